@@ -1,0 +1,340 @@
+//! Sequence numbers, acknowledgements, credit and replay, without I/O.
+//!
+//! Each direction of a link has an [`Outbox`] at the sender and an [`Inbox`] at the receiver. They outlive
+//! connections: after a resume the outbox replays from the frame after the last that the peer received, and the
+//! inbox drops what it has seen before, so a sequence number is delivered once.
+//!
+//! Credit counts whole `Message` frames, headers included, so that a flood of empty parts is not free. A sender with
+//! nothing under way may always send one frame where the window is not zero, so a small window is slow, never stuck.
+
+use std::collections::VecDeque;
+
+use crate::frame::{Ack, MaybeRan, More, Part, PartFlags, PartView, encode_part, part_length};
+use crate::limits::{KEEP, MAX_MESSAGE_PART, MAX_WINDOW};
+
+/// What is sent and not yet acknowledged. Sequence numbers begin at 1.
+#[derive(Debug)]
+pub struct Outbox {
+    /// Encoded frames back to back, the first at `head`: handing out is one copy, replay is the same copy again.
+    log: Vec<u8>,
+    /// Where the oldest unacknowledged frame begins.
+    head: usize,
+    /// The lengths of the frames in `log`, oldest first; the oldest is number `acked + 1`.
+    lengths: VecDeque<u32>,
+    /// How many of `lengths` were handed out on this connection, and their bytes.
+    sent: usize,
+    sent_bytes: usize,
+    acked: u64,
+    /// The highest number handed out on any connection of this link.
+    handed_out: u64,
+    window: u64,
+}
+
+/// A misbehaving peer: the link must end.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum DeliveryError {
+    #[error("the peer acknowledged {acked}, but only {sent} was sent")]
+    AckFromTheFuture { acked: u64, sent: u64 },
+    #[error("the peer acknowledged {acked}, but said {before} before")]
+    AckWentBack { acked: u64, before: u64 },
+    #[error("frame {got} came where {expected} was due")]
+    Gap { expected: u64, got: u64 },
+    #[error("the message is larger than {max} bytes")]
+    TooLarge { max: usize },
+    #[error("the peer sent more than its credit of {window} bytes")]
+    OverCredit { window: u64 },
+}
+
+impl Outbox {
+    pub fn new(window: u64) -> Self {
+        Self {
+            log: Vec::new(),
+            head: 0,
+            lengths: VecDeque::new(),
+            sent: 0,
+            sent_bytes: 0,
+            acked: 0,
+            handed_out: 0,
+            window: window.min(MAX_WINDOW),
+        }
+    }
+
+    /// Splits a message into parts and keeps them until acknowledged. Returns the sequence number of its first part.
+    /// Always accepts; callers stop producing while [`Self::is_full`].
+    pub fn push(&mut self, message: &[u8], maybe_ran: MaybeRan) -> u64 {
+        let first = self.last() + 1;
+        let mut rest = message;
+        let mut maybe_ran = maybe_ran;
+        loop {
+            let (bytes, after) = rest.split_at(rest.len().min(MAX_MESSAGE_PART));
+            let more = if after.is_empty() { More::Last } else { More::Follows };
+            // Only the first part says it.
+            let flags = PartFlags { more, maybe_ran: std::mem::take(&mut maybe_ran) };
+            encode_part(self.last() + 1, &flags, bytes, &mut self.log);
+            self.lengths.push_back(part_length(&flags, bytes) as u32);
+            rest = after;
+            if rest.is_empty() {
+                return first;
+            }
+        }
+    }
+
+    /// The sequence number of the last part pushed on this link; 0 before the first.
+    pub fn last(&self) -> u64 {
+        self.acked + self.lengths.len() as u64
+    }
+
+    /// The highest sequence number ever handed out on this link: what is above it cannot have reached the peer.
+    pub fn handed_out(&self) -> u64 {
+        self.handed_out
+    }
+
+    /// Appends to `out` the frames that credit allows and that were not yet handed out on this connection.
+    pub fn take_ready(&mut self, out: &mut Vec<u8>) {
+        let start = self.head + self.sent_bytes;
+        let mut ready = 0;
+        for length in self.lengths.range(self.sent..) {
+            let under_way = (self.sent_bytes + ready + *length as usize) as u64;
+            let alone = self.sent == 0 && ready == 0 && self.window > 0;
+            if under_way > self.window && !alone {
+                break;
+            }
+            ready += *length as usize;
+            self.sent += 1;
+        }
+        out.extend_from_slice(&self.log[start..start + ready]);
+        self.sent_bytes += ready;
+        self.handed_out = self.handed_out.max(self.acked + self.sent as u64);
+    }
+
+    /// More is waiting than credit allows: stop producing.
+    pub fn is_full(&self) -> bool {
+        self.kept_bytes() as u64 > self.window
+    }
+
+    /// Nothing is waiting for an acknowledgement or for credit.
+    pub fn is_empty(&self) -> bool {
+        self.lengths.is_empty()
+    }
+
+    pub fn acknowledge(&mut self, ack: Ack) -> Result<(), DeliveryError> {
+        let sent = self.acked + self.sent as u64;
+        if ack.seq > sent {
+            return Err(DeliveryError::AckFromTheFuture { acked: ack.seq, sent });
+        }
+        self.forget_up_to(ack.seq)?;
+        self.window = ack.window.min(MAX_WINDOW);
+        Ok(())
+    }
+
+    /// A new connection of the same link: the peer has everything up to `received`; the rest is handed out again.
+    pub fn resume(&mut self, received: u64, window: u64) -> Result<(), DeliveryError> {
+        if received > self.handed_out {
+            return Err(DeliveryError::AckFromTheFuture { acked: received, sent: self.handed_out });
+        }
+        self.forget_up_to(received)?;
+        (self.sent, self.sent_bytes) = (0, 0);
+        self.window = window.min(MAX_WINDOW);
+        Ok(())
+    }
+
+    /// A new link: forgets everything, sequence numbers begin anew.
+    pub fn restart(&mut self, window: u64) {
+        *self = Self::new(window);
+    }
+
+    fn kept_bytes(&self) -> usize {
+        self.log.len() - self.head
+    }
+
+    fn forget_up_to(&mut self, seq: u64) -> Result<(), DeliveryError> {
+        if seq < self.acked {
+            return Err(DeliveryError::AckWentBack { acked: seq, before: self.acked });
+        }
+        while self.acked < seq
+            && let Some(length) = self.lengths.pop_front()
+        {
+            self.head += length as usize;
+            self.sent_bytes = self.sent_bytes.saturating_sub(length as usize);
+            self.sent = self.sent.saturating_sub(1);
+            self.acked += 1;
+        }
+        self.tidy();
+        Ok(())
+    }
+
+    /// Moves bytes only when at least as many were forgotten, so that the cost per byte stays constant.
+    fn tidy(&mut self) {
+        if self.head == self.log.len() {
+            self.log.clear();
+            self.head = 0;
+        } else if self.head > KEEP && self.head >= self.kept_bytes() {
+            self.log.drain(..self.head);
+            self.head = 0;
+        }
+        if self.log.capacity() > KEEP && self.log.len() < self.log.capacity() / 4 {
+            self.log.shrink_to(KEEP.max(self.log.len()));
+        }
+    }
+}
+
+/// What has been received, and the message being put together.
+#[derive(Debug)]
+pub struct Inbox {
+    max_message: usize,
+    window: u64,
+    received: u64,
+    /// Bytes and number of frames that the peer was not yet told have arrived.
+    untold_bytes: u64,
+    untold_frames: u64,
+    half: Option<Received>,
+    /// Memory for the next message in parts.
+    room: Vec<u8>,
+}
+
+#[derive(Eq, PartialEq)]
+enum Seen {
+    Before,
+    Never,
+}
+
+/// One whole message out of an [`Inbox`].
+#[derive(Debug, Eq, PartialEq)]
+pub struct Received {
+    /// The sequence number of its first part: by this it is known in the audit.
+    pub seq: u64,
+    pub maybe_ran: MaybeRan,
+    pub bytes: Vec<u8>,
+}
+
+impl Inbox {
+    /// `max_message` bounds what is put together; `window` is the credit this side gives.
+    pub fn new(max_message: usize, window: u64) -> Self {
+        let window = window.min(MAX_WINDOW);
+        Self {
+            max_message,
+            window,
+            received: 0,
+            untold_bytes: 0,
+            untold_frames: 0,
+            half: None,
+            room: Vec::new(),
+        }
+    }
+
+    /// Takes a part; gives the message it completes. Parts seen before are dropped.
+    pub fn accept(&mut self, part: Part) -> Result<Option<Received>, DeliveryError> {
+        let Part { seq, flags, bytes } = part;
+        if self.take_up(seq, &flags, &bytes)? == Seen::Before {
+            return Ok(None);
+        }
+        let message = match self.half.take() {
+            Some(mut half) => {
+                half.bytes.extend_from_slice(&bytes);
+                half
+            }
+            None => Received { seq, maybe_ran: flags.maybe_ran, bytes },
+        };
+        Ok(self.completed(message, flags.more))
+    }
+
+    /// The same for a part that is still where it was read: its bytes are copied once, into their message.
+    pub fn accept_view(&mut self, part: PartView<'_>) -> Result<Option<Received>, DeliveryError> {
+        let PartView { seq, flags, bytes } = part;
+        if self.take_up(seq, &flags, bytes)? == Seen::Before {
+            return Ok(None);
+        }
+        let mut message = self.half.take().unwrap_or_else(|| Received {
+            seq,
+            maybe_ran: flags.maybe_ran,
+            bytes: match flags.more {
+                More::Follows => std::mem::take(&mut self.room),
+                More::Last => Vec::with_capacity(bytes.len()),
+            },
+        });
+        message.bytes.extend_from_slice(bytes);
+        Ok(self.completed(message, flags.more))
+    }
+
+    /// Lends memory for the next message in parts, which comes back in its [`Received`]. What is in it is lost.
+    pub fn lend(&mut self, mut room: Vec<u8>) {
+        room.clear();
+        self.room = room;
+    }
+
+    /// Whether a part may be taken, checked before its bytes are; counts it.
+    fn take_up(&mut self, seq: u64, flags: &PartFlags, bytes: &[u8]) -> Result<Seen, DeliveryError> {
+        if seq <= self.received {
+            return Ok(Seen::Before);
+        }
+        if seq != self.received + 1 {
+            return Err(DeliveryError::Gap { expected: self.received + 1, got: seq });
+        }
+        let untold = self.untold_bytes + part_length(flags, bytes) as u64;
+        if untold > self.window && self.untold_frames > 0 {
+            return Err(DeliveryError::OverCredit { window: self.window });
+        }
+        let so_far = self.half.as_ref().map_or(0, |half| half.bytes.len());
+        if so_far + bytes.len() > self.max_message {
+            return Err(DeliveryError::TooLarge { max: self.max_message });
+        }
+        self.received = seq;
+        self.untold_bytes = untold;
+        self.untold_frames += 1;
+        Ok(Seen::Never)
+    }
+
+    fn completed(&mut self, message: Received, more: More) -> Option<Received> {
+        match more {
+            More::Follows => {
+                self.half = Some(message);
+                None
+            }
+            More::Last => Some(message),
+        }
+    }
+
+    /// Whether parts of an unfinished message are here.
+    pub fn is_midway(&self) -> bool {
+        self.half.is_some()
+    }
+
+    /// The last sequence number received.
+    pub fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// An acknowledgement worth sending by itself: a quarter of the window has come in since the last one.
+    pub fn ack_due(&self) -> bool {
+        self.untold_frames > 0 && self.untold_bytes >= self.window / 4
+    }
+
+    /// Something came in since the last acknowledgement: one is to be sent sooner or later.
+    pub fn has_ack(&self) -> bool {
+        self.untold_frames > 0
+    }
+
+    /// The acknowledgement to append to the next write, if anything came in since the last one.
+    pub fn take_ack(&mut self) -> Option<Ack> {
+        if self.untold_frames == 0 {
+            return None;
+        }
+        self.told();
+        Some(Ack { seq: self.received, window: self.window })
+    }
+
+    /// A new connection of the same link, in whose handshake the peer was told [`Self::received`]: that counts as an
+    /// acknowledgement. A half message stays, its rest will come.
+    pub fn resume(&mut self) {
+        self.told();
+    }
+
+    /// A new link: sequence numbers begin anew, a half message is dropped.
+    pub fn restart(&mut self) {
+        *self = Self::new(self.max_message, self.window);
+    }
+
+    fn told(&mut self) {
+        (self.untold_bytes, self.untold_frames) = (0, 0);
+    }
+}

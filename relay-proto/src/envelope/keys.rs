@@ -1,0 +1,91 @@
+//! When two keys are the same key: to every parser, and to a lax one.
+
+use std::borrow::Cow;
+
+use super::MalformedReason;
+
+/// The keys of every message.
+pub(super) const OF_MESSAGE: [&str; 6] = ["error", "id", "jsonrpc", "method", "params", "result"];
+/// The keys of `params` that decide what a request does.
+pub(super) const OF_PARAMS: [&str; 5] = ["_meta", "arguments", "name", "requestId", "uri"];
+
+/// Refuses keys that are equal once unescaped.
+pub(super) fn unique(keys: &[Cow<'_, str>]) -> Result<(), MalformedReason> {
+    match equal_pair(keys) {
+        Some((first, _)) => Err(MalformedReason::DuplicateKey { key: quoted(&keys[first]) }),
+        None => Ok(()),
+    }
+}
+
+/// Refuses keys that some parsers take for each other, or for one of the `known`.
+pub(super) fn unmistakable(keys: &[Cow<'_, str>], known: &[&'static str]) -> Result<(), MalformedReason> {
+    // No two of the known fold to each other, so a key that is spelled as one of them is that one.
+    for key in keys.iter().filter(|key| !known.contains(&&***key)) {
+        if let Some(known) = known.iter().find(|known| folds_to(key, known)) {
+            return Err(MalformedReason::MisspelledKey { key: quoted(key), known });
+        }
+    }
+    // Keys without case are what they are; whether two of them are equal was asked already.
+    if keys.iter().all(|key| is_folded(key)) {
+        return Ok(());
+    }
+    let folded: Vec<Cow<'_, str>> = keys.iter().map(|key| fold(key)).collect();
+    match equal_pair(&folded) {
+        Some((first, second)) => Err(MalformedReason::ConfusableKeys {
+            first: quoted(&keys[first]),
+            second: quoted(&keys[second]),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Whether a parser that ignores case could read `key` as `known`, which is ASCII.
+pub(super) fn folds_to(key: &str, known: &str) -> bool {
+    match key.is_ascii() {
+        // The same as folding both, without doing it: this is asked of every key of every message.
+        true => key.eq_ignore_ascii_case(known),
+        false => fold(key) == fold(known),
+    }
+}
+
+/// Case removed, as the most tolerant parser would: each character to upper case and that to lower case.
+///
+/// Upper case first, because it is there that the odd ones meet the plain ones (`ſ` becomes `S`, `ı` becomes `I`); lower
+/// case after it catches those that are upper case themselves (the Kelvin sign becomes `k`). This joins a little more
+/// than Unicode's simple folding does, which only means that a little more is refused.
+fn fold(key: &str) -> Cow<'_, str> {
+    if is_folded(key) {
+        return Cow::Borrowed(key);
+    }
+    Cow::Owned(key.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect())
+}
+
+/// Whether folding changes nothing.
+fn is_folded(key: &str) -> bool {
+    key.bytes().all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase())
+}
+
+/// The places of two equal keys.
+fn equal_pair(keys: &[Cow<'_, str>]) -> Option<(usize, usize)> {
+    /// Up to here comparing all pairs is cheaper than sorting.
+    const FEW: usize = 12;
+    if keys.len() <= FEW {
+        return keys.iter().enumerate().find_map(|(second, key)| {
+            let first = keys[..second].iter().position(|earlier| earlier == key)?;
+            Some((first, second))
+        });
+    }
+    let mut order: Vec<usize> = (0..keys.len()).collect();
+    order.sort_unstable_by(|left, right| keys[*left].cmp(&keys[*right]));
+    let pair = order.windows(2).find(|pair| keys[pair[0]] == keys[pair[1]])?;
+    Some((pair[0].min(pair[1]), pair[0].max(pair[1])))
+}
+
+/// A key as it is told in an error: cut, because its writer chose its length.
+fn quoted(key: &str) -> Box<str> {
+    const LONGEST: usize = 64;
+    match key.char_indices().nth(LONGEST) {
+        Some((cut, _)) => format!("{}…", &key[..cut]).into(),
+        None => key.into(),
+    }
+}

@@ -1,0 +1,154 @@
+//! The outside of an MCP message: what kind it is, its id, method and parameters, found without changing a byte.
+//!
+//! What must stay true: **no message may mean one thing to us and another to a laxer parser.** Parsers differ in which
+//! of two equal keys they take, in whether `Name` is `name`, and in where a message ends; a message in which that
+//! matters is refused. `keys` judges keys, `reader` walks the message.
+
+mod keys;
+mod reader;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Range;
+
+use crate::json::{self, JsonError};
+use crate::limits::MAX_ID;
+
+pub use reader::{read, read_within};
+
+/// How much is demanded of a message.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Strictness {
+    /// Towards a harness: the envelope must be readable, the rest may be sloppy.
+    Envelope,
+    /// Towards a server: no message may mean one thing to us and another to a laxer parser.
+    Whole,
+}
+
+/// One MCP message, read but not copied.
+#[derive(Clone, Debug)]
+pub struct Envelope<'a> {
+    pub kind: Kind<'a>,
+    /// Where the value of `params`, `result` or `error` stands in the message.
+    pub body: Option<Range<usize>>,
+}
+
+#[derive(Clone, Debug)]
+pub enum Kind<'a> {
+    Notification {
+        method: Cow<'a, str>,
+    },
+    Request {
+        id: Id<'a>,
+        method: Cow<'a, str>,
+    },
+    /// `id` is absent for errors that answer an unreadable request (`"id":null`).
+    Response {
+        id: Option<Id<'a>>,
+        outcome: Outcome,
+    },
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Outcome {
+    Error,
+    Result,
+}
+
+/// An id as it was spelled, and where.
+#[derive(Clone, Debug)]
+pub struct Id<'a> {
+    pub raw: &'a [u8],
+    pub span: Range<usize>,
+}
+
+/// An id by value: `1` and `"1"` differ, `"a"` and `"\u0061"` do not.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub enum IdValue {
+    /// Canonical digits, so that any size of integer is compared exactly.
+    Integer(Box<str>),
+    Text(Box<str>),
+}
+
+/// Why a message is not relayed, and the id to answer where exactly one could be read.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{reason}")]
+pub struct Malformed {
+    /// As it was spelled: a JSON string or integer.
+    pub id: Option<Box<[u8]>>,
+    pub reason: MalformedReason,
+}
+
+/// One reason each, in a sentence that says what to write instead.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum MalformedReason {
+    #[error("it is a batch; MCP has no batches, send each message on its own line")]
+    Batch,
+    #[error("the keys {first:?} and {second:?} are the same key to some parsers; keep one of them")]
+    ConfusableKeys { first: Box<str>, second: Box<str> },
+    #[error("the key {key:?} appears twice in one object; keep one of them")]
+    DuplicateKey { key: Box<str> },
+    #[error("its `id` is that of a request still under way; give every request an id of its own")]
+    IdInUse,
+    #[error("its `id` is longer than {limit} bytes; use a shorter one")]
+    IdTooLong { limit: usize },
+    #[error("`id` must be a string or an integer, written without fraction or exponent")]
+    InvalidId,
+    #[error("it is not valid JSON: {0}")]
+    Json(#[from] JsonError),
+    #[error("`method` must be a string")]
+    MethodNotText,
+    #[error("its `method` is longer than {limit} bytes; no method of MCP is")]
+    MethodTooLong { limit: usize },
+    #[error("it has `method` beside `result` or `error`; a message is either a request or a response")]
+    MethodWithOutcome,
+    #[error("the key {key:?} is `{known}` to some parsers; spell it `{known}`")]
+    MisspelledKey { key: Box<str>, known: &'static str },
+    #[error("a response needs the `id` of its request")]
+    MissingId,
+    #[error("it has neither `method` nor `result` nor `error`")]
+    NoKind,
+    #[error("it is not a JSON object; a message is one object on one line")]
+    NotAnObject,
+    #[error("the `id` of a request must not be null; leave `id` out to send a notification")]
+    NullId,
+    #[error("`params` must be an object")]
+    ParamsNotObject,
+    #[error("it has both `result` and `error`; a response has one of them")]
+    ResultWithError,
+    #[error("it is nested more than {limit} levels deep; send flatter data")]
+    TooDeep { limit: usize },
+    #[error("the name of its tool is longer than {limit} bytes; no such tool is called through here")]
+    ToolNameTooLong { limit: usize },
+    #[error("`jsonrpc` must be there and be \"2.0\"")]
+    WrongVersion,
+}
+
+impl Id<'_> {
+    pub fn value(&self) -> IdValue {
+        match json::text(self.raw, 0..self.raw.len()) {
+            Some(text) => IdValue::Text(text.into()),
+            None => IdValue::Integer(String::from_utf8_lossy(self.raw).into()),
+        }
+    }
+}
+
+/// The value of an id that stands somewhere else in a message, such as `requestId`; none where it is no id.
+pub fn id_value(raw: &[u8]) -> Option<IdValue> {
+    let integer = raw.strip_prefix(b"-").unwrap_or(raw);
+    let is_integer = !integer.is_empty() && integer.iter().all(u8::is_ascii_digit);
+    let is_text = raw.starts_with(b"\"");
+    (raw.len() <= MAX_ID && (is_integer || is_text)).then(|| Id { raw, span: 0..raw.len() }.value())
+}
+
+/// As JSON, so that what is printed tells a text from an integer.
+impl fmt::Display for IdValue {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Integer(digits) => formatter.write_str(digits),
+            Self::Text(text) => formatter.write_str(&serde_json::Value::from(&**text).to_string()),
+        }
+    }
+}

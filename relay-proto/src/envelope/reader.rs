@@ -1,0 +1,270 @@
+//! One walk through a message that finds its envelope and judges its keys.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use super::{Envelope, Id, Kind, Malformed, MalformedReason, Outcome, Strictness, keys};
+use crate::json::{JsonError, Problem, Rules, Scanner, Shape, Surrogates, Text, Token, Value};
+use crate::limits;
+
+/// Towards a harness nesting is bounded more widely: a deep result is sloppy, not dangerous.
+const MAX_DEPTH_TO_HARNESS: usize = 1024;
+
+/// Reads the envelope of one message.
+pub fn read(message: &[u8], strictness: Strictness) -> Result<Envelope<'_>, Malformed> {
+    let depth = match strictness {
+        Strictness::Envelope => MAX_DEPTH_TO_HARNESS,
+        Strictness::Whole => limits::MAX_DEPTH,
+    };
+    read_within(message, strictness, depth)
+}
+
+/// Reads the envelope of one message that is nested at most this deep.
+pub fn read_within(message: &[u8], strictness: Strictness, depth: usize) -> Result<Envelope<'_>, Malformed> {
+    let surrogates = match strictness {
+        Strictness::Envelope => Surrogates::Any,
+        Strictness::Whole => Surrogates::Paired,
+    };
+    read_message(message, strictness, Rules { depth, surrogates })
+        .map_err(|reason| Malformed { id: only_id(message), reason })
+}
+
+fn read_message(
+    message: &[u8],
+    strictness: Strictness,
+    rules: Rules,
+) -> Result<Envelope<'_>, MalformedReason> {
+    let told = |error: JsonError| match error.problem {
+        Problem::TooDeep => MalformedReason::TooDeep { limit: rules.depth },
+        _ => MalformedReason::Json(error),
+    };
+    let mut scanner = Scanner::new(message, rules)?;
+    match scanner.next().map_err(told)? {
+        Some(Token::ObjectStart) => {}
+        Some(Token::ArrayStart) => return Err(MalformedReason::Batch),
+        _ => return Err(MalformedReason::NotAnObject),
+    }
+    let source = scanner.source();
+    let mut names = Vec::new();
+    let mut members = Members::default();
+    while let Some(key) = scanner.key().map_err(told)? {
+        let key = key.decode(source).unwrap_or(Cow::Borrowed("\u{fffd}"));
+        let value = match strictness {
+            Strictness::Envelope => scanner.value().map_err(told)?,
+            Strictness::Whole => {
+                let mut inside = Inside::new(source, if key == "params" { &keys::OF_PARAMS } else { &[] });
+                let value = scanner.value_with(|token| inside.see(token)).map_err(told)?;
+                inside.verdict?;
+                if key == "params" {
+                    members.tool = inside.name;
+                }
+                value
+            }
+        };
+        members.keep(&key, value);
+        names.push(key);
+    }
+    scanner.next().map_err(told)?;
+    if strictness == Strictness::Envelope {
+        names.retain(|name| {
+            keys::OF_MESSAGE.contains(&&**name)
+                || keys::OF_MESSAGE.iter().any(|known| keys::folds_to(name, known))
+        });
+    }
+    keys::unique(&names)?;
+    keys::unmistakable(&names, &keys::OF_MESSAGE)?;
+    members.envelope(source, strictness)
+}
+
+/// The id to answer a refused message under: where its JSON can be read to the end and has exactly one.
+fn only_id(message: &[u8]) -> Option<Box<[u8]>> {
+    let mut scanner = Scanner::new(message, Rules::LENIENT).ok()?;
+    if scanner.next().ok()?? != Token::ObjectStart {
+        return None;
+    }
+    let mut ids = Vec::new();
+    while let Some(key) = scanner.key().ok()? {
+        let value = scanner.value().ok()?;
+        if key.decode(scanner.source()).is_some_and(|key| keys::folds_to(&key, "id")) {
+            ids.push(value);
+        }
+    }
+    match (scanner.next(), ids.as_slice()) {
+        (Ok(None), [only]) => id(scanner.source(), only).ok().map(|id| id.raw.into()),
+        _ => None,
+    }
+}
+
+/// What was found at the top level; of equal keys the first, as they are refused afterwards.
+#[derive(Default)]
+struct Members {
+    error: Option<Value>,
+    id: Option<Value>,
+    jsonrpc: Option<Value>,
+    method: Option<Value>,
+    params: Option<Value>,
+    result: Option<Value>,
+    /// The value of `name` in `params`; only looked for in [`Strictness::Whole`].
+    tool: Option<Text>,
+}
+
+impl Members {
+    fn keep(&mut self, key: &str, value: Value) {
+        let place = match key {
+            "error" => &mut self.error,
+            "id" => &mut self.id,
+            "jsonrpc" => &mut self.jsonrpc,
+            "method" => &mut self.method,
+            "params" => &mut self.params,
+            "result" => &mut self.result,
+            _ => return,
+        };
+        place.get_or_insert(value);
+    }
+
+    fn envelope(self, source: &str, strictness: Strictness) -> Result<Envelope<'_>, MalformedReason> {
+        if strictness == Strictness::Whole {
+            self.check_whole(source)?;
+        }
+        let body = |value: Option<Value>| value.map(|value| value.span);
+        match (self.method, self.result, self.error) {
+            (Some(_), Some(_), _) | (Some(_), _, Some(_)) => Err(MalformedReason::MethodWithOutcome),
+            (None, Some(_), Some(_)) => Err(MalformedReason::ResultWithError),
+            (None, None, None) => Err(MalformedReason::NoKind),
+            (Some(method), None, None) => {
+                let method = text(source, &method).ok_or(MalformedReason::MethodNotText)?;
+                if strictness == Strictness::Whole {
+                    check_lengths(source, &method, self.tool.as_ref())?;
+                }
+                let kind = match self.id {
+                    Some(value) => Kind::Request { id: id(source, &value)?, method },
+                    None => Kind::Notification { method },
+                };
+                Ok(Envelope { kind, body: body(self.params) })
+            }
+            (None, result @ Some(_), None) => {
+                let id = id(source, &self.id.ok_or(MalformedReason::MissingId)?)?;
+                Ok(Envelope {
+                    kind: Kind::Response { id: Some(id), outcome: Outcome::Result },
+                    body: body(result),
+                })
+            }
+            (None, None, error @ Some(_)) => {
+                let id = match (self.id, strictness) {
+                    (Some(value), _) if &source[value.span.clone()] != "null" => Some(id(source, &value)?),
+                    (_, Strictness::Envelope) => None,
+                    (_, Strictness::Whole) => return Err(MalformedReason::MissingId),
+                };
+                Ok(Envelope { kind: Kind::Response { id, outcome: Outcome::Error }, body: body(error) })
+            }
+        }
+    }
+
+    fn check_whole(&self, source: &str) -> Result<(), MalformedReason> {
+        if self.jsonrpc.as_ref().and_then(|version| text(source, version)).as_deref() != Some("2.0") {
+            return Err(MalformedReason::WrongVersion);
+        }
+        match &self.params {
+            Some(params) if params.shape != Shape::Object => Err(MalformedReason::ParamsNotObject),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The keys of all objects inside one member of the message.
+struct Inside<'a> {
+    source: &'a str,
+    /// The keys of the member itself that must not be misspelled; for other members than `params` there are none.
+    known: &'static [&'static str],
+    /// The keys of all open objects, outermost first.
+    keys: Vec<Cow<'a, str>>,
+    /// For each open container, where its keys begin.
+    open: Vec<usize>,
+    /// The text that the member's own key `name` has.
+    name: Option<Text>,
+    /// The last key was that one.
+    at_name: bool,
+    verdict: Result<(), MalformedReason>,
+}
+
+impl<'a> Inside<'a> {
+    fn new(source: &'a str, known: &'static [&'static str]) -> Self {
+        Self {
+            source,
+            known,
+            keys: Vec::new(),
+            open: Vec::new(),
+            name: None,
+            at_name: false,
+            verdict: Ok(()),
+        }
+    }
+
+    fn see(&mut self, token: &Token) {
+        match token {
+            Token::ArrayStart | Token::ObjectStart => self.open.push(self.keys.len()),
+            Token::Key(text) => {
+                self.keys.extend(text.decode(self.source));
+                self.at_name = self.open.len() == 1 && self.keys.last().is_some_and(|key| key == "name");
+            }
+            Token::ArrayEnd | Token::ObjectEnd => {
+                let from = self.open.pop().unwrap_or_default();
+                if self.verdict.is_ok() {
+                    self.verdict = self.judge(from);
+                }
+                self.keys.truncate(from);
+            }
+            Token::String(text) if self.at_name && self.open.len() == 1 => self.name = Some(text.clone()),
+            Token::Literal(_) | Token::Number(_) | Token::String(_) => {}
+        }
+    }
+
+    /// Judges the object whose keys begin at `from`, which has just ended.
+    fn judge(&self, from: usize) -> Result<(), MalformedReason> {
+        let keys = &self.keys[from..];
+        keys::unique(keys)?;
+        if self.open.is_empty() && !self.known.is_empty() {
+            keys::unmistakable(keys, self.known)?;
+        }
+        Ok(())
+    }
+}
+
+/// What a server is asked to do is recorded, so it must be said in few words.
+fn check_lengths(source: &str, method: &str, tool: Option<&Text>) -> Result<(), MalformedReason> {
+    if method.len() > limits::MAX_METHOD {
+        return Err(MalformedReason::MethodTooLong { limit: limits::MAX_METHOD });
+    }
+    // The spelling is never shorter than what it says.
+    let long = |tool: &Text| {
+        tool.inner().len() > limits::MAX_TOOL_NAME
+            && tool.decode(source).is_none_or(|name| name.len() > limits::MAX_TOOL_NAME)
+    };
+    match tool.is_some_and(long) && method == "tools/call" {
+        true => Err(MalformedReason::ToolNameTooLong { limit: limits::MAX_TOOL_NAME }),
+        false => Ok(()),
+    }
+}
+
+/// An id that every parser reads alike: a string, or an integer in its only spelling.
+fn id<'a>(source: &'a str, value: &Value) -> Result<Id<'a>, MalformedReason> {
+    let raw = &source[value.span.clone()];
+    if raw.len() > limits::MAX_ID {
+        return Err(MalformedReason::IdTooLong { limit: limits::MAX_ID });
+    }
+    let valid = match &value.shape {
+        Shape::Literal if raw == "null" => return Err(MalformedReason::NullId),
+        Shape::Number => raw != "-0" && raw.bytes().all(|byte| byte == b'-' || byte.is_ascii_digit()),
+        Shape::String(text) => text.decode(source).is_some(),
+        Shape::Array | Shape::Literal | Shape::Object => false,
+    };
+    let span: Range<usize> = value.span.clone();
+    if valid { Ok(Id { raw: raw.as_bytes(), span }) } else { Err(MalformedReason::InvalidId) }
+}
+
+fn text<'a>(source: &'a str, value: &Value) -> Option<Cow<'a, str>> {
+    match &value.shape {
+        Shape::String(text) => text.decode(source),
+        _ => None,
+    }
+}

@@ -1,0 +1,92 @@
+//! Changes to a message that leave every other byte as it was.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use super::elements;
+
+/// `message` with the bytes at `span` replaced by `with`.
+pub fn replace(message: &[u8], span: Range<usize>, with: &[u8]) -> Vec<u8> {
+    [&message[..span.start], with, &message[span.end..]].concat()
+}
+
+/// `message` without those elements of the array at `array` that `keep` does not want.
+///
+/// A kept element keeps the bytes before it, so an array of which all is kept is not touched.
+pub fn remove_elements(
+    message: &[u8],
+    array: Range<usize>,
+    mut keep: impl FnMut(Range<usize>) -> bool,
+) -> Cow<'_, [u8]> {
+    let all = elements(message, array);
+    let (Some(first), Some(last)) = (all.first(), all.last()) else { return Cow::Borrowed(message) };
+    let kept: Vec<bool> = all.iter().map(|element| keep(element.clone())).collect();
+    if kept.iter().all(|kept| *kept) {
+        return Cow::Borrowed(message);
+    }
+    let mut edited = Vec::with_capacity(message.len());
+    edited.extend_from_slice(&message[..first.start]);
+    let staying = all.iter().enumerate().filter(|(index, _)| kept[*index]);
+    for (written, (index, element)) in staying.enumerate() {
+        let separator = if written == 0 { element.start } else { all[index - 1].end };
+        edited.extend_from_slice(&message[separator..element.end]);
+    }
+    edited.extend_from_slice(&message[last.end..]);
+    Cow::Owned(edited)
+}
+
+/// A valid message as exactly one line, to whichever runtime reads it.
+///
+/// Runtimes differ in where lines end: besides LF some split at CR, U+0085, U+2028 and U+2029. Raw CR and LF can only
+/// be white space between tokens and become spaces; the others can only be inside strings and become escapes. The
+/// further candidates (U+000B, U+000C, U+001C to U+001E) are control characters, which valid JSON cannot contain raw.
+pub fn line_safe(message: &[u8]) -> Cow<'_, [u8]> {
+    let Some((mut at, mut unsafe_part)) = next_line_end(message, 0) else { return Cow::Borrowed(message) };
+    let mut line = Vec::with_capacity(message.len() + 64);
+    let mut copied = 0;
+    loop {
+        line.extend_from_slice(&message[copied..at]);
+        line.extend_from_slice(unsafe_part.safe);
+        copied = at + unsafe_part.length;
+        match next_line_end(message, copied) {
+            Some(next) => (at, unsafe_part) = next,
+            None => break,
+        }
+    }
+    line.extend_from_slice(&message[copied..]);
+    Cow::Owned(line)
+}
+
+/// A character that ends a line somewhere, and what stands for it.
+struct LineEnd {
+    length: usize,
+    safe: &'static [u8],
+}
+
+fn next_line_end(message: &[u8], mut at: usize) -> Option<(usize, LineEnd)> {
+    loop {
+        at = candidate(message, at)?;
+        let found = match message[at..] {
+            [b'\n' | b'\r', ..] => Some(LineEnd { length: 1, safe: b" " }),
+            [0xC2, 0x85, ..] => Some(LineEnd { length: 2, safe: b"\\u0085" }),
+            [0xE2, 0x80, 0xA8, ..] => Some(LineEnd { length: 3, safe: b"\\u2028" }),
+            [0xE2, 0x80, 0xA9, ..] => Some(LineEnd { length: 3, safe: b"\\u2029" }),
+            _ => None,
+        };
+        match found {
+            Some(line_end) => return Some((at, line_end)),
+            None => at += 1,
+        }
+    }
+}
+
+/// The next byte that can begin a line end. Whole chunks are judged at once, which the compiler turns into vector code.
+fn candidate(message: &[u8], at: usize) -> Option<usize> {
+    let begins = |byte: &u8| matches!(byte, b'\n' | b'\r' | 0xC2 | 0xE2);
+    let clear = message[at..]
+        .chunks_exact(64)
+        .take_while(|chunk| !chunk.iter().fold(false, |found, byte| found | begins(byte)))
+        .count();
+    let from = at + clear * 64;
+    message[from..].iter().position(begins).map(|found| from + found)
+}

@@ -1,0 +1,103 @@
+//! A strict JSON scanner (RFC 8259, UTF-8) that finds things in a message without changing a byte.
+//!
+//! [`Scanner`] reads a message once, front to back, without recursion, and hands out tokens with their places.
+//! What must stay true: it accepts what a careful parser accepts and nothing else, it never allocates in
+//! proportion to its input, and every span it gives lies on character boundaries of the message.
+//!
+//! The functions here look up one thing in a value that was scanned before; [`edit`] changes a message by splicing.
+
+pub mod edit;
+mod number;
+mod scanner;
+mod string;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+pub use edit::{line_safe, remove_elements, replace};
+pub use scanner::{Rules, Scanner, Shape, Surrogates, Text, Token, Value};
+
+/// Where the JSON stopped making sense.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("{problem} at byte {offset}")]
+pub struct JsonError {
+    pub offset: usize,
+    pub problem: Problem,
+}
+
+/// What was wrong there.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum Problem {
+    #[error("a raw control character in a string")]
+    ControlCharacter,
+    #[error("a colon was expected")]
+    ExpectedColon,
+    #[error("a comma or a closing bracket was expected")]
+    ExpectedCommaOrClose,
+    #[error("a key in quotes was expected")]
+    ExpectedKey,
+    #[error("a value was expected")]
+    ExpectedValue,
+    #[error("an unknown escape in a string")]
+    InvalidEscape,
+    #[error("a number that JSON does not allow")]
+    InvalidNumber,
+    #[error("bytes that are not UTF-8")]
+    InvalidUtf8,
+    #[error("half a surrogate pair in a string")]
+    LoneSurrogate,
+    #[error("nesting that is too deep")]
+    TooDeep,
+    #[error("more text after the end of the value")]
+    TrailingData,
+    #[error("an end in the middle of a value")]
+    UnexpectedEnd,
+}
+
+/// The span of the value of `key` in the object at `object` (a span of valid JSON), if it has one.
+///
+/// Where a sloppy object has the key twice, the first one is given.
+pub fn member(bytes: &[u8], object: Range<usize>, key: &str) -> Option<Range<usize>> {
+    let base = object.start;
+    let mut scanner = Scanner::new(bytes.get(object)?, Rules::LENIENT).ok()?;
+    if scanner.next().ok()?? != Token::ObjectStart {
+        return None;
+    }
+    while let Some(found) = scanner.key().ok()? {
+        let value = scanner.value().ok()?;
+        if found.decode(scanner.source()).is_some_and(|found| found == key) {
+            return Some(base + value.span.start..base + value.span.end);
+        }
+    }
+    None
+}
+
+/// The spans of the elements of the array at `array`, in order; empty where it is no array.
+pub fn elements(bytes: &[u8], array: Range<usize>) -> Vec<Range<usize>> {
+    elements_of(bytes, array).unwrap_or_default()
+}
+
+/// The decoded string at `span`; none where it is no string, or one with half a surrogate pair, which is no text.
+pub fn text(bytes: &[u8], span: Range<usize>) -> Option<Cow<'_, str>> {
+    let mut scanner = Scanner::new(bytes.get(span)?, Rules::LENIENT).ok()?;
+    let Token::String(text) = scanner.next().ok()?? else { return None };
+    match scanner.next() {
+        Ok(None) => text.decode(scanner.source()),
+        Ok(Some(_)) | Err(_) => None,
+    }
+}
+
+fn elements_of(bytes: &[u8], array: Range<usize>) -> Option<Vec<Range<usize>>> {
+    let base = array.start;
+    let mut scanner = Scanner::new(bytes.get(array)?, Rules::LENIENT).ok()?;
+    if scanner.next().ok()?? != Token::ArrayStart {
+        return None;
+    }
+    let mut spans = Vec::new();
+    while let Some(value) = scanner.element().ok()? {
+        spans.push(base + value.span.start..base + value.span.end);
+    }
+    Some(spans)
+}

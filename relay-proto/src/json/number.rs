@@ -1,0 +1,28 @@
+//! The grammar of JSON numbers, and no arithmetic: a number is its digits.
+
+/// Where the number that starts at `at` ends; none where it is not one that JSON allows.
+pub(super) fn end(bytes: &[u8], at: usize) -> Option<usize> {
+    let integer = if bytes.get(at) == Some(&b'-') { at + 1 } else { at };
+    let mut end = match bytes.get(integer)? {
+        b'0' => integer + 1,
+        b'1'..=b'9' => digits(bytes, integer)?,
+        _ => return None,
+    };
+    if bytes.get(end) == Some(&b'.') {
+        end = digits(bytes, end + 1)?;
+    }
+    if matches!(bytes.get(end), Some(b'e' | b'E')) {
+        let signed = matches!(bytes.get(end + 1), Some(b'+' | b'-'));
+        end = digits(bytes, if signed { end + 2 } else { end + 1 })?;
+    }
+    Some(end)
+}
+
+/// The end of a run of at least one digit.
+fn digits(bytes: &[u8], at: usize) -> Option<usize> {
+    let mut end = at;
+    while bytes.get(end).is_some_and(u8::is_ascii_digit) {
+        end += 1;
+    }
+    (end > at).then_some(end)
+}

@@ -1,0 +1,335 @@
+//! The scanner: one pass, no recursion, tokens with their places.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use super::{JsonError, Problem, number, string};
+
+/// What the scanner demands beyond the grammar.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Rules {
+    /// Objects and arrays inside each other.
+    pub depth: usize,
+    pub surrogates: Surrogates,
+}
+
+/// Escapes of half a surrogate pair: grammatical JSON, but not text.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Surrogates {
+    Any,
+    Paired,
+}
+
+/// A piece of JSON. Commas and colons are checked and not told.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Token {
+    ArrayEnd,
+    ArrayStart,
+    Key(Text),
+    /// `true`, `false` or `null`.
+    Literal(Range<usize>),
+    Number(Range<usize>),
+    ObjectEnd,
+    ObjectStart,
+    String(Text),
+}
+
+/// A string as it is spelled.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Text {
+    /// Where it stands, quotes included.
+    pub span: Range<usize>,
+    /// Whether there are escapes in it; without, what is between the quotes is the text.
+    pub escaped: bool,
+}
+
+/// A whole value: what it is and where.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Value {
+    pub shape: Shape,
+    pub span: Range<usize>,
+}
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Shape {
+    Array,
+    Literal,
+    Number,
+    Object,
+    String(Text),
+}
+
+/// Reads one JSON value, token by token.
+///
+/// After an error the scanner stays where it failed; asking again gives an error again.
+#[derive(Clone, Debug)]
+pub struct Scanner<'a> {
+    source: &'a str,
+    at: usize,
+    expect: Expect,
+    nesting: Nesting,
+    rules: Rules,
+}
+
+impl Rules {
+    /// The grammar alone: for values that were judged before.
+    pub const LENIENT: Self = Self { depth: usize::MAX, surrogates: Surrogates::Any };
+}
+
+impl Text {
+    /// Where the characters between the quotes stand.
+    pub fn inner(&self) -> Range<usize> {
+        self.span.start + 1..self.span.end - 1
+    }
+
+    /// What this string of `source` says; none where it has half a surrogate pair.
+    pub fn decode<'a>(&self, source: &'a str) -> Option<Cow<'a, str>> {
+        let inner = &source[self.inner()];
+        if self.escaped { string::decode(inner) } else { Some(Cow::Borrowed(inner)) }
+    }
+}
+
+impl<'a> Scanner<'a> {
+    pub fn new(bytes: &'a [u8], rules: Rules) -> Result<Self, JsonError> {
+        match std::str::from_utf8(bytes) {
+            Ok(source) => Ok(Self::over(source, rules)),
+            Err(error) => Err(JsonError { offset: error.valid_up_to(), problem: Problem::InvalidUtf8 }),
+        }
+    }
+
+    pub fn over(source: &'a str, rules: Rules) -> Self {
+        Self { source, at: 0, expect: Expect::Value, nesting: Nesting::default(), rules }
+    }
+
+    /// The next token; none after the end of the value, when nothing but white space follows.
+    #[expect(clippy::should_implement_trait, reason = "an iterator of results would go on after an error")]
+    pub fn next(&mut self) -> Result<Option<Token>, JsonError> {
+        loop {
+            let byte = self.skip_white_space();
+            match (self.expect, byte) {
+                (Expect::End, None) => return Ok(None),
+                (Expect::End, Some(_)) => return Err(self.error(Problem::TrailingData)),
+                (_, None) => return Err(self.error(Problem::UnexpectedEnd)),
+                (Expect::ElementOrClose, Some(b']')) => return Ok(Some(self.close(Token::ArrayEnd))),
+                (Expect::KeyOrClose, Some(b'}')) => return Ok(Some(self.close(Token::ObjectEnd))),
+                (Expect::Key | Expect::KeyOrClose, Some(b'"')) => return self.read_key().map(Some),
+                (Expect::Key | Expect::KeyOrClose, Some(_)) => return Err(self.error(Problem::ExpectedKey)),
+                (Expect::ElementOrClose | Expect::Value, Some(byte)) => {
+                    return self.read_value(byte).map(Some);
+                }
+                (Expect::CommaOrClose, Some(byte)) => match (byte, self.nesting.innermost()) {
+                    (b',', Some(Container::Array)) => self.pass(Expect::Value),
+                    (b',', Some(Container::Object)) => self.pass(Expect::Key),
+                    (b']', Some(Container::Array)) => return Ok(Some(self.close(Token::ArrayEnd))),
+                    (b'}', Some(Container::Object)) => return Ok(Some(self.close(Token::ObjectEnd))),
+                    _ => return Err(self.error(Problem::ExpectedCommaOrClose)),
+                },
+            }
+        }
+    }
+
+    /// The next key of the object the scanner stands in; none at its end, which is passed.
+    pub fn key(&mut self) -> Result<Option<Text>, JsonError> {
+        match self.next()? {
+            Some(Token::Key(text)) => Ok(Some(text)),
+            Some(Token::ObjectEnd) => Ok(None),
+            _ => Err(self.error(Problem::ExpectedKey)),
+        }
+    }
+
+    /// The next element of the array the scanner stands in; none at its end, which is passed.
+    pub fn element(&mut self) -> Result<Option<Value>, JsonError> {
+        match self.next()? {
+            Some(Token::ArrayEnd) => Ok(None),
+            Some(first) => self.rest_of_value(first, |_| ()).map(Some),
+            None => Err(self.error(Problem::ExpectedValue)),
+        }
+    }
+
+    /// Passes one whole value.
+    pub fn value(&mut self) -> Result<Value, JsonError> {
+        self.value_with(|_| ())
+    }
+
+    /// Passes one whole value and shows each of its tokens.
+    pub fn value_with(&mut self, mut visit: impl FnMut(&Token)) -> Result<Value, JsonError> {
+        let Some(first) = self.next()? else { return Err(self.error(Problem::ExpectedValue)) };
+        visit(&first);
+        self.rest_of_value(first, visit)
+    }
+
+    /// How many objects and arrays are open here.
+    pub fn depth(&self) -> usize {
+        self.nesting.depth
+    }
+
+    /// The byte after the last token.
+    pub fn position(&self) -> usize {
+        self.at
+    }
+
+    /// The whole message.
+    pub fn source(&self) -> &'a str {
+        self.source
+    }
+
+    /// After `first` was read: the rest of the value that it begins.
+    fn rest_of_value(&mut self, first: Token, mut visit: impl FnMut(&Token)) -> Result<Value, JsonError> {
+        let shape = match first {
+            Token::ArrayStart => Shape::Array,
+            Token::ObjectStart => Shape::Object,
+            Token::Literal(span) => return Ok(Value { shape: Shape::Literal, span }),
+            Token::Number(span) => return Ok(Value { shape: Shape::Number, span }),
+            Token::String(text) => {
+                let span = text.span.clone();
+                return Ok(Value { shape: Shape::String(text), span });
+            }
+            Token::ArrayEnd | Token::Key(_) | Token::ObjectEnd => {
+                return Err(self.error(Problem::ExpectedValue));
+            }
+        };
+        let (start, outside) = (self.at - 1, self.nesting.depth - 1);
+        while self.nesting.depth > outside {
+            if let Some(token) = self.next()? {
+                visit(&token);
+            }
+        }
+        Ok(Value { shape, span: start..self.at })
+    }
+
+    #[inline]
+    fn read_key(&mut self) -> Result<Token, JsonError> {
+        let text = self.read_string()?;
+        if self.skip_white_space() != Some(b':') {
+            return Err(self.error(Problem::ExpectedColon));
+        }
+        self.pass(Expect::Value);
+        Ok(Token::Key(text))
+    }
+
+    #[inline]
+    fn read_value(&mut self, byte: u8) -> Result<Token, JsonError> {
+        let token = match byte {
+            b'{' => return self.open(Container::Object),
+            b'[' => return self.open(Container::Array),
+            b'"' => Token::String(self.read_string()?),
+            b'-' | b'0'..=b'9' => {
+                let start = self.at;
+                let end = number::end(self.source.as_bytes(), start);
+                self.at = end.ok_or_else(|| self.error(Problem::InvalidNumber))?;
+                Token::Number(start..self.at)
+            }
+            _ => {
+                let rest = &self.source.as_bytes()[self.at..];
+                let literal =
+                    [&b"true"[..], b"false", b"null"].into_iter().find(|literal| rest.starts_with(literal));
+                let start = self.at;
+                self.at += literal.ok_or_else(|| self.error(Problem::ExpectedValue))?.len();
+                Token::Literal(start..self.at)
+            }
+        };
+        self.expect = self.after_value();
+        Ok(token)
+    }
+
+    #[inline]
+    fn read_string(&mut self) -> Result<Text, JsonError> {
+        let start = self.at;
+        let (quote, escaped) = string::scan(self.source.as_bytes(), start + 1, self.rules.surrogates)?;
+        self.at = quote + 1;
+        Ok(Text { span: start..self.at, escaped })
+    }
+
+    #[inline]
+    fn open(&mut self, container: Container) -> Result<Token, JsonError> {
+        if self.nesting.depth >= self.rules.depth {
+            return Err(self.error(Problem::TooDeep));
+        }
+        self.nesting.push(container);
+        let (token, expect) = match container {
+            Container::Array => (Token::ArrayStart, Expect::ElementOrClose),
+            Container::Object => (Token::ObjectStart, Expect::KeyOrClose),
+        };
+        self.pass(expect);
+        Ok(token)
+    }
+
+    #[inline]
+    fn close(&mut self, token: Token) -> Token {
+        self.nesting.pop();
+        self.pass(self.after_value());
+        token
+    }
+
+    fn after_value(&self) -> Expect {
+        if self.nesting.depth == 0 { Expect::End } else { Expect::CommaOrClose }
+    }
+
+    /// Steps over one byte of structure.
+    fn pass(&mut self, expect: Expect) {
+        self.at += 1;
+        self.expect = expect;
+    }
+
+    #[inline]
+    fn skip_white_space(&mut self) -> Option<u8> {
+        loop {
+            match self.source.as_bytes().get(self.at) {
+                Some(b' ' | b'\t' | b'\n' | b'\r') => self.at += 1,
+                other => return other.copied(),
+            }
+        }
+    }
+
+    fn error(&self, problem: Problem) -> JsonError {
+        JsonError { offset: self.at, problem }
+    }
+}
+
+/// What may come next.
+#[derive(Clone, Copy, Debug)]
+enum Expect {
+    CommaOrClose,
+    ElementOrClose,
+    End,
+    Key,
+    KeyOrClose,
+    Value,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Container {
+    Array,
+    Object,
+}
+
+/// The open containers, one bit each, so that even a message of nothing but brackets costs an eighth of its size.
+#[derive(Clone, Debug, Default)]
+struct Nesting {
+    objects: Vec<u64>,
+    depth: usize,
+}
+
+impl Nesting {
+    fn push(&mut self, container: Container) {
+        let (word, bit) = (self.depth / 64, 1 << (self.depth % 64));
+        if word == self.objects.len() {
+            self.objects.push(0);
+        }
+        match container {
+            Container::Array => self.objects[word] &= !bit,
+            Container::Object => self.objects[word] |= bit,
+        }
+        self.depth += 1;
+    }
+
+    fn pop(&mut self) {
+        self.depth -= 1;
+    }
+
+    fn innermost(&self) -> Option<Container> {
+        let last = self.depth.checked_sub(1)?;
+        let object = self.objects[last / 64] >> (last % 64) & 1 == 1;
+        Some(if object { Container::Object } else { Container::Array })
+    }
+}

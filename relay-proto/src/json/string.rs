@@ -1,0 +1,127 @@
+//! The inside of JSON strings: finding their end fast, and decoding their escapes.
+
+use std::borrow::Cow;
+
+use super::scanner::Surrogates;
+use super::{JsonError, Problem};
+
+/// Reads the string whose first character after the quote is at `at`: where its closing quote is, and whether it has escapes.
+#[inline]
+pub(super) fn scan(bytes: &[u8], mut at: usize, surrogates: Surrogates) -> Result<(usize, bool), JsonError> {
+    let mut escaped = false;
+    loop {
+        at = special(bytes, at);
+        match bytes.get(at) {
+            None => return Err(JsonError { offset: at, problem: Problem::UnexpectedEnd }),
+            Some(b'"') => return Ok((at, escaped)),
+            Some(b'\\') => {
+                escaped = true;
+                at = escape(bytes, at, surrogates)?;
+            }
+            Some(_) => return Err(JsonError { offset: at, problem: Problem::ControlCharacter }),
+        }
+    }
+}
+
+/// The text between the quotes; none where an escape is half a surrogate pair.
+pub(super) fn decode(inner: &str) -> Option<Cow<'_, str>> {
+    let Some(first) = inner.find('\\') else { return Some(Cow::Borrowed(inner)) };
+    let mut decoded = String::with_capacity(inner.len());
+    decoded.push_str(&inner[..first]);
+    let mut rest = &inner[first..];
+    while let Some(stripped) = rest.strip_prefix('\\') {
+        let (character, length) = match stripped.as_bytes().first()? {
+            b'b' => ('\u{8}', 1),
+            b'f' => ('\u{c}', 1),
+            b'n' => ('\n', 1),
+            b'r' => ('\r', 1),
+            b't' => ('\t', 1),
+            b'u' => unicode(stripped.as_bytes())?,
+            other @ (b'"' | b'\\' | b'/') => (char::from(*other), 1),
+            _ => return None,
+        };
+        decoded.push(character);
+        let after = &stripped[length..];
+        let plain = after.find('\\').unwrap_or(after.len());
+        decoded.push_str(&after[..plain]);
+        rest = &after[plain..];
+    }
+    Some(Cow::Owned(decoded))
+}
+
+/// The character of `uXXXX` or `uXXXX\uXXXX`, and how long its spelling is.
+fn unicode(spelling: &[u8]) -> Option<(char, usize)> {
+    let first = hex(spelling, 1)?;
+    if !(0xD800..0xDC00).contains(&first) {
+        return Some((char::from_u32(first)?, 5));
+    }
+    let second = hex(spelling, 7).filter(|_| spelling[5..].starts_with(b"\\u"))?;
+    let low = second.checked_sub(0xDC00).filter(|low| *low < 0x400)?;
+    Some((char::from_u32(0x1_0000 + ((first - 0xD800) << 10) + low)?, 11))
+}
+
+/// Checks the escape whose backslash is at `at` and gives the place after it.
+fn escape(bytes: &[u8], at: usize, surrogates: Surrogates) -> Result<usize, JsonError> {
+    let invalid = JsonError { offset: at, problem: Problem::InvalidEscape };
+    match bytes.get(at + 1) {
+        None => Err(JsonError { offset: at, problem: Problem::UnexpectedEnd }),
+        Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => Ok(at + 2),
+        Some(b'u') => {
+            let first = hex(bytes, at + 2).ok_or(invalid)?;
+            if surrogates == Surrogates::Any || !(0xD800..0xE000).contains(&first) {
+                return Ok(at + 6);
+            }
+            let low = bytes.get(at + 6..at + 8) == Some(b"\\u")
+                && hex(bytes, at + 8).is_some_and(|second| (0xDC00..0xE000).contains(&second));
+            if first < 0xDC00 && low {
+                Ok(at + 12)
+            } else {
+                Err(JsonError { offset: at, problem: Problem::LoneSurrogate })
+            }
+        }
+        Some(_) => Err(invalid),
+    }
+}
+
+/// The four hexadecimal digits at `at`.
+fn hex(bytes: &[u8], at: usize) -> Option<u32> {
+    let digits = bytes.get(at..at + 4)?;
+    digits.iter().try_fold(0, |value, digit| Some(value << 4 | char::from(*digit).to_digit(16)?))
+}
+
+/// The first quote, backslash or control character from `at` on, or the end.
+///
+/// Thirty-two bytes at a time, then eight: string bodies are most of every large message.
+#[inline]
+fn special(bytes: &[u8], mut at: usize) -> usize {
+    while let Some(block) = bytes[at..].first_chunk::<32>() {
+        let words = block.as_chunks().0;
+        if marks(words[0]) | marks(words[1]) | marks(words[2]) | marks(words[3]) != 0 {
+            break;
+        }
+        at += block.len();
+    }
+    while let Some(word) = bytes[at..].first_chunk() {
+        let marks = marks(*word);
+        if marks != 0 {
+            return at + (marks.trailing_zeros() / 8) as usize;
+        }
+        at += word.len();
+    }
+    let tail = bytes[at..].iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1F));
+    tail.map_or(bytes.len(), |found| at + found)
+}
+
+/// The high bit of each byte that is special, and of none below the lowest of these.
+#[inline]
+fn marks(word: [u8; 8]) -> u64 {
+    const ONES: u64 = u64::MAX / 0xFF;
+    const HIGH: u64 = ONES * 0x80;
+    let word = u64::from_le_bytes(word);
+    let quote = word ^ (ONES * b'"' as u64);
+    let backslash = word ^ (ONES * b'\\' as u64);
+    // `(x - n) & !x` sets the high bit of each byte below n; the three have the same high bits, so one `!` does. A
+    // borrow can mark a byte wrongly only above a byte that is rightly marked, so the lowest mark is always true.
+    let below = word.wrapping_sub(ONES * 0x20) | quote.wrapping_sub(ONES) | backslash.wrapping_sub(ONES);
+    below & !word & HIGH
+}

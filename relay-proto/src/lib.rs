@@ -1,0 +1,31 @@
+//! What shim and sidecar say to each other.
+//!
+//! Pure types and codec: no sockets, no clock, no runtime. `PROTOCOL.md` beside this crate says the same in prose.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`address`] | where a sidecar is: `unix:PATH`, `fd:N`, … |
+//! | [`code`] | the stable refusal codes and the JSON-RPC errors that carry them |
+//! | [`control`] | `Hello`, `Welcome`, `Refusal`, `Goodbye` and their JSON |
+//! | [`decoder`] | bytes in any split → frames |
+//! | [`delivery`] | sequence numbers, acknowledgements, credit and replay: [`delivery::Outbox`], [`delivery::Inbox`] |
+//! | [`envelope`] | the outside of an MCP message: id, method, parameters |
+//! | [`frame`] | the frames and their bytes |
+//! | [`json`] | a strict scanner that finds things in JSON without changing a byte |
+//! | [`limits`] | every bound, with its reason |
+//! | [`name`] | validated names and ids |
+//! | [`oversize`] | the id of a message that is too long to keep |
+
+#![forbid(unsafe_code)]
+
+pub mod address;
+pub mod code;
+pub mod control;
+pub mod decoder;
+pub mod delivery;
+pub mod envelope;
+pub mod frame;
+pub mod json;
+pub mod limits;
+pub mod name;
+pub mod oversize;

@@ -1,0 +1,246 @@
+//! The id of a message that is too long to keep.
+//!
+//! The bytes pass by once and are not stored: only a top-level `id` is, and some writers put it last. Where anything
+//! is doubtful there is no id: a wrong one would end somebody else's request.
+
+use crate::limits::MAX_ID;
+
+/// Reads a JSON object as it is thrown away.
+#[derive(Debug, Default)]
+pub struct IdSearch {
+    depth: usize,
+    string: InString,
+    /// The string or number at the top level that is being read: a key, or the value of `id`.
+    token: Vec<u8>,
+    place: Place,
+    /// The key whose value comes next.
+    key: Key,
+    id: Found,
+    method: bool,
+    broken: bool,
+}
+
+/// Whose id it is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Sought {
+    Request,
+    Response,
+}
+
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum InString {
+    #[default]
+    No,
+    Yes,
+    Escape,
+}
+
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum Place {
+    #[default]
+    BeforeObject,
+    Key,
+    Value,
+    AfterObject,
+}
+
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum Key {
+    Id,
+    Method,
+    #[default]
+    Other,
+}
+
+#[derive(Debug, Default)]
+enum Found {
+    #[default]
+    None,
+    One(Box<[u8]>),
+    Doubtful,
+}
+
+impl IdSearch {
+    pub fn feed(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.byte(*byte);
+        }
+    }
+
+    /// The id as it was spelled, where the line was one message of this kind with exactly one.
+    pub fn finish(self, sought: Sought) -> Option<Box<[u8]>> {
+        let whole = !self.broken && self.place == Place::AfterObject && self.string == InString::No;
+        let kind = if self.method { Sought::Request } else { Sought::Response };
+        match self.id {
+            Found::One(id) if whole && kind == sought && is_id(&id) => Some(id),
+            _ => None,
+        }
+    }
+
+    fn byte(&mut self, byte: u8) {
+        match self.string {
+            InString::Escape => {
+                self.string = InString::Yes;
+                self.keep(byte);
+                return;
+            }
+            InString::Yes => {
+                self.keep(byte);
+                match byte {
+                    b'\\' => self.string = InString::Escape,
+                    b'"' => {
+                        self.string = InString::No;
+                        if self.depth == 1 && self.place == Place::Key {
+                            self.end_of_key();
+                        }
+                    }
+                    _ => {}
+                }
+                return;
+            }
+            InString::No => {}
+        }
+        match (byte, self.place) {
+            (b' ' | b'\t' | b'\r' | b'\n', _) => {}
+            (b'{', Place::BeforeObject) => {
+                self.depth = 1;
+                self.place = Place::Key;
+            }
+            (_, Place::BeforeObject | Place::AfterObject) => self.broken = true,
+            (b'"', _) => {
+                if self.depth == 1 && self.place == Place::Key {
+                    self.token.clear();
+                }
+                self.string = InString::Yes;
+                self.keep(byte);
+            }
+            (b'{' | b'[', _) => {
+                self.keep(byte);
+                self.depth += 1;
+            }
+            (b'}' | b']', _) => {
+                self.depth = self.depth.saturating_sub(1);
+                if self.depth == 0 {
+                    self.end_of_value();
+                    self.place = Place::AfterObject;
+                }
+            }
+            (b':', Place::Key) if self.depth == 1 => self.place = Place::Value,
+            (b',', Place::Value) if self.depth == 1 => {
+                self.end_of_value();
+                self.place = Place::Key;
+            }
+            _ => self.keep(byte),
+        }
+    }
+
+    /// Keeps what may be a key or an id; a longer one is not worth the memory and stays recognisably too long.
+    fn keep(&mut self, byte: u8) {
+        let wanted = self.depth == 1 && (self.place == Place::Key || self.key == Key::Id);
+        if wanted && self.token.len() <= MAX_ID {
+            self.token.push(byte);
+        }
+    }
+
+    fn end_of_key(&mut self) {
+        self.key = match self.token.as_slice() {
+            br#""id""# => Key::Id,
+            br#""method""# => Key::Method,
+            _ => Key::Other,
+        };
+        let letters = || self.token.iter().filter(|byte| byte.is_ascii_alphabetic());
+        let folded: Vec<u8> = letters().map(u8::to_ascii_lowercase).take(3).collect();
+        // `"ID"` or `"\u0069d"` may be an id to somebody else.
+        if self.key != Key::Id && (folded == b"id" || self.token.contains(&b'\\')) {
+            self.id = Found::Doubtful;
+        }
+        self.token.clear();
+    }
+
+    fn end_of_value(&mut self) {
+        match self.key {
+            Key::Id => {
+                let token = std::mem::take(&mut self.token);
+                self.id = match &self.id {
+                    Found::None => Found::One(token.into()),
+                    Found::One(_) | Found::Doubtful => Found::Doubtful,
+                };
+            }
+            Key::Method => self.method = true,
+            Key::Other => {}
+        }
+        self.key = Key::Other;
+    }
+}
+
+fn is_id(token: &[u8]) -> bool {
+    if token.len() > MAX_ID {
+        return false;
+    }
+    let digits = token.strip_prefix(b"-").unwrap_or(token);
+    let integer = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+    integer || serde_json::from_slice::<String>(token).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(text: &str) -> Option<String> {
+        let mut whole = IdSearch::default();
+        whole.feed(text.as_bytes());
+        let mut bytewise = IdSearch::default();
+        text.as_bytes().iter().for_each(|byte| bytewise.feed(&[*byte]));
+        let (whole, bytewise) = (whole.finish(Sought::Request), bytewise.finish(Sought::Request));
+        assert_eq!(whole, bytewise);
+        whole.map(|id| String::from_utf8(id.into()).unwrap())
+    }
+
+    #[test]
+    fn one_id_is_found_wherever_it_stands() {
+        for (text, expected) in [
+            (r#"{"id":7,"method":"m"}"#, "7"),
+            (r#"{"method":"m","params":{"id":1,"a":["id",{"id":2}]},"id":-12}"#, "-12"),
+            (r#" { "method" : "m" , "id" : "a\"}b" } "#, r#""a\"}b""#),
+            (r#"{"x":"\\","id":"ü","method":"m"}"#, r#""ü""#),
+            (r#"{"method":"m","id":123456789012345678901234567890}"#, "123456789012345678901234567890"),
+        ] {
+            assert_eq!(id(text).as_deref(), Some(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_response_has_no_method() {
+        let mut search = IdSearch::default();
+        search.feed(br#"{"result":{"method":"m"},"id":"a"}"#);
+        assert_eq!(search.finish(Sought::Response).as_deref(), Some(br#""a""#.as_slice()));
+    }
+
+    #[test]
+    fn where_there_is_doubt_there_is_no_id() {
+        for text in [
+            r#"{"id":7,"result":{}}"#,
+            r#"{"method":"m"}"#,
+            r#"{"id":null,"method":"m"}"#,
+            r#"{"id":1.5,"method":"m"}"#,
+            r#"{"id":1 2,"method":"m"}x"#,
+            r#"{"id":[1],"method":"m"}"#,
+            r#"{"id":{},"method":"m"}"#,
+            r#"{"id":1,"id":2,"method":"m"}"#,
+            r#"{"id":1,"ID":2,"method":"m"}"#,
+            r#"{"\u0069d":1,"id":2,"method":"m"}"#,
+            r#"{"id":1,"method":"m""#,
+            r#"{"id":1,"method":"m"}{"id":2}"#,
+            r#"[{"id":1,"method":"m"}]"#,
+            r#"{"params":{"id":3},"method":"m"}"#,
+            r#"{"id":"\x","method":"m"}"#,
+            "garbage",
+            "",
+        ] {
+            assert_eq!(id(text), None, "{text}");
+        }
+        let long = |length: usize| format!(r#"{{"method":"m","id":"{}"}}"#, "x".repeat(length - 2));
+        assert!(id(&long(MAX_ID)).is_some());
+        assert_eq!(id(&long(MAX_ID + 1)), None);
+    }
+}

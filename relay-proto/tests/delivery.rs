@@ -1,0 +1,186 @@
+//! Nothing is lost, repeated or reordered across any cut, and a misbehaving peer is found out.
+
+mod delivery_model;
+
+use proptest::prelude::*;
+use relay_proto::decoder::Decoder;
+use relay_proto::delivery::{DeliveryError, Inbox, Outbox};
+use relay_proto::frame::{Ack, Frame, MaybeRan, More, Origin, PREFACE, Part, PartFlags, PartView};
+use relay_proto::limits::{MAX_MESSAGE_PART, MAX_WINDOW};
+
+proptest! {
+    #[test]
+    fn every_message_arrives_once_and_in_order_across_any_cut(
+        window in 1u64..300_000,
+        script in prop::collection::vec((any::<u8>(), prop_oneof![0u16..64, any::<u16>()]), 0..60),
+    ) {
+        delivery_model::play(window, &script);
+    }
+}
+
+fn part(seq: u64, bytes: &[u8]) -> Part {
+    Part { seq, flags: PartFlags::default(), bytes: bytes.to_vec() }
+}
+
+/// The parts that the outbox hands out now.
+fn take(outbox: &mut Outbox) -> Vec<Part> {
+    let mut decoder = Decoder::new();
+    let mut bytes = PREFACE.to_vec();
+    outbox.take_ready(&mut bytes);
+    decoder.feed(&bytes);
+    let mut parts = Vec::new();
+    while let Some(frame) = decoder.next().expect("our own frames decode") {
+        let Frame::Message(part) = frame else { panic!("{frame:?}") };
+        parts.push(part);
+    }
+    parts
+}
+
+#[test]
+fn a_long_message_goes_in_parts_and_is_known_by_its_first() {
+    let mut outbox = Outbox::new(MAX_WINDOW);
+    assert_eq!(outbox.push(b"short", MaybeRan::No), 1);
+    assert_eq!(outbox.push(&vec![7; MAX_MESSAGE_PART + 1], earlier()), 2);
+    assert_eq!(outbox.push(b"", MaybeRan::No), 4);
+    let parts = take(&mut outbox);
+    let shape: Vec<_> = parts
+        .iter()
+        .map(|part| (part.seq, part.flags.more, part.flags.maybe_ran.clone(), part.bytes.len()))
+        .collect();
+    assert_eq!(
+        shape,
+        [
+            (1, More::Last, MaybeRan::No, 5),
+            (2, More::Follows, earlier(), MAX_MESSAGE_PART),
+            (3, More::Last, MaybeRan::No, 1),
+            (4, More::Last, MaybeRan::No, 0),
+        ]
+    );
+    assert!(take(&mut outbox).is_empty(), "what was handed out is not handed out again");
+}
+
+#[test]
+fn credit_holds_frames_back_until_an_acknowledgement_gives_more() {
+    let mut outbox = Outbox::new(100);
+    for _ in 0..3 {
+        outbox.push(&[1; 40], MaybeRan::No);
+    }
+    assert!(outbox.is_full());
+    assert_eq!(take(&mut outbox).len(), 1, "two frames of 54 bytes are more than 100");
+    assert_eq!(outbox.handed_out(), 1);
+    outbox.acknowledge(Ack { seq: 1, window: 108 }).unwrap();
+    assert_eq!(take(&mut outbox).len(), 2);
+    outbox.acknowledge(Ack { seq: 3, window: 0 }).unwrap();
+    outbox.push(b"x", MaybeRan::No);
+    assert!(take(&mut outbox).is_empty(), "no credit at all means wait");
+    outbox.acknowledge(Ack { seq: 3, window: 1 }).unwrap();
+    assert_eq!(take(&mut outbox).len(), 1, "a frame larger than the window goes alone");
+}
+
+#[test]
+fn a_lying_peer_is_found_out() {
+    let mut outbox = Outbox::new(1000);
+    outbox.push(b"a", MaybeRan::No);
+    outbox.push(b"b", MaybeRan::No);
+    let future = Err(DeliveryError::AckFromTheFuture { acked: 1, sent: 0 });
+    assert_eq!(outbox.acknowledge(Ack { seq: 1, window: 10 }), future, "pushed, but never handed out");
+    assert_eq!(outbox.resume(1, 10), future);
+    take(&mut outbox);
+    outbox.acknowledge(Ack { seq: 2, window: 1000 }).unwrap();
+    let back = Err(DeliveryError::AckWentBack { acked: 1, before: 2 });
+    assert_eq!(outbox.acknowledge(Ack { seq: 1, window: 10 }), back);
+    assert_eq!(outbox.resume(1, 10), back);
+
+    let mut inbox = Inbox::new(10, 60);
+    assert_eq!(inbox.accept(part(2, b"x")), Err(DeliveryError::Gap { expected: 1, got: 2 }));
+    assert_eq!(inbox.accept(part(1, &[0; 11])), Err(DeliveryError::TooLarge { max: 10 }));
+    for seq in 1..=4 {
+        inbox.accept(part(seq, b"")).unwrap();
+    }
+    assert_eq!(inbox.accept(part(5, b"")), Err(DeliveryError::OverCredit { window: 60 }));
+}
+
+#[test]
+fn a_part_that_comes_again_is_dropped() {
+    let mut inbox = Inbox::new(10, 1000);
+    assert!(inbox.accept(part(1, b"a")).unwrap().is_some());
+    assert_eq!(inbox.accept(part(1, b"a")), Ok(None));
+    assert_eq!(inbox.accept(part(0, b"a")), Ok(None));
+    assert_eq!(inbox.received(), 1);
+}
+
+#[test]
+fn a_message_in_parts_is_bounded_as_a_whole() {
+    let mut inbox = Inbox::new(10, 1000);
+    let flags = PartFlags { more: More::Follows, maybe_ran: MaybeRan::No };
+    inbox.accept(Part { seq: 1, flags, bytes: vec![0; 6] }).unwrap();
+    assert_eq!(inbox.accept(part(2, &[0; 5])), Err(DeliveryError::TooLarge { max: 10 }));
+}
+
+#[test]
+fn parts_are_taken_from_where_they_were_read_all_the_same() {
+    let (mut inbox, mut views) = (Inbox::new(10, 1000), Inbox::new(10, 1000));
+    let parts: [(u64, More, &[u8]); 7] = [
+        (1, More::Last, b"a"),
+        (2, More::Follows, b"bc"),
+        (2, More::Follows, b"bc"),
+        (3, More::Follows, b"de"),
+        (4, More::Last, b"f"),
+        (6, More::Last, b"g"),
+        (5, More::Last, &[0; 11]),
+    ];
+    for (seq, more, bytes) in parts {
+        let flags = PartFlags { more, maybe_ran: earlier() };
+        let taken = inbox.accept(Part { seq, flags: flags.clone(), bytes: bytes.to_vec() });
+        assert_eq!(views.accept_view(PartView { seq, flags, bytes }), taken, "part {seq}");
+        assert_eq!((views.received(), views.take_ack()), (inbox.received(), inbox.take_ack()));
+    }
+}
+
+#[test]
+fn a_message_in_parts_is_put_together_in_lent_memory() {
+    let mut inbox = Inbox::new(100, 1000);
+    let room = vec![1; 50];
+    let place = room.as_ptr();
+    inbox.lend(room);
+    let view =
+        |seq, more| PartView { seq, flags: PartFlags { more, maybe_ran: MaybeRan::No }, bytes: b"part" };
+    let small = inbox.accept_view(view(1, More::Last)).unwrap().unwrap();
+    assert_eq!((small.bytes.as_slice(), small.bytes.capacity()), (b"part".as_slice(), 4));
+    inbox.accept_view(view(2, More::Follows)).unwrap();
+    let message = inbox.accept_view(view(3, More::Last)).unwrap().unwrap();
+    assert_eq!((message.bytes.as_slice(), message.bytes.as_ptr()), (b"partpart".as_slice(), place));
+}
+
+#[test]
+fn acknowledgements_wait_for_company_until_a_quarter_of_the_window() {
+    let mut inbox = Inbox::new(1000, 400);
+    assert_eq!((inbox.has_ack(), inbox.ack_due(), inbox.take_ack()), (false, false, None));
+    inbox.accept(part(1, &[0; 50])).unwrap();
+    assert_eq!((inbox.has_ack(), inbox.ack_due()), (true, false));
+    inbox.accept(part(2, &[0; 50])).unwrap();
+    assert!(inbox.ack_due());
+    assert_eq!(inbox.take_ack(), Some(Ack { seq: 2, window: 400 }));
+    assert_eq!((inbox.has_ack(), inbox.ack_due(), inbox.take_ack()), (false, false, None));
+}
+
+#[test]
+fn a_new_link_begins_anew() {
+    let mut outbox = Outbox::new(1000);
+    outbox.push(b"a", MaybeRan::No);
+    take(&mut outbox);
+    outbox.restart(1000);
+    assert_eq!((outbox.handed_out(), outbox.last(), outbox.is_empty()), (0, 0, true));
+    assert_eq!(outbox.push(b"b", earlier()), 1);
+
+    let mut inbox = Inbox::new(1000, 1000);
+    let flags = PartFlags { more: More::Follows, maybe_ran: MaybeRan::No };
+    inbox.accept(Part { seq: 1, flags, bytes: b"half".to_vec() }).unwrap();
+    inbox.restart();
+    assert_eq!(inbox.received(), 0);
+    assert_eq!(inbox.accept(part(1, b"whole")).unwrap().unwrap().bytes, b"whole");
+}
+
+fn earlier() -> MaybeRan {
+    MaybeRan::Yes(Origin { link: "l-0".into(), seq: 9 })
+}
