@@ -1,0 +1,78 @@
+//! What the shim says to the harness by itself. Each sentence says what was not done, why, and what to do.
+
+use relay_proto::code::{Code, error_response};
+
+/// A code and the sentence that goes with it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Answer {
+    pub(crate) code: Code,
+    pub(crate) sentence: String,
+}
+
+impl Answer {
+    /// The error response for a request whose id was spelled `id`.
+    pub(crate) fn to(&self, id: Option<&[u8]>) -> Vec<u8> {
+        error_response(id, self.code, &self.sentence)
+    }
+
+    /// A refusal or farewell of the sidecar's. A code of a later version is passed on in the sentence.
+    pub(crate) fn from_sidecar(code: &str, message: &str) -> Self {
+        match code.parse() {
+            Ok(code) => Self { code, sentence: or_code(message, code) },
+            Err(_) => Self {
+                code: Code::RelayUnavailable,
+                sentence: format!("the request did not run: the sidecar said `{code}`: {message}"),
+            },
+        }
+    }
+
+    pub(crate) fn id_in_flight() -> Self {
+        malformed("its id is that of a request that is still unanswered; use a new one")
+    }
+
+    pub(crate) fn malformed(why: &impl std::fmt::Display) -> Self {
+        malformed(&format!("the line was not relayed: {why}"))
+    }
+
+    pub(crate) fn outcome_unknown(why: &str) -> Self {
+        Self {
+            code: Code::OutcomeUnknown,
+            sentence: format!("the request may or may not have run: {why}; find out before trying again"),
+        }
+    }
+
+    pub(crate) fn relay_unavailable(why: &str) -> Self {
+        Self {
+            code: Code::RelayUnavailable,
+            sentence: format!("the request did not run: {why}; try again later"),
+        }
+    }
+
+    pub(crate) fn too_large(max: usize) -> Self {
+        Self {
+            code: Code::MessageTooLarge,
+            sentence: format!(
+                "the request did not run: a message has at most {max} bytes; send less at a time"
+            ),
+        }
+    }
+
+    pub(crate) fn too_many(max: usize) -> Self {
+        Self::relay_unavailable(&format!("{max} requests are waiting already"))
+    }
+
+    pub(crate) fn version_refused(why: &str) -> Self {
+        Self { code: Code::VersionRefused, sentence: format!("the request did not run: {why}") }
+    }
+}
+
+fn malformed(sentence: &str) -> Answer {
+    Answer { code: Code::MessageMalformed, sentence: sentence.into() }
+}
+
+fn or_code(message: &str, code: Code) -> String {
+    match message.is_empty() {
+        true => format!("the sidecar refused with {}", code.as_str()),
+        false => message.into(),
+    }
+}

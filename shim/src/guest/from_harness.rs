@@ -1,0 +1,146 @@
+//! Lines from the harness: read, remembered, and passed on as they are.
+
+use relay_proto::envelope::{self, Envelope, Id, IdValue, Kind, Strictness};
+use relay_proto::frame::MaybeRan;
+use tokio::time::Instant;
+
+use super::{Guest, MAX_BACKLOG, Phase, Queued};
+use crate::answer::Answer;
+use crate::handshake::cancelled_id;
+use crate::lines::Line;
+use crate::pending::{MAX_PENDING, Patience, Place};
+
+impl Guest {
+    /// Takes one line.
+    pub(crate) fn line(&mut self, line: Line<'_>, now: Instant) {
+        match line {
+            Line::TooLarge { id } => {
+                let answer = Answer::too_large(self.max_message);
+                self.refuse_line(id.as_deref(), &answer);
+            }
+            Line::Whole(line) => match envelope::read(line, Strictness::Envelope) {
+                Ok(envelope) => self.message(line, envelope, now),
+                Err(malformed) => self.refuse_line(malformed.id.as_deref(), &Answer::malformed(&malformed)),
+            },
+        }
+        if matches!(self.phase, Phase::Down) {
+            self.pacing.hurry();
+        }
+    }
+
+    fn message(&mut self, line: &[u8], envelope: Envelope<'_>, now: Instant) {
+        match envelope.kind {
+            Kind::Request { id, method } => self.request(line, &id, &method, now),
+            Kind::Notification { method } => {
+                if method == "notifications/cancelled"
+                    && let Some(id) = envelope.body.and_then(|params| cancelled_id(line, params))
+                    && self.cancel(&id) == Reach::ShimOnly
+                {
+                    return;
+                }
+                if method == "notifications/initialized" {
+                    self.handshake.initialized(line);
+                }
+                self.pass_on(line);
+            }
+            Kind::Response { .. } => self.pass_on(line),
+        }
+    }
+
+    fn request(&mut self, line: &[u8], id: &Id<'_>, method: &str, now: Instant) {
+        let value = id.value();
+        if self.pending.contains(&value) {
+            return self.write_line(&Answer::id_in_flight().to(None));
+        }
+        if let Phase::Refused { answer, .. } = &self.phase {
+            let line = answer.to(Some(id.raw));
+            return self.write_line(&line);
+        }
+        if line.len() > self.max_message {
+            return self.write_line(&Answer::too_large(self.max_message).to(Some(id.raw)));
+        }
+        if self.pending.len() >= MAX_PENDING {
+            return self.write_line(&Answer::too_many(MAX_PENDING).to(Some(id.raw)));
+        }
+        if method == "initialize" {
+            self.handshake.initialize(line, id);
+        }
+        self.pending.insert(value.clone(), id.raw, line, Patience::of(method), now);
+        if self.can_send() {
+            let first = self.outbox.push(line, MaybeRan::No);
+            self.pending.sent(&value, first, self.outbox.last());
+        } else {
+            self.backlog_bytes += line.len();
+            self.backlog.push_back(Queued::Request(value));
+        }
+    }
+
+    /// Passes on what has no answer. Where nobody can take it and much is waiting, it is dropped.
+    fn pass_on(&mut self, line: &[u8]) {
+        if line.len() > self.max_message || matches!(self.phase, Phase::Refused { .. }) {
+            return;
+        }
+        if self.can_send() {
+            self.outbox.push(line, MaybeRan::No);
+        } else if matches!(self.phase, Phase::Up(_)) || self.backlog_bytes + line.len() <= MAX_BACKLOG {
+            self.backlog_bytes += line.len();
+            self.backlog.push_back(Queued::Other(line.into()));
+        }
+    }
+
+    /// Moves the backlog into the outbox, as far as credit reaches.
+    pub(super) fn send_backlog(&mut self) {
+        while matches!(self.phase, Phase::Up(_))
+            && !self.outbox.is_full()
+            && let Some(queued) = self.backlog.pop_front()
+        {
+            match queued {
+                Queued::Other(line) => {
+                    self.backlog_bytes -= line.len();
+                    self.outbox.push(&line, MaybeRan::No);
+                }
+                Queued::Request(id) => self.send_request(&id),
+            }
+        }
+    }
+
+    fn send_request(&mut self, id: &IdValue) {
+        let Some(request) = self.pending.request(id).filter(|request| request.place == Place::Queued) else {
+            return;
+        };
+        let Some(bytes) = request.bytes.as_deref() else { return };
+        self.backlog_bytes -= bytes.len();
+        if bytes.len() > self.max_message {
+            let line = Answer::too_large(self.max_message).to(Some(&request.id));
+            self.pending.remove(id);
+            return self.write_line(&line);
+        }
+        let first = self.outbox.push(bytes, request.maybe_ran.clone());
+        self.pending.sent(id, first, self.outbox.last());
+    }
+
+    fn can_send(&self) -> bool {
+        matches!(self.phase, Phase::Up(_)) && self.backlog.is_empty() && !self.outbox.is_full()
+    }
+
+    /// Nothing more is said to the harness about this request.
+    fn cancel(&mut self, id: &IdValue) -> Reach {
+        let Some(request) = self.pending.remove(id) else { return Reach::Sidecar };
+        self.unqueue(id, request.bytes.as_deref());
+        if request.may_run() { Reach::Sidecar } else { Reach::ShimOnly }
+    }
+
+    /// An id that is in flight belongs to another request: an answer with it would end that one.
+    fn refuse_line(&mut self, id: Option<&[u8]>, answer: &Answer) {
+        let value = |raw| Id { raw, span: 0..0 }.value();
+        let id = id.filter(|raw| !self.pending.contains(&value(raw)));
+        self.write_line(&answer.to(id));
+    }
+}
+
+/// How far a request may have come.
+#[derive(Eq, PartialEq)]
+enum Reach {
+    ShimOnly,
+    Sidecar,
+}

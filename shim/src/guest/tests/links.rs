@@ -1,0 +1,200 @@
+//! The link itself: refusals, goodbyes, silence, clones, memory.
+
+use super::*;
+
+#[test]
+fn a_goodbye_leaves_the_outcome_unknown_and_later_requests_refused() {
+    let mut scene = Scene::up();
+    scene.harness(&request(1, "tools/call"));
+    scene.said();
+    let goodbye = |retry| {
+        Frame::Goodbye(Goodbye { code: "session_ended".into(), message: "the session is over".into(), retry })
+    };
+    assert_eq!(scene.frame(goodbye(Retry::Never)), Connected::Close);
+    scene.harness(&request(2, "tools/call"));
+    assert_eq!(errors(&scene.heard()), [pair("1", "outcome_unknown"), pair("2", "session_ended")]);
+
+    let mut scene = Scene::up();
+    scene.harness(&request(1, "tools/call"));
+    scene.said();
+    assert_eq!(scene.frame(goodbye(Retry::AfterMs(1))), Connected::Close);
+    scene.harness(&request(2, "tools/call"));
+    assert_eq!(errors(&scene.heard()), [pair("1", "outcome_unknown")]);
+    scene.connect_and_find(&[(request(2, "tools/call"), PLAIN)]);
+}
+
+#[test]
+fn another_version_says_who_should_upgrade_and_is_asked_again_later() {
+    let mut scene = Scene::new();
+    scene.harness(&request(1, "initialize"));
+    scene.connect();
+    scene.guest.undecodable(&relay_proto::frame::DecodeError::OtherVersion { ours: 1, theirs: 2 }, scene.now);
+    let lines = scene.heard();
+    assert_eq!(errors(&lines), [pair("1", "version_refused")]);
+    assert!(lines[0].contains("upgrade this side"));
+    assert!(!scene.guest.wants_connection(scene.now));
+    assert!(scene.guest.wants_connection(scene.now + Duration::from_secs(30)));
+}
+
+#[test]
+fn what_may_have_run_on_two_links_is_not_sent_a_third_time() {
+    let mut scene = Scene::up();
+    scene.harness(&request(1, "tools/call"));
+    scene.said();
+    scene.lose();
+    scene.connect();
+    scene.welcome(Resumed::Fresh);
+    assert_eq!(scene.said(), [(request(1, "tools/call"), sent_as(1))]);
+    scene.lose();
+    scene.connect();
+    scene.welcome(Resumed::Fresh);
+    assert_eq!(scene.said(), []);
+    assert!(scene.heard()[0].contains("outcome_unknown"));
+}
+
+#[test]
+fn a_sidecar_that_breaks_the_protocol_costs_only_the_link() {
+    let mut scene = Scene::up();
+    scene.harness(&request(1, "tools/call"));
+    scene.said();
+    assert_eq!(scene.frame(Frame::Ack(Ack { seq: 99, window: 1 })), Connected::Close);
+    scene.connect_and_find(&[(request(1, "tools/call"), sent_as(1))]);
+}
+
+#[test]
+fn acknowledgements_travel_with_messages_or_alone_after_a_second() {
+    let mut scene = Scene::up();
+    scene.harness(&request(1, "a"));
+    scene.said();
+    scene.sidecar(&result(1));
+    assert!(scene.frames().is_empty(), "no write for an acknowledgement alone");
+    scene.harness(&request(2, "a"));
+    assert!(matches!(scene.frames().as_slice(), [Frame::Message(_), Frame::Ack(Ack { seq: 1, .. })]));
+    scene.sidecar(&result(2));
+    scene.wait(1);
+    assert!(matches!(scene.frames().as_slice(), [Frame::Ack(Ack { seq: 2, .. })]));
+}
+
+#[test]
+fn silence_is_answered_with_pings_and_then_with_a_new_connection() {
+    let mut scene = Scene::up();
+    scene.harness(&request(1, "a"));
+    scene.said();
+    scene.wait(41);
+    assert_eq!(scene.frames(), [Frame::Ping]);
+    assert_eq!(scene.frame(Frame::Ping), Connected::Keep);
+    assert_eq!(scene.frames(), [Frame::Pong]);
+    scene.wait(100);
+    assert!(matches!(scene.guest.phase, Phase::Down), "three silent beats");
+    assert!(scene.now - scene.start > Duration::from_secs(60));
+}
+
+#[test]
+fn a_paused_sandbox_does_not_give_up_a_good_connection() {
+    let mut scene = Scene::up();
+    scene.now += Duration::from_secs(3600);
+    assert_eq!(scene.guest.tick(scene.now), Connected::Keep);
+    assert!(matches!(scene.guest.phase, Phase::Up(_)));
+}
+
+#[test]
+fn a_harness_that_does_not_read_is_no_silence_of_the_sidecar() {
+    let mut scene = Scene::up();
+    scene.guest.to_harness.back().extend_from_slice(&vec![b'x'; MAX_TO_HARNESS + 1]);
+    scene.wait(200);
+    assert!(matches!(scene.guest.phase, Phase::Up(_)), "nothing was read, so nothing was missed");
+    scene.guest.to_harness.clear();
+    scene.wait(200);
+    assert!(matches!(scene.guest.phase, Phase::Down), "now it was");
+
+    scene.guest.to_harness.back().extend_from_slice(&vec![b'x'; MAX_TO_HARNESS + 1]);
+    scene.now += Duration::from_secs(60);
+    scene.connect();
+    scene.wait(100);
+    assert!(matches!(scene.guest.phase, Phase::Greeting { .. }), "its answer may wait");
+    scene.guest.to_harness.clear();
+    scene.now += Duration::from_secs(10);
+    assert_eq!(scene.guest.tick(scene.now), Connected::Close);
+}
+
+#[test]
+fn a_clone_comes_again_without_the_link_that_another_has() {
+    let mut scene = Scene::up();
+    scene.harness(&request(1, "tools/call"));
+    scene.said();
+    scene.lose();
+    scene.harness(&request(2, "tools/call"));
+    scene.connect();
+    let (code, message) = ("clone_refused".into(), "another has this link".into());
+    let refusal = Refusal { code, message, retry: Retry::AfterMs(5000) };
+    assert_eq!(scene.frame(Frame::Refusal(refusal)), Connected::Close);
+    assert!(!scene.guest.wants_connection(scene.now + Duration::from_millis(4999)));
+    scene.now += Duration::from_secs(5);
+    scene.guest.connected(scene.now);
+    scene.decoder = Decoder::new();
+    let frames = scene.frames();
+    assert!(matches!(frames.as_slice(), [Frame::Hello(Hello { resume: None, .. })]), "{frames:?}");
+    scene.welcome(Resumed::Fresh);
+    assert_eq!(scene.said(), [(request(1, "tools/call"), sent_as(1)), (request(2, "tools/call"), PLAIN)]);
+    assert!(scene.heard().is_empty());
+}
+
+#[test]
+fn a_link_without_a_usable_id_is_not_taken() {
+    for link in [String::new(), "l".repeat(65)] {
+        let mut scene = Scene::new();
+        scene.connect();
+        let welcome = Welcome { link, ..scene.a_welcome(Resumed::Fresh) };
+        assert_eq!(scene.frame(Frame::Welcome(welcome)), Connected::Close);
+        assert!(matches!(scene.guest.phase, Phase::Down));
+    }
+}
+
+#[test]
+fn a_sidecar_that_says_nothing_is_left_after_10_seconds() {
+    let mut scene = Scene::new();
+    scene.connect();
+    scene.now += Duration::from_secs(10);
+    assert_eq!(scene.guest.tick(scene.now), Connected::Close);
+    assert!(matches!(scene.guest.phase, Phase::Down));
+}
+
+#[test]
+fn the_memory_of_a_long_message_is_used_again_and_goes_back_after_a_second() {
+    let mut scene = Scene::up();
+    let long_one = |scene: &mut Scene| {
+        let line = format!(r#"{{"jsonrpc":"2.0","method":"m","params":"{}"}}"#, "y".repeat(100_000));
+        let (first, last) = line.split_at(50_000);
+        for (piece, more) in [(first, More::Follows), (last, More::Last)] {
+            scene.sent += 1;
+            let flags = PartFlags { more, maybe_ran: PLAIN };
+            let part = Part { seq: scene.sent, flags, bytes: piece.into() };
+            assert_eq!(scene.frame(Frame::Message(part)), Connected::Keep);
+        }
+        let place = scene.guest.to_harness.waiting().as_ptr();
+        assert_eq!(scene.heard(), [line]);
+        place
+    };
+    assert_eq!(long_one(&mut scene), long_one(&mut scene));
+    scene.wait(2);
+    assert_eq!(scene.guest.to_harness.take_spent().capacity(), 0);
+    scene.frames();
+    assert!(scene.guest.deadline().unwrap() > scene.now + Duration::from_secs(10), "only the beat is left");
+}
+
+#[test]
+fn too_much_is_not_taken() {
+    let mut scene = Scene::new();
+    let big =
+        format!(r#"{{"jsonrpc":"2.0","id":1,"method":"m","params":{{"x":"{}"}}}}"#, "y".repeat(MAX_BACKLOG));
+    scene.harness(&big);
+    assert!(!scene.guest.wants_lines());
+    scene.wait(60);
+    assert!(scene.guest.wants_lines(), "its answer makes room");
+
+    let mut scene = Scene::up();
+    scene.sidecar(&format!(r#"{{"jsonrpc":"2.0","method":"m","params":"{}"}}"#, "y".repeat(60_000)));
+    assert!(scene.guest.wants_frames());
+    scene.guest.to_harness.back().extend_from_slice(&vec![0; MAX_TO_HARNESS]);
+    assert!(!scene.guest.wants_frames() && !scene.guest.wants_lines());
+}

@@ -1,0 +1,186 @@
+//! The shim's decisions, without a socket or a clock: time is a number here.
+
+mod links;
+mod messages;
+
+use relay_proto::control::{Refusal, Resumed, Welcome};
+use relay_proto::decoder::Decoder;
+use relay_proto::delivery::Inbox as PeerInbox;
+use relay_proto::frame::{FrameView, MaybeRan, More, Origin, Part, PartFlags, PartView};
+
+use super::*;
+use crate::lines::Line;
+
+/// A guest, the bytes it has said, and a sidecar that answers by hand.
+struct Scene {
+    guest: Guest,
+    start: Instant,
+    now: Instant,
+    decoder: Decoder,
+    received: PeerInbox,
+    sent: u64,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let now = Instant::now();
+        Self {
+            guest: Guest::new(None, Timing::default(), now),
+            start: now,
+            now,
+            decoder: Decoder::new(),
+            received: PeerInbox::new(usize::MAX, DEFAULT_WINDOW),
+            sent: 0,
+        }
+    }
+
+    fn up() -> Self {
+        let mut scene = Self::new();
+        scene.connect();
+        scene.welcome(Resumed::Fresh);
+        scene.said();
+        scene
+    }
+
+    fn harness(&mut self, line: &str) {
+        self.guest.line(Line::Whole(line.as_bytes()), self.now);
+        self.guest.fill();
+    }
+
+    /// What the harness got since the last time.
+    fn heard(&mut self) -> Vec<String> {
+        let text = String::from_utf8(self.guest.to_harness.waiting().to_vec()).unwrap();
+        self.guest.to_harness.clear();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    fn connect(&mut self) {
+        assert!(self.guest.wants_connection(self.now));
+        self.guest.connected(self.now);
+        self.decoder = Decoder::new();
+        assert!(matches!(self.frames().as_slice(), [Frame::Hello(_)]));
+    }
+
+    fn welcome(&mut self, resumed: Resumed) {
+        if resumed == Resumed::Fresh {
+            (self.received, self.sent) = (PeerInbox::new(usize::MAX, DEFAULT_WINDOW), 0);
+        }
+        self.received.resume();
+        let welcome = self.a_welcome(resumed);
+        assert_eq!(self.frame(Frame::Welcome(welcome)), Connected::Keep);
+    }
+
+    fn a_welcome(&self, resumed: Resumed) -> Welcome {
+        Welcome {
+            version: 1,
+            session: "s".into(),
+            link: "l".into(),
+            server: "echo".parse().unwrap(),
+            resumed,
+            token: ResumeToken("t".into()),
+            received: self.received.received(),
+            window: DEFAULT_WINDOW,
+            max_message: MAX_MESSAGE as u64,
+            heartbeat_ms: 20_000,
+        }
+    }
+
+    fn frame(&mut self, frame: Frame) -> Connected {
+        self.guest.heard();
+        let view = match &frame {
+            Frame::Message(Part { seq, flags, bytes }) => {
+                FrameView::Message(PartView { seq: *seq, flags: flags.clone(), bytes })
+            }
+            frame => FrameView::Control(frame.clone()),
+        };
+        let connected = self.guest.frame(view, self.now);
+        self.guest.fill();
+        connected
+    }
+
+    fn sidecar(&mut self, line: &str) {
+        self.sent += 1;
+        let part = Part { seq: self.sent, flags: PartFlags::default(), bytes: line.into() };
+        assert_eq!(self.frame(Frame::Message(part)), Connected::Keep);
+    }
+
+    fn frames(&mut self) -> Vec<Frame> {
+        while !self.guest.to_sidecar.is_empty() {
+            self.decoder.feed(self.guest.to_sidecar.waiting());
+            self.guest.to_sidecar.clear();
+            self.guest.fill();
+        }
+        std::iter::from_fn(|| self.decoder.next().unwrap()).collect()
+    }
+
+    /// The messages that the sidecar got since the last time.
+    fn said(&mut self) -> Vec<(String, MaybeRan)> {
+        let mut messages = Vec::new();
+        for frame in self.frames() {
+            if let Frame::Message(part) = frame {
+                messages.extend(self.received.accept(part).unwrap());
+            }
+        }
+        messages
+            .into_iter()
+            .map(|message| (String::from_utf8(message.bytes).unwrap(), message.maybe_ran))
+            .collect()
+    }
+
+    fn lose(&mut self) {
+        self.guest.disconnected("the sidecar closed the connection".into(), self.now);
+        self.now += Duration::from_secs(2);
+    }
+
+    /// Lets time pass, doing whatever is due on the way, without a sidecar to be had.
+    fn wait(&mut self, seconds: u64) {
+        let until = self.now + Duration::from_secs(seconds);
+        while let Some(deadline) = self.guest.deadline().filter(|deadline| *deadline <= until) {
+            self.now = self.now.max(deadline);
+            if self.guest.wants_connection(self.now) {
+                self.guest.disconnected("connect: nobody there".into(), self.now);
+            }
+            let _ = self.guest.tick(self.now);
+        }
+        self.now = until;
+    }
+}
+
+fn request(id: u32, method: &str) -> String {
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{}}}}"#)
+}
+
+fn result(id: u32) -> String {
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#)
+}
+
+/// The id and the code of each error that the harness got.
+fn errors(lines: &[String]) -> Vec<(String, String)> {
+    let error = |line: &String| {
+        let value: serde_json::Value = serde_json::from_str(line).unwrap();
+        let code = value["error"]["data"]["code"].as_str().unwrap_or_else(|| panic!("{line}")).to_owned();
+        (value["id"].to_string(), code)
+    };
+    lines.iter().map(error).collect()
+}
+
+fn pair(id: &str, code: &str) -> (String, String) {
+    (id.into(), code.into())
+}
+
+const PLAIN: MaybeRan = MaybeRan::No;
+
+/// What may have run, under this number of the link before.
+fn sent_as(seq: u64) -> MaybeRan {
+    MaybeRan::Yes(Origin { link: "l".into(), seq })
+}
+
+impl Scene {
+    /// A sidecar comes at last: these messages, and no others, reach it.
+    fn connect_and_find(&mut self, expected: &[(String, MaybeRan)]) {
+        self.now += Duration::from_secs(30);
+        self.connect();
+        self.welcome(Resumed::Fresh);
+        assert_eq!(self.said(), expected);
+    }
+}

@@ -1,0 +1,107 @@
+//! The guest: carries MCP between a harness's stdio and the sidecar, and holds no secret.
+//!
+//! One task on one thread owns everything, so there are no locks and a message costs one read and one write on its
+//! way. What must stay true: the process never ends while its stdin is open (unless signalled, or stdout is closed),
+//! every request gets exactly one answer, stdout is data only, and nothing of the environment is passed on.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`options`] | command line and environment |
+//! | [`timing`] | how long things are waited for |
+//! | `relay_loop` | the one loop: readiness in, calls on `guest`, bytes out |
+//! | `guest` | what to do with a line, a frame or a deadline; no I/O |
+//! | `pending`, `handshake`, `pacing` | requests without an answer; what a new server must be told; when to try again |
+//! | `answer` | the sentences the shim says by itself |
+//! | `lines` | bytes from the harness → lines |
+//! | `link`, `socket`, `stdio`, `pipe`, `queue` | the descriptors, without changing the flags that others see |
+
+#![forbid(unsafe_code)]
+
+mod answer;
+mod guest;
+mod handshake;
+mod lines;
+mod link;
+pub mod options;
+mod pacing;
+mod pending;
+mod pipe;
+mod queue;
+mod relay_loop;
+mod socket;
+mod stdio;
+pub mod timing;
+
+use std::ffi::OsString;
+use std::future::Future;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::ExitCode;
+
+use options::{Command, Options};
+use timing::Timing;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// The whole program. `arguments` are those after the program's name; `environment` looks up one variable.
+pub fn main(
+    arguments: impl Iterator<Item = OsString>,
+    environment: impl Fn(&str) -> Option<OsString>,
+) -> ExitCode {
+    let options = match options::parse(arguments, environment) {
+        Ok(Command::Relay(options)) => options,
+        Ok(Command::Show(text)) => {
+            return match io::stdout().lock().write_all(text.as_bytes()) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(_) => ExitCode::from(EX_IOERR),
+            };
+        }
+        Err(error) => {
+            say(&format!("{error}\n  next: run `cofferdam-shim --help`"));
+            return ExitCode::from(EX_USAGE);
+        }
+    };
+    match run(options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(&format!("start: {error}\n  next: are stdin and stdout open, and descriptors to be had?"));
+            ExitCode::from(EX_OSERR)
+        }
+    }
+}
+
+/// Relays until the harness is gone or `stop` resolves. [`main`] is this with stdio, signals and the usual timing.
+pub async fn relay(
+    options: Options,
+    timing: Timing,
+    input: OwnedFd,
+    output: OwnedFd,
+    stop: impl Future<Output = ()>,
+) -> io::Result<()> {
+    relay_loop::run(options, timing, stdio::Stdio::input(input)?, stdio::Stdio::output(output)?, stop).await
+}
+
+const EX_USAGE: u8 = 64;
+const EX_OSERR: u8 = 71;
+const EX_IOERR: u8 = 74;
+
+fn run(options: Options) -> io::Result<()> {
+    let input = io::stdin().as_fd().try_clone_to_owned()?;
+    let output = io::stdout().as_fd().try_clone_to_owned()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+    runtime.block_on(async {
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let stop = async move {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+        };
+        relay(options, Timing::default(), input, output, stop).await
+    })
+}
+
+/// Talk goes to stderr; nobody listening is no reason to end.
+fn say(text: &str) {
+    let _ = writeln!(io::stderr(), "cofferdam-shim: {text}");
+}

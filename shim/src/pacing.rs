@@ -1,0 +1,99 @@
+//! When to try to connect again.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::timing::Timing;
+
+/// Whether a request waits for the sidecar.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Waiting {
+    No,
+    Yes,
+}
+
+/// Pauses that grow: short while somebody waits, long and spread out while nobody does, so that a thousand idle shims
+/// do not come back in the same moment.
+#[derive(Debug)]
+pub(crate) struct Pacing {
+    failures: u32,
+    failed_at: Instant,
+    /// The sidecar said not to come before.
+    not_before: Instant,
+    /// A new line came: try without waiting out the pause.
+    at_once: bool,
+    spread: u64,
+}
+
+impl Pacing {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self { failures: 0, failed_at: now, not_before: now, at_once: false, spread: 0 }
+    }
+
+    /// An attempt or a connection came to nothing.
+    pub(crate) fn failed(&mut self, now: Instant) {
+        self.failures = self.failures.saturating_add(1);
+        self.failed_at = now;
+        self.at_once = false;
+        self.spread = RandomState::new().build_hasher().finish();
+    }
+
+    /// The sidecar said when to come again.
+    pub(crate) fn not_before(&mut self, at: Instant) {
+        self.not_before = at;
+    }
+
+    pub(crate) fn hurry(&mut self) {
+        self.at_once = true;
+    }
+
+    /// The connection proved good: pauses begin small again.
+    pub(crate) fn succeeded(&mut self) {
+        self.failures = 0;
+    }
+
+    pub(crate) fn next_attempt(&self, waiting: Waiting, timing: &Timing) -> Instant {
+        if self.failures == 0 || self.at_once {
+            return self.not_before;
+        }
+        let doubled = timing.first_retry.saturating_mul(1 << (self.failures - 1).min(16));
+        let pause = match waiting {
+            Waiting::Yes => doubled.min(timing.longest_retry_waiting),
+            Waiting::No => {
+                let longest = doubled.min(timing.longest_retry_idle);
+                let half = longest / 2;
+                half + Duration::from_nanos(self.spread % (half.as_nanos() as u64).max(1))
+            }
+        };
+        self.not_before.max(self.failed_at + pause)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_up_to_what_the_waiting_can_bear() {
+        let (timing, now) = (Timing::default(), Instant::now());
+        let mut pacing = Pacing::new(now);
+        assert_eq!(pacing.next_attempt(Waiting::No, &timing), now, "the first attempt is at once");
+        let mut pauses = Vec::new();
+        for _ in 0..12 {
+            pacing.failed(now);
+            pauses.push((pacing.next_attempt(Waiting::Yes, &timing) - now).as_millis());
+            let idle = pacing.next_attempt(Waiting::No, &timing) - now;
+            assert!(idle <= timing.longest_retry_idle);
+        }
+        assert_eq!(pauses, [50, 100, 200, 400, 800, 1600, 2000, 2000, 2000, 2000, 2000, 2000]);
+        let idle = pacing.next_attempt(Waiting::No, &timing) - now;
+        assert!(idle >= timing.longest_retry_idle / 2, "{idle:?}");
+
+        pacing.hurry();
+        assert_eq!(pacing.next_attempt(Waiting::Yes, &timing), now, "a new line is tried at once");
+        pacing.not_before(now + Duration::from_secs(9));
+        assert_eq!(pacing.next_attempt(Waiting::Yes, &timing), now + Duration::from_secs(9));
+    }
+}

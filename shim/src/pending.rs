@@ -1,0 +1,167 @@
+//! The harness's requests that have no answer yet.
+//!
+//! What must stay true: each request leaves this table exactly once, with its one answer (or none, when the harness
+//! cancelled it). A request's bytes are kept as long as it may have to be sent again, within a bound.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use relay_proto::envelope::IdValue;
+use relay_proto::frame::{MaybeRan, Origin};
+use tokio::time::Instant;
+
+use crate::timing::Timing;
+
+/// Requests that may wait at the same time: more than any harness sends, few enough to keep.
+pub(crate) const MAX_PENDING: usize = 4096;
+/// Bytes of requests kept for sending again; what comes above is answered `outcome_unknown` if its link is lost.
+const MAX_KEPT: usize = 16 * 1024 * 1024;
+
+/// Requests by the value of their id.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    requests: HashMap<IdValue, Request>,
+    arrivals: u64,
+    kept: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct Request {
+    /// As the harness spelled it.
+    pub(crate) id: Box<[u8]>,
+    /// Absent where it was sent and could not be kept.
+    pub(crate) bytes: Option<Box<[u8]>>,
+    pub(crate) patience: Patience,
+    pub(crate) place: Place,
+    /// Whether it was handed out on a link that was not resumed.
+    pub(crate) maybe_ran: MaybeRan,
+    pub(crate) since: Instant,
+    arrival: u64,
+}
+
+/// How long a request can wait for a sidecar.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Patience {
+    Call,
+    /// Harnesses give up early; sending one twice harms nobody.
+    Handshake,
+}
+
+impl Patience {
+    pub(crate) fn of(method: &str) -> Self {
+        match method {
+            "initialize" | "server/discover" => Self::Handshake,
+            _ => Self::Call,
+        }
+    }
+
+    pub(crate) fn wait(self, timing: &Timing) -> Duration {
+        match self {
+            Self::Call => timing.call_wait,
+            Self::Handshake => timing.handshake_wait,
+        }
+    }
+}
+
+/// Where a request is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Place {
+    /// In the shim: the sidecar cannot have seen it on this link.
+    Queued,
+    /// In the outbox of this link, its parts under these numbers.
+    Sent { first: u64, last: u64 },
+}
+
+impl Pending {
+    pub(crate) fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    pub(crate) fn contains(&self, id: &IdValue) -> bool {
+        self.requests.contains_key(id)
+    }
+
+    pub(crate) fn insert(
+        &mut self,
+        id: IdValue,
+        raw: &[u8],
+        line: &[u8],
+        patience: Patience,
+        since: Instant,
+    ) {
+        self.arrivals += 1;
+        self.kept += line.len();
+        let request = Request {
+            id: raw.into(),
+            bytes: Some(line.into()),
+            patience,
+            place: Place::Queued,
+            maybe_ran: MaybeRan::No,
+            since,
+            arrival: self.arrivals,
+        };
+        self.requests.insert(id, request);
+    }
+
+    pub(crate) fn request(&self, id: &IdValue) -> Option<&Request> {
+        self.requests.get(id)
+    }
+
+    /// The request is in the outbox now. Its bytes stay for another link, unless too much is kept already.
+    pub(crate) fn sent(&mut self, id: &IdValue, first: u64, last: u64) {
+        if let Some(request) = self.requests.get_mut(id) {
+            request.place = Place::Sent { first, last };
+            if self.kept > MAX_KEPT
+                && let Some(bytes) = request.bytes.take()
+            {
+                self.kept -= bytes.len();
+            }
+        }
+    }
+
+    pub(crate) fn remove(&mut self, id: &IdValue) -> Option<Request> {
+        let request = self.requests.remove(id)?;
+        self.kept -= request.bytes.as_ref().map_or(0, |bytes| bytes.len());
+        Some(request)
+    }
+
+    /// The ids of those that the test picks, oldest first.
+    pub(crate) fn ids(&self, mut pick: impl FnMut(&Request) -> bool) -> Vec<IdValue> {
+        let mut found: Vec<_> = self.requests.iter().filter(|(_, request)| pick(request)).collect();
+        found.sort_by_key(|(_, request)| request.arrival);
+        found.into_iter().map(|(id, _)| id.clone()).collect()
+    }
+
+    /// This link is gone for good, `handed_out` was the last number that left: what was sent waits to be sent again.
+    /// What may have run on two links cannot be sent a third time: its bytes are forgotten.
+    pub(crate) fn unsend(&mut self, link: &str, handed_out: u64) {
+        for request in self.requests.values_mut() {
+            let Place::Sent { first, last } = std::mem::replace(&mut request.place, Place::Queued) else {
+                continue;
+            };
+            if last > handed_out || request.patience != Patience::Call {
+                continue;
+            }
+            match request.maybe_ran {
+                MaybeRan::No => request.maybe_ran = MaybeRan::Yes(Origin { link: link.into(), seq: first }),
+                MaybeRan::Yes(_) => self.kept -= request.bytes.take().map_or(0, |bytes| bytes.len()),
+            }
+        }
+    }
+
+    /// When the first of them has waited long enough, if none is answered and no sidecar came since `lost`.
+    pub(crate) fn first_to_give_up(&self, lost: Instant, timing: &Timing) -> Option<Instant> {
+        self.requests.values().map(|request| request.gives_up(lost, timing)).min()
+    }
+}
+
+impl Request {
+    pub(crate) fn gives_up(&self, lost: Instant, timing: &Timing) -> Instant {
+        self.since.max(lost) + self.patience.wait(timing)
+    }
+
+    /// Whether the server may have seen it, or may see it yet.
+    pub(crate) fn may_run(&self) -> bool {
+        self.place != Place::Queued || self.maybe_ran != MaybeRan::No
+    }
+}

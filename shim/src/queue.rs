@@ -1,0 +1,123 @@
+//! Bytes that wait to be written, from the front.
+
+use relay_proto::limits::KEEP;
+
+/// Appended to at the back, consumed at the front; gives its memory back when it runs empty. That of a long line is
+/// kept for the next one until [`Self::give_back`]: to get it anew costs more than to copy the line.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    bytes: Vec<u8>,
+    written: usize,
+    /// Whether `bytes` began as a long line.
+    began_long: bool,
+    spent: Vec<u8>,
+}
+
+impl Queue {
+    pub(crate) fn waiting(&self) -> &[u8] {
+        &self.bytes[self.written..]
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.written == self.bytes.len()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len() - self.written
+    }
+
+    /// The place to append to.
+    pub(crate) fn back(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// Appends a line and its end. A long one that is the first is not copied.
+    pub(crate) fn push_line(&mut self, mut line: Vec<u8>) {
+        if self.is_empty() && line.len() > KEEP {
+            line.push(b'\n');
+            (self.bytes, self.written, self.began_long) = (line, 0, true);
+            return;
+        }
+        self.bytes.reserve(line.len() + 1);
+        self.bytes.extend_from_slice(&line);
+        self.bytes.push(b'\n');
+    }
+
+    pub(crate) fn consume(&mut self, count: usize) {
+        self.written += count;
+        if self.is_empty() {
+            self.clear();
+        } else if self.written > KEEP && self.written > self.len() {
+            self.bytes.drain(..self.written);
+            self.written = 0;
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.written = 0;
+        self.bytes.clear();
+        let began_long = std::mem::take(&mut self.began_long);
+        if self.bytes.capacity() > KEEP {
+            let spent = std::mem::take(&mut self.bytes);
+            if began_long && spent.capacity() <= MAX_SPENT {
+                self.spent = spent;
+            }
+        }
+    }
+
+    /// The memory of the last long line, for another one; what is in it does not matter.
+    pub(crate) fn take_spent(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.spent)
+    }
+
+    /// There was no long line for a while.
+    pub(crate) fn give_back(&mut self) {
+        self.spent = Vec::new();
+    }
+}
+
+/// More than this is given back at once.
+const MAX_SPENT: usize = 2 * 1024 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_goes_in_comes_out_in_order_and_memory_goes_back() {
+        let mut queue = Queue::default();
+        let bytes: Vec<u8> = (0..300_000u32).map(|at| at as u8).collect();
+        queue.back().extend_from_slice(&bytes);
+        let mut out = Vec::new();
+        while !queue.is_empty() {
+            let some = queue.waiting()[..queue.len().min(7000)].to_vec();
+            out.extend_from_slice(&some);
+            queue.consume(some.len());
+        }
+        assert_eq!(out, bytes);
+        assert_eq!((queue.bytes.capacity(), queue.take_spent().capacity()), (0, 0));
+    }
+
+    #[test]
+    fn a_long_line_is_not_copied_unless_another_waits() {
+        let mut queue = Queue::default();
+        let mut long = vec![b'x'; 100_000];
+        long.reserve(1);
+        let place = long.as_ptr();
+        queue.push_line(long.clone());
+        queue.push_line(b"short".to_vec());
+        assert_eq!(queue.waiting(), [long.as_slice(), b"\nshort\n"].concat());
+        queue.consume(queue.len());
+        queue.push_line(long);
+        assert_eq!(queue.waiting().as_ptr(), place);
+        assert_eq!(queue.waiting().last(), Some(&b'\n'));
+        queue.consume(queue.len());
+        assert_eq!(queue.bytes.capacity(), 0);
+        let spent = queue.take_spent();
+        assert_eq!(spent.as_ptr(), place, "it can be used again");
+
+        queue.push_line(vec![b'x'; MAX_SPENT + 1]);
+        queue.consume(queue.len());
+        assert_eq!(queue.take_spent().capacity(), 0, "so much is not kept");
+    }
+}

@@ -1,0 +1,230 @@
+//! The one loop: waits for readiness, hands bytes to the [`Guest`], writes what it left.
+//!
+//! One task owns everything. On the straight way a message costs one read and one write: what was read is written on
+//! in the same turn, without waiting for readiness first, and timers are only touched when an earlier one is needed.
+
+use std::future::Future;
+use std::io;
+use std::pin::{Pin, pin};
+
+use relay_proto::limits::MAX_MESSAGE;
+use tokio::time::{Instant, Sleep, sleep_until, timeout};
+
+use crate::guest::{Connected, Guest};
+use crate::lines::Lines;
+use crate::link::{ConnectError, Connection, Dialer};
+use crate::options::Options;
+use crate::stdio::Stdio;
+use crate::timing::Timing;
+
+/// Relays until the harness is gone (end of input, or output closed) or `stop` resolves.
+pub(crate) async fn run(
+    options: Options,
+    timing: Timing,
+    input: Stdio,
+    output: Stdio,
+    stop: impl Future<Output = ()>,
+) -> io::Result<()> {
+    let farewell = timing.farewell;
+    let mut relay = Relay {
+        guest: Guest::new(options.server, timing, Instant::now()),
+        lines: Lines::new(MAX_MESSAGE),
+        dialer: Dialer::new(options.relay),
+        connection: None,
+        input,
+        output,
+    };
+    let mut stop = pin!(stop);
+    let mut alarm = pin!(sleep_until(Instant::now()));
+    while relay.turn(stop.as_mut(), alarm.as_mut()).await == Harness::Here {}
+    relay.guest.fill();
+    relay.guest.goodbye();
+    // Whoever does not take the last bytes in time does without them.
+    let _ = timeout(farewell, relay.flush()).await;
+    Ok(())
+}
+
+struct Relay {
+    guest: Guest,
+    lines: Lines,
+    dialer: Dialer,
+    connection: Option<Connection>,
+    input: Stdio,
+    output: Stdio,
+}
+
+#[derive(Eq, PartialEq)]
+enum Harness {
+    Gone,
+    Here,
+}
+
+impl Relay {
+    /// Waits for one thing to happen and does what follows from it.
+    async fn turn(
+        &mut self,
+        stop: Pin<&mut impl Future<Output = ()>>,
+        mut alarm: Pin<&mut Sleep>,
+    ) -> Harness {
+        if self.connection.is_none() && self.guest.wants_connection(Instant::now()) {
+            self.connect().await;
+        }
+        if self.write() == Harness::Gone {
+            return Harness::Gone;
+        }
+        let deadline = self.guest.deadline();
+        // A later deadline lets the alarm ring early and in vain: cheaper than moving it with every message.
+        if let Some(deadline) = deadline
+            && (deadline < alarm.deadline() || alarm.is_elapsed())
+        {
+            alarm.as_mut().reset(deadline);
+        }
+        let (wants_lines, wants_frames) = (self.guest.wants_lines(), self.guest.wants_frames());
+        let Self { guest, lines, connection, input, output, .. } = self;
+        let to_sidecar = &guest.to_sidecar;
+        let to_harness = &guest.to_harness;
+        let (reader, writer) = match connection {
+            Some(Connection { socket, decoder }) => (Some((&*socket, decoder)), Some(&*socket)),
+            None => (None, None),
+        };
+        let happened = tokio::select! {
+            () = stop => Happened::Stop,
+            result = input.read(lines.spare()), if wants_lines => Happened::Line(result),
+            result = async {
+                match reader {
+                    Some((socket, decoder)) => socket.read(decoder.spare()).await,
+                    None => std::future::pending().await,
+                }
+            }, if wants_frames => Happened::Frames(result),
+            result = async {
+                match writer {
+                    Some(socket) => socket.write(to_sidecar.waiting()).await,
+                    None => std::future::pending().await,
+                }
+            }, if !to_sidecar.is_empty() => Happened::SentToSidecar(result),
+            result = output.write(to_harness.waiting()), if !to_harness.is_empty() => Happened::SentToHarness(result),
+            () = alarm, if deadline.is_some() => Happened::Alarm,
+        };
+        self.react(happened)
+    }
+
+    fn react(&mut self, happened: Happened) -> Harness {
+        let now = Instant::now();
+        match happened {
+            Happened::Stop => return Harness::Gone,
+            Happened::Line(Ok(count @ 1..)) => {
+                self.lines.filled(count);
+                while let Some(line) = self.lines.next() {
+                    self.guest.line(line, now);
+                }
+            }
+            // An error means the same as the end: there will be no more lines.
+            Happened::Line(Ok(0) | Err(_)) => {
+                if let Some(line) = self.lines.last() {
+                    self.guest.line(line, now);
+                }
+                return Harness::Gone;
+            }
+            Happened::Frames(Ok(count @ 1..)) => self.frames(count, now),
+            Happened::Frames(Ok(0)) => self.lost("the sidecar closed the connection".into(), now),
+            Happened::Frames(Err(error)) => self.lost(format!("read from the sidecar: {error}"), now),
+            Happened::SentToSidecar(Ok(count)) => self.guest.to_sidecar.consume(count),
+            Happened::SentToSidecar(Err(error)) => self.lost(format!("write to the sidecar: {error}"), now),
+            Happened::SentToHarness(Ok(count)) => self.guest.to_harness.consume(count),
+            Happened::SentToHarness(Err(_)) => return Harness::Gone,
+            Happened::Alarm => {
+                if self.guest.tick(now) == Connected::Close {
+                    self.connection = None;
+                }
+            }
+        }
+        Harness::Here
+    }
+
+    async fn connect(&mut self) {
+        match self.dialer.connect().await {
+            Ok(connection) => {
+                self.connection = Some(connection);
+                self.guest.connected(Instant::now());
+            }
+            Err(error @ ConnectError::Connect { .. }) => {
+                self.guest.disconnected(error.to_string(), Instant::now());
+            }
+            Err(error) => self.guest.give_up(&error.to_string()),
+        }
+    }
+
+    fn frames(&mut self, count: usize, now: Instant) {
+        let Some(connection) = &mut self.connection else { return };
+        connection.decoder.filled(count);
+        self.guest.heard();
+        loop {
+            match connection.decoder.next_view() {
+                Ok(Some(frame)) => {
+                    if self.guest.frame(frame, now) == Connected::Close {
+                        break;
+                    }
+                }
+                Ok(None) => return,
+                Err(error) => {
+                    self.guest.undecodable(&error, now);
+                    break;
+                }
+            }
+        }
+        self.connection = None;
+    }
+
+    fn lost(&mut self, why: String, now: Instant) {
+        self.connection = None;
+        self.guest.disconnected(why, now);
+    }
+
+    /// Writes what can be written without waiting, in both directions.
+    fn write(&mut self) -> Harness {
+        self.guest.fill();
+        while let Some(connection) = &self.connection
+            && !self.guest.to_sidecar.is_empty()
+        {
+            match connection.socket.try_write(self.guest.to_sidecar.waiting()) {
+                Ok(0) => break,
+                Ok(count) => self.guest.to_sidecar.consume(count),
+                Err(error) => self.lost(format!("write to the sidecar: {error}"), Instant::now()),
+            }
+            self.guest.fill();
+        }
+        if !self.guest.to_harness.is_empty() {
+            match self.output.try_write(self.guest.to_harness.waiting()) {
+                Ok(count) => self.guest.to_harness.consume(count),
+                Err(_) => return Harness::Gone,
+            }
+        }
+        Harness::Here
+    }
+
+    /// Writes the rest, waiting for room: to the sidecar first, whose servers must not run on for nobody.
+    async fn flush(&mut self) -> io::Result<()> {
+        while let Some(connection) = &self.connection
+            && !self.guest.to_sidecar.is_empty()
+        {
+            match connection.socket.write(self.guest.to_sidecar.waiting()).await {
+                Ok(count) => self.guest.to_sidecar.consume(count),
+                Err(_) => self.connection = None,
+            }
+        }
+        while !self.guest.to_harness.is_empty() {
+            let count = self.output.write(self.guest.to_harness.waiting()).await?;
+            self.guest.to_harness.consume(count);
+        }
+        Ok(())
+    }
+}
+
+enum Happened {
+    Alarm,
+    Frames(io::Result<usize>),
+    Line(io::Result<usize>),
+    SentToHarness(io::Result<usize>),
+    SentToSidecar(io::Result<usize>),
+    Stop,
+}

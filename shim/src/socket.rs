@@ -1,0 +1,87 @@
+//! A stream socket, read and written without waiting and without changing its flags.
+//!
+//! The open file description may be shared with the harness, so `O_NONBLOCK` is not ours to set: each call says
+//! `MSG_DONTWAIT` for itself.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// A socket that the runtime watches.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    watched: AsyncFd<Descriptor>,
+}
+
+/// Ours to close, or inherited by number.
+#[derive(Debug)]
+pub(crate) enum Descriptor {
+    Inherited(RawFd),
+    Owned(OwnedFd),
+}
+
+impl AsRawFd for Descriptor {
+    fn as_raw_fd(&self) -> RawFd {
+        match self {
+            Self::Inherited(number) => *number,
+            Self::Owned(descriptor) => descriptor.as_raw_fd(),
+        }
+    }
+}
+
+impl Socket {
+    pub(crate) fn new(descriptor: Descriptor, interest: Interest) -> io::Result<Self> {
+        Ok(Self { watched: watch(descriptor, interest)? })
+    }
+
+    /// Waits for bytes; 0 is the end. Can be dropped at any time without losing any.
+    pub(crate) async fn read(&self, room: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let mut guard = self.watched.readable().await?;
+            match retry_on_intr(|| recv(&self.watched, &mut *room, RecvFlags::DONTWAIT)) {
+                Ok((count, _)) => {
+                    // Less than asked for means that nothing is left: the next bytes wake us anew.
+                    if count < room.len() {
+                        guard.clear_ready();
+                    }
+                    return Ok(count);
+                }
+                Err(Errno::AGAIN) => guard.clear_ready(),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Writes what fits now.
+    pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        match retry_on_intr(|| send(&self.watched, bytes, flags)) {
+            Err(Errno::AGAIN) => Ok(0),
+            result => Ok(result?),
+        }
+    }
+
+    /// Waits until something fits, and writes it.
+    pub(crate) async fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            let mut guard = self.watched.writable().await?;
+            match self.try_write(bytes)? {
+                0 => guard.clear_ready(),
+                count => return Ok(count),
+            }
+        }
+    }
+}
+
+/// Has the runtime watch a descriptor, which it keeps open by owning it. (An inherited one is closed by nobody here.)
+#[expect(
+    deprecated,
+    reason = "its successor is unsafe, and this crate forbids that; the condition it asks for holds"
+)]
+pub(crate) fn watch<T: AsRawFd>(descriptor: T, interest: Interest) -> io::Result<AsyncFd<T>> {
+    AsyncFd::with_interest(descriptor, interest)
+}

@@ -1,0 +1,158 @@
+//! Standard input and output, whatever the harness made them: sockets, pipes, terminals or files.
+//!
+//! What must stay true: nothing here blocks the one thread for longer than the descriptor is ready, no flag of the
+//! shared open file description is changed, and `/proc` is not needed.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt;
+
+use rustix::io::{Errno, read, retry_on_intr, write};
+use tokio::io::Interest;
+
+use crate::pipe::Pipe;
+use crate::socket::{Descriptor, Socket, watch};
+
+/// One of the two ends that the harness holds the other side of.
+#[derive(Debug)]
+pub(crate) enum Stdio {
+    /// Always ready: a regular file or `/dev/null`, which epoll does not take.
+    File(OwnedFd),
+    /// A pipe or a terminal.
+    Pipe(Pipe),
+    /// What Node's harnesses give.
+    Socket(Socket),
+}
+
+impl Stdio {
+    pub(crate) fn input(descriptor: OwnedFd) -> io::Result<Self> {
+        Self::new(descriptor, Interest::READABLE)
+    }
+
+    pub(crate) fn output(descriptor: OwnedFd) -> io::Result<Self> {
+        Self::new(descriptor, Interest::WRITABLE)
+    }
+
+    fn new(descriptor: OwnedFd, interest: Interest) -> io::Result<Self> {
+        let file = File::from(descriptor);
+        let kind = file.metadata()?.file_type();
+        if kind.is_socket() {
+            return Ok(Self::Socket(Socket::new(Descriptor::Owned(file.into()), interest)?));
+        }
+        let again = file.try_clone()?.into();
+        match watch(OwnedFd::from(file), interest) {
+            Ok(watched) if kind.is_fifo() => Ok(Self::Pipe(Pipe::new(watched))),
+            Ok(watched) => Ok(Self::Pipe(Pipe::terminal(watched))),
+            Err(error) if error.raw_os_error() == Some(Errno::PERM.raw_os_error()) => Ok(Self::File(again)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Waits for bytes; 0 is the end. Can be dropped at any time without losing any.
+    pub(crate) async fn read(&self, room: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::File(file) => {
+                // Never pending by itself: give the runtime its turn.
+                tokio::task::consume_budget().await;
+                Ok(retry_on_intr(|| read(file, &mut *room))?)
+            }
+            Self::Pipe(pipe) => pipe.read(room).await,
+            Self::Socket(socket) => socket.read(room).await,
+        }
+    }
+
+    /// Writes what fits now.
+    pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::File(file) => Ok(retry_on_intr(|| write(file, bytes))?),
+            Self::Pipe(pipe) => pipe.try_write(bytes),
+            Self::Socket(socket) => socket.try_write(bytes),
+        }
+    }
+
+    /// Waits until something fits, and writes it.
+    pub(crate) async fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::File(_) => {
+                tokio::task::consume_budget().await;
+                self.try_write(bytes)
+            }
+            Self::Pipe(pipe) => pipe.write(bytes).await,
+            Self::Socket(socket) => socket.write(bytes).await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    use rustix::fs::{OFlags, fcntl_getfl};
+    use rustix::pipe::pipe;
+
+    use super::*;
+
+    /// Sends more than fits through a pair of ends and expects it all, with the flags as they were.
+    async fn carries_everything(read_end: OwnedFd, write_end: OwnedFd) {
+        let flags = |descriptor: &OwnedFd| fcntl_getfl(descriptor).unwrap() & OFlags::NONBLOCK;
+        let (read_copy, write_copy) = (read_end.try_clone().unwrap(), write_end.try_clone().unwrap());
+        let (input, output) = (Stdio::input(read_end).unwrap(), Stdio::output(write_end).unwrap());
+        let sent: Vec<u8> = (0..3_000_000u32).map(|at| (at / 7) as u8).collect();
+        let (mut received, mut written) = (Vec::new(), 0);
+        let mut room = vec![0; 10_000];
+        while received.len() < sent.len() {
+            written += output.try_write(&sent[written..]).unwrap();
+            tokio::select! {
+                count = input.read(&mut room) => received.extend_from_slice(&room[..count.unwrap()]),
+                count = output.write(&sent[written..]), if written < sent.len() => written += count.unwrap(),
+            }
+        }
+        assert!(received == sent);
+        assert_eq!((flags(&read_copy), flags(&write_copy)), (OFlags::empty(), OFlags::empty()));
+        drop((output, write_copy));
+        assert_eq!(input.read(&mut room).await.unwrap(), 0, "the end");
+    }
+
+    #[tokio::test]
+    async fn a_pipe_carries_everything_and_never_blocks() {
+        let (read_end, write_end) = pipe().unwrap();
+        carries_everything(read_end, write_end).await;
+    }
+
+    #[tokio::test]
+    async fn a_socket_carries_everything_and_never_blocks() {
+        let (read_end, write_end) = UnixStream::pair().unwrap();
+        carries_everything(read_end.into(), write_end.into()).await;
+    }
+
+    #[tokio::test]
+    async fn a_file_is_always_ready() {
+        let input = Stdio::input(File::open("/dev/null").unwrap().into()).unwrap();
+        assert_eq!(input.read(&mut [0; 10]).await.unwrap(), 0);
+        let output = Stdio::output(File::create("/dev/null").unwrap().into()).unwrap();
+        assert_eq!(output.write(b"abc").await.unwrap(), 3);
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_is_gone_is_an_error() {
+        let (read_end, write_end) = pipe().unwrap();
+        let output = Stdio::output(write_end).unwrap();
+        drop(read_end);
+        assert_eq!(output.try_write(b"x").unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    #[tokio::test]
+    async fn a_full_pipe_waits_until_somebody_reads() {
+        let (read_end, write_end) = pipe().unwrap();
+        let output = Stdio::output(write_end.try_clone().unwrap()).unwrap();
+        let full = output.try_write(&vec![1; 2_000_000]).unwrap();
+        assert!(full < 2_000_000);
+        assert_eq!(output.try_write(b"x").unwrap(), 0);
+        let mut taken = vec![0; full];
+        File::from(read_end.try_clone().unwrap()).read_exact(&mut taken).unwrap();
+        assert_eq!(output.write(b"x").await.unwrap(), 1);
+        File::from(write_end).flush().unwrap();
+    }
+}

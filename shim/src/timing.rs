@@ -1,0 +1,42 @@
+//! How long things are waited for. One place, so that tests can shorten all of it.
+
+use std::time::Duration;
+
+/// Every wait of the shim.
+#[derive(Clone, Debug)]
+pub struct Timing {
+    /// How long a handshake waits for a sidecar: harnesses give up on a server after about 30 s.
+    pub handshake_wait: Duration,
+    /// How long any other request waits for a sidecar.
+    pub call_wait: Duration,
+    /// The first pause between two attempts to connect; it doubles.
+    pub first_retry: Duration,
+    /// The longest pause while a request waits.
+    pub longest_retry_waiting: Duration,
+    /// The longest pause while none does.
+    pub longest_retry_idle: Duration,
+    /// From connecting to the sidecar's Welcome.
+    pub welcome: Duration,
+    /// How long an acknowledgement waits for a frame to travel with.
+    pub acknowledge: Duration,
+    /// How long the memory of a long message is kept for another one.
+    pub tidy: Duration,
+    /// How long the last bytes may take at the end.
+    pub farewell: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            handshake_wait: Duration::from_secs(20),
+            call_wait: Duration::from_secs(60),
+            first_retry: Duration::from_millis(50),
+            longest_retry_waiting: Duration::from_secs(2),
+            longest_retry_idle: Duration::from_secs(30),
+            welcome: Duration::from_secs(10),
+            acknowledge: Duration::from_secs(1),
+            tidy: Duration::from_secs(1),
+            farewell: Duration::from_millis(500),
+        }
+    }
+}

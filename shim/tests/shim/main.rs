@@ -1,0 +1,8 @@
+//! The shim from outside: its binary, its loop with short waits, and what it is made of.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails there")]
+
+mod dependencies;
+mod process;
+mod short_waits;
+mod support;
