@@ -1,0 +1,102 @@
+//! The environment of a server: an allow-list of the sidecar's own variables, and what is injected.
+//!
+//! What must stay true: nothing of the sidecar's environment reaches a server unless it is named here. Proxy
+//! variables are not (their URLs carry passwords), nor is anything that points at a socket or agent of the user's.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use zeroize::Zeroizing;
+
+/// A name and its value, which may be secret.
+pub type Variable = (OsString, Zeroizing<Vec<u8>>);
+
+/// Who the user is, where programs and temporary files are, which language and time to speak.
+const ALLOWED: [&str; 10] =
+    ["HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER"];
+/// `LC_ALL`, `LC_CTYPE` and the like.
+const ALLOWED_PREFIX: &[u8] = b"LC_";
+
+#[derive(Debug, thiserror::Error, Eq, PartialEq)]
+pub enum InvalidEnvironment {
+    #[error("`{}` cannot be the name of an environment variable: it is empty or holds `=` or NUL", .0.display())]
+    Name(OsString),
+    #[error("the environment variable `{}` is given twice", .0.display())]
+    Twice(OsString),
+    #[error("the value for the environment variable `{}` holds a NUL byte", .0.display())]
+    Value(OsString),
+}
+
+/// The allowed part of the sidecar's environment, with `injected` in place of or beside it.
+pub fn allowed_environment(injected: Vec<Variable>) -> Vec<Variable> {
+    overlay(std::env::vars_os(), injected)
+}
+
+pub(super) fn check(environment: &[Variable]) -> Result<(), InvalidEnvironment> {
+    let mut names = std::collections::BTreeSet::new();
+    for (name, value) in environment {
+        let bytes = name.as_bytes();
+        if bytes.is_empty() || bytes.contains(&b'=') || bytes.contains(&0) {
+            return Err(InvalidEnvironment::Name(name.clone()));
+        }
+        if value.contains(&0) {
+            return Err(InvalidEnvironment::Value(name.clone()));
+        }
+        if !names.insert(name) {
+            return Err(InvalidEnvironment::Twice(name.clone()));
+        }
+    }
+    Ok(())
+}
+
+fn overlay(own: impl Iterator<Item = (OsString, OsString)>, injected: Vec<Variable>) -> Vec<Variable> {
+    let replaced = |name: &OsStr| injected.iter().any(|(other, _)| other == name);
+    let mut environment: Vec<Variable> = own
+        .filter(|(name, _)| is_allowed(name) && !replaced(name))
+        .map(|(name, value)| (name, Zeroizing::new(value.into_vec())))
+        .collect();
+    environment.extend(injected);
+    environment
+}
+
+fn is_allowed(name: &OsStr) -> bool {
+    ALLOWED.iter().any(|allowed| *allowed == name) || name.as_bytes().starts_with(ALLOWED_PREFIX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variable(name: &str, value: &str) -> Variable {
+        (name.into(), Zeroizing::new(value.into()))
+    }
+
+    #[test]
+    fn only_what_is_named_passes_and_injected_values_win() {
+        let own = [
+            ("PATH", "/bin"),
+            ("LC_TIME", "C"),
+            ("HOME", "/home/a"),
+            ("GITHUB_TOKEN", "ghp_x"),
+            ("HTTPS_PROXY", "http://user:pass@proxy"),
+            ("SSH_AUTH_SOCK", "/run/agent"),
+            ("XLC_TIME", "C"),
+        ];
+        let own = own.into_iter().map(|(name, value)| (name.into(), value.into()));
+        let environment = overlay(own, vec![variable("HOME", "/elsewhere"), variable("TOKEN", "t")]);
+        let expected = [("PATH", "/bin"), ("LC_TIME", "C"), ("HOME", "/elsewhere"), ("TOKEN", "t")];
+        assert_eq!(environment, expected.map(|(name, value)| variable(name, value)));
+    }
+
+    #[test]
+    fn names_and_values_that_would_mean_something_else_are_refused() {
+        assert_eq!(check(&[variable("A=B", "x")]), Err(InvalidEnvironment::Name("A=B".into())));
+        assert_eq!(check(&[variable("", "x")]), Err(InvalidEnvironment::Name("".into())));
+        assert_eq!(check(&[variable("A", "x\0y")]), Err(InvalidEnvironment::Value("A".into())));
+        assert_eq!(
+            check(&[variable("A", "x"), variable("A", "y")]),
+            Err(InvalidEnvironment::Twice("A".into()))
+        );
+        assert_eq!(check(&[variable("A", ""), variable("B", "x=y\n")]), Ok(()));
+    }
+}

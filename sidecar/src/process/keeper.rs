@@ -1,0 +1,290 @@
+//! The keeper: the sidecar's own binary, started again, as the parent of one server and of all that it leaves behind.
+//!
+//! It has one thread and no runtime, waits for the server's end, an order to stop, or the end of the control socket
+//! (the sidecar is gone, however it went), and leaves only when it has no child any more.
+//!
+//! What must stay true: nothing short of SIGKILL ends the keeper before its last child; its own arguments and
+//! environment hold no secret; the server's environment is wiped once the server has it.
+
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal, killpg};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::socket::{MsgFlags, recv, send};
+use nix::unistd::{Pid, setsid};
+use tokio::time::Instant;
+use zeroize::Zeroizing;
+
+use super::os::{self, Reaped};
+use super::wire::{FRAME, Failure, MAX_SPECIFICATION, Order, Report, Specification, Stage};
+use super::{children, harden};
+
+/// The hidden first argument.
+pub(super) const ARGUMENT: &str = "keeper";
+/// Between two passes over children that were killed and have not died yet; an end wakes the keeper earlier.
+const KILL_PASS: Duration = Duration::from_millis(5);
+/// Of the grace, the share in which the end of its stdin alone may persuade the server, as MCP asks for.
+const END_OF_INPUT_SHARE: u32 = 4;
+/// As shells say it; nobody reads it.
+const NOT_EXECUTED: i32 = 127;
+/// EX_USAGE: somebody ran the keeper by hand.
+const USAGE: u8 = 64;
+
+/// Whether this process was started to be a keeper. Asked before arguments are parsed.
+pub fn is_keeper() -> bool {
+    std::env::args_os().nth(1).is_some_and(|argument| argument == ARGUMENT)
+}
+
+/// The keeper's whole life. Must run before any thread exists.
+pub fn keeper_main() -> ExitCode {
+    match Keeper::start() {
+        Ok(keeper) => keeper.keep(),
+        Err(problem) => {
+            eprintln!("the keeper is started by the sidecar only: {problem}");
+            return ExitCode::from(USAGE);
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+struct Keeper {
+    control: UnixStream,
+    /// Cleared once the sidecar's side has ended: it would be ready for ever.
+    control_open: bool,
+    order: Vec<u8>,
+    signals: SignalFd,
+    server: Pid,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy)]
+enum Phase {
+    Running,
+    /// The server's stdin was closed; SIGTERM comes next.
+    Closing {
+        terminate: Instant,
+        kill: Instant,
+    },
+    /// SIGTERM was sent.
+    Terminating {
+        kill: Instant,
+    },
+    Killing,
+}
+
+impl Keeper {
+    fn start() -> io::Result<Self> {
+        harden()?;
+        let control = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+        // Its own session: what is typed at or done to the sidecar's terminal does not reach it.
+        setsid()?;
+        // A signal that is blocked cannot end us; SIGCHLD is read from a descriptor.
+        SigSet::all().thread_set_mask()?;
+        let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+        let signals = SignalFd::with_flags(&SigSet::from(Signal::SIGCHLD), flags)?;
+        let server = match start_server(&control) {
+            Ok(server) => server,
+            Err(failure) => {
+                report(&control, Report::Failed(failure));
+                return Err(io::Error::from_raw_os_error(failure.errno));
+            }
+        };
+        report(&control, Report::Started(server.as_raw().cast_unsigned()));
+        // Holds no mount busy. A failure changes nothing for the server.
+        let _ = std::env::set_current_dir("/");
+        let order = Vec::with_capacity(FRAME);
+        Ok(Self { control, control_open: true, order, signals, server, phase: Phase::Running })
+    }
+
+    fn keep(mut self) {
+        while self.reap() == Left::Some {
+            let wait = self.advance();
+            self.wait(wait);
+        }
+        report(&self.control, Report::Ended);
+    }
+
+    /// Takes the status of every child that has ended.
+    fn reap(&mut self) -> Left {
+        loop {
+            match os::reap(None) {
+                Reaped::Child(pid, status) if pid == self.server => {
+                    report(&self.control, Report::Exited(status.into_raw()));
+                    // While stopping, the rest of the grace is for the server's helpers: often they do the work.
+                    if let Phase::Running = self.phase {
+                        self.phase = Phase::Killing;
+                    }
+                }
+                Reaped::Child(..) => {}
+                Reaped::NotYet => return Left::Some,
+                Reaped::NoChild => return Left::None,
+            }
+        }
+    }
+
+    /// Does what the phase asks for now, and says how long to wait for something to happen.
+    fn advance(&mut self) -> Option<Duration> {
+        let now = Instant::now();
+        if let Phase::Closing { terminate, kill } = self.phase
+            && now >= terminate
+        {
+            let _ = killpg(self.server, Signal::SIGTERM);
+            let _ = children::signal_children(Signal::SIGTERM, |_| false);
+            self.phase = Phase::Terminating { kill };
+        }
+        if let Phase::Terminating { kill } = self.phase
+            && now >= kill
+        {
+            self.phase = Phase::Killing;
+        }
+        match self.phase {
+            Phase::Running => None,
+            Phase::Closing { terminate, .. } => Some(terminate - now),
+            Phase::Terminating { kill } => Some(kill - now),
+            Phase::Killing => {
+                let _ = children::signal_children(Signal::SIGKILL, |_| false);
+                Some(KILL_PASS)
+            }
+        }
+    }
+
+    fn wait(&mut self, longest: Option<Duration>) {
+        let timeout = longest.map_or(PollTimeout::NONE, |longest| {
+            // Rounded up, so that the time has come when poll returns.
+            PollTimeout::try_from(longest + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
+        });
+        let mut descriptors = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
+        if self.control_open {
+            descriptors.push(PollFd::new(self.control.as_fd(), PollFlags::POLLIN));
+        }
+        let _ = poll(&mut descriptors, timeout);
+        let control_ready = descriptors.get(1).is_some_and(|control| control.any() == Some(true));
+        while let Ok(Some(_)) = self.signals.read_signal() {}
+        if control_ready {
+            self.listen();
+        }
+    }
+
+    fn listen(&mut self) {
+        let mut bytes = [0; FRAME];
+        let room = FRAME - self.order.len();
+        match recv(std::os::fd::AsRawFd::as_raw_fd(&self.control), &mut bytes[..room], MsgFlags::MSG_DONTWAIT)
+        {
+            Ok(length @ 1..) => self.order.extend_from_slice(&bytes[..length]),
+            Err(Errno::EAGAIN | Errno::EINTR) => {}
+            // The end of the socket, however it came: nobody is left to be polite for.
+            Ok(0) | Err(_) => {
+                self.control_open = false;
+                self.phase = Phase::Killing;
+            }
+        }
+        if let Ok(frame) = <[u8; FRAME]>::try_from(&self.order[..]) {
+            self.order.clear();
+            match Order::decode(frame) {
+                Ok(Order::Stop { grace }) => {
+                    let now = Instant::now();
+                    let phase =
+                        Phase::Closing { terminate: now + grace / END_OF_INPUT_SHARE, kill: now + grace };
+                    if let Phase::Running = self.phase {
+                        self.phase = phase;
+                    }
+                }
+                Err(_) => self.phase = Phase::Killing,
+            }
+        }
+    }
+}
+
+#[derive(Eq, PartialEq)]
+enum Left {
+    None,
+    Some,
+}
+
+fn start_server(control: &UnixStream) -> Result<Pid, Failure> {
+    let prepare = |problem: io::Error| Failure::at(Stage::Prepare, problem.raw_os_error().unwrap_or(0));
+    let (descriptors, specification) = receive_specification(control).map_err(prepare)?;
+    let specification =
+        Specification::decode(&specification).ok_or(Failure::at(Stage::Prepare, Errno::EBADMSG as i32))?;
+    let (mut failed, failing) = io::pipe().map_err(prepare)?;
+    let keeper = nix::unistd::getpid();
+    let server = os::fork_single_threaded(|| {
+        let failure = become_server(keeper, &descriptors, &specification);
+        let mut bytes = failure.stage.number().to_be_bytes().to_vec();
+        bytes.extend(failure.errno.to_be_bytes());
+        let _ = io::Write::write_all(&mut &failing, &bytes);
+        NOT_EXECUTED
+    })
+    .map_err(prepare)?;
+    // `execve` closes the child's end, so an empty pipe means that the server runs.
+    drop(failing);
+    let mut bytes = [0; 8];
+    match failed.read_exact(&mut bytes) {
+        Ok(()) => {
+            let [a, b, c, d, e, f, g, h] = bytes;
+            let stage = Stage::from_number(i32::from_be_bytes([a, b, c, d]));
+            Err(Failure::at(stage, i32::from_be_bytes([e, f, g, h])))
+        }
+        Err(_) => Ok(server),
+    }
+}
+
+fn receive_specification(control: &UnixStream) -> io::Result<([OwnedFd; 3], Zeroizing<Vec<u8>>)> {
+    let mut length = [0; 4];
+    let descriptors =
+        os::receive_descriptors::<3>(control.as_fd(), &mut length)?.ok_or(io::ErrorKind::UnexpectedEof)?;
+    let length = u32::from_be_bytes(length) as usize;
+    if length > MAX_SPECIFICATION {
+        return Err(Errno::E2BIG.into());
+    }
+    let mut bytes = Zeroizing::new(vec![0; length]);
+    (&*control).read_exact(&mut bytes)?;
+    Ok((descriptors, bytes))
+}
+
+/// In the forked child. Returns only if it fails.
+fn become_server(keeper: Pid, descriptors: &[OwnedFd; 3], specification: &Specification<'_>) -> Failure {
+    let prepared = (|| {
+        setsid()?;
+        // Should the keeper be killed, the main process goes with it even where the sidecar is dead too.
+        nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
+        if nix::unistd::getppid() != keeper {
+            return Err(Errno::ESRCH);
+        }
+        nix::unistd::dup2_stdin(&descriptors[0])?;
+        nix::unistd::dup2_stdout(&descriptors[1])?;
+        nix::unistd::dup2_stderr(&descriptors[2])?;
+        os::reset_signal_dispositions();
+        SigSet::empty().thread_set_mask()
+    })();
+    if let Err(errno) = prepared {
+        return Failure::at(Stage::Prepare, errno as i32);
+    }
+    if let Some(directory) = specification.directory
+        && let Err(errno) = nix::unistd::chdir(directory)
+    {
+        return Failure::at(Stage::Directory, errno as i32);
+    }
+    let Err(errno) =
+        nix::unistd::execve(specification.program, &specification.arguments, &specification.environment);
+    Failure::at(Stage::Execute, errno as i32)
+}
+
+/// The sidecar may be gone; the keeper's work does not depend on being heard.
+fn report(control: &UnixStream, report: Report) {
+    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+    let _ = send(std::os::fd::AsRawFd::as_raw_fd(control), &report.encode(), flags);
+}
+
+impl Failure {
+    fn at(stage: Stage, errno: i32) -> Self {
+        Self { stage, errno }
+    }
+}

@@ -1,0 +1,209 @@
+//! Starts a server under a keeper.
+//!
+//! What must stay true: from the moment a keeper exists the warden has it, so a launch that fails or is given up
+//! half-way leaves nothing behind.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, IoSlice, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+use nix::unistd::{AccessFlags, access};
+use tokio::net::unix::pipe;
+use zeroize::Zeroizing;
+
+use super::environment::{InvalidEnvironment, Variable, check};
+use super::keeper;
+use super::registry::spawn_known;
+use super::server::{Keeper, ProcessHandle, ServerProcess};
+use super::warden::{State, warden};
+use super::wire::{self, Failure, Stage};
+
+/// From the keeper's start to the server's `execve`. Both take milliseconds; a loaded host takes longer.
+const LAUNCH_TIMEOUT: Duration = Duration::from_secs(10);
+
+static KEEPER_PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+
+/// What to start. Argv only, never a shell.
+#[derive(Debug)]
+pub struct Launch {
+    /// A path, or a name to look for on the sidecar's PATH.
+    pub program: OsString,
+    pub args: Vec<OsString>,
+    /// All of it: see [`allowed_environment`](super::allowed_environment).
+    pub environment: Vec<Variable>,
+    pub directory: Option<PathBuf>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    #[error("enter the directory `{}` for `{}`", directory.display(), program.display())]
+    Directory { program: OsString, directory: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Environment(#[from] InvalidEnvironment),
+    #[error("run `{}` (for a script: is the interpreter in its first line installed?)", .program.display())]
+    Execute { program: OsString, source: io::Error },
+    #[error("start the keeper of `{}`", .program.display())]
+    Keeper { program: OsString, source: io::Error },
+    #[error("the keeper of `{}` did not start it within {} s", .program.display(), LAUNCH_TIMEOUT.as_secs())]
+    Late { program: OsString },
+    #[error("`{}` is not executable: give it the permission, or name another command", .path.display())]
+    NotExecutable { path: PathBuf },
+    #[error("there is no `{}`: install it, put it on the sidecar's PATH, or give its full path", .program.display())]
+    NotFound { program: OsString },
+    #[error("an argument or the directory of `{}` holds a NUL byte", .program.display())]
+    Nul { program: OsString },
+    #[error("the arguments and environment of `{}` are larger than {} bytes", .program.display(), wire::MAX_SPECIFICATION)]
+    TooLarge { program: OsString },
+}
+
+/// Starts a server with pipes for its stdio. Returns once its program runs.
+pub async fn launch(launch: Launch) -> Result<ServerProcess, LaunchError> {
+    let program = launch.program.clone();
+    let keeper = |source| LaunchError::Keeper { program: program.clone(), source };
+    let (their_stdin, stdin) = io::pipe().map_err(keeper)?;
+    let (stdout, their_stdout) = io::pipe().map_err(keeper)?;
+    let (stderr, their_stderr) = io::pipe().map_err(keeper)?;
+    let stdin = pipe::Sender::from_owned_fd(stdin.into()).map_err(keeper)?;
+    let stdout = pipe::Receiver::from_owned_fd(stdout.into()).map_err(keeper)?;
+    let stderr = pipe::Receiver::from_owned_fd(stderr.into()).map_err(keeper)?;
+    let handle = launch_with(launch, [their_stdin.into(), their_stdout.into(), their_stderr.into()]).await?;
+    Ok(ServerProcess { stdin, stdout, stderr, handle })
+}
+
+/// Where the keeper's program is, when it is not this one. For tests, whose own binary is no keeper; the first
+/// call counts.
+pub fn use_keeper_program(path: PathBuf) {
+    let _ = KEEPER_PROGRAM.set(path);
+}
+
+/// Starts a server with these descriptors as its stdin, stdout and stderr.
+pub(super) async fn launch_with(launch: Launch, stdio: [OwnedFd; 3]) -> Result<ProcessHandle, LaunchError> {
+    let program = launch.program.clone();
+    let directory = launch.directory.clone().unwrap_or_default();
+    let lost = |source| LaunchError::Keeper { program: program.clone(), source };
+    let started = tokio::task::spawn_blocking(move || start_keeper(&launch, stdio)).await;
+    let mut keeper = started.map_err(|panic| lost(io::Error::other(panic)))??;
+    let settled = keeper.state.wait_for(|state| !matches!(state, State::Starting));
+    let state = match tokio::time::timeout(LAUNCH_TIMEOUT, settled).await {
+        Ok(Ok(state)) => *state,
+        Ok(Err(closed)) => return Err(lost(io::Error::other(closed))),
+        Err(_) => return Err(LaunchError::Late { program }),
+    };
+    match state {
+        State::Failed(Failure { stage, errno }) => {
+            let source = io::Error::from_raw_os_error(errno);
+            Err(match stage {
+                Stage::Directory => LaunchError::Directory { program, directory, source },
+                Stage::Execute => LaunchError::Execute { program, source },
+                Stage::Prepare => LaunchError::Keeper { program, source },
+            })
+        }
+        // A server that is over already did start: its owner learns of the end as of any other.
+        State::Running { pid } | State::Exited { pid, .. } | State::Ended { pid, .. } => {
+            Ok(ProcessHandle::new(pid, keeper))
+        }
+        State::Starting => unreachable!("waited for any other"),
+    }
+}
+
+/// Blocks: it forks, and waits for a keeper to read what may not fit into the socket at once.
+fn start_keeper(launch: &Launch, stdio: [OwnedFd; 3]) -> Result<Keeper, LaunchError> {
+    let specification = specification(launch)?;
+    let lost = |source| LaunchError::Keeper { program: launch.program.clone(), source };
+    let keeper = spawn_keeper().map_err(lost)?;
+    send_specification(&keeper.control, &specification, &stdio).map_err(lost)?;
+    Ok(keeper)
+}
+
+fn spawn_keeper() -> io::Result<Keeper> {
+    let warden = warden()?;
+    let (control, theirs) = UnixStream::pair()?;
+    control.set_write_timeout(Some(LAUNCH_TIMEOUT))?;
+    let program = KEEPER_PROGRAM.get().map_or(Path::new("/proc/self/exe"), |path| path);
+    #[expect(clippy::disallowed_methods, reason = "the one place where a keeper is started")]
+    let child = spawn_known(
+        Command::new(program)
+            .arg(keeper::ARGUMENT)
+            .env_clear()
+            .stdin(OwnedFd::from(theirs))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null()),
+    )?;
+    let control = Arc::new(control);
+    let process = child.id();
+    let (id, state) = warden.watch(child, Arc::clone(&control));
+    Ok(Keeper { warden, id, process, control, state })
+}
+
+fn send_specification(control: &UnixStream, bytes: &[u8], stdio: &[OwnedFd; 3]) -> io::Result<()> {
+    let length = u32::try_from(bytes.len()).map_err(io::Error::other)?.to_be_bytes();
+    let descriptors = stdio.each_ref().map(AsRawFd::as_raw_fd);
+    let rights = [ControlMessage::ScmRights(&descriptors)];
+    let header = [IoSlice::new(&length)];
+    // Four bytes into an empty socket are never split.
+    sendmsg::<()>(control.as_raw_fd(), &header, &rights, MsgFlags::MSG_NOSIGNAL, None)?;
+    (&*control).write_all(bytes)
+}
+
+fn specification(launch: &Launch) -> Result<Zeroizing<Vec<u8>>, LaunchError> {
+    check(&launch.environment)?;
+    let directory = launch.directory.as_deref().map_or(&b""[..], |path| path.as_os_str().as_bytes());
+    let arguments: Vec<&[u8]> =
+        [&launch.program].into_iter().chain(&launch.args).map(|argument| argument.as_bytes()).collect();
+    if arguments.iter().chain([&directory]).any(|text| text.contains(&0)) {
+        return Err(LaunchError::Nul { program: launch.program.clone() });
+    }
+    let program = find_program(&launch.program, std::env::var_os("PATH").as_deref())?;
+    let environment: Vec<(&[u8], &[u8])> =
+        launch.environment.iter().map(|(name, value)| (name.as_bytes(), &value[..])).collect();
+    wire::encode_specification(program.as_os_str().as_bytes(), directory, &arguments, &environment)
+        .ok_or_else(|| LaunchError::TooLarge { program: launch.program.clone() })
+}
+
+/// As a shell finds it, but that a relative entry of PATH is passed over: it would depend on where the sidecar stands.
+fn find_program(program: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, LaunchError> {
+    let not_found = || LaunchError::NotFound { program: program.to_owned() };
+    let candidates: Vec<PathBuf> = match program.as_bytes().contains(&b'/') {
+        // Absolute, because the server may start in another directory.
+        true => std::path::absolute(program).into_iter().collect(),
+        false if program.is_empty() => return Err(not_found()),
+        false => path
+            .map(|path| std::env::split_paths(path).filter(|entry| entry.is_absolute()).collect::<Vec<_>>())
+            .unwrap_or_default()
+            .iter()
+            .map(|entry| entry.join(program))
+            .collect(),
+    };
+    let existing: Vec<PathBuf> = candidates.into_iter().filter(|path| path.is_file()).collect();
+    let executable = |path: &&PathBuf| access(path.as_path(), AccessFlags::X_OK).is_ok();
+    match (existing.iter().find(executable), existing.first()) {
+        (Some(path), _) => Ok(path.clone()),
+        (None, Some(path)) => Err(LaunchError::NotExecutable { path: path.clone() }),
+        (None, None) => Err(not_found()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_found_on_the_path_and_relative_entries_are_passed_over() {
+        let found = find_program("sh".as_ref(), Some("bin:.:/nowhere:/bin".as_ref())).unwrap();
+        assert_eq!(found, Path::new("/bin/sh"));
+        let missing = find_program("no-such-program".as_ref(), Some("/bin".as_ref())).unwrap_err();
+        assert!(missing.to_string().contains("no `no-such-program`"), "{missing}");
+        assert!(matches!(find_program("".as_ref(), None), Err(LaunchError::NotFound { .. })));
+        assert!(matches!(find_program("sh".as_ref(), None), Err(LaunchError::NotFound { .. })));
+        assert!(matches!(find_program("/etc".as_ref(), None), Err(LaunchError::NotFound { .. })));
+        let plain = find_program("/etc/passwd".as_ref(), None).unwrap_err();
+        assert!(matches!(plain, LaunchError::NotExecutable { .. }), "{plain}");
+    }
+}

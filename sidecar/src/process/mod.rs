@@ -1,0 +1,49 @@
+//! Server processes and their keepers.
+//!
+//! ```text
+//! sidecar ──control socket── keeper ──parent of── server ── its descendants
+//!    └───────────── stdin, stdout, stderr ──────────┘
+//! ```
+//!
+//! What must stay true:
+//! - Every process of a server is dead once its [`ProcessHandle`] is ended or dropped, the server exits, the
+//!   keeper dies or the sidecar dies, whatever `fork`, `setsid` and signal handlers it uses. The keeper is a
+//!   subreaper, so what a server orphans comes to it; the sidecar is one too, so what a keeper orphans comes here,
+//!   where the [`warden`] ends it.
+//! - Only direct children are ever killed by number. Nobody but us reaps those, so a number cannot have been reused.
+//! - The server's stdio does not pass through the keeper; secrets reach it over the control socket, never in the
+//!   keeper's own arguments or environment.
+//! - The sidecar's direct children are keepers or were started by [`spawn_known`]; any other child is an orphan.
+//!
+//! Not covered: a server that stops or kills both the keeper and the sidecar. It runs as the same user and may.
+
+mod bounded;
+mod children;
+mod environment;
+mod keeper;
+mod launch;
+mod os;
+mod registry;
+mod server;
+mod warden;
+mod wire;
+
+use nix::sys::prctl;
+use nix::sys::resource::{Resource, setrlimit};
+
+pub use bounded::{RunError, run_bounded};
+pub use environment::{InvalidEnvironment, Variable, allowed_environment};
+pub use keeper::{is_keeper, keeper_main};
+pub use launch::{Launch, LaunchError, launch, use_keeper_program};
+pub use registry::{KnownChild, spawn_known};
+pub use server::{Ended, Exit, ProcessHandle, ServerProcess};
+
+/// Keeps this process's memory out of core files and from other processes of the user, its inherited descriptors
+/// from its children, and makes it the parent of what they orphan. The first thing that sidecar and keeper do.
+pub fn harden() -> std::io::Result<()> {
+    prctl::set_dumpable(false)?;
+    setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
+    prctl::set_child_subreaper(true)?;
+    os::close_descriptors_on_exec()?;
+    Ok(())
+}

@@ -1,0 +1,96 @@
+//! The only `unsafe` of the sidecar: four system calls that have no safe wrapper.
+//!
+//! What must stay true: every function here is safe to call with any argument; each checks what it relies on.
+
+#![expect(unsafe_code, reason = "the one module for it; each block says why it is sound")]
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+use nix::cmsg_space;
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
+use nix::unistd::{ForkResult, Pid, fork};
+
+/// Real-time signals included.
+const LAST_SIGNAL: libc::c_int = 64;
+
+/// Every descriptor from 3 on will be closed on `execve`: what whoever started us left open goes no further.
+pub(super) fn close_descriptors_on_exec() -> io::Result<()> {
+    // SAFETY: close_range with CLOSE_RANGE_CLOEXEC closes nothing now; it sets a flag on descriptors, which breaks
+    // no owner's assumption about them, and takes no pointer.
+    let result = unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+    Errno::result(result).map(drop).map_err(io::Error::from)
+}
+
+/// Runs `child` in a forked copy of this process, which then exits with the code that it returns. Refused unless this process has a single thread: only then may the
+/// copy allocate and take locks.
+pub(super) fn fork_single_threaded(child: impl FnOnce() -> i32) -> io::Result<Pid> {
+    if std::fs::read_dir("/proc/self/task")?.count() != 1 {
+        return Err(io::Error::other("a process with several threads cannot be forked safely"));
+    }
+    // SAFETY: the process has one thread (checked above, and nobody else could start one meanwhile), so no lock can
+    // be held by a thread that is missing in the copy.
+    match unsafe { fork() }? {
+        ForkResult::Child => std::process::exit(child()),
+        ForkResult::Parent { child } => Ok(child),
+    }
+}
+
+/// Every signal back to what it does by default; an ignored one would stay ignored across `execve`.
+pub(super) fn reset_signal_dispositions() {
+    for signal in 1..=LAST_SIGNAL {
+        // SAFETY: installs no handler function, so there is none that could be unsound. A number that cannot be
+        // changed, or is none, is refused.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+}
+
+/// Receives bytes and, if they came along, exactly `N` descriptors. `None` at the end of the stream.
+pub(super) fn receive_descriptors<const N: usize>(
+    socket: BorrowedFd<'_>,
+    bytes: &mut [u8],
+) -> io::Result<Option<[OwnedFd; N]>> {
+    let mut space = cmsg_space!([RawFd; 8]);
+    let mut buffers = [io::IoSliceMut::new(bytes)];
+    let flags = MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_WAITALL;
+    let message = recvmsg::<()>(socket.as_raw_fd(), &mut buffers, Some(&mut space), flags)?;
+    let mut received = Vec::new();
+    for control in message.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(descriptors) = control {
+            // SAFETY: the kernel has just made these descriptors for us and nobody else knows them.
+            received.extend(descriptors.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+        }
+    }
+    if message.bytes == 0 {
+        return Ok(None);
+    }
+    match <[OwnedFd; N]>::try_from(received) {
+        Ok(descriptors) => Ok(Some(descriptors)),
+        Err(other) => Err(io::Error::other(format!("expected {N} descriptors, not {}", other.len()))),
+    }
+}
+
+/// What [`reap`] found.
+pub(super) enum Reaped {
+    Child(Pid, ExitStatus),
+    /// Children live, none of them has ended.
+    NotYet,
+    NoChild,
+}
+
+/// Takes the status of one ended child, or of the given one, without waiting.
+///
+/// Not nix's `waitpid`: it takes the status and then fails where a real-time signal ended the child.
+pub(super) fn reap(child: Option<Pid>) -> Reaped {
+    let mut status = 0;
+    // SAFETY: `status` outlives the call, which writes one int to it.
+    match unsafe { libc::waitpid(child.map_or(-1, Pid::as_raw), &raw mut status, libc::WNOHANG) } {
+        0 => Reaped::NotYet,
+        pid if pid > 0 => Reaped::Child(Pid::from_raw(pid), ExitStatus::from_raw(status)),
+        _ => Reaped::NoChild,
+    }
+}

@@ -1,0 +1,218 @@
+//! What the sidecar and a keeper say to each other on the control socket.
+//!
+//! First the sidecar sends the launch specification: a `u32` length with the server's three descriptors beside it,
+//! then that many bytes. After that both sides send fixed frames of nine bytes: a kind and two numbers.
+//!
+//! What must stay true: the specification is held in memory that is wiped, and is never copied out of it; the keeper
+//! hands slices of it to `execve`.
+
+use std::ffi::CStr;
+use std::io;
+use std::time::Duration;
+
+use zeroize::Zeroizing;
+
+/// The kernel takes about 2 MiB of arguments and environment at the usual stack limit, 6 MiB at most.
+pub(super) const MAX_SPECIFICATION: usize = 8 * 1024 * 1024;
+pub(super) const FRAME: usize = 9;
+
+/// From the keeper.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Report {
+    /// No descendant is left.
+    Ended,
+    /// The server's main process ended, with this wait status.
+    Exited(i32),
+    Failed(Failure),
+    Started(u32),
+}
+
+/// From the sidecar.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Order {
+    Stop { grace: Duration },
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Failure {
+    pub(super) stage: Stage,
+    pub(super) errno: i32,
+}
+
+/// What the keeper was doing when it failed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Stage {
+    /// Entering the server's directory.
+    Directory,
+    /// `execve` itself.
+    Execute,
+    /// Everything before.
+    Prepare,
+}
+
+impl Report {
+    pub(super) fn encode(self) -> [u8; FRAME] {
+        match self {
+            Self::Ended => frame(1, 0, 0),
+            Self::Exited(status) => frame(2, status, 0),
+            Self::Failed(failure) => frame(3, failure.stage.number(), failure.errno),
+            Self::Started(pid) => frame(4, pid.cast_signed(), 0),
+        }
+    }
+
+    pub(super) fn decode(bytes: [u8; FRAME]) -> io::Result<Self> {
+        match numbers(bytes) {
+            (1, _, _) => Ok(Self::Ended),
+            (2, status, _) => Ok(Self::Exited(status)),
+            (3, stage, errno) => Ok(Self::Failed(Failure { stage: Stage::from_number(stage), errno })),
+            (4, pid, _) => Ok(Self::Started(pid.cast_unsigned())),
+            (kind, _, _) => Err(io::Error::other(format!("unknown kind of report from a keeper: {kind}"))),
+        }
+    }
+}
+
+impl Order {
+    pub(super) fn encode(self) -> [u8; FRAME] {
+        let Self::Stop { grace } = self;
+        frame(1, i32::try_from(grace.as_millis()).unwrap_or(i32::MAX), 0)
+    }
+
+    pub(super) fn decode(bytes: [u8; FRAME]) -> io::Result<Self> {
+        match numbers(bytes) {
+            (1, milliseconds, _) => {
+                Ok(Self::Stop { grace: Duration::from_millis(u64::try_from(milliseconds).unwrap_or(0)) })
+            }
+            (kind, _, _) => Err(io::Error::other(format!("unknown kind of order to a keeper: {kind}"))),
+        }
+    }
+}
+
+impl Stage {
+    pub(super) fn number(self) -> i32 {
+        match self {
+            Self::Directory => 1,
+            Self::Execute => 2,
+            Self::Prepare => 3,
+        }
+    }
+
+    pub(super) fn from_number(number: i32) -> Self {
+        match number {
+            1 => Self::Directory,
+            2 => Self::Execute,
+            _ => Self::Prepare,
+        }
+    }
+}
+
+/// Counts of arguments and variables, then NUL-ended strings: program, directory (empty for none), arguments,
+/// `NAME=value`.
+pub(super) fn encode_specification(
+    program: &[u8],
+    directory: &[u8],
+    arguments: &[&[u8]],
+    environment: &[(&[u8], &[u8])],
+) -> Option<Zeroizing<Vec<u8>>> {
+    let size = 8
+        + program.len()
+        + directory.len()
+        + 2
+        + arguments.iter().map(|argument| argument.len() + 1).sum::<usize>()
+        + environment.iter().map(|(name, value)| name.len() + value.len() + 2).sum::<usize>();
+    if size > MAX_SPECIFICATION {
+        return None;
+    }
+    // The exact size at once: growing would leave copies behind that are not wiped.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(size));
+    bytes.extend((u32::try_from(arguments.len()).ok()?).to_be_bytes());
+    bytes.extend((u32::try_from(environment.len()).ok()?).to_be_bytes());
+    for text in [program, directory].iter().chain(arguments) {
+        bytes.extend_from_slice(text);
+        bytes.push(0);
+    }
+    for (name, value) in environment {
+        bytes.extend_from_slice(name);
+        bytes.push(b'=');
+        bytes.extend_from_slice(value);
+        bytes.push(0);
+    }
+    debug_assert_eq!(bytes.len(), size);
+    Some(bytes)
+}
+
+/// A received specification; everything borrows from the wiped buffer.
+#[derive(Debug, Eq, PartialEq)]
+pub(super) struct Specification<'a> {
+    pub(super) program: &'a CStr,
+    pub(super) directory: Option<&'a CStr>,
+    pub(super) arguments: Vec<&'a CStr>,
+    pub(super) environment: Vec<&'a CStr>,
+}
+
+impl<'a> Specification<'a> {
+    /// `None` for anything that [`encode_specification`] does not make.
+    pub(super) fn decode(bytes: &'a [u8]) -> Option<Self> {
+        let (&arguments, rest) = bytes.split_first_chunk()?;
+        let (&environment, mut rest) = rest.split_first_chunk()?;
+        let mut text = || {
+            let text = CStr::from_bytes_until_nul(rest).ok()?;
+            rest = &rest[text.to_bytes_with_nul().len()..];
+            Some(text)
+        };
+        let program = text()?;
+        let directory = Some(text()?).filter(|directory| !directory.is_empty());
+        let arguments = (0..u32::from_be_bytes(arguments)).map(|_| text()).collect::<Option<_>>()?;
+        let environment = (0..u32::from_be_bytes(environment)).map(|_| text()).collect::<Option<_>>()?;
+        rest.is_empty().then_some(Self { program, directory, arguments, environment })
+    }
+}
+
+fn frame(kind: u8, first: i32, second: i32) -> [u8; FRAME] {
+    let mut bytes = [kind; FRAME];
+    bytes[1..5].copy_from_slice(&first.to_be_bytes());
+    bytes[5..].copy_from_slice(&second.to_be_bytes());
+    bytes
+}
+
+fn numbers([kind, a, b, c, d, e, f, g, h]: [u8; FRAME]) -> (u8, i32, i32) {
+    (kind, i32::from_be_bytes([a, b, c, d]), i32::from_be_bytes([e, f, g, h]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_arrive_as_they_were_sent() {
+        let failure = Failure { stage: Stage::Execute, errno: 2 };
+        for report in [Report::Ended, Report::Exited(9), Report::Failed(failure), Report::Started(u32::MAX)] {
+            assert_eq!(Report::decode(report.encode()).unwrap(), report);
+        }
+        let order = Order::Stop { grace: Duration::from_millis(1500) };
+        assert_eq!(Order::decode(order.encode()).unwrap(), order);
+        assert!(Report::decode([7; FRAME]).is_err());
+        assert!(Order::decode([7; FRAME]).is_err());
+    }
+
+    #[test]
+    fn a_specification_arrives_as_it_was_sent() {
+        let bytes =
+            encode_specification(b"/bin/x", b"", &[b"x", b""], &[(b"A", b"b=c"), (b"E", b"")]).unwrap();
+        let expected = Specification {
+            program: c"/bin/x",
+            directory: None,
+            arguments: vec![c"x", c""],
+            environment: vec![c"A=b=c", c"E="],
+        };
+        assert_eq!(Specification::decode(&bytes), Some(expected));
+        assert_eq!(Specification::decode(&bytes[..bytes.len() - 1]), None);
+        assert_eq!(Specification::decode(&[&bytes[..], b"more\0"].concat()), None);
+    }
+
+    #[test]
+    fn an_oversize_specification_is_refused_before_memory_is_taken() {
+        let value = vec![b'x'; 1024 * 1024];
+        let many = vec![(&b"A"[..], &value[..]); 9];
+        assert!(encode_specification(b"/bin/x", b"", &[], &many).is_none());
+    }
+}

@@ -1,0 +1,241 @@
+//! What the tests of processes stand on: small servers in Python, a sidecar that may be killed, and a patient eye on
+//! `/proc`. Everything waited for has a deadline; nothing is left running.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use cofferdam::process::{self, KnownChild, Launch, ServerProcess};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt};
+use tokio::net::unix::pipe;
+use tokio::time::Instant;
+use zeroize::Zeroizing;
+
+/// Generous: the tests are about what happens, not how fast, and machines are busy.
+const DEADLINE: Duration = Duration::from_secs(30);
+const SCENE_SCRIPT: &str = "COFFERDAM_TEST_SCENE_SCRIPT";
+
+/// What the sidecar does first, with the real binary as the keeper.
+pub(crate) fn prepare() {
+    process::use_keeper_program(env!("CARGO_BIN_EXE_cofferdam").into());
+    process::harden().expect("harden this process");
+}
+
+pub(crate) fn python(script: &str, variables: &[(&str, &str)]) -> Launch {
+    let environment = variables.iter().map(|(name, value)| (name.into(), Zeroizing::new((*value).into())));
+    let args = vec!["-c".into(), script.into()];
+    Launch { program: "python3".into(), args, environment: environment.collect(), directory: None }
+}
+
+pub(crate) fn plain(program: &str) -> Launch {
+    Launch { program: program.into(), args: Vec::new(), environment: Vec::new(), directory: None }
+}
+
+pub(crate) async fn launch_python(script: &str, variables: &[(&str, &str)]) -> ServerProcess {
+    process::launch(python(script, variables)).await.expect("launch python3")
+}
+
+/// What a program prints that runs in `/usr` with this environment.
+pub(crate) async fn output_of(program: &str, args: &[&str], variables: &[(&str, &str)]) -> String {
+    let args = args.iter().map(Into::into).collect();
+    let launch =
+        Launch { program: program.into(), args, directory: Some("/usr".into()), ..python("", variables) };
+    read_to_end(&mut process::launch(launch).await.expect("launch it").stdout).await
+}
+
+pub(crate) async fn read_line(stdout: &mut pipe::Receiver) -> String {
+    let mut line = String::new();
+    let mut reader = tokio::io::BufReader::new(stdout);
+    tokio::time::timeout(DEADLINE, reader.read_line(&mut line))
+        .await
+        .expect("a line in time")
+        .expect("a line");
+    line.trim_end().to_owned()
+}
+
+pub(crate) async fn read_to_end(stdout: &mut pipe::Receiver) -> String {
+    let mut text = String::new();
+    tokio::time::timeout(DEADLINE, stdout.read_to_string(&mut text))
+        .await
+        .expect("an end in time")
+        .expect("text");
+    text
+}
+
+/// The numbers that a server prints on its first line.
+pub(crate) async fn read_pids(stdout: &mut pipe::Receiver, count: usize) -> Vec<u32> {
+    parse_pids(&read_line(stdout).await, count)
+}
+
+/// Neither alive nor a zombie.
+pub(crate) fn all_gone(pids: &[u32]) -> bool {
+    pids.iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists())
+}
+
+/// Not alive. Zombies may be there, where whoever inherited them does not reap.
+pub(crate) fn all_dead(pids: &[u32]) -> bool {
+    let state = |pid: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit_once(") ")?.1.chars().next()
+    };
+    pids.iter().all(|pid| matches!(state(pid), None | Some('Z' | 'X')))
+}
+
+pub(crate) fn arguments(pid: u32) -> Vec<String> {
+    let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).expect("its command line");
+    line.split_terminator('\0').map(str::to_owned).collect()
+}
+
+pub(crate) async fn wait_until(what: &str, met: impl Fn() -> bool) {
+    let deadline = Instant::now() + DEADLINE;
+    while !met() {
+        assert!(Instant::now() < deadline, "waited for {DEADLINE:?} until {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+pub(crate) fn wait_until_blocking(what: &str, met: impl Fn() -> bool) {
+    let deadline = Instant::now() + DEADLINE;
+    while !met() {
+        assert!(Instant::now() < deadline, "waited for {DEADLINE:?} until {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// An open file without the close-on-exec flag.
+pub(crate) fn inheritable_descriptor() -> OwnedFd {
+    let file = File::open("/dev/null").expect("open /dev/null");
+    nix::fcntl::fcntl(&file, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty()))
+        .expect("clear the flag");
+    file.into()
+}
+
+/// A folder of one test, removed with it.
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("cofferdam-process-{}-{number}", std::process::id()));
+        std::fs::create_dir(&path).expect("a new folder");
+        Self(path)
+    }
+
+    pub(crate) fn executable(&self, name: &str, content: &str) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, content).expect("write it");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("make it executable");
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A sidecar in a process of its own, with one server.
+pub(crate) struct Scene {
+    sidecar: KnownChild,
+    lines: mpsc::Receiver<String>,
+    pub(crate) keeper: u32,
+    pub(crate) servers: Vec<u32>,
+}
+
+impl Scene {
+    pub(crate) fn start(script: &str, count: usize) -> Self {
+        #[expect(clippy::disallowed_methods, reason = "the sidecar of the scene has no keeper")]
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        command
+            .args(["--exact", "the_sidecar_of_a_scene", "--nocapture", "--quiet"])
+            .env(SCENE_SCRIPT, script);
+        let mut sidecar = process::spawn_known(command.stdin(Stdio::piped()).stdout(Stdio::piped()))
+            .expect("start a sidecar");
+        let stdout = BufReader::new(sidecar.stdout.take().expect("it is piped"));
+        let (sender, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+        });
+        let mut scene = Self { sidecar, lines, keeper: 0, servers: Vec::new() };
+        scene.keeper = scene.expect_prefix("keeper: ").parse().expect("a number");
+        scene.servers = parse_pids(&scene.expect_prefix("servers: "), count);
+        scene
+    }
+
+    pub(crate) fn ask_to_end(&mut self) {
+        let stdin = self.sidecar.stdin.as_mut().expect("it is piped");
+        stdin.write_all(b"end\n").expect("the sidecar reads");
+    }
+
+    pub(crate) fn expect_line(&self, expected: &str) {
+        let line = self.lines.recv_timeout(DEADLINE).unwrap_or_else(|_| panic!("no line `{expected}` came"));
+        assert_eq!(line, expected);
+    }
+
+    pub(crate) fn kill_sidecar(&mut self) {
+        self.sidecar.kill().expect("kill the sidecar");
+    }
+
+    pub(crate) fn signal(&self, pid: u32, name: &str) {
+        let signal: nix::sys::signal::Signal = format!("SIG{name}").parse().expect("a signal");
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid.cast_signed()), signal).expect("send it");
+    }
+
+    /// The rest of the next line that begins so; libtest prints lines of its own before.
+    fn expect_prefix(&self, prefix: &str) -> String {
+        loop {
+            let line =
+                self.lines.recv_timeout(DEADLINE).unwrap_or_else(|_| panic!("no line `{prefix}…` came"));
+            if let Some((_, rest)) = line.split_once(prefix) {
+                return rest.to_owned();
+            }
+        }
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        let _ = self.sidecar.kill();
+        let _ = self.sidecar.wait();
+    }
+}
+
+/// The other side of a [`Scene`]; does nothing unless one has started this process.
+#[expect(clippy::print_stdout, reason = "the scene reads it")]
+pub(crate) fn play_sidecar() {
+    let Ok(script) = std::env::var(SCENE_SCRIPT) else { return };
+    prepare();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let mut server = launch_python(&script, &[]).await;
+        println!("\nkeeper: {}", server.handle.keeper_pid());
+        println!("servers: {}", read_line(&mut server.stdout).await);
+        let (sender, asked) = tokio::sync::oneshot::channel();
+        std::thread::spawn(move || {
+            let mut line = String::new();
+            if std::io::stdin().read_line(&mut line).is_ok_and(|length| length > 0) {
+                let _ = sender.send(());
+            }
+            // Without a word its stdin ends only when the test is over.
+        });
+        tokio::select! {
+            exit = server.exited() => println!("exited: {exit}"),
+            Ok(()) = asked => println!("asked"),
+        }
+        println!("ended: {:?}", server.end(Duration::from_millis(200)).await);
+    });
+}
+
+pub(crate) fn parse_pids(line: &str, count: usize) -> Vec<u32> {
+    let pids: Vec<u32> = line.split_whitespace().map(|pid| pid.parse().expect("a number")).collect();
+    assert_eq!(pids.len(), count, "{line}");
+    pids
+}
