@@ -1,0 +1,157 @@
+//! `[relay]`, `[admin]` and `state-dir`: what a sandbox is given, and what it must not be given with it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use relay_proto::name::Name;
+
+use super::paths::normal;
+use super::{Checker, Known, span_of};
+use crate::config::at::At;
+use crate::config::raw::{RawAdmin, RawRelay};
+use crate::config::{Admin, Origin, Relay, SecretSource, Server, ServerKind, UnixRelay};
+
+/// Directories that everybody uses: mounted into a sandbox, they would bring everybody's things along.
+const SHARED_DIRECTORIES: [&str; 7] = ["/", "/dev/shm", "/run", "/tmp", "/var/lib", "/var/run", "/var/tmp"];
+
+impl Checker<'_, '_> {
+    pub(super) fn state_dir(&mut self, written: Option<At<String>>) -> Option<PathBuf> {
+        if let Some(written) = written {
+            return self.path("state-dir", &written);
+        }
+        let default = self.setting.environment.default_state_dir();
+        if default.is_none() && !self.damage.touches(&[]) {
+            self.report.add_anywhere(
+                "`state-dir` has no default here: neither `XDG_STATE_HOME` nor `HOME` is an absolute path",
+                "set `state-dir` to a directory that only the sidecar's user can read",
+            );
+        }
+        default
+    }
+
+    pub(super) fn admin(&mut self, raw: RawAdmin, state_dir: Option<&Path>) -> Option<Admin> {
+        self.later("admin.http", raw.http);
+        if let Some(written) = raw.socket {
+            return self.socket("admin.socket", &written).map(|socket| Admin { socket });
+        }
+        let socket = self.setting.environment.default_admin_socket(state_dir?);
+        self.fits_an_address("admin.socket", &socket, None).then_some(Admin { socket })
+    }
+
+    pub(super) fn relay(&mut self, raw: RawRelay, known: &Known) -> Relay {
+        self.later("relay.tls", raw.tls);
+        self.later("relay.advertise", raw.advertise);
+        self.later("relay.vsock-dir", raw.vsock_dir);
+        let uids = raw.unix_uids.as_ref().and_then(|written| self.uids(written));
+        let grant = raw.unix_grant.as_ref().and_then(|written| {
+            self.reference("relay.unix-grant", "grants", &known.grants, &written.value, &written.span)
+        });
+        let unix = match &raw.unix {
+            Some(written) => {
+                if raw.unix_grant.is_none() && !self.damage.touches(&["relay"]) {
+                    self.add(
+                        &written.span,
+                        "`relay.unix` has no grant: nobody on that socket may use anything",
+                        "set `relay.unix-grant` to the name of a grant",
+                    );
+                }
+                let path = self.socket("relay.unix", written);
+                path.filter(|path| self.has_its_own_directory(path, written))
+                    .zip(grant)
+                    .map(|(path, grant)| UnixRelay { path, grant, uids })
+            }
+            None => {
+                let orphans =
+                    [("unix-grant", span_of(&raw.unix_grant)), ("unix-uids", span_of(&raw.unix_uids))];
+                for (key, span) in super::present(orphans) {
+                    if !self.damage.touches(&["relay"]) {
+                        let message = format!("`relay.{key}` has no socket to belong to");
+                        self.add(&span, message, "set `relay.unix` to the path of the socket");
+                    }
+                }
+                None
+            }
+        };
+        Relay {
+            unix,
+            // Zero is meaningful: a link that is lost is over.
+            resume_grace: self.time("relay.resume-grace", raw.resume_grace, "2m", "0s"..="7d"),
+            heartbeat: self.time("relay.heartbeat", raw.heartbeat, "20s", "100ms"..="10m"),
+        }
+    }
+
+    /// Whatever lies in the relay's directory is in the sandbox, to be read and perhaps to be replaced.
+    pub(super) fn keep_apart(
+        &mut self,
+        unix: &At<&UnixRelay>,
+        state_dir: Option<&Path>,
+        admin: Option<&Admin>,
+        secrets: &BTreeMap<Name, Arc<SecretSource>>,
+        servers: &BTreeMap<Name, Arc<Server>>,
+    ) {
+        let Some(directory) = unix.value.path.parent() else { return };
+        let file = normal(self.setting.file);
+        let mut inside = vec![("this configuration".to_owned(), file.as_path())];
+        inside.extend(state_dir.map(|path| ("`state-dir`".to_owned(), path)));
+        inside.extend(admin.map(|admin| ("`admin.socket`".to_owned(), admin.socket.as_path())));
+        inside.extend(secrets.values().filter_map(|secret| match &secret.origin {
+            Origin::Env(_) => None,
+            Origin::Exec(arguments) => {
+                Some((format!("`secrets.{}.exec`", secret.name), Path::new(&arguments[0])))
+            }
+            Origin::File(path) => Some((format!("`secrets.{}.file`", secret.name), path.as_path())),
+        }));
+        inside.extend(servers.values().filter_map(|server| match &server.kind {
+            ServerKind::Http(_) => None,
+            ServerKind::Stdio(stdio) => {
+                Some((format!("`servers.{}.command`", server.name), Path::new(&stdio.command[0])))
+            }
+        }));
+        for (what, path) in inside {
+            if path.starts_with(directory) {
+                self.add(
+                    &unix.span,
+                    format!(
+                        "{what} lies in `{}`, the relay's directory, which sandboxes can open",
+                        directory.display()
+                    ),
+                    "give `relay.unix` a directory of its own, one that holds nothing else",
+                );
+            }
+        }
+    }
+
+    fn has_its_own_directory(&mut self, path: &Path, written: &At<String>) -> bool {
+        let Some(directory) = path
+            .parent()
+            .filter(|directory| SHARED_DIRECTORIES.iter().any(|shared| *directory == Path::new(shared)))
+        else {
+            return true;
+        };
+        self.add(
+            &written.span,
+            format!("`relay.unix` lies in `{}`, which is not the relay's own", directory.display()),
+            "its directory is mounted into sandboxes: choose one that holds nothing else",
+        );
+        false
+    }
+
+    fn uids(&mut self, written: &At<Vec<At<i64>>>) -> Option<Vec<u32>> {
+        if written.value.is_empty() {
+            let hint = "name the users who may connect, or leave it out for whoever can open the socket";
+            self.add(&written.span, "`relay.unix-uids` lets nobody connect", hint);
+        }
+        // The last number means "no user" to the kernel.
+        let valid = |uid: &At<i64>| u32::try_from(uid.value).ok().filter(|uid| *uid != u32::MAX);
+        let checked = written.value.iter().filter_map(|uid| {
+            let number = valid(uid);
+            if number.is_none() {
+                let hint = "write the number that `id -u` prints";
+                self.add(&uid.span, "`relay.unix-uids` holds a number that is no user id", hint);
+            }
+            number
+        });
+        Some(checked.collect())
+    }
+}

@@ -1,0 +1,194 @@
+//! `[servers.*]`: what is started or called, with which credentials, under which rules.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use relay_proto::name::Name;
+
+use super::{Checker, Known, present, span_of};
+use crate::config::at::At;
+use crate::config::document::dotted;
+use crate::config::raw::RawServer;
+use crate::config::{Server, ServerKind, StdioServer};
+use crate::inject::Template;
+use crate::policy::{Glob, Rules};
+
+/// A table of templates as it is written.
+pub(super) type RawTemplates = BTreeMap<At<String>, At<String>>;
+
+impl Checker<'_, '_> {
+    pub(super) fn servers(
+        &mut self,
+        raw: BTreeMap<At<String>, RawServer>,
+        known: &Known,
+    ) -> BTreeMap<Name, Arc<Server>> {
+        let checked = raw.into_iter().filter_map(|(written, server)| {
+            let name = self.name("a server", &written);
+            let server = self.server(&written, name, server, known)?;
+            Some((server.name.clone(), Arc::new(server)))
+        });
+        checked.collect()
+    }
+
+    fn server(
+        &mut self,
+        written: &At<String>,
+        name: Option<Name>,
+        mut raw: RawServer,
+        known: &Known,
+    ) -> Option<Server> {
+        let table = dotted(&["servers", &written.value]);
+        self.later(&format!("{table}.replace"), raw.replace.take());
+        self.later(&format!("{table}.reload"), raw.reload.take());
+        self.later(&format!("{table}.scopes"), raw.scopes.take());
+        let call_timeout =
+            self.time(&format!("{table}.call-timeout"), raw.call_timeout.take(), "4m", "100ms"..="1d");
+        if let Some(retry) = raw.retry.take().filter(|retry| retry.value) {
+            let message = format!("`{table}.retry` is not supported by this version");
+            self.add(&retry.span, message, "leave it out, or write `false`");
+        }
+        let allow = raw.tools.allow.take().map(|list| self.globs(&format!("{table}.tools.allow"), list));
+        let ask = self.globs(&format!("{table}.tools.ask"), std::mem::take(&mut raw.tools.ask));
+        let deny = self.globs(&format!("{table}.tools.deny"), std::mem::take(&mut raw.tools.deny));
+        let methods = self.globs(&format!("{table}.methods"), std::mem::take(&mut raw.methods));
+        let kind = self.kind(&table, written, raw, known);
+        let rules = Rules::new(allow, ask, deny, methods);
+        Some(Server { name: name?, kind: kind?, rules, call_timeout })
+    }
+
+    fn kind(
+        &mut self,
+        table: &str,
+        written: &At<String>,
+        raw: RawServer,
+        known: &Known,
+    ) -> Option<ServerKind> {
+        let of_stdio = present([("env", span_of(&raw.env)), ("files", span_of(&raw.files))]);
+        let of_http = present([("headers", span_of(&raw.headers)), ("private", span_of(&raw.private))]);
+        let (foreign, belongs) = match (&raw.command, &raw.url) {
+            (Some(_), None) => (of_http, "url"),
+            (None, Some(_)) => (of_stdio, "command"),
+            (Some(command), Some(_)) => {
+                let hint = "keep `command` for a program, or `url` for a server that already runs";
+                self.add(&command.span, format!("`{table}` has both `command` and `url`"), hint);
+                return None;
+            }
+            (None, None) => {
+                if !self.damage.touches(&["servers", &written.value]) {
+                    let hint = "set `command` to a program and its arguments, or `url` to an address";
+                    self.add(&written.span, format!("`{table}` has neither `command` nor `url`"), hint);
+                }
+                return None;
+            }
+        };
+        for (key, span) in foreign {
+            let message = format!("`{table}.{key}` is for servers with `{belongs}`");
+            self.add(&span, message, "leave it out");
+        }
+        match raw.url {
+            Some(url) => {
+                let headers = raw.headers.map(|headers| headers.value).unwrap_or_default();
+                self.http(table, &url, headers, raw.private, known).map(ServerKind::Http)
+            }
+            None => {
+                let env = raw.env.map(|env| env.value).unwrap_or_default();
+                let files = raw.files.map(|files| files.value).unwrap_or_default();
+                self.stdio(table, raw.command?, env, files, known).map(ServerKind::Stdio)
+            }
+        }
+    }
+
+    fn stdio(
+        &mut self,
+        table: &str,
+        command: At<Vec<String>>,
+        raw_env: RawTemplates,
+        raw_files: RawTemplates,
+        known: &Known,
+    ) -> Option<StdioServer> {
+        self.no_placeholders(&format!("{table}.command"), &command, known);
+        let command = self.arguments(&format!("{table}.command"), command);
+        let names: Vec<String> = raw_files.keys().map(|name| name.value.clone()).collect();
+        let mut files = BTreeMap::new();
+        for (name, written) in raw_files {
+            let key = format!("{table}.files.{}", dotted(&[&name.value]));
+            let template = self.template(&key, &written, &names, known);
+            if !is_plain_file_name(&name.value) {
+                let hint = "use 1 to 64 of letters, digits, `.`, `-` and `_`, not beginning with a dot";
+                self.add(&name.span, format!("`{key}` is not a plain file name"), hint);
+            }
+            files.extend(template.map(|template| (name.value, template)));
+        }
+        let mut env = BTreeMap::new();
+        for (name, written) in raw_env {
+            let key = format!("{table}.env.{}", dotted(&[&name.value]));
+            let template = self.template(&key, &written, &names, known);
+            let variable = self.variable(&key, &name);
+            if template.as_ref().is_some_and(|template| template.literals().any(|text| text.contains('\0'))) {
+                let hint = "no variable can hold one: leave it out";
+                self.add(&written.span, format!("`{key}` holds a NUL character"), hint);
+            }
+            env.extend(variable.zip(template));
+        }
+        Some(StdioServer { command: command?, env, files })
+    }
+
+    /// A template whose secrets and files exist.
+    pub(super) fn template(
+        &mut self,
+        key: &str,
+        written: &At<String>,
+        files: &[String],
+        known: &Known,
+    ) -> Option<Template> {
+        let template: Template = match written.value.parse() {
+            Ok(template) => template,
+            Err(error) => {
+                let error: crate::inject::InvalidTemplate = error;
+                self.add(&written.span, format!("`{key}`: {error}"), error.hint());
+                return None;
+            }
+        };
+        for (secret, _) in template.fields() {
+            self.reference(key, "secrets", &known.secrets, secret.as_str(), &written.span);
+        }
+        for file in template.files() {
+            if !files.iter().any(|name| name == file) {
+                let message = format!("`{key}` names the file `{file}`, which the server does not have");
+                self.add(&written.span, message, format!("add `{file}` to the server's `files`"));
+            }
+        }
+        Some(template)
+    }
+
+    /// Every process of the host can read the arguments of every other: no credential goes there.
+    fn no_placeholders(&mut self, key: &str, command: &At<Vec<String>>, known: &Known) {
+        let named = |secret: &String| {
+            let opening = format!("{{{secret}.");
+            command.value.iter().any(|argument| argument.contains(&opening))
+        };
+        if let Some(secret) = known.secrets.iter().find(|secret| named(secret)) {
+            let message =
+                format!("`{key}` uses the secret `{secret}`, but arguments can be read by everybody");
+            self.add(&command.span, message, "pass it in `env` or in `files`");
+        }
+    }
+
+    fn globs(&mut self, key: &str, written: Vec<At<String>>) -> Vec<Glob> {
+        let parsed = written.into_iter().filter_map(|written| match written.value.parse::<Glob>() {
+            Ok(glob) => Some(glob),
+            Err(error) => {
+                let hint = "write a name, with `*` for any run of characters and `?` for one";
+                self.add(&written.span, format!("`{key}`: {error}"), hint);
+                None
+            }
+        });
+        parsed.collect()
+    }
+}
+
+/// A file of a server's own directory; hidden ones and `..` begin with a dot.
+fn is_plain_file_name(name: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+    (1..=64).contains(&name.len()) && !name.starts_with('.') && name.bytes().all(inner)
+}

@@ -1,0 +1,164 @@
+//! The configuration as it is written. The JSON Schema is made from these types, so their comments are what an
+//! editor shows.
+//!
+//! Must stay true: every key is optional here and unknown keys are errors. What is required, and what fits with
+//! what, is for the checks to say, all of it at once.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::at::{At, Later};
+use super::limits::RawLimits;
+use super::units::Time;
+
+/// The configuration of the Cofferdam sidecar, `cofferdam.toml`.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[schemars(rename = "Config")]
+pub(super) struct RawConfig {
+    /// Audit, enrolments and keys live here. Default: the user's state directory, or `/var/lib/cofferdam` for root.
+    pub(super) state_dir: Option<At<String>>,
+    /// When a decision counts as written. Default: `write`.
+    pub(super) audit_sync: Option<RawAuditSync>,
+    pub(super) relay: RawRelay,
+    pub(super) admin: RawAdmin,
+    pub(super) vault: Option<Later>,
+    /// Credentials by name: where they come from, never what they are.
+    pub(super) secrets: BTreeMap<At<String>, RawSecret>,
+    /// MCP servers by name: a command (stdio) or a URL (streamable HTTP).
+    pub(super) servers: BTreeMap<At<String>, RawServer>,
+    /// Grants by name: which servers a sandbox may use, and for how long.
+    pub(super) grants: BTreeMap<At<String>, RawGrant>,
+    /// Every bound of the sidecar.
+    pub(super) limits: RawLimits,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(rename = "AuditSync")]
+pub(super) enum RawAuditSync {
+    /// fsynced before the call, grouped with its neighbours: survives the host.
+    Call,
+    /// `write(2)` returned: survives the sidecar.
+    Write,
+}
+
+/// How sandboxes reach the sidecar.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[schemars(rename = "Relay")]
+pub(super) struct RawRelay {
+    /// The Unix socket that shims connect to. Mount its directory, which holds nothing else, into the sandbox.
+    pub(super) unix: Option<At<String>>,
+    /// The grant of whoever can open that socket.
+    pub(super) unix_grant: Option<At<String>>,
+    /// Who may connect, by user id. Default: the sidecar's own user, and root.
+    pub(super) unix_uids: Option<At<Vec<At<i64>>>>,
+    pub(super) tls: Option<Later>,
+    pub(super) advertise: Option<Later>,
+    /// How long a lost link is kept for its shim to come back; paused sandboxes want hours. Default: `2m`.
+    #[schemars(extend("default" = "2m"))]
+    pub(super) resume_grace: Option<At<Time>>,
+    /// How often a silent link is asked for a sign of life. Default: `20s`.
+    #[schemars(extend("default" = "20s"))]
+    pub(super) heartbeat: Option<At<Time>>,
+    pub(super) vsock_dir: Option<Later>,
+}
+
+/// How the command line reaches the daemon.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[schemars(rename = "Admin")]
+pub(super) struct RawAdmin {
+    /// The daemon's own socket, mode 0600. Never inside the relay's directory.
+    pub(super) socket: Option<At<String>>,
+    pub(super) http: Option<Later>,
+}
+
+/// A named source of credential fields: exactly one of `file`, `env` and `exec`.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[schemars(rename = "Secret")]
+pub(super) struct RawSecret {
+    /// A file to read. A JSON object gives its fields; anything else is the field `value`, one trailing newline trimmed.
+    pub(super) file: Option<At<String>>,
+    /// An environment variable of the sidecar, read like a file.
+    pub(super) env: Option<At<String>>,
+    /// A program and its arguments (no shell) whose output is read like a file.
+    pub(super) exec: Option<At<Vec<String>>>,
+    pub(super) vault: Option<Later>,
+    pub(super) kv: Option<Later>,
+    pub(super) write: Option<Later>,
+    pub(super) refresh: Option<Later>,
+    /// Fields that are not secret: neither scrubbed nor too short.
+    pub(super) public: Option<Vec<At<String>>>,
+    /// Whether values under 8 bytes may be used; they are hard to scrub without hitting innocent text. Default: `refuse`.
+    pub(super) short: Option<RawShort>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(rename = "Short")]
+pub(super) enum RawShort {
+    Allow,
+    Refuse,
+}
+
+/// One MCP server: either `command` (stdio) or `url` (streamable HTTP).
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[schemars(rename = "Server")]
+pub(super) struct RawServer {
+    /// The program and its arguments; never a shell.
+    pub(super) command: Option<At<Vec<String>>>,
+    /// Environment variables: `{secret.field}`, `{secret.field:url}` percent-encoded, `{file:NAME}`; `{{` and `}}` are braces.
+    pub(super) env: Option<At<BTreeMap<At<String>, At<String>>>>,
+    /// Files by name, with templates as in `env`: mode 0600, in memory; `{file:NAME}` is the path.
+    pub(super) files: Option<At<BTreeMap<At<String>, At<String>>>>,
+    /// Where the server is. `http://` carries headers to loopback only.
+    pub(super) url: Option<At<String>>,
+    /// Headers of every request, with templates as in `env`.
+    pub(super) headers: Option<At<BTreeMap<At<String>, At<String>>>>,
+    /// Whether the host may resolve to private or link-local addresses. Default: false.
+    pub(super) private: Option<At<bool>>,
+    /// Which tools are offered. Default: all.
+    pub(super) tools: RawTools,
+    /// Methods that this version does not know, allowed by name; patterns as in `tools`.
+    pub(super) methods: Vec<At<String>>,
+    /// How long a call may take. Default: `4m`, for Codex gives up at five.
+    #[schemars(extend("default" = "4m"))]
+    pub(super) call_timeout: Option<At<Time>>,
+    /// Re-send what may have run, for tools that say they are idempotent or read-only. Default: false.
+    pub(super) retry: Option<At<bool>>,
+    pub(super) replace: Option<Later>,
+    pub(super) reload: Option<Later>,
+    pub(super) scopes: Option<Later>,
+}
+
+/// Rules on tools' names; `*` is any run of characters, `?` is one. `deny` goes before `ask` before `allow`.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[schemars(rename = "Tools")]
+pub(super) struct RawTools {
+    /// Where present, what no list names is denied.
+    pub(super) allow: Option<Vec<At<String>>>,
+    /// Refused until a person approves.
+    pub(super) ask: Vec<At<String>>,
+    /// Hidden and refused.
+    pub(super) deny: Vec<At<String>>,
+}
+
+/// What a sandbox may use.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[schemars(rename = "Grant")]
+pub(super) struct RawGrant {
+    /// Servers by name.
+    pub(super) servers: Option<Vec<At<String>>>,
+    pub(super) vault_policies: Option<Later>,
+    /// How long the grant lasts from enrolment. Default: `8h`.
+    #[schemars(extend("default" = "8h"))]
+    pub(super) ttl: Option<At<Time>>,
+}

@@ -1,0 +1,221 @@
+//! What is said about each kind of bad configuration, word for word.
+
+use super::*;
+
+#[test]
+fn an_unknown_key() {
+    says(
+        "[servers.github]\ncomand = ['github-mcp-server']\n",
+        "cofferdam.toml:2: unknown key `servers.github.comand`\n  hint: did you mean `command`?",
+    );
+    says(
+        "stat-dir = '/s'\nnonsense = 1\n",
+        "cofferdam.toml:1: unknown key `stat-dir`\n  hint: did you mean `state-dir`?\n\
+         cofferdam.toml:2: unknown key `nonsense`\n  hint: the keys here are `state-dir`, `audit-sync`, `relay`, \
+         `admin`, `vault`, `secrets`, `servers`, `grants`, `limits`",
+    );
+}
+
+#[test]
+fn a_missing_file() {
+    let problems = load(Path::new("/nonexistent/cofferdam.toml")).unwrap_err();
+    assert_eq!(
+        problems.to_string(),
+        "/nonexistent/cofferdam.toml: cannot read the configuration: No such file or directory (os error 2)\n  \
+         hint: is the path right? `-c FILE` names another"
+    );
+}
+
+#[test]
+fn a_file_that_never_ends() {
+    let problems = load(Path::new("/dev/zero")).unwrap_err();
+    assert_eq!(
+        problems.to_string(),
+        "/dev/zero: the file is larger than 1 MiB\n  hint: is this the configuration?"
+    );
+}
+
+#[test]
+fn two_servers_with_one_name() {
+    says(
+        "[servers.github]\ncommand = ['a']\n\n[servers.github] # again\ncommand = ['b']\n\n[grants.g]\nservers = ['githib']\n",
+        "cofferdam.toml:4: `[servers.github]` is defined twice, first on line 1\n  \
+         hint: give one of the two another name, or make one table of them\n\
+         cofferdam.toml:8: `grants.g.servers` names the server `githib`, which is not defined\n  \
+         hint: did you mean `github`?",
+    );
+    says(
+        "[servers.github]\ncommand = ['a']\ncommand = ['b']\n",
+        "cofferdam.toml:3: `command` is set twice in one table\n  hint: keep one of the two",
+    );
+}
+
+#[test]
+fn an_unknown_secret_in_a_template() {
+    says(
+        "[secrets.github]\nenv = 'T'\n[servers.github]\ncommand = ['a']\nenv = { TOKEN = 'Bearer {gihub.token}' }\n",
+        "cofferdam.toml:5: `servers.github.env.TOKEN` names the secret `gihub`, which is not defined\n  \
+         hint: did you mean `github`?",
+    );
+    says(
+        "[servers.github]\nurl = 'https://example.com'\nheaders = { Authorization = '{other.token}' }\n",
+        "cofferdam.toml:3: `servers.github.headers.Authorization` names the secret `other`, which is not defined\n  \
+         hint: define it in a table `[secrets.other]`",
+    );
+}
+
+#[test]
+fn an_unbalanced_brace() {
+    says(
+        "[servers.a]\ncommand = ['a']\nenv.ONE = 'Bearer {a.token'\nenv.TWO = 'json}'\n",
+        "cofferdam.toml:3: `servers.a.env.ONE`: the `{` at character 8 is never closed\n  \
+         hint: close it with `}`, or write `{{` for a brace\n\
+         cofferdam.toml:4: `servers.a.env.TWO`: the `}` at character 5 closes nothing\n  \
+         hint: open it with `{`, or write `}}` for a brace",
+    );
+}
+
+#[test]
+fn no_grant_for_the_socket() {
+    says(
+        "[relay]\nunix = '/run/cofferdam/relay/relay.sock'\n",
+        "cofferdam.toml:2: `relay.unix` has no grant: nobody on that socket may use anything\n  \
+         hint: set `relay.unix-grant` to the name of a grant",
+    );
+    says(
+        "[relay]\nunix = '/run/cofferdam/relay/relay.sock'\nunix-grant = 'dev'\n",
+        "cofferdam.toml:3: `relay.unix-grant` names the grant `dev`, which is not defined\n  \
+         hint: define it in a table `[grants.dev]`",
+    );
+}
+
+#[test]
+fn unreadable_toml() {
+    says(
+        "[servers.a]\ncommand = ['x\n[relay]\nunix = 3\n",
+        "cofferdam.toml:2: this is not TOML: invalid literal string, expected `'`\n  \
+         hint: correct this first: the rest cannot be read without it",
+    );
+    says(
+        "\n[servers.a\n",
+        "cofferdam.toml:2: this is not TOML: unclosed table, expected `]`\n  \
+         hint: correct this first: the rest cannot be read without it",
+    );
+}
+
+#[test]
+fn everything_at_once_and_in_order() {
+    says(
+        "audit-sync = 'never'\n\
+         [relay]\n\
+         unix-uids = ['root']\n\
+         tls = '0.0.0.0:7443'\n\
+         [servers.a]\n\
+         comand = ['x']\n\
+         env = 3\n\
+         tools = { alow = ['x'], ask = [7] }\n\
+         retry = 'no'\n\
+         [servers.b]\n\
+         command = []\n\
+         [grants.g]\n\
+         servers = ['c', 'a']\n\
+         ttl = '5 minutes'\n",
+        "cofferdam.toml:1: `audit-sync` has a value that is not known\n  hint: use `call` or `write`\n\
+         cofferdam.toml:3: `relay.unix-uids` cannot hold a string\n  hint: write a whole number\n\
+         cofferdam.toml:4: `relay.tls` is not supported by this version\n  hint: leave it out\n\
+         cofferdam.toml:6: unknown key `servers.a.comand`\n  hint: did you mean `command`?\n\
+         cofferdam.toml:7: `servers.a.env` cannot be a number\n  hint: write a table\n\
+         cofferdam.toml:8: unknown key `servers.a.tools.alow`\n  hint: did you mean `allow`?\n\
+         cofferdam.toml:8: `servers.a.tools.ask` cannot hold a number\n  hint: write a string\n\
+         cofferdam.toml:9: `servers.a.retry` cannot be a string\n  hint: write `true` or `false`\n\
+         cofferdam.toml:11: `servers.b.command` is empty\n  hint: write the program, then its arguments\n\
+         cofferdam.toml:13: `grants.g.servers` names the server `c`, which is not defined\n  \
+         hint: define it in a table `[servers.c]`\n\
+         cofferdam.toml:14: `grants.g.ttl` cannot be read\n  \
+         hint: write a duration such as \"500ms\", \"20s\" or \"2h30m\"",
+    );
+}
+
+#[test]
+fn a_problem_knows_its_column() {
+    let problems = check("[servers.a]\ncommand = ['a']\nenv = { 'É' = 'x', B = '{' }\n").unwrap_err();
+    assert_eq!(problems.list[0].place, Some(Place { line: 3, column: 24 }));
+}
+
+#[test]
+fn what_this_version_does_not_support_is_named() {
+    let later = "[relay]\nadvertise = 'a'\nvsock-dir = '/v'\n\
+         [admin]\nhttp = '127.0.0.1:7480'\n\
+         [vault]\naddress = 'https://vault'\nauth = { method = 'x' }\n\
+         [secrets.a]\nkv = 'secret/a'\nrefresh = '5m'\n\
+         [secrets.b]\nvault = 'pki/issue/b'\nwrite = { ttl = '1m' }\n\
+         [servers.a]\ncommand = ['a']\nreplace = 'hitless'\nreload = 'file'\n\
+         [[servers.a.scopes]]\ntools = ['x']\n\
+         [grants.g]\nservers = []\nvault-policies = ['p']\n";
+    let problems = check(later).unwrap_err();
+    let named: Vec<&str> = problems
+        .list
+        .iter()
+        .map(|problem| problem.message.strip_suffix(" is not supported by this version").unwrap())
+        .collect();
+    assert_eq!(
+        named,
+        [
+            "`relay.advertise`",
+            "`relay.vsock-dir`",
+            "`admin.http`",
+            "`vault`",
+            "`secrets.a.kv`",
+            "`secrets.a.refresh`",
+            "`secrets.b.vault`",
+            "`secrets.b.write`",
+            "`servers.a.replace`",
+            "`servers.a.reload`",
+            "`servers.a.scopes`",
+            "`grants.g.vault-policies`",
+        ]
+    );
+}
+
+#[test]
+fn no_value_of_the_file_is_repeated() {
+    let text = "state-dir = ['hunter2-a']\naudit-sync = 'hunter2-b'\n\
+         [secrets.s]\ntoken = 'hunter2-c'\nshort = 'hunter2-d'\npublic = ['hunter2 e']\n\
+         [secrets.t]\nenv = 'hunter2=f'\n\
+         [servers.a]\nurl = 'https://ada:hunter2-g@example.com'\nheaders = { Authorization = \"hunter2\\n\" }\n\
+         [servers.b]\ncommand = 'hunter2-h'\nenv = { A = \"hunter2 {\" }\n\
+         [limits]\nlinks = 'hunter2-i'\nstop-grace = 'hunter2-j'\n";
+    let problems = said(text);
+    assert_eq!(problems.matches("hint: ").count(), 11, "{problems}");
+    assert!(!problems.contains("hunter2"), "{problems}");
+}
+
+#[test]
+fn a_key_cannot_speak_to_the_terminal() {
+    assert!(said("[servers.\"\\u001b[2J\"]\ncommand = ['a']\n").contains("\\u{1b}[2J"));
+}
+
+#[test]
+fn very_many_problems_end() {
+    let text: String = (0..500).map(|number| format!("nonsense-{number} = 1\n")).collect();
+    let problems = check(&text).unwrap_err();
+    assert_eq!(problems.list.len(), 101);
+    assert_eq!(problems.list[0].message, "there are more problems than are shown here");
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig { cases: 128, ..Default::default() })]
+
+    /// Whatever an editor leaves behind, there is an answer, and a refusal names at least one problem.
+    #[test]
+    fn a_damaged_file_is_answered(start in 0_usize..4500, length in 0_usize..40, insert in "[\\[\\]{}\"'=#.\\na1]{0,3}") {
+        let mut text = include_str!("../../../../packaging/examples/full.toml").to_owned();
+        let start = text.floor_char_boundary(start);
+        let end = text.floor_char_boundary(start + length);
+        text.replace_range(start..end, &insert);
+        if let Err(problems) = check(&text) {
+            proptest::prop_assert!(!problems.list.is_empty());
+            proptest::prop_assert!(!problems.to_string().is_empty());
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Whole configurations, good and bad. The texts of errors are asserted in full: they are what people read.
+
+mod bad_input;
+mod relay;
+mod servers;
+mod values;
+
+use std::path::{Path, PathBuf};
+
+use super::*;
+
+fn environment() -> Environment {
+    Environment::new(1000, |name| (name == "HOME").then(|| "/home/ada".into()))
+}
+
+fn check(text: &str) -> Result<Config, Problems> {
+    check_text_in(text, Path::new("cofferdam.toml"), &environment())
+}
+
+#[track_caller]
+fn good(text: &str) -> Config {
+    check(text).unwrap_or_else(|problems| panic!("{problems}"))
+}
+
+/// Everything that is said about a text that must not check.
+#[track_caller]
+fn said(text: &str) -> String {
+    check(text).map(|_| ()).expect_err("this should not check").to_string()
+}
+
+#[track_caller]
+fn says(text: &str, expected: &str) {
+    assert_eq!(said(text), expected, "about:\n{text}");
+}
+
+#[test]
+fn every_example_checks() {
+    let examples: PathBuf = [env!("CARGO_MANIFEST_DIR"), "../packaging/examples"].iter().collect();
+    let mut count = 0;
+    for entry in std::fs::read_dir(&examples).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "toml") {
+            load(&path).unwrap_or_else(|problems| panic!("{problems}"));
+            count += 1;
+        }
+    }
+    assert!(count >= 2, "no examples in {}", examples.display());
+}
+
+#[test]
+fn the_full_example_says_what_it_seems_to_say() {
+    let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "../packaging/examples/full.toml"].iter().collect();
+    let config = load(&path).unwrap();
+    assert_eq!(config.limits, Limits::default(), "the example shows the defaults");
+    assert_eq!(config.audit_sync, AuditSync::Write);
+    let unix = config.relay.unix.unwrap();
+    assert_eq!(unix.path, Path::new("/run/cofferdam/relay/relay.sock"));
+    assert_eq!(unix.grant.as_str(), "dev");
+    assert_eq!(unix.uids, Some(vec![1000]));
+    let names =
+        |names: &[relay_proto::name::Name]| names.iter().map(|name| name.to_string()).collect::<Vec<_>>();
+    assert_eq!(names(&config.grants[&"dev".parse().unwrap()].servers), ["github", "warehouse", "linear"]);
+    let ServerKind::Stdio(warehouse) = &config.servers[&"warehouse".parse().unwrap()].kind else {
+        panic!("a command makes a stdio server")
+    };
+    assert_eq!(warehouse.env["DATABASE_URI"].files().collect::<Vec<_>>(), ["client.pem"]);
+    let ServerKind::Http(linear) = &config.servers[&"linear".parse().unwrap()].kind else {
+        panic!("a URL makes an HTTP server")
+    };
+    assert_eq!(linear.headers[0].0, http::header::AUTHORIZATION);
+    assert_eq!(linear.addresses, Addresses::PublicOnly);
+}
+
+#[test]
+fn an_empty_file_is_all_defaults() {
+    let config = good("");
+    assert_eq!(config.state_dir, Path::new("/home/ada/.local/state/cofferdam"));
+    assert_eq!(config.admin.socket, Path::new("/home/ada/.local/state/cofferdam/admin/admin.sock"));
+    assert_eq!(config.audit_sync, AuditSync::Write);
+    assert!(config.relay.unix.is_none());
+    assert_eq!(config.relay.resume_grace.as_secs(), 120);
+    assert_eq!(config.relay.heartbeat.as_secs(), 20);
+    let config = good("[servers.a]\ncommand = ['a']\n[grants.g]\nservers = []");
+    assert_eq!(config.servers[&"a".parse().unwrap()].call_timeout.as_secs(), 240);
+    assert_eq!(config.grants[&"g".parse().unwrap()].ttl.as_secs(), 8 * 3600);
+}
+
+#[test]
+fn the_digest_follows_what_decides_and_nothing_else() {
+    let digest = |text: &str| good(text).policy_digest;
+    let base = "[servers.a]\ncommand = ['a']\ntools.allow = ['x', 'y']\n[grants.g]\nservers = ['a']";
+    assert_eq!(digest(base).len(), 64);
+    assert_eq!(digest(base), digest(&base.replace("'x', 'y'", "'y', 'x'")));
+    assert_eq!(digest(base), digest(&base.replace("command = ['a']", "command = ['b']")));
+    assert_ne!(digest(base), digest(&base.replace("'x', 'y'", "'x'")));
+    assert_ne!(digest(base), digest(&base.replace("tools.allow = ['x', 'y']", "tools.ask = ['x', 'y']")));
+    assert_ne!(digest(base), digest(&base.replace("servers = ['a']", "servers = []")));
+    assert_ne!(digest(base), digest(&format!("{base}\nttl = '1h'")));
+}
+
+#[test]
+fn paths_start_at_the_configuration() {
+    let text = "state-dir = './state/../kept'\n[secrets.s]\nfile = 's.json'\n\
+                [servers.a]\ncommand = ['bin/a', 'rel/ative']\n[servers.b]\ncommand = ['b']";
+    let config = check_text_in(text, Path::new("/etc/cofferdam/c.toml"), &environment()).unwrap();
+    assert_eq!(config.state_dir, Path::new("/etc/cofferdam/kept"));
+    let Origin::File(file) = &config.secrets[&"s".parse().unwrap()].origin else { panic!("a file") };
+    assert_eq!(file, Path::new("/etc/cofferdam/s.json"));
+    let command = |name: &str| match &config.servers[&name.parse().unwrap()].kind {
+        ServerKind::Stdio(server) => server.command.clone(),
+        ServerKind::Http(_) => panic!("a command"),
+    };
+    assert_eq!(command("a"), ["/etc/cofferdam/bin/a", "rel/ative"]);
+    assert_eq!(command("b"), ["b"], "a bare program is found by PATH");
+}

@@ -1,0 +1,121 @@
+//! The socket and what must not lie beside it.
+
+use super::*;
+
+const GRANT: &str = "unix-grant = 'dev'\n[grants.dev]\nservers = []\n";
+
+#[test]
+fn nothing_lies_in_the_directory_that_sandboxes_see() {
+    let text = format!(
+        "state-dir = '/r/relay/state'\nadmin.socket = '/r/admin/../relay/admin.sock'\nsecrets.s.file = '/r/relay/s'\n\
+         secrets.t.exec = ['./t']\nservers.a.command = ['/r/relay/bin/a']\n\
+         [relay]\nunix = '/r/relay/relay.sock'\n{GRANT}"
+    );
+    let problems = check_text_in(&text, Path::new("/r/relay/c.toml"), &environment()).unwrap_err();
+    let lies = |what: &str| {
+        format!(
+            "/r/relay/c.toml:7: {what} lies in `/r/relay`, the relay's directory, which sandboxes can open\n  \
+             hint: give `relay.unix` a directory of its own, one that holds nothing else"
+        )
+    };
+    let expected = [
+        "this configuration",
+        "`state-dir`",
+        "`admin.socket`",
+        "`secrets.s.file`",
+        "`secrets.t.exec`",
+        "`servers.a.command`",
+    ];
+    let expected = expected.map(lies);
+    assert_eq!(problems.to_string(), expected.join("\n"));
+}
+
+#[test]
+fn neighbours_and_parents_are_fine() {
+    good(&format!(
+        "state-dir = '/r'\nadmin.socket = '/r/relay-admin/a.sock'\n[relay]\nunix = '/r/relay/relay.sock'\n{GRANT}"
+    ));
+}
+
+#[test]
+fn the_default_admin_socket_counts_too() {
+    let text = format!("state-dir = '/r/state'\n[relay]\nunix = '/r/state/admin/relay.sock'\n{GRANT}");
+    says(
+        &text,
+        "cofferdam.toml:3: `admin.socket` lies in `/r/state/admin`, the relay's directory, which sandboxes can open\n  \
+         hint: give `relay.unix` a directory of its own, one that holds nothing else",
+    );
+}
+
+#[test]
+fn a_directory_of_everybody_is_not_the_relays_own() {
+    says(
+        &format!("[relay]\nunix = '/tmp/relay.sock'\n{GRANT}"),
+        "cofferdam.toml:2: `relay.unix` lies in `/tmp`, which is not the relay's own\n  \
+         hint: its directory is mounted into sandboxes: choose one that holds nothing else",
+    );
+}
+
+#[test]
+fn a_socket_path_fits_into_an_address() {
+    let of_length = |length: usize| format!("/{}/r.sock", "d".repeat(length - 8));
+    good(&format!("[relay]\nunix = '{}'\n{GRANT}", of_length(107)));
+    says(
+        &format!("admin.socket = '{}'\n[relay]\nunix = '{}'\n{GRANT}", of_length(120), of_length(108)),
+        "cofferdam.toml:1: `admin.socket` is 120 bytes long; a socket's path has at most 107\n  \
+         hint: choose a shorter directory\n\
+         cofferdam.toml:3: `relay.unix` is 108 bytes long; a socket's path has at most 107\n  \
+         hint: choose a shorter directory",
+    );
+    says(
+        &format!("state-dir = '/{}'\n", "d".repeat(100)),
+        "cofferdam.toml: `admin.socket` is 118 bytes long; a socket's path has at most 107\n  \
+         hint: set `admin.socket` to a shorter path",
+    );
+}
+
+#[test]
+fn users_are_numbers_that_the_kernel_knows() {
+    let relay = |uids: &str| format!("[relay]\nunix = '/r/relay/s'\nunix-uids = {uids}\n{GRANT}");
+    assert_eq!(good(&relay("[0, 1000]")).relay.unix.unwrap().uids, Some(vec![0, 1000]));
+    says(
+        &relay("[-1, 4294967295]"),
+        "cofferdam.toml:3: `relay.unix-uids` holds a number that is no user id\n  \
+         hint: write the number that `id -u` prints\n\
+         cofferdam.toml:3: `relay.unix-uids` holds a number that is no user id\n  \
+         hint: write the number that `id -u` prints",
+    );
+    says(
+        &relay("[]"),
+        "cofferdam.toml:3: `relay.unix-uids` lets nobody connect\n  \
+         hint: name the users who may connect, or leave it out for whoever can open the socket",
+    );
+}
+
+#[test]
+fn what_belongs_to_a_socket_needs_one() {
+    says(
+        "[relay]\nunix-grant = 'dev'\nunix-uids = [1]\n[grants.dev]\nservers = []",
+        "cofferdam.toml:2: `relay.unix-grant` has no socket to belong to\n  \
+         hint: set `relay.unix` to the path of the socket\n\
+         cofferdam.toml:3: `relay.unix-uids` has no socket to belong to\n  \
+         hint: set `relay.unix` to the path of the socket",
+    );
+}
+
+#[test]
+fn paths_that_lead_nowhere() {
+    says(
+        "state-dir = '~/state'\nadmin.socket = ''\n",
+        "cofferdam.toml:1: `state-dir` begins with `~`, which is not expanded\n  \
+         hint: `~` is for shells: write the whole path\n\
+         cofferdam.toml:2: `admin.socket` is not a path\n  hint: write an absolute path",
+    );
+    let homeless = Environment::new(1000, |_| None);
+    let problems = check_text_in("", Path::new("/c.toml"), &homeless).unwrap_err();
+    assert_eq!(
+        problems.to_string(),
+        "/c.toml: `state-dir` has no default here: neither `XDG_STATE_HOME` nor `HOME` is an absolute path\n  \
+         hint: set `state-dir` to a directory that only the sidecar's user can read"
+    );
+}

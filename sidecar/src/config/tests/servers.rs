@@ -1,0 +1,178 @@
+//! Servers, their templates and where credentials may travel; secrets and their sources.
+
+use super::*;
+
+#[test]
+fn one_kind_of_server() {
+    says(
+        "[servers.a]\nretry = false\n[servers.b]\ncommand = ['b']\nurl = 'https://b'\n",
+        "cofferdam.toml:1: `servers.a` has neither `command` nor `url`\n  \
+         hint: set `command` to a program and its arguments, or `url` to an address\n\
+         cofferdam.toml:4: `servers.b` has both `command` and `url`\n  \
+         hint: keep `command` for a program, or `url` for a server that already runs",
+    );
+    says(
+        "[servers.a]\nurl = 'https://a'\nenv = {}\n[servers.b]\ncommand = ['b']\nprivate = true\n",
+        "cofferdam.toml:3: `servers.a.env` is for servers with `command`\n  hint: leave it out\n\
+         cofferdam.toml:6: `servers.b.private` is for servers with `url`\n  hint: leave it out",
+    );
+}
+
+#[test]
+fn names_of_tables() {
+    says(
+        "[servers.GitHub]\ncommand = ['a']\n[grants.\"my grant\"]\nservers = ['GitHub']\n[secrets.-s]\nenv = 'S'\n",
+        "cofferdam.toml:1: a server cannot be named `GitHub`\n  \
+         hint: use 1 to 64 of a-z, 0-9, `-` and `_`, beginning with a letter or digit\n\
+         cofferdam.toml:3: a grant cannot be named `my grant`\n  \
+         hint: use 1 to 64 of a-z, 0-9, `-` and `_`, beginning with a letter or digit\n\
+         cofferdam.toml:5: a secret cannot be named `-s`\n  \
+         hint: use 1 to 64 of a-z, 0-9, `-` and `_`, beginning with a letter or digit",
+    );
+}
+
+#[test]
+fn names_of_variables_and_files() {
+    says(
+        "[servers.a]\ncommand = ['a']\nenv = { '' = 'x', 'A=B' = 'y' }\nfiles = { '../x' = '', '.y' = '', ok = '' }\n",
+        "cofferdam.toml:3: `servers.a.env.\"\"` is not the name of an environment variable\n  \
+         hint: it has at least one character, and no `=`\n\
+         cofferdam.toml:3: `servers.a.env.\"A=B\"` is not the name of an environment variable\n  \
+         hint: it has at least one character, and no `=`\n\
+         cofferdam.toml:4: `servers.a.files.\"../x\"` is not a plain file name\n  \
+         hint: use 1 to 64 of letters, digits, `.`, `-` and `_`, not beginning with a dot\n\
+         cofferdam.toml:4: `servers.a.files.\".y\"` is not a plain file name\n  \
+         hint: use 1 to 64 of letters, digits, `.`, `-` and `_`, not beginning with a dot",
+    );
+}
+
+#[test]
+fn placeholders_lead_somewhere() {
+    says(
+        "[secrets.s]\nenv = 'S'\n[servers.a]\ncommand = ['a', '--token={s.value}']\n\
+         env = { A = '{file:missing.pem}', B = '{s}', C = '{s.value:hex}', D = \"\\u0000\" }\n",
+        "cofferdam.toml:4: `servers.a.command` uses the secret `s`, but arguments can be read by everybody\n  \
+         hint: pass it in `env` or in `files`\n\
+         cofferdam.toml:5: `servers.a.env.A` names the file `missing.pem`, which the server does not have\n  \
+         hint: add `missing.pem` to the server's `files`\n\
+         cofferdam.toml:5: `servers.a.env.B`: `s` in braces is neither a secret's field nor a file\n  \
+         hint: write `{secret.field}`, `{secret.field:url}` or `{file:NAME}`\n\
+         cofferdam.toml:5: `servers.a.env.C`: the encoding `hex` is not known\n  \
+         hint: the one encoding is `url`, as in `{secret.field:url}`\n\
+         cofferdam.toml:5: `servers.a.env.D` holds a NUL character\n  hint: no variable can hold one: leave it out",
+    );
+}
+
+#[test]
+fn where_a_server_can_be() {
+    for (url, message) in [
+        ("ftp://a/b", "is neither `https://` nor `http://`"),
+        ("a/b", "is not a URL"),
+        ("/mcp", "is neither `https://` nor `http://`"),
+        ("https://user:pass@a/mcp", "holds a user or a password"),
+        ("https://a/mcp#part", "has a fragment, which is never sent"),
+        ("https://a/{s.token}", "holds a brace, and templates are not filled there"),
+        ("https://a b/", "is not a URL"),
+    ] {
+        let problems = check(&format!("[servers.a]\nurl = '{url}'\n")).unwrap_err();
+        assert_eq!(problems.list[0].message, format!("`servers.a.url` {message}"), "{url}");
+        assert_eq!(problems.list.len(), 1, "{url}");
+    }
+}
+
+#[test]
+fn headers_cross_a_network_encrypted_or_not_at_all() {
+    let with = |url: &str, headers: &str| {
+        format!("[secrets.s]\nenv = 'S'\n[servers.a]\nurl = '{url}'\nheaders = {{ {headers} }}\n")
+    };
+    let bearer = "Authorization = 'Bearer {s.value}'";
+    for url in [
+        "https://a.example",
+        "http://127.0.0.1:80/mcp",
+        "http://localhost/",
+        "http://[::1]:1/",
+        "http://127.9.9.9",
+    ] {
+        good(&with(url, bearer));
+    }
+    good(&with("http://a.example", ""));
+    for url in
+        ["http://a.example", "http://10.0.0.1/", "http://localhost.example/", "http://127.0.0.1.example/"]
+    {
+        says(
+            &with(url, bearer),
+            "cofferdam.toml:5: `servers.a.headers` would cross the network unencrypted\n  \
+             hint: use an `https://` URL; `http://` carries headers to loopback only",
+        );
+    }
+}
+
+#[test]
+fn headers_that_are_not_the_users_to_set() {
+    for header in [
+        "Host",
+        "content-length",
+        "Mcp-Session-Id",
+        "MCP-Protocol-Version",
+        "Proxy-Authorization",
+        "Upgrade",
+        "TE",
+    ] {
+        says(
+            &format!("[servers.a]\nurl = 'https://a'\nheaders = {{ {header} = 'x' }}\n"),
+            &format!(
+                "cofferdam.toml:3: `servers.a.headers.{header}` is set by the sidecar itself\n  \
+                 hint: leave it out: it is part of how the server is spoken to"
+            ),
+        );
+    }
+    says(
+        "[servers.a]\nurl = 'https://a'\n[servers.a.headers]\n'X Y' = 'a'\nX-A = 'a'\nx-a = 'b'\nX-B = \"a\\r\\nb\"\n",
+        "cofferdam.toml:4: `servers.a.headers.\"X Y\"` is not the name of a header\n  hint: use letters, digits and `-`\n\
+         cofferdam.toml:6: `servers.a.headers.x-a` is set twice\n  \
+         hint: case makes no difference in a header's name: keep one of them\n\
+         cofferdam.toml:7: `servers.a.headers.X-B` cannot be sent in a header\n  \
+         hint: a header holds visible ASCII and spaces, no line breaks",
+    );
+}
+
+#[test]
+fn a_secret_has_one_source() {
+    says(
+        "[secrets.none]\n[secrets.two]\nenv = 'A'\nfile = '/a'\n[secrets.later]\nvault = 'a/b'\nenv = 'A'\n",
+        "cofferdam.toml:1: `secrets.none` has no source\n  hint: set one of `file`, `env` and `exec`\n\
+         cofferdam.toml:2: `secrets.two` has 2 sources: `env`, `file`\n  hint: keep one of them\n\
+         cofferdam.toml:5: `secrets.later` has 2 sources: `env`, `vault`\n  hint: keep one of them\n\
+         cofferdam.toml:6: `secrets.later.vault` is not supported by this version\n  hint: leave it out",
+    );
+}
+
+#[test]
+fn a_secret_never_holds_its_value() {
+    says(
+        "[secrets.github]\ntoken = 'x'\n[secrets.a]\nexec = []\n[secrets.b]\nenv = 'A=B'\npublic = ['user name']\n",
+        "cofferdam.toml:2: unknown key `secrets.github.token`\n  \
+         hint: a secret names its source, `file`, `env` or `exec`; its value never stands here\n\
+         cofferdam.toml:4: `secrets.a.exec` is empty\n  hint: write the program, then its arguments\n\
+         cofferdam.toml:6: `secrets.b.env` is not the name of an environment variable\n  \
+         hint: it has at least one character, and no `=`\n\
+         cofferdam.toml:7: `secrets.b.public` holds what is no name of a field\n  \
+         hint: use letters, digits, `-`, `_` and `.`",
+    );
+}
+
+#[test]
+fn patterns_and_grants() {
+    says(
+        "[servers.a]\ncommand = ['a']\ntools = { allow = [''] }\nmethods = [\"a\\nb\"]\n\
+         [grants.g]\nttl = '0s'\n[grants.h]\nservers = ['a', 'a']\n",
+        "cofferdam.toml:3: `servers.a.tools.allow`: a pattern cannot be empty\n  \
+         hint: write a name, with `*` for any run of characters and `?` for one\n\
+         cofferdam.toml:4: `servers.a.methods`: a pattern cannot hold the control character '\\n'\n  \
+         hint: write a name, with `*` for any run of characters and `?` for one\n\
+         cofferdam.toml:5: `grants.g` does not say which servers it grants\n  \
+         hint: name the servers, as in `servers = [\"github\"]`; an empty list grants nothing\n\
+         cofferdam.toml:6: `grants.g.ttl` is too small\n  hint: use a value from 100ms to 366d\n\
+         cofferdam.toml:8: `grants.h.servers` names `a` twice\n  hint: keep one of them",
+    );
+}

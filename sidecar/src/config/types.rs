@@ -1,0 +1,144 @@
+//! What a configuration means once it has checked. Immutable: a reload makes a new one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use relay_proto::name::Name;
+
+use super::Limits;
+use crate::inject::Template;
+
+/// A configuration that checked. Everything it names exists in it.
+#[derive(Debug)]
+pub struct Config {
+    pub state_dir: PathBuf,
+    pub audit_sync: AuditSync,
+    pub relay: Relay,
+    pub admin: Admin,
+    pub secrets: BTreeMap<Name, Arc<SecretSource>>,
+    pub servers: BTreeMap<Name, Arc<Server>>,
+    pub grants: BTreeMap<Name, Arc<Grant>>,
+    pub limits: Limits,
+    /// SHA-256 in hex of what decides: servers' rules and grants, in a canonical order.
+    pub policy_digest: String,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum AuditSync {
+    /// A decision is fsynced before the call, grouped with its neighbours.
+    Call,
+    /// `write(2)` returned: it survives the sidecar, not the host.
+    Write,
+}
+
+#[derive(Debug)]
+pub struct Relay {
+    pub unix: Option<UnixRelay>,
+    pub resume_grace: Duration,
+    pub heartbeat: Duration,
+}
+
+/// The shared Unix socket: each link on it is a session of its own.
+#[derive(Debug)]
+pub struct UnixRelay {
+    /// Its directory is mounted into sandboxes: nothing else that this configuration names lies in there.
+    pub path: PathBuf,
+    pub grant: Name,
+    /// Who may connect, by peer credentials; none means the sidecar's own user, and root.
+    pub uids: Option<Vec<u32>>,
+}
+
+#[derive(Debug)]
+pub struct Admin {
+    pub socket: PathBuf,
+}
+
+#[derive(Debug)]
+pub struct SecretSource {
+    pub name: Name,
+    pub origin: Origin,
+    /// Fields that are not secret: neither scrubbed nor too short.
+    pub public: Vec<String>,
+    pub short: ShortValues,
+}
+
+#[derive(Debug)]
+pub enum Origin {
+    Env(String),
+    /// Never empty; argv only, never a shell.
+    Exec(Vec<String>),
+    File(PathBuf),
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ShortValues {
+    /// `short = "allow"`: values under 8 bytes are used, and scrubbed where they stand.
+    Allow,
+    Refuse,
+}
+
+#[derive(Debug)]
+pub struct Server {
+    pub name: Name,
+    pub kind: ServerKind,
+    pub rules: crate::policy::Rules,
+    pub call_timeout: Duration,
+}
+
+impl Server {
+    /// The templates that are filled for this server.
+    pub fn templates(&self) -> impl Iterator<Item = &Template> {
+        let (env, files, headers) = match &self.kind {
+            ServerKind::Http(http) => (None, None, Some(&http.headers)),
+            ServerKind::Stdio(stdio) => (Some(&stdio.env), Some(&stdio.files), None),
+        };
+        let of_process = env.into_iter().chain(files).flat_map(BTreeMap::values);
+        of_process.chain(headers.into_iter().flatten().map(|(_, template)| template))
+    }
+
+    /// The secrets that they name, each once.
+    pub fn secrets(&self) -> BTreeSet<&Name> {
+        self.templates().flat_map(Template::fields).map(|(secret, _)| secret).collect()
+    }
+}
+
+#[derive(Debug)]
+pub enum ServerKind {
+    Http(HttpServer),
+    Stdio(StdioServer),
+}
+
+#[derive(Debug)]
+pub struct StdioServer {
+    /// Never empty; argv only, never a shell.
+    pub command: Vec<String>,
+    pub env: BTreeMap<String, Template>,
+    /// File name → content; 0600, memory-backed.
+    pub files: BTreeMap<String, Template>,
+}
+
+#[derive(Debug)]
+pub struct HttpServer {
+    /// `https`, or `http` where no header could carry a credential or the host is loopback. No user, no fragment.
+    pub url: http::Uri,
+    /// Each name once.
+    pub headers: Vec<(http::HeaderName, Template)>,
+    pub addresses: Addresses,
+}
+
+/// Which addresses a server's host name may resolve to.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Addresses {
+    /// `private = true`
+    PrivateToo,
+    PublicOnly,
+}
+
+#[derive(Debug)]
+pub struct Grant {
+    pub name: Name,
+    pub servers: Vec<Name>,
+    pub ttl: Duration,
+}

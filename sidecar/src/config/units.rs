@@ -1,0 +1,279 @@
+//! Durations, sizes and counts as people write them: `2h30m`, `64KiB`, `256`.
+//!
+//! Must stay true: what a value prints as parses to that value again.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer};
+
+const TIME_EXPECTED: &str = "a duration such as \"500ms\", \"20s\" or \"2h30m\"";
+const SIZE_EXPECTED: &str = "a size such as \"64KiB\" or \"10MiB\", or a number of bytes";
+const COUNT_EXPECTED: &str = "a whole number, zero or more";
+
+/// Largest first: the parts of a duration are written in this order, each at most once.
+const TIME_UNITS: [(&str, u64); 5] =
+    [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
+const SIZE_UNITS: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
+
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct Time(pub(super) Duration);
+
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct Size(pub(super) u64);
+
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct Count(pub(super) u64);
+
+/// What was expected instead.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("expected {0}")]
+pub(super) struct InvalidUnit(&'static str);
+
+impl FromStr for Time {
+    type Err = InvalidUnit;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let invalid = InvalidUnit(TIME_EXPECTED);
+        let mut units = TIME_UNITS.iter();
+        let mut milliseconds = 0_u64;
+        let mut rest = text;
+        loop {
+            let (number, behind) = leading_number(rest).ok_or(invalid)?;
+            let unit_end = behind.find(|character: char| character.is_ascii_digit()).unwrap_or(behind.len());
+            let (unit, behind) = behind.split_at(unit_end);
+            let (_, scale) = units.find(|(name, _)| *name == unit).ok_or(invalid)?;
+            let part = number.checked_mul(*scale).ok_or(invalid)?;
+            milliseconds = milliseconds.checked_add(part).ok_or(invalid)?;
+            if behind.is_empty() {
+                return Ok(Self(Duration::from_millis(milliseconds)));
+            }
+            rest = behind;
+        }
+    }
+}
+
+impl FromStr for Size {
+    type Err = InvalidUnit;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let invalid = InvalidUnit(SIZE_EXPECTED);
+        let (number, unit) = leading_number(text).ok_or(invalid)?;
+        let (_, scale) = SIZE_UNITS.iter().find(|(name, _)| *name == unit).ok_or(invalid)?;
+        number.checked_mul(*scale).map(Self).ok_or(invalid)
+    }
+}
+
+impl FromStr for Count {
+    type Err = InvalidUnit;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.parse().map(Self).map_err(|_| InvalidUnit(COUNT_EXPECTED))
+    }
+}
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut rest = self.0.as_millis();
+        if rest == 0 {
+            return f.write_str("0s");
+        }
+        for (name, scale) in TIME_UNITS {
+            let number = rest / u128::from(scale);
+            rest %= u128::from(scale);
+            if number > 0 {
+                write!(f, "{number}{name}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let whole =
+            SIZE_UNITS.into_iter().find(|(_, scale)| self.0 >= *scale && self.0.is_multiple_of(*scale));
+        let (name, scale) = whole.unwrap_or(("B", 1));
+        write!(f, "{}{name}", self.0 / scale)
+    }
+}
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+struct TimeVisitor;
+struct SizeVisitor;
+struct CountVisitor;
+
+impl Visitor<'_> for TimeVisitor {
+    type Value = Time;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(TIME_EXPECTED)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Time, E> {
+        text.parse().map_err(E::custom)
+    }
+}
+
+impl Visitor<'_> for SizeVisitor {
+    type Value = Size;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(SIZE_EXPECTED)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Size, E> {
+        text.parse().map_err(E::custom)
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Size, E> {
+        u64::try_from(number).map(Size).map_err(|_| E::custom(InvalidUnit(SIZE_EXPECTED)))
+    }
+}
+
+impl Visitor<'_> for CountVisitor {
+    type Value = Count;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(COUNT_EXPECTED)
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Count, E> {
+        u64::try_from(number).map(Count).map_err(|_| E::custom(InvalidUnit(COUNT_EXPECTED)))
+    }
+}
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(TimeVisitor)
+    }
+}
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(SizeVisitor)
+    }
+}
+
+impl<'de> Deserialize<'de> for Count {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(CountVisitor)
+    }
+}
+
+impl JsonSchema for Time {
+    fn schema_name() -> Cow<'static, str> {
+        "Duration".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string",
+            "description": "A duration in days, hours, minutes, seconds and milliseconds, largest first.",
+            "pattern": "^([0-9]+(d|h|m|s|ms))+$",
+            "examples": ["500ms", "20s", "2h30m"]
+        })
+    }
+}
+
+impl JsonSchema for Size {
+    fn schema_name() -> Cow<'static, str> {
+        "Size".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "A size with its unit, or a number of bytes.",
+            "anyOf": [
+                { "type": "string", "pattern": "^[0-9]+(B|KiB|MiB|GiB)$" },
+                { "type": "integer", "minimum": 0 }
+            ],
+            "examples": ["64KiB", "10MiB"]
+        })
+    }
+}
+
+impl JsonSchema for Count {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Count".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "integer", "minimum": 0 })
+    }
+}
+
+fn leading_number(text: &str) -> Option<(u64, &str)> {
+    let end = text.find(|character: char| !character.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, behind) = text.split_at(end);
+    Some((digits.parse().ok()?, behind))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn durations() {
+        for (text, milliseconds) in [
+            ("5m", 300_000),
+            ("2h30m", 9_000_000),
+            ("20s", 20_000),
+            ("500ms", 500),
+            ("1d1ms", 86_400_001),
+            ("0s", 0),
+        ] {
+            assert_eq!(text.parse(), Ok(Time(Duration::from_millis(milliseconds))), "{text}");
+        }
+        for text in [
+            "",
+            "5",
+            "m",
+            "5 m",
+            "-5m",
+            "5m2h",
+            "5m5m",
+            "1.5h",
+            "5min",
+            "99999999999999999999s",
+            "9999999999999999d",
+        ] {
+            assert!(text.parse::<Time>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes() {
+        for (text, bytes) in [("10MiB", 10 << 20), ("64KiB", 64 << 10), ("1GiB", 1 << 30), ("7B", 7)] {
+            assert_eq!(text.parse(), Ok(Size(bytes)), "{text}");
+        }
+        for text in ["", "10", "10MB", "10 MiB", "MiB", "-1KiB", "99999999999999999999B", "99999999999999GiB"]
+        {
+            assert!(text.parse::<Size>().is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_printed_parses_to_the_same(milliseconds in 0_u64..10_000_000_000, bytes in 0_u64..1 << 40) {
+            let (time, size) = (Time(Duration::from_millis(milliseconds)), Size(bytes));
+            prop_assert_eq!(time.to_string().parse(), Ok(time));
+            prop_assert_eq!(size.to_string().parse(), Ok(size));
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Patterns on names: `*` is any run of characters, `?` is one, everything else is itself.
+//!
+//! Must stay true: a sandbox chooses the text that is matched, so matching never backtracks over more than one
+//! `*`. The work is at most the pattern's length (bounded here) times the text's, and nothing is allocated.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A pattern longer than this is a mistake, and the bound keeps matching linear in the text.
+const MAX_PATTERN_BYTES: usize = 256;
+
+/// A well-formed pattern; case-sensitive.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Glob(Box<str>);
+
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum InvalidGlob {
+    #[error("a pattern cannot hold the control character {0:?}")]
+    Control(char),
+    #[error("a pattern cannot be empty")]
+    Empty,
+    #[error("a pattern cannot be longer than {MAX_PATTERN_BYTES} bytes")]
+    TooLong,
+}
+
+impl Glob {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    pub fn matches(&self, text: &str) -> bool {
+        let mut pattern = self.0.chars();
+        let mut rest = text.chars();
+        // Where to go on when a later part does not fit: behind the last `*`, one character further. Only the
+        // last one matters: whatever an earlier `*` could take more, the last one can take as well.
+        let mut retry = None;
+        loop {
+            let before = rest.clone();
+            match (pattern.next(), rest.next()) {
+                (None, None) => return true,
+                (Some('*'), _) => {
+                    rest = before;
+                    retry = Some((pattern.clone(), rest.clone()));
+                    continue;
+                }
+                (Some('?'), Some(_)) => continue,
+                (Some(wanted), Some(found)) if wanted == found => continue,
+                _ => {}
+            }
+            let Some((behind_star, taken)) = &mut retry else { return false };
+            if taken.next().is_none() {
+                return false;
+            }
+            pattern = behind_star.clone();
+            rest = taken.clone();
+        }
+    }
+}
+
+impl FromStr for Glob {
+    type Err = InvalidGlob;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text.is_empty() {
+            return Err(InvalidGlob::Empty);
+        }
+        if text.len() > MAX_PATTERN_BYTES {
+            return Err(InvalidGlob::TooLong);
+        }
+        match text.chars().find(|character| character.is_control()) {
+            Some(control) => Err(InvalidGlob::Control(control)),
+            None => Ok(Self(text.into())),
+        }
+    }
+}
+
+impl fmt::Display for Glob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn matches(pattern: &str, text: &str) -> bool {
+        pattern.parse::<Glob>().unwrap().matches(text)
+    }
+
+    #[test]
+    fn stars_and_question_marks() {
+        for (pattern, text, expected) in [
+            ("get_*", "get_issue", true),
+            ("get_*", "get_", true),
+            ("get_*", "Get_issue", false),
+            ("get_*", "forget_issue", false),
+            ("*_issue", "get_issue_issue", true),
+            ("*_issue", "get_issues", false),
+            ("a*b*c", "a-b-b-c", true),
+            ("a*b*c", "a-c-b", false),
+            ("**", "", true),
+            ("?", "é", true),
+            ("?", "", false),
+            ("?", "ab", false),
+            ("*?", "a", true),
+            ("get.issue", "get_issue", false),
+            ("[a-z]", "b", false),
+            ("\\*", "\\anything", true),
+            ("plain", "plain", true),
+            ("plain", "plainer", false),
+        ] {
+            assert_eq!(matches(pattern, text), expected, "{pattern} against {text}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_pattern() {
+        assert_eq!("".parse::<Glob>(), Err(InvalidGlob::Empty));
+        assert_eq!("a\nb".parse::<Glob>(), Err(InvalidGlob::Control('\n')));
+        assert_eq!("x".repeat(257).parse::<Glob>(), Err(InvalidGlob::TooLong));
+    }
+
+    #[test]
+    fn many_stars_do_not_explode() {
+        // With a matcher that tries every split, this would outlive the machine.
+        assert!(!matches(&format!("{}b", "a*".repeat(100)), &"a".repeat(50_000)));
+    }
+
+    /// The definition, with all its exponential beauty.
+    fn naive(pattern: &[char], text: &[char]) -> bool {
+        match (pattern.split_first(), text.split_first()) {
+            (None, None) => true,
+            (Some(('*', tail)), None) => naive(tail, text),
+            (Some(('*', tail)), Some((_, rest))) => naive(tail, text) || naive(pattern, rest),
+            (Some(('?', tail)), Some((_, rest))) => naive(tail, rest),
+            (Some((wanted, tail)), Some((found, rest))) => wanted == found && naive(tail, rest),
+            _ => false,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_the_definition(pattern in "[ab*?é]{1,9}", text in "[abé]{0,12}") {
+            let expected = naive(&pattern.chars().collect::<Vec<_>>(), &text.chars().collect::<Vec<_>>());
+            prop_assert_eq!(matches(&pattern, &text), expected);
+        }
+    }
+}

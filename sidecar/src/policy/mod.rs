@@ -1,0 +1,209 @@
+//! Which requests may pass: deny by default, undecidable means no. Knows names only.
+//!
+//! Must stay true: deciding is a pure function of the rules and one name, it takes time linear in that name,
+//! and it never passes a message that a laxer reader could take for a tool call that was not decided as one.
+
+mod glob;
+mod methods;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use relay_proto::name::Name;
+
+pub use glob::{Glob, InvalidGlob};
+
+/// The rules of one server, from `tools` and `methods`.
+///
+/// `deny` goes before `ask`, and `ask` before `allow`. Where `allow` is present, what no list names is denied.
+#[derive(Clone, Debug, Default)]
+pub struct Rules {
+    allow: Option<Vec<NamedGlob>>,
+    ask: Vec<NamedGlob>,
+    deny: Vec<NamedGlob>,
+    methods: Vec<NamedGlob>,
+}
+
+/// What was decided and which rule decided it (written to the audit).
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Decision {
+    pub verdict: Verdict,
+    /// For instance `tools.allow get_*`, `tools: not in allow`, `grant: server github not named`.
+    pub rule: RuleText,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Verdict {
+    Allow,
+    /// A person must approve; refused with `approval_required` until approvals exist.
+    Ask,
+    Deny,
+}
+
+/// What a message asks for.
+#[derive(Clone, Copy, Debug)]
+pub enum Request<'a> {
+    /// Any method but `tools/call`.
+    Method(&'a str),
+    /// `tools/call`, as a task or not.
+    Tool(&'a str),
+}
+
+impl Rules {
+    pub fn new(allow: Option<Vec<Glob>>, ask: Vec<Glob>, deny: Vec<Glob>, methods: Vec<Glob>) -> Self {
+        Self {
+            allow: allow.map(|globs| named("tools.allow", globs)),
+            ask: named("tools.ask", ask),
+            deny: named("tools.deny", deny),
+            methods: named("methods", methods),
+        }
+    }
+
+    pub fn decide(&self, request: Request<'_>) -> Decision {
+        match request {
+            Request::Method(method) => self.decide_method(method),
+            Request::Tool(tool) => self.decide_tool(tool),
+        }
+    }
+
+    /// Whether `tools/list` shows this tool. Tools that are asked about are shown; denied ones are not.
+    pub fn shows(&self, tool: &str) -> bool {
+        self.decide_tool(tool).verdict != Verdict::Deny
+    }
+
+    /// Whether no tool rule exists: then every tool is offered, and methods this version does not know pass.
+    pub fn hides_nothing(&self) -> bool {
+        self.allow.is_none() && self.ask.is_empty() && self.deny.is_empty()
+    }
+
+    /// Every rule as text, sorted: equal lists decide alike, whatever order they were written in.
+    pub fn canonical(&self) -> Vec<&str> {
+        let closed = self.allow.as_ref().map(|_| "tools.allow");
+        let globs = [self.allow.as_deref().unwrap_or_default(), &self.ask, &self.deny, &self.methods];
+        let mut lines: Vec<&str> =
+            closed.into_iter().chain(globs.into_iter().flatten().map(|named| &*named.rule)).collect();
+        lines.sort_unstable();
+        lines.dedup();
+        lines
+    }
+
+    fn decide_tool(&self, tool: &str) -> Decision {
+        if self.hides_nothing() {
+            return Decision::new(Verdict::Allow, "tools: no rules");
+        }
+        // A server that trims or ignores such characters would run another tool than the one that was decided.
+        if tool.is_empty() || tool.trim() != tool || tool.chars().any(char::is_control) {
+            return Decision::new(Verdict::Deny, "tools: not a plain name");
+        }
+        if let Some(rule) = first_match(&self.deny, tool) {
+            return Decision::new(Verdict::Deny, rule);
+        }
+        if let Some(rule) = first_match(&self.ask, tool) {
+            return Decision::new(Verdict::Ask, rule);
+        }
+        let Some(allow) = &self.allow else {
+            return Decision::new(Verdict::Allow, "tools: not in deny");
+        };
+        match first_match(allow, tool) {
+            Some(rule) => Decision::new(Verdict::Allow, rule),
+            None => Decision::new(Verdict::Deny, "tools: not in allow"),
+        }
+    }
+
+    fn decide_method(&self, method: &str) -> Decision {
+        if methods::is_known(method) {
+            return Decision::new(Verdict::Allow, "method: known");
+        }
+        if methods::reads_like_tool_call(method) {
+            return Decision::new(Verdict::Deny, "method: reads like tools/call");
+        }
+        if let Some(rule) = first_match(&self.methods, method) {
+            return Decision::new(Verdict::Allow, rule);
+        }
+        match self.hides_nothing() {
+            true => Decision::new(Verdict::Allow, "method: not known, no tool rules"),
+            false => Decision::new(Verdict::Deny, "method: not known, not in methods"),
+        }
+    }
+}
+
+/// Refusal of a server that the grant does not name.
+pub fn server_not_granted(server: &Name) -> Decision {
+    Decision::new(Verdict::Deny, Arc::from(format!("grant: server {server} not named")))
+}
+
+impl Decision {
+    fn new(verdict: Verdict, rule: impl Into<RuleText>) -> Self {
+        Self { verdict, rule: rule.into() }
+    }
+}
+
+/// The words of a rule, made once when the rule was: a decision on the hot path copies a pointer.
+#[derive(Clone)]
+pub struct RuleText(Words);
+
+#[derive(Clone)]
+enum Words {
+    Shared(Arc<str>),
+    Static(&'static str),
+}
+
+impl Deref for RuleText {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        match &self.0 {
+            Words::Shared(text) => text,
+            Words::Static(text) => text,
+        }
+    }
+}
+
+impl From<&'static str> for RuleText {
+    fn from(text: &'static str) -> Self {
+        Self(Words::Static(text))
+    }
+}
+
+impl From<Arc<str>> for RuleText {
+    fn from(text: Arc<str>) -> Self {
+        Self(Words::Shared(text))
+    }
+}
+
+impl PartialEq for RuleText {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for RuleText {}
+
+impl fmt::Debug for RuleText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, f)
+    }
+}
+
+impl fmt::Display for RuleText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self)
+    }
+}
+
+#[derive(Clone, Debug)]
+struct NamedGlob {
+    glob: Glob,
+    rule: Arc<str>,
+}
+
+fn named(list: &str, globs: Vec<Glob>) -> Vec<NamedGlob> {
+    globs.into_iter().map(|glob| NamedGlob { rule: format!("{list} {glob}").into(), glob }).collect()
+}
+
+fn first_match(globs: &[NamedGlob], name: &str) -> Option<Arc<str>> {
+    globs.iter().find(|named| named.glob.matches(name)).map(|named| Arc::clone(&named.rule))
+}

@@ -1,0 +1,119 @@
+use super::*;
+
+fn globs(patterns: &[&str]) -> Vec<Glob> {
+    patterns.iter().map(|pattern| pattern.parse().unwrap()).collect()
+}
+
+fn github() -> Rules {
+    Rules::new(
+        Some(globs(&["get_*", "search_*", "create_*", "delete_draft"])),
+        globs(&["create_*", "merge_*"]),
+        globs(&["delete_*", "create_token"]),
+        globs(&["x/custom", "vendor/*"]),
+    )
+}
+
+fn deny_only() -> Rules {
+    Rules::new(None, vec![], globs(&["delete_*"]), vec![])
+}
+
+#[track_caller]
+fn decides(rules: &Rules, request: Request<'_>, verdict: Verdict, rule: &'static str) {
+    assert_eq!(rules.decide(request), Decision::new(verdict, rule), "{request:?}");
+}
+
+#[test]
+fn deny_before_ask_before_allow() {
+    use Verdict::{Allow, Ask, Deny};
+    for (tool, verdict, rule) in [
+        ("get_issue", Allow, "tools.allow get_*"),
+        ("search_code", Allow, "tools.allow search_*"),
+        ("create_issue", Ask, "tools.ask create_*"),
+        ("merge_pull", Ask, "tools.ask merge_*"),
+        ("create_token", Deny, "tools.deny create_token"),
+        ("delete_draft", Deny, "tools.deny delete_*"),
+        ("GET_issue", Deny, "tools: not in allow"),
+        ("push", Deny, "tools: not in allow"),
+        ("", Deny, "tools: not a plain name"),
+        ("get_issue ", Deny, "tools: not a plain name"),
+        ("get_\u{0}issue", Deny, "tools: not a plain name"),
+    ] {
+        decides(&github(), Request::Tool(tool), verdict, rule);
+        assert_eq!(github().shows(tool), verdict != Deny, "{tool}");
+    }
+}
+
+#[test]
+fn without_allow_what_is_not_denied_passes() {
+    decides(&deny_only(), Request::Tool("get_issue"), Verdict::Allow, "tools: not in deny");
+    decides(&deny_only(), Request::Tool("delete_all"), Verdict::Deny, "tools.deny delete_*");
+    decides(&deny_only(), Request::Tool("\tdelete_all"), Verdict::Deny, "tools: not a plain name");
+}
+
+#[test]
+fn without_rules_all_tools_are_offered() {
+    let open = Rules::default();
+    assert!(open.hides_nothing());
+    decides(&open, Request::Tool("anything at all "), Verdict::Allow, "tools: no rules");
+}
+
+#[test]
+fn an_empty_allow_is_a_rule_that_closes() {
+    let closed = Rules::new(Some(vec![]), vec![], vec![], vec![]);
+    assert!(!closed.hides_nothing());
+    decides(&closed, Request::Tool("get_issue"), Verdict::Deny, "tools: not in allow");
+    assert_ne!(closed.canonical(), Rules::default().canonical());
+}
+
+#[test]
+fn known_methods_pass_everywhere() {
+    for method in [
+        "initialize",
+        "server/discover",
+        "tools/list",
+        "subscriptions/listen",
+        "tasks/result",
+        "tasks/update",
+        "notifications/cancelled",
+        "notifications/initialized",
+        "resources/templates/list",
+    ] {
+        for rules in [github(), deny_only(), Rules::default()] {
+            decides(&rules, Request::Method(method), Verdict::Allow, "method: known");
+        }
+    }
+}
+
+#[test]
+fn unknown_methods_pass_by_name_or_where_nothing_is_hidden() {
+    let unknown = Request::Method("x/other");
+    decides(&github(), Request::Method("x/custom"), Verdict::Allow, "methods x/custom");
+    decides(&github(), Request::Method("vendor/thing"), Verdict::Allow, "methods vendor/*");
+    decides(&github(), unknown, Verdict::Deny, "method: not known, not in methods");
+    decides(&deny_only(), unknown, Verdict::Deny, "method: not known, not in methods");
+    decides(&Rules::default(), unknown, Verdict::Allow, "method: not known, no tool rules");
+}
+
+#[test]
+fn a_disguised_tool_call_passes_nowhere() {
+    let generous = Rules::new(None, vec![], vec![], globs(&["*"]));
+    for disguise in ["Tools/Call", "tools/call ", "toolſ/call", "tools/call"] {
+        for rules in [&generous, &Rules::default(), &github()] {
+            decides(rules, Request::Method(disguise), Verdict::Deny, "method: reads like tools/call");
+        }
+    }
+}
+
+#[test]
+fn the_order_of_a_list_is_not_part_of_the_policy() {
+    let one = Rules::new(None, globs(&["a", "b"]), vec![], globs(&["x"]));
+    let other = Rules::new(None, globs(&["b", "a", "b"]), vec![], globs(&["x"]));
+    assert_eq!(one.canonical(), other.canonical());
+    assert_eq!(one.canonical(), ["methods x", "tools.ask a", "tools.ask b"]);
+}
+
+#[test]
+fn a_server_that_the_grant_does_not_name() {
+    let decision = server_not_granted(&"github".parse().unwrap());
+    assert_eq!(decision, Decision::new(Verdict::Deny, "grant: server github not named"));
+}
