@@ -1,0 +1,17 @@
+//! Templates such as `Bearer {github.token}`, what fills them, and what a session holds to fill them with.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`credentials`] | the secrets of one session, and the scrubber that knows them |
+//! | [`files`] | injected files: 0600, in memory, removed with their process |
+//! | [`fill`] | templates filled: into variables, files and headers |
+//! | [`template`] | their syntax |
+
+pub(crate) mod credentials;
+pub mod files;
+mod fill;
+mod template;
+
+pub use fill::{InjectError, Secrets, fill, fill_environment, fill_header};
+pub(crate) use template::is_field_name;
+pub use template::{Encoding, InvalidTemplate, Template, TemplatePart};

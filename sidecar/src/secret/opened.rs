@@ -1,0 +1,52 @@
+//! The one module in which a secret leaves its wrapper: to fill a template, and to tell the scrubber what to find.
+//!
+//! What must stay true: everything that goes out of here is in wiped memory.
+
+#![expect(clippy::disallowed_methods, reason = "the one module that may call Secret::expose")]
+
+use relay_proto::name::Name;
+use zeroize::Zeroizing;
+
+use super::{Material, Secret};
+use crate::inject::Encoding;
+use crate::scrub::Needle;
+
+/// Everything in `material` that must not leave the sidecar.
+pub fn needles(secret: &Name, material: &Material) -> Vec<Needle> {
+    let named = |(field, value): (&String, &Secret)| Needle {
+        label: format!("{secret}.{field}").into(),
+        value: Zeroizing::new(value.expose().to_vec()),
+    };
+    material.fields.iter().filter(|(field, _)| !material.public.contains(*field)).map(named).collect()
+}
+
+/// The length of a value in a template.
+pub(crate) fn filled_length(secret: &Secret, encoding: Encoding) -> usize {
+    match encoding {
+        Encoding::Plain => secret.len(),
+        Encoding::Url => secret.expose().iter().map(|&byte| if is_unreserved(byte) { 1 } else { 3 }).sum(),
+    }
+}
+
+/// Puts a value into a template. `filled` has the room already: growing would leave a copy that is not wiped.
+pub(crate) fn fill(secret: &Secret, encoding: Encoding, filled: &mut Zeroizing<Vec<u8>>) {
+    match encoding {
+        Encoding::Plain => filled.extend_from_slice(secret.expose()),
+        Encoding::Url => {
+            for &byte in secret.expose() {
+                if is_unreserved(byte) {
+                    filled.push(byte);
+                } else {
+                    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+                    let digit = |number: u8| DIGITS[usize::from(number)];
+                    filled.extend([b'%', digit(byte >> 4), digit(byte & 0xf)]);
+                }
+            }
+        }
+    }
+}
+
+/// RFC 3986: these mean the same encoded or not, anything else may mean something to the URL.
+fn is_unreserved(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')
+}

@@ -1,0 +1,115 @@
+//! Secrets from real files, variables and commands.
+
+#[path = "process/stage.rs"]
+#[expect(dead_code, reason = "shared with the tests of processes")]
+mod stage;
+
+use std::time::Duration;
+
+use cofferdam::config::{Limits, Origin, SecretSource, ShortValues};
+use cofferdam::secret::{Material, SecretError, fetch, opened};
+
+#[tokio::test]
+async fn a_file_gives_its_fields() {
+    let folder = stage::Folder::new();
+    let json = folder.executable("dev.json", r#"{"token": "ghp_0123456789", "user": "bob"}"#);
+    let material = fetch_with(Origin::File(json), &["user"]).await.unwrap();
+    assert_eq!(material.fields.len(), 2);
+    assert_eq!(needles(&material), ["test.token=ghp_0123456789"]);
+    let plain = folder.executable("token", "ghp_0123456789\n");
+    assert_eq!(needles(&fetch_with(Origin::File(plain), &[]).await.unwrap()), ["test.value=ghp_0123456789"]);
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_a_secret_says_why_and_not_what() {
+    let folder = stage::Folder::new();
+    let large = folder.executable("large", &"hunter2".repeat(20_000));
+    assert_refused(Origin::File(large), "it holds more than 65536 bytes").await;
+    let exact = folder.executable("exact", &"x".repeat(65536));
+    assert!(fetch_with(Origin::File(exact), &[]).await.is_ok());
+    let short = folder.executable("short", "hunter2\n");
+    assert_refused(Origin::File(short), "its field `value` has 7 bytes, fewer than 8").await;
+    let empty = folder.executable("empty", "\n");
+    assert_refused(Origin::File(empty), "it is empty").await;
+    let nested = folder.executable("nested", r#"{"a": {"hunter2": "hunter2"}}"#);
+    assert_refused(Origin::File(nested), "its field `a` is null, a list or an object").await;
+    assert_refused(Origin::File("/no/such/file".into()), "read it: No such file").await;
+    assert_refused(Origin::File("/dev/zero".into()), "it is not a regular file").await;
+    assert_refused(Origin::File("/tmp".into()), "it is not a regular file").await;
+}
+
+#[tokio::test]
+async fn a_pipe_in_the_place_of_a_file_holds_nobody_up() {
+    let folder = stage::Folder::new();
+    let pipe = folder.executable("unused", "").with_file_name("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    assert_refused(Origin::File(pipe), "it is not a regular file").await;
+}
+
+#[tokio::test]
+async fn a_variable_gives_its_value() {
+    // Cargo sets it for tests; its value is long enough.
+    let name = "CARGO_MANIFEST_DIR";
+    let material = fetch_with(Origin::Env(name.into()), &[]).await.unwrap();
+    assert_eq!(needles(&material), [format!("test.value={}", std::env::var(name).unwrap())]);
+    assert_refused(Origin::Env("COFFERDAM_NO_SUCH_VARIABLE".into()), "it is not set for the sidecar").await;
+}
+
+#[tokio::test]
+async fn a_command_gives_its_output() {
+    stage::prepare();
+    let material = fetch_with(exec(r#"echo '{"token": "ghp_0123456789"}'"#), &[]).await.unwrap();
+    assert_eq!(needles(&material), ["test.token=ghp_0123456789"]);
+    assert_refused(exec("echo hunter2hunter2; exit 1"), "run it: it failed: it exited with code 1").await;
+    assert_refused(exec("yes hunter2"), "it holds more than 65536 bytes").await;
+    let hanging = source(exec("echo hunter2hunter2; sleep 1000"), &[]);
+    let limits = Limits { secret_exec_timeout: Duration::from_millis(500), ..limits() };
+    let error = fetch(&hanging, &limits).await.unwrap_err();
+    assert_says(&error, "run it: it did not end within 500 ms");
+    let missing = Origin::Exec(vec!["no-such-command".into(), "hunter2".into()]);
+    assert_refused(missing, "run it: there is no `no-such-command`").await;
+}
+
+fn exec(script: &str) -> Origin {
+    Origin::Exec(["sh", "-c", script].map(String::from).into())
+}
+
+async fn fetch_with(origin: Origin, public: &[&str]) -> Result<Material, SecretError> {
+    fetch(&source(origin, public), &limits()).await
+}
+
+fn source(origin: Origin, public: &[&str]) -> SecretSource {
+    let public = public.iter().map(ToString::to_string).collect();
+    SecretSource { name: "test".parse().expect("a name"), origin, public, short: ShortValues::Refuse }
+}
+
+async fn assert_refused(origin: Origin, why: &str) {
+    assert_says(&fetch_with(origin, &[]).await.expect_err("it is refused"), why);
+}
+
+/// Why, and neither the content nor an argument.
+fn assert_says(error: &SecretError, why: &str) {
+    let mut said = Vec::new();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        said.push(error.to_string());
+        cause = error.source();
+    }
+    let said = said.join(": ");
+    assert!(said.starts_with(why), "{said}");
+    let everything = format!("{error} {said} {error:?} {}", error.next_step());
+    assert!(!everything.contains("hunter2"), "{everything}");
+    assert!(everything.contains("test"), "the secret is not named: {everything}");
+}
+
+fn needles(material: &Material) -> Vec<String> {
+    let needles = opened::needles(&"test".parse().expect("a name"), material);
+    needles
+        .iter()
+        .map(|needle| format!("{}={}", needle.label, String::from_utf8_lossy(&needle.value)))
+        .collect()
+}
+
+fn limits() -> Limits {
+    Limits { secret_exec_timeout: Duration::from_secs(60), ..Limits::default() }
+}
