@@ -1,0 +1,122 @@
+//! The spellings of a value that are looked for.
+//!
+//! Plain; base64 and base64url at each of the three alignments, also when wrapped into lines; hexadecimal in any case;
+//! with `+` for spaces, as forms do; and the lines of a value that has several. JSON escapes and percent signs are not
+//! listed, since there are too many ways to use them: they are decoded before looking (see `views`).
+
+use zeroize::Zeroizing;
+
+/// Lines and encoded forms shorter than this would be found where they are not.
+const SHORTEST: usize = 8;
+
+/// One spelling of a value.
+pub(super) struct Spelling {
+    pub(super) bytes: Zeroizing<Vec<u8>>,
+    pub(super) case: Case,
+    pub(super) reach: Reach,
+}
+
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub(super) enum Case {
+    /// Hexadecimal digits mean the same in upper and lower case.
+    Any,
+    Exact,
+}
+
+/// What is taken out around the spelling itself.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Reach {
+    /// Base64 letters next to it, which hold some bits of the value and some of its neighbour.
+    Letters {
+        before: usize,
+        after: usize,
+    },
+    Nothing,
+    /// The rest of the base64 letters, across line ends, up to the length of a line.
+    WrappedLine,
+}
+
+/// All spellings of `value`, without the white space around it: what holds the value holds that too.
+pub(super) fn of(value: &[u8]) -> Vec<Spelling> {
+    let value = value.trim_ascii();
+    if value.is_empty() {
+        return Vec::new();
+    }
+    let exact =
+        |bytes: Vec<u8>| Spelling { bytes: Zeroizing::new(bytes), case: Case::Exact, reach: Reach::Nothing };
+    let mut spellings = vec![exact(value.to_vec())];
+    if value.contains(&b' ') {
+        spellings.push(exact(value.iter().map(|byte| if *byte == b' ' { b'+' } else { *byte }).collect()));
+    }
+    spellings.extend(lines(value).map(|line| exact(line.to_vec())));
+    let hexadecimal = Zeroizing::new(value.iter().flat_map(|byte| hexadecimal(*byte)).collect());
+    spellings.push(Spelling { bytes: hexadecimal, case: Case::Any, reach: Reach::Nothing });
+    for alphabet in [STANDARD, URL_SAFE] {
+        for before in 0..3 {
+            base64(value, before, alphabet, &mut spellings);
+        }
+    }
+    let plain = spellings.swap_remove(0);
+    spellings.retain(|spelling| spelling.bytes.len() >= SHORTEST);
+    spellings.insert(0, plain);
+    spellings
+}
+
+/// Whether the lines of a value, found one by one, leave less of it than would be a value.
+pub(super) fn told_by_its_lines(value: &[u8]) -> bool {
+    let short = value.split(|byte| *byte == b'\n').filter(|line| !is_armour(line) && !is_long(line));
+    !value.contains(&b'\n') || short.map(|line| line.len() + 1).sum::<usize>() < SHORTEST
+}
+
+/// The lines of a value that has several.
+fn lines(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let several = value.contains(&b'\n');
+    value
+        .split(|byte| *byte == b'\n')
+        .map(<[u8]>::trim_ascii)
+        .filter(move |line| several && is_long(line) && !is_armour(line))
+}
+
+fn is_long(line: &[u8]) -> bool {
+    line.trim_ascii().len() >= SHORTEST
+}
+
+/// `-----BEGIN PRIVATE KEY-----` is no secret, and stands in many texts that hold none.
+fn is_armour(line: &[u8]) -> bool {
+    let line = line.trim_ascii();
+    line.starts_with(b"-----") && line.ends_with(b"-----")
+}
+
+fn hexadecimal(byte: u8) -> [u8; 2] {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]
+}
+
+const STANDARD: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+const URL_SAFE: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+
+/// The letters that depend on `value` alone when `before` other bytes (modulo three) stand in front of it.
+fn base64(value: &[u8], before: usize, alphabet: &[u8; 64], spellings: &mut Vec<Spelling>) {
+    /// Each line of a wrapped text, 64 or 76 letters long, holds a whole block of this size.
+    const BLOCK: usize = 32;
+    let (start, end) = (before * 8, (before + value.len()) * 8);
+    let letters: Zeroizing<Vec<u8>> = Zeroizing::new(
+        (start.div_ceil(6)..end / 6)
+            .map(|letter| {
+                let bit = letter * 6 - start;
+                let next = value.get(bit / 8 + 1).copied().unwrap_or_default();
+                let pair = u16::from_be_bytes([value[bit / 8], next]);
+                alphabet[usize::from(pair >> (10 - bit % 8) & 63)]
+            })
+            .collect(),
+    );
+    if letters.len() > 2 * BLOCK {
+        for block in letters.chunks_exact(BLOCK) {
+            let bytes = Zeroizing::new(block.to_vec());
+            spellings.push(Spelling { bytes, case: Case::Exact, reach: Reach::WrappedLine });
+        }
+    }
+    let shared = |bit: usize| usize::from(!bit.is_multiple_of(6));
+    let reach = Reach::Letters { before: shared(start), after: shared(end) };
+    spellings.push(Spelling { bytes: letters, case: Case::Exact, reach });
+}

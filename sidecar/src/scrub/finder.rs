@@ -1,0 +1,189 @@
+//! All spellings of all values, found in one pass.
+//!
+//! `filter` names the places where a spelling may be; here the whole spelling is compared.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::ops::Range;
+
+use super::encodings::{Case, Reach, Spelling, told_by_its_lines};
+use super::filter::Filter;
+
+/// A value was found here.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Found {
+    pub(super) span: Range<usize>,
+    pub(super) needle: usize,
+}
+
+pub(super) struct Finder {
+    filter: Filter,
+    /// Those that the filter knows, by number.
+    targets: Vec<Target>,
+    /// Those without a run of bytes that is spelled alike in plain text and in JSON: a handful of odd characters.
+    odd: Vec<Target>,
+    longest: usize,
+    longest_across_lines: usize,
+}
+
+struct Target {
+    spelling: Spelling,
+    needle: usize,
+    /// Where in the spelling the window of the filter begins.
+    window: usize,
+}
+
+impl Finder {
+    pub(super) fn new(spellings: impl Iterator<Item = (Spelling, usize)>) -> Self {
+        let all: Vec<(Spelling, usize)> = first_of_each(spellings.collect()).collect();
+        let longest = all.iter().map(|(spelling, _)| spelling.bytes.len()).max().unwrap_or_default();
+        let across_lines = all.iter().filter(|(spelling, _)| !told_by_its_lines(&spelling.bytes));
+        let longest_across_lines =
+            across_lines.map(|(spelling, _)| spelling.bytes.len()).max().unwrap_or_default();
+        let (even, odd): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|(spelling, _)| plain_run(&spelling.bytes).len() >= Filter::SHORTEST);
+        let runs = even.iter().map(|(spelling, _)| (spelling.bytes.as_slice(), plain_run(&spelling.bytes)));
+        let (filter, windows) = Filter::new(runs);
+        let target = |((spelling, needle), window)| Target { spelling, needle, window };
+        Self {
+            filter,
+            targets: even.into_iter().zip(windows).map(target).collect(),
+            odd: odd.into_iter().map(|found| target((found, 0))).collect(),
+            longest,
+            longest_across_lines,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.targets.is_empty() && self.odd.is_empty()
+    }
+
+    /// The length of the longest spelling.
+    pub(super) fn longest(&self) -> usize {
+        self.longest
+    }
+
+    /// The length of the longest spelling that is not found line by line; nought where there is none.
+    pub(super) fn longest_across_lines(&self) -> usize {
+        self.longest_across_lines
+    }
+
+    /// Whether looking closer can find something: in this text, or in what it says once it is decoded.
+    pub(super) fn might_match(&self, text: &[u8]) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        !self.odd.is_empty()
+            || is_coded(text)
+            || self.filter.candidates(text, |at, target| self.window(text, at, target)).is_some()
+    }
+
+    /// Every place where a value is spelled in just these bytes.
+    pub(super) fn find(&self, text: &[u8]) -> Vec<Found> {
+        let mut found = Vec::new();
+        if self.is_empty() {
+            return found;
+        }
+        self.filter.candidates(text, |at, target| {
+            let target = &self.targets[target];
+            found.extend(at.checked_sub(target.window).and_then(|start| target.at(text, start)));
+            None::<()>
+        });
+        for target in &self.odd {
+            found.extend((0..text.len()).filter_map(|start| target.at(text, start)));
+        }
+        found
+    }
+
+    /// Whether the window of a target is at `at`. Around it there may be escapes, so no more can be compared yet.
+    fn window(&self, text: &[u8], at: usize, target: usize) -> Option<()> {
+        let target = &self.targets[target];
+        let window = target.window..target.window + self.filter.window();
+        text.get(at..at + window.len())?.eq_ignore_ascii_case(&target.spelling.bytes[window]).then_some(())
+    }
+}
+
+impl Target {
+    /// The match that begins at `start`, if the whole spelling is there.
+    fn at(&self, text: &[u8], start: usize) -> Option<Found> {
+        let span = start..start + self.spelling.bytes.len();
+        let candidate = text.get(span.clone())?;
+        let equal = match self.spelling.case {
+            Case::Any => candidate.eq_ignore_ascii_case(&self.spelling.bytes),
+            Case::Exact => *candidate == **self.spelling.bytes,
+        };
+        equal.then(|| Found { span: self.spelling.reach.around(text, span), needle: self.needle })
+    }
+}
+
+impl Reach {
+    fn around(self, text: &[u8], span: Range<usize>) -> Range<usize> {
+        /// A line of a wrapped text with its end, and some air.
+        const LINE: usize = 128;
+        let letter = |byte: &u8| byte.is_ascii_alphanumeric() || b"+/-_".contains(byte);
+        let wrapped = |byte: &u8| letter(byte) || b"\r\n".contains(byte);
+        let (before, after) = (text[..span.start].iter().rev(), text[span.end..].iter());
+        let (before, after) = match self {
+            Self::Letters { before: left, after: right } => (
+                before.take(left).take_while(|byte| letter(byte)).count(),
+                after.take(right).take_while(|byte| letter(byte)).count(),
+            ),
+            Self::Nothing => (0, 0),
+            Self::WrappedLine => (
+                before.take(LINE).take_while(|byte| wrapped(byte)).count(),
+                after.take(LINE).take_while(|byte| wrapped(byte)).count(),
+            ),
+        };
+        span.start - before..span.end + after
+    }
+}
+
+impl fmt::Debug for Finder {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let spellings = self.targets.len() + self.odd.len();
+        formatter.debug_struct("Finder").field("spellings", &spellings).finish_non_exhaustive()
+    }
+}
+
+/// Without the spellings that an earlier needle has too.
+fn first_of_each(spellings: Vec<(Spelling, usize)>) -> impl Iterator<Item = (Spelling, usize)> {
+    let mut seen = HashSet::new();
+    let first: Vec<bool> = spellings
+        .iter()
+        .map(|(spelling, _)| seen.insert((spelling.bytes.as_slice(), spelling.case)))
+        .collect();
+    spellings.into_iter().zip(first).filter_map(|(spelling, first)| first.then_some(spelling))
+}
+
+/// The longest run of bytes that are the same in plain text and, however deep, in a JSON string without `\u` and `\/`:
+/// the other escapes of JSON stand for characters that are not in the run.
+fn plain_run(spelling: &[u8]) -> Range<usize> {
+    let plain = |byte: &u8| *byte >= 0x20 && !b"\"\\".contains(byte);
+    let mut longest = 0..0;
+    let mut start = 0;
+    for run in spelling.split(|byte| !plain(byte)) {
+        if run.len() > longest.len() {
+            longest = start..start + run.len();
+        }
+        start += run.len() + 1;
+    }
+    longest
+}
+
+/// Whether there is a `\u`, a `\/` or a percent sign before a digit: there a value may be hidden until it is decoded.
+fn is_coded(text: &[u8]) -> bool {
+    /// Judged without a branch in between, which the compiler turns into vector code.
+    const CHUNK: usize = 256;
+    let coded = |first: u8, second: u8| {
+        let digit = (second.wrapping_sub(b'0') < 10) | ((second | 0x20).wrapping_sub(b'a') < 6);
+        ((first == b'%') & digit) | ((first == b'\\') & ((second == b'u') | (second == b'/')))
+    };
+    (0..text.len()).step_by(CHUNK).any(|at| {
+        let chunk = &text[at..text.len().min(at + CHUNK + 1)];
+        chunk
+            .iter()
+            .zip(&chunk[1..])
+            .fold(0, |found, (first, second)| found | u8::from(coded(*first, *second)))
+            != 0
+    })
+}

@@ -1,0 +1,83 @@
+//! JSON messages: each string, key and number is judged by itself, and what is not changed stays byte for byte.
+
+use relay_proto::json::{JsonError, Rules, Scanner, Text, Token};
+
+use super::Scrubber;
+use super::search::{Edit, LAYERS};
+use super::views::Coding;
+
+impl Scrubber {
+    /// The changes that take every value out of a JSON text and leave it JSON.
+    pub(super) fn edits_in_json(&self, message: &[u8], layer: usize) -> Result<Vec<Edit>, JsonError> {
+        let mut scanner = Scanner::new(message, Rules::LENIENT)?;
+        let mut edits = Vec::new();
+        while let Some(token) = scanner.next()? {
+            match token {
+                Token::Key(text) | Token::String(text) => {
+                    self.edits_in_string(message, &text, layer, &mut edits)
+                }
+                // A value of digits may come as a number. What stands for it is a string.
+                Token::Number(span) => {
+                    if let Some(found) = self.finder.find(&message[span.clone()]).first() {
+                        edits.push(Edit {
+                            span,
+                            with: format!("\"{}\"", escaped(&self.markers[found.needle])),
+                        });
+                    }
+                }
+                Token::ArrayEnd
+                | Token::ArrayStart
+                | Token::Literal(_)
+                | Token::ObjectEnd
+                | Token::ObjectStart => {}
+            }
+        }
+        self.with_structure(message, edits)
+    }
+
+    fn edits_in_string(&self, message: &[u8], text: &Text, layer: usize, edits: &mut Vec<Edit>) {
+        let inner = text.inner();
+        let spelled = &message[inner.clone()];
+        if !self.finder.might_match(spelled) {
+            return;
+        }
+        let decoded = if text.escaped { Coding::JsonEscapes.decode(spelled) } else { None };
+        let found = self.edits_in_text(decoded.as_deref().unwrap_or(spelled), layer);
+        if found.is_empty() {
+            return;
+        }
+        let way_back = decoded.map(|_| Coding::JsonEscapes.way_back(spelled));
+        edits.extend(found.into_iter().map(|edit| {
+            let span = way_back.as_ref().map_or(edit.span.clone(), |way_back| way_back.source(edit.span));
+            Edit { span: inner.start + span.start..inner.start + span.end, with: escaped(&edit.with) }
+        }));
+    }
+
+    /// The changes to a decoded string, which may be JSON itself and should then stay JSON.
+    fn edits_in_text(&self, text: &[u8], layer: usize) -> Vec<Edit> {
+        let found = self.search(text, layer);
+        let json = layer < LAYERS && matches!(text.trim_ascii_start().first(), Some(b'[' | b'{'));
+        if json && !found.is_empty() {
+            let inside = self.edits_in_json(text, layer + 1).unwrap_or_default();
+            let covered = |at: usize| {
+                let next = inside.partition_point(|edit| edit.span.end <= at);
+                inside.get(next).is_some_and(|edit| edit.span.start <= at)
+            };
+            if found.iter().all(|found| covered(found.span.start) && covered(found.span.end - 1)) {
+                return inside;
+            }
+        }
+        self.edits_of(found)
+    }
+}
+
+/// A text as a JSON string.
+pub(super) fn string(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+/// A text as it is spelled inside a JSON string.
+fn escaped(text: &str) -> String {
+    let quoted = string(text);
+    quoted[1..quoted.len() - 1].to_owned()
+}

@@ -1,0 +1,146 @@
+//! Takes credentials out of everything that leaves the sidecar.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `encodings` | the spellings of a value that are looked for |
+//! | `filter` | where in a text a pattern may be, told in few looks |
+//! | `finder` | all spellings of all values in one pass |
+//! | `views` | text with its escapes or percent signs decoded, and the way back |
+//! | `search` | finding through several such views |
+//! | `message` | JSON messages: strings, keys and numbers, changed one by one |
+//! | `structure` | values that are JSON and lie across the tokens of a message |
+//! | `stream` | standard error, where a value may arrive in pieces |
+//!
+//! What must stay true: a valid message stays valid and keeps every byte that is no credential; no escape or character
+//! is cut in two; what comes out holds no value in a spelling listed in `encodings`; nothing here prints a value.
+//!
+//! **Memory.** Values, their spellings and the filter's table are zeroised when dropped. Not so the texts in which a
+//! server leaked a value, which are read and decoded here.
+//!
+//! **What is not found**: a value that a server computed on, say reversed, encrypted or told letter by letter.
+
+mod encodings;
+mod filter;
+mod finder;
+mod message;
+mod search;
+mod stream;
+mod structure;
+#[cfg(test)]
+mod tests;
+mod views;
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use zeroize::Zeroizing;
+
+use finder::Finder;
+use search::Edit;
+pub use stream::StreamScrubber;
+
+/// One value to be found, under the name that replaces it: `github.token`.
+#[derive(Clone)]
+pub struct Needle {
+    pub label: Arc<str>,
+    pub value: Zeroizing<Vec<u8>>,
+}
+
+/// Finds a fixed set of values.
+pub struct Scrubber {
+    finder: Finder,
+    /// What stands for the value of each needle.
+    markers: Vec<Box<str>>,
+}
+
+/// What is left, and how often something was taken out.
+#[derive(Debug)]
+pub struct Scrubbed<'a> {
+    pub bytes: Cow<'a, [u8]>,
+    pub redactions: u32,
+}
+
+impl Scrubber {
+    /// A name that somebody else chose, as it may be written down.
+    pub fn name<'a>(&self, name: &'a str) -> Cow<'a, str> {
+        match self.text(name.as_bytes()) {
+            Scrubbed { redactions: 0, .. } => Cow::Borrowed(name),
+            scrubbed => Cow::Owned(String::from_utf8_lossy(&scrubbed.bytes).into_owned()),
+        }
+    }
+
+    /// Knows `needles` from now on. Where two have the same value, the first gives the label.
+    pub fn new(needles: Vec<Needle>) -> Self {
+        let spellings = needles.iter().enumerate().flat_map(|(index, needle)| {
+            encodings::of(&needle.value).into_iter().map(move |spelling| (spelling, index))
+        });
+        let finder = Finder::new(spellings);
+        let markers = needles.iter().map(|needle| marker(&needle.label, &finder)).collect();
+        Self { finder, markers }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.finder.is_empty()
+    }
+
+    /// A JSON message: strings, keys and numbers are changed one by one, and it stays JSON.
+    pub fn message<'a>(&self, message: &'a [u8]) -> Scrubbed<'a> {
+        if !self.finder.might_match(message) {
+            return Scrubbed::clean(message);
+        }
+        match self.edits_in_json(message, 0) {
+            Ok(edits) => Scrubbed::edited(message, &edits),
+            Err(_) => self.text(message),
+        }
+    }
+
+    /// Plain text: log lines, error strings.
+    pub fn text<'a>(&self, text: &'a [u8]) -> Scrubbed<'a> {
+        Scrubbed::edited(text, &self.edits_of(self.search(text, 0)))
+    }
+
+    /// Text that arrives in pieces.
+    pub fn stream(self: &Arc<Self>) -> StreamScrubber {
+        StreamScrubber::new(Arc::clone(self))
+    }
+}
+
+impl<'a> Scrubbed<'a> {
+    fn clean(bytes: &'a [u8]) -> Self {
+        Self { bytes: Cow::Borrowed(bytes), redactions: 0 }
+    }
+
+    fn edited(bytes: &'a [u8], edits: &[Edit]) -> Self {
+        if edits.is_empty() {
+            return Self::clean(bytes);
+        }
+        let mut edited = Vec::with_capacity(bytes.len() + edits.len() * 32);
+        let mut copied = 0;
+        for edit in edits {
+            edited.extend_from_slice(&bytes[copied..edit.span.start]);
+            edited.extend_from_slice(edit.with.as_bytes());
+            copied = edit.span.end;
+        }
+        edited.extend_from_slice(&bytes[copied..]);
+        Self { bytes: Cow::Owned(edited), redactions: u32::try_from(edits.len()).unwrap_or(u32::MAX) }
+    }
+}
+
+impl fmt::Debug for Needle {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Needle").field("label", &self.label).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Scrubber {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Scrubber").field("needles", &self.markers.len()).finish_non_exhaustive()
+    }
+}
+
+/// What stands for a value. A short value may occur in its own label, or in the word "redacted"; then something blander.
+fn marker(label: &str, finder: &Finder) -> Box<str> {
+    let mut candidates = [format!("[redacted:{label}]"), "[redacted]".into(), "[***]".into()].into_iter();
+    candidates.find(|candidate| finder.find(candidate.as_bytes()).is_empty()).unwrap_or_default().into()
+}

@@ -1,0 +1,68 @@
+//! Finding values through several layers of coding: JSON in a JSON string, a percent-encoded address in that, and so on.
+
+use std::ops::Range;
+
+use super::Scrubber;
+use super::finder::Found;
+use super::views::{Coding, whole_units};
+
+/// How many codings inside each other are undone. More are not met in practice, and each may cost another pass.
+pub(super) const LAYERS: usize = 4;
+
+/// A change to a text.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Edit {
+    pub(super) span: Range<usize>,
+    pub(super) with: String,
+}
+
+impl Scrubber {
+    /// Where values are in `text`: disjoint and in order, cutting neither a character nor an escape.
+    pub(super) fn search(&self, text: &[u8], layer: usize) -> Vec<Found> {
+        if !self.finder.might_match(text) {
+            return Vec::new();
+        }
+        let mut found = self.finder.find(text);
+        if layer < LAYERS {
+            for coding in [Coding::JsonEscapes, Coding::Percent] {
+                let Some(decoded) = coding.decode(text) else { continue };
+                let inside = self.search(&decoded, layer + 1);
+                if inside.is_empty() {
+                    continue;
+                }
+                let way_back = coding.way_back(text);
+                found.extend(
+                    inside.into_iter().map(|found| Found { span: way_back.source(found.span), ..found }),
+                );
+            }
+        }
+        for found in &mut found {
+            found.span = whole_units(text, found.span.clone());
+        }
+        merge(found)
+    }
+
+    pub(super) fn edits_of(&self, found: Vec<Found>) -> Vec<Edit> {
+        let edit = |found: Found| Edit { span: found.span, with: self.markers[found.needle].clone().into() };
+        found.into_iter().map(edit).collect()
+    }
+}
+
+/// Overlapping matches become one, under the name of the longest.
+pub(super) fn merge(mut found: Vec<Found>) -> Vec<Found> {
+    found.sort_by_key(|found| (found.span.start, usize::MAX - found.span.len(), found.needle));
+    let mut merged: Vec<(Found, usize)> = Vec::with_capacity(found.len());
+    for next in found {
+        let length = next.span.len();
+        match merged.last_mut() {
+            Some((last, longest)) if next.span.start < last.span.end => {
+                last.span.end = last.span.end.max(next.span.end);
+                if length > *longest {
+                    (last.needle, *longest) = (next.needle, length);
+                }
+            }
+            _ => merged.push((next, length)),
+        }
+    }
+    merged.into_iter().map(|(found, _)| found).collect()
+}

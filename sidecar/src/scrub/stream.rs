@@ -1,0 +1,82 @@
+//! Text that arrives in pieces, such as a server's standard error.
+//!
+//! Whole lines are passed on at once: every spelling either lies within one line or is found line by line. Of an
+//! unfinished line, and of lines that a value with short lines could span, just enough is held back that no value can
+//! be cut in two. What is held back is bounded.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use super::{Scrubbed, Scrubber};
+
+/// A byte of a value takes at most this many when it is written as an escape in an escape.
+const EXPANSION: usize = 8;
+/// An unfinished line longer than this is passed on in parts: nobody reads it as a line.
+const LONGEST_LINE: usize = 64 * 1024;
+
+/// Scrubs a stream; see [`Scrubber::stream`].
+pub struct StreamScrubber {
+    scrubber: Arc<Scrubber>,
+    held: Vec<u8>,
+}
+
+impl StreamScrubber {
+    pub(super) fn new(scrubber: Arc<Scrubber>) -> Self {
+        Self { scrubber, held: Vec::new() }
+    }
+
+    /// Takes the next piece and gives what can be passed on.
+    pub fn push(&mut self, piece: &[u8]) -> Scrubbed<'static> {
+        self.held.extend_from_slice(piece);
+        let ready = self.ready();
+        self.release(ready)
+    }
+
+    /// Gives what was held back, at the end of the stream.
+    pub fn finish(mut self) -> Scrubbed<'static> {
+        self.release(self.held.len())
+    }
+
+    #[cfg(test)]
+    pub(super) fn held_back(&self) -> usize {
+        self.held.len()
+    }
+
+    /// How much can be passed on before the next piece is known.
+    fn ready(&self) -> usize {
+        let finder = &self.scrubber.finder;
+        if finder.is_empty() {
+            return self.held.len();
+        }
+        let across_lines = self.held.len().saturating_sub(finder.longest_across_lines() * EXPANSION);
+        let lines =
+            self.held[..across_lines].iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+        let tail = finder.longest() * EXPANSION;
+        if self.held.len() - lines <= LONGEST_LINE + tail { lines } else { self.held.len() - tail }
+    }
+
+    fn release(&mut self, ready: usize) -> Scrubbed<'static> {
+        if ready == 0 {
+            return Scrubbed { bytes: Cow::Owned(Vec::new()), redactions: 0 };
+        }
+        let found = self.scrubber.search(&self.held, 0);
+        // A match at the border goes out whole or not at all.
+        let ready = found
+            .iter()
+            .find(|found| found.span.start < ready && ready < found.span.end)
+            .map_or(ready, |found| found.span.start);
+        let passed: Vec<_> = found.into_iter().filter(|found| found.span.end <= ready).collect();
+        let scrubbed = Scrubbed::edited(&self.held[..ready], &self.scrubber.edits_of(passed));
+        let scrubbed =
+            Scrubbed { bytes: Cow::Owned(scrubbed.bytes.into_owned()), redactions: scrubbed.redactions };
+        self.held.drain(..ready);
+        scrubbed
+    }
+}
+
+impl fmt::Debug for StreamScrubber {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("StreamScrubber").field("held", &self.held.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,73 @@
+//! Values that are JSON themselves, such as a key file, and stand in a message as JSON instead of inside a string.
+//!
+//! Such a value lies across tokens, where nothing can be cut out. The smallest object or array around it goes whole.
+
+use relay_proto::json::{JsonError, Rules, Scanner, Token};
+
+use super::Scrubber;
+use super::finder::Found;
+use super::message::string;
+use super::search::{Edit, merge};
+
+impl Scrubber {
+    /// Adds to the `edits` of strings and numbers what takes out the values that lie across tokens.
+    pub(super) fn with_structure(
+        &self,
+        message: &[u8],
+        mut edits: Vec<Edit>,
+    ) -> Result<Vec<Edit>, JsonError> {
+        let found = merge(self.finder.find(message));
+        if found.is_empty() {
+            return Ok(edits);
+        }
+        edits.extend(self.containers(message, found)?);
+        edits.sort_by_key(|edit| (edit.span.start, usize::MAX - edit.span.end));
+        let mut end = 0;
+        edits.retain(|edit| {
+            let outside = edit.span.start >= end;
+            end = end.max(edit.span.end);
+            outside
+        });
+        Ok(edits)
+    }
+
+    fn containers(&self, message: &[u8], found: Vec<Found>) -> Result<Vec<Edit>, JsonError> {
+        let mut scanner = Scanner::new(message, Rules::LENIENT)?;
+        let mut edits = Vec::new();
+        let mut coming = found.into_iter().peekable();
+        let mut passed: Vec<Found> = Vec::new();
+        let mut open = Vec::new();
+        while let Some(token) = scanner.next()? {
+            let end = scanner.position();
+            match token {
+                Token::ArrayStart | Token::ObjectStart => open.push(end - 1),
+                Token::ArrayEnd | Token::ObjectEnd => {
+                    passed.extend(std::iter::from_fn(|| coming.next_if(|found| found.span.end <= end)));
+                    let start = open.pop().unwrap_or_default();
+                    let inside = passed.partition_point(|found| found.span.start < start);
+                    if let Some(found) = passed.drain(inside..).next() {
+                        edits.push(Edit { span: start..end, with: string(&self.markers[found.needle]) });
+                    }
+                }
+                // What lies within one string or number was judged there, as what it says and not as it is spelled.
+                Token::Key(text) | Token::String(text) => pass_over(&mut coming, &mut passed, text.span),
+                Token::Number(span) => pass_over(&mut coming, &mut passed, span),
+                Token::Literal(_) => {}
+            }
+        }
+        Ok(edits)
+    }
+}
+
+/// Drops the matches within `token` and keeps those before it.
+fn pass_over(
+    coming: &mut std::iter::Peekable<std::vec::IntoIter<Found>>,
+    passed: &mut Vec<Found>,
+    token: std::ops::Range<usize>,
+) {
+    while let Some(found) = coming.next_if(|found| found.span.end <= token.end) {
+        if found.span.start < token.start {
+            passed.push(found);
+        }
+    }
+}
