@@ -1,0 +1,152 @@
+//! How much of the audit one session may fill, so that nobody fills the disk for others.
+//!
+//! A decision also pays for its outcome: what was let through can always be told to the end.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::time::Instant;
+
+use super::error::BudgetLimit;
+
+/// One session's share. Clones are the same share: sessions of one socket or enrolment may be given one together.
+#[derive(Clone, Debug)]
+pub struct Budget(Arc<Mutex<State>>);
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct BudgetLimits {
+    /// `audit-session-bytes`
+    pub bytes: u64,
+    /// `audit-session-records-per-second`: sustained; ten seconds' worth may come at once.
+    pub records_per_second: u32,
+}
+
+impl Budget {
+    pub fn new(limits: BudgetLimits) -> Self {
+        let burst = f64::from(limits.records_per_second) * BURST_SECONDS;
+        Self(Arc::new(Mutex::new(State {
+            rate: f64::from(limits.records_per_second),
+            burst,
+            tokens: burst,
+            refilled: Instant::now(),
+            bytes_left: limits.bytes,
+            reported: [Report::Due; 2],
+        })))
+    }
+
+    /// Takes all that is asked for, or nothing.
+    pub(super) fn charge(&self, charge: Charge) -> Result<(), Exhausted> {
+        let mut state = self.lock();
+        let now = Instant::now();
+        let idle = now.saturating_duration_since(state.refilled).as_secs_f64();
+        state.tokens = state.burst.min(state.tokens + idle * state.rate);
+        state.refilled = now;
+
+        let records = f64::from(charge.records);
+        if state.tokens < records {
+            return Err(state.exhausted(BudgetLimit::Rate));
+        }
+        match state.bytes_left.checked_sub(charge.bytes) {
+            Some(left) => state.bytes_left = left,
+            None => return Err(state.exhausted(BudgetLimit::Bytes)),
+        }
+        state.tokens -= records;
+        Ok(())
+    }
+
+    /// Gives back bytes that were not written after all: a failed decision's, or the rest of an outcome's place.
+    pub(super) fn refund(&self, bytes: u64) {
+        let mut state = self.lock();
+        state.bytes_left = state.bytes_left.saturating_add(bytes);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        // Every change is one assignment: a panic elsewhere leaves nothing half done.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Charge {
+    pub(super) bytes: u64,
+    pub(super) records: u32,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Exhausted {
+    pub(super) limit: BudgetLimit,
+    pub(super) report: Report,
+}
+
+/// Whether the audit should hear of it: once per limit, or the report itself would fill the disk.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Report {
+    Done,
+    Due,
+}
+
+#[derive(Debug)]
+struct State {
+    rate: f64,
+    burst: f64,
+    tokens: f64,
+    refilled: Instant,
+    bytes_left: u64,
+    /// Of `Bytes` and of `Rate`.
+    reported: [Report; 2],
+}
+
+impl State {
+    fn exhausted(&mut self, limit: BudgetLimit) -> Exhausted {
+        let slot = match limit {
+            BudgetLimit::Bytes => &mut self.reported[0],
+            BudgetLimit::Rate => &mut self.reported[1],
+        };
+        Exhausted { limit, report: std::mem::replace(slot, Report::Done) }
+    }
+}
+
+/// A harness that lists and reads its tools at start comes in a burst.
+const BURST_SECONDS: f64 = 10.0;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn budget(bytes: u64, records_per_second: u32) -> Budget {
+        Budget::new(BudgetLimits { bytes, records_per_second })
+    }
+
+    #[test]
+    fn bytes_are_taken_whole_or_not_at_all_and_come_back() {
+        let budget = budget(100, 1000);
+        budget.charge(Charge { bytes: 60, records: 1 }).unwrap();
+        let refused = budget.charge(Charge { bytes: 41, records: 1 }).unwrap_err();
+        assert_eq!(refused, Exhausted { limit: BudgetLimit::Bytes, report: Report::Due });
+        let again = budget.charge(Charge { bytes: 41, records: 1 }).unwrap_err();
+        assert_eq!(again.report, Report::Done);
+        budget.charge(Charge { bytes: 40, records: 1 }).unwrap();
+        budget.refund(5);
+        budget.charge(Charge { bytes: 5, records: 1 }).unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_rate_has_a_burst_and_recovers_with_time() {
+        let budget = budget(u64::MAX, 2);
+        let one = Charge { bytes: 0, records: 1 };
+        for _ in 0..20 {
+            budget.charge(one).unwrap();
+        }
+        let refused = budget.charge(one).unwrap_err();
+        assert_eq!(refused, Exhausted { limit: BudgetLimit::Rate, report: Report::Due });
+        tokio::time::advance(Duration::from_millis(500)).await;
+        budget.charge(one).unwrap();
+        assert_eq!(budget.charge(one).unwrap_err().report, Report::Done);
+        tokio::time::advance(Duration::from_secs(3600)).await;
+        for _ in 0..20 {
+            budget.charge(one).unwrap();
+        }
+        budget.charge(one).unwrap_err();
+    }
+}

@@ -1,0 +1,107 @@
+//! Why something could not be recorded, and what the operator can do about it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Whatever it is, the call must not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum AuditError {
+    #[error("the session's audit budget is used up: {0}")]
+    Budget(BudgetLimit),
+    #[error("`{}` is in use by another sidecar", .path.display())]
+    Busy { path: PathBuf },
+    #[error("`{}` does not end with an audit record: {what}", .path.display())]
+    Damaged { path: PathBuf, what: &'static str },
+    #[error("the key `{}` is {length} bytes long, not {expected}", .path.display())]
+    Key { path: PathBuf, length: u64, expected: u64 },
+    #[error("part of a line could not be taken out of `{}` again", .path.display())]
+    Poisoned {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{doing} `{}`", .path.display())]
+    Prepare {
+        doing: &'static str,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("read the audit in `{}`", .path.display())]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("bring the audit to the disk (`{}`)", .path.display())]
+    Sync {
+        path: PathBuf,
+        #[source]
+        source: Arc<io::Error>,
+    },
+    #[error("write an audit record to `{}`", .path.display())]
+    Write {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Which bound of a session was reached.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum BudgetLimit {
+    #[error("bytes (`audit-session-bytes`)")]
+    Bytes,
+    #[error("records per second (`audit-session-records-per-second`)")]
+    Rate,
+}
+
+impl AuditError {
+    /// The next step, for whoever runs the sidecar.
+    pub fn hint(&self) -> Option<String> {
+        let full = |source: &io::Error| match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                "free some space there: calls are let through again by themselves".to_owned()
+            }
+            io::ErrorKind::ReadOnlyFilesystem => {
+                "make it writable, or point `state-dir` elsewhere".to_owned()
+            }
+            io::ErrorKind::PermissionDenied => {
+                "the user of the sidecar must own `state-dir` and be able to write there".to_owned()
+            }
+            _ => "look at the disk and the kernel's log; calls are let through again when writing works"
+                .to_owned(),
+        };
+        match self {
+            Self::Budget(BudgetLimit::Bytes) => {
+                Some("start a new session, or raise `audit-session-bytes` under `[limits]`".to_owned())
+            }
+            Self::Budget(BudgetLimit::Rate) => {
+                Some("call less often, or raise `audit-session-records-per-second` under `[limits]`".to_owned())
+            }
+            Self::Busy { .. } => Some("stop the other sidecar, or give this one its own `state-dir`".to_owned()),
+            Self::Damaged { .. } => Some(
+                "run `cofferdam audit verify`, keep a copy, then move the audit directory aside to begin anew"
+                    .to_owned(),
+            ),
+            Self::Key { path, .. } => {
+                Some(format!("move `{}` aside: a new key is made at the next start", path.display()))
+            }
+            Self::Poisoned { path, .. } => Some(format!(
+                "it is tried again with every call; if `{}` is append-only, restart the sidecar to have the line marked as torn",
+                path.display()
+            )),
+            Self::Prepare { source, .. } | Self::Write { source, .. } | Self::Read { source, .. } => Some(full(source)),
+            Self::Sync { source, .. } => Some(full(source)),
+        }
+    }
+
+    pub(super) fn prepare(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Prepare { doing, path: path.to_owned(), source }
+    }
+
+    pub(super) fn read(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Read { path: path.to_owned(), source }
+    }
+}

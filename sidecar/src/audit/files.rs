@@ -1,0 +1,267 @@
+//! The files of the audit on disk: their names, how they are opened, and reading their lines with bounded memory.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Read};
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use ring::digest::{Context, SHA256};
+
+use super::chain::Hash;
+use super::error::AuditError;
+
+/// No record is longer; a reader keeps no more of a line than this.
+pub(super) const LINE_LIMIT: usize = 512 * 1024;
+
+/// `audit-00000001.jsonl`: eight digits, so that names sort.
+pub(super) fn file_name(index: u32) -> String {
+    format!("audit-{index:08}.jsonl")
+}
+
+pub(super) fn file_path(directory: &Path, index: u32) -> PathBuf {
+    directory.join(file_name(index))
+}
+
+/// The numbers of the files that are there, sorted. Other names are not ours and are passed over.
+pub(super) fn list(directory: &Path) -> io::Result<Vec<u32>> {
+    let mut indices = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        indices.extend(entry?.file_name().to_str().and_then(parse_name));
+    }
+    indices.sort_unstable();
+    Ok(indices)
+}
+
+/// Only the sidecar's user may look: the directory is 0700, made so if it was not.
+pub(super) fn prepare_directory(directory: &Path) -> Result<(), AuditError> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory)
+        .map_err(AuditError::prepare("create the audit directory", directory))?;
+    let mode = fs::metadata(directory).map_err(AuditError::read(directory))?.permissions().mode();
+    if mode & 0o077 != 0 {
+        fs::set_permissions(directory, Permissions::from_mode(0o700))
+            .map_err(AuditError::prepare("close to others the audit directory", directory))?;
+    }
+    Ok(())
+}
+
+/// Readable and append-only, 0600. `O_NOFOLLOW`: what we append to is a file of this directory.
+pub(super) fn open_append(path: &Path, creation: Creation) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).append(true).mode(0o600).custom_flags(nix::libc::O_NOFOLLOW);
+    match creation {
+        Creation::Existing => {}
+        Creation::IfMissing => {
+            options.create(true);
+        }
+        Creation::New => {
+            options.create_new(true);
+        }
+    }
+    options.open(path)
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Creation {
+    Existing,
+    IfMissing,
+    New,
+}
+
+/// Where the newline is that is the `nth` (from 1) when one counts back from `end`.
+pub(super) fn newline_from_end(file: &File, end: u64, nth: u64) -> io::Result<FromEnd> {
+    let mut chunk = vec![0; CHUNK];
+    let mut found = 0;
+    let mut end = end;
+    while end > 0 {
+        let start = end.saturating_sub(CHUNK as u64);
+        let part = &mut chunk[..(end - start) as usize];
+        file.read_exact_at(part, start)?;
+        for (position, _) in part.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n') {
+            found += 1;
+            if found == nth {
+                return Ok(FromEnd::At(start + position as u64));
+            }
+        }
+        end = start;
+    }
+    Ok(FromEnd::Fewer(found))
+}
+
+pub(super) enum FromEnd {
+    At(u64),
+    /// The file has only this many.
+    Fewer(u64),
+}
+
+/// Reads lines of any length; keeps at most `LINE_LIMIT` bytes of one.
+pub(super) struct Lines<R> {
+    reader: R,
+    chunk: Vec<u8>,
+    /// What of the chunk is read and not yet given out.
+    unread: std::ops::Range<usize>,
+    pub(super) line: Line,
+}
+
+/// One line without its newline.
+#[derive(Default)]
+pub(super) struct Line {
+    bytes: Vec<u8>,
+    pub(super) length: u64,
+    pub(super) end: LineEnd,
+    /// Hashes what is too long to be kept.
+    overflow: Option<Context>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(super) enum LineEnd {
+    /// The file ended first.
+    #[default]
+    File,
+    Newline,
+}
+
+impl<R: Read> Lines<R> {
+    pub(super) fn new(reader: R) -> Self {
+        Self { reader, chunk: vec![0; CHUNK], unread: 0..0, line: Line::default() }
+    }
+
+    /// Moves `line` to the next one; `None` at the end of the file.
+    pub(super) fn advance(&mut self) -> io::Result<Option<&Line>> {
+        self.line.clear();
+        loop {
+            if self.unread.is_empty() {
+                let read = match self.reader.read(&mut self.chunk) {
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    read => read?,
+                };
+                if read == 0 {
+                    return Ok((self.line.length > 0).then_some(&self.line));
+                }
+                self.unread = 0..read;
+            }
+            let available = &self.chunk[self.unread.clone()];
+            let newline = available.iter().position(|byte| *byte == b'\n');
+            let taken = newline.unwrap_or(available.len());
+            self.line.extend(&available[..taken]);
+            self.unread.start += taken;
+            if newline.is_some() {
+                self.unread.start += 1;
+                self.line.end = LineEnd::Newline;
+                return Ok(Some(&self.line));
+            }
+        }
+    }
+}
+
+impl Line {
+    /// The line, unless it is longer than any record.
+    pub(super) fn whole(&self) -> Option<&[u8]> {
+        self.overflow.is_none().then_some(&self.bytes)
+    }
+
+    /// At least the beginning of the line, for a person to look at.
+    pub(super) fn beginning(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    pub(super) fn sha256(&self) -> Hash {
+        match &self.overflow {
+            Some(context) => Hash::finish(context.clone()),
+            None => Hash::of(&self.bytes),
+        }
+    }
+
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.length = 0;
+        self.end = LineEnd::File;
+        self.overflow = None;
+    }
+
+    fn extend(&mut self, part: &[u8]) {
+        self.length += part.len() as u64;
+        match &mut self.overflow {
+            Some(context) => context.update(part),
+            None if self.bytes.len() + part.len() > LINE_LIMIT => {
+                let mut context = Context::new(&SHA256);
+                context.update(&self.bytes);
+                context.update(part);
+                self.overflow = Some(context);
+            }
+            None => self.bytes.extend_from_slice(part),
+        }
+    }
+}
+
+const CHUNK: usize = 64 * 1024;
+
+fn parse_name(name: &str) -> Option<u32> {
+    let digits = name.strip_prefix("audit-")?.strip_suffix(".jsonl")?;
+    let index = (digits.len() == 8).then(|| digits.parse().ok())??;
+    (index > 0 && name == file_name(index)).then_some(index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gives one byte at a time, so that every boundary is met.
+    struct Trickle<'a>(&'a [u8]);
+
+    impl Read for Trickle<'_> {
+        fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+            let count = usize::from(!self.0.is_empty());
+            out[..count].copy_from_slice(&self.0[..count]);
+            self.0 = &self.0[count..];
+            Ok(count)
+        }
+    }
+
+    fn lines(reader: impl Read) -> Vec<(Vec<u8>, LineEnd)> {
+        let mut lines = Lines::new(reader);
+        let mut all = Vec::new();
+        while let Some(line) = lines.advance().unwrap() {
+            all.push((line.whole().unwrap().to_vec(), line.end));
+        }
+        all
+    }
+
+    #[test]
+    fn lines_end_with_a_newline_or_the_file() {
+        let expected = vec![
+            (b"ab".to_vec(), LineEnd::Newline),
+            (b"".to_vec(), LineEnd::Newline),
+            (b"c".to_vec(), LineEnd::File),
+        ];
+        assert_eq!(lines(&b"ab\n\nc"[..]), expected);
+        assert_eq!(lines(Trickle(b"ab\n\nc")), expected);
+        assert_eq!(lines(&b""[..]), vec![]);
+    }
+
+    #[test]
+    fn a_line_too_long_to_keep_is_still_hashed() {
+        let long = vec![b'x'; LINE_LIMIT + 100_000];
+        let mut lines = Lines::new(&long[..]);
+        let line = lines.advance().unwrap().unwrap();
+        assert_eq!(line.whole(), None);
+        assert!(line.beginning().len() <= LINE_LIMIT);
+        assert_eq!((line.length, line.sha256()), (long.len() as u64, Hash::of(&long)));
+    }
+
+    #[test]
+    fn only_our_own_names_count() {
+        assert_eq!(parse_name("audit-00000012.jsonl"), Some(12));
+        for other in [
+            "audit-00000000.jsonl",
+            "audit-12.jsonl",
+            "audit-+0000001.jsonl",
+            "key",
+            "audit-00000001.jsonl.gz",
+        ] {
+            assert_eq!(parse_name(other), None, "{other}");
+        }
+    }
+}

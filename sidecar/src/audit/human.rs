@@ -1,0 +1,128 @@
+//! One record as one line for a person at a terminal.
+
+use std::fmt::Write as _;
+
+use serde::Deserialize;
+
+use super::text::is_invisible;
+
+/// What a person wants to see of a record. A line that is none (a torn one) is shown as such, shortened.
+///
+/// Safe on a terminal: no control or invisible character of the record comes through.
+pub fn human(line: &str) -> String {
+    let text = match serde_json::from_str::<Record>(line) {
+        Ok(record) => record.line(),
+        Err(_) => format!("(not a whole record) {}", &line[..line.floor_char_boundary(TORN_BYTES)]),
+    };
+    let mut visible = String::with_capacity(text.len());
+    for character in text.chars() {
+        match is_invisible(character) {
+            true => visible.extend(character.escape_unicode()),
+            false => visible.push(character),
+        }
+    }
+    visible
+}
+
+/// How much of a torn line is shown.
+const TORN_BYTES: usize = 120;
+
+/// All kinds in one: what a kind does not have is absent.
+#[derive(Deserialize)]
+struct Record {
+    time: String,
+    kind: String,
+    session: Option<String>,
+    link: Option<String>,
+    seq: Option<u64>,
+    server: Option<String>,
+    method: Option<String>,
+    tool: Option<String>,
+    verdict: Option<String>,
+    rule: Option<String>,
+    result: Option<String>,
+    code: Option<String>,
+    bytes: Option<u64>,
+    duration_us: Option<u64>,
+    redactions: Option<u64>,
+    event: Option<String>,
+    detail: Option<String>,
+    torn_bytes: Option<u64>,
+}
+
+impl Record {
+    fn line(&self) -> String {
+        let what =
+            self.verdict.as_ref().or(self.result.as_ref()).or(self.event.as_ref()).unwrap_or(&self.kind);
+        let mut parts = vec![format!("{}  {what:<15}", self.time)];
+        parts.extend(self.server.clone());
+        parts.extend(match (&self.method, &self.tool) {
+            (Some(method), Some(tool)) => Some(format!("{method} {tool}")),
+            (Some(method), None) => Some(method.clone()),
+            (None, _) => None,
+        });
+        parts.extend(self.rule.as_ref().map(|rule| format!("[{rule}]")));
+        parts.extend(self.code.clone());
+        parts.extend(self.duration_us.map(duration));
+        parts.extend(self.bytes.map(|bytes| format!("{bytes} B")));
+        parts.extend(self.redactions.filter(|count| *count > 0).map(|count| format!("{count} redacted")));
+        parts.extend(self.torn_bytes.map(|bytes| format!("a line of {bytes} B was not finished")));
+        parts.extend(self.detail.clone());
+        parts.extend(self.ids());
+        parts.join("  ")
+    }
+
+    /// As `show` takes it.
+    fn ids(&self) -> Option<String> {
+        let mut ids = self.session.clone()?;
+        if let Some(link) = &self.link {
+            let _ = write!(ids, "/{link}");
+            if let Some(seq) = self.seq {
+                let _ = write!(ids, "/{seq}");
+            }
+        }
+        Some(ids)
+    }
+}
+
+fn duration(microseconds: u64) -> String {
+    match microseconds {
+        0..1_000 => format!("{microseconds} µs"),
+        1_000..1_000_000 => format!("{:.1} ms", microseconds as f64 / 1e3),
+        _ => format!("{:.1} s", microseconds as f64 / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_reads_well() {
+        assert_eq!(
+            human(
+                r#"{"number":1,"time":"T","kind":"decision","session":"s","link":"l","seq":7,"server":"github","method":"tools/call","tool":"get_me","verdict":"allow","rule":"tools.allow get_*","policy":"p","bytes":90,"chain":"c"}"#
+            ),
+            "T  allow            github  tools/call get_me  [tools.allow get_*]  90 B  s/l/7"
+        );
+        assert_eq!(
+            human(
+                r#"{"number":2,"time":"T","kind":"outcome","session":"s","link":"l","seq":7,"server":"github","method":"tools/call","tool":"get_me","result":"result","bytes":90,"duration_us":12345,"redactions":2,"chain":"c"}"#
+            ),
+            "T  result           github  tools/call get_me  12.3 ms  90 B  2 redacted  s/l/7"
+        );
+        assert_eq!(
+            human(
+                r#"{"number":3,"time":"T","kind":"event","event":"torn","torn_bytes":5,"torn_sha256":"h"}"#
+            ),
+            "T  torn             a line of 5 B was not finished"
+        );
+    }
+
+    #[test]
+    fn a_hostile_name_cannot_act_on_the_terminal() {
+        let line = r#"{"time":"T","kind":"decision","method":"\u001b[2J\u202ex"}"#;
+        assert_eq!(human(line), "T  decision         \\u{1b}[2J\\u{202e}x");
+        assert_eq!(human("{\"number\u{1b}"), "(not a whole record) {\"number\\u{1b}");
+    }
+}

@@ -1,0 +1,234 @@
+//! The writing end of the chain: one file at a time, one `write(2)` for all records that are made together.
+//!
+//! A record is begun, its members are written, it is staged; what is staged is committed whole or not at all.
+//!
+//! What stays true: `length` bytes of the current file are whole lines (or a tear that the next line marks), and
+//! `number` and `chain` are those of the last of them. They change only after a write has gone through. A write
+//! that went through in part is taken back before anything else is written.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::chain::{self, Hash};
+use super::error::AuditError;
+use super::files::{self, Creation, LINE_LIMIT};
+use super::text::{Members, write_number};
+use crate::clock;
+
+pub(super) struct Log {
+    pub(super) directory: PathBuf,
+    /// A file that would grow past this is followed by a new one.
+    pub(super) file_bytes: u64,
+    pub(super) index: u32,
+    pub(super) file: Arc<File>,
+    pub(super) length: u64,
+    pub(super) lines: u64,
+    pub(super) number: u64,
+    pub(super) chain: Hash,
+    /// Records that are staged, and behind them the one that is being made.
+    pub(super) made: Made,
+    pub(super) tail: Tail,
+    /// The file before this one, until somebody has taken it to be synced.
+    pub(super) retired: Option<Arc<File>>,
+}
+
+/// Lines on their way into the file.
+#[derive(Default)]
+pub(super) struct Made {
+    /// Kept for its memory.
+    pub(super) bytes: Vec<u8>,
+    /// Where the record that is being made begins.
+    start: usize,
+    /// How many stand before it.
+    staged: u64,
+    /// The chain of the last of them, where there are any.
+    chain: Option<Hash>,
+}
+
+/// Whether the file ends where `length` says.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Tail {
+    /// A write failed: part of a line may be there.
+    Doubtful,
+    Whole,
+}
+
+/// The last record, for `verify --head`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Head {
+    pub file: String,
+    /// Of the file, counted from 1; 0 before its first.
+    pub line: u64,
+    /// Of the record, counted from 1 through all files.
+    pub number: u64,
+    pub hash: Hash,
+}
+
+impl Made {
+    fn clear(&mut self) {
+        self.bytes.clear();
+        (self.start, self.staged, self.chain) = (0, 0, None);
+    }
+}
+
+impl Log {
+    /// Begins a record; the caller writes its members into `made.bytes`, then stages it. A record that was begun and
+    /// not staged is forgotten.
+    pub(super) fn begin(&mut self, kind: &'static str) {
+        let number = self.number + self.made.staged + 1;
+        let made = &mut self.made;
+        made.bytes.truncate(made.start);
+        made.bytes.extend_from_slice(chain::START);
+        write_number(&mut made.bytes, number);
+        Members::new(&mut made.bytes, usize::MAX)
+            .text("time", clock::Rfc3339::from(clock::now()).as_str())
+            .text("kind", kind);
+    }
+
+    /// How long the record that is being made will be in the file.
+    pub(super) fn sealed_length(&self) -> u64 {
+        (self.made.bytes.len() - self.made.start + chain::SEAL_BYTES) as u64
+    }
+
+    /// The record is complete; it is written with the next commit.
+    pub(super) fn stage(&mut self) {
+        let made = &mut self.made;
+        let previous = made.chain.unwrap_or(self.chain);
+        made.chain = Some(chain::seal(&mut made.bytes, made.start, &previous));
+        debug_assert!(made.bytes.len() - made.start <= LINE_LIMIT, "records are bounded by their fields");
+        made.start = made.bytes.len();
+        made.staged += 1;
+    }
+
+    /// Writes what is staged. After an error the log is as it was before the first of it was begun.
+    pub(super) fn commit(&mut self) -> Result<(), AuditError> {
+        self.made.bytes.truncate(self.made.start);
+        let written = self.write_staged();
+        if written.is_ok() {
+            self.lines += self.made.staged;
+            self.number += self.made.staged;
+            self.chain = self.made.chain.unwrap_or(self.chain);
+        }
+        self.made.clear();
+        written
+    }
+
+    fn write_staged(&mut self) -> Result<(), AuditError> {
+        if self.made.bytes.is_empty() {
+            return Ok(());
+        }
+        self.repair()?;
+        let full = self.length > 0 && self.length + self.made.bytes.len() as u64 > self.file_bytes;
+        if full || self.was_removed()? {
+            self.next_file()?;
+        }
+        self.write()
+    }
+
+    /// Ends a torn last line and writes the record that covers it; both or none.
+    pub(super) fn mark_torn(&mut self, bytes: u64, sha256: Hash) -> Result<(), AuditError> {
+        self.begin("event");
+        Members::new(&mut self.made.bytes, usize::MAX)
+            .text("event", TORN)
+            .number("torn_bytes", bytes)
+            .text("torn_sha256", sha256.as_str());
+        self.stage();
+        self.made.bytes.insert(0, b'\n');
+        self.write()?;
+        self.lines += 2;
+        self.number += 1;
+        self.chain = self.made.chain.unwrap_or(self.chain);
+        self.made.clear();
+        Ok(())
+    }
+
+    /// Ends a last line that lacks nothing but its newline.
+    pub(super) fn end_line(&mut self, chain: Hash) -> Result<(), AuditError> {
+        self.made.bytes.push(b'\n');
+        self.write()?;
+        self.lines += 1;
+        self.number += 1;
+        self.chain = chain;
+        self.made.clear();
+        Ok(())
+    }
+
+    pub(super) fn path(&self) -> PathBuf {
+        files::file_path(&self.directory, self.index)
+    }
+
+    pub(super) fn head(&self) -> Head {
+        Head { file: files::file_name(self.index), line: self.lines, number: self.number, hash: self.chain }
+    }
+
+    fn write(&mut self) -> Result<(), AuditError> {
+        if let Err(source) = (&*self.file).write_all(&self.made.bytes) {
+            self.tail = Tail::Doubtful;
+            let error = AuditError::Write { path: self.path(), source };
+            // Tried again before the next write; the first error says more than this one would.
+            let _ = self.repair();
+            return Err(error);
+        }
+        self.length += self.made.bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Takes back what a failed write left behind.
+    fn repair(&mut self) -> Result<(), AuditError> {
+        if self.tail == Tail::Whole {
+            return Ok(());
+        }
+        let poisoned = |source| AuditError::Poisoned { path: self.path(), source };
+        let actual = self.file.metadata().map_err(poisoned)?.len();
+        if actual > self.length {
+            self.file.set_len(self.length).map_err(poisoned)?;
+        } else {
+            // Shorter only if somebody cut it. `verify` says where; growing it again would hide that.
+            self.length = actual;
+        }
+        self.tail = Tail::Whole;
+        Ok(())
+    }
+
+    /// Whether the current file lost its name: then a record in it would be gone with the sidecar.
+    fn was_removed(&self) -> Result<bool, AuditError> {
+        let status = nix::sys::stat::fstat(&*self.file)
+            .map_err(|errno| AuditError::read(&self.path())(errno.into()))?;
+        let removed = status.st_nlink == 0;
+        if removed {
+            tracing::error!(file = %self.path().display(), "an audit file was removed while in use: going on in a new one");
+        }
+        Ok(removed)
+    }
+
+    fn next_file(&mut self) -> Result<(), AuditError> {
+        let index = self.index + 1;
+        let file = create(&self.directory, index)?;
+        self.index = index;
+        self.length = 0;
+        self.lines = 0;
+        self.retired = Some(std::mem::replace(&mut self.file, Arc::new(file)));
+        Ok(())
+    }
+}
+
+/// The `event` of a record that covers a torn line.
+pub(super) const TORN: &str = "torn";
+
+/// A file for new records. One that is there already is taken if it is empty: a crash came before its first line.
+pub(super) fn create(directory: &Path, index: u32) -> Result<File, AuditError> {
+    let path = files::file_path(directory, index);
+    let prepare = |source| AuditError::prepare("create the audit file", &path)(source);
+    match files::open_append(&path, Creation::New) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let file = files::open_append(&path, Creation::Existing).map_err(prepare)?;
+            match file.metadata().map_err(AuditError::read(&path))?.len() {
+                0 => Ok(file),
+                _ => Err(AuditError::Damaged { path, what: "another file stands where the next one should" }),
+            }
+        }
+        opened => opened.map_err(prepare),
+    }
+}

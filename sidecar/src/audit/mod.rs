@@ -1,0 +1,319 @@
+//! The record of every decision and outcome: one hash chain of `.jsonl` files under `state-dir/audit/`.
+//!
+//! What must stay true:
+//! - `decisions` returns `Ok` only when its records are as durable as `audit-sync` promises; otherwise the calls are
+//!   refused. In `write` mode that is one `write(2)`.
+//! - Lines are only ever appended, by one sidecar at a time; part of a line is never followed by another line
+//!   without being taken back or marked as torn.
+//! - Nobody's trouble is another's: a budget refuses its own session only, and a full disk refuses calls until it
+//!   has room again, without a restart.
+//! - No record holds a secret. Fields are names and numbers; those that others wrote (methods, tools, rules,
+//!   details) are scrubbed by the caller before they come here.
+//!
+//! Where things are: `record` what is written, `chain` how lines vouch for each other, `log` the writing end,
+//! `recover` finding it at start, `sync` the shared fsync, `budget` what a session may fill; `verify`, `read`,
+//! `witness` and `human` are for those who read. Nothing is ever deleted here: old files are the operator's.
+
+mod budget;
+mod chain;
+mod error;
+mod files;
+mod human;
+mod key;
+mod log;
+mod read;
+mod record;
+mod recover;
+mod sync;
+mod text;
+mod verify;
+mod witness;
+
+#[cfg(test)]
+mod tests;
+
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ring::hmac;
+
+pub use self::budget::{Budget, BudgetLimits};
+pub use self::chain::{Hash, InvalidHash};
+pub use self::error::{AuditError, BudgetLimit};
+pub use self::human::human;
+pub use self::log::Head;
+pub use self::read::{Follower, InvalidSelector, Selector, show, tail};
+pub use self::record::{
+    Call, CallResult, DecisionRecord, Event, EventRecord, FollowedBy, Mac, OutcomeRecord, SecretUse,
+};
+pub use self::verify::{Place, Verified, VerifyError, verify};
+
+use self::budget::{Charge, Report};
+use self::files::Creation;
+use self::log::Log;
+use self::sync::Syncer;
+use self::text::Members;
+use crate::config::AuditSync;
+
+/// The audit of this sidecar. Clones are the same audit; the last one to go releases the directory.
+#[derive(Clone)]
+pub struct Audit(Arc<Inner>);
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// `state-dir/audit`; made if it is not there.
+    pub directory: PathBuf,
+    pub sync: AuditSync,
+    /// `audit-file-bytes`
+    pub file_bytes: u64,
+    /// `audit-field-bytes`; at least 64 (a hash is never cut) and at most 4096 (a line stays bounded).
+    pub field_bytes: usize,
+}
+
+/// What became of one decision among many.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Recorded {
+    /// The session has written too much: the call must be refused.
+    OverBudget(BudgetLimit),
+    Yes,
+}
+
+impl Audit {
+    /// Takes the directory for this process, finds the end of the chain and marks a torn last line. Blocks.
+    pub fn open(options: Options) -> Result<Self, AuditError> {
+        let Options { directory, sync, file_bytes, field_bytes } = options;
+        files::prepare_directory(&directory)?;
+        let lock = lock(&directory)?;
+        let key = key::load_or_create(&directory)?;
+        let log = recover::open(&directory, file_bytes)?;
+        let syncer = match sync {
+            AuditSync::Call => Some(call_syncer(&directory, &log)?),
+            AuditSync::Write => None,
+        };
+        Ok(Self(Arc::new(Inner {
+            field_bytes: field_bytes.clamp(64, 4096),
+            directory,
+            key,
+            log: Mutex::new(log),
+            syncer,
+            _lock: lock,
+        })))
+    }
+
+    /// Returns once the records are as durable as `audit-sync` promises: one `write(2)` for all of them. On an error
+    /// none of the calls may be made; one that is over its session's budget is refused alone.
+    ///
+    /// After [`AuditError::Sync`] the records stand in the file although the calls were not made: write outcomes
+    /// `refused`. After any other error nothing was written.
+    pub async fn decisions(
+        &self,
+        budget: &Budget,
+        records: &[DecisionRecord<'_>],
+    ) -> Result<Vec<Recorded>, AuditError> {
+        let (recorded, synced) = self.write_decisions(budget, records)?;
+        let Some((path, synced)) = synced else { return Ok(recorded) };
+        match synced.await {
+            Ok(Ok(())) => Ok(recorded),
+            Ok(Err(source)) => Err(AuditError::Sync { path, source }),
+            Err(_) => Err(AuditError::Sync {
+                path,
+                source: Arc::new(std::io::Error::other("the sync thread is gone")),
+            }),
+        }
+    }
+
+    /// One decision; see [`decisions`](Self::decisions).
+    pub async fn decision(&self, budget: &Budget, record: &DecisionRecord<'_>) -> Result<(), AuditError> {
+        match self.decisions(budget, std::slice::from_ref(record)).await?.as_slice() {
+            [Recorded::OverBudget(limit)] => Err(AuditError::Budget(*limit)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Written, not waited for: an outcome that is lost with the host is `outcome_unknown` there anyway.
+    ///
+    /// The budget has room for them if their decisions were [`FollowedBy::Outcome`]; call it once for each of those.
+    pub fn outcomes<'a>(
+        &self,
+        budget: &Budget,
+        records: impl Iterator<Item = OutcomeRecord<'a>>,
+    ) -> Result<(), AuditError> {
+        let inner = &*self.0;
+        let mut log = inner.log();
+        let (mut reserved, mut used) = (0, 0);
+        for record in records {
+            log.begin("outcome");
+            record.write(&mut inner.members(&mut log));
+            reserved += OutcomeRecord::longest(inner.field_bytes);
+            used += log.sealed_length();
+            log.stage();
+        }
+        let committed = inner.commit(&mut log);
+        let used = if committed.is_ok() { used } else { 0 };
+        budget.refund(reserved.saturating_sub(used));
+        committed
+    }
+
+    /// One outcome; see [`outcomes`](Self::outcomes).
+    pub fn outcome(&self, budget: &Budget, record: &OutcomeRecord<'_>) -> Result<(), AuditError> {
+        self.outcomes(budget, std::iter::once(*record))
+    }
+
+    /// For what is rare or already bounded elsewhere: no budget is asked.
+    pub fn event(&self, event: &EventRecord<'_>) -> Result<(), AuditError> {
+        let mut log = self.0.log();
+        self.0.stage_event(&mut log, event);
+        self.0.commit(&mut log)
+    }
+
+    /// How arguments are recorded.
+    pub fn arguments_mac(&self, arguments: &[u8]) -> Mac {
+        Mac(Hash::from_digest(hmac::sign(&self.0.key, arguments).as_ref()))
+    }
+
+    /// The last record.
+    pub fn head(&self) -> Head {
+        self.0.log().head()
+    }
+
+    /// Whether the audit knows of this message: if not, it never left. Blocks; [`decided`](Self::decided) asks for many.
+    pub fn has_decision(&self, link: &str, seq: u64) -> Result<bool, AuditError> {
+        Ok(!self.decided(link, &[seq])?.is_empty())
+    }
+
+    /// Which of these messages of a link the audit knows of, in one search. Blocks: it reads files, newest first.
+    ///
+    /// Where the search is given up because the audit is too large, all that is left is said to be decided: it
+    /// will then not be run twice.
+    pub fn decided(&self, link: &str, seqs: &[u64]) -> Result<Vec<u64>, AuditError> {
+        let mut needle = Vec::new();
+        Members::new(&mut needle, self.0.field_bytes).text("link", link);
+        witness::decided(&self.0.directory, &needle, seqs, witness::SEARCH_BYTES)
+    }
+
+    fn write_decisions(
+        &self,
+        budget: &Budget,
+        records: &[DecisionRecord<'_>],
+    ) -> Result<(Vec<Recorded>, Enlisted), AuditError> {
+        let inner = &*self.0;
+        let mut log = inner.log();
+        let mut charged = 0;
+        let mut recorded = Vec::with_capacity(records.len());
+        for record in records {
+            log.begin("decision");
+            record.write(&mut inner.members(&mut log));
+            let charge = match record.followed_by {
+                FollowedBy::Nothing => Charge { bytes: log.sealed_length(), records: 1 },
+                FollowedBy::Outcome => Charge {
+                    bytes: log.sealed_length() + OutcomeRecord::longest(inner.field_bytes),
+                    records: 2,
+                },
+            };
+            match budget.charge(charge) {
+                Ok(()) => {
+                    charged += charge.bytes;
+                    log.stage();
+                    recorded.push(Recorded::Yes);
+                }
+                Err(exhausted) => {
+                    if exhausted.report == Report::Due {
+                        let limit = exhausted.limit.to_string();
+                        let mut event = EventRecord::new(Event::BudgetExhausted);
+                        event.session = Some(record.call.session);
+                        event.detail = Some(&limit);
+                        inner.stage_event(&mut log, &event);
+                    }
+                    recorded.push(Recorded::OverBudget(exhausted.limit));
+                }
+            }
+        }
+        if let Err(error) = inner.commit(&mut log) {
+            budget.refund(charged);
+            return Err(error);
+        }
+        // Enlisted under the log's lock: the file is still the one that was written to.
+        let synced = inner.syncer.as_ref().map(|syncer| (log.path(), syncer.enlist(&log.file)));
+        Ok((recorded, synced))
+    }
+}
+
+type Synced = tokio::sync::oneshot::Receiver<sync::Synced>;
+/// What to wait for, and the file it is about, with `audit-sync = "call"`.
+type Enlisted = Option<(PathBuf, Synced)>;
+
+struct Inner {
+    directory: PathBuf,
+    field_bytes: usize,
+    key: hmac::Key,
+    log: Mutex<Log>,
+    /// With `audit-sync = "call"`.
+    syncer: Option<SyncerOfDirectory>,
+    /// Held as long as we write.
+    _lock: File,
+}
+
+impl Inner {
+    fn log(&self) -> MutexGuard<'_, Log> {
+        // The log changes its state only after a write: a panic in between leaves it as it was.
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn members<'a>(&self, log: &'a mut Log) -> Members<'a> {
+        Members::new(&mut log.made.bytes, self.field_bytes)
+    }
+
+    fn stage_event(&self, log: &mut Log, event: &EventRecord<'_>) {
+        log.begin("event");
+        event.write(&mut self.members(log));
+        log.stage();
+    }
+
+    fn commit(&self, log: &mut Log) -> Result<(), AuditError> {
+        log.commit()?;
+        if let Some(retired) = log.retired.take()
+            && let Some(syncer) = &self.syncer
+        {
+            syncer.rotated(&retired);
+        }
+        Ok(())
+    }
+}
+
+/// A syncer, and the directory whose entries it brings to the disk when a file was added.
+struct SyncerOfDirectory {
+    syncer: Syncer,
+    directory: Arc<File>,
+}
+
+impl SyncerOfDirectory {
+    fn enlist(&self, file: &Arc<File>) -> Synced {
+        self.syncer.enlist(file)
+    }
+
+    fn rotated(&self, retired: &Arc<File>) {
+        self.syncer.include(retired);
+        self.syncer.include(&self.directory);
+    }
+}
+
+fn call_syncer(directory: &Path, log: &Log) -> Result<SyncerOfDirectory, AuditError> {
+    let handle = Arc::new(File::open(directory).map_err(AuditError::read(directory))?);
+    let syncer = Syncer::start().map_err(AuditError::prepare("start the sync thread for", directory))?;
+    let syncer = SyncerOfDirectory { syncer, directory: handle };
+    // What this start created or appended has to be there before the first decision is.
+    syncer.rotated(&log.file);
+    Ok(syncer)
+}
+
+fn lock(directory: &Path) -> Result<File, AuditError> {
+    let path = directory.join("lock");
+    let file = files::open_append(&path, Creation::IfMissing)
+        .map_err(AuditError::prepare("open the audit's lock", &path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(AuditError::Busy { path: directory.to_owned() }),
+        Err(TryLockError::Error(source)) => Err(AuditError::prepare("lock the audit with", &path)(source)),
+    }
+}

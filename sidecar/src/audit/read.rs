@@ -1,0 +1,181 @@
+//! Reading the audit while it grows: the last records, the next ones, and those of one session or call.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use serde::Deserialize;
+
+use super::files::{self, FromEnd, LINE_LIMIT, Lines};
+
+/// The last `count` records, oldest first, as they stand in the files.
+pub fn tail(directory: &Path, count: u64) -> io::Result<Vec<String>> {
+    let mut follower = Follower::from_last(directory, count)?;
+    let mut lines = Vec::new();
+    // A sidecar that writes faster than we read must not keep us here.
+    while (lines.len() as u64) < count {
+        match follower.poll()? {
+            more if more.is_empty() => break,
+            more => lines.extend(more),
+        }
+    }
+    lines.drain(..lines.len().saturating_sub(usize::try_from(count).unwrap_or(usize::MAX)));
+    Ok(lines)
+}
+
+/// Gives every record that comes, through rotations. The caller decides how often to look.
+#[derive(Debug)]
+pub struct Follower {
+    directory: PathBuf,
+    /// The file to be read next, and from where. 0 before there is any.
+    index: u32,
+    offset: u64,
+}
+
+impl Follower {
+    /// Begins with the last `count` records that are there.
+    pub fn from_last(directory: &Path, count: u64) -> io::Result<Self> {
+        let mut follower = Self { directory: directory.to_owned(), index: 0, offset: 0 };
+        let mut wanted = count;
+        for index in files::list(directory)?.into_iter().rev() {
+            let file = File::open(files::file_path(directory, index))?;
+            let length = file.metadata()?.len();
+            follower.index = index;
+            match files::newline_from_end(&file, length, wanted.saturating_add(1))? {
+                FromEnd::At(newline) => {
+                    follower.offset = newline + 1;
+                    return Ok(follower);
+                }
+                FromEnd::Fewer(found) => {
+                    follower.offset = 0;
+                    wanted -= found;
+                }
+            }
+            if wanted == 0 {
+                break;
+            }
+        }
+        Ok(follower)
+    }
+
+    /// Some of the lines that came since, oldest first; none when there is nothing new.
+    pub fn poll(&mut self) -> io::Result<Vec<String>> {
+        loop {
+            // Asked before reading: once there is a next file, nothing more is written to this one.
+            let next = files::list(&self.directory)?.into_iter().find(|index| *index > self.index);
+            if self.index > 0 {
+                let lines = self.read()?;
+                if !lines.is_empty() {
+                    return Ok(lines);
+                }
+            }
+            match next {
+                Some(next) => (self.index, self.offset) = (next, 0),
+                None => return Ok(Vec::new()),
+            }
+        }
+    }
+
+    fn read(&mut self) -> io::Result<Vec<String>> {
+        let file = File::open(files::file_path(&self.directory, self.index))?;
+        let available = file.metadata()?.len().saturating_sub(self.offset).min(LINE_LIMIT as u64);
+        let mut chunk = vec![0; available as usize];
+        file.read_exact_at(&mut chunk, self.offset)?;
+        let end = match chunk.iter().rposition(|byte| *byte == b'\n') {
+            Some(newline) => newline + 1,
+            // Longer than any record: not ours, but not a reason to stop here for ever.
+            None if chunk.len() == LINE_LIMIT => chunk.len(),
+            None => return Ok(Vec::new()),
+        };
+        self.offset += end as u64;
+        let whole = chunk[..end].strip_suffix(b"\n").unwrap_or(&chunk[..end]);
+        Ok(whole
+            .split(|byte| *byte == b'\n')
+            .map(|line| String::from_utf8_lossy(line).into_owned())
+            .collect())
+    }
+}
+
+/// Which records: `SESSION`, `LINK`, `SESSION/LINK` or `SESSION/LINK/SEQ`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Selector {
+    /// All of one message: its decision and its outcome.
+    Call {
+        session: String,
+        link: String,
+        seq: u64,
+    },
+    Link {
+        session: String,
+        link: String,
+    },
+    /// A session or a link: their ids do not collide.
+    One(String),
+}
+
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("`{0}` does not name records: use SESSION, LINK or SESSION/LINK/SEQ")]
+pub struct InvalidSelector(pub String);
+
+/// Gives the records that are selected, oldest first, to `each`.
+pub fn show(
+    directory: &Path,
+    selector: &Selector,
+    mut each: impl FnMut(&str) -> io::Result<()>,
+) -> io::Result<()> {
+    for index in files::list(directory)? {
+        let mut lines = Lines::new(File::open(files::file_path(directory, index))?);
+        while let Some(line) = lines.advance()? {
+            let Some(line) = line.whole().and_then(|line| std::str::from_utf8(line).ok()) else { continue };
+            if serde_json::from_str(line).is_ok_and(|ids| selector.selects(&ids)) {
+                each(line)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[derive(Deserialize)]
+struct Ids {
+    session: Option<String>,
+    link: Option<String>,
+    seq: Option<u64>,
+}
+
+impl Selector {
+    fn selects(&self, ids: &Ids) -> bool {
+        let session = ids.session.as_deref();
+        let link = ids.link.as_deref();
+        match self {
+            Self::Call { session: s, link: l, seq } => {
+                session == Some(s) && link == Some(l) && ids.seq == Some(*seq)
+            }
+            Self::Link { session: s, link: l } => session == Some(s) && link == Some(l),
+            Self::One(id) => session == Some(id) || link == Some(id),
+        }
+    }
+}
+
+impl FromStr for Selector {
+    type Err = InvalidSelector;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let invalid = || InvalidSelector(text.to_owned());
+        let parts: Vec<&str> = text.split('/').collect();
+        if parts.iter().any(|part| part.is_empty()) {
+            return Err(invalid());
+        }
+        Ok(match parts[..] {
+            [id] => Self::One(id.to_owned()),
+            [session, link] => Self::Link { session: session.to_owned(), link: link.to_owned() },
+            [session, link, seq] => Self::Call {
+                session: session.to_owned(),
+                link: link.to_owned(),
+                seq: seq.parse().map_err(|_| invalid())?,
+            },
+            _ => return Err(invalid()),
+        })
+    }
+}

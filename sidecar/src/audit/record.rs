@@ -1,0 +1,216 @@
+//! What is recorded. Names and numbers only: no argument, no result and no credential is ever a field.
+//!
+//! Method and tool names come from the sandbox, rules from the configuration, details from errors: **the caller
+//! scrubs them first**. Here they are only cut and escaped.
+//!
+//! Member names are read by people's tools: they are added to, never renamed.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::chain::Hash;
+use super::text::Members;
+use crate::policy::Verdict;
+
+/// Written before a request is sent on, whatever was decided.
+#[derive(Clone, Copy, Debug)]
+pub struct DecisionRecord<'a> {
+    pub call: Call<'a>,
+    /// The arguments, so that two calls can be compared without keeping either.
+    pub arguments: Option<&'a Mac>,
+    pub verdict: Verdict,
+    pub rule: &'a str,
+    /// Digest of the policy that was in force.
+    pub policy: &'a str,
+    pub secrets: &'a [SecretUse<'a>],
+    /// Bytes of the message.
+    pub bytes: u64,
+    pub followed_by: FollowedBy,
+}
+
+/// Whether an outcome record will come; its place in the budget is kept.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum FollowedBy {
+    /// A notification, or a refusal that this record already tells.
+    Nothing,
+    Outcome,
+}
+
+/// Which message of whom: the same in a decision and its outcome.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'a> {
+    pub session: &'a str,
+    pub link: &'a str,
+    pub seq: u64,
+    /// None where the sidecar answers by itself.
+    pub server: Option<&'a str>,
+    pub method: &'a str,
+    pub tool: Option<&'a str>,
+}
+
+/// A secret that the server of a call holds. Only the first 16 are written.
+#[derive(Clone, Copy, Debug)]
+pub struct SecretUse<'a> {
+    pub name: &'a str,
+    /// A hash of the lease's id, never the id.
+    pub lease: Option<&'a str>,
+    pub vault_request: Option<&'a str>,
+}
+
+/// Written after an answer, or when there will be none.
+#[derive(Clone, Copy, Debug)]
+pub struct OutcomeRecord<'a> {
+    pub call: Call<'a>,
+    pub result: CallResult,
+    /// The stable code of a refusal or an error of ours, for instance `server_unavailable`.
+    pub code: Option<&'a str>,
+    /// Bytes of the answer.
+    pub bytes: u64,
+    pub duration: Duration,
+    /// How many values were scrubbed out of the answer.
+    pub redactions: u64,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum CallResult {
+    Cancelled,
+    Error,
+    OutcomeUnknown,
+    Refused,
+    Result,
+}
+
+/// Anything else that a reader of the audit should know.
+#[derive(Clone, Copy, Debug)]
+pub struct EventRecord<'a> {
+    pub event: Event,
+    pub session: Option<&'a str>,
+    pub link: Option<&'a str>,
+    pub server: Option<&'a str>,
+    pub detail: Option<&'a str>,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Event {
+    Alert,
+    BudgetExhausted,
+    Reload,
+    SessionEnd,
+    SessionStart,
+    SidecarStart,
+    SidecarStop,
+}
+
+/// HMAC-SHA-256 of a call's arguments, shown as hex.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Mac(pub(super) Hash);
+
+impl<'a> EventRecord<'a> {
+    pub fn new(event: Event) -> Self {
+        Self { event, session: None, link: None, server: None, detail: None }
+    }
+
+    pub(super) fn write(&self, members: &mut Members<'_>) {
+        members
+            .text("event", self.event.as_str())
+            .optional_text("session", self.session)
+            .optional_text("link", self.link)
+            .optional_text("server", self.server)
+            .optional_text("detail", self.detail);
+    }
+}
+
+impl DecisionRecord<'_> {
+    pub(super) fn write(&self, members: &mut Members<'_>) {
+        self.call.write(members);
+        members
+            .optional_text("args", self.arguments.map(|mac| mac.0.as_str()))
+            .text("verdict", verdict(self.verdict))
+            .text("rule", self.rule)
+            .text("policy", self.policy)
+            .objects("secrets", &self.secrets[..self.secrets.len().min(SECRETS)], |members, secret| {
+                members
+                    .text("name", secret.name)
+                    .optional_text("lease", secret.lease)
+                    .optional_text("vault_request", secret.vault_request);
+            })
+            .number("bytes", self.bytes);
+    }
+}
+
+impl OutcomeRecord<'_> {
+    /// No outcome record is longer than this, seal included: what a decision keeps free for it.
+    pub(super) fn longest(field_bytes: usize) -> u64 {
+        const TEXTS: usize = 6; // session, link, server, method, tool, code
+        const ESCAPED: usize = 6; // bytes of `\u001b`
+        const MARK: usize = 40; // `… (18446744073709551615 bytes)`
+        const FRAME: usize = 512; // names, numbers, time and chain
+        (TEXTS * (field_bytes * ESCAPED + MARK) + FRAME) as u64
+    }
+
+    pub(super) fn write(&self, members: &mut Members<'_>) {
+        self.call.write(members);
+        members
+            .text("result", self.result.as_str())
+            .optional_text("code", self.code)
+            .number("bytes", self.bytes)
+            .number("duration_us", u64::try_from(self.duration.as_micros()).unwrap_or(u64::MAX))
+            .number("redactions", self.redactions);
+    }
+}
+
+impl Call<'_> {
+    /// Link and sequence stand side by side: `witness` looks for them so.
+    fn write(&self, members: &mut Members<'_>) {
+        members
+            .text("session", self.session)
+            .text("link", self.link)
+            .number("seq", self.seq)
+            .optional_text("server", self.server)
+            .text("method", self.method)
+            .optional_text("tool", self.tool);
+    }
+}
+
+impl CallResult {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Cancelled => "cancelled",
+            Self::Error => "error",
+            Self::OutcomeUnknown => "outcome_unknown",
+            Self::Refused => "refused",
+            Self::Result => "result",
+        }
+    }
+}
+
+impl Event {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Alert => "alert",
+            Self::BudgetExhausted => "budget_exhausted",
+            Self::Reload => "reload",
+            Self::SessionEnd => "session_end",
+            Self::SessionStart => "session_start",
+            Self::SidecarStart => "sidecar_start",
+            Self::SidecarStop => "sidecar_stop",
+        }
+    }
+}
+
+impl fmt::Display for Mac {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(out)
+    }
+}
+
+/// Secrets named in one record: a bound on the line, far above what a server is given.
+const SECRETS: usize = 16;
+
+fn verdict(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Allow => "allow",
+        Verdict::Ask => "ask",
+        Verdict::Deny => "deny",
+    }
+}

@@ -1,0 +1,150 @@
+//! Finding the end of the chain at start, whatever the last run left there.
+//!
+//! Nothing is truncated. A last line without its newline is *torn*: the sidecar or its host died while writing. It
+//! is ended and followed by a `torn` record that gives its length and hash, so that the chain covers it.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::chain::{Hash, Sealed};
+use super::error::AuditError;
+use super::files::{self, Creation, FromEnd, LINE_LIMIT, Lines};
+use super::log::{self, Log, Made, Tail};
+
+/// Opens the log where it ended, with a torn line marked. Call it under the directory's lock.
+pub(super) fn open(directory: &Path, file_bytes: u64) -> Result<Log, AuditError> {
+    let present = files::list(directory).map_err(AuditError::read(directory))?;
+    let mut end = None;
+    // An empty last file was made just before a crash: the chain ends in the one before, and it is used later.
+    for (position, index) in present.iter().enumerate().rev() {
+        let path = files::file_path(directory, *index);
+        let file = files::open_append(&path, Creation::Existing)
+            .map_err(AuditError::prepare("open the audit file", &path))?;
+        let length = file.metadata().map_err(AuditError::read(&path))?.len();
+        if length > 0 {
+            end = Some((position, *index, file, length));
+            break;
+        }
+    }
+    let Some((position, index, file, length)) = end else {
+        let index = present.last().copied().unwrap_or(1);
+        let file = log::create(directory, index)?;
+        return Ok(at_start(directory, file_bytes, index, file));
+    };
+
+    let path = files::file_path(directory, index);
+    let mut log = at_start(directory, file_bytes, index, file);
+    log.length = length;
+    log.lines = count_newlines(&log.file).map_err(AuditError::read(&path))?;
+    let (last, torn_from) = last_line(&log.file, &path, length)?;
+    let last = match last {
+        Some(last) => Some(last),
+        None => last_of_previous(directory, &present[..position], index)?,
+    };
+    if let Some((number, chain)) = last {
+        (log.number, log.chain) = (number, chain);
+    }
+    if torn_from < length {
+        mark(&mut log, &path, torn_from)?;
+    }
+    Ok(log)
+}
+
+fn at_start(directory: &Path, file_bytes: u64, index: u32, file: File) -> Log {
+    Log {
+        directory: directory.to_owned(),
+        file_bytes,
+        index,
+        file: Arc::new(file),
+        length: 0,
+        lines: 0,
+        number: 0,
+        chain: Hash::GENESIS,
+        made: Made::default(),
+        tail: Tail::Whole,
+        retired: None,
+    }
+}
+
+/// Number and chain of a record.
+type Place = (u64, Hash);
+
+/// The last line with a newline, and where what comes after it begins.
+fn last_line(file: &File, path: &Path, length: u64) -> Result<(Option<Place>, u64), AuditError> {
+    let read = |source| AuditError::read(path)(source);
+    let FromEnd::At(end) = files::newline_from_end(file, length, 1).map_err(read)? else {
+        return Ok((None, 0));
+    };
+    let start = match files::newline_from_end(file, end, 1).map_err(read)? {
+        FromEnd::At(newline) => newline + 1,
+        FromEnd::Fewer(_) => 0,
+    };
+    let damaged = |what| AuditError::Damaged { path: path.to_owned(), what };
+    if end - start > LINE_LIMIT as u64 {
+        return Err(damaged("its last line is longer than any record"));
+    }
+    let mut line = vec![0; (end - start) as usize];
+    file.read_exact_at(&mut line, start).map_err(read)?;
+    let sealed = Sealed::parse(&line).ok_or_else(|| damaged("its last line has no chain"))?;
+    Ok((Some((sealed.number, sealed.chain)), end + 1))
+}
+
+/// For a file that holds nothing but a torn first line.
+fn last_of_previous(directory: &Path, before: &[u32], index: u32) -> Result<Option<Place>, AuditError> {
+    if index == 1 {
+        return Ok(None);
+    }
+    let path = files::file_path(directory, index - 1);
+    let missing =
+        AuditError::Damaged { path: path.clone(), what: "the file is missing, and the next one needs it" };
+    if before.last() != Some(&(index - 1)) {
+        return Err(missing);
+    }
+    let file = File::open(&path).map_err(AuditError::read(&path))?;
+    let length = file.metadata().map_err(AuditError::read(&path))?.len();
+    match last_line(&file, &path, length)? {
+        (Some(last), end) if end == length => Ok(Some(last)),
+        _ => Err(AuditError::Damaged { path, what: "its last line is torn, and there is a file after it" }),
+    }
+}
+
+fn mark(log: &mut Log, path: &Path, torn_from: u64) -> Result<(), AuditError> {
+    let file = Arc::clone(&log.file);
+    let mut lines = Lines::new(At { file: &file, offset: torn_from });
+    let Some(torn) = lines.advance().map_err(AuditError::read(path))? else { return Ok(()) };
+    let next = torn.whole().and_then(Sealed::parse);
+    if let Some(whole) = next.filter(|line| line.number == log.number + 1 && line.follows(&log.chain)) {
+        return log.end_line(whole.chain);
+    }
+    tracing::warn!(file = %path.display(), bytes = torn.length, "the last audit record is torn: marked as such");
+    log.mark_torn(torn.length, torn.sha256())
+}
+
+/// Reads from a place without moving the file's own.
+struct At<'a> {
+    file: &'a File,
+    offset: u64,
+}
+
+impl io::Read for At<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read_at(out, self.offset)?;
+        self.offset += read as u64;
+        Ok(read)
+    }
+}
+
+fn count_newlines(file: &File) -> io::Result<u64> {
+    let mut reader = At { file, offset: 0 };
+    let mut chunk = vec![0; 64 * 1024];
+    let mut count = 0;
+    loop {
+        match reader.read(&mut chunk)? {
+            0 => return Ok(count),
+            read => count += chunk[..read].iter().filter(|byte| **byte == b'\n').count() as u64,
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! `audit-sync = "call"`: one thread brings records to the disk for everybody who waits.
+//!
+//! A caller enlists after its write; the thread takes all who are enlisted, and only then begins to sync. So
+//! nobody is answered by a sync that began before their write, and one sync serves all who came during the last.
+
+use std::fs::File;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use tokio::sync::oneshot;
+
+/// What a sync came to; the error is shared by all who waited for it.
+pub(super) type Synced = Result<(), Arc<io::Error>>;
+
+/// Owns the thread: dropping it answers everybody and waits for the thread.
+pub(super) struct Syncer {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Syncer {
+    pub(super) fn start() -> io::Result<Self> {
+        Self::start_with(File::sync_data)
+    }
+
+    fn start_with(sync: impl Fn(&File) -> io::Result<()> + Send + Sync + 'static) -> io::Result<Self> {
+        let shared = Arc::new(Shared { state: Mutex::default(), wake: Condvar::new(), sync: Box::new(sync) });
+        let thread = std::thread::Builder::new().name("audit-sync".to_owned()).spawn({
+            let shared = Arc::clone(&shared);
+            move || shared.serve()
+        })?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// To be called after the write to `file`. The answer tells of a sync that began later.
+    pub(super) fn enlist(&self, file: &Arc<File>) -> oneshot::Receiver<Synced> {
+        let (waiter, synced) = oneshot::channel();
+        let mut state = self.shared.lock();
+        state.add(file);
+        state.waiters.push(waiter);
+        self.shared.wake.notify_one();
+        synced
+    }
+
+    /// Has this file (or directory) synced along with the next round: a file that will not be written to again.
+    pub(super) fn include(&self, file: &Arc<File>) {
+        self.shared.lock().add(file);
+    }
+}
+
+impl Drop for Syncer {
+    fn drop(&mut self) {
+        self.shared.lock().stop = Stop::Asked;
+        self.shared.wake.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // It cannot be unwound into here; that it panicked was already printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Shared {
+    state: Mutex<State>,
+    wake: Condvar,
+    sync: Box<SyncFile>,
+}
+
+/// `fdatasync(2)`, or what a test puts in its place.
+type SyncFile = dyn Fn(&File) -> io::Result<()> + Send + Sync;
+
+#[derive(Default)]
+struct State {
+    /// Bounded by the callers: each waits for its own before it comes again.
+    waiters: Vec<oneshot::Sender<Synced>>,
+    files: Vec<Arc<File>>,
+    stop: Stop,
+}
+
+#[derive(Default, Eq, PartialEq)]
+enum Stop {
+    Asked,
+    #[default]
+    NotYet,
+}
+
+impl State {
+    fn add(&mut self, file: &Arc<File>) {
+        if !self.files.iter().any(|known| Arc::ptr_eq(known, file)) {
+            self.files.push(Arc::clone(file));
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn serve(&self) {
+        loop {
+            let idle = |state: &mut State| state.waiters.is_empty() && state.stop == Stop::NotYet;
+            let mut state = self.wake.wait_while(self.lock(), idle).unwrap_or_else(PoisonError::into_inner);
+            let waiters = std::mem::take(&mut state.waiters);
+            let files = std::mem::take(&mut state.files);
+            let last = state.stop == Stop::Asked;
+            drop(state);
+
+            let synced: Synced = files.iter().try_for_each(|file| (self.sync)(file)).map_err(Arc::new);
+            for waiter in waiters {
+                // Whoever no longer waits has been cancelled; its record stands all the same.
+                let _ = waiter.send(synced.clone());
+            }
+            if last {
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use tokio::sync::oneshot::error::TryRecvError;
+
+    use super::*;
+
+    /// Only a broken syncer lets this pass.
+    const LONG: std::time::Duration = std::time::Duration::from_secs(20);
+
+    fn a_file() -> Arc<File> {
+        Arc::new(File::open("/dev/null").unwrap())
+    }
+
+    #[test]
+    fn a_sync_answers_those_who_came_before_it_began_and_the_next_all_others_at_once() {
+        let (began, begins) = mpsc::channel();
+        let (go, gate) = mpsc::channel();
+        let gate = Mutex::new(gate);
+        let syncer = Syncer::start_with(move |_| {
+            began.send(()).unwrap();
+            gate.lock().unwrap().recv_timeout(LONG).unwrap()
+        })
+        .unwrap();
+        let file = a_file();
+
+        let first = syncer.enlist(&file);
+        begins.recv_timeout(LONG).unwrap();
+        let mut late: Vec<_> = (0..10).map(|_| syncer.enlist(&file)).collect();
+        go.send(Ok(())).unwrap();
+        first.blocking_recv().unwrap().unwrap();
+
+        begins.recv_timeout(LONG).unwrap();
+        for waiting in &mut late {
+            assert_eq!(waiting.try_recv().unwrap_err(), TryRecvError::Empty);
+        }
+        go.send(Err(io::Error::other("the disk is gone"))).unwrap();
+        for waiting in late {
+            assert_eq!(waiting.blocking_recv().unwrap().unwrap_err().to_string(), "the disk is gone");
+        }
+
+        let after = syncer.enlist(&file);
+        go.send(Ok(())).unwrap();
+        after.blocking_recv().unwrap().unwrap();
+        drop(syncer);
+        assert_eq!(begins.iter().count(), 1, "ten waiters shared one sync");
+    }
+
+    #[test]
+    fn who_waits_at_the_end_is_answered() {
+        let syncer = Syncer::start_with(|_| Ok(())).unwrap();
+        let waiting: Vec<_> = (0..100).map(|_| syncer.enlist(&a_file())).collect();
+        drop(syncer);
+        for synced in waiting {
+            synced.blocking_recv().unwrap().unwrap();
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Disks that are full, and files that do not let go of half a line.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::os::fd::OwnedFd;
+
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::mount::{MsFlags, mount};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
+use super::*;
+
+/// Runs `test` with a real file system of this size, which only its own thread sees. Needs root.
+fn with_tmpfs(size: &'static str, test: impl FnOnce(Directory) + Send + 'static) {
+    if !nix::unistd::geteuid().is_root() {
+        assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "needs root to mount a full tmpfs");
+        println!("SKIPPED: a full disk was NOT tested: mounting one needs root");
+        return;
+    }
+    let thread = std::thread::spawn(move || {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
+        mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>).unwrap();
+        let directory = Directory::new();
+        let options = format!("size={size},mode=700");
+        mount(Some("none"), directory.path(), Some("tmpfs"), MsFlags::empty(), Some(options.as_str()))
+            .unwrap();
+        let path = directory.path().to_owned();
+        test(directory);
+        nix::mount::umount(&path).unwrap();
+        let _ = fs::remove_dir(&path);
+    });
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+#[test]
+fn a_full_disk_refuses_and_a_freed_one_works_again() {
+    with_tmpfs("64k", |directory| {
+        let audit = directory.open();
+        let budget = plenty();
+        decide(&audit, &budget, &decision(call("l-1", 1))).unwrap();
+        let ballast = directory.path().join("ballast");
+        fill(&ballast);
+
+        // The page that the file already has still takes lines; then the disk is full in the middle of one.
+        let mut seq = 1;
+        let error = loop {
+            seq += 1;
+            match decide(&audit, &budget, &decision(call("l-1", seq))) {
+                Ok(()) => assert!(seq < 100, "the disk is not full"),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, AuditError::Write { .. }), "{error}");
+        assert!(error.to_string().contains("audit-00000001.jsonl"));
+        assert!(error.hint().unwrap().contains("free some space"));
+        let whole = fs::read(directory.file(1)).unwrap();
+        assert!(whole.ends_with(b"}\n"), "half a line was left behind");
+        decide(&audit, &budget, &decision(call("l-1", seq))).unwrap_err();
+        audit.outcome(&budget, &outcome(call("l-1", 1))).unwrap_err();
+        assert!(!audit.has_decision("l-1", seq).unwrap());
+        assert_eq!(directory.verify().unwrap().records, seq - 1);
+
+        fs::remove_file(ballast).unwrap();
+        decide(&audit, &budget, &decision(call("l-1", seq))).unwrap();
+        audit.outcome(&budget, &outcome(call("l-1", 1))).unwrap();
+        let verified = directory.verify().unwrap();
+        assert_eq!((verified.records, verified.torn), (seq + 1, 0));
+        drop(audit);
+    });
+}
+
+#[test]
+fn a_full_disk_at_rotation_refuses_and_a_freed_one_works_again() {
+    with_tmpfs("64k", |directory| {
+        let audit = directory.open_with_files_of(4096);
+        decide_many(&audit, 0..2);
+        fill(&directory.path().join("ballast"));
+        let mut last = Ok(());
+        for seq in 2..20 {
+            last = decide(&audit, &plenty(), &decision(call("l-1", seq)));
+        }
+        last.unwrap_err();
+        fs::remove_file(directory.path().join("ballast")).unwrap();
+        decide_many(&audit, 20..40);
+        let verified = directory.verify().unwrap();
+        assert!(verified.files > 1);
+        assert_eq!(verified.head.unwrap(), audit.head());
+    });
+}
+
+#[test]
+fn a_full_disk_while_a_tear_is_marked_leaves_the_tear_as_it_was() {
+    with_tmpfs("64k", |directory| {
+        decide_many(&directory.open(), 0..2);
+        let mut torn = fs::read(directory.file(1)).unwrap();
+        torn.resize(4096 - 20, b'x');
+        fs::write(directory.file(1), &torn).unwrap();
+        fill(&directory.path().join("ballast"));
+        Audit::open(directory.options()).map(drop).unwrap_err();
+        assert_eq!(fs::read(directory.file(1)).unwrap(), torn);
+        fs::remove_file(directory.path().join("ballast")).unwrap();
+        decide_many(&directory.open(), 2..3);
+        assert_eq!(directory.verify().unwrap().torn, 1);
+    });
+}
+
+fn fill(path: &Path) {
+    let mut file = File::create(path).unwrap();
+    while file.write_all(&[0; 1024]).is_ok() {}
+}
+
+#[test]
+fn a_device_without_room_is_named_with_the_next_step() {
+    let directory = Directory::new();
+    let audit = directory.open();
+    let real = {
+        let full = fs::OpenOptions::new().append(true).open("/dev/full").unwrap();
+        std::mem::replace(&mut audit.0.log().file, Arc::new(full))
+    };
+    // A device counts as one that was removed if it has no links; this one has a name.
+    let error = decide(&audit, &plenty(), &decision(call("l-1", 0))).unwrap_err();
+    assert!(matches!(error, AuditError::Write { .. }), "{error}");
+    audit.0.log().file = real;
+    decide_many(&audit, 0..2);
+    assert_eq!(directory.verify().unwrap().records, 2);
+}
+
+#[test]
+fn while_half_a_line_cannot_be_taken_back_all_is_refused() {
+    let directory = Directory::new();
+    let audit = directory.open();
+    decide_many(&audit, 0..2);
+    let real = Arc::clone(&audit.0.log().file);
+
+    // A file that keeps what it has: the half line stays.
+    let stubborn = File::from(memfd_create("stubborn", MFdFlags::MFD_ALLOW_SEALING).unwrap());
+    let length = audit.0.log().length;
+    (&stubborn).write_all(&vec![b'x'; length as usize + 10]).unwrap();
+    fcntl(&stubborn, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).unwrap();
+    {
+        let mut log = audit.0.log();
+        log.file = Arc::new(File::from(OwnedFd::from(stubborn)));
+        log.tail = log::Tail::Doubtful;
+    }
+    for seq in 2..4 {
+        let error = decide(&audit, &plenty(), &decision(call("l-1", seq))).unwrap_err();
+        assert!(matches!(error, AuditError::Poisoned { .. }), "{error}");
+        assert!(error.hint().is_some());
+    }
+
+    // Once it can be taken back, it is, and calls go through.
+    (&*real).write_all(b"half a li").unwrap();
+    audit.0.log().file = real;
+    decide_many(&audit, 2..4);
+    assert_eq!(directory.verify().unwrap().records, 4);
+}

@@ -1,0 +1,113 @@
+//! The audit as its users see it: on real directories, with real files.
+
+mod disk;
+mod reading;
+mod tampering;
+mod writing;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+
+use super::*;
+use crate::policy::Verdict;
+
+/// A directory of its own for one test, gone afterwards.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new() -> Self {
+        use std::sync::atomic::{AtomicU64, Ordering};
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let unique =
+            format!("cofferdam-audit-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(unique);
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    fn path(&self) -> &Path {
+        &self.0
+    }
+
+    fn options(&self) -> Options {
+        Options {
+            directory: self.0.join("audit"),
+            sync: AuditSync::Write,
+            file_bytes: 1 << 20,
+            field_bytes: 256,
+        }
+    }
+
+    fn audit(&self) -> PathBuf {
+        self.0.join("audit")
+    }
+
+    fn open(&self) -> Audit {
+        Audit::open(self.options()).unwrap()
+    }
+
+    fn open_with_files_of(&self, file_bytes: u64) -> Audit {
+        Audit::open(Options { file_bytes, ..self.options() }).unwrap()
+    }
+
+    fn file(&self, index: u32) -> PathBuf {
+        files::file_path(&self.audit(), index)
+    }
+
+    fn verify(&self) -> Result<Verified, VerifyError> {
+        verify(&self.audit(), None)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn plenty() -> Budget {
+    Budget::new(BudgetLimits { bytes: u64::MAX, records_per_second: u32::MAX })
+}
+
+fn call(link: &str, seq: u64) -> Call<'_> {
+    Call { session: "s-1", link, seq, server: Some("github"), method: "tools/call", tool: Some("get_issue") }
+}
+
+fn decision(call: Call<'_>) -> DecisionRecord<'_> {
+    DecisionRecord {
+        call,
+        arguments: None,
+        verdict: Verdict::Allow,
+        rule: "tools.allow get_*",
+        policy: "5f2c",
+        secrets: &[],
+        bytes: 120,
+        followed_by: FollowedBy::Outcome,
+    }
+}
+
+fn outcome(call: Call<'_>) -> OutcomeRecord<'_> {
+    OutcomeRecord {
+        call,
+        result: CallResult::Result,
+        code: None,
+        bytes: 340,
+        duration: Duration::from_micros(1500),
+        redactions: 1,
+    }
+}
+
+/// In `write` mode a decision never waits.
+fn decide(audit: &Audit, budget: &Budget, record: &DecisionRecord<'_>) -> Result<(), AuditError> {
+    audit.decision(budget, record).now_or_never().expect("nothing to wait for in `write` mode")
+}
+
+fn decide_many(audit: &Audit, seqs: std::ops::Range<u64>) {
+    let budget = plenty();
+    for seq in seqs {
+        decide(audit, &budget, &decision(call("l-1", seq))).unwrap();
+    }
+}

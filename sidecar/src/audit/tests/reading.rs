@@ -1,0 +1,142 @@
+//! Reading it back: tail, follow, show, and what left.
+
+use super::*;
+
+fn numbers(lines: &[String]) -> Vec<u64> {
+    lines
+        .iter()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["number"].as_u64().unwrap())
+        .collect()
+}
+
+#[test]
+fn the_last_records_come_from_as_many_files_as_it_takes() {
+    let directory = Directory::new();
+    let audit = directory.open_with_files_of(900);
+    assert_eq!(tail(&directory.audit(), 5).unwrap(), Vec::<String>::new());
+    decide_many(&audit, 0..10);
+    for count in 0..=10 {
+        assert_eq!(numbers(&tail(&directory.audit(), count).unwrap()), (11 - count..=10).collect::<Vec<_>>());
+    }
+    assert_eq!(tail(&directory.audit(), 1000).unwrap().len(), 10);
+}
+
+#[test]
+fn a_follower_sees_every_record_once_through_rotations() {
+    let directory = Directory::new();
+    let audit = directory.open_with_files_of(900);
+    let mut early = Follower::from_last(&directory.audit(), 3).unwrap();
+    decide_many(&audit, 0..4);
+    let mut late = Follower::from_last(&directory.audit(), 0).unwrap();
+    assert_eq!(late.poll().unwrap(), Vec::<String>::new());
+    for round in 1..5 {
+        decide_many(&audit, round * 4..round * 4 + 4);
+        let mut seen = Vec::new();
+        loop {
+            let lines = late.poll().unwrap();
+            if lines.is_empty() {
+                break;
+            }
+            seen.extend(numbers(&lines));
+        }
+        assert_eq!(seen, (round * 4 + 1..=round * 4 + 4).collect::<Vec<_>>());
+    }
+    let mut all = Vec::new();
+    while let lines = early.poll().unwrap()
+        && !lines.is_empty()
+    {
+        all.extend(numbers(&lines));
+    }
+    assert_eq!(all, (1..=20).collect::<Vec<_>>());
+}
+
+#[test]
+fn half_a_line_is_waited_for() {
+    let directory = Directory::new();
+    decide_many(&directory.open(), 0..1);
+    let mut follower = Follower::from_last(&directory.audit(), 1).unwrap();
+    assert_eq!(follower.poll().unwrap().len(), 1);
+    let original = fs::read(directory.file(1)).unwrap();
+    fs::write(directory.file(1), [&original[..], b"{\"half"].concat()).unwrap();
+    assert_eq!(follower.poll().unwrap(), Vec::<String>::new());
+    fs::write(directory.file(1), [&original[..], b"{\"half\":1}\n"].concat()).unwrap();
+    assert_eq!(follower.poll().unwrap(), ["{\"half\":1}"]);
+}
+
+#[test]
+fn records_are_found_by_session_link_and_call() {
+    let directory = Directory::new();
+    let audit = directory.open_with_files_of(900);
+    let budget = plenty();
+    for (session, link, seq) in [("s-1", "l-1", 1), ("s-1", "l-2", 1), ("s-2", "l-3", 1), ("s-1", "l-1", 2)] {
+        let call = Call { session, ..call(link, seq) };
+        decide(&audit, &budget, &decision(call)).unwrap();
+        audit.outcome(&budget, &outcome(call)).unwrap();
+    }
+    audit.event(&EventRecord { session: Some("s-2"), ..EventRecord::new(Event::SessionEnd) }).unwrap();
+    let shown = |id: &str| {
+        let mut lines = Vec::new();
+        show(&directory.audit(), &id.parse().unwrap(), |line| {
+            lines.push(line.to_owned());
+            Ok(())
+        })
+        .unwrap();
+        numbers(&lines)
+    };
+    assert_eq!(shown("s-1"), [1, 2, 3, 4, 7, 8]);
+    assert_eq!(shown("l-2"), [3, 4]);
+    assert_eq!(shown("s-1/l-1"), [1, 2, 7, 8]);
+    assert_eq!(shown("s-1/l-1/2"), [7, 8]);
+    assert_eq!(shown("s-2"), [5, 6, 9]);
+    assert_eq!(shown("s-2/l-1/2"), [0_u64; 0]);
+    for wrong in ["", "/", "s//1", "s/l/x", "s/l/1/2"] {
+        wrong.parse::<Selector>().unwrap_err();
+    }
+}
+
+#[test]
+fn what_was_decided_is_known_after_a_restart() {
+    let directory = Directory::new();
+    decide_many(&directory.open_with_files_of(900), 0..12);
+    let audit = directory.open();
+    audit.outcome(&plenty(), &outcome(call("l-9", 5))).unwrap();
+    assert!(audit.has_decision("l-1", 0).unwrap());
+    assert!(audit.has_decision("l-1", 11).unwrap());
+    assert!(!audit.has_decision("l-1", 12).unwrap());
+    assert!(!audit.has_decision("l-", 1).unwrap());
+    assert!(!audit.has_decision("l-9", 5).unwrap(), "an outcome is no decision");
+    assert_eq!(audit.decided("l-1", &[40, 1, 11, 1, 110]).unwrap(), [1, 11]);
+}
+
+#[test]
+fn a_name_cannot_pass_for_a_decision() {
+    let directory = Directory::new();
+    let audit = directory.open();
+    let forged = r#"","link":"l-7","seq":3,""#;
+    let call = Call { method: forged, tool: Some(forged), server: Some(forged), ..call("l-1", 1) };
+    decide(&audit, &plenty(), &decision(call)).unwrap();
+    assert!(!audit.has_decision("l-7", 3).unwrap());
+}
+
+#[test]
+fn what_cannot_be_ruled_out_counts_as_decided() {
+    let directory = Directory::new();
+    decide_many(&directory.open(), 0..3);
+    let original = fs::read_to_string(directory.file(1)).unwrap();
+    let torn = original.rfind("\"seq\":2").unwrap() + "\"seq\":2".len();
+    fs::write(directory.file(1), &original[..torn]).unwrap();
+    let audit = directory.open();
+    assert_eq!(
+        audit.decided("l-1", &[1, 2, 3, 25]).unwrap(),
+        [1, 2, 25],
+        "a torn number may be any that begins so"
+    );
+
+    let needle = br#","link":"l-1""#;
+    assert_eq!(
+        witness::decided(&directory.audit(), needle, &[3, 77], 10).unwrap(),
+        [3, 77],
+        "search given up"
+    );
+    assert_eq!(witness::decided(&directory.audit(), needle, &[3, 77], 1 << 20).unwrap(), Vec::<u64>::new());
+}

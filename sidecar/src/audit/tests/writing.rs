@@ -1,0 +1,296 @@
+//! Opening, writing, rotating, budgets.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use super::*;
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+#[test]
+fn records_are_what_readers_expect() {
+    let directory = Directory::new();
+    let audit = directory.open();
+    let budget = plenty();
+    let mac = audit.arguments_mac(br#"{"id":1}"#);
+    let secrets = [SecretUse { name: "github", lease: None, vault_request: Some("r-1") }];
+    let record = DecisionRecord { arguments: Some(&mac), secrets: &secrets, ..decision(call("l-1", 7)) };
+    decide(&audit, &budget, &record).unwrap();
+    audit.outcome(&budget, &outcome(call("l-1", 7))).unwrap();
+    audit.event(&EventRecord { session: Some("s-1"), ..EventRecord::new(Event::SessionEnd) }).unwrap();
+
+    let lines = tail(&directory.audit(), 10).unwrap();
+    let masked: Vec<String> = lines.iter().map(|line| mask(line)).collect();
+    assert_eq!(
+        masked,
+        [
+            format!(
+                r#"{{"number":1,"time":"T","kind":"decision","session":"s-1","link":"l-1","seq":7,"server":"github","method":"tools/call","tool":"get_issue","args":"{mac}","verdict":"allow","rule":"tools.allow get_*","policy":"5f2c","secrets":[{{"name":"github","vault_request":"r-1"}}],"bytes":120,"chain":"C"}}"#
+            ),
+            r#"{"number":2,"time":"T","kind":"outcome","session":"s-1","link":"l-1","seq":7,"server":"github","method":"tools/call","tool":"get_issue","result":"result","bytes":340,"duration_us":1500,"redactions":1,"chain":"C"}"#.to_owned(),
+            r#"{"number":3,"time":"T","kind":"event","event":"session_end","session":"s-1","chain":"C"}"#.to_owned(),
+        ]
+    );
+    for line in &lines {
+        serde_json::from_str::<serde_json::Value>(line).unwrap();
+    }
+    assert_eq!(directory.verify().unwrap().head.unwrap(), audit.head());
+}
+
+/// Hides the time and the chain.
+fn mask(line: &str) -> String {
+    let (before, rest) = line.split_once(r#""time":""#).unwrap();
+    let (middle, _) = rest[24..].split_once(r#""chain":""#).unwrap();
+    format!(r#"{before}"time":"T{middle}"chain":"C"}}"#)
+}
+
+#[test]
+fn only_the_owner_may_read() {
+    let directory = Directory::new();
+    fs::create_dir(directory.audit()).unwrap();
+    fs::set_permissions(directory.audit(), fs::Permissions::from_mode(0o755)).unwrap();
+    let audit = directory.open();
+    decide_many(&audit, 0..1);
+    assert_eq!(mode(&directory.audit()), 0o700);
+    for name in ["key", "lock", "audit-00000001.jsonl"] {
+        assert_eq!(mode(&directory.audit().join(name)), 0o600, "{name}");
+    }
+}
+
+#[test]
+fn two_sidecars_cannot_share_it() {
+    let directory = Directory::new();
+    let first = directory.open();
+    assert!(matches!(Audit::open(directory.options()), Err(AuditError::Busy { .. })));
+    drop(first);
+    directory.open();
+}
+
+#[test]
+fn the_key_stays_and_decides_the_mac() {
+    let directory = Directory::new();
+    let mac = directory.open().arguments_mac(b"{}");
+    let audit = directory.open();
+    assert_eq!(audit.arguments_mac(b"{}"), mac);
+    assert_ne!(audit.arguments_mac(b"{ }"), mac);
+    assert_ne!(Directory::new().open().arguments_mac(b"{}"), mac);
+    drop(audit);
+    fs::write(directory.audit().join("key"), b"short").unwrap();
+    assert!(matches!(Audit::open(directory.options()), Err(AuditError::Key { length: 5, .. })));
+}
+
+#[test]
+fn the_chain_goes_on_through_restarts_and_files() {
+    let directory = Directory::new();
+    for start in 0..5 {
+        decide_many(&directory.open_with_files_of(1000), start * 10..start * 10 + 10);
+    }
+    let verified = directory.verify().unwrap();
+    assert_eq!((verified.records, verified.torn, verified.unfinished), (50, 0, None));
+    assert!(verified.files > 10, "{}", verified.files);
+    for index in 1..=verified.files {
+        assert!(fs::metadata(directory.file(index as u32)).unwrap().len() <= 1000);
+    }
+}
+
+#[test]
+fn an_empty_last_file_is_used_when_its_turn_comes() {
+    let directory = Directory::new();
+    decide_many(&directory.open(), 0..1);
+    fs::write(directory.file(2), b"").unwrap();
+    decide_many(&directory.open_with_files_of(10), 1..3);
+    assert_eq!(directory.verify().unwrap().records, 3);
+    assert!(fs::metadata(directory.file(2)).unwrap().len() > 0);
+}
+
+#[test]
+fn a_removed_file_is_not_written_to_any_more() {
+    let directory = Directory::new();
+    let audit = directory.open();
+    decide_many(&audit, 0..3);
+    fs::remove_file(directory.file(1)).unwrap();
+    decide_many(&audit, 3..4);
+    assert!(audit.has_decision("l-1", 3).unwrap());
+    assert!(
+        matches!(directory.verify(), Err(VerifyError::MissingFile { file }) if file == "audit-00000001.jsonl")
+    );
+}
+
+#[test]
+fn many_threads_make_one_chain() {
+    let directory = Directory::new();
+    let audit = directory.open_with_files_of(20_000);
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let audit = &audit;
+            scope.spawn(move || {
+                let (budget, link) = (plenty(), format!("l-{thread}"));
+                for seq in 0..100 {
+                    decide(audit, &budget, &decision(call(&link, seq))).unwrap();
+                    audit.outcome(&budget, &outcome(call(&link, seq))).unwrap();
+                }
+            });
+        }
+    });
+    let verified = directory.verify().unwrap();
+    assert_eq!(verified.records, 1600);
+    assert_eq!(verified.head.unwrap(), audit.head());
+    assert!(verified.files > 5);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn synced_decisions_make_one_chain_too() {
+    let directory = Directory::new();
+    let options = Options { sync: AuditSync::Call, file_bytes: 4000, ..directory.options() };
+    let audit = Audit::open(options).unwrap();
+    let mut tasks = tokio::task::JoinSet::new();
+    for seq in 0..64 {
+        let audit = audit.clone();
+        tasks.spawn(async move { audit.decision(&plenty(), &decision(call("l-1", seq))).await });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap().unwrap();
+    }
+    assert_eq!(directory.verify().unwrap().records, 64);
+}
+
+#[tokio::test]
+async fn a_decision_that_does_not_reach_the_disk_is_refused() {
+    let directory = Directory::new();
+    let audit = Audit::open(Options { sync: AuditSync::Call, ..directory.options() }).unwrap();
+    // A pipe takes every write and cannot be synced.
+    let (_reader, writer) = std::io::pipe().unwrap();
+    let pipe = Arc::new(File::from(std::os::fd::OwnedFd::from(writer)));
+    let real = std::mem::replace(&mut audit.0.log().file, pipe);
+    let refused = audit.decision(&plenty(), &decision(call("l-1", 1))).await.unwrap_err();
+    assert!(matches!(refused, AuditError::Sync { .. }), "{refused}");
+    audit.outcome(&plenty(), &outcome(call("l-1", 1))).expect("an outcome does not wait for the disk");
+    audit.0.log().file = real;
+    audit.decision(&plenty(), &decision(call("l-1", 2))).await.unwrap();
+}
+
+#[test]
+fn long_names_are_cut_and_hostile_ones_stay_one_line() {
+    let directory = Directory::new();
+    let audit = directory.open();
+    let long = "\u{1b}\n\"\u{2028}é".repeat(10_000);
+    let hostile = Call {
+        session: &long,
+        link: &long,
+        server: Some(&long),
+        method: &long,
+        tool: Some(&long),
+        ..call("", 1)
+    };
+    let budget = plenty();
+    decide(&audit, &budget, &DecisionRecord { rule: &long, policy: &long, ..decision(hostile) }).unwrap();
+    let record = OutcomeRecord {
+        code: Some(&long),
+        bytes: u64::MAX,
+        duration: Duration::MAX,
+        redactions: u64::MAX,
+        ..outcome(Call { seq: u64::MAX, ..hostile })
+    };
+    audit.outcome(&budget, &record).unwrap();
+    let lines = tail(&directory.audit(), 10).unwrap();
+    assert_eq!(lines.len(), 2);
+    assert!(lines[1].len() as u64 <= OutcomeRecord::longest(256), "{}", lines[1].len());
+    let value: serde_json::Value = serde_json::from_str(&lines[1]).unwrap();
+    assert!(value["tool"].as_str().unwrap().ends_with("… (80000 bytes)"), "{}", value["tool"]);
+    assert_eq!(directory.verify().unwrap().records, 2);
+}
+
+#[test]
+fn a_used_up_budget_refuses_its_session_only_and_is_reported_once() {
+    let directory = Directory::new();
+    let audit = directory.open();
+    // For two calls, and less than one more line.
+    let room = 2 * OutcomeRecord::longest(256) + 800;
+    let small = Budget::new(BudgetLimits { bytes: room, records_per_second: 1000 });
+    decide(&audit, &small, &decision(call("l-1", 1))).unwrap();
+    decide(&audit, &small, &decision(call("l-1", 2))).unwrap();
+    for seq in 3..10 {
+        let refused = decide(&audit, &small, &decision(call("l-1", seq)));
+        assert!(matches!(refused, Err(AuditError::Budget(BudgetLimit::Bytes))));
+    }
+    let last = DecisionRecord { followed_by: FollowedBy::Nothing, ..decision(call("l-1", 10)) };
+    decide(&audit, &small, &last).unwrap_err();
+    // What was decided can be told to its end, and gives back what it did not need.
+    audit.outcome(&small, &outcome(call("l-1", 1))).unwrap();
+    decide(&audit, &small, &last).unwrap();
+    audit.outcome(&small, &outcome(call("l-1", 2))).unwrap();
+    decide(&audit, &plenty(), &decision(call("l-2", 1))).unwrap();
+
+    let lines = tail(&directory.audit(), 100).unwrap();
+    let events: Vec<_> = lines.iter().filter(|line| line.contains("budget_exhausted")).collect();
+    assert_eq!(events.len(), 1, "{lines:#?}");
+    assert!(events[0].contains(r#""session":"s-1""#));
+    assert_eq!(lines.len(), 7);
+}
+
+#[test]
+fn a_session_writes_no_more_than_its_budget() {
+    let directory = Directory::new();
+    let audit = directory.open();
+    let limits = BudgetLimits { bytes: 50_000, records_per_second: 10_000 };
+    let budget = Budget::new(limits);
+    for seq in 0.. {
+        if decide(&audit, &budget, &decision(call("l-1", seq))).is_err() {
+            break;
+        }
+        audit.outcome(&budget, &outcome(call("l-1", seq))).unwrap();
+    }
+    let lines = tail(&directory.audit(), 1000).unwrap();
+    let written: usize =
+        lines.iter().filter(|line| !line.contains("budget_exhausted")).map(|line| line.len() + 1).sum();
+    let unused = limits.bytes - written as u64;
+    assert!(unused < OutcomeRecord::longest(256) + 500, "{unused} bytes were lost");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_calls_too_fast_is_refused_until_time_has_passed() {
+    let directory = Directory::new();
+    let audit = directory.open();
+    let budget = Budget::new(BudgetLimits { bytes: u64::MAX, records_per_second: 2 });
+    for seq in 0..10 {
+        audit.decision(&budget, &decision(call("l-1", seq))).await.unwrap();
+    }
+    let refused = audit.decision(&budget, &decision(call("l-1", 10))).await;
+    assert!(matches!(refused, Err(AuditError::Budget(BudgetLimit::Rate))));
+    for seq in 0..10 {
+        audit.outcome(&budget, &outcome(call("l-1", seq))).unwrap();
+    }
+    tokio::time::advance(Duration::from_secs(1)).await;
+    audit.decision(&budget, &decision(call("l-1", 11))).await.unwrap();
+    audit.decision(&budget, &decision(call("l-1", 12))).await.unwrap_err();
+}
+
+/// `cargo test --release -p cofferdam audit -- --ignored --nocapture`
+#[test]
+#[ignore = "prints a time; decides nothing"]
+fn how_long_a_decision_takes() {
+    let directory = Directory::new();
+    let audit = Audit::open(Options { file_bytes: 64 << 20, ..directory.options() }).unwrap();
+    let budget = plenty();
+    let policy = "5f2c".repeat(16);
+    let arguments = br#"{"owner":"someone","repo":"something","issue_number":1234}"#;
+    let mut best = Duration::MAX;
+    for round in 0..20 {
+        let start = tokio::time::Instant::now();
+        for seq in 0..10_000 {
+            let mac = audit.arguments_mac(arguments);
+            let record =
+                DecisionRecord { arguments: Some(&mac), policy: &policy, ..decision(call("l-1", seq)) };
+            decide(&audit, &budget, &record).unwrap();
+        }
+        let took = start.elapsed() / 10_000;
+        best = best.min(took);
+        println!("round {round}: {} ns per decision", took.as_nanos());
+    }
+    println!(
+        "best: {} ns per decision of {} bytes",
+        best.as_nanos(),
+        tail(&directory.audit(), 1).unwrap()[0].len()
+    );
+}

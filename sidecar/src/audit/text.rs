@@ -1,0 +1,172 @@
+//! Members of a JSON object, written straight into a buffer.
+//!
+//! What is written is safe in a file of lines and on a terminal: beyond what JSON asks for, every control and
+//! invisible direction character is escaped, so that a tool's name cannot move a reader's cursor or swap words.
+
+use std::io::Write as _;
+
+/// Writes `,"name":value` into an object that was begun by somebody else.
+pub(super) struct Members<'a> {
+    out: &'a mut Vec<u8>,
+    /// Longer texts are cut here and say how long they were.
+    field_bytes: usize,
+}
+
+impl<'a> Members<'a> {
+    pub(super) fn new(out: &'a mut Vec<u8>, field_bytes: usize) -> Self {
+        Self { out, field_bytes }
+    }
+
+    pub(super) fn text(&mut self, name: &'static str, value: &str) -> &mut Self {
+        self.name(name);
+        self.string(value);
+        self
+    }
+
+    pub(super) fn optional_text(&mut self, name: &'static str, value: Option<&str>) -> &mut Self {
+        match value {
+            Some(value) => self.text(name, value),
+            None => self,
+        }
+    }
+
+    pub(super) fn number(&mut self, name: &'static str, value: u64) -> &mut Self {
+        self.name(name);
+        write_number(self.out, value);
+        self
+    }
+
+    /// An array of objects, each written by `each`; left out when empty.
+    pub(super) fn objects<T>(
+        &mut self,
+        name: &'static str,
+        items: &[T],
+        mut each: impl FnMut(&mut Members<'_>, &T),
+    ) -> &mut Self {
+        if items.is_empty() {
+            return self;
+        }
+        self.name(name);
+        self.out.push(b'[');
+        for (position, item) in items.iter().enumerate() {
+            self.out.extend_from_slice(if position == 0 { b"{" } else { b",{" });
+            each(self, item);
+            self.out.push(b'}');
+        }
+        self.out.push(b']');
+        self
+    }
+
+    fn name(&mut self, name: &'static str) {
+        // The first member of an object has no comma before it.
+        if self.out.last() != Some(&b'{') {
+            self.out.push(b',');
+        }
+        self.out.push(b'"');
+        self.out.extend_from_slice(name.as_bytes());
+        self.out.extend_from_slice(b"\":");
+    }
+
+    fn string(&mut self, value: &str) {
+        self.out.push(b'"');
+        if value.len() <= self.field_bytes {
+            escape(self.out, value);
+        } else {
+            escape(self.out, &value[..value.floor_char_boundary(self.field_bytes)]);
+            write!(self.out, "… ({} bytes)", value.len()).expect("a vector takes all writes");
+        }
+        self.out.push(b'"');
+    }
+}
+
+pub(super) fn write_number(out: &mut Vec<u8>, value: u64) {
+    write!(out, "{value}").expect("a vector takes all writes");
+}
+
+/// The inside of a JSON string.
+pub(super) fn escape(out: &mut Vec<u8>, text: &str) {
+    let plain = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
+    let mut rest = text;
+    while !rest.is_empty() {
+        let run = rest.bytes().position(|byte| !plain(byte)).unwrap_or(rest.len());
+        out.extend_from_slice(&rest.as_bytes()[..run]);
+        rest = &rest[run..];
+        let Some(character) = rest.chars().next() else { return };
+        match character {
+            '"' => out.extend_from_slice(b"\\\""),
+            '\\' => out.extend_from_slice(b"\\\\"),
+            character if is_invisible(character) => {
+                write!(out, "\\u{:04x}", u32::from(character)).expect("a vector takes all writes");
+            }
+            character => out.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+        rest = &rest[character.len_utf8()..];
+    }
+}
+
+/// Characters that act on a terminal or a reader's eye instead of being seen: controls (C0, DEL, C1), line and
+/// paragraph separators, zero-width and direction marks. All lie in the basic plane, so four digits say each.
+pub(super) fn is_invisible(character: char) -> bool {
+    character.is_control()
+        || matches!(
+            character,
+            '\u{ad}'
+                | '\u{61c}'
+                | '\u{200b}'..='\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{feff}'
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn written(value: &str, field_bytes: usize) -> String {
+        let mut out = b"{".to_vec();
+        Members::new(&mut out, field_bytes).text("a", value);
+        out.push(b'}');
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn long_text_is_cut_between_characters_and_says_so() {
+        assert_eq!(written("abcd", 4), r#"{"a":"abcd"}"#);
+        assert_eq!(written("abcde", 4), r#"{"a":"abcd… (5 bytes)"}"#);
+        assert_eq!(written("ab€€", 4), r#"{"a":"ab… (8 bytes)"}"#);
+    }
+
+    #[test]
+    fn nothing_that_moves_a_cursor_or_ends_a_line_is_written_as_it_is() {
+        let hostile = "\u{1b}[2J\n\r\0\u{7f}\u{9b}\u{85}\u{2028}\u{202e}\u{feff}\"\\";
+        let line = written(hostile, 256);
+        assert!(line.bytes().all(|byte| matches!(byte, b' '..=b'~')), "{line}");
+        let value: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(value["a"], hostile);
+    }
+
+    #[test]
+    fn objects_within_an_array() {
+        let mut out = b"{".to_vec();
+        Members::new(&mut out, 9).number("n", 1).objects("o", &[1_u64, 2], |members, item| {
+            members.number("i", *item).optional_text("t", None);
+        });
+        assert_eq!(String::from_utf8(out).unwrap(), r#"{"n":1,"o":[{"i":1},{"i":2}]"#);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_survives(value: String) {
+            let read: serde_json::Value = serde_json::from_str(&written(&value, usize::MAX)).unwrap();
+            prop_assert_eq!(read["a"].as_str().unwrap(), value);
+        }
+
+        #[test]
+        fn any_cut_is_valid(value: String, field_bytes in 0_usize..40) {
+            serde_json::from_str::<serde_json::Value>(&written(&value, field_bytes)).unwrap();
+        }
+    }
+}

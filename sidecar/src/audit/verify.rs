@@ -1,0 +1,204 @@
+//! Whether the chain is whole: every line that was ever written is there, unchanged and in its place.
+//!
+//! Only a cut end cannot be seen from within; for that an earlier head is given, which must still be there.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::chain::{Hash, Sealed};
+use super::files::{self, Line, LineEnd, Lines};
+use super::log::Head;
+
+/// A chain without a fault.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Verified {
+    pub files: u64,
+    pub records: u64,
+    /// The last record; to be kept elsewhere and given to a later `verify`. None in an empty audit.
+    pub head: Option<Head>,
+    /// How many torn lines were marked at a start, and where the last of them is.
+    pub torn: u64,
+    pub last_torn: Option<Place>,
+    /// A last line without its end: it is being written just now, or the sidecar died while writing it.
+    pub unfinished: Option<Place>,
+}
+
+/// A line of a file, counted from 1.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Place {
+    pub file: String,
+    pub line: u64,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum VerifyError {
+    #[error("{place}: the line was changed")]
+    Changed { place: Place },
+    #[error("{place}: the line has no end, but there are files after it")]
+    Cut { place: Place },
+    #[error("`{0}` is not a head: give the 64 digits that an earlier `verify` printed")]
+    HeadMalformed(String),
+    #[error(
+        "the record with the hash {head} is not there: the end was cut off, or the whole was written anew"
+    )]
+    HeadMissing { head: Hash, records: u64 },
+    #[error("{place}: record {found} stands where record {expected} should: lines are missing or reordered")]
+    Misplaced { place: Place, expected: u64, found: u64 },
+    #[error("{file}: the file is missing")]
+    MissingFile { file: String },
+    #[error("{place}: the torn line that this record covers is missing")]
+    MissingTorn { place: Place },
+    #[error("read `{}`", .path.display())]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Reads the whole audit once, with bounded memory. Needs no lock: a sidecar may go on writing.
+pub fn verify(directory: &Path, head: Option<&str>) -> Result<Verified, VerifyError> {
+    let head = match head {
+        Some(text) => Some(text.parse::<Hash>().map_err(|_| VerifyError::HeadMalformed(text.to_owned()))?),
+        None => None,
+    };
+    let present =
+        files::list(directory).map_err(|source| VerifyError::Read { path: directory.to_owned(), source })?;
+    let mut walk = Walk {
+        wanted: head.filter(|head| *head != Hash::GENESIS),
+        chain: Hash::GENESIS,
+        verified: Verified { files: 0, records: 0, head: None, torn: 0, last_torn: None, unfinished: None },
+    };
+    for (index, expected) in present.iter().zip(1..) {
+        if *index != expected {
+            return Err(VerifyError::MissingFile { file: files::file_name(expected) });
+        }
+        let position = if Some(index) == present.last() { Position::Last } else { Position::Middle };
+        walk.file(directory, *index, position)?;
+    }
+    match walk.wanted {
+        Some(head) => Err(VerifyError::HeadMissing { head, records: walk.verified.records }),
+        None => Ok(walk.verified),
+    }
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Position {
+    Last,
+    Middle,
+}
+
+struct Walk {
+    /// The head that was given, until it is met.
+    wanted: Option<Hash>,
+    /// Of the last good record.
+    chain: Hash,
+    verified: Verified,
+}
+
+/// A line that does not follow: a fault, unless the next line is a mark that covers it.
+struct Suspect {
+    fault: VerifyError,
+    place: Place,
+    length: u64,
+    sha256: Hash,
+}
+
+impl Walk {
+    fn file(&mut self, directory: &Path, index: u32, position: Position) -> Result<(), VerifyError> {
+        let path = files::file_path(directory, index);
+        let read = |source| VerifyError::Read { path: path.clone(), source };
+        let mut lines = Lines::new(File::open(&path).map_err(read)?);
+        let mut suspect: Option<Suspect> = None;
+        let mut place = Place { file: files::file_name(index), line: 0 };
+        while let Some(line) = lines.advance().map_err(read)? {
+            place.line += 1;
+            if line.end == LineEnd::File {
+                match (suspect.take(), position) {
+                    (Some(suspect), _) => return Err(suspect.fault),
+                    (None, Position::Middle) => return Err(VerifyError::Cut { place }),
+                    (None, Position::Last) => self.verified.unfinished = Some(place.clone()),
+                }
+                break;
+            }
+            match (self.check(line, &place), suspect.take()) {
+                (Ok(Followed::ByRecord), None) => {}
+                (Ok(Followed::ByRecord), Some(suspect)) => return Err(suspect.fault),
+                (Ok(Followed::ByMark(mark)), Some(suspect)) => self.accept_torn(&mark, suspect)?,
+                (Ok(Followed::ByMark(_)), None) => return Err(VerifyError::MissingTorn { place }),
+                (Err(_), Some(suspect)) => return Err(suspect.fault),
+                (Err(fault), None) => {
+                    let (length, sha256) = (line.length, line.sha256());
+                    suspect = Some(Suspect { fault, place: place.clone(), length, sha256 });
+                }
+            }
+        }
+        self.verified.files += 1;
+        match suspect {
+            Some(suspect) => Err(suspect.fault),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the line follows the last good one; if so it is the last good one from now on.
+    fn check(&mut self, line: &Line, place: &Place) -> Result<Followed, VerifyError> {
+        let changed = || VerifyError::Changed { place: place.clone() };
+        let line = line.whole().ok_or_else(changed)?;
+        let sealed = Sealed::parse(line).ok_or_else(changed)?;
+        let expected = self.verified.records + 1;
+        if sealed.number != expected {
+            return Err(VerifyError::Misplaced { place: place.clone(), expected, found: sealed.number });
+        }
+        if !sealed.follows(&self.chain) {
+            return Err(changed());
+        }
+        self.chain = sealed.chain;
+        self.wanted.take_if(|head| *head == sealed.chain);
+        self.verified.records = expected;
+        self.verified.head =
+            Some(Head { file: place.file.clone(), line: place.line, number: expected, hash: sealed.chain });
+        Ok(Followed::of(line))
+    }
+
+    fn accept_torn(&mut self, mark: &TornMark, suspect: Suspect) -> Result<(), VerifyError> {
+        if mark.torn_bytes != suspect.length || mark.torn_sha256 != suspect.sha256.as_str() {
+            return Err(suspect.fault);
+        }
+        self.verified.torn += 1;
+        self.verified.last_torn = Some(suspect.place);
+        Ok(())
+    }
+}
+
+enum Followed {
+    /// By a record that covers a torn line right before it.
+    ByMark(TornMark),
+    ByRecord,
+}
+
+#[derive(Deserialize)]
+struct TornMark {
+    torn_bytes: u64,
+    torn_sha256: String,
+}
+
+impl Followed {
+    fn of(line: &[u8]) -> Self {
+        // Kind and event come right after number and time, whose quotes and commas are known.
+        const MARK: &[u8] = b"\"kind\":\"event\",\"event\":\"torn\",";
+        let kind = line.splitn(3, |byte| *byte == b',').nth(2);
+        match kind.filter(|rest| rest.starts_with(MARK)).and_then(|_| serde_json::from_slice(line).ok()) {
+            Some(mark) => Self::ByMark(mark),
+            None => Self::ByRecord,
+        }
+    }
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "{}:{}", self.file, self.line)
+    }
+}

@@ -1,0 +1,81 @@
+//! What left: which messages have a decision. Asked after a restart, about requests that may have run.
+//!
+//! It must never say "not decided" of something that was: lines are matched as text, so that even a torn one counts
+//! where it can be read, and where the search is given up the answer is "decided".
+
+use std::fs::File;
+use std::path::Path;
+
+use super::error::AuditError;
+use super::files::{self, Lines};
+
+/// How far back to look. Reading this takes about a second; a sandbox that asks again and again must not be able
+/// to have the whole history read each time.
+pub(super) const SEARCH_BYTES: u64 = 1 << 30;
+
+/// `link` is the member as it is written: `,"link":"…"`.
+pub(super) fn decided(
+    directory: &Path,
+    link: &[u8],
+    seqs: &[u64],
+    search_bytes: u64,
+) -> Result<Vec<u64>, AuditError> {
+    let mut open: Vec<u64> = seqs.to_vec();
+    open.sort_unstable();
+    open.dedup();
+    let mut found = Vec::new();
+    let mut budget = search_bytes;
+    let member = [link, b",\"seq\":"].concat();
+    let finder = memchr::memmem::Finder::new(&member);
+
+    let present = files::list(directory).map_err(AuditError::read(directory))?;
+    for index in present.into_iter().rev() {
+        if open.is_empty() {
+            break;
+        }
+        let path = files::file_path(directory, index);
+        let file = File::open(&path).map_err(AuditError::read(&path))?;
+        let length = file.metadata().map_err(AuditError::read(&path))?.len();
+        let Some(left) = budget.checked_sub(length) else {
+            found.append(&mut open);
+            break;
+        };
+        budget = left;
+        let mut lines = Lines::new(file);
+        while let Some(line) = lines.advance().map_err(AuditError::read(&path))? {
+            let line = line.beginning();
+            let Some(place) = finder.find(line) else { continue };
+            // The kind stands before the link, and neither can be part of a text: quotes in those are escaped.
+            if !contains(&line[..place], b",\"kind\":\"decision\"") {
+                continue;
+            }
+            let digits = &line[place + member.len()..];
+            let count = digits.iter().take_while(|byte| byte.is_ascii_digit()).count();
+            if count == digits.len() {
+                // Torn within the number: it may be any that begins so.
+                let prefix = String::from_utf8_lossy(digits);
+                take(&mut open, &mut found, |seq| seq.to_string().starts_with(&*prefix));
+            } else if let Some(number) =
+                std::str::from_utf8(&digits[..count]).ok().and_then(|text| text.parse::<u64>().ok())
+            {
+                take(&mut open, &mut found, |seq: u64| seq == number);
+            }
+        }
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+fn take(open: &mut Vec<u64>, found: &mut Vec<u64>, matches: impl Fn(u64) -> bool) {
+    open.retain(|seq| {
+        let taken = matches(*seq);
+        if taken {
+            found.push(*seq);
+        }
+        !taken
+    });
+}
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    text.windows(part.len()).any(|window| window == part)
+}

@@ -1,0 +1,138 @@
+//! The one place that reads wall-clock time, and how times are written: RFC 3339, UTC, milliseconds.
+//!
+//! Durations and deadlines are not measured with this clock (it jumps): they use `tokio::time::Instant`.
+
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+/// What the wall clock says.
+#[expect(clippy::disallowed_methods, reason = "this is the one place that reads the wall clock")]
+pub fn now() -> SystemTime {
+    SystemTime::now()
+}
+
+/// A time as text, without an allocation: `2026-11-16T02:16:03.123Z`.
+///
+/// Always 24 bytes, so that times sort as text. What lies outside the years 1970 to 9999 is moved to their edge.
+#[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Rfc3339([u8; 24]);
+
+impl Rfc3339 {
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.0).expect("digits and punctuation are ASCII")
+    }
+}
+
+impl From<SystemTime> for Rfc3339 {
+    fn from(time: SystemTime) -> Self {
+        let since_epoch = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO).min(LAST);
+        let seconds = since_epoch.as_secs();
+        let (year, month, day) = civil_from_days(seconds / 86_400);
+        let second_of_day = seconds % 86_400;
+
+        let mut text = *b"0000-00-00T00:00:00.000Z";
+        put_digits(&mut text[0..4], year);
+        put_digits(&mut text[5..7], month);
+        put_digits(&mut text[8..10], day);
+        put_digits(&mut text[11..13], second_of_day / 3600);
+        put_digits(&mut text[14..16], second_of_day / 60 % 60);
+        put_digits(&mut text[17..19], second_of_day % 60);
+        put_digits(&mut text[20..23], u64::from(since_epoch.subsec_millis()));
+        Self(text)
+    }
+}
+
+impl fmt::Debug for Rfc3339 {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.as_str())
+    }
+}
+
+impl fmt::Display for Rfc3339 {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(self.as_str())
+    }
+}
+
+/// 9999-12-31T23:59:59.999Z, the last time that four digits of year can say.
+const LAST: Duration = Duration::from_millis(253_402_300_799_999);
+
+/// Days since 1970-01-01 to year, month, day.
+///
+/// Years are counted from March, so that the leap day is a year's last; 400 such years always have 146,097 days,
+/// and from March on the month lengths 31, 30, 31, 30, 31 repeat, which is what `153` (days in five months) is for.
+fn civil_from_days(days: u64) -> (u64, u64, u64) {
+    const DAYS_FROM_0000_03_01: u64 = 719_468;
+    const DAYS_IN_400_YEARS: u64 = 146_097;
+    let days = days + DAYS_FROM_0000_03_01;
+    let era = days / DAYS_IN_400_YEARS;
+    let day_of_era = days % DAYS_IN_400_YEARS;
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    (year, month, day)
+}
+
+fn put_digits(place: &mut [u8], mut value: u64) {
+    for digit in place.iter_mut().rev() {
+        *digit = b'0' + (value % 10) as u8;
+        value /= 10;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(milliseconds: u64) -> String {
+        Rfc3339::from(SystemTime::UNIX_EPOCH + Duration::from_millis(milliseconds)).to_string()
+    }
+
+    #[test]
+    fn known_times() {
+        assert_eq!(text(0), "1970-01-01T00:00:00.000Z");
+        assert_eq!(text(951_782_399_999), "2000-02-28T23:59:59.999Z");
+        assert_eq!(text(951_782_400_000), "2000-02-29T00:00:00.000Z");
+        assert_eq!(text(951_868_800_001), "2000-03-01T00:00:00.001Z");
+        assert_eq!(text(1_234_567_890_123), "2009-02-13T23:31:30.123Z");
+        assert_eq!(text(4_107_542_399_000), "2100-02-28T23:59:59.000Z");
+        assert_eq!(text(4_107_542_400_000), "2100-03-01T00:00:00.000Z");
+    }
+
+    #[test]
+    fn every_day_follows_the_one_before() {
+        let leap =
+            |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+        let mut expected = (1970, 1, 1);
+        for days in 0..400 * 366 {
+            assert_eq!(civil_from_days(days), expected, "day {days}");
+            let (year, month, day) = expected;
+            let length = match month {
+                2 if leap(year) => 29,
+                2 => 28,
+                4 | 6 | 9 | 11 => 30,
+                _ => 31,
+            };
+            expected = match (month, day) {
+                (12, 31) => (year + 1, 1, 1),
+                (_, day) if day == length => (year, month + 1, 1),
+                _ => (year, month, day + 1),
+            };
+        }
+    }
+
+    #[test]
+    fn what_four_digits_cannot_say_is_moved_to_the_edge() {
+        assert_eq!(text(u64::MAX / 2), "9999-12-31T23:59:59.999Z");
+        let before = SystemTime::UNIX_EPOCH - Duration::from_secs(1);
+        assert_eq!(Rfc3339::from(before).as_str(), "1970-01-01T00:00:00.000Z");
+    }
+
+    #[test]
+    fn now_is_after_this_was_written() {
+        assert!(Rfc3339::from(now()).as_str() > "2025-01-01");
+    }
+}
