@@ -1,0 +1,278 @@
+//! Which addresses a server may have.
+//!
+//! A name in the configuration is the operator's, what it resolves to is whoever's runs the name server. So every
+//! connection resolves anew, checks what came, and dials exactly what was checked: a name that turns to an
+//! inside address between two lookups reaches nothing. What must stay true: what is not known to be public is not.
+
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::pin::Pin;
+
+use crate::config::Addresses;
+
+/// More than this from a name server is not looked at.
+const MAX_ADDRESSES: usize = 8;
+
+/// The host of a server's URL.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Host {
+    Address(IpAddr),
+    /// The operator wrote `localhost`: loopback is meant, and nothing else will do.
+    Localhost,
+    Name(String),
+}
+
+/// Finds the addresses of a name. A seam, so that tests can play a hostile name server.
+pub(super) trait Resolve: Send + Sync {
+    fn resolve<'a>(&'a self, name: &'a str, port: u16) -> Resolving<'a>;
+}
+
+pub(super) type Resolving<'a> = Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'a>>;
+
+/// The system's own resolver.
+pub(super) struct SystemResolver;
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AddressError {
+    #[error("`{name}` cannot be resolved")]
+    Lookup {
+        name: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("`{name}` resolves to no address")]
+    NoAddress { name: String },
+    #[error(
+        "`{name}` has only addresses that are not public; set `private = true` for this server if that is meant"
+    )]
+    NotPublic { name: String },
+}
+
+impl Host {
+    /// Reads the host as an URL spells it: IPv6 addresses in brackets.
+    pub(super) fn read(spelled: &str) -> Self {
+        let bare = spelled.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(spelled);
+        match bare.parse() {
+            Ok(address) => Self::Address(address),
+            Err(_) if bare.eq_ignore_ascii_case("localhost") => Self::Localhost,
+            Err(_) => Self::Name(bare.to_owned()),
+        }
+    }
+
+    /// Loopback by the operator's own hand: what is sent there does not leave the machine.
+    pub(super) fn is_loopback(&self) -> bool {
+        match self {
+            Self::Address(address) => address.to_canonical().is_loopback(),
+            Self::Localhost => true,
+            Self::Name(_) => false,
+        }
+    }
+
+    /// The addresses to dial, in the resolver's order; never empty.
+    pub(super) async fn addresses(
+        &self,
+        port: u16,
+        allowed: Addresses,
+        resolver: &dyn Resolve,
+    ) -> Result<Vec<SocketAddr>, AddressError> {
+        let (name, found) = match self {
+            Self::Address(address) => (address.to_string(), Ok(vec![SocketAddr::new(*address, port)])),
+            Self::Localhost => ("localhost".to_owned(), resolver.resolve("localhost", port).await),
+            Self::Name(name) => (name.clone(), resolver.resolve(name, port).await),
+        };
+        let found = match found {
+            Ok(found) if found.is_empty() => return Err(AddressError::NoAddress { name }),
+            Ok(found) => found,
+            Err(source) => return Err(AddressError::Lookup { name, source }),
+        };
+        let permitted: Vec<SocketAddr> = found
+            .into_iter()
+            .take(MAX_ADDRESSES)
+            .map(|address| SocketAddr::new(address.ip().to_canonical(), port))
+            .filter(|address| match self {
+                Self::Localhost => address.ip().is_loopback(),
+                Self::Address(_) if self.is_loopback() => true,
+                Self::Address(_) | Self::Name(_) => is_permitted(address.ip(), allowed),
+            })
+            .collect();
+        match permitted.is_empty() {
+            true => Err(AddressError::NotPublic { name }),
+            false => Ok(permitted),
+        }
+    }
+}
+
+impl Resolve for SystemResolver {
+    fn resolve<'a>(&'a self, name: &'a str, port: u16) -> Resolving<'a> {
+        Box::pin(
+            async move { Ok(tokio::net::lookup_host((name, port)).await?.take(MAX_ADDRESSES).collect()) },
+        )
+    }
+}
+
+fn is_permitted(address: IpAddr, allowed: Addresses) -> bool {
+    match allowed {
+        Addresses::PublicOnly => is_public(address),
+        // Never a peer, whatever the operator allows: no one host answers there.
+        Addresses::PrivateToo => match address {
+            IpAddr::V4(v4) => !v4.is_multicast() && v4.octets()[0] != 0 && v4.octets()[0] < 240,
+            IpAddr::V6(v6) => !v6.is_multicast() && !v6.is_unspecified(),
+        },
+    }
+}
+
+fn is_public(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => is_public_v4(v4),
+        IpAddr::V6(v6) => is_public_v6(v6),
+    }
+}
+
+/// Everything but the special-purpose registry's entries.
+fn is_public_v4(address: Ipv4Addr) -> bool {
+    !matches!(
+        address.octets(),
+        [0 | 10 | 127 | 224..=255, ..]    // this network, private, loopback, multicast and reserved
+            | [100, 64..=127, ..]         // shared by a carrier's customers
+            | [169, 254, ..]              // link-local, and the clouds' metadata services
+            | [172, 16..=31, ..]          // private
+            | [192, 0, 0 | 2, _]          // protocol assignments, documentation
+            | [192, 88, 99, _]            // 6to4 relays
+            | [192, 168, ..]              // private
+            | [198, 18 | 19, ..]          // benchmarks
+            | [198, 51, 100, _]           // documentation
+            | [203, 0, 113, _] // documentation
+    )
+}
+
+/// Global unicast without its special-purpose parts; addresses that carry an IPv4 one are judged by that.
+fn is_public_v6(address: Ipv6Addr) -> bool {
+    match address.segments() {
+        [0, 0, 0, 0, 0, 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
+            let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
+            is_public_v4(Ipv4Addr::new(a, b, c, d))
+        }
+        [0x2001, 0..=0x1ff, ..]           // protocol assignments, Teredo among them
+        | [0x2001, 0xdb8, ..]             // documentation
+        | [0x2002, ..]                    // 6to4: an IPv4 address of anybody's choice inside
+        | [0x3fff, 0..=0xfff, ..] => false, // documentation
+        [first, ..] => first & 0xe000 == 0x2000,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_public_addresses_are_public() {
+        for inside in [
+            "0.0.0.0",
+            "0.1.2.3",
+            "10.1.2.3",
+            "100.64.0.1",
+            "100.127.255.255",
+            "127.0.0.1",
+            "127.9.9.9",
+            "169.254.169.254",
+            "172.16.0.1",
+            "172.31.255.255",
+            "192.0.0.8",
+            "192.0.2.1",
+            "192.88.99.1",
+            "192.168.1.1",
+            "198.18.0.1",
+            "198.19.255.255",
+            "198.51.100.7",
+            "203.0.113.9",
+            "224.0.0.1",
+            "239.255.255.250",
+            "240.0.0.1",
+            "255.255.255.255",
+            "::",
+            "::1",
+            "::7f00:1",
+            "::ffff:127.0.0.1",
+            "::ffff:10.0.0.1",
+            "::ffff:169.254.169.254",
+            "64:ff9b::10.0.0.1",
+            "64:ff9b:1::1",
+            "100::1",
+            "2001::1",
+            "2001:db8::1",
+            "2002:7f00:1::1",
+            "3fff::1",
+            "fc00::1",
+            "fd00:ec2::254",
+            "fe80::1",
+            "fec0::1",
+            "ff02::1",
+        ] {
+            assert!(!is_public(inside.parse().unwrap()), "{inside} passed");
+        }
+        for outside in [
+            "1.1.1.1",
+            "100.63.0.1",
+            "100.128.0.1",
+            "172.15.0.1",
+            "172.32.0.1",
+            "192.0.1.1",
+            "198.20.0.1",
+            "223.255.255.255",
+            "2606:4700::1111",
+            "2a00:1450::1",
+            "64:ff9b::8.8.8.8",
+            "::ffff:8.8.8.8",
+        ] {
+            assert!(is_public(outside.parse().unwrap()), "{outside} was refused");
+        }
+    }
+
+    #[test]
+    fn private_too_still_means_a_host() {
+        for never in ["0.0.0.0", "224.0.0.1", "255.255.255.255", "::", "ff02::1"] {
+            assert!(!is_permitted(never.parse().unwrap(), Addresses::PrivateToo), "{never} passed");
+        }
+        for inside in ["10.0.0.1", "127.0.0.1", "169.254.169.254", "fd00::1", "::1"] {
+            assert!(is_permitted(inside.parse().unwrap(), Addresses::PrivateToo), "{inside} was refused");
+        }
+    }
+
+    #[test]
+    fn hosts_are_read_as_urls_spell_them() {
+        assert!(Host::read("127.0.0.1").is_loopback());
+        assert!(Host::read("[::1]").is_loopback());
+        assert!(Host::read("LocalHost").is_loopback());
+        assert!(!Host::read("10.0.0.1").is_loopback());
+        // Old spellings of 127.0.0.1 are names to us, and so are checked after they resolve.
+        assert_eq!(Host::read("0x7f.1"), Host::Name("0x7f.1".into()));
+        assert_eq!(Host::read("2130706433"), Host::Name("2130706433".into()));
+    }
+
+    #[tokio::test]
+    async fn what_a_name_server_says_is_checked() {
+        struct Says(Vec<&'static str>);
+        impl Resolve for Says {
+            fn resolve<'a>(&'a self, _: &'a str, port: u16) -> Resolving<'a> {
+                let found = self.0.iter().map(|ip| SocketAddr::new(ip.parse().unwrap(), port)).collect();
+                Box::pin(async move { Ok(found) })
+            }
+        }
+        let name = Host::read("mcp.example.com");
+        let ask = |says: Vec<&'static str>, allowed| {
+            let name = name.clone();
+            async move { name.addresses(443, allowed, &Says(says)).await }
+        };
+        let inside =
+            ask(vec!["127.0.0.1", "::ffff:10.0.0.1", "169.254.169.254"], Addresses::PublicOnly).await;
+        assert!(matches!(inside, Err(AddressError::NotPublic { .. })));
+        let mixed = ask(vec!["10.0.0.1", "1.1.1.1"], Addresses::PublicOnly).await.unwrap();
+        assert_eq!(mixed, ["1.1.1.1:443".parse().unwrap()]);
+        assert_eq!(ask(vec!["10.0.0.1"], Addresses::PrivateToo).await.unwrap().len(), 1);
+        let nothing = ask(vec![], Addresses::PublicOnly).await;
+        assert!(matches!(nothing, Err(AddressError::NoAddress { .. })));
+        let turned = Host::Localhost.addresses(80, Addresses::PrivateToo, &Says(vec!["10.0.0.1"])).await;
+        assert!(matches!(turned, Err(AddressError::NotPublic { .. })));
+    }
+}

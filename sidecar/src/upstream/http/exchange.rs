@@ -1,0 +1,326 @@
+//! One message of the harness on its way to the server, and what comes back on the same exchange.
+//!
+//! What must stay true: a request ends in exactly one answer or one failure; a stream that breaks before the
+//! answer is resumed only where the server gave an id to resume from, and the request itself is never repeated.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use relay_proto::envelope::IdValue;
+
+use super::headers::{self, LAST_EVENT_ID};
+use super::message::{self, Asked, Fit, Outline};
+use super::mirror::Page;
+use super::pool::Reply;
+use super::session::Session;
+use super::shared::{Shared, lock};
+use super::sse::SseReader;
+use super::stream::{self, Content, MessageStream, Next};
+use super::{Event, Failure, Outbound, OutboundKind};
+
+/// A request up to this size is kept until the server begins to answer, to be sent again should it have forgotten the
+/// session. A larger one is not worth its memory.
+const KEPT_REQUEST: usize = 64 * 1024;
+/// A stream that has given its answer should end by itself; its connection is then used again.
+const TAIL_TIMEOUT: Duration = Duration::from_secs(1);
+/// Attempts in a row to come back to a broken stream.
+const MAX_RESUMPTIONS: u32 = 5;
+/// Between attempts, unless the server names a time.
+const RESUME_DELAY: Duration = Duration::from_secs(1);
+/// A server may not make us hammer it, nor wait for longer than anybody would.
+pub(super) const MIN_DELAY: Duration = Duration::from_millis(100);
+pub(super) const MAX_DELAY: Duration = Duration::from_secs(30);
+
+pub(super) struct Exchange {
+    pub(super) shared: Arc<Shared>,
+    pub(super) message: Outbound,
+    pub(super) credentials: HeaderMap,
+    pub(super) dispatch: Dispatch,
+}
+
+/// How a message is sent in its era.
+pub(super) enum Dispatch {
+    /// Opens a session, so it has none.
+    Initialize,
+    /// Ends the handshake: the server may speak first from now on.
+    Initialized,
+    Legacy,
+    Stateless {
+        own: HeaderMap,
+        page: Page,
+    },
+}
+
+/// Why a request has no answer.
+pub(super) enum Unanswered {
+    Failed(Failure),
+    /// It did not run: the server does not know this session any more.
+    Forgotten(Session),
+}
+
+/// What is left of an answered exchange; nobody waits for it.
+pub(super) enum Tail {
+    /// Read to its end.
+    Spent(Box<Reply>),
+    Stream(Box<MessageStream>),
+}
+
+impl Exchange {
+    pub(super) fn is_initialized(&self) -> bool {
+        matches!(self.dispatch, Dispatch::Initialized)
+    }
+
+    /// Sends a request and relays what comes until its answer.
+    pub(super) async fn ask(&mut self, asked: &Asked) -> Result<Tail, Unanswered> {
+        // Another request may have found out meanwhile that the session is forgotten: this one waits for the next.
+        if matches!(self.dispatch, Dispatch::Legacy) && lock(&self.shared.era).is_lost() {
+            return Err(Unanswered::Forgotten(Session::default()));
+        }
+        let (reply, session) = self.send().await?;
+        let session = match self.dispatch {
+            Dispatch::Initialize => Session::offered(reply.response.headers()),
+            _ => session,
+        };
+        let status = reply.response.status();
+        let forgotten = session.id.is_some() || lock(&self.shared.era).is_lost();
+        if status == StatusCode::NOT_FOUND && forgotten {
+            return Err(Unanswered::Forgotten(session));
+        }
+        self.message.bytes = Bytes::new();
+        let content = stream::content(&reply);
+        if !status.is_success() {
+            return Ok(self.refusal(reply, content, asked).await?);
+        }
+        Ok(match content? {
+            Content::Json => self.single(reply, asked, &session).await?,
+            Content::Events => self.follow(reply, asked, session).await?,
+            Content::Other => {
+                let status = status.as_u16();
+                let why = format!("the server took the request (HTTP {status}) and gave no MCP answer");
+                return Err(Failure::MaybeRan { why }.into());
+            }
+        })
+    }
+
+    /// What the owner hears of a request that the server did not look at: the request itself, where it was kept.
+    pub(super) fn returned(self, id: IdValue) -> Event {
+        match self.message.bytes.is_empty() {
+            true => Event::Failed { id, failure: Failure::SessionLost },
+            false => Event::Returned(self.message),
+        }
+    }
+
+    /// Sends a notification or a response. Says which session took it; none where it was not taken.
+    pub(super) async fn post(mut self) -> Option<Session> {
+        let head = tokio::time::timeout(self.shared.limits.connect_timeout, self.send()).await;
+        let (reply, session) = match head {
+            Ok(Ok(sent)) => sent,
+            Ok(Err(failure)) => {
+                tracing::debug!(?failure, "a notification or response did not reach the server");
+                return None;
+            }
+            Err(_) => {
+                tracing::debug!("the server did not take a notification or response in time");
+                return None;
+            }
+        };
+        let status = reply.response.status();
+        if status == StatusCode::NOT_FOUND && session.id.is_some() {
+            self.shared.lose(&session, None).await;
+        }
+        if !status.is_success() {
+            tracing::debug!(status = status.as_u16(), "the server refused a notification or response");
+            return None;
+        }
+        // There should be no body; one that is there is not read, and its connection not used again.
+        if hyper::body::Body::is_end_stream(reply.response.body()) {
+            reply.give_back().await;
+        }
+        Some(session)
+    }
+
+    async fn send(&mut self) -> Result<(Reply, Session), Failure> {
+        let (own, session) = match &self.dispatch {
+            Dispatch::Initialize => (HeaderMap::new(), Session::default()),
+            Dispatch::Initialized | Dispatch::Legacy => {
+                let session = lock(&self.shared.era).session();
+                (session.headers(), session)
+            }
+            Dispatch::Stateless { own, .. } => (own.clone(), Session::default()),
+        };
+        let pool = &self.shared.pool;
+        let bytes = match self.message.bytes.len() <= KEPT_REQUEST {
+            true => self.message.bytes.clone(),
+            false => std::mem::take(&mut self.message.bytes),
+        };
+        let request = headers::request(&pool.endpoint, Method::POST, &self.credentials, own, bytes);
+        Ok((pool.send(request).await?, session))
+    }
+
+    /// A status that says no. An error written in JSON-RPC is the better answer; any other body is not looked at.
+    async fn refusal(
+        &self,
+        mut reply: Reply,
+        content: Result<Content, Failure>,
+        asked: &Asked,
+    ) -> Result<Tail, Failure> {
+        let failure = Failure::from_status(&reply.response);
+        if failure == Failure::Unauthorized || !matches!(content, Ok(Content::Json)) {
+            return Err(failure);
+        }
+        let limit = self.shared.limits.message_bytes;
+        match stream::collect(&mut reply, limit, &self.shared.large).await {
+            Ok((body, _permit)) => match message::fit(body, asked) {
+                Fit::Answer(answer) => {
+                    self.shared.tell(Event::Message(answer)).await;
+                    Ok(Tail::Spent(Box::new(reply)))
+                }
+                Fit::Other(_) | Fit::Unreadable => Err(failure),
+            },
+            Err(_) => Err(failure),
+        }
+    }
+
+    async fn single(&self, mut reply: Reply, asked: &Asked, session: &Session) -> Result<Tail, Failure> {
+        let limit = self.shared.limits.message_bytes;
+        let (body, _permit) = stream::collect(&mut reply, limit, &self.shared.large).await?;
+        match message::fit(body, asked) {
+            Fit::Answer(answer) => {
+                self.answer(answer, session).await;
+                Ok(Tail::Spent(Box::new(reply)))
+            }
+            Fit::Other(_) => {
+                Err(Failure::MaybeRan { why: "the server answered with a message for somebody else".into() })
+            }
+            Fit::Unreadable => {
+                Err(Failure::MaybeRan { why: "the server's answer is not one JSON-RPC message".into() })
+            }
+        }
+    }
+
+    /// Relays an event stream until the answer, coming back to it where the server allows that.
+    async fn follow(&self, reply: Reply, asked: &Asked, session: Session) -> Result<Tail, Failure> {
+        let limit = self.shared.limits.message_bytes;
+        let mut stream = MessageStream::new(reply, SseReader::new(limit), self.shared.large.clone());
+        loop {
+            match stream.next().await {
+                Next::Message(bytes) => match message::fit(bytes, asked) {
+                    Fit::Answer(answer) => {
+                        self.answer(answer, &session).await;
+                        return Ok(Tail::Stream(Box::new(stream)));
+                    }
+                    Fit::Other(bytes) => self.shared.tell(Event::Message(bytes)).await,
+                    Fit::Unreadable => tracing::debug!("an event that is no JSON-RPC message was dropped"),
+                },
+                Next::Oversize => return Err(Failure::TooLarge),
+                Next::End | Next::Broken => stream = self.resume(stream, &session).await?,
+            }
+        }
+    }
+
+    /// Opens a broken stream again at the event after the last one seen.
+    async fn resume(&self, broken: MessageStream, session: &Session) -> Result<MessageStream, Failure> {
+        let cut = || Failure::MaybeRan { why: "the server's stream ended before the answer".into() };
+        let reader = broken.into_reader();
+        let place = reader.last_event_id().and_then(|id| HeaderValue::from_str(id).ok());
+        let (Some(place), false) = (place, matches!(self.dispatch, Dispatch::Stateless { .. })) else {
+            return Err(cut());
+        };
+        let mut delay = reader.retry().unwrap_or(RESUME_DELAY).clamp(MIN_DELAY, MAX_DELAY);
+        for _ in 0..MAX_RESUMPTIONS {
+            tokio::time::sleep(delay).await;
+            delay = (delay * 2).min(MAX_DELAY);
+            let credentials = lock(&self.shared.credentials).clone();
+            let Ok(reply) = open_stream(&self.shared, session, &credentials, Some(&place)).await else {
+                continue;
+            };
+            match reply.response.status() {
+                StatusCode::OK if matches!(stream::content(&reply), Ok(Content::Events)) => {
+                    return Ok(MessageStream::new(reply, reader.resumed(), self.shared.large.clone()));
+                }
+                StatusCode::NOT_FOUND if session.id.is_some() => {
+                    self.shared.lose(session, None).await;
+                    return Err(cut());
+                }
+                status if status.is_server_error() => {}
+                _ => return Err(cut()),
+            }
+        }
+        Err(cut())
+    }
+
+    /// Hands the answer on, after taking note of what concerns this transport.
+    async fn answer(&self, answer: Vec<u8>, session: &Session) {
+        match &self.dispatch {
+            Dispatch::Initialize => {
+                if let Some(version) = Outline::read(&answer).and_then(|outline| outline.negotiated_version())
+                {
+                    let version = HeaderValue::from_str(&version).ok();
+                    lock(&self.shared.era).adopt(Session { version, ..session.clone() });
+                }
+            }
+            Dispatch::Stateless { page, .. } if self.message.request_method() == Some("tools/list") => {
+                lock(&self.shared.mirror).learn(&answer, *page);
+            }
+            Dispatch::Initialized | Dispatch::Legacy | Dispatch::Stateless { .. } => {}
+        }
+        self.shared.tell(Event::Message(answer)).await;
+    }
+}
+
+impl From<Failure> for Unanswered {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl Dispatch {
+    pub(super) fn legacy(kind: &OutboundKind) -> Self {
+        match kind {
+            OutboundKind::Request { method, .. } if method == "initialize" => Self::Initialize,
+            OutboundKind::Notification { method } if method == "notifications/initialized" => {
+                Self::Initialized
+            }
+            _ => Self::Legacy,
+        }
+    }
+}
+
+impl Tail {
+    /// Reads a stream to its end, which is near, so that its connection can be used again.
+    pub(super) async fn finish(self) {
+        let mut stream = match self {
+            Self::Spent(reply) => return reply.give_back().await,
+            Self::Stream(stream) => stream,
+        };
+        let end = async {
+            loop {
+                match stream.next().await {
+                    Next::End => return true,
+                    Next::Broken => return false,
+                    Next::Message(_) | Next::Oversize => {}
+                }
+            }
+        };
+        if matches!(tokio::time::timeout(TAIL_TIMEOUT, end).await, Ok(true)) {
+            stream.give_back().await;
+        }
+    }
+}
+
+/// Asks for a stream on which the server speaks, from `place` on where there is one.
+pub(super) async fn open_stream(
+    shared: &Shared,
+    session: &Session,
+    credentials: &HeaderMap,
+    place: Option<&HeaderValue>,
+) -> Result<Reply, Failure> {
+    let mut own = session.headers();
+    own.extend(place.map(|place| (LAST_EVENT_ID, place.clone())));
+    let request = headers::request(&shared.pool.endpoint, Method::GET, credentials, own, Bytes::new());
+    tokio::time::timeout(shared.limits.connect_timeout, shared.pool.send(request))
+        .await
+        .map_err(|_| Failure::NotSent { why: "the server did not open its stream in time".into() })?
+}

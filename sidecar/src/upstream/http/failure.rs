@@ -1,0 +1,85 @@
+//! What can go wrong with a request, told by the one thing that matters to the caller: may it have run?
+
+use std::error::Error;
+use std::fmt::Write;
+
+use http::header::LOCATION;
+use http::{Response, StatusCode, Uri};
+
+/// Reasons reach a model: long enough to help, short enough for a line.
+const MAX_REASON_BYTES: usize = 300;
+
+/// Why a request has no answer.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Failure {
+    /// It reached the server, or part of it did.
+    MaybeRan { why: String },
+    /// It did not run.
+    NotSent { why: String },
+    /// The server has forgotten the session; it did not run, and can be sent again after a new handshake.
+    SessionLost,
+    /// It ran, and its answer is larger than may be relayed.
+    TooLarge,
+    /// HTTP 401 or 403: it did not run, the credential was not accepted.
+    Unauthorized,
+}
+
+impl Failure {
+    pub(super) fn not_sent(what: &str, error: &dyn Error) -> Self {
+        Self::NotSent { why: chain(what, error) }
+    }
+
+    pub(super) fn maybe_ran(what: &str, error: &dyn Error) -> Self {
+        Self::MaybeRan { why: chain(what, error) }
+    }
+
+    /// A response that is no answer, in words. Its body is never repeated: nobody knows what is in it.
+    pub(super) fn from_status<B>(response: &Response<B>) -> Self {
+        let status = response.status();
+        let said = match status.canonical_reason() {
+            Some(reason) => format!("the server answered HTTP {} ({reason})", status.as_u16()),
+            None => format!("the server answered HTTP {}", status.as_u16()),
+        };
+        match status {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Self::Unauthorized,
+            // "See other" is how a request that ran points at its outcome.
+            StatusCode::SEE_OTHER => Self::MaybeRan { why: format!("{said}; redirects are not followed") },
+            status if status.is_redirection() => {
+                let host = response.headers().get(LOCATION).and_then(|location| location.to_str().ok());
+                let host = host.and_then(|location| location.parse::<Uri>().ok()?.host().map(str::to_owned));
+                let target = host.map(|host| format!(" at host `{host}`")).unwrap_or_default();
+                Self::NotSent {
+                    why: shorten(format!(
+                        "{said}; redirects are not followed with credentials: set the server's `url` to its new place{target}"
+                    )),
+                }
+            }
+            // Said by whoever waited for somebody else, who may be at work still.
+            StatusCode::REQUEST_TIMEOUT | StatusCode::CONFLICT => Self::MaybeRan { why: said },
+            status if status.is_client_error() && status.as_u16() != 499 => Self::NotSent { why: said },
+            _ => Self::MaybeRan { why: said },
+        }
+    }
+}
+
+fn chain(what: &str, error: &dyn Error) -> String {
+    let mut why = format!("{what}: {error}");
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let text = error.to_string();
+        // Wrappers often repeat what they wrap.
+        if !why.ends_with(&text) {
+            let _ = write!(why, ": {text}");
+        }
+        cause = error.source();
+    }
+    shorten(why)
+}
+
+fn shorten(mut why: String) -> String {
+    if why.len() > MAX_REASON_BYTES {
+        why.truncate(why.floor_char_boundary(MAX_REASON_BYTES));
+        why.push('…');
+    }
+    why
+}

@@ -1,0 +1,175 @@
+//! The headers of a request: the credentials, and what MCP repeats of the message.
+//!
+//! What must stay true: an injected header never replaces one that frames the request or that MCP owns, and no
+//! header value is ever logged or put into an error.
+
+use bytes::Bytes;
+use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, HOST, USER_AGENT};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request};
+use http_body_util::Full;
+
+use super::connect::Endpoint;
+
+pub(super) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+pub(super) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+pub(super) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+pub(super) const METHOD: HeaderName = HeaderName::from_static("mcp-method");
+pub(super) const NAME: HeaderName = HeaderName::from_static("mcp-name");
+
+/// Servers refuse heads above 8 to 16 KiB; what the sandbox chose must not push the rest out.
+const MAX_MIRRORED_BYTES: usize = 6 * 1024;
+const AGENT: &str = concat!("cofferdam/", env!("CARGO_PKG_VERSION"));
+
+/// Not for the configuration to set: they frame the request, name its host, or belong to MCP.
+const RESERVED: [&str; 16] = [
+    "accept",
+    "accept-encoding",
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "expect",
+    "host",
+    "keep-alive",
+    "last-event-id",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "via",
+];
+
+/// Puts a request together: credentials first, then everything that must not be overridden by them.
+pub(super) fn request(
+    endpoint: &Endpoint,
+    method: Method,
+    credentials: &HeaderMap,
+    own: HeaderMap,
+    body: Bytes,
+) -> Request<Full<Bytes>> {
+    let accept = match method {
+        Method::GET => Some("text/event-stream"),
+        Method::POST => Some("application/json, text/event-stream"),
+        _ => None,
+    };
+    let mut request = Request::new(Full::new(body));
+    *request.uri_mut() = http::Uri::from(endpoint.path.clone());
+    let headers = request.headers_mut();
+    headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+    for (name, value) in credentials {
+        if !is_reserved(name) {
+            let mut value = value.clone();
+            value.set_sensitive(true);
+            headers.insert(name, value);
+        }
+    }
+    headers.extend(own);
+    headers.extend(endpoint.authority.clone().map(|authority| (HOST, authority)));
+    headers.extend(accept.map(|accept| (ACCEPT, HeaderValue::from_static(accept))));
+    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    if method == Method::POST {
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    }
+    *request.method_mut() = method;
+    request
+}
+
+/// What a stateless request repeats in its head, so that proxies can route it.
+pub(super) fn stateless(
+    version: &str,
+    method: &str,
+    name: Option<&str>,
+    arguments: Vec<(HeaderName, String)>,
+) -> Result<HeaderMap, &'static str> {
+    let mut mirrored = vec![(PROTOCOL_VERSION, version.to_owned()), (METHOD, method.to_owned())];
+    mirrored.extend(name.map(|name| (NAME, name.to_owned())));
+    mirrored.extend(arguments);
+    let mut headers = HeaderMap::new();
+    let mut bytes = 0;
+    for (name, value) in mirrored {
+        bytes += name.as_str().len() + value.len();
+        if bytes > MAX_MIRRORED_BYTES {
+            return Err("its names and mirrored arguments are too long for HTTP headers");
+        }
+        headers.insert(name, encode(&value));
+    }
+    Ok(headers)
+}
+
+/// A value that a header cannot carry as it is travels as `=?base64?…?=`.
+fn encode(value: &str) -> HeaderValue {
+    const OPEN: &str = "=?base64?";
+    const CLOSE: &str = "?=";
+    let plain = value.bytes().all(|byte| matches!(byte, b' '..=b'~'))
+        && value.trim_matches(' ') == value
+        && !(value.starts_with(OPEN) && value.ends_with(CLOSE));
+    let text = match plain {
+        true => value.to_owned(),
+        false => format!("{OPEN}{}{CLOSE}", base64(value.as_bytes())),
+    };
+    HeaderValue::try_from(text).expect("both spellings are visible ASCII")
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for chunk in bytes.chunks(3) {
+        let group =
+            chunk.iter().fold(0u32, |group, byte| group << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
+        for position in 0..4 {
+            text.push(match position <= chunk.len() {
+                true => char::from(ALPHABET[(group >> (18 - 6 * position)) as usize & 63]),
+                false => '=',
+            });
+        }
+    }
+    text
+}
+
+fn is_reserved(name: &HeaderName) -> bool {
+    RESERVED.contains(&name.as_str()) || name.as_str().starts_with("mcp-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Addresses;
+
+    #[test]
+    fn values_that_a_header_cannot_carry_are_encoded() {
+        for (value, header) in [
+            ("plain name", "plain name"),
+            ("", ""),
+            ("ü", "=?base64?w7w=?="),
+            (" edge", "=?base64?IGVkZ2U=?="),
+            ("a\nb", "=?base64?YQpi?="),
+            ("tab\tb", "=?base64?dGFiCWI=?="),
+            ("=?base64?x?=", "=?base64?PT9iYXNlNjQ/eD89?="),
+        ] {
+            assert_eq!(encode(value), header, "{value:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_as_long_as_a_head_is_refused() {
+        assert!(stateless("2026-07-28", "tools/call", Some(&"x".repeat(7000)), Vec::new()).is_err());
+    }
+
+    #[test]
+    fn credentials_cannot_reframe_a_request() {
+        let endpoint =
+            Endpoint::read(&"https://user:word@h.example:8/p?q".parse().unwrap(), Addresses::PublicOnly);
+        let mut credentials = HeaderMap::new();
+        for name in ["host", "content-length", "transfer-encoding", "accept", "mcp-session-id", "mcp-param-x"]
+        {
+            credentials.insert(HeaderName::from_static(name), HeaderValue::from_static("evil"));
+        }
+        credentials.insert("authorization", HeaderValue::from_static("Bearer t"));
+        let request = request(&endpoint, Method::POST, &credentials, HeaderMap::new(), Bytes::new());
+        assert!(!request.headers().values().any(|value| value == "evil"));
+        assert!(request.headers()["authorization"].is_sensitive());
+        assert_eq!(request.headers()["host"], "h.example:8");
+        assert_eq!(request.uri(), "/p?q");
+    }
+}

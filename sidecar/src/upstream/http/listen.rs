@@ -1,0 +1,78 @@
+//! The stream on which a server of the older era speaks first: requests, notifications, log lines.
+//!
+//! What must stay true: a server without such a stream is asked once; one whose stream keeps breaking is asked
+//! ever more slowly; the stream ends with its session.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderValue, StatusCode};
+
+use super::Event;
+use super::exchange::{MAX_DELAY, MIN_DELAY, open_stream};
+use super::session::Session;
+use super::shared::{Shared, lock};
+use super::sse::SseReader;
+use super::stream::{self, Content, MessageStream, Next};
+
+/// Before the first attempt to come back, unless the server names a time.
+const FIRST_DELAY: Duration = Duration::from_secs(1);
+
+/// Listens until the session ends or the server says that there is nothing to hear.
+pub(super) async fn listen(shared: Arc<Shared>, session: Session) {
+    let ended = session.ended.clone();
+    ended.run_until_cancelled(listen_on(&shared, &session)).await;
+}
+
+async fn listen_on(shared: &Shared, session: &Session) {
+    let mut reader = SseReader::new(shared.limits.message_bytes);
+    let mut delay = FIRST_DELAY;
+    loop {
+        let credentials = lock(&shared.credentials).clone();
+        let place = reader.last_event_id().and_then(|id| HeaderValue::from_str(id).ok());
+        if let Ok(reply) = open_stream(shared, session, &credentials, place.as_ref()).await {
+            match reply.response.status() {
+                StatusCode::OK if matches!(stream::content(&reply), Ok(Content::Events)) => {
+                    let stream = MessageStream::new(reply, reader.resumed(), shared.large.clone());
+                    let heard;
+                    (reader, heard) = relay(shared, stream).await;
+                    if heard == Heard::Something {
+                        delay = FIRST_DELAY;
+                    }
+                    if let Some(wished) = reader.retry() {
+                        delay = wished.clamp(MIN_DELAY, MAX_DELAY);
+                    }
+                }
+                StatusCode::NOT_FOUND if session.id.is_some() => return shared.lose(session, None).await,
+                // A fresher credential may come with a later message.
+                StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {}
+                StatusCode::TOO_MANY_REQUESTS => {}
+                status if status.is_server_error() => {}
+                // 405 is how servers without such a stream say so; other refusals will not change either.
+                _ => return,
+            }
+        }
+        tokio::time::sleep(delay).await;
+        delay = (delay * 2).min(MAX_DELAY);
+    }
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Heard {
+    Nothing,
+    Something,
+}
+
+async fn relay(shared: &Shared, mut stream: MessageStream) -> (SseReader, Heard) {
+    let mut heard = Heard::Nothing;
+    loop {
+        match stream.next().await {
+            Next::Message(message) => {
+                heard = Heard::Something;
+                shared.tell(Event::Message(message)).await;
+            }
+            Next::Oversize => tracing::warn!("a message of the server's is too large and was dropped"),
+            Next::End | Next::Broken => return (stream.into_reader(), heard),
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! An MCP server behind streamable HTTP, in the harness's own era.
+//!
+//! One [`HttpUpstream`] serves one link: messages go in with [`HttpUpstream::send`], whatever the server says comes
+//! out of [`HttpUpstream::next`]. What must stay true: bytes pass untouched; a request gets an answer or one
+//! [`Event::Failed`] that says honestly whether it may have run, and nothing after it was cancelled; credentials
+//! go to the configured host alone (no redirect, no proxy, no unchecked address); everything that was started ends
+//! with this value.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `address` | which addresses a server may have |
+//! | `connect`, `pool` | TCP, TLS and HTTP/1.1 connections, and whether a request left |
+//! | `headers`, `mirror` | the head of a request; tool arguments repeated in it |
+//! | `session` | the two eras of MCP |
+//! | `exchange`, `listen` | one message to the server; the stream on which the server speaks first |
+//! | `stream`, `sse` | bounded bodies; the event stream format |
+//! | `message`, `failure` | what is read of a message; what can go wrong |
+
+mod address;
+mod connect;
+mod exchange;
+mod failure;
+mod headers;
+mod listen;
+mod message;
+mod mirror;
+mod pool;
+mod session;
+mod shared;
+pub mod sse;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Uri};
+use relay_proto::envelope::IdValue;
+use tokio::sync::mpsc;
+use tokio_util::sync::DropGuard;
+
+pub use self::failure::Failure;
+
+use self::connect::{Endpoint, Network, Scheme};
+use self::exchange::{Dispatch, Exchange};
+use self::message::Outline;
+use self::session::Era;
+use self::shared::{Shared, lock};
+use crate::config::Addresses;
+
+/// Events that wait for the owner; a full queue makes the server's streams wait.
+const MAX_WAITING_EVENTS: usize = 16;
+/// The whole of an orderly end: farewell to the server, then all tasks.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// One link's connection to one HTTP server.
+pub struct HttpUpstream {
+    shared: Arc<Shared>,
+    events: mpsc::Receiver<Event>,
+    /// Failures that were known at once.
+    refused: VecDeque<Event>,
+    _stop: DropGuard,
+}
+
+/// Where a server is.
+#[derive(Clone, Debug)]
+pub struct HttpTarget {
+    pub url: Uri,
+    pub addresses: Addresses,
+}
+
+#[derive(Clone, Debug)]
+pub struct HttpLimits {
+    /// The largest message taken from the server.
+    pub message_bytes: usize,
+    /// Time to resolve, connect and agree on TLS; also for the head of whatever is not a call.
+    pub connect_timeout: Duration,
+    /// Requests that wait for an answer, and notifications under way.
+    pub requests_in_flight: usize,
+}
+
+/// One message of the harness, already checked.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Outbound {
+    pub bytes: Bytes,
+    pub kind: OutboundKind,
+}
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum OutboundKind {
+    Notification {
+        method: String,
+    },
+    Request {
+        id: IdValue,
+        method: String,
+        /// The tool's or prompt's name, or the resource's URI.
+        name: Option<String>,
+    },
+    /// An answer to a request of the server's.
+    Response,
+}
+
+/// What comes from the server.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Event {
+    /// A request that gets no answer.
+    Failed { id: IdValue, failure: Failure },
+    /// One JSON message, as the server wrote it (it may hold line breaks).
+    Message(Vec<u8>),
+    /// A request that did not run because the server has forgotten the session: to be sent again after a handshake.
+    Returned(Outbound),
+    /// The server has forgotten the session: the handshake must be replayed before anything else is sent.
+    SessionLost,
+}
+
+impl HttpUpstream {
+    pub fn new(server: HttpTarget, limits: HttpLimits) -> Self {
+        Self::with_network(server, limits, Network::system())
+    }
+
+    fn with_network(server: HttpTarget, limits: HttpLimits, network: Network) -> Self {
+        let (sender, events) = mpsc::channel(MAX_WAITING_EVENTS);
+        let endpoint = Endpoint::read(&server.url, server.addresses);
+        let shared = Arc::new(Shared::new(endpoint, limits, network, sender));
+        Self { _stop: shared.stop.clone().drop_guard(), shared, events, refused: VecDeque::new() }
+    }
+
+    /// Sends one message. `credentials` are the headers of this request, filled afresh; those of the latest message
+    /// also serve what this transport sends by itself (the listening stream, the farewell).
+    pub fn send(&mut self, message: Outbound, credentials: HeaderMap) {
+        if let Err((id, why)) = self.dispatch(message, credentials) {
+            match id {
+                Some(id) => {
+                    let failure = Failure::NotSent { why: why.to_owned() };
+                    self.refused.push_back(Event::Failed { id, failure });
+                }
+                None => tracing::warn!(why, "a notification or response was not sent"),
+            }
+        }
+    }
+
+    /// The next thing from the server. Cancel-safe: an event that was not returned is not lost.
+    pub async fn next(&mut self) -> Event {
+        if let Some(event) = self.refused.pop_front() {
+            return event;
+        }
+        match self.events.recv().await {
+            Some(event) => event,
+            // Unreachable while `shared` holds a sender; waiting is then right too.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Bytes of messages that have not left yet. Small requests count until the server begins to answer, because they
+    /// are kept to be sent again.
+    pub fn queued_bytes(&self) -> usize {
+        self.shared.queued.load(Ordering::Relaxed)
+    }
+
+    /// Whether the session was lost and no handshake was made since.
+    pub fn has_lost_its_session(&self) -> bool {
+        lock(&self.shared.era).is_lost()
+    }
+
+    /// The harness no longer wants this answer: its stream is closed, and it gets no event any more (one that
+    /// already waits in the queue may still come). In the older era the caller also sends
+    /// `notifications/cancelled`; in the stateless one that notification does not exist, and is not sent.
+    pub fn cancel(&mut self, id: &IdValue) {
+        self.shared.cancel(id);
+        self.refused.retain(|event| !matches!(event, Event::Failed { id: failed, .. } if failed == id));
+    }
+
+    /// Orderly end: the server is told that the session is over, all tasks end. Bounded to 2 s.
+    pub async fn close(self) {
+        let shared = self.shared.clone();
+        shared.work.cancel();
+        let farewell = async {
+            shared.end_session().await;
+            shared.stop.cancel();
+            shared.tasks.close();
+            shared.tasks.wait().await;
+        };
+        if tokio::time::timeout(CLOSE_TIMEOUT, farewell).await.is_err() {
+            tracing::debug!("the server did not take its leave in time");
+        }
+    }
+
+    fn dispatch(
+        &self,
+        message: Outbound,
+        credentials: HeaderMap,
+    ) -> Result<(), (Option<IdValue>, &'static str)> {
+        let id = match &message.kind {
+            OutboundKind::Request { id, .. } => Some(id.clone()),
+            OutboundKind::Notification { .. } | OutboundKind::Response => None,
+        };
+        let endpoint = &self.shared.pool.endpoint;
+        if endpoint.scheme == Scheme::Http && !endpoint.host.is_loopback() && !credentials.is_empty() {
+            return Err((id, "credentials go over `http://` to this machine only; use `https://`"));
+        }
+        let message = Outbound { bytes: counted(message.bytes, &self.shared.queued), kind: message.kind };
+        let Some(outline) = Outline::read(&message.bytes) else {
+            return Err((id, "the message cannot be read"));
+        };
+        let mut era = lock(&self.shared.era);
+        let stateless = match &message.kind {
+            OutboundKind::Request { .. } => outline.stateless_version().map(Cow::into_owned),
+            OutboundKind::Notification { .. } | OutboundKind::Response => match &*era {
+                Era::Stateless(version) => Some(version.clone()),
+                Era::Legacy(_) | Era::Lost | Era::Undecided => None,
+            },
+        };
+        if let (Some(version), Era::Lost | Era::Undecided | Era::Stateless(_)) = (&stateless, &*era) {
+            *era = Era::Stateless(version.clone());
+        }
+        drop(era);
+        let dispatch = match stateless {
+            Some(_) if is_cancellation(&message.kind) => return Ok(()),
+            Some(version) => {
+                self.shared.stateless(&version, &message.kind, &outline).map_err(|why| (id.clone(), why))?
+            }
+            None => Dispatch::legacy(&message.kind),
+        };
+        *lock(&self.shared.credentials) = credentials.clone();
+        let asked = outline.asked();
+        let exchange = Exchange { shared: self.shared.clone(), message, credentials, dispatch };
+        match (id, asked) {
+            (Some(id), Some(asked)) => {
+                self.shared.start_request(id.clone(), exchange, asked).map_err(|why| (Some(id), why))
+            }
+            (Some(id), None) => Err((Some(id), "the message is not a request")),
+            (None, _) => self.shared.start_post(exchange).map_err(|why| (None, why)),
+        }
+    }
+}
+
+/// The same bytes, counted in `queued` for as long as anybody holds them.
+fn counted(bytes: Bytes, queued: &Arc<AtomicUsize>) -> Bytes {
+    struct Counted(Bytes, Arc<AtomicUsize>);
+    impl AsRef<[u8]> for Counted {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+    impl Drop for Counted {
+        fn drop(&mut self) {
+            self.1.fetch_sub(self.0.len(), Ordering::Relaxed);
+        }
+    }
+    queued.fetch_add(bytes.len(), Ordering::Relaxed);
+    Bytes::from_owner(Counted(bytes, queued.clone()))
+}
+
+fn is_cancellation(kind: &OutboundKind) -> bool {
+    matches!(kind, OutboundKind::Notification { method } if method == "notifications/cancelled")
+}

@@ -1,0 +1,217 @@
+//! What the tasks of one upstream have in common, and how they are started and ended.
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use http::{HeaderMap, Method};
+use relay_proto::envelope::IdValue;
+use tokio::sync::{Semaphore, mpsc};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::connect::{Endpoint, Network};
+use super::exchange::{Dispatch, Exchange, Unanswered};
+use super::message::{Asked, Outline};
+use super::mirror::{Mirror, Page};
+use super::pool::Pool;
+use super::session::{Era, Session};
+use super::{Event, HttpLimits, OutboundKind, headers, listen, stream};
+
+pub(super) struct Shared {
+    pub(super) pool: Arc<Pool>,
+    pub(super) limits: HttpLimits,
+    pub(super) era: Mutex<Era>,
+    /// Of the latest message: for requests that no message of the harness causes.
+    pub(super) credentials: Mutex<HeaderMap>,
+    pub(super) mirror: Mutex<Mirror>,
+    pub(super) events: mpsc::Sender<Event>,
+    pub(super) large: Arc<Semaphore>,
+    /// Bytes of messages that are still held.
+    pub(super) queued: Arc<AtomicUsize>,
+    pub(super) tasks: TaskTracker,
+    /// Ends everything, connections too.
+    pub(super) stop: CancellationToken,
+    /// Ends exchanges and streams.
+    pub(super) work: CancellationToken,
+    pending: Mutex<HashMap<IdValue, CancellationToken>>,
+    posts: Arc<Semaphore>,
+    /// Until the server has taken `notifications/initialized`, nothing may overtake it.
+    gate: Mutex<CancellationToken>,
+}
+
+impl Shared {
+    pub(super) fn new(
+        endpoint: Endpoint,
+        limits: HttpLimits,
+        network: Network,
+        events: mpsc::Sender<Event>,
+    ) -> Self {
+        let tasks = TaskTracker::new();
+        let stop = CancellationToken::new();
+        let gate = CancellationToken::new();
+        gate.cancel();
+        let pool = Pool::new(endpoint, network, limits.connect_timeout, tasks.clone(), stop.clone());
+        Self {
+            pool: Arc::new(pool),
+            era: Mutex::default(),
+            credentials: Mutex::default(),
+            mirror: Mutex::default(),
+            events,
+            large: Arc::new(Semaphore::new(stream::LARGE_MESSAGES)),
+            queued: Arc::default(),
+            tasks,
+            work: stop.child_token(),
+            stop,
+            pending: Mutex::default(),
+            posts: Arc::new(Semaphore::new(limits.requests_in_flight)),
+            gate: Mutex::new(gate),
+            limits,
+        }
+    }
+
+    /// The head of a message of the stateless era.
+    pub(super) fn stateless(
+        &self,
+        version: &str,
+        kind: &OutboundKind,
+        outline: &Outline<'_>,
+    ) -> Result<Dispatch, &'static str> {
+        let own = match kind {
+            OutboundKind::Request { method, name, .. } => {
+                let mirrored = match (method.as_str(), name) {
+                    ("tools/call", Some(tool)) => lock(&self.mirror).headers(tool, outline),
+                    _ => Vec::new(),
+                };
+                let task = outline.text(&["taskId"]).filter(|_| method.starts_with("tasks/"));
+                headers::stateless(version, method, name.as_deref().or(task.as_deref()), mirrored)?
+            }
+            OutboundKind::Notification { method } => headers::stateless(version, method, None, Vec::new())?,
+            OutboundKind::Response => {
+                return Err("the stateless revisions of MCP have no answers of the harness");
+            }
+        };
+        let page = match outline.at(&["cursor"]) {
+            Some(_) => Page::Later,
+            None => Page::First,
+        };
+        Ok(Dispatch::Stateless { own, page })
+    }
+
+    pub(super) fn start_request(
+        self: &Arc<Self>,
+        id: IdValue,
+        mut exchange: Exchange,
+        asked: Asked,
+    ) -> Result<(), &'static str> {
+        let cancelled = self.work.child_token();
+        {
+            let mut pending = lock(&self.pending);
+            if pending.len() >= self.limits.requests_in_flight || pending.contains_key(&id) {
+                return Err("too many requests wait for this server's answers, or one with this id does");
+            }
+            pending.insert(id.clone(), cancelled.clone());
+        }
+        let gate = lock(&self.gate).clone();
+        let shared = self.clone();
+        self.tasks.spawn(cancelled.clone().run_until_cancelled_owned(async move {
+            gate.cancelled().await;
+            match exchange.ask(&asked).await {
+                Ok(tail) => {
+                    shared.forget(&id, &cancelled);
+                    drop(exchange);
+                    tail.finish().await;
+                }
+                Err(Unanswered::Failed(failure)) => {
+                    shared.forget(&id, &cancelled);
+                    shared.tell(Event::Failed { id, failure }).await;
+                }
+                Err(Unanswered::Forgotten(session)) => {
+                    shared.forget(&id, &cancelled);
+                    shared.lose(&session, Some(exchange.returned(id))).await;
+                }
+            }
+        }));
+        Ok(())
+    }
+
+    /// Sends what needs no answer: a notification or a response.
+    pub(super) fn start_post(self: &Arc<Self>, exchange: Exchange) -> Result<(), &'static str> {
+        let Ok(permit) = self.posts.clone().try_acquire_owned() else {
+            return Err("too many messages are on their way to this server");
+        };
+        let initialized = exchange.is_initialized();
+        let (before, after) = {
+            let mut gate = lock(&self.gate);
+            let before = gate.clone();
+            if initialized {
+                *gate = CancellationToken::new();
+            }
+            (before, gate.clone())
+        };
+        // Opened however this ends: a lost notification must not hold back what follows.
+        let opens = initialized.then(|| after.drop_guard());
+        let shared = self.clone();
+        self.tasks.spawn(self.work.clone().run_until_cancelled_owned(async move {
+            before.cancelled().await;
+            let accepted = exchange.post().await;
+            drop((opens, permit));
+            if let (true, Some(session)) = (initialized, accepted) {
+                listen::listen(shared, session).await;
+            }
+        }));
+        Ok(())
+    }
+
+    pub(super) fn cancel(&self, id: &IdValue) {
+        if let Some(token) = lock(&self.pending).remove(id) {
+            token.cancel();
+        }
+    }
+
+    /// The server no longer knows this session. The owner hears of it once, after what became of the request that
+    /// found out.
+    pub(super) async fn lose(&self, session: &Session, found_out: Option<Event>) {
+        // Both places first: a request that is cancelled while it waits must not take the news with it.
+        let Ok(mut places) = self.events.reserve_many(2).await else { return };
+        let lost = lock(&self.era).lose(session).then_some(Event::SessionLost);
+        for (event, place) in found_out.into_iter().chain(lost).zip(&mut places) {
+            place.send(event);
+        }
+    }
+
+    pub(super) async fn tell(&self, event: Event) {
+        // An owner that is gone wants to hear nothing.
+        let _ = self.events.send(event).await;
+    }
+
+    /// Says goodbye to the server, where there is a session to end.
+    pub(super) async fn end_session(&self) {
+        let session = lock(&self.era).session();
+        if session.id.is_some() {
+            let credentials = lock(&self.credentials).clone();
+            let request = headers::request(
+                &self.pool.endpoint,
+                Method::DELETE,
+                &credentials,
+                session.headers(),
+                Bytes::new(),
+            );
+            // Servers may refuse this; the session then ends by its own time-out.
+            let _ = self.pool.send(request).await;
+        }
+    }
+
+    /// A request that is over frees its place, unless its id is already another's.
+    fn forget(&self, id: &IdValue, cancelled: &CancellationToken) {
+        if !cancelled.is_cancelled() {
+            lock(&self.pending).remove(id);
+        }
+    }
+}
+
+/// Nothing that holds one of these locks can panic half-way through a change.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

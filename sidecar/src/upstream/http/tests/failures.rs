@@ -1,0 +1,201 @@
+//! Servers that break, refuse, mislead or flood: each request still ends once, and honestly.
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use super::server::{Answer, Piece, Server};
+use super::*;
+
+/// Sends one call to a server that always answers the same.
+async fn call(answer: impl Fn() -> Answer + Send + Sync + 'static) -> Event {
+    let server = Server::start(move |_| answer()).await;
+    let mut upstream = upstream(&server);
+    upstream.send(request(1, "tools/call", r#"{"name":"t"}"#), credentials());
+    let event = within(upstream.next()).await;
+    assert_eq!(server.seen().len(), 1, "sent once");
+    event
+}
+
+async fn failure(answer: impl Fn() -> Answer + Send + Sync + 'static) -> Failure {
+    match call(answer).await {
+        Event::Failed { failure, .. } => failure,
+        other => panic!("expected a failure, not {other:?}"),
+    }
+}
+
+fn maybe_ran(failure: Failure) -> String {
+    match failure {
+        Failure::MaybeRan { why } => why,
+        other => panic!("expected that it may have run, not {other:?}"),
+    }
+}
+
+fn not_sent(failure: Failure) -> String {
+    match failure {
+        Failure::NotSent { why } => why,
+        other => panic!("expected that it did not run, not {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_refused_connection_did_not_run() {
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let mut upstream = HttpUpstream::new(target(&format!("http://{closed}/mcp")), limits());
+    upstream.send(request(1, "tools/list", "{}"), credentials());
+    assert!(not_sent(next_failure(&mut upstream, 1).await).contains("refused"));
+}
+
+#[tokio::test]
+async fn an_answer_cut_half_way_may_have_run() {
+    maybe_ran(failure(|| Answer::json("{\"id\":1,").then(Piece::Cut)).await);
+    maybe_ran(failure(|| Answer::events("data: {\"id\":1,").then(Piece::Cut)).await);
+    maybe_ran(failure(|| Answer::events("data: {\"id\":1,\"result\":{}}\n")).await);
+}
+
+#[tokio::test]
+async fn a_connection_closed_without_a_word_may_have_run() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut upstream = HttpUpstream::new(target(&format!("http://{address}/mcp")), limits());
+    upstream.send(request(1, "tools/call", r#"{"name":"t"}"#), credentials());
+    let (mut socket, _) = within(listener.accept()).await.unwrap();
+    let mut byte = [0];
+    within(socket.read_exact(&mut byte)).await.unwrap();
+    drop(socket);
+    maybe_ran(next_failure(&mut upstream, 1).await);
+}
+
+#[tokio::test]
+async fn an_idle_connection_that_the_server_closed_is_not_in_the_way() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut upstream = HttpUpstream::new(target(&format!("http://{address}/mcp")), limits());
+    for id in 1..=3 {
+        upstream.send(request(id, "tools/call", r#"{"name":"t"}"#), credentials());
+        let (mut socket, _) = within(listener.accept()).await.unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"}}") {
+            within(socket.read_buf(&mut head)).await.unwrap();
+        }
+        let body = result(id);
+        let answer = format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        socket.write_all(answer.as_bytes()).await.unwrap();
+        assert_eq!(next_message(&mut upstream).await, body);
+        // It promised to stay, and goes.
+        drop(socket);
+        within(async {
+            while upstream.shared.pool.live_connections() > 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn answers_that_are_none() {
+    maybe_ran(failure(|| Answer::json("[]")).await);
+    maybe_ran(failure(|| Answer::json(result(2))).await);
+    maybe_ran(failure(|| Answer::status(202)).await);
+    maybe_ran(failure(|| Answer::status(200).with("content-type", "text/html")).await);
+    assert!(
+        maybe_ran(failure(|| Answer::json(result(1)).with("content-encoding", "gzip")).await)
+            .contains("compressed")
+    );
+}
+
+#[tokio::test]
+async fn statuses_say_whether_it_ran() {
+    assert_eq!(failure(|| Answer::json(result(1)).but(401)).await, Failure::Unauthorized);
+    assert_eq!(failure(|| Answer::status(403)).await, Failure::Unauthorized);
+    assert!(
+        not_sent(failure(|| Answer::json(r#"{"secret":"x"}"#).but(400)).await).contains("400 (Bad Request)")
+    );
+    not_sent(failure(|| Answer::status(429)).await);
+    maybe_ran(failure(|| Answer::status(408)).await);
+    maybe_ran(failure(|| Answer::status(502)).await);
+    let error = r#"{"id":1,"error":{"code":-32603}}"#;
+    assert_eq!(call(move || Answer::json(error).but(500)).await, Event::Message(error.into()));
+}
+
+#[tokio::test]
+async fn a_redirect_is_not_followed_and_the_credential_stays() {
+    let other = Server::start(|_| Answer::json(result(1))).await;
+    let location = other.url();
+    let why = not_sent(failure(move || Answer::status(307).with("location", location.clone())).await);
+    assert!(why.contains("`127.0.0.1`") && !why.contains("/mcp"), "{why}");
+    assert!(other.seen().is_empty());
+}
+
+#[tokio::test]
+async fn a_body_over_the_limit_is_refused() {
+    let huge = || "x".repeat(limits().message_bytes + 1);
+    assert_eq!(failure(move || Answer::json(huge())).await, Failure::TooLarge);
+    let endless = move || Answer::json("[").then(Piece::Bytes(huge().into())).then(Piece::Hold);
+    assert_eq!(failure(endless).await, Failure::TooLarge);
+    let event =
+        move || Answer::events("data: ").then(Piece::Bytes(huge().into())).then(Piece::Bytes("\n\n".into()));
+    assert_eq!(failure(event).await, Failure::TooLarge);
+}
+
+#[tokio::test]
+async fn a_head_without_end_is_refused() {
+    let why = maybe_ran(failure(|| Answer::json(result(1)).with("x-long", "x".repeat(1024 * 1024))).await);
+    assert!(why.contains("large"), "{why}");
+}
+
+#[tokio::test]
+async fn large_answers_at_the_same_time_all_arrive() {
+    let padding = "x".repeat(200 * 1024);
+    let server = Server::start(move |seen| {
+        let id: serde_json::Value = serde_json::from_str(&seen.body).unwrap();
+        let body = format!(r#"{{"id":{},"result":{{"p":"{padding}"}}}}"#, id["id"]);
+        match id["id"].as_u64().unwrap() % 2 {
+            0 => Answer::json(body),
+            _ => Answer::events(format!("data: {body}\n\n")),
+        }
+    })
+    .await;
+    let mut upstream = upstream(&server);
+    for id in 0..8 {
+        upstream.send(request(id, "tools/call", r#"{"name":"t"}"#), credentials());
+    }
+    for _ in 0..8 {
+        assert!(next_message(&mut upstream).await.len() > 200 * 1024);
+    }
+}
+
+#[tokio::test]
+async fn more_requests_than_allowed_are_refused_at_once() {
+    let server = Server::start(|_| Answer::events("").then(Piece::Hold)).await;
+    let mut upstream = upstream(&server);
+    for id in 0..9 {
+        upstream.send(request(id, "tools/call", r#"{"name":"t"}"#), credentials());
+    }
+    assert!(not_sent(next_failure(&mut upstream, 8).await).contains("too many"));
+    server.saw(|seen| seen.body.contains(r#""id":3,"#)).await;
+    upstream.cancel(&number(3));
+    upstream.send(request(3, "tools/call", r#"{"name":"t"}"#), credentials());
+    server.lost(1).await;
+}
+
+#[tokio::test]
+async fn closing_is_bounded_and_ends_every_stream() {
+    let server = Server::start(|seen| match seen.is("initialize") {
+        true => {
+            Answer::json(r#"{"id":0,"result":{"protocolVersion":"2025-06-18"}}"#).with("mcp-session-id", "s")
+        }
+        false => Answer::events("").then(Piece::Hold),
+    })
+    .await;
+    let mut upstream = upstream(&server);
+    upstream.send(request(0, "initialize", "{}"), credentials());
+    next_message(&mut upstream).await;
+    upstream.send(request(1, "tools/call", r#"{"name":"t"}"#), credentials());
+    server.saw(|seen| seen.is("tools/call")).await;
+    within(upstream.close()).await;
+    server.lost(1).await;
+}

@@ -1,0 +1,253 @@
+//! ≤ 2025-11-25: `initialize`, sessions, the listening stream, resumption.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use http::Method;
+
+use super::server::{Answer, Piece, Seen, Server};
+use super::*;
+
+/// A server that opens session `s1` and leaves the rest to `others`.
+async fn server(others: impl Fn(&Seen) -> Answer + Send + Sync + 'static) -> Server {
+    Server::start(move |seen| match seen {
+        seen if seen.is("initialize") => {
+            Answer::json(r#"{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-06-18"}}"#)
+                .with("mcp-session-id", "s1")
+        }
+        seen if seen.is("notifications/initialized") => Answer::status(202),
+        seen => others(seen),
+    })
+    .await
+}
+
+fn without_stream(seen: &Seen, answer: Answer) -> Answer {
+    match seen.method {
+        Method::GET => Answer::status(405),
+        _ => answer,
+    }
+}
+
+#[tokio::test]
+async fn a_session_and_its_revision_go_with_every_later_request() {
+    let server = server(|seen| without_stream(seen, Answer::json(result(1)))).await;
+    let mut upstream = upstream(&server);
+    handshake(&mut upstream).await;
+    upstream.send(request(1, "tools/list", "{}"), credentials());
+    assert_eq!(next_message(&mut upstream).await, result(1));
+    within(upstream.close()).await;
+
+    let seen = server.seen();
+    assert_eq!(seen[0].header("mcp-session-id"), None);
+    assert_eq!(seen[0].header("mcp-protocol-version"), None);
+    assert_eq!(seen[0].header("accept"), Some("application/json, text/event-stream"));
+    assert_eq!(seen[0].header("content-type"), Some("application/json"));
+    assert_eq!(seen[0].header("accept-encoding"), Some("identity"));
+    assert_eq!(
+        seen[0].body,
+        r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}"#
+    );
+    for later in &seen[1..] {
+        assert_eq!(later.header("mcp-session-id"), Some("s1"), "{later:?}");
+        assert_eq!(later.header("mcp-protocol-version"), Some("2025-06-18"), "{later:?}");
+        assert_eq!(later.header("authorization"), Some(CREDENTIAL), "{later:?}");
+        assert_eq!(later.header("mcp-method"), None, "{later:?}");
+    }
+    assert_eq!(seen.iter().filter(|seen| seen.method == Method::GET).count(), 1, "405 is an answer");
+    assert_eq!(seen.last().unwrap().method, Method::DELETE);
+}
+
+#[tokio::test]
+async fn nothing_overtakes_the_end_of_the_handshake() {
+    // The server takes its time over the notification: whatever could overtake it would.
+    let server = Server::start(|seen| match seen {
+        seen if seen.is("initialize") => {
+            Answer::json(r#"{"id":0,"result":{"protocolVersion":"2025-06-18"}}"#)
+        }
+        seen if seen.is("notifications/initialized") => {
+            Answer::status(202).delayed(Duration::from_millis(300))
+        }
+        seen => without_stream(seen, Answer::json(result(1))),
+    })
+    .await;
+    let mut upstream = upstream(&server);
+    handshake(&mut upstream).await;
+    // Sent at once, as harnesses do.
+    upstream.send(request(1, "tools/list", "{}"), credentials());
+    next_message(&mut upstream).await;
+    let posts: Vec<Seen> = server.seen().into_iter().filter(|seen| seen.method == Method::POST).collect();
+    assert!(posts[1].is("notifications/initialized"));
+    assert!(posts[2].is("tools/list"));
+    assert_eq!(posts[2].overtaken, 0);
+}
+
+#[tokio::test]
+async fn a_server_without_a_stream_is_asked_once() {
+    let server = server(|_| Answer::status(405)).await;
+    let mut upstream = upstream(&server);
+    handshake(&mut upstream).await;
+    server.saw(|seen| seen.method == Method::GET).await;
+    // Nothing is left that could ask again: only idle connections.
+    let shared = upstream.shared.clone();
+    within(async {
+        while shared.tasks.len() > shared.pool.idle_connections() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_server_speaks_first_on_its_own_stream() {
+    let server = server(|seen| match seen.method {
+        Method::GET => Answer::events("data: {\"id\":9,\"method\":\"roots/list\"}\n\n").then(Piece::Hold),
+        _ => Answer::status(202),
+    })
+    .await;
+    let mut upstream = upstream(&server);
+    handshake(&mut upstream).await;
+    assert_eq!(next_message(&mut upstream).await, r#"{"id":9,"method":"roots/list"}"#);
+    upstream.send(response(9), credentials());
+    let answered = server.saw(|seen| seen.body.contains(r#""id":9"#)).await;
+    assert_eq!(answered.header("mcp-session-id"), Some("s1"));
+    // The end of this value is the end of its streams.
+    drop(upstream);
+    server.lost(1).await;
+}
+
+#[tokio::test]
+async fn a_cut_listening_stream_is_opened_again_where_it_was() {
+    let times = AtomicUsize::new(0);
+    let server = server(move |seen| match (&seen.method, times.fetch_add(1, Ordering::SeqCst)) {
+        (&Method::GET, 0) => {
+            Answer::events("retry: 100\nid: e1\ndata: {\"method\":\"one\"}\n\nid: e2\ndata: {\"meth")
+                .then(Piece::Cut)
+        }
+        (&Method::GET, 1) => Answer::status(503),
+        _ => Answer::events("data: {\"method\":\"two\"}\n\n").then(Piece::Hold),
+    })
+    .await;
+    let mut upstream = upstream(&server);
+    handshake(&mut upstream).await;
+    assert_eq!(next_message(&mut upstream).await, r#"{"method":"one"}"#);
+    assert_eq!(next_message(&mut upstream).await, r#"{"method":"two"}"#);
+    let streams: Vec<Seen> = server.seen().into_iter().filter(|seen| seen.method == Method::GET).collect();
+    assert_eq!(streams[0].header("last-event-id"), None);
+    assert_eq!(streams[2].header("last-event-id"), Some("e1"));
+}
+
+#[tokio::test]
+async fn a_cut_answer_is_resumed_where_the_server_gave_a_place() {
+    let server = server(|seen| match seen.header("last-event-id") {
+        Some(place) => {
+            assert_eq!(place, "a/1");
+            Answer::events(format!("data: {}\n\n", result(1)))
+        }
+        None if seen.method == Method::GET => Answer::status(405),
+        None => Answer::events("id: a/1\nretry: 100\ndata:\n\n"),
+    })
+    .await;
+    let mut upstream = upstream(&server);
+    handshake(&mut upstream).await;
+    upstream.send(request(1, "tools/call", r#"{"name":"t"}"#), credentials());
+    assert_eq!(next_message(&mut upstream).await, result(1));
+    assert_eq!(server.seen().iter().filter(|seen| seen.is("tools/call")).count(), 1, "never run twice");
+}
+
+#[tokio::test]
+async fn a_forgotten_session_is_told_once_and_can_be_opened_again() {
+    let server =
+        server(|seen| without_stream(seen, Answer::json(r#"{"error":{"code":-32001},"id":null}"#).but(404)))
+            .await;
+    let mut upstream = upstream(&server);
+    handshake(&mut upstream).await;
+    upstream.send(request(1, "tools/list", "{}"), credentials());
+    assert_eq!(within(upstream.next()).await, Event::Returned(request(1, "tools/list", "{}")));
+    assert!(upstream.has_lost_its_session());
+    assert_eq!(within(upstream.next()).await, Event::SessionLost);
+    upstream.send(request(0, "initialize", "{}"), credentials());
+    assert!(next_message(&mut upstream).await.contains("protocolVersion"));
+    assert_eq!(server.seen().last().unwrap().header("mcp-session-id"), None);
+    assert!(!upstream.has_lost_its_session());
+    // What is not kept cannot be given back; that it did not run is told before the session's end all the same.
+    let large = format!(r#"{{"name":"{}"}}"#, "x".repeat(100 * 1024));
+    upstream.send(request(2, "tools/call", &large), credentials());
+    assert_eq!(next_failure(&mut upstream, 2).await, Failure::SessionLost);
+    assert_eq!(within(upstream.next()).await, Event::SessionLost);
+}
+
+#[tokio::test]
+async fn bytes_count_until_they_have_left() {
+    let server = server(|seen| match seen.body.contains("tools/call") {
+        true => Answer::events("").then(Piece::Hold),
+        false => without_stream(seen, Answer::json(result(1))),
+    })
+    .await;
+    let mut upstream = upstream(&server);
+    handshake(&mut upstream).await;
+    let small = request(1, "tools/list", "{}");
+    let length = small.bytes.len();
+    upstream.send(small, credentials());
+    assert!(upstream.queued_bytes() >= length);
+    next_message(&mut upstream).await;
+    let large = request(2, "tools/call", &format!(r#"{{"name":"{}"}}"#, "x".repeat(1024 * 1024)));
+    upstream.send(large, credentials());
+    assert!(upstream.queued_bytes() > 1024 * 1024);
+    // The call is not answered, and yet it is the server's now.
+    within(async {
+        while upstream.queued_bytes() > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_refused_handshake_opens_no_session() {
+    let server = Server::start(|seen| match seen.is("initialize") {
+        true => Answer::json(r#"{"id":0,"error":{"code":-32602}}"#).with("mcp-session-id", "s1"),
+        false => Answer::json(result(1)),
+    })
+    .await;
+    let mut upstream = upstream(&server);
+    upstream.send(request(0, "initialize", "{}"), credentials());
+    assert!(next_message(&mut upstream).await.contains("-32602"));
+    upstream.send(request(1, "tools/list", "{}"), credentials());
+    next_message(&mut upstream).await;
+    assert_eq!(server.seen()[1].header("mcp-session-id"), None);
+}
+
+#[tokio::test]
+async fn messages_of_a_stream_arrive_in_any_split_and_before_the_answer() {
+    let events = format!(
+        ": hello\r\n\r\ndata: {{\"method\":\"notifications/progress\"}}\r\n\r\nevent: other\ndata: x\n\ndata: {{\"id\":1,\ndata: \"result\":{{}}}}\n\ndata: {}\n\n",
+        result(2)
+    );
+    let server = Server::start(move |_| Answer::events(events.clone()).in_crumbs()).await;
+    let mut upstream = upstream(&server);
+    upstream.send(request(1, "tools/call", r#"{"name":"t"}"#), credentials());
+    assert_eq!(next_message(&mut upstream).await, r#"{"method":"notifications/progress"}"#);
+    assert_eq!(next_message(&mut upstream).await, "{\"id\":1,\n\"result\":{}}");
+}
+
+#[tokio::test]
+async fn a_connection_is_used_again() {
+    let server = Server::start(|seen| match seen.body.contains(r#""id":1,"#) {
+        true => Answer::json(result(1)),
+        false => Answer::events(format!("data: {}\n\n", result(2))),
+    })
+    .await;
+    let mut upstream = upstream(&server);
+    for id in [1, 2, 2, 1] {
+        upstream.send(request(id, "tools/list", "{}"), credentials());
+        assert_eq!(next_message(&mut upstream).await, result(id));
+        // The connection comes back when its task has ended, a moment after the answer.
+        within(async {
+            while upstream.shared.pool.idle_connections() == 0 {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+    // One is enough, unless the machine was so slow that an idle one grew old.
+    assert!(server.connections() < 4);
+}

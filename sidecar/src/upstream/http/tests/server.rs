@@ -1,0 +1,299 @@
+//! A scripted HTTP server: it keeps what it saw and answers as the test says.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, Response};
+use http_body_util::BodyExt;
+use hyper::body::{Body, Frame, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+
+/// One request as it arrived.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    pub(super) method: Method,
+    pub(super) headers: HeaderMap,
+    pub(super) body: String,
+    /// Delayed answers that were still to come when this arrived.
+    pub(super) overtaken: usize,
+}
+
+/// What the server answers.
+#[derive(Debug)]
+pub(super) struct Answer {
+    status: u16,
+    headers: Vec<(&'static str, String)>,
+    pieces: Vec<Piece>,
+    /// How long the server thinks before it answers.
+    delay: Duration,
+}
+
+#[derive(Debug)]
+pub(super) enum Piece {
+    Bytes(Bytes),
+    /// The connection breaks here.
+    Cut,
+    /// Nothing more comes, and the connection stays.
+    Hold,
+}
+
+pub(super) struct Server {
+    address: SocketAddr,
+    scheme: &'static str,
+    log: Arc<Log>,
+    _tasks: JoinSet<()>,
+}
+
+struct Log {
+    seen: Mutex<Vec<Seen>>,
+    /// Turned at every request and every lost client.
+    turned: watch::Sender<()>,
+    lost: Mutex<usize>,
+    connections: Mutex<usize>,
+    thinking: AtomicUsize,
+}
+
+type Script = dyn Fn(&Seen) -> Answer + Send + Sync;
+
+impl Server {
+    pub(super) async fn start(script: impl Fn(&Seen) -> Answer + Send + Sync + 'static) -> Self {
+        Self::start_with(None, script).await
+    }
+
+    pub(super) async fn start_with(
+        tls: Option<Arc<ServerConfig>>,
+        script: impl Fn(&Seen) -> Answer + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let log = Arc::new(Log {
+            seen: Mutex::default(),
+            turned: watch::Sender::new(()),
+            lost: Mutex::default(),
+            connections: Mutex::default(),
+            thinking: AtomicUsize::new(0),
+        });
+        let mut tasks = JoinSet::new();
+        tasks.spawn(accept(listener, tls.map(TlsAcceptor::from), log.clone(), Arc::new(script)));
+        Self { address, scheme, log, _tasks: tasks }
+    }
+
+    pub(super) fn url(&self) -> String {
+        format!("{}://{}/mcp", self.scheme, self.address)
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    pub(super) fn seen(&self) -> Vec<Seen> {
+        self.log.seen.lock().unwrap().clone()
+    }
+
+    pub(super) fn connections(&self) -> usize {
+        *self.log.connections.lock().unwrap()
+    }
+
+    /// Waits for the first request that fits.
+    pub(super) async fn saw(&self, fits: impl Fn(&Seen) -> bool) -> Seen {
+        let mut turned = self.log.turned.subscribe();
+        super::within(async {
+            loop {
+                if let Some(seen) = self.seen().into_iter().find(|seen| fits(seen)) {
+                    return seen;
+                }
+                turned.changed().await.unwrap();
+            }
+        })
+        .await
+    }
+
+    /// Waits until so many clients have left while their answer was on its way.
+    pub(super) async fn lost(&self, clients: usize) {
+        let mut turned = self.log.turned.subscribe();
+        super::within(async {
+            while *self.log.lost.lock().unwrap() < clients {
+                turned.changed().await.unwrap();
+            }
+        })
+        .await;
+    }
+}
+
+impl Seen {
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().unwrap())
+    }
+
+    pub(super) fn is(&self, method: &str) -> bool {
+        self.body.contains(&format!(r#""method":"{method}""#))
+    }
+}
+
+impl Answer {
+    pub(super) fn status(status: u16) -> Self {
+        Self { status, headers: Vec::new(), pieces: Vec::new(), delay: Duration::ZERO }
+    }
+
+    pub(super) fn json(body: impl Into<String>) -> Self {
+        Self::status(200).with("content-type", "application/json").then(Piece::Bytes(body.into().into()))
+    }
+
+    pub(super) fn events(text: impl Into<String>) -> Self {
+        Self::status(200)
+            .with("content-type", "text/event-stream; charset=utf-8")
+            .then(Piece::Bytes(text.into().into()))
+    }
+
+    pub(super) fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.headers.push((name, value.into()));
+        self
+    }
+
+    pub(super) fn but(mut self, status: u16) -> Self {
+        self.status = status;
+        self
+    }
+
+    pub(super) fn delayed(mut self, delay: Duration) -> Self {
+        self.delay = delay;
+        self
+    }
+
+    pub(super) fn then(mut self, piece: Piece) -> Self {
+        self.pieces.push(piece);
+        self
+    }
+
+    /// The same bytes, one at a time.
+    pub(super) fn in_crumbs(mut self) -> Self {
+        self.pieces = std::mem::take(&mut self.pieces)
+            .into_iter()
+            .flat_map(|piece| match piece {
+                Piece::Bytes(bytes) => {
+                    (0..bytes.len()).map(|at| Piece::Bytes(bytes.slice(at..=at))).collect::<Vec<_>>()
+                }
+                other => vec![other],
+            })
+            .collect();
+        self
+    }
+}
+
+async fn accept(listener: TcpListener, tls: Option<TlsAcceptor>, log: Arc<Log>, script: Arc<Script>) {
+    let mut connections = JoinSet::new();
+    loop {
+        let (socket, _) = listener.accept().await.unwrap();
+        *log.connections.lock().unwrap() += 1;
+        let (tls, log, script) = (tls.clone(), log.clone(), script.clone());
+        connections.spawn(async move {
+            match tls {
+                None => serve(socket, log, script).await,
+                // A client that does not trust us goes away here.
+                Some(tls) => {
+                    if let Ok(socket) = tls.accept(socket).await {
+                        serve(socket, log, script).await;
+                    }
+                }
+            }
+        });
+    }
+}
+
+async fn serve(
+    socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    log: Arc<Log>,
+    script: Arc<Script>,
+) {
+    let service = service_fn(|request: Request<Incoming>| {
+        let (log, script) = (log.clone(), script.clone());
+        async move {
+            let (head, body) = request.into_parts();
+            let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+            let body = String::from_utf8(body.to_vec()).unwrap();
+            let overtaken = log.thinking.load(Ordering::SeqCst);
+            let seen = Seen { method: head.method, headers: head.headers, body, overtaken };
+            log.seen.lock().unwrap().push(seen.clone());
+            log.turned.send_replace(());
+            let answer = script(&seen);
+            if !answer.delay.is_zero() {
+                log.thinking.fetch_add(1, Ordering::SeqCst);
+                tokio::time::sleep(answer.delay).await;
+                log.thinking.fetch_sub(1, Ordering::SeqCst);
+            }
+            let mut response = Response::builder().status(answer.status);
+            for (name, value) in answer.headers {
+                response = response.header(name, value);
+            }
+            let body = Scripted { pieces: answer.pieces.into_iter(), complete: false, breather: None, log };
+            Ok::<_, Infallible>(response.body(body).unwrap())
+        }
+    });
+    // Cut connections are part of the script.
+    let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(socket), service).await;
+}
+
+struct Scripted {
+    pieces: std::vec::IntoIter<Piece>,
+    complete: bool,
+    /// A pause between pieces, so that they leave in separate packets.
+    breather: Option<Pin<Box<tokio::time::Sleep>>>,
+    log: Arc<Log>,
+}
+
+impl Body for Scripted {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        if let Some(breather) = &mut self.breather {
+            std::task::ready!(breather.as_mut().poll(context));
+            self.breather = None;
+        }
+        match self.pieces.next() {
+            Some(Piece::Bytes(bytes)) => {
+                self.breather = Some(Box::pin(tokio::time::sleep(Duration::from_millis(1))));
+                Poll::Ready(Some(Ok(Frame::data(bytes))))
+            }
+            Some(Piece::Cut) => {
+                self.complete = true;
+                Poll::Ready(Some(Err(io::ErrorKind::ConnectionReset.into())))
+            }
+            Some(Piece::Hold) => {
+                self.pieces = vec![Piece::Hold].into_iter();
+                Poll::Pending
+            }
+            None => {
+                self.complete = true;
+                Poll::Ready(None)
+            }
+        }
+    }
+}
+
+impl Drop for Scripted {
+    fn drop(&mut self) {
+        if !self.complete {
+            *self.log.lost.lock().unwrap() += 1;
+            self.log.turned.send_replace(());
+        }
+    }
+}

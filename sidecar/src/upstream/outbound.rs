@@ -1,0 +1,43 @@
+//! One message of the harness's on its way to a server.
+
+use bytes::Bytes;
+use relay_proto::envelope::IdValue;
+use relay_proto::limits::{MAX_MESSAGE, MAX_WINDOW};
+
+pub(crate) use super::http::{Outbound, OutboundKind};
+
+/// Bytes on their way to one server above which its link stops reading: a stuck server stalls its own link only.
+pub(crate) const QUEUE_BYTES: usize = 1024 * 1024;
+/// Bytes above which a message is not taken any more. One turn of a link brings at most a window and the rest of one
+/// message on top of a queue that was not full yet, so only what nobody paused for gets here.
+pub(crate) const REFUSED_BYTES: usize = QUEUE_BYTES + MAX_MESSAGE + MAX_WINDOW as usize;
+
+impl Outbound {
+    pub(crate) fn request(bytes: impl Into<Bytes>, id: IdValue, method: &str, name: Option<String>) -> Self {
+        Self { bytes: bytes.into(), kind: OutboundKind::Request { id, method: method.into(), name } }
+    }
+
+    pub(crate) fn notification(bytes: impl Into<Bytes>, method: &str) -> Self {
+        Self { bytes: bytes.into(), kind: OutboundKind::Notification { method: method.into() } }
+    }
+
+    pub(crate) fn response(bytes: impl Into<Bytes>) -> Self {
+        Self { bytes: bytes.into(), kind: OutboundKind::Response }
+    }
+
+    /// The id that an answer to this message will have.
+    pub(crate) fn request_id(&self) -> Option<&IdValue> {
+        match &self.kind {
+            OutboundKind::Request { id, .. } => Some(id),
+            OutboundKind::Notification { .. } | OutboundKind::Response => None,
+        }
+    }
+
+    /// The method of a request.
+    pub(crate) fn request_method(&self) -> Option<&str> {
+        match &self.kind {
+            OutboundKind::Request { method, .. } => Some(method),
+            OutboundKind::Notification { .. } | OutboundKind::Response => None,
+        }
+    }
+}
