@@ -1,0 +1,61 @@
+//! When a server that failed may be started again: at once the first time, then ever later.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+#[derive(Debug, Default)]
+pub(crate) struct Backoff {
+    failures: u32,
+    /// No start before this.
+    not_before: Option<Instant>,
+}
+
+/// A server that lived this long is not in a crash loop.
+const STABLE: Duration = Duration::from_secs(10);
+/// The wait after the second failure is twice this.
+const BASE: Duration = Duration::from_millis(500);
+/// The longest wait between two starts of a server that keeps failing.
+const LONGEST: Duration = Duration::from_secs(30);
+
+impl Backoff {
+    /// It did not start, or ended after having lived this long.
+    pub(crate) fn failed(&mut self, lived: Duration) {
+        self.failures = match lived > STABLE {
+            true => 0,
+            false => self.failures.saturating_add(1),
+        };
+        self.not_before = self.failures.checked_sub(1).filter(|count| *count > 0).map(|count| {
+            let wait = BASE.saturating_mul(1 << count.min(10)).min(LONGEST);
+            Instant::now() + wait
+        });
+    }
+
+    /// How long a start has to wait still; none if it may happen now.
+    pub(crate) fn wait(&self) -> Option<Duration> {
+        let wait = self.not_before?.saturating_duration_since(Instant::now());
+        (!wait.is_zero()).then_some(wait)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_failure_costs_nothing_and_a_stable_life_forgives() {
+        let mut backoff = Backoff::default();
+        backoff.failed(Duration::ZERO);
+        assert_eq!(backoff.wait(), None);
+        backoff.failed(Duration::ZERO);
+        assert_eq!(backoff.wait(), Some(Duration::from_secs(1)));
+        for _ in 0..20 {
+            backoff.failed(Duration::ZERO);
+        }
+        assert_eq!(backoff.wait(), Some(LONGEST));
+        tokio::time::advance(LONGEST).await;
+        assert_eq!(backoff.wait(), None);
+        backoff.failed(STABLE * 2);
+        assert_eq!(backoff.wait(), None);
+    }
+}

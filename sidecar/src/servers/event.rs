@@ -1,0 +1,57 @@
+//! What a server gives its link, and what a link learns when it gives something to a server.
+
+use bytes::BytesMut;
+use relay_proto::code::Code;
+use relay_proto::envelope::IdValue;
+
+/// What a server gives its link.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// One request got no answer.
+    Failed {
+        id: IdValue,
+        code: Code,
+        why: String,
+    },
+    /// The server is gone with all that it was working on; the next message starts it again.
+    Gone {
+        why: String,
+    },
+    Message(BytesMut),
+    /// An answer too large to relay; its id where one was seen.
+    Oversize {
+        id: Option<Box<[u8]>>,
+    },
+    /// It did not start: what waited for it did not run.
+    NotStarted {
+        code: Code,
+        why: String,
+    },
+}
+
+/// A message is not taken now: it did not run.
+#[derive(Debug)]
+pub(crate) struct Unavailable {
+    pub(crate) why: String,
+}
+
+/// Where a request was when it was cancelled.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum CancelledWhile {
+    /// It had not left: it did not run, and will not.
+    Queued,
+    /// The server may have it.
+    UnderWay,
+}
+
+impl Event {
+    pub(super) fn did_not_run(id: IdValue, why: &str) -> Self {
+        Self::Failed { id, code: Code::ServerUnavailable, why: format!("it did not run: {why}") }
+    }
+}
+
+impl Unavailable {
+    pub(super) fn because(why: impl Into<String>) -> Self {
+        Self { why: why.into() }
+    }
+}

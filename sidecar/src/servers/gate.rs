@@ -1,0 +1,78 @@
+//! How many server processes one grant may have, and how often it may start one or open a link.
+//!
+//! A sandbox that connects, calls and dies in a loop must not pile up processes, nor keep the host busy starting them.
+
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::pace::Pace;
+use crate::config::Limits;
+
+pub(crate) struct Gate {
+    places: Arc<Semaphore>,
+    links: Mutex<Pace>,
+    starts: Mutex<Pace>,
+}
+
+/// A place for one process; given back when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Place {
+    _permit: OwnedSemaphorePermit,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub(crate) enum Crowded {
+    #[error("the grant opened as many links within a minute as `limits.links-per-minute` allows")]
+    Links,
+    #[error("the grant has as many server processes as `limits.processes` allows")]
+    Processes,
+    #[error("the grant started as many servers within a minute as `limits.starts-per-minute` allows")]
+    Starts,
+}
+
+impl Gate {
+    pub(crate) fn new(limits: &Limits) -> Self {
+        Self {
+            places: Arc::new(Semaphore::new(limits.processes)),
+            links: Mutex::new(Pace::new(limits.links_per_minute)),
+            starts: Mutex::new(Pace::new(limits.starts_per_minute)),
+        }
+    }
+
+    /// One more link: each costs records in the audit, whether it calls anything or not.
+    pub(crate) fn admit_link(&self) -> Result<(), Crowded> {
+        match self.links.lock().expect("no holder of this lock panics").allows() {
+            true => Ok(()),
+            false => Err(Crowded::Links),
+        }
+    }
+
+    /// A place for a process, at once or not at all: whoever waits here would hold up its own link.
+    pub(crate) fn enter(&self) -> Result<Place, Crowded> {
+        let permit = Arc::clone(&self.places).try_acquire_owned().map_err(|_| Crowded::Processes)?;
+        match self.starts.lock().expect("no holder of this lock panics").allows() {
+            true => Ok(Place { _permit: permit }),
+            false => Err(Crowded::Starts),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn places_come_back_and_starts_are_counted_by_the_minute() {
+        let gate = Gate::new(&Limits { processes: 1, starts_per_minute: 2, ..Limits::default() });
+        let first = gate.enter().unwrap();
+        assert_eq!(gate.enter().unwrap_err(), Crowded::Processes);
+        drop(first);
+        drop(gate.enter().unwrap());
+        assert_eq!(gate.enter().unwrap_err(), Crowded::Starts);
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert!(gate.enter().is_ok());
+    }
+}

@@ -1,0 +1,29 @@
+//! A link's server: started when first needed, restarted with backoff, its handshake replayed.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`backoff`] | when a server that failed may be started again |
+//! | [`event`] | what a server gives its link |
+//! | [`gate`] | how many processes and starts a grant may have |
+//! | [`handshake`] | the legacy handshake as the harness made it, to be made again towards a new process |
+//! | [`instance`] | the one server of one link, whatever state it is in |
+//! | [`leaving`] | servers that were given up and may still be dying |
+//! | [`pace`] | how often something may happen within a minute |
+//! | [`queue`] | messages that wait for a server to be ready |
+//! | [`start`] | from configuration and credentials to a running upstream |
+//! | [`state`] | from nothing to gone |
+//! | [`stderr`] | what a server says on the side: bounded, scrubbed, into the log |
+//! | [`upstream`] | a started server, whichever way it is reached |
+
+mod backoff;
+mod event;
+pub(crate) mod gate;
+pub(crate) mod handshake;
+pub(crate) mod instance;
+mod leaving;
+pub(crate) mod pace;
+mod queue;
+pub(crate) mod start;
+mod state;
+mod stderr;
+mod upstream;

@@ -1,0 +1,154 @@
+//! From configuration and credentials to a running upstream.
+
+use std::sync::Arc;
+
+use relay_proto::code::Code;
+use tokio_util::task::TaskTracker;
+
+use super::gate::{Crowded, Gate};
+use super::leaving::Custody;
+use super::stderr;
+use super::upstream::{Belongings, HttpConnection, StdioProcess, Upstream};
+use crate::config::{Config, HttpServer, Server, ServerKind, StdioServer};
+use crate::inject::credentials::Credentials;
+use crate::inject::files::{FileError, FileStore};
+use crate::inject::{InjectError, Secrets, fill_environment};
+use crate::process::{self, Launch, LaunchError, ServerProcess};
+use crate::secret::SecretError;
+use crate::upstream::http::{HttpLimits, HttpTarget, HttpUpstream};
+use crate::upstream::stdio::StdioUpstream;
+
+/// Everything a start needs. Nothing of it belongs to one connection.
+#[derive(Clone)]
+pub(crate) struct Starter {
+    pub(crate) config: Arc<Config>,
+    pub(crate) server: Arc<Server>,
+    pub(crate) credentials: Arc<Credentials>,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) files: FileStore,
+    pub(crate) tasks: TaskTracker,
+    /// For the log.
+    pub(crate) link: Arc<str>,
+}
+
+/// Why a server did not start. Nothing was sent to it.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartError {
+    #[error("{0}")]
+    Crowded(#[from] Crowded),
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+    #[error(transparent)]
+    Inject(#[from] InjectError),
+    #[error(transparent)]
+    Files(#[from] FileError),
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+}
+
+impl StartError {
+    pub(crate) fn code(&self) -> Code {
+        match self {
+            Self::Files(FileError::Fill { .. }) | Self::Inject(_) | Self::Secret(_) => {
+                Code::CredentialUnavailable
+            }
+            Self::Crowded(_) | Self::Files(_) | Self::Launch(_) => Code::ServerUnavailable,
+        }
+    }
+
+    /// What, why and, where there is one, the next step.
+    pub(crate) fn told(&self) -> String {
+        match self {
+            Self::Secret(error) => format!("{}; {}", told(error), error.next_step()),
+            other => told(other),
+        }
+    }
+}
+
+impl Starter {
+    pub(crate) async fn start(self) -> Result<Upstream, StartError> {
+        match &self.server.kind {
+            ServerKind::Http(http) => self.start_http(http).await,
+            ServerKind::Stdio(stdio) => self.start_stdio(stdio).await,
+        }
+    }
+
+    /// What is remembered of what this starts.
+    pub(crate) fn custody(&self) -> Custody {
+        Custody {
+            tasks: self.tasks.clone(),
+            grace: self.config.limits.stop_grace,
+            patience: self.config.limits.server_start_timeout,
+            server: self.server.name.clone(),
+            link: Arc::clone(&self.link),
+        }
+    }
+
+    async fn start_http(&self, http: &HttpServer) -> Result<Upstream, StartError> {
+        let secrets = self.secrets().await?;
+        let limits = &self.config.limits;
+        let upstream = HttpUpstream::new(
+            HttpTarget { url: http.url.clone(), addresses: http.addresses },
+            HttpLimits {
+                message_bytes: limits.message_bytes,
+                connect_timeout: limits.http_connect_timeout,
+                requests_in_flight: limits.requests_in_flight,
+            },
+        );
+        let connection = HttpConnection { upstream, server: Arc::clone(&self.server), secrets };
+        // Tried once before anything is sent: a header that cannot be filled is a server that does not start.
+        connection.headers()?;
+        Ok(Upstream::Http(Box::new(connection)))
+    }
+
+    async fn start_stdio(&self, stdio: &StdioServer) -> Result<Upstream, StartError> {
+        let place = self.gate.enter()?;
+        let secrets = self.secrets().await?;
+        let files = self.files.write(&stdio.files, &secrets)?;
+        let injected = fill_environment(&stdio.env, &secrets, files.paths())?;
+        let (program, arguments) = stdio.command.split_first().expect("a checked command is not empty");
+        let ServerProcess { stdin, stdout, stderr: talk, handle } = process::launch(Launch {
+            program: program.into(),
+            args: arguments.iter().map(Into::into).collect(),
+            environment: process::allowed_environment(injected),
+            directory: None,
+        })
+        .await?;
+        tracing::info!(server = %self.server.name, link = %self.link, pid = handle.pid(), "server started");
+        self.tasks.spawn(stderr::log(
+            talk,
+            stderr::Source {
+                server: self.server.name.clone(),
+                link: Arc::clone(&self.link),
+                credentials: Arc::clone(&self.credentials),
+                line_bytes: self.config.limits.stderr_line_bytes,
+                lines_per_second: self.config.limits.stderr_lines_per_second,
+            },
+        ));
+        let upstream = StdioUpstream::new(handle, stdin, stdout, self.config.limits.message_bytes);
+        let belongings = Belongings { _files: files, _place: place };
+        Ok(Upstream::Stdio(Box::new(StdioProcess { upstream, belongings })))
+    }
+
+    /// The secrets that the server's templates name, read now or held already by the session.
+    async fn secrets(&self) -> Result<Secrets, SecretError> {
+        let mut secrets = Secrets::new();
+        for name in self.server.secrets() {
+            let source = &self.config.secrets[name];
+            secrets.insert(name.clone(), self.credentials.obtain(source, &self.config.limits).await?);
+        }
+        Ok(secrets)
+    }
+}
+
+/// An error with its causes, in one line: what a model or a log can use.
+fn told(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,211 @@
+//! A started server, whichever way it is reached: what goes in, what comes out, how it ends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use http::HeaderMap;
+use relay_proto::code::Code;
+use relay_proto::envelope::IdValue;
+use relay_proto::json;
+
+use super::event::Event;
+use super::gate::Place;
+use crate::config::{Server, ServerKind};
+use crate::inject::files::FileSet;
+use crate::inject::{InjectError, Secrets, fill_header};
+use crate::process::Ended;
+use crate::upstream::http::{Event as HttpEvent, Failure, HttpUpstream};
+use crate::upstream::outbound::{Outbound, QUEUE_BYTES, REFUSED_BYTES};
+use crate::upstream::stdio::{StdioEvent, StdioUpstream};
+
+pub(crate) enum Upstream {
+    Http(Box<HttpConnection>),
+    Stdio(Box<StdioProcess>),
+}
+
+pub(crate) struct HttpConnection {
+    pub(super) upstream: HttpUpstream,
+    pub(super) server: Arc<Server>,
+    pub(super) secrets: Secrets,
+}
+
+pub(crate) struct StdioProcess {
+    pub(super) upstream: StdioUpstream,
+    pub(super) belongings: Belongings,
+}
+
+/// What is kept as long as the process lives: its injected files, its place in the grant.
+pub(crate) struct Belongings {
+    pub(super) _files: FileSet,
+    pub(super) _place: Place,
+}
+
+/// What comes from a server.
+pub(super) enum Said {
+    Event(Event),
+    /// The server has forgotten the MCP session.
+    Forgotten,
+    /// It did not run, and can be sent again once the session is open again.
+    Returned(Outbound),
+}
+
+/// What a server is told although it does not read: as much again as makes it full, then nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Telling {
+    bytes_while_full: usize,
+    dropped: u64,
+}
+
+impl Upstream {
+    pub(super) fn send(&mut self, message: Outbound) -> Result<(), InjectError> {
+        match self {
+            Self::Http(http) => {
+                let headers = http.headers()?;
+                http.upstream.send(message, headers);
+            }
+            Self::Stdio(stdio) => stdio.upstream.send(&json::line_safe(&message.bytes)),
+        }
+        Ok(())
+    }
+
+    pub(super) async fn next(&mut self) -> Said {
+        match self {
+            Self::Http(http) => match http.upstream.next().await {
+                HttpEvent::Message(message) => {
+                    Said::Event(Event::Message(BytesMut::from(message.as_slice())))
+                }
+                HttpEvent::SessionLost => Said::Forgotten,
+                HttpEvent::Returned(message) => Said::Returned(message),
+                HttpEvent::Failed { id, failure } => Said::Event(failed(id, failure)),
+            },
+            Self::Stdio(stdio) => Said::Event(match stdio.upstream.next().await {
+                StdioEvent::Closed => Event::Gone { why: stdio.end_in_words() },
+                StdioEvent::Line(line) => Event::Message(line),
+                StdioEvent::Oversize { id } => Event::Oversize { id },
+                StdioEvent::Unsent { id } => Event::did_not_run(id, "the server takes no more requests"),
+            }),
+        }
+    }
+
+    /// Whether this may be sent now. Nothing but a handshake may before a lost session is open again.
+    pub(super) fn is_ready_for(&self, message: &Outbound) -> bool {
+        match self {
+            Self::Http(http) => {
+                !http.upstream.has_lost_its_session() || message.request_method() == Some("initialize")
+            }
+            Self::Stdio(_) => true,
+        }
+    }
+
+    pub(super) fn has_lost_its_session(&self) -> bool {
+        match self {
+            Self::Http(http) => http.upstream.has_lost_its_session(),
+            Self::Stdio(_) => false,
+        }
+    }
+
+    /// Whether the server takes so slowly that the link should stop reading.
+    pub(super) fn is_full(&self) -> bool {
+        self.queued_bytes() > QUEUE_BYTES
+    }
+
+    /// Whether no message is taken any more.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.queued_bytes() > REFUSED_BYTES
+    }
+
+    pub(super) fn pid(&self) -> Option<u32> {
+        match self {
+            Self::Http(_) => None,
+            Self::Stdio(stdio) => Some(stdio.upstream.pid()),
+        }
+    }
+
+    /// The server is over for good, its descendants included, or it is said that they are not dead yet.
+    pub(super) async fn end(self, grace: Duration) -> Ended {
+        match self {
+            Self::Http(http) => {
+                http.upstream.close().await;
+                Ended::All
+            }
+            Self::Stdio(stdio) => {
+                let StdioProcess { upstream, belongings } = *stdio;
+                let ended = upstream.end(grace).await;
+                drop(belongings);
+                ended
+            }
+        }
+    }
+
+    fn queued_bytes(&self) -> usize {
+        match self {
+            Self::Http(http) => http.upstream.queued_bytes(),
+            Self::Stdio(stdio) => stdio.upstream.queued_bytes(),
+        }
+    }
+}
+
+impl HttpConnection {
+    /// This request's credentials, filled anew each time.
+    pub(super) fn headers(&self) -> Result<HeaderMap, InjectError> {
+        let ServerKind::Http(http) = &self.server.kind else { return Ok(HeaderMap::new()) };
+        http.headers
+            .iter()
+            .map(|(name, template)| Ok((name.clone(), fill_header(template, &self.secrets)?)))
+            .collect()
+    }
+}
+
+impl StdioProcess {
+    fn end_in_words(&mut self) -> String {
+        match self.upstream.exit() {
+            Some(exit) => format!("the server's process ended ({exit})"),
+            None => "the server's process ended".into(),
+        }
+    }
+}
+
+impl Telling {
+    /// Whether so much more may be said to a server that may be full. The first refusal is logged, per process.
+    pub(super) fn allows(&mut self, upstream: &Upstream, bytes: usize) -> bool {
+        if !upstream.is_full() {
+            self.bytes_while_full = 0;
+            return true;
+        }
+        self.bytes_while_full += bytes;
+        if self.bytes_while_full <= QUEUE_BYTES {
+            return true;
+        }
+        if self.dropped == 0 {
+            tracing::debug!(
+                pid = upstream.pid(),
+                "the server does not read: what it would be told is dropped"
+            );
+        }
+        self.dropped += 1;
+        false
+    }
+}
+
+fn failed(id: IdValue, failure: Failure) -> Event {
+    let (code, why) = match failure {
+        Failure::MaybeRan { why } => (
+            Code::OutcomeUnknown,
+            format!("{why}; it may or may not have run, so check before you repeat it"),
+        ),
+        Failure::NotSent { why } => return Event::did_not_run(id, &why),
+        Failure::SessionLost => {
+            return Event::did_not_run(id, "the server had forgotten the session; send it again");
+        }
+        Failure::TooLarge => (
+            Code::MessageTooLarge,
+            "the call ran, but its answer is too large and is not relayed; ask for less at a time".into(),
+        ),
+        Failure::Unauthorized => (
+            Code::CredentialUnavailable,
+            "it did not run: the server did not accept the credential; ask the user to renew it".into(),
+        ),
+    };
+    Event::Failed { id, code, why }
+}

@@ -1,0 +1,227 @@
+//! From the server back to the harness: matched, scrubbed, recorded, sent.
+//!
+//! What must stay true: nothing is put into the outbox that was not scrubbed.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use relay_proto::code::{self, Code};
+use relay_proto::envelope::{self, Id, Kind, Outcome, Strictness};
+use relay_proto::frame::MaybeRan;
+use relay_proto::json;
+
+use super::calls::{Call, Purpose};
+use super::link::Link;
+use crate::audit::CallResult;
+use crate::servers::instance::{CancelledWhile, Event};
+use crate::upstream::outbound::Outbound;
+
+impl Link {
+    pub(super) fn server_event(&mut self, event: Event) {
+        match event {
+            Event::Message(message) => self.server_message(&message),
+            Event::Oversize { id } => self.oversize(id.as_deref()),
+            Event::Failed { id, code, why } => {
+                if let Some(call) = self.calls.answered(&id) {
+                    self.fail(call, code, &why);
+                }
+            }
+            Event::NotStarted { code, why } => {
+                tracing::warn!(server = %self.server, link = %self.id, why, "server did not start");
+                for call in self.calls.drain() {
+                    self.fail(call, code, &format!("it did not run: {why}"));
+                }
+            }
+            Event::Gone { why } => self.server_gone(&why),
+        }
+    }
+
+    /// The time of a call is over: the harness hears so, and the server may stop working on it.
+    pub(super) fn timed_out(&mut self, call: Call) {
+        let cancelled = envelope::id_value(&call.id).map(|id| self.instance.cancel(&id));
+        if cancelled == Some(CancelledWhile::Queued) {
+            let why = "it did not run: the server did not start in time";
+            return self.fail(call, Code::ServerUnavailable, why);
+        }
+        let id = String::from_utf8_lossy(&call.id);
+        let cancel = format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id},"reason":"the call's time is over"}}}}"#
+        );
+        self.instance.tell(Outbound::notification(cancel.into_bytes(), "notifications/cancelled"));
+        self.fail(
+            call,
+            Code::OutcomeUnknown,
+            "the server did not answer in time; it may or may not have run, so check before you repeat it",
+        );
+    }
+
+    /// Scrubs one message and puts it on its way to the harness. Returns how much was taken out.
+    pub(super) fn answer(&mut self, message: &[u8]) -> u32 {
+        let scrubber = self.session.credentials.scrubber();
+        let scrubbed = scrubber.message(message);
+        let mut bytes = scrubbed.bytes;
+        if scrubbed.redactions > 0
+            && let (Some(own), Some(shown)) = (response_id(message), response_id(&bytes))
+        {
+            // An id is the harness's own: it knows the answer by nothing else.
+            bytes = Cow::Owned(json::replace(&bytes, shown, &message[own]));
+        }
+        let line = json::line_safe(&bytes);
+        if line.len() > self.promised.message_bytes {
+            tracing::warn!(server = %self.server, link = %self.id, "a message that is too large for the harness was dropped");
+            return scrubbed.redactions;
+        }
+        self.counted.redactions += u64::from(scrubbed.redactions);
+        self.outbox.push(&line, MaybeRan::No);
+        scrubbed.redactions
+    }
+
+    fn server_message(&mut self, message: &[u8]) {
+        let envelope = match envelope::read(message, Strictness::Envelope) {
+            Ok(envelope) => envelope,
+            Err(malformed) => {
+                let scrubber = self.session.credentials.scrubber();
+                let reason = malformed.to_string();
+                let reason = String::from_utf8_lossy(&scrubber.text(reason.as_bytes()).bytes).into_owned();
+                tracing::debug!(server = %self.server, link = %self.id, reason, "a line of the server's is no MCP message");
+                return;
+            }
+        };
+        match envelope.kind {
+            Kind::Response { id: Some(id), outcome } => {
+                self.server_response(message, &id, outcome, envelope.body)
+            }
+            // An error for a request that the server could not read: nobody waits for it.
+            Kind::Response { id: None, .. } => {}
+            Kind::Request { id, .. } => match self.server_requests.rewrite(&self.id, id.raw) {
+                Some(shown) => {
+                    self.answer(&json::replace(message, id.span, &shown));
+                }
+                None => {
+                    let refusal = code::error_response(
+                        Some(id.raw),
+                        Code::RelayUnavailable,
+                        "too many requests wait for the client",
+                    );
+                    self.instance.tell(Outbound::response(refusal));
+                }
+            },
+            Kind::Notification { method } if method == "notifications/cancelled" => {
+                self.server_cancelled(message, envelope.body);
+            }
+            Kind::Notification { .. } => {
+                self.answer(message);
+            }
+        }
+    }
+
+    fn server_response(&mut self, message: &[u8], id: &Id<'_>, outcome: Outcome, body: Option<Range<usize>>) {
+        // Late answers are dropped.
+        let Some(call) = self.calls.answered(&id.value()) else { return };
+        if call.purpose == Purpose::Initialize {
+            self.instance.handshake.settle(outcome);
+        }
+        let mut answer = Cow::Borrowed(message);
+        if call.purpose == Purpose::ListTools
+            && outcome == Outcome::Result
+            && let Some(result) = body
+        {
+            let config = self.session.context.config.load_full();
+            match config.servers.get(&self.server) {
+                Some(server) => answer = self.shown.filter(message, result, &server.rules),
+                None => {
+                    return self.fail(call, Code::ServerNotGranted, "the server is not configured any more");
+                }
+            }
+        }
+        let scrubber = self.session.credentials.scrubber();
+        let scrubbed = scrubber.message(&answer);
+        let redactions = scrubbed.redactions;
+        let mut answer = scrubbed.bytes;
+        if *id.raw != *call.id || redactions > 0 {
+            // The harness gets its own spelling of its id back, whatever the server made of it.
+            let Some(span) = response_id(&answer) else {
+                return self.fail(
+                    call,
+                    Code::OutcomeUnknown,
+                    "it ran, but nothing of its answer may leave the host",
+                );
+            };
+            answer = Cow::Owned(json::replace(&answer, span, &call.id));
+        }
+        let line = json::line_safe(&answer);
+        if line.len() > self.promised.message_bytes {
+            return self.too_large(call);
+        }
+        self.counted.redactions += u64::from(redactions);
+        self.outbox.push(&line, MaybeRan::No);
+        let result = match outcome {
+            Outcome::Error => CallResult::Error,
+            Outcome::Result => CallResult::Result,
+        };
+        self.record_outcome(call, result, None, message.len(), redactions);
+    }
+
+    /// The server takes back a request of its own (legacy), or ends a subscription of the harness's (modern).
+    fn server_cancelled(&mut self, message: &[u8], params: Option<Range<usize>>) {
+        let span = params.and_then(|params| json::member(message, params, "requestId"));
+        let shown = span.clone().and_then(|span| self.server_requests.withdraw(&message[span]));
+        match (span, shown) {
+            (Some(span), Some(shown)) => self.answer(&json::replace(message, span, &shown)),
+            _ => self.answer(message),
+        };
+    }
+
+    fn oversize(&mut self, id: Option<&[u8]>) {
+        let call = id.and_then(envelope::id_value).and_then(|id| self.calls.answered(&id));
+        match call {
+            Some(call) => self.too_large(call),
+            None => {
+                tracing::warn!(server = %self.server, link = %self.id, "an oversize message of the server's was dropped")
+            }
+        }
+    }
+
+    fn too_large(&mut self, call: Call) {
+        let limit = self.promised.message_bytes;
+        let sentence = format!(
+            "the call ran, but its answer is larger than {limit} bytes and is not relayed; ask for less at a time"
+        );
+        self.fail(call, Code::MessageTooLarge, &sentence);
+    }
+
+    fn server_gone(&mut self, why: &str) {
+        tracing::warn!(server = %self.server, link = %self.id, why, "server gone");
+        for call in self.calls.drain() {
+            let sentence = format!(
+                "{why} while this request was under way; it may or may not have run, so check before you repeat it"
+            );
+            self.fail(call, Code::OutcomeUnknown, &sentence);
+        }
+        for shown in self.server_requests.drain() {
+            let id = String::from_utf8_lossy(&shown);
+            let cancel = format!(
+                r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id},"reason":"the server is gone"}}}}"#
+            );
+            self.answer(cancel.as_bytes());
+        }
+    }
+
+    /// Answers a call ourselves.
+    pub(super) fn fail(&mut self, call: Call, code: Code, sentence: &str) {
+        let result = match code {
+            Code::OutcomeUnknown => CallResult::OutcomeUnknown,
+            _ => CallResult::Refused,
+        };
+        self.refuse(&call.id, code, sentence);
+        self.record_outcome(call, result, Some(code), 0, 0);
+    }
+}
+
+/// Where the id of a response stands. A response whose id was taken for a credential has none that can be read.
+fn response_id(message: &[u8]) -> Option<Range<usize>> {
+    match envelope::read(message, Strictness::Envelope).ok()?.kind {
+        Kind::Response { id: Some(id), .. } => Some(id.span),
+        Kind::Notification { .. } | Kind::Request { .. } | Kind::Response { id: None, .. } => None,
+    }
+}

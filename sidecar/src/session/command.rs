@@ -1,0 +1,93 @@
+//! What others may ask of a link, and what they hear.
+
+use relay_proto::control::Resume;
+use tokio::sync::oneshot;
+
+use super::connection::Connection;
+use crate::process;
+
+/// What others may ask of a link.
+pub(crate) enum Command {
+    /// The shim came back on a new connection.
+    Attach {
+        connection: Box<Connection>,
+        resume: Resume,
+    },
+    Describe(oneshot::Sender<Description>),
+    End {
+        reason: EndReason,
+        ended: oneshot::Sender<Ended>,
+    },
+}
+
+/// Why a link is over.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum EndReason {
+    /// The shim broke the protocol.
+    Broken,
+    Expired,
+    Goodbye,
+    GraceOver,
+    Killed,
+    Stopped,
+}
+
+/// What ending took.
+#[derive(Clone, Debug, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct Ended {
+    pub(crate) calls_unanswered: usize,
+    pub(crate) processes: Processes,
+    /// How long that took.
+    pub(crate) server_ended_ms: u64,
+}
+
+/// What became of the server's processes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Processes {
+    AllEnded,
+    /// They were killed, and when time ran out not all were known to be dead.
+    StillDying,
+}
+
+/// A link as `cofferdam sessions` shows it.
+#[derive(Clone, Debug, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct Description {
+    pub(crate) session: String,
+    pub(crate) link: String,
+    pub(crate) grant: String,
+    pub(crate) server: String,
+    pub(crate) connected: bool,
+    pub(crate) pid: Option<u32>,
+    pub(crate) in_flight: usize,
+    pub(crate) calls: u64,
+    pub(crate) refused: u64,
+    pub(crate) redactions: u64,
+    pub(crate) began: String,
+    pub(crate) expires_in_seconds: u64,
+    pub(crate) secrets: Vec<String>,
+}
+
+impl From<process::Ended> for Processes {
+    fn from(ended: process::Ended) -> Self {
+        match ended {
+            process::Ended::All => Self::AllEnded,
+            process::Ended::NotYet => Self::StillDying,
+        }
+    }
+}
+
+impl EndReason {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Broken => "broken",
+            Self::Expired => "expired",
+            Self::Goodbye => "goodbye",
+            Self::GraceOver => "grace-over",
+            Self::Killed => "killed",
+            Self::Stopped => "stopped",
+        }
+    }
+}

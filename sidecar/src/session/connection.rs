@@ -1,0 +1,122 @@
+//! One connection of a link: frames in, frames out, over any byte stream.
+//!
+//! [`Connection::next`] is the only place that waits, and it may be dropped at any await without losing a byte:
+//! what was read is in the decoder, what is to be written is in `out`.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use relay_proto::decoder::Decoder;
+use relay_proto::frame::{DecodeError, Frame, PREFACE};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Instant;
+
+/// Any ordered byte stream that can carry a link.
+pub(crate) trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
+
+pub(crate) struct Connection {
+    stream: Box<dyn Transport>,
+    decoder: Decoder,
+    out: Vec<u8>,
+    written: usize,
+    /// When the peer last gave a sign of life: any byte counts.
+    pub(crate) heard: Instant,
+    /// When this side last wrote anything.
+    pub(crate) spoke: Instant,
+}
+
+/// Why a connection is over.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Lost {
+    #[error("the peer closed the connection")]
+    Closed,
+    #[error("the peer broke the protocol: {0}")]
+    Protocol(#[from] DecodeError),
+    #[error("the connection failed: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// Buffers above this are given back once they are empty.
+const KEPT_BUFFER: usize = 64 * 1024;
+
+impl Connection {
+    /// Takes an accepted stream; our preface is the first thing to be written.
+    pub(crate) fn new(stream: Box<dyn Transport>) -> Self {
+        let now = Instant::now();
+        Self { stream, decoder: Decoder::new(), out: PREFACE.to_vec(), written: 0, heard: now, spoke: now }
+    }
+
+    pub(crate) fn push(&mut self, frame: &Frame) {
+        frame.encode(&mut self.out);
+    }
+
+    /// Where message frames are appended.
+    pub(crate) fn out(&mut self) -> &mut Vec<u8> {
+        &mut self.out
+    }
+
+    /// When there was last a sign of life in either direction.
+    pub(crate) fn quiet_since(&self, pinged: Instant) -> Instant {
+        self.heard.max(self.spoke).max(pinged)
+    }
+
+    /// Bytes that the peer has not taken yet.
+    pub(crate) fn waiting(&self) -> usize {
+        self.out.len() - self.written
+    }
+
+    /// Writes what waits and gives the next frame. It always reads: what a peer may send is bounded by its credit.
+    pub(crate) async fn next(&mut self) -> Result<Frame, Lost> {
+        poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    /// A frame that has arrived already. What is wrong with the bytes after it is told by [`Self::next`].
+    pub(crate) fn buffered(&mut self) -> Option<Frame> {
+        self.decoder.next().ok().flatten()
+    }
+
+    /// Writes everything that waits, for a goodbye. Bound it with a time-out.
+    pub(crate) async fn flush(&mut self) -> io::Result<()> {
+        poll_fn(|cx| self.poll_write(cx)).await
+    }
+
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Frame, Lost>> {
+        if let Poll::Ready(Err(error)) = self.poll_write(cx) {
+            return Poll::Ready(Err(error.into()));
+        }
+        loop {
+            if let Some(frame) = self.decoder.next()? {
+                return Poll::Ready(Ok(frame));
+            }
+            let mut space = ReadBuf::new(self.decoder.spare());
+            ready!(Pin::new(&mut self.stream).poll_read(cx, &mut space))?;
+            let count = space.filled().len();
+            if count == 0 {
+                return Poll::Ready(Err(Lost::Closed));
+            }
+            self.decoder.filled(count);
+            self.heard = Instant::now();
+        }
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.written < self.out.len() {
+            let count = ready!(Pin::new(&mut self.stream).poll_write(cx, &self.out[self.written..]))?;
+            if count == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.written += count;
+            self.spoke = Instant::now();
+        }
+        self.written = 0;
+        self.out.clear();
+        if self.out.capacity() > KEPT_BUFFER {
+            self.out = Vec::new();
+        }
+        Poll::Ready(Ok(()))
+    }
+}

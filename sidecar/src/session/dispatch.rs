@@ -1,0 +1,173 @@
+//! What follows from a decision that is written down: the message goes to the server, or its sender is told why not.
+
+use std::sync::Arc;
+
+use relay_proto::code::{self, Code};
+use relay_proto::envelope::{self, Id, IdValue};
+use relay_proto::json;
+
+use super::calls::Purpose;
+use super::link::Link;
+use super::message::{Asked, Content, Ruling, Standing};
+use super::requests::{Step, Written};
+use crate::audit::CallResult;
+use crate::config::{Config, Server};
+use crate::policy::Verdict;
+use crate::servers::start::Starter;
+use crate::upstream::outbound::Outbound;
+
+impl Link {
+    pub(super) fn carry_out(&mut self, config: &Arc<Config>, step: Step<'_>, written: Written) {
+        match (step.content, step.ruling) {
+            (Content::Call { asked, id, value }, Some(ruling)) => {
+                self.call(config, &asked, &id, value, &ruling, written)
+            }
+            (Content::Notification(asked), Some(ruling)) if ruling.allows() && written == Written::Yes => {
+                self.notification(&asked);
+            }
+            // A notification has nobody to tell.
+            (Content::Notification(_), _) => self.counted.refused += 1,
+            (Content::Response { id }, _) => self.response(&step.received.bytes, id.as_ref()),
+            (Content::Malformed(malformed), _) => {
+                self.counted.refused += 1;
+                let sentence = format!("the message was not relayed: {malformed}");
+                let answer = code::error_response(malformed.id.as_deref(), Code::MessageMalformed, &sentence);
+                self.answer(&answer);
+            }
+            (Content::Call { id, .. }, None) => self.refuse_unrecorded(id.raw),
+        }
+    }
+
+    fn call(
+        &mut self,
+        config: &Arc<Config>,
+        asked: &Asked<'_>,
+        id: &Id<'_>,
+        value: IdValue,
+        ruling: &Ruling,
+        written: Written,
+    ) {
+        let (Verdict::Allow, Some(server)) = (ruling.decision.verdict, &ruling.server) else {
+            return match written {
+                Written::No => self.refuse_unrecorded(id.raw),
+                Written::Unsafely | Written::Yes => self.explain(asked, id, ruling),
+            };
+        };
+        let call = asked.call(id, server.call_timeout);
+        match written {
+            Written::No => return self.refuse_unrecorded(id.raw),
+            Written::Unsafely => {
+                // The record stands although the call is not made: it must not look like one that was.
+                self.record_outcome(call, CallResult::Refused, Some(Code::ServerUnavailable), 0, 0);
+                return self.refuse_unrecorded(id.raw);
+            }
+            Written::Yes => {}
+        }
+        if call.purpose == Purpose::Initialize {
+            self.instance.handshake.offer(&asked.received.bytes);
+        }
+        self.counted.calls += 1;
+        let bytes = asked.received.bytes.clone();
+        let message = Outbound::request(bytes, value.clone(), &asked.method, asked.header_name());
+        match self.deliver(message, config, server) {
+            Ok(()) => self.calls.insert(value, call),
+            Err(why) => self.fail(call, Code::ServerUnavailable, &format!("it did not run: {why}")),
+        }
+    }
+
+    fn notification(&mut self, asked: &Asked<'_>) {
+        let bytes = &asked.received.bytes;
+        match &*asked.method {
+            "notifications/initialized" => self.instance.handshake.confirm(bytes),
+            "notifications/cancelled" => self.cancelled(asked),
+            _ => {}
+        }
+        self.instance.tell(Outbound::notification(bytes.clone(), &asked.method));
+    }
+
+    /// The harness gave up on a request: it gets no answer any more.
+    fn cancelled(&mut self, asked: &Asked<'_>) {
+        let id = asked.param("requestId").and_then(|id| envelope::id_value(&asked.received.bytes[id]));
+        let Some(id) = id else { return };
+        if let Some(call) = self.calls.abandon(&id) {
+            self.instance.cancel(&id);
+            self.record_outcome(call, CallResult::Cancelled, None, 0, 0);
+        }
+    }
+
+    /// The harness's answer to a request of the server's.
+    fn response(&mut self, bytes: &[u8], id: Option<&Id<'_>>) {
+        let Some(id) = id else { return };
+        let Some(original) = self.server_requests.answered(&id.value()) else { return };
+        let message = json::replace(bytes, id.span.clone(), &original);
+        self.instance.tell(Outbound::response(message));
+    }
+
+    fn deliver(
+        &mut self,
+        message: Outbound,
+        config: &Arc<Config>,
+        server: &Arc<Server>,
+    ) -> Result<(), String> {
+        let Self { instance, session, id, .. } = self;
+        let starter = || Starter {
+            config: Arc::clone(config),
+            server: Arc::clone(server),
+            credentials: Arc::clone(&session.credentials),
+            gate: Arc::clone(&session.gate),
+            files: session.context.files.clone(),
+            tasks: session.context.tasks.clone(),
+            link: Arc::clone(id),
+        };
+        instance.send(message, starter).map_err(|unavailable| unavailable.why)
+    }
+
+    /// A refusal in words that a model can act on.
+    fn explain(&mut self, asked: &Asked<'_>, id: &Id<'_>, ruling: &Ruling) {
+        let server = &self.server;
+        let (code, sentence) = match (ruling.standing, ruling.decision.verdict, asked.tool.as_deref()) {
+            (Standing::MaybeRan, ..) => (
+                Code::OutcomeUnknown,
+                "the connection to the host was lost while this request was under way; it may or may not have run, so check before you repeat it".into(),
+            ),
+            (Standing::NotGranted, ..) => (
+                Code::ServerNotGranted,
+                format!("this sandbox may not use server `{server}`; ask the user to add it to the grant"),
+            ),
+            (Standing::TooManyInFlight, ..) => (
+                Code::ServerUnavailable,
+                "it did not run: too many requests wait for answers already; wait for some of them".into(),
+            ),
+            (Standing::Rules, Verdict::Ask, Some(tool)) => (
+                Code::ApprovalRequired,
+                format!("tool `{tool}` of `{server}` needs a person's approval, which cannot be asked for yet; use another tool, or ask the user to change the rule"),
+            ),
+            (Standing::Rules, _, Some(tool)) if self.shown.contains(tool) => (
+                Code::ToolDenied,
+                format!("the rules of the host do not allow tool `{tool}` any more; list the tools again"),
+            ),
+            (Standing::Rules, _, Some(tool)) => {
+                self.counted.refused += 1;
+                let answer = code::unknown_tool_response(id.raw, tool);
+                self.answer(&answer);
+                return;
+            }
+            (Standing::Rules, _, None) => (
+                Code::ToolDenied,
+                format!("the rules of the host do not allow method `{}` on server `{server}`", asked.method),
+            ),
+        };
+        self.refuse(id.raw, code, &sentence);
+    }
+
+    fn refuse_unrecorded(&mut self, id: &[u8]) {
+        let why = "it did not run, because the decision about it could not be recorded; tell the host's administrator";
+        self.refuse(id, Code::ServerUnavailable, why);
+    }
+
+    pub(super) fn refuse(&mut self, id: &[u8], code: Code, sentence: &str) {
+        self.counted.refused += 1;
+        let answer = code::error_response(Some(id), code, sentence);
+        self.answer(&answer);
+    }
+}

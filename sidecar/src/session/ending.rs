@@ -1,0 +1,77 @@
+//! The end of a link, and how a link describes itself before.
+//!
+//! What must stay true: [`Link::finish`] returns within five seconds. By then the link's server and all its descendants
+//! are dead, or the end says that they are still dying; every call has an outcome in the audit, and so has the session.
+
+use relay_proto::code::Code;
+use relay_proto::control::Retry;
+use tokio::time::Instant;
+
+use super::command::{Description, EndReason, Ended, Processes};
+use super::link::Link;
+use crate::audit::{CallResult, Event, EventRecord};
+
+impl Link {
+    pub(super) async fn finish(mut self, reason: EndReason) -> Ended {
+        let began = Instant::now();
+        let unanswered = self.calls.drain();
+        let calls_unanswered = unanswered.len();
+        for call in unanswered {
+            self.record_outcome(call, CallResult::OutcomeUnknown, Some(Code::SessionEnded), 0, 0);
+        }
+        self.write_outcomes();
+        self.hand_out();
+        let (message, retry) = match reason {
+            EndReason::Broken => ("the shim broke the relay protocol", Retry::AfterMs(1000)),
+            EndReason::Stopped => ("the sidecar is stopping", Retry::AfterMs(500)),
+            EndReason::Expired => ("the session's time is over", Retry::AfterMs(500)),
+            EndReason::Killed => ("the session was ended by the host's administrator", Retry::Never),
+            EndReason::Goodbye | EndReason::GraceOver => ("the link is over", Retry::Never),
+        };
+        self.say_goodbye(Code::SessionEnded, message, retry).await;
+        let grace = self.session.context.config.load().limits.stop_grace;
+        let Self { instance, session, id, .. } = self;
+        let processes = Processes::from(instance.end(grace).await);
+        let took = began.elapsed().as_millis() as u64;
+        let ended = Ended { calls_unanswered, processes, server_ended_ms: took };
+        let state = match processes {
+            Processes::AllEnded => "ended",
+            Processes::StillDying => "still dying",
+        };
+        tracing::info!(link = %id, session = %session.id, reason = reason.as_str(), server = state, "link ended");
+        let detail = format!("{}; server {state} after {took} ms", reason.as_str());
+        let record = EventRecord {
+            session: Some(&session.id),
+            link: Some(&id),
+            detail: Some(&detail),
+            ..EventRecord::new(Event::SessionEnd)
+        };
+        if let Err(error) = session.context.audit.event(&record) {
+            tracing::error!(%error, "the end of a session was not recorded");
+        }
+        ended
+    }
+
+    pub(super) fn describe(&self) -> Description {
+        let config = self.session.context.config.load();
+        Description {
+            session: self.session.id.to_string(),
+            link: self.id.to_string(),
+            grant: self.session.grant.to_string(),
+            server: self.server.to_string(),
+            connected: self.is_connected(),
+            pid: self.instance.pid(),
+            in_flight: self.calls.len(),
+            calls: self.counted.calls,
+            refused: self.counted.refused,
+            redactions: self.counted.redactions,
+            began: crate::clock::Rfc3339::from(self.session.began).as_str().into(),
+            expires_in_seconds: self.session.expires.saturating_duration_since(Instant::now()).as_secs(),
+            secrets: config
+                .servers
+                .get(&self.server)
+                .map(|server| server.secrets().into_iter().map(ToString::to_string).collect())
+                .unwrap_or_default(),
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! The one task that owns a link: its connection, its server, its timers.
+//!
+//! Everything of a link is in here and nowhere else, so nothing needs a lock: a message is read, decided, recorded and
+//! sent on without changing hands. The link outlives its connections; it ends by the shim's goodbye, by its grace or
+//! its session running out, or because somebody ended it, and then its server is dead before the task is over.
+
+use std::ops::ControlFlow;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use relay_proto::code::Code;
+use relay_proto::control::{Goodbye, Resumed, Retry};
+use relay_proto::delivery::{Inbox, Outbox, Received};
+use relay_proto::frame::Frame;
+use relay_proto::limits::DEFAULT_WINDOW;
+use relay_proto::name::Name;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, Sleep, sleep_until, timeout};
+
+use super::Session;
+use super::calls::{Calls, ServerRequests};
+use super::command::{Command, EndReason, Ended};
+use super::connection::{Connection, Lost};
+use super::outcomes::Outcome;
+use super::tokens::Tokens;
+use super::tools::ShownTools;
+use crate::servers::instance::{Event, Instance};
+use crate::servers::pace::Pace;
+
+pub(crate) struct Link {
+    pub(super) id: Arc<str>,
+    pub(super) server: Name,
+    pub(super) session: Arc<Session>,
+    pub(super) connection: Option<Connection>,
+    pub(super) lost: Option<Instant>,
+    /// When the last Ping was sent: one is enough until something is heard.
+    pub(super) pinged: Instant,
+    pub(super) outbox: Outbox,
+    pub(super) inbox: Inbox,
+    /// What the inbox enforces, whatever the configuration says by now.
+    pub(super) promised: Promised,
+    pub(super) tokens: Tokens,
+    pub(super) instance: Instance,
+    pub(super) calls: Calls,
+    pub(super) server_requests: ServerRequests,
+    pub(super) shown: ShownTools,
+    commands: mpsc::Receiver<Command>,
+    timer: Pin<Box<Sleep>>,
+    pub(super) counted: Counted,
+    pub(super) outcomes: Vec<Outcome>,
+    /// How much this link may fill the log and the audit with its comings and goings.
+    pub(super) talk: Pace,
+    pub(super) alerts: Pace,
+    /// How many searches of the audit this link may still cause.
+    pub(super) searches: usize,
+}
+
+/// What a shim was told at its first `Welcome`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Promised {
+    pub(super) message_bytes: usize,
+    pub(super) window_bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counted {
+    pub(super) calls: u64,
+    pub(super) refused: u64,
+    pub(super) redactions: u64,
+}
+
+/// Why and for whom a link ends.
+pub(super) type End = (EndReason, Option<oneshot::Sender<Ended>>);
+
+enum Wake {
+    Command(Option<Command>),
+    Connection(Result<Frame, Lost>),
+    Server(Event),
+    Timer,
+}
+
+/// Messages taken in one turn: enough to share a write among, few enough that nobody else waits long.
+const MAX_BATCH: usize = 64;
+/// How long a goodbye may take to leave.
+pub(super) const GOODBYE_TIME: Duration = Duration::from_millis(500);
+/// Lines in the log about one link's connections, within a minute.
+const TALK_PER_MINUTE: u32 = 60;
+/// Alerts in the audit about one link, within a minute: each is worth one look, not a thousand.
+const ALERTS_PER_MINUTE: u32 = 6;
+/// Searches of the audit for what may have run on earlier links: an honest shim has one such link behind it, or two.
+const MAX_SEARCHES: usize = 4;
+
+impl Link {
+    /// A new link on an accepted connection; its `Welcome` is the first frame.
+    pub(crate) fn new(
+        session: Arc<Session>,
+        id: Arc<str>,
+        server: Name,
+        connection: Connection,
+        commands: mpsc::Receiver<Command>,
+    ) -> Self {
+        let limits = session.context.config.load().limits.clone();
+        let mut link = Self {
+            id,
+            server,
+            session,
+            connection: Some(connection),
+            lost: None,
+            pinged: Instant::now(),
+            outbox: Outbox::new(DEFAULT_WINDOW),
+            inbox: Inbox::new(limits.message_bytes, limits.window_bytes),
+            promised: Promised { message_bytes: limits.message_bytes, window_bytes: limits.window_bytes },
+            tokens: Tokens::new(),
+            instance: Instance::default(),
+            calls: Calls::default(),
+            server_requests: ServerRequests::default(),
+            shown: ShownTools::default(),
+            commands,
+            timer: Box::pin(sleep_until(Instant::now())),
+            counted: Counted::default(),
+            outcomes: Vec::new(),
+            talk: Pace::new(TALK_PER_MINUTE),
+            alerts: Pace::new(ALERTS_PER_MINUTE),
+            searches: MAX_SEARCHES,
+        };
+        let welcome = link.welcome(Resumed::Fresh, link.tokens.current());
+        link.push(&Frame::Welcome(welcome));
+        link
+    }
+
+    /// Lives until the link is over.
+    pub(crate) async fn run(mut self) {
+        let (reason, waiting) = loop {
+            self.write_outcomes();
+            self.hand_out();
+            let wake = self.wait().await;
+            if let ControlFlow::Break(end) = self.handle(wake).await {
+                break end;
+            }
+        };
+        let ended = self.finish(reason).await;
+        if let Some(waiting) = waiting {
+            // Whoever asked may be gone; the end is recorded either way.
+            let _ = waiting.send(ended);
+        }
+    }
+
+    async fn wait(&mut self) -> Wake {
+        let deadline = self.next_deadline();
+        if deadline < self.timer.deadline() || self.timer.is_elapsed() {
+            self.timer.as_mut().reset(deadline);
+        }
+        // A server whose answers the shim does not take is not read; the shim itself always is.
+        let room = !self.outbox.is_full();
+        let Self { connection, instance, commands, timer, .. } = self;
+        tokio::select! {
+            frame = next_frame(connection) => Wake::Connection(frame),
+            event = instance.next(), if room => Wake::Server(event),
+            command = commands.recv() => Wake::Command(command),
+            () = timer => Wake::Timer,
+        }
+    }
+
+    async fn handle(&mut self, wake: Wake) -> ControlFlow<End> {
+        match wake {
+            Wake::Connection(Ok(frame)) => return self.frames(frame).await,
+            Wake::Connection(Err(lost)) => self.disconnected(&lost),
+            Wake::Server(event) => self.server_events(event),
+            Wake::Command(None) => return ControlFlow::Break((EndReason::Stopped, None)),
+            Wake::Command(Some(Command::Attach { connection, resume })) => {
+                return self.attach(*connection, resume).await;
+            }
+            Wake::Command(Some(Command::Describe(reply))) => {
+                // Whoever asked may have lost patience.
+                let _ = reply.send(self.describe());
+            }
+            Wake::Command(Some(Command::End { reason, ended })) => {
+                return ControlFlow::Break((reason, Some(ended)));
+            }
+            Wake::Timer => return self.tick().map_break(|reason| (reason, None)),
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Takes one frame and those that came with it.
+    pub(super) async fn frames(&mut self, first: Frame) -> ControlFlow<End> {
+        self.tokens.confirm();
+        let mut messages = Vec::new();
+        let mut flow = ControlFlow::Continue(());
+        let mut next = Some(first);
+        while let Some(frame) = next {
+            flow = self.frame(frame, &mut messages);
+            next = match (&flow, &mut self.connection) {
+                (ControlFlow::Continue(()), Some(connection)) if messages.len() < MAX_BATCH => {
+                    connection.buffered()
+                }
+                _ => None,
+            };
+        }
+        if !messages.is_empty() {
+            self.requests(messages).await;
+        }
+        flow.map_break(|reason| (reason, None))
+    }
+
+    /// Takes one frame; whole messages are collected. A peer that breaks the protocol loses its link.
+    fn frame(&mut self, frame: Frame, messages: &mut Vec<Received>) -> ControlFlow<EndReason> {
+        match frame {
+            Frame::Message(part) => match self.inbox.accept(part) {
+                Ok(message) => messages.extend(message),
+                Err(error) => return self.misbehaved(&error.to_string()),
+            },
+            Frame::Ack(ack) => {
+                if let Err(error) = self.outbox.acknowledge(ack) {
+                    return self.misbehaved(&error.to_string());
+                }
+            }
+            Frame::Ping => self.pong(),
+            Frame::Pong => {}
+            Frame::Goodbye(_) => return ControlFlow::Break(EndReason::Goodbye),
+            Frame::Hello(_) | Frame::Refusal(_) | Frame::Welcome(_) => {
+                return self.misbehaved("a handshake frame came after the handshake");
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn misbehaved(&mut self, why: &str) -> ControlFlow<EndReason> {
+        tracing::warn!(link = %self.id, session = %self.session.id, why, "protocol broken by the shim");
+        ControlFlow::Break(EndReason::Broken)
+    }
+
+    /// Takes what the server gave, and what it gave along with it.
+    fn server_events(&mut self, first: Event) {
+        let mut next = Some(first);
+        let mut taken = 0;
+        while let Some(event) = next {
+            self.server_event(event);
+            taken += 1;
+            next = match taken < MAX_BATCH && !self.outbox.is_full() {
+                true => self.instance.buffered(),
+                false => None,
+            };
+        }
+    }
+
+    pub(super) fn is_connected(&self) -> bool {
+        self.connection.is_some()
+    }
+
+    pub(super) fn push(&mut self, frame: &Frame) {
+        if let Some(connection) = &mut self.connection {
+            connection.push(frame);
+        }
+    }
+
+    pub(super) fn disconnected(&mut self, lost: &Lost) {
+        if self.talk.allows() {
+            tracing::info!(link = %self.id, session = %self.session.id, reason = %lost, "connection lost");
+        }
+        self.connection = None;
+        self.lost = Some(Instant::now());
+    }
+
+    pub(super) async fn say_goodbye(&mut self, code: Code, message: &str, retry: Retry) {
+        if let Some(connection) = &mut self.connection {
+            let goodbye = Goodbye { code: code.as_str().into(), message: message.into(), retry };
+            connection.push(&Frame::Goodbye(goodbye));
+            // Whoever does not read it goes without.
+            let _ = timeout(GOODBYE_TIME, connection.flush()).await;
+        }
+    }
+}
+
+async fn next_frame(connection: &mut Option<Connection>) -> Result<Frame, Lost> {
+    match connection {
+        Some(connection) => connection.next().await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,163 @@
+//! One message of the harness's: what it asks for, and what is decided about it.
+
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use relay_proto::delivery::Received;
+use relay_proto::envelope::{self, Id, IdValue, Kind, Malformed, Strictness};
+use relay_proto::json;
+use relay_proto::name::Name;
+use tokio::time::Instant;
+
+use super::calls::{Call, Purpose};
+use crate::config::{Config, Server};
+use crate::policy::{self, Decision, Request, Verdict};
+
+/// A message as it was read.
+pub(super) enum Content<'a> {
+    Call {
+        asked: Asked<'a>,
+        id: Id<'a>,
+        value: IdValue,
+    },
+    Malformed(Malformed),
+    Notification(Asked<'a>),
+    /// An answer to a request of the server's.
+    Response {
+        id: Option<Id<'a>>,
+    },
+}
+
+/// What a request or notification wants.
+pub(super) struct Asked<'a> {
+    pub(super) received: &'a Received,
+    pub(super) params: Option<Range<usize>>,
+    pub(super) method: Cow<'a, str>,
+    /// The tool of a `tools/call`.
+    pub(super) tool: Option<Cow<'a, str>>,
+}
+
+/// What was decided about a message, and about which server.
+pub(super) struct Ruling {
+    pub(super) decision: Decision,
+    pub(super) standing: Standing,
+    /// None where the grant does not name it.
+    pub(super) server: Option<Arc<Server>>,
+}
+
+/// What stood in the way, where something did.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Standing {
+    MaybeRan,
+    NotGranted,
+    Rules,
+    TooManyInFlight,
+}
+
+/// Methods whose answer is meant to take as long as it takes.
+const OPEN_ENDED: [&str; 2] = ["subscriptions/listen", "tasks/result"];
+
+impl<'a> Content<'a> {
+    pub(super) fn read(received: &'a Received, depth: usize) -> Self {
+        let envelope = match envelope::read_within(&received.bytes, Strictness::Whole, depth) {
+            Ok(envelope) => envelope,
+            Err(malformed) => return Self::Malformed(malformed),
+        };
+        match envelope.kind {
+            Kind::Request { id, method } => {
+                let value = id.value();
+                Self::Call { asked: Asked::new(received, method, envelope.body), id, value }
+            }
+            Kind::Notification { method } => Self::Notification(Asked::new(received, method, envelope.body)),
+            Kind::Response { id, .. } => Self::Response { id },
+        }
+    }
+}
+
+impl<'a> Asked<'a> {
+    fn new(received: &'a Received, method: Cow<'a, str>, params: Option<Range<usize>>) -> Self {
+        let mut asked = Self { received, params, method, tool: None };
+        if asked.method == "tools/call" {
+            asked.tool = asked.param("name").and_then(|name| json::text(&received.bytes, name));
+        }
+        asked
+    }
+
+    /// Where a member of the parameters stands.
+    pub(super) fn param(&self, key: &str) -> Option<Range<usize>> {
+        json::member(&self.received.bytes, self.params.clone()?, key)
+    }
+
+    /// What the record keeps a code of: a tool's arguments, or the parameters of anything else.
+    pub(super) fn arguments(&self) -> Option<&'a [u8]> {
+        let span = match self.tool {
+            Some(_) => self.param("arguments"),
+            None => self.params.clone(),
+        };
+        span.map(|span| &self.received.bytes[span])
+    }
+
+    /// What the modern HTTP transport repeats in `Mcp-Name`.
+    pub(super) fn header_name(&self) -> Option<String> {
+        let key = match &*self.method {
+            "tools/call" => return self.tool.as_deref().map(Into::into),
+            "prompts/get" => "name",
+            "resources/read" => "uri",
+            _ => return None,
+        };
+        json::text(&self.received.bytes, self.param(key)?).map(Into::into)
+    }
+
+    /// The call that this request makes, now.
+    pub(super) fn call(&self, id: &Id<'_>, timeout: Duration) -> Call {
+        let began = Instant::now();
+        Call {
+            id: id.raw.into(),
+            seq: self.received.seq,
+            purpose: match &*self.method {
+                "initialize" => Purpose::Initialize,
+                "tools/list" => Purpose::ListTools,
+                _ => Purpose::Other,
+            },
+            method: (&*self.method).into(),
+            tool: self.tool.as_deref().map(Into::into),
+            began,
+            deadline: (!OPEN_ENDED.contains(&&*self.method)).then(|| began + timeout),
+        }
+    }
+}
+
+impl Ruling {
+    /// What the configuration says. A server that the grant does not name is out of reach, whatever is asked of it.
+    pub(super) fn of(config: &Config, grant: &Name, server: &Name, asked: &Asked<'_>) -> Self {
+        let granted = config.grants.get(grant).is_some_and(|grant| grant.servers.contains(server));
+        let Some(server) = config.servers.get(server).filter(|_| granted) else {
+            let decision = policy::server_not_granted(server);
+            return Self { decision, standing: Standing::NotGranted, server: None };
+        };
+        let decision = match (&*asked.method, asked.tool.as_deref()) {
+            ("tools/call", Some(tool)) => server.rules.decide(Request::Tool(tool)),
+            ("tools/call", None) => {
+                Decision { verdict: Verdict::Deny, rule: "tools/call without a tool's name".into() }
+            }
+            (method, _) => server.rules.decide(Request::Method(method)),
+        };
+        Self { decision, standing: Standing::Rules, server: Some(Arc::clone(server)) }
+    }
+
+    pub(super) fn malformed() -> Self {
+        let decision = Decision { verdict: Verdict::Deny, rule: "message_malformed".into() };
+        Self { decision, standing: Standing::Rules, server: None }
+    }
+
+    pub(super) fn allows(&self) -> bool {
+        self.decision.verdict == Verdict::Allow
+    }
+
+    pub(super) fn deny(&mut self, standing: Standing, rule: &'static str) {
+        self.standing = standing;
+        self.decision = Decision { verdict: Verdict::Deny, rule: rule.into() };
+    }
+}

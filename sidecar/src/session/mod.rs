@@ -1,0 +1,119 @@
+//! Sessions and their links: where a harness's message becomes a decided, recorded call.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`answers`] | from the server back to the harness: matched, scrubbed, recorded |
+//! | [`attach`] | a shim that comes back |
+//! | [`calls`] | what waits for an answer |
+//! | [`command`] | what others may ask of a link |
+//! | [`connection`] | frames over one byte stream |
+//! | [`dispatch`] | what follows from a decision |
+//! | [`ending`] | the end of a link |
+//! | [`link`] | the one task that owns a link: connection, server, timers |
+//! | [`message`] | one message of the harness's, and what is decided about it |
+//! | [`outcomes`] | what became of calls, written down |
+//! | [`pulse`] | heartbeats, deadlines, credit |
+//! | [`registry`] | all links, by id; who may open one, who ends one |
+//! | [`requests`] | from the harness to the server: read, decided, recorded, carried out |
+//! | [`tokens`] | resume tokens that turn |
+//! | [`tools`] | what of a server's tools the harness is shown |
+
+mod answers;
+mod attach;
+mod calls;
+pub(crate) mod command;
+pub(crate) mod connection;
+mod dispatch;
+mod ending;
+pub(crate) mod link;
+mod message;
+mod outcomes;
+mod pulse;
+pub(crate) mod registry;
+mod requests;
+mod tokens;
+mod tools;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
+
+use arc_swap::ArcSwap;
+use relay_proto::name::Name;
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+
+use crate::audit::{Audit, Budget, BudgetLimits};
+use crate::config::{Config, Limits};
+use crate::inject::credentials::{Credentials, LogScrubber};
+use crate::inject::files::FileStore;
+use crate::servers::gate::Gate;
+
+/// What all sessions share.
+pub(crate) struct Context {
+    pub(crate) config: ArcSwap<Config>,
+    pub(crate) audit: Audit,
+    pub(crate) tasks: TaskTracker,
+    pub(crate) files: FileStore,
+    pub(crate) log: Arc<LogScrubber>,
+    gates: Mutex<BTreeMap<Name, Arc<Gate>>>,
+    /// The limits of every gate, as they were at the start: a grant that comes later is treated as the others are.
+    gate_limits: Limits,
+}
+
+/// The time in which an enrolment has links. It owns its secrets and its budget in the audit.
+pub(crate) struct Session {
+    pub(crate) id: Arc<str>,
+    pub(crate) grant: Name,
+    pub(crate) credentials: Arc<Credentials>,
+    pub(crate) budget: Budget,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) began: SystemTime,
+    pub(crate) expires: Instant,
+    pub(crate) context: Arc<Context>,
+}
+
+impl Context {
+    pub(crate) fn new(config: Config, audit: Audit, files: FileStore, log: Arc<LogScrubber>) -> Self {
+        Self {
+            gate_limits: config.limits.clone(),
+            config: ArcSwap::from_pointee(config),
+            audit,
+            tasks: TaskTracker::new(),
+            files,
+            log,
+            gates: Mutex::default(),
+        }
+    }
+
+    /// The gate of a grant outlives its sessions: a sandbox that comes back finds its old starts counted.
+    fn gate(&self, grant: &Name) -> Arc<Gate> {
+        let mut gates = self.gates.lock().expect("no holder of this lock panics");
+        Arc::clone(gates.entry(grant.clone()).or_insert_with(|| Arc::new(Gate::new(&self.gate_limits))))
+    }
+}
+
+impl Session {
+    pub(crate) fn new(context: &Arc<Context>, grant: &Name) -> Self {
+        let config = context.config.load();
+        let ttl = config.grants.get(grant).map(|grant| grant.ttl).unwrap_or_default();
+        Self {
+            id: random_id("s").into(),
+            grant: grant.clone(),
+            credentials: Arc::new(Credentials::new(Arc::clone(&context.log))),
+            budget: Budget::new(BudgetLimits {
+                bytes: config.limits.audit_session_bytes,
+                records_per_second: config.limits.audit_session_records_per_second,
+            }),
+            gate: context.gate(grant),
+            began: crate::clock::now(),
+            expires: Instant::now() + ttl,
+            context: Arc::clone(context),
+        }
+    }
+}
+
+/// A short name that nobody has had before: 64 random bits.
+pub(crate) fn random_id(prefix: &str) -> String {
+    format!("{prefix}{}", crate::random::hex::<8>())
+}

@@ -1,0 +1,302 @@
+//! All links, by id: who may open one, who comes back to one, who ends one.
+//!
+//! Must stay true: an entry is here for exactly as long as its link's task runs, however that task ends; no link can
+//! make others wait, so everything that is asked of many is asked at once and within a bound; and once the registry is
+//! closed, no link is opened.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use relay_proto::control::Resume;
+use relay_proto::name::Name;
+use tokio::sync::mpsc::{self, OwnedPermit};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use super::command::{Command, Description, EndReason, Ended};
+use super::connection::Connection;
+use super::link::Link;
+use super::{Context, Session, random_id};
+use crate::audit::{Audit, Event, EventRecord};
+use crate::servers::gate;
+
+#[derive(Default)]
+pub(crate) struct Registry {
+    links: Mutex<Links>,
+}
+
+#[derive(Default)]
+struct Links {
+    by_id: HashMap<Arc<str>, Handle>,
+    admission: Admission,
+}
+
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum Admission {
+    /// The sidecar is stopping: what is opened now would not be ended.
+    Closed,
+    #[default]
+    Open,
+}
+
+#[derive(Clone)]
+struct Handle {
+    session: Arc<str>,
+    commands: mpsc::Sender<Command>,
+    /// The place in the channel that is kept for the end, until somebody uses it.
+    end: Arc<Mutex<Option<OwnedPermit<Command>>>>,
+}
+
+/// One link that was ended, for whoever asked.
+#[derive(Clone, Debug, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct EndedLink {
+    pub(crate) session: String,
+    pub(crate) link: String,
+    #[serde(flatten)]
+    pub(crate) ended: Ended,
+}
+
+/// What became of the links that were to end.
+#[derive(Debug, Default)]
+pub(crate) struct Ending {
+    pub(crate) ended: Vec<EndedLink>,
+    /// Links that were told to end and have not done so in time.
+    pub(crate) late: Vec<String>,
+}
+
+/// Why there is no new link.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+pub(crate) enum NotOpened {
+    #[error(transparent)]
+    Grant(#[from] gate::Crowded),
+    #[error("the socket has as many links as `limits.links` allows ({0})")]
+    Socket(usize),
+    #[error("the sidecar is stopping")]
+    Stopping,
+}
+
+/// Why a connection was not handed to its link; it comes back.
+pub(crate) enum NotResumed {
+    /// The link is there and takes nothing.
+    Busy(Connection),
+    /// There is no such link any more.
+    Over(Connection),
+}
+
+/// Commands that may wait for a busy link, the end not counted.
+const COMMANDS: usize = 8;
+/// A link that does not describe itself in this time is shown as busy by leaving it out.
+const DESCRIBE_TIME: Duration = Duration::from_secs(2);
+/// A link ends in this time, its server's processes included.
+const END_TIME: Duration = Duration::from_secs(5);
+/// A connection waits this long for a link that is busy. It keeps a place among the greetings meanwhile.
+const RESUME_TIME: Duration = Duration::from_secs(2);
+
+impl Registry {
+    /// A new link on this connection, with a session of its own. Without a link the connection comes back.
+    pub(crate) fn open(
+        self: &Arc<Self>,
+        context: &Arc<Context>,
+        grant: &Name,
+        server: Name,
+        connection: Connection,
+    ) -> Result<(), (NotOpened, Box<Connection>)> {
+        let session = Arc::new(Session::new(context, grant));
+        let (registered, receiver) = match self.register(context, &session) {
+            Ok(registered) => registered,
+            Err(not_opened) => return Err((not_opened, Box::new(connection))),
+        };
+        let id = Arc::clone(&registered.link);
+        tracing::info!(link = %id, session = %session.id, %grant, %server, "link opened");
+        let detail = format!("grant {grant}, server {server}");
+        registered.record(Event::SessionStart, &detail);
+        let link = Link::new(session, id, server, connection, receiver);
+        context.tasks.spawn(registered.during(link.run()));
+        Ok(())
+    }
+
+    /// Hands a connection to the link it wants to resume.
+    pub(crate) async fn resume(&self, connection: Connection, resume: Resume) -> Result<(), NotResumed> {
+        let handle = self.lock().by_id.get(resume.link.as_str()).cloned();
+        let Some(handle) = handle else { return Err(NotResumed::Over(connection)) };
+        match timeout(RESUME_TIME, handle.commands.reserve()).await {
+            Ok(Ok(place)) => {
+                place.send(Command::Attach { connection: Box::new(connection), resume });
+                Ok(())
+            }
+            Ok(Err(_)) => Err(NotResumed::Over(connection)),
+            Err(_) => Err(NotResumed::Busy(connection)),
+        }
+    }
+
+    pub(crate) async fn describe(&self) -> Vec<Description> {
+        let handles: Vec<Handle> = self.lock().by_id.values().cloned().collect();
+        let asked = handles.iter().map(|handle| timeout(DESCRIBE_TIME, handle.describe()));
+        let answers = join_all(asked).await;
+        let mut descriptions: Vec<Description> =
+            answers.into_iter().filter_map(|answer| answer.ok().flatten()).collect();
+        descriptions.sort_by(|left, right| left.began.cmp(&right.began).then(left.link.cmp(&right.link)));
+        descriptions
+    }
+
+    /// Ends the links of this session, all at once.
+    pub(crate) async fn end(&self, session: &str, reason: EndReason) -> Ending {
+        let links = self.lock().chosen(|handle| *handle.session == *session);
+        end_all(links, reason).await
+    }
+
+    /// Opens no more links, and ends all there are.
+    pub(crate) async fn close(&self, reason: EndReason) -> Ending {
+        let links = {
+            let mut links = self.lock();
+            links.admission = Admission::Closed;
+            links.chosen(|_| true)
+        };
+        end_all(links, reason).await
+    }
+
+    /// A place for a link of this session, if there is one.
+    fn register(
+        self: &Arc<Self>,
+        context: &Arc<Context>,
+        session: &Arc<Session>,
+    ) -> Result<(Registered, mpsc::Receiver<Command>), NotOpened> {
+        let limit = context.config.load().limits.links;
+        let (handle, receiver) = Handle::new(Arc::clone(&session.id));
+        let id: Arc<str> = random_id("l").into();
+        {
+            let mut links = self.lock();
+            if links.admission == Admission::Closed {
+                return Err(NotOpened::Stopping);
+            }
+            if links.by_id.len() >= limit {
+                return Err(NotOpened::Socket(limit));
+            }
+            session.gate.admit_link()?;
+            links.by_id.insert(Arc::clone(&id), handle);
+        }
+        let registered = Registered {
+            registry: Arc::clone(self),
+            audit: context.audit.clone(),
+            session: Arc::clone(&session.id),
+            link: id,
+            state: TaskState::Running,
+        };
+        Ok((registered, receiver))
+    }
+
+    /// Each change under this lock is whole at every step, and it is taken while a failed task is taken down.
+    fn lock(&self) -> MutexGuard<'_, Links> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Links {
+    fn chosen(&self, choice: impl Fn(&Handle) -> bool) -> Vec<(Arc<str>, Handle)> {
+        let chosen = self.by_id.iter().filter(|(_, handle)| choice(handle));
+        chosen.map(|(id, handle)| (Arc::clone(id), handle.clone())).collect()
+    }
+}
+
+impl Handle {
+    fn new(session: Arc<str>) -> (Self, mpsc::Receiver<Command>) {
+        let (commands, receiver) = mpsc::channel(COMMANDS + 1);
+        let end = commands.clone().try_reserve_owned().ok();
+        (Self { session, commands, end: Arc::new(Mutex::new(end)) }, receiver)
+    }
+
+    async fn describe(&self) -> Option<Description> {
+        let (reply, description) = oneshot::channel();
+        self.commands.send(Command::Describe(reply)).await.ok()?;
+        description.await.ok()
+    }
+
+    /// Nothing where somebody else has ended it already; then it is over, too.
+    async fn end(&self, reason: EndReason) -> Option<Ended> {
+        let place = self.end.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match place {
+            Some(place) => {
+                let (ended, report) = oneshot::channel();
+                place.send(Command::End { reason, ended });
+                report.await.ok()
+            }
+            None => {
+                self.commands.closed().await;
+                None
+            }
+        }
+    }
+}
+
+async fn end_all(links: Vec<(Arc<str>, Handle)>, reason: EndReason) -> Ending {
+    let ends = links.iter().map(|(_, handle)| timeout(END_TIME, handle.end(reason)));
+    let reports = join_all(ends).await;
+    let mut ending = Ending::default();
+    for ((link, handle), report) in links.iter().zip(reports) {
+        let link = link.to_string();
+        match report {
+            Ok(Some(ended)) => {
+                ending.ended.push(EndedLink { session: handle.session.to_string(), link, ended });
+            }
+            Ok(None) => {}
+            Err(_) => {
+                tracing::error!(link, session = %handle.session, "the link did not end in time");
+                ending.late.push(link);
+            }
+        }
+    }
+    ending
+}
+
+/// A link's place in the registry. It goes with the link's task, also when that fails.
+struct Registered {
+    registry: Arc<Registry>,
+    audit: Audit,
+    session: Arc<str>,
+    link: Arc<str>,
+    state: TaskState,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum TaskState {
+    /// The link recorded its own end.
+    Ended,
+    Running,
+}
+
+impl Registered {
+    /// Runs the link; the place is kept until then.
+    async fn during(mut self, link: impl Future<Output = ()>) {
+        link.await;
+        self.state = TaskState::Ended;
+    }
+
+    fn record(&self, event: Event, detail: &str) {
+        let record = EventRecord {
+            session: Some(&self.session),
+            link: Some(&self.link),
+            detail: Some(detail),
+            ..EventRecord::new(event)
+        };
+        if let Err(error) = self.audit.event(&record) {
+            tracing::error!(%error, ?event, link = %self.link, "event not recorded");
+        }
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.registry.lock().by_id.remove(&self.link);
+        if self.state == TaskState::Running {
+            tracing::error!(link = %self.link, session = %self.session, "link task failed");
+            self.record(Event::Alert, "link task failed");
+            self.record(Event::SessionEnd, "link task failed");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,199 @@
+//! The registry with links that do as little as a test wants.
+
+use std::path::PathBuf;
+
+use relay_proto::control::ResumeToken;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::*;
+use crate::audit;
+use crate::config::check_text;
+use crate::inject::files::FileStore;
+use crate::session::command::Processes;
+
+/// A registry over a directory of its own, gone afterwards.
+struct Place {
+    directory: PathBuf,
+    context: Arc<Context>,
+    registry: Arc<Registry>,
+}
+
+impl Place {
+    fn new() -> Self {
+        let directory = std::env::temp_dir().join(random_id("cofferdam-registry-"));
+        let text = format!(
+            "state-dir = \"{0}/state\"\nrelay = {{ unix = \"{0}/relay/relay.sock\", unix-grant = \"dev\" }}\n\
+             admin.socket = \"{0}/admin.sock\"\nservers.tools.command = [\"true\"]\n\
+             grants.dev.servers = [\"tools\"]\n",
+            directory.display()
+        );
+        let config = check_text(&text, &directory.join("cofferdam.toml")).unwrap();
+        let audit = Audit::open(audit::Options {
+            directory: directory.join("state/audit"),
+            sync: config.audit_sync,
+            file_bytes: config.limits.audit_file_bytes,
+            field_bytes: config.limits.audit_field_bytes,
+        });
+        let context = Context::new(config, audit.unwrap(), FileStore::open().unwrap(), Arc::default());
+        Self { directory, context: Arc::new(context), registry: Arc::default() }
+    }
+
+    fn register(&self) -> (Registered, mpsc::Receiver<Command>) {
+        let session = Arc::new(Session::new(&self.context, &name("dev")));
+        self.registry.register(&self.context, &session).unwrap()
+    }
+
+    /// A link that takes no command, and whose channel takes no more.
+    fn busy_link(&self) -> (Registered, mpsc::Receiver<Command>) {
+        let (registered, receiver) = self.register();
+        let commands = self.registry.lock().by_id[&registered.link].commands.clone();
+        while commands.try_send(Command::Describe(oneshot::channel().0)).is_ok() {}
+        (registered, receiver)
+    }
+
+    /// A link that does what it is told.
+    fn willing_link(&self) -> JoinHandle<()> {
+        let (registered, mut receiver) = self.register();
+        let (session, link) = (Arc::clone(&registered.session), Arc::clone(&registered.link));
+        self.context.tasks.spawn(registered.during(async move {
+            while let Some(command) = receiver.recv().await {
+                match command {
+                    Command::Attach { .. } => {}
+                    Command::Describe(reply) => drop(reply.send(described(&session, &link))),
+                    Command::End { ended, .. } => {
+                        let _ = ended.send(Ended {
+                            calls_unanswered: 0,
+                            processes: Processes::AllEnded,
+                            server_ended_ms: 0,
+                        });
+                        return;
+                    }
+                }
+            }
+        }))
+    }
+
+    fn audit(&self) -> String {
+        let files = std::fs::read_dir(self.directory.join("state/audit")).unwrap().flatten();
+        files.filter_map(|file| std::fs::read_to_string(file.path()).ok()).collect()
+    }
+
+    fn links(&self) -> usize {
+        self.registry.lock().by_id.len()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn name(text: &str) -> Name {
+    text.parse().unwrap()
+}
+
+fn connection() -> Connection {
+    Connection::new(Box::new(tokio::io::duplex(64).0))
+}
+
+fn described(session: &str, link: &str) -> Description {
+    Description {
+        session: session.into(),
+        link: link.into(),
+        grant: "dev".into(),
+        server: "tools".into(),
+        connected: true,
+        pid: None,
+        in_flight: 0,
+        calls: 0,
+        refused: 0,
+        redactions: 0,
+        began: String::new(),
+        expires_in_seconds: 1,
+        secrets: Vec::new(),
+    }
+}
+
+#[tokio::test]
+async fn a_link_whose_task_fails_leaves_no_entry_and_has_its_end_recorded() {
+    let place = Place::new();
+    let (registered, _receiver) = place.register();
+    let task = place.context.tasks.spawn(registered.during(async { panic!("on purpose") }));
+    assert!(task.await.unwrap_err().is_panic());
+    assert_eq!(place.links(), 0);
+    let audit = place.audit();
+    for event in ["\"event\":\"alert\"", "\"event\":\"session_end\"", "link task failed"] {
+        assert!(audit.contains(event), "{event} in {audit}");
+    }
+}
+
+#[tokio::test]
+async fn a_link_that_ends_by_itself_raises_no_alert() {
+    let place = Place::new();
+    let (registered, _receiver) = place.register();
+    place.context.tasks.spawn(registered.during(async {})).await.unwrap();
+    assert_eq!(place.links(), 0);
+    assert!(!place.audit().contains("link task failed"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn busy_links_are_left_out_together_and_hide_nobody() {
+    let place = Place::new();
+    let _busy: Vec<_> = (0..5).map(|_| place.busy_link()).collect();
+    let _willing = place.willing_link();
+    let began = Instant::now();
+    assert_eq!(place.registry.describe().await.len(), 1);
+    assert_eq!(began.elapsed(), DESCRIBE_TIME, "all are waited for at once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_reaches_a_link_that_takes_nothing_else_and_delays_no_other() {
+    let place = Place::new();
+    let (_registered, mut receiver) = place.busy_link();
+    let willing = place.willing_link();
+    let began = Instant::now();
+    let ending = place.registry.close(EndReason::Stopped).await;
+    assert_eq!(began.elapsed(), END_TIME);
+    assert_eq!((ending.ended.len(), ending.late.len()), (1, 1));
+    assert!(willing.is_finished(), "it ended while the other was waited for");
+    let mut waiting = std::iter::from_fn(|| receiver.try_recv().ok());
+    assert!(waiting.any(|command| matches!(command, Command::End { reason: EndReason::Stopped, .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_ends_a_link_second_waits_for_its_end_too() {
+    let place = Place::new();
+    let (registered, receiver) = place.register();
+    let session = Arc::clone(&registered.session);
+    let registry = Arc::clone(&place.registry);
+    let first = place.context.tasks.spawn(async move { registry.end(&session, EndReason::Killed).await });
+    tokio::task::yield_now().await;
+    let registry = Arc::clone(&place.registry);
+    let second = place.context.tasks.spawn(async move { registry.close(EndReason::Stopped).await });
+    tokio::time::sleep(END_TIME / 2).await;
+    assert!(!second.is_finished());
+    drop(receiver);
+    drop(registered);
+    let (first, second) = (first.await.unwrap(), second.await.unwrap());
+    assert_eq!((first.late.len(), second.late.len(), second.ended.len()), (0, 0, 0));
+}
+
+#[tokio::test]
+async fn nothing_is_opened_once_the_registry_is_closed() {
+    let place = Place::new();
+    place.registry.close(EndReason::Stopped).await;
+    let opened = place.registry.open(&place.context, &name("dev"), name("tools"), connection());
+    assert!(matches!(opened, Err((NotOpened::Stopping, _))));
+    assert_eq!(place.links(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_comes_back_from_a_link_that_takes_nothing() {
+    let place = Place::new();
+    let (registered, _receiver) = place.busy_link();
+    let resume =
+        Resume { link: registered.link.to_string(), token: ResumeToken("0".repeat(64)), received: 0 };
+    assert!(matches!(place.registry.resume(connection(), resume).await, Err(NotResumed::Busy(_))));
+}

@@ -1,0 +1,254 @@
+//! From the harness to the server: read, decided, recorded, carried out. In that order, always.
+//!
+//! Messages that came together are taken through together, so that one write records all their decisions.
+
+use std::time::Duration;
+
+use relay_proto::delivery::Received;
+use relay_proto::envelope::{self, IdValue, Malformed, MalformedReason};
+use relay_proto::frame::{MaybeRan, Origin};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use super::link::Link;
+use super::message::{Asked, Content, Ruling, Standing};
+use crate::audit::{self, AuditError, DecisionRecord, FollowedBy, Mac, Recorded, SecretUse};
+use crate::config::Config;
+
+/// One message on its way, with what was decided about it; nothing is decided about answers.
+pub(super) struct Step<'a> {
+    pub(super) received: &'a Received,
+    pub(super) content: Content<'a>,
+    pub(super) ruling: Option<Ruling>,
+}
+
+/// Whether the decision about a message is written down; if it is not, nothing follows from it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Written {
+    No,
+    /// It stands in the audit, but not as safely as was promised.
+    Unsafely,
+    Yes,
+}
+
+/// Searches of the audit under way.
+static SEARCHING: Semaphore = Semaphore::const_new(1);
+/// What a link may wait for one: it hears nothing else meanwhile, and its end is promised soon.
+const SEARCH_TIME: Duration = Duration::from_secs(2);
+
+impl Link {
+    pub(super) async fn requests(&mut self, batch: Vec<Received>) {
+        let config = self.session.context.config.load_full();
+        let never_left = self.never_left(&batch).await;
+        let mut rest = batch.as_slice();
+        while !rest.is_empty() {
+            let mut steps = Vec::with_capacity(rest.len());
+            for received in rest {
+                steps.push(self.rule(&config, received, &never_left, &steps));
+                if steps.last().is_some_and(Step::frees_a_place) {
+                    break;
+                }
+            }
+            rest = &rest[steps.len()..];
+            let written = self.record_decisions(&config, &steps).await;
+            for (step, written) in steps.into_iter().zip(written) {
+                self.carry_out(&config, step, written);
+            }
+        }
+    }
+
+    /// Reads one message and decides about it, knowing what was decided about those `before` it.
+    fn rule<'a>(
+        &self,
+        config: &Config,
+        received: &'a Received,
+        never_left: &[Origin],
+        before: &[Step<'a>],
+    ) -> Step<'a> {
+        let mut content = Content::read(received, config.limits.message_depth);
+        if let Content::Malformed(malformed) = &mut content {
+            // An answer under an id that is in flight would end somebody else's request.
+            malformed.id.take_if(|id| envelope::id_value(id).is_none_or(|id| self.is_in_flight(&id, before)));
+        }
+        if let Content::Call { value, .. } = &content
+            && self.is_in_flight(value, before)
+        {
+            content = Content::Malformed(Malformed { id: None, reason: MalformedReason::IdInUse });
+        }
+        let ruling = match &content {
+            Content::Response { .. } => None,
+            Content::Malformed(_) => Some(Ruling::malformed()),
+            Content::Notification(asked) => {
+                Some(Ruling::of(config, &self.session.grant, &self.server, asked))
+            }
+            Content::Call { asked, .. } => {
+                let mut ruling = Ruling::of(config, &self.session.grant, &self.server, asked);
+                let in_flight =
+                    self.calls.len() + before.iter().filter(|step| step.is_allowed_call()).count();
+                let may_have_run = match &received.maybe_ran {
+                    MaybeRan::No => false,
+                    MaybeRan::Yes(origin) => !never_left.contains(origin),
+                };
+                if ruling.allows() && may_have_run {
+                    ruling.deny(Standing::MaybeRan, "maybe-ran");
+                } else if ruling.allows() && in_flight >= config.limits.requests_in_flight {
+                    ruling.deny(Standing::TooManyInFlight, "limits.requests-in-flight");
+                }
+                Some(ruling)
+            }
+        };
+        Step { received, content, ruling }
+    }
+
+    fn is_in_flight(&self, id: &IdValue, before: &[Step<'_>]) -> bool {
+        self.calls.is_taken(id) || before.iter().any(|step| step.calls(id))
+    }
+
+    /// Which of the messages that say they may have run never left on their earlier link. The audit is the witness;
+    /// where it cannot tell, or would have to be asked too often, they did leave.
+    async fn never_left(&mut self, batch: &[Received]) -> Vec<Origin> {
+        let origins: Vec<Origin> = batch
+            .iter()
+            .filter_map(|received| match &received.maybe_ran {
+                MaybeRan::Yes(origin) => Some(origin.clone()),
+                MaybeRan::No => None,
+            })
+            .collect();
+        let Some(link) = origins.first().map(|origin| origin.link.clone()) else { return Vec::new() };
+        if self.searches == 0 {
+            return Vec::new();
+        }
+        self.searches -= 1;
+        let audit = self.session.context.audit.clone();
+        let search = async move {
+            // One at a time in the whole sidecar: a search may read a gigabyte.
+            let place = SEARCHING.acquire().await.ok()?;
+            let same_link = move |origin: &Origin| origin.link == link;
+            let found = tokio::task::spawn_blocking(move || {
+                let _place = place;
+                let origins: Vec<Origin> = origins.into_iter().filter(same_link).collect();
+                let numbers: Vec<u64> = origins.iter().map(|origin| origin.seq).collect();
+                let decided = audit.decided(&origins.first()?.link, &numbers).ok()?;
+                Some(origins.into_iter().filter(|origin| !decided.contains(&origin.seq)).collect())
+            });
+            found.await.ok()?
+        };
+        timeout(SEARCH_TIME, search).await.ok().flatten().unwrap_or_default()
+    }
+
+    /// Writes the decisions, all at once.
+    async fn record_decisions(&mut self, config: &Config, steps: &[Step<'_>]) -> Vec<Written> {
+        let audit = &self.session.context.audit;
+        let scrubber = self.session.credentials.scrubber();
+        let secrets = config.servers.get(&self.server).map(|server| server.secrets()).unwrap_or_default();
+        let secrets: Vec<SecretUse<'_>> = secrets
+            .iter()
+            .map(|name| SecretUse { name: name.as_str(), lease: None, vault_request: None })
+            .collect();
+        // What the sandbox wrote may repeat what a server told it.
+        let names: Vec<_> = steps
+            .iter()
+            .map(|step| match step.asked() {
+                Some(asked) => {
+                    let mac = asked.arguments().map(|arguments| audit.arguments_mac(arguments));
+                    (scrubber.name(&asked.method), asked.tool.as_deref().map(|tool| scrubber.name(tool)), mac)
+                }
+                None => ("".into(), None, None),
+            })
+            .collect();
+        let records: Vec<_> = steps
+            .iter()
+            .zip(&names)
+            .filter_map(|(step, (method, tool, mac))| {
+                let ruling = step.ruling.as_ref()?;
+                let call = audit::Call {
+                    session: &self.session.id,
+                    link: &self.id,
+                    seq: step.received.seq,
+                    server: Some(self.server.as_str()),
+                    method,
+                    tool: tool.as_deref(),
+                };
+                Some(step.record(call, ruling, mac.as_ref(), &config.policy_digest, &secrets))
+            })
+            .collect();
+        let recorded = match records.is_empty() {
+            true => Ok(Vec::new()),
+            false => audit.decisions(&self.session.budget, &records).await,
+        };
+        let mut recorded = match recorded {
+            Ok(recorded) => recorded.into_iter().map(Written::from).collect::<Vec<_>>(),
+            Err(error) => {
+                tracing::error!(link = %self.id, session = %self.session.id, %error, "decisions not recorded: the calls are refused");
+                let written = match error {
+                    AuditError::Sync { .. } => Written::Unsafely,
+                    _ => Written::No,
+                };
+                vec![written; records.len()]
+            }
+        }
+        .into_iter();
+        steps
+            .iter()
+            .map(|step| match step.ruling {
+                Some(_) => recorded.next().unwrap_or(Written::No),
+                None => Written::Yes,
+            })
+            .collect()
+    }
+}
+
+impl<'a> Step<'a> {
+    fn asked(&self) -> Option<&Asked<'a>> {
+        match &self.content {
+            Content::Call { asked, .. } | Content::Notification(asked) => Some(asked),
+            Content::Malformed(_) | Content::Response { .. } => None,
+        }
+    }
+
+    /// Whether what follows must be decided after this was carried out: a cancellation makes room for a call.
+    fn frees_a_place(&self) -> bool {
+        matches!(&self.content, Content::Notification(asked) if asked.method == "notifications/cancelled")
+    }
+
+    fn is_allowed_call(&self) -> bool {
+        matches!(self.content, Content::Call { .. }) && self.ruling.as_ref().is_some_and(Ruling::allows)
+    }
+
+    /// Whether this message puts that id in flight.
+    fn calls(&self, id: &IdValue) -> bool {
+        self.is_allowed_call() && matches!(&self.content, Content::Call { value, .. } if value == id)
+    }
+
+    fn record<'r>(
+        &self,
+        call: audit::Call<'r>,
+        ruling: &'r Ruling,
+        arguments: Option<&'r Mac>,
+        policy: &'r str,
+        secrets: &'r [SecretUse<'r>],
+    ) -> DecisionRecord<'r> {
+        DecisionRecord {
+            call,
+            arguments,
+            verdict: ruling.decision.verdict,
+            rule: &ruling.decision.rule,
+            policy,
+            secrets,
+            bytes: self.received.bytes.len() as u64,
+            followed_by: match self.is_allowed_call() {
+                true => FollowedBy::Outcome,
+                false => FollowedBy::Nothing,
+            },
+        }
+    }
+}
+
+impl From<Recorded> for Written {
+    fn from(recorded: Recorded) -> Self {
+        match recorded {
+            Recorded::OverBudget(_) => Self::No,
+            Recorded::Yes => Self::Yes,
+        }
+    }
+}
