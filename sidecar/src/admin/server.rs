@@ -1,0 +1,84 @@
+//! The daemon's side of the admin socket.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout};
+
+use super::{Answer, MAX_QUESTION, Question};
+use crate::app::{App, Reloaded};
+use crate::session::command::EndReason;
+use crate::session::registry::Ending;
+
+/// Questions answered at the same time.
+const MAX_ASKING: usize = 16;
+/// Time to ask, and to take the answer.
+const TALK_TIME: Duration = Duration::from_secs(10);
+
+/// Answers until the stop.
+pub(crate) async fn run(app: Arc<App>, listener: Arc<UnixListener>) {
+    let asking = Arc::new(Semaphore::new(MAX_ASKING));
+    loop {
+        let Some(place) = app.stop.run_until_cancelled(Arc::clone(&asking).acquire_owned()).await else {
+            return;
+        };
+        match app.stop.run_until_cancelled(listener.accept()).await {
+            None => return,
+            Some(Ok((stream, _))) => {
+                let app = Arc::clone(&app);
+                app.context.tasks.clone().spawn(async move {
+                    // Who does not ask in time is not answered.
+                    let _ = app.stop.run_until_cancelled(timeout(TALK_TIME, talk(&app, stream))).await;
+                    drop(place);
+                });
+            }
+            Some(Err(error)) => {
+                tracing::error!(%error, "accept on the admin socket");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn talk(app: &App, stream: UnixStream) -> std::io::Result<()> {
+    let (reading, mut writing) = stream.into_split();
+    let mut line = Vec::new();
+    BufReader::new(reading).take(MAX_QUESTION as u64).read_until(b'\n', &mut line).await?;
+    let answer = match serde_json::from_slice(&line) {
+        Ok(question) => answer(app, question).await,
+        Err(error) => Answer::Refused { why: format!("the question is not understood: {error}") },
+    };
+    let mut text = serde_json::to_vec(&answer)?;
+    text.push(b'\n');
+    writing.write_all(&text).await
+}
+
+async fn answer(app: &App, question: Question) -> Answer {
+    match question {
+        Question::Sessions => Answer::Sessions { sessions: app.registry.describe().await },
+        Question::Reload => match app.reload() {
+            Ok(Reloaded { policy, at_restart }) => {
+                Answer::Reloaded { policy, at_restart: at_restart.into_iter().map(str::to_owned).collect() }
+            }
+            Err(problems) => Answer::Refused { why: problems.to_string() },
+        },
+        Question::Kill { session } => {
+            let began = Instant::now();
+            let Ending { ended, late } = app.registry.end(&session, EndReason::Killed).await;
+            if !late.is_empty() {
+                let why = format!(
+                    "session `{session}` was told to end and has not ended within 5 s: link {}",
+                    late.join(", ")
+                );
+                return Answer::Refused { why };
+            }
+            match ended.is_empty() {
+                true => Answer::Refused { why: format!("there is no session `{session}`") },
+                false => Answer::Killed { links: ended, total_ms: began.elapsed().as_millis() as u64 },
+            }
+        }
+    }
+}

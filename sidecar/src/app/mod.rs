@@ -1,0 +1,206 @@
+//! Where the parts meet: the daemon, from its configuration to its orderly end.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`apart`] | what must not lie in the relay's directory |
+//! | [`greeting`] | a new connection's first frame, and where it leads |
+//! | [`logging`] | the log, scrubbed on its way out |
+//! | [`places`] | places for connections that have not been led anywhere yet |
+//! | [`refusals`] | refused connections in the log, paced |
+//! | [`restart`] | what a reload cannot change |
+//! | [`socket`] | Unix sockets: stale or live, mode, removal |
+
+mod apart;
+mod greeting;
+pub(crate) mod logging;
+mod places;
+mod refusals;
+mod restart;
+mod socket;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::UnixListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::admin;
+use crate::audit::{self, Audit, AuditError, Event, EventRecord};
+use crate::config::{self, Config, Problems};
+use crate::inject::credentials::LogScrubber;
+use crate::inject::files::{FileError, FileStore};
+use crate::session::Context;
+use crate::session::command::EndReason;
+use crate::session::registry::Registry;
+use apart::ApartError;
+use places::Places;
+use refusals::Refusals;
+use socket::{Mode, Socket, SocketError};
+
+/// The running daemon, as its parts see it.
+pub(crate) struct App {
+    pub(crate) config_file: PathBuf,
+    pub(crate) context: Arc<Context>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) stop: CancellationToken,
+    /// The configuration of the start, which some keys keep until a restart.
+    started: Arc<Config>,
+    refusals: Arc<Refusals>,
+}
+
+/// What a reload did.
+#[derive(Debug)]
+pub(crate) struct Reloaded {
+    pub(crate) policy: String,
+    /// Keys that differ from the start's and count only after a restart.
+    pub(crate) at_restart: Vec<&'static str>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ServeError {
+    #[error(transparent)]
+    Apart(#[from] ApartError),
+    #[error(transparent)]
+    Audit(#[from] AuditError),
+    #[error(transparent)]
+    Files(#[from] FileError),
+    #[error("watch for signals")]
+    Signals(#[source] std::io::Error),
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+}
+
+/// What is left of a stop when the sessions are over takes no longer than this.
+const STOP_TIME: Duration = Duration::from_secs(5);
+
+/// Runs until it is told to stop.
+pub(crate) async fn serve(
+    config_file: PathBuf,
+    config: Config,
+    log: Arc<LogScrubber>,
+) -> Result<(), ServeError> {
+    let mut signals = Signals::new().map_err(ServeError::Signals)?;
+    apart::keep_apart(&config)?;
+    let files = FileStore::open()?;
+    let audit = Audit::open(audit::Options {
+        directory: config.state_dir.join("audit"),
+        sync: config.audit_sync,
+        file_bytes: config.limits.audit_file_bytes,
+        field_bytes: config.limits.audit_field_bytes,
+    })?;
+    let relay = match &config.relay.unix {
+        Some(unix) => Some(Socket::bind(&unix.path, Mode::of(unix))?),
+        None => None,
+    };
+    let admin = Socket::bind(&config.admin.socket, Mode::Owner)?;
+    let context = Arc::new(Context::new(config, audit, files, log));
+    let app = Arc::new(App {
+        config_file,
+        registry: Arc::default(),
+        stop: CancellationToken::new(),
+        started: context.config.load_full(),
+        refusals: Arc::default(),
+        context,
+    });
+    app.record(Event::SidecarStart, Some(env!("CARGO_PKG_VERSION")));
+    app.context.tasks.spawn(admin::server::run(Arc::clone(&app), admin.listener()));
+    if let Some(relay) = &relay {
+        app.context.tasks.spawn(accept(Arc::clone(&app), relay.listener()));
+    }
+    tracing::info!(config = %app.config_file.display(), "ready");
+    loop {
+        tokio::select! {
+            () = app.stop.cancelled() => break,
+            _ = signals.terminate.recv() => break,
+            _ = signals.interrupt.recv() => break,
+            _ = signals.hangup.recv() => {
+                // What is wrong with the new one is in the log; the old one goes on.
+                let _ = app.reload();
+            }
+        }
+    }
+    app.shut_down().await;
+    Ok(())
+}
+
+impl App {
+    /// Reads the configuration again. What does not check changes nothing.
+    pub(crate) fn reload(&self) -> Result<Reloaded, Problems> {
+        match config::load(&self.config_file) {
+            Ok(config) => {
+                let policy = config.policy_digest.clone();
+                let at_restart = restart::at_restart(&self.started, &config);
+                self.context.config.store(Arc::new(config));
+                tracing::info!(policy, "configuration reloaded");
+                if !at_restart.is_empty() {
+                    tracing::warn!(keys = at_restart.join(", "), "takes effect at restart");
+                }
+                self.record(Event::Reload, Some(&policy));
+                Ok(Reloaded { policy, at_restart })
+            }
+            Err(problems) => {
+                tracing::error!(%problems, "configuration not reloaded: the old one goes on");
+                Err(problems)
+            }
+        }
+    }
+
+    async fn shut_down(&self) {
+        tracing::info!("stopping");
+        self.stop.cancel();
+        // Who is late has been named in the log.
+        let _ = self.registry.close(EndReason::Stopped).await;
+        self.context.tasks.close();
+        if timeout(STOP_TIME, self.context.tasks.wait()).await.is_err() {
+            tracing::error!(tasks = self.context.tasks.len(), "some tasks did not end in time");
+        }
+        self.record(Event::SidecarStop, None);
+    }
+
+    fn record(&self, event: Event, detail: Option<&str>) {
+        let record = EventRecord { detail, ..EventRecord::new(event) };
+        if let Err(error) = self.context.audit.event(&record) {
+            tracing::error!(%error, ?event, "event not recorded");
+        }
+    }
+}
+
+/// Takes connections until the stop.
+async fn accept(app: Arc<App>, listener: Arc<UnixListener>) {
+    let count = app.context.config.load().limits.greeting_connections;
+    let places = Places::new(count, app.stop.clone());
+    loop {
+        let Some(accepted) = app.stop.run_until_cancelled(listener.accept()).await else { return };
+        match accepted {
+            Ok((stream, _)) => {
+                let Some(place) = app.stop.run_until_cancelled(places.take()).await else { return };
+                let app = Arc::clone(&app);
+                app.context.tasks.clone().spawn(async move { greeting::greet(&app, stream, place).await });
+            }
+            Err(error) => {
+                tracing::error!(%error, "accept on the relay socket");
+                // Out of descriptors, most likely: some will be closed soon.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+struct Signals {
+    hangup: Signal,
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            hangup: signal(SignalKind::hangup())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+}

@@ -1,0 +1,291 @@
+//! Unix sockets of the sidecar's own: a stale one is replaced, a live one is respected.
+//!
+//! Must stay true: a socket's name appears with its final mode and takes connections from then on, never before; only
+//! what is surely stale is replaced; and only a file that is still ours is removed. The directory may be in a sandbox,
+//! so all of it happens relative to the directory as it was opened, and no link in it is followed.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, open, renameat};
+use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket};
+use nix::sys::stat::{FchmodatFlags, FileStat, Mode as Bits, SFlag, fchmodat, fstatat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
+use tokio::net::UnixListener;
+
+use crate::config::UnixRelay;
+
+/// A bound socket; its file is removed with it.
+#[derive(Debug)]
+pub(super) struct Socket {
+    listener: Arc<UnixListener>,
+    directory: OwnedFd,
+    name: OsString,
+    /// It cannot be another file's while the listener lives.
+    identity: Identity,
+}
+
+/// Who may open it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Mode {
+    Everybody,
+    Owner,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SocketError {
+    #[error("listen on `{path}`: another sidecar serves this socket")]
+    Live { path: PathBuf },
+    #[error(
+        "listen on `{path}`: something that is not a socket stands there; remove it or choose another path"
+    )]
+    NotASocket { path: PathBuf },
+    #[error("listen on `{path}`")]
+    Io {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error(
+        "listen on `{path}`: find out whether the socket there is in use; if it is not, remove it or choose another path"
+    )]
+    Unclear {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Which file it is, whatever its name.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+/// Connections that the kernel keeps for us.
+const BACKLOG: i32 = 1024;
+
+impl Mode {
+    pub(super) fn of(relay: &UnixRelay) -> Self {
+        match relay.uids {
+            // The peer's uid is asked of the kernel, so the file may let everybody knock.
+            Some(_) => Self::Everybody,
+            None => Self::Owner,
+        }
+    }
+
+    fn of_socket(self) -> Bits {
+        match self {
+            Self::Everybody => Bits::from_bits_truncate(0o666),
+            Self::Owner => Bits::from_bits_truncate(0o600),
+        }
+    }
+
+    fn of_directory(self) -> u32 {
+        match self {
+            Self::Everybody => 0o755,
+            Self::Owner => 0o700,
+        }
+    }
+}
+
+impl Socket {
+    pub(super) fn bind(path: &Path, mode: Mode) -> Result<Self, SocketError> {
+        let failed = |source: io::Error| SocketError::Io { path: path.into(), source };
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(failed(io::ErrorKind::InvalidInput.into()));
+        };
+        if !parent.exists() {
+            let mut builder = std::fs::DirBuilder::new();
+            builder.recursive(true).mode(mode.of_directory()).create(parent).map_err(failed)?;
+        }
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let directory = open(parent, flags, Bits::empty()).map_err(|errno| failed(errno.into()))?;
+        make_sure_it_is_free(&directory, name, path)?;
+        let (listener, identity) = place(&directory, name, mode).map_err(failed)?;
+        Ok(Self { listener: Arc::new(listener), directory, name: name.into(), identity })
+    }
+
+    pub(super) fn listener(&self) -> Arc<UnixListener> {
+        Arc::clone(&self.listener)
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let stands = look(&self.directory, &self.name);
+        if stands.is_ok_and(|file| Identity::of(&file) == self.identity) {
+            // A socket file that stays behind is found stale by the next start.
+            let _ = unlinkat(&self.directory, self.name.as_os_str(), UnlinkatFlags::NoRemoveDir);
+        }
+    }
+}
+
+impl Identity {
+    fn of(file: &FileStat) -> Self {
+        Self { device: file.st_dev, inode: file.st_ino }
+    }
+}
+
+/// Nothing stands there, or a socket that nobody listens on any more.
+fn make_sure_it_is_free(directory: &OwnedFd, name: &OsStr, path: &Path) -> Result<(), SocketError> {
+    let unclear = |errno: Errno| SocketError::Unclear { path: path.into(), source: errno.into() };
+    match look(directory, name) {
+        Err(Errno::ENOENT) => return Ok(()),
+        Err(errno) => return Err(unclear(errno)),
+        Ok(file) if SFlag::from_bits_truncate(file.st_mode) & SFlag::S_IFMT != SFlag::S_IFSOCK => {
+            return Err(SocketError::NotASocket { path: path.into() });
+        }
+        Ok(_) => {}
+    }
+    let address = address(directory, name).map_err(unclear)?;
+    let knocking = stream_socket().map_err(unclear)?;
+    match connect(knocking.as_raw_fd(), &address) {
+        // It would have to wait: somebody listens, and is slow.
+        Ok(()) | Err(Errno::EAGAIN) => Err(SocketError::Live { path: path.into() }),
+        Err(Errno::ECONNREFUSED | Errno::ENOENT) => Ok(()),
+        Err(errno) => Err(unclear(errno)),
+    }
+}
+
+/// Listens under a name that nobody knows, then takes the right one, and with it the place of what is stale.
+fn place(directory: &OwnedFd, name: &OsStr, mode: Mode) -> io::Result<(UnixListener, Identity)> {
+    let hidden: OsString = format!(".{}", crate::random::hex::<8>()).into();
+    let socket = stream_socket()?;
+    bind(socket.as_raw_fd(), &address(directory, &hidden)?)?;
+    let placed = (|| {
+        // Nobody can connect before it listens, so the mode it was made with opens nothing.
+        fchmodat(directory, hidden.as_os_str(), mode.of_socket(), FchmodatFlags::NoFollowSymlink)?;
+        listen(&socket, Backlog::new(BACKLOG)?)?;
+        let identity = Identity::of(&look(directory, &hidden)?);
+        renameat(directory, hidden.as_os_str(), directory, name)?;
+        Ok(identity)
+    })();
+    let identity = placed.inspect_err(|_: &io::Error| {
+        let _ = unlinkat(directory, hidden.as_os_str(), UnlinkatFlags::NoRemoveDir);
+    })?;
+    Ok((UnixListener::from_std(socket.into())?, identity))
+}
+
+fn look(directory: &OwnedFd, name: &OsStr) -> nix::Result<FileStat> {
+    fstatat(directory, name, AtFlags::AT_SYMLINK_NOFOLLOW)
+}
+
+/// By way of the open directory: its length does not depend on where the directory is.
+fn address(directory: &OwnedFd, name: &OsStr) -> nix::Result<UnixAddr> {
+    UnixAddr::new(&Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name))
+}
+
+fn stream_socket() -> nix::Result<OwnedFd> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    socket(AddressFamily::Unix, SockType::Stream, flags, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::{UnixDatagram, UnixListener as StdListener, UnixStream};
+
+    use super::*;
+
+    /// A directory of its own for one test, gone afterwards.
+    struct Directory(PathBuf);
+
+    impl Directory {
+        fn new() -> Self {
+            let path = std::env::temp_dir().join(crate::session::random_id("cofferdam-socket-"));
+            std::fs::create_dir(&path).unwrap();
+            Self(path)
+        }
+
+        fn socket(&self) -> PathBuf {
+            self.0.join("s.sock")
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_socket_has_its_mode_and_leaves_nothing_behind() {
+        let directory = Directory::new();
+        for (mode, bits) in [(Mode::Everybody, 0o666), (Mode::Owner, 0o600)] {
+            let socket = Socket::bind(&directory.socket(), mode).unwrap();
+            let metadata = std::fs::metadata(directory.socket()).unwrap();
+            assert_eq!(metadata.permissions().mode() & 0o7777, bits);
+            let _client = UnixStream::connect(directory.socket()).unwrap();
+            socket.listener().accept().await.unwrap();
+            drop(socket);
+            assert_eq!(std::fs::read_dir(&directory.0).unwrap().count(), 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_path_as_long_as_an_address_allows_can_be_listened_on() {
+        let directory = Directory::new();
+        let length = directory.0.as_os_str().len();
+        let deep = directory.0.join("d".repeat(107 - length - "//s".len()));
+        let path = deep.join("s");
+        assert_eq!(path.as_os_str().len(), 107);
+        let _socket = Socket::bind(&path, Mode::Owner).unwrap();
+        UnixStream::connect(&path).unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_is_stale_is_replaced_and_what_is_live_is_respected() {
+        let directory = Directory::new();
+        let listener = StdListener::bind(directory.socket()).unwrap();
+        let error = Socket::bind(&directory.socket(), Mode::Owner).unwrap_err();
+        assert!(matches!(error, SocketError::Live { .. }));
+        drop(listener);
+        let _socket = Socket::bind(&directory.socket(), Mode::Owner).unwrap();
+        UnixStream::connect(directory.socket()).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_listener_with_no_room_left_is_live() {
+        let directory = Directory::new();
+        let listener = stream_socket().unwrap();
+        let address = UnixAddr::new(&directory.socket()).unwrap();
+        bind(listener.as_raw_fd(), &address).unwrap();
+        listen(&listener, Backlog::new(0).unwrap()).unwrap();
+        let waiting: Vec<OwnedFd> = std::iter::repeat_with(|| stream_socket().unwrap())
+            .take_while(|client| connect(client.as_raw_fd(), &address).is_ok())
+            .collect();
+        assert!(!waiting.is_empty());
+        let error = Socket::bind(&directory.socket(), Mode::Owner).unwrap_err();
+        assert!(matches!(error, SocketError::Live { .. }));
+    }
+
+    #[tokio::test]
+    async fn what_may_be_in_use_is_left_alone() {
+        let directory = Directory::new();
+        let _other = UnixDatagram::bind(directory.socket()).unwrap();
+        let error = Socket::bind(&directory.socket(), Mode::Owner).unwrap_err();
+        assert!(matches!(error, SocketError::Unclear { .. }));
+        assert!(directory.socket().exists());
+        std::fs::remove_file(directory.socket()).unwrap();
+        std::os::unix::fs::symlink("/nowhere", directory.socket()).unwrap();
+        let error = Socket::bind(&directory.socket(), Mode::Owner).unwrap_err();
+        assert!(matches!(error, SocketError::NotASocket { .. }));
+    }
+
+    #[tokio::test]
+    async fn somebody_elses_socket_in_our_place_stays() {
+        let directory = Directory::new();
+        let socket = Socket::bind(&directory.socket(), Mode::Owner).unwrap();
+        std::fs::remove_file(directory.socket()).unwrap();
+        let _other = StdListener::bind(directory.socket()).unwrap();
+        drop(socket);
+        UnixStream::connect(directory.socket()).unwrap();
+    }
+}

@@ -1,0 +1,50 @@
+//! How an error is told: what was being done, why it failed, what to do next.
+
+use std::error::Error;
+use std::fmt::Write;
+use std::process::ExitCode;
+
+/// An error at the edge, with its exit code.
+#[derive(Debug)]
+pub(super) struct Failure {
+    error: Box<dyn Error>,
+    hint: Option<String>,
+    code: Sysexit,
+}
+
+/// The exit codes of sysexits(3) that are used.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Sysexit {
+    Configuration = 78,
+    Data = 65,
+    NoInput = 66,
+    Software = 70,
+    Unavailable = 69,
+    Usage = 64,
+}
+
+impl Failure {
+    pub(super) fn new(code: Sysexit, error: impl Into<Box<dyn Error>>) -> Self {
+        Self { error: error.into(), hint: None, code }
+    }
+
+    pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    pub(super) fn report(&self) -> ExitCode {
+        let mut text = format!("error: {}\n", self.error);
+        let mut cause = self.error.source();
+        while let Some(error) = cause {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "  caused by: {error}");
+            cause = error.source();
+        }
+        if let Some(hint) = &self.hint {
+            let _ = writeln!(text, "\nhint: {hint}");
+        }
+        eprint!("{text}");
+        ExitCode::from(self.code as u8)
+    }
+}

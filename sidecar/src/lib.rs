@@ -1,0 +1,41 @@
+//! The host side of Cofferdam: the daemon and its command line.
+//!
+//! A call walks straight through: [`session`] takes a message off a link, [`policy`] decides, [`audit`] writes the
+//! decision down, [`servers`] carries it to the server and back, [`scrub`] takes credentials out of what returns.
+//!
+//! | module | what it is for | may know |
+//! |---|---|---|
+//! | [`cli`] | the command line | everything |
+//! | [`demo`] | `cofferdam demo` | the command line, the audit's readers |
+//! | [`app`] | where the parts meet: listeners, signals, reload, the orderly end | all below |
+//! | [`admin`] | the socket by which the command line talks to the daemon | app |
+//! | [`session`] | sessions and links: every message's way in and out | policy, servers, audit, scrub |
+//! | [`servers`] | a link's server: start, restart, handshake | upstream, inject |
+//! | [`upstream`] | a server as a stream of messages: stdio or HTTP | process |
+//! | [`inject`] | templates, and the credentials that fill them | secret, scrub |
+//! | [`secret`] | where credentials come from, and the one type that holds them | process |
+//! | [`process`] | server processes and the keepers that end them; the only `unsafe` | nothing |
+//! | [`policy`] | which requests may pass | names |
+//! | [`audit`] | the chain of decisions and outcomes | names |
+//! | [`scrub`] | finds credentials in whatever form | bytes |
+//! | [`config`] | the configuration: raw, checked, immutable | policy and template syntax |
+//! | [`clock`], [`random`] | wall-clock time; random bytes | nothing |
+
+#![deny(unsafe_code)]
+
+pub(crate) mod admin;
+pub(crate) mod app;
+pub mod audit;
+pub mod cli;
+pub mod clock;
+pub mod config;
+pub(crate) mod demo;
+pub mod inject;
+pub mod policy;
+pub mod process;
+pub(crate) mod random;
+pub mod scrub;
+pub mod secret;
+pub(crate) mod servers;
+pub(crate) mod session;
+pub mod upstream;

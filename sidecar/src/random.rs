@@ -1,0 +1,15 @@
+//! Random bytes from the operating system.
+
+use ring::rand::{SecureRandom, SystemRandom};
+
+/// `N` bytes that nobody can guess.
+pub(crate) fn bytes<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    SystemRandom::new().fill(&mut bytes).expect("the operating system gives random numbers");
+    bytes
+}
+
+/// The same in lower-case hex.
+pub(crate) fn hex<const N: usize>() -> String {
+    bytes::<N>().iter().map(|byte| format!("{byte:02x}")).collect()
+}
