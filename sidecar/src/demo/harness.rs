@@ -1,0 +1,99 @@
+//! The demo's harness: speaks MCP to the shim over its stdio, line by line, and keeps every byte that came out.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::DemoError;
+
+pub(super) struct Harness {
+    shim: Child,
+    stdin: Option<ChildStdin>,
+    lines: Receiver<String>,
+    reader: Option<JoinHandle<()>>,
+    last_id: u64,
+    /// Everything the sandbox's side has got to see.
+    pub(super) seen: String,
+}
+
+/// Every answer of the demo's comes at once; a shim without a sidecar says so after 20 seconds.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+impl Harness {
+    pub(super) fn start(mut command: Command) -> Result<Self, DemoError> {
+        let mut shim = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|source| DemoError::Io { what: "start the shim", source })?;
+        let stdin = shim.stdin.take();
+        let stdout = shim.stdout.take().expect("stdout is piped");
+        let (sender, lines) = mpsc::channel();
+        let reader = std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Self { shim, stdin, lines, reader: Some(reader), last_id: 0, seen: String::new() })
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.shim.id()
+    }
+
+    /// Makes the handshake as harnesses of the 2025 revisions do.
+    pub(super) fn initialize(&mut self) -> Result<Value, DemoError> {
+        let answer = self.request(
+            "initialize",
+            &json!({
+                "protocolVersion": "2025-11-25",
+                "capabilities": {},
+                "clientInfo": { "name": "cofferdam-demo", "version": env!("CARGO_PKG_VERSION") },
+            }),
+        )?;
+        self.say(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }))?;
+        Ok(answer)
+    }
+
+    /// Asks and waits for the answer with the same id.
+    pub(super) fn request(&mut self, method: &str, params: &Value) -> Result<Value, DemoError> {
+        self.last_id += 1;
+        let id = self.last_id;
+        self.say(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }))?;
+        loop {
+            let line = self
+                .lines
+                .recv_timeout(PATIENCE)
+                .map_err(|_| DemoError::NoAnswer { method: method.into() })?;
+            self.seen.push_str(&line);
+            self.seen.push('\n');
+            let answer: Value = serde_json::from_str(&line).unwrap_or_default();
+            if answer["id"] == id {
+                return Ok(answer);
+            }
+        }
+    }
+
+    fn say(&mut self, message: &Value) -> Result<(), DemoError> {
+        let stdin = self.stdin.as_mut().expect("stdin is open until the harness is dropped");
+        writeln!(stdin, "{message}").map_err(|source| DemoError::Io { what: "speak to the shim", source })
+    }
+}
+
+impl Drop for Harness {
+    fn drop(&mut self) {
+        // End of file is how a harness says goodbye.
+        self.stdin = None;
+        let _ = self.shim.wait();
+        if let Some(reader) = self.reader.take() {
+            let _ = reader.join();
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! The demo's sandbox: bubblewrap with no network and next to no files, or a bare child where there is no bubblewrap.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::cli::SHIM;
+
+/// How the shim is kept in.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Walls {
+    Bubblewrap,
+    /// There are none: said plainly.
+    None,
+}
+
+/// Which program plays the shim.
+#[derive(Clone, Debug)]
+pub(super) enum Shim {
+    /// This program, re-executed. It is linked dynamically, so the system's libraries are shown to it.
+    Itself(PathBuf),
+    /// A static binary: nothing else is needed in the sandbox.
+    Static(PathBuf),
+}
+
+/// A process inside, looked at from outside through `/proc`.
+pub(super) struct Sight {
+    pid: u32,
+}
+
+/// Where the relay's directory stands inside; the shim looks there by itself.
+const RELAY_INSIDE: &str = "/run/cofferdam/relay";
+const SHIM_INSIDE: &str = "/shim";
+/// Where a dynamically linked program's libraries may be.
+const LIBRARIES: [&str; 4] = ["/lib", "/lib64", "/usr/lib", "/usr/lib64"];
+
+pub(super) fn walls(shim: &Shim, relay: &Path) -> Walls {
+    let mut probe = inside_bubblewrap(shim, relay);
+    let works =
+        probe.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    match works.is_ok_and(|status| status.success()) {
+        true => Walls::Bubblewrap,
+        false => Walls::None,
+    }
+}
+
+/// The shim as a harness would start it, with an empty environment.
+pub(super) fn command(walls: Walls, shim: &Shim, relay: &Path) -> Command {
+    match walls {
+        Walls::Bubblewrap => inside_bubblewrap(shim, relay),
+        Walls::None => {
+            let (program, arguments) = shim.command_line();
+            let mut command = bare(program.into());
+            command
+                .args(arguments)
+                .arg("--relay")
+                .arg(format!("unix:{}", relay.join("relay.sock").display()));
+            command
+        }
+    }
+}
+
+impl Sight {
+    /// The shim is the innermost of what was started: bubblewrap stands around it.
+    pub(super) fn of(started: u32) -> Self {
+        let mut pid = started;
+        while let Some(child) = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))
+            .ok()
+            .and_then(|children| children.split_whitespace().next()?.parse().ok())
+        {
+            pid = child;
+        }
+        Self { pid }
+    }
+
+    pub(super) fn variables(&self) -> String {
+        let Ok(environment) = fs::read(format!("/proc/{}/environ", self.pid)) else {
+            return "(not readable)".into();
+        };
+        let names: Vec<_> = environment
+            .split(|byte| *byte == 0)
+            .filter_map(|pair| {
+                String::from_utf8_lossy(pair).split_once('=').map(|(name, _)| name.to_string())
+            })
+            .collect();
+        listed(names)
+    }
+
+    /// Everything in its root but the system's libraries, which are named and not entered.
+    pub(super) fn files(&self) -> String {
+        let root = PathBuf::from(format!("/proc/{}/root", self.pid));
+        let mut found = Vec::new();
+        let mut open = vec![root.clone()];
+        while let Some(folder) = open.pop() {
+            for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+                let inside = format!("/{}", entry.path().strip_prefix(&root).unwrap_or(&folder).display());
+                match entry.file_type() {
+                    Ok(kind) if kind.is_dir() && !LIBRARIES.contains(&inside.as_str()) => {
+                        open.push(entry.path())
+                    }
+                    _ => found.push(inside),
+                }
+            }
+        }
+        found.sort();
+        listed(found)
+    }
+
+    pub(super) fn network(&self) -> String {
+        let interfaces = fs::read_to_string(format!("/proc/{}/net/dev", self.pid)).unwrap_or_default();
+        let names = interfaces.lines().filter_map(|line| Some(line.split_once(':')?.0.trim().to_string()));
+        listed(names.filter(|name| name != "lo").collect())
+    }
+}
+
+fn listed(names: Vec<String>) -> String {
+    match names.is_empty() {
+        true => "none".into(),
+        false => names.join(", "),
+    }
+}
+
+impl Shim {
+    fn command_line(&self) -> (&Path, &'static [&'static str]) {
+        match self {
+            Self::Itself(program) => (program, &[SHIM]),
+            Self::Static(program) => (program, &[]),
+        }
+    }
+}
+
+fn inside_bubblewrap(shim: &Shim, relay: &Path) -> Command {
+    let (program, arguments) = shim.command_line();
+    let mut command = bare("bwrap".into());
+    command.args(["--unshare-all", "--die-with-parent", "--new-session", "--unsetenv", "PATH"]);
+    command.arg("--ro-bind").arg(program).arg(SHIM_INSIDE).arg("--ro-bind").arg(relay).arg(RELAY_INSIDE);
+    if let Shim::Itself(_) = shim {
+        for libraries in LIBRARIES {
+            command.args(["--ro-bind-try", libraries, libraries]);
+        }
+    }
+    command.arg(SHIM_INSIDE).args(arguments);
+    command
+}
+
+fn bare(program: OsString) -> Command {
+    #[expect(clippy::disallowed_methods, reason = "the demo plays the harness, which starts the shim")]
+    let mut command = Command::new(program);
+    command.env_clear();
+    if let Some(path) = std::env::var_os("PATH") {
+        // Only to find bubblewrap; the sandbox gets none.
+        command.env("PATH", path);
+    }
+    command
+}

@@ -1,0 +1,82 @@
+//! The demo's MCP server: a shop's order book behind an API key. It runs on the host, with the key.
+
+use std::process::ExitCode;
+
+use ring::digest;
+use rmcp::handler::server::router::tool::ToolRouter;
+use rmcp::{ServerHandler, ServiceExt, tool, tool_handler, tool_router, transport};
+
+/// The variable in which the server expects its key.
+pub(crate) const KEY_VARIABLE: &str = "SHOP_API_KEY";
+/// The variable that tells the shop's side which key is good, by its SHA-256.
+pub(crate) const GOOD_KEY_VARIABLE: &str = "SHOP_GOOD_KEY_SHA256";
+
+pub(crate) fn main() -> ExitCode {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("error: start the demo server\n  caused by: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let served = runtime.block_on(async {
+        let service = Shop { tools: Shop::tools() }
+            .serve(transport::stdio())
+            .await
+            .map_err(|error| error.to_string())?;
+        service.waiting().await.map_err(|error| error.to_string())
+    });
+    match served {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: serve MCP on stdio\n  caused by: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Shop {
+    tools: ToolRouter<Self>,
+}
+
+#[tool_handler(router = self.tools)]
+impl ServerHandler for Shop {}
+
+#[tool_router(router = tools)]
+impl Shop {
+    #[tool(description = "List the shop's open orders")]
+    async fn list_orders(&self) -> String {
+        match key_is_good() {
+            true => "order 1001: 2 lanterns\norder 1002: 1 diving bell\n(the shop accepted the key)".into(),
+            false => "401: the shop does not know this key".into(),
+        }
+    }
+
+    #[tool(description = "Print the environment of the server, as a careless or hostile server might")]
+    async fn print_environment(&self) -> String {
+        let key = std::env::var(KEY_VARIABLE).unwrap_or_default();
+        let hex: String = key.bytes().map(|byte| format!("{byte:02x}")).collect();
+        format!("{KEY_VARIABLE}={key}\nthe same in hex: {hex}")
+    }
+
+    #[tool(description = "Delete all orders")]
+    async fn delete_orders(&self) -> String {
+        "all orders are gone".into()
+    }
+}
+
+fn key_is_good() -> bool {
+    let key = std::env::var(KEY_VARIABLE).unwrap_or_default();
+    let good = std::env::var(GOOD_KEY_VARIABLE).unwrap_or_default();
+    fingerprint(&key) == good
+}
+
+/// SHA-256 in hex.
+pub(crate) fn fingerprint(key: &str) -> String {
+    digest::digest(&digest::SHA256, key.as_bytes())
+        .as_ref()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
