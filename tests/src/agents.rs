@@ -1,0 +1,166 @@
+//! One scripted turn of the real Claude Code and the real Codex, with a fake model.
+//!
+//! Both start the MCP server they are given over stdio, call the script's tool, and send the result to the model in
+//! their next request. Neither may reach anything but loopback.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+
+use crate::fake_model::{Api, FakeModel, Turn};
+use crate::http::Request;
+use crate::process::{command, output_of};
+use crate::tools::Tool;
+
+/// The name under which the harness knows the MCP server.
+pub const SERVER: &str = "srv";
+
+/// A harness that people use.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Agent {
+    ClaudeCode,
+    Codex,
+}
+
+/// What came of a turn.
+#[derive(Debug)]
+pub struct Report {
+    pub output: Output,
+    pub requests: Vec<Request>,
+}
+
+impl Agent {
+    /// Lets it call `tool` of the server that `argv` starts; nothing where the agent is not installed.
+    #[track_caller]
+    pub fn call(self, argv: &[String], tool: &str, arguments: Value) -> Option<Report> {
+        let program = self.tool().path()?;
+        let home = tempfile::tempdir().expect("a temporary directory can be made");
+        let call = Turn::Call { server: SERVER.to_owned(), tool: tool.to_owned(), arguments };
+        let model = FakeModel::start(self.api(), vec![call, Turn::Say("FINISHED".to_owned())]);
+        let mut command = command(program);
+        command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        command.env("HOME", home.path()).env("LANG", "C.UTF-8").current_dir(home.path());
+        match self {
+            Self::ClaudeCode => claude(&mut command, home.path(), argv, &model),
+            Self::Codex => codex(&mut command, home.path(), argv, &model),
+        }
+        let output = output_of(command, &format!("{self:?}"));
+        Some(Report { output, requests: model.requests() })
+    }
+
+    fn tool(self) -> Tool {
+        match self {
+            Self::ClaudeCode => Tool::ClaudeCode,
+            Self::Codex => Tool::Codex,
+        }
+    }
+
+    fn api(self) -> Api {
+        match self {
+            Self::ClaudeCode => Api::Anthropic,
+            Self::Codex => Api::OpenAi,
+        }
+    }
+}
+
+impl Report {
+    /// The tool's result as the model saw it in the request after the call.
+    ///
+    /// # Panics
+    /// When no request carries one, with all that the harness said.
+    #[track_caller]
+    pub fn tool_result(&self) -> String {
+        let results = self.requests.iter().flat_map(|request| {
+            let messages = request.body["messages"].as_array().into_iter().flatten();
+            let blocks = messages.filter_map(|message| message["content"].as_array()).flatten();
+            let items = request.body["input"].as_array().into_iter().flatten();
+            blocks.chain(items).filter(is_result)
+        });
+        let mut results: Vec<String> = results.map(Value::to_string).collect();
+        match results.pop() {
+            Some(result) => result,
+            None => {
+                panic!("no tool result reached the model in {} requests{}", self.requests.len(), self.story())
+            }
+        }
+    }
+
+    /// Asserts that the harness ended well and said the model's last words.
+    #[track_caller]
+    pub fn assert_finished(&self) {
+        let said = String::from_utf8_lossy(&self.output.stdout);
+        assert!(
+            self.output.status.success() && said.contains("FINISHED"),
+            "{}{}",
+            self.output.status,
+            self.story()
+        );
+    }
+
+    fn story(&self) -> String {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let requests: Vec<String> =
+            self.requests.iter().map(|request| cut(&request.body.to_string())).collect();
+        let (stdout, stderr) = (text(&self.output.stdout), text(&self.output.stderr));
+        format!("\n--- stdout\n{stdout}\n--- stderr\n{stderr}\n--- requests\n{}", requests.join("\n"))
+    }
+}
+
+fn is_result(value: &&Value) -> bool {
+    value["type"] == "tool_result" || value["type"] == "function_call_output"
+}
+
+fn claude(command: &mut Command, home: &Path, argv: &[String], model: &FakeModel) {
+    let server = json!({"type": "stdio", "command": argv[0], "args": argv[1..]});
+    let config = home.join("mcp.json");
+    let text = json!({"mcpServers": {SERVER: server}}).to_string();
+    std::fs::write(&config, text).expect("a temporary directory is writable");
+    command.env("ANTHROPIC_BASE_URL", model.url()).env("ANTHROPIC_API_KEY", "not-a-key");
+    for switch in ["CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "DISABLE_AUTOUPDATER", "IS_SANDBOX"] {
+        command.env(switch, "1");
+    }
+    command.args(["-p", "go", "--strict-mcp-config", "--output-format", "json"]);
+    command.args(["--allowedTools", &format!("mcp__{SERVER}")]).arg("--mcp-config").arg(config);
+}
+
+fn codex(command: &mut Command, home: &Path, argv: &[String], model: &FakeModel) {
+    let url = model.url();
+    let config = format!(
+        r#"
+model = "scripted"
+model_provider = "scripted"
+check_for_update_on_startup = false
+[analytics]
+enabled = false
+[features]
+plugins = false
+[model_providers.scripted]
+name = "scripted"
+base_url = "{url}/v1"
+env_key = "SCRIPTED_KEY"
+wire_api = "responses"
+request_max_retries = 0
+stream_max_retries = 0
+[mcp_servers.{SERVER}]
+command = {:?}
+args = {:?}
+required = true
+"#,
+        argv[0],
+        &argv[1..]
+    );
+    std::fs::write(home.join("config.toml"), config).expect("a temporary directory is writable");
+    command.env("CODEX_HOME", home).env("SCRIPTED_KEY", "not-a-key");
+    command.args([
+        "exec",
+        "--skip-git-repo-check",
+        "--json",
+        "--dangerously-bypass-approvals-and-sandbox",
+        "go",
+    ]);
+}
+
+fn cut(text: &str) -> String {
+    text.chars().take(3000).collect()
+}

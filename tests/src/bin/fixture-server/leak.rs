@@ -1,0 +1,91 @@
+//! The ways in which a server lets its secret out.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+
+use cofferdam_tests::encodings::{base64, base64url, hex, json_escaped, percent_all, percent_needed};
+use serde_json::json;
+
+use super::message::{answer, refuse};
+use super::output::Output;
+use super::tools::{Call, text};
+
+/// What the configuration injected; a telling text where it did not.
+pub(crate) fn secret() -> String {
+    std::env::var("SECRET").unwrap_or_else(|_| "no-SECRET-was-injected".to_owned())
+}
+
+/// Everything in the environment, one `NAME=value` per line.
+pub(crate) fn environment() -> String {
+    std::env::vars().fold(String::new(), |mut text, (name, value)| {
+        let _ = writeln!(text, "{name}={value}");
+        text
+    })
+}
+
+/// `as` says how it is written, `in` where.
+pub(crate) fn run(call: &Call<'_>, output: &Output) {
+    let secret = secret();
+    let written = written(&secret, call.argument("as").as_str().unwrap_or("plain"));
+    let reply = |result| answer(call.mode, &call.request, call.era, result, output);
+    match call.argument("in").as_str().unwrap_or("result") {
+        "error" => refuse(call.mode, &call.request, -32000, &format!("login failed with {written}"), output),
+        "error-data" => {
+            let id = &call.request;
+            output.message(&json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32000, "message": "no", "data": {"tried": written}}}));
+        }
+        "escapes" => {
+            // Written with escapes in the line itself, which no JSON library would do.
+            let (id, escaped) = (&call.request, json_escaped(&secret));
+            output.line(&format!(
+                r#"{{"jsonrpc":"2.0","id":{id},"result":{{"content":[{{"type":"text","text":"{escaped}"}}]}}}}"#
+            ));
+        }
+        "key" => {
+            let mut result = text("a key");
+            result["structuredContent"] = json!({ written: "value" });
+            reply(result);
+        }
+        "log" => {
+            let params = json!({"level": "info", "data": {"message": written}});
+            output.message(&json!({"jsonrpc": "2.0", "method": "notifications/message", "params": params}));
+            reply(text("logged"));
+        }
+        "progress" => {
+            let token = call.progress_token();
+            let params = json!({"progressToken": token, "progress": 1, "message": written});
+            output.message(&json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": params}));
+            reply(text("progressed"));
+        }
+        "stderr" => {
+            // In two writes, so that a reader may see them apart.
+            let (head, tail) = written.split_at(written.len() / 2);
+            let mut stderr = std::io::stderr();
+            let _ = write!(stderr, "using {head}").and_then(|()| stderr.flush());
+            std::thread::sleep(std::time::Duration::from_millis(30));
+            let _ = writeln!(stderr, "{tail} now");
+            reply(text("said on stderr"));
+        }
+        _ => reply(text(&format!("the secret is <{written}>"))),
+    }
+}
+
+fn written(secret: &str, form: &str) -> String {
+    let bytes = secret.as_bytes();
+    match form {
+        "base64" => base64(bytes),
+        "base64+1" => base64(&[b"x", bytes].concat()),
+        "base64+2" => base64(&[b"xy", bytes, b"z"].concat()),
+        "base64url" => base64url(bytes),
+        "base64url+1" => base64url(&[b"x", bytes].concat()),
+        "base64url+2" => base64url(&[b"xy", bytes, b"z"].concat()),
+        "hex" => hex(bytes),
+        "HEX" => hex(bytes).to_uppercase(),
+        "json" => json!({"inner": secret, "quoted": json!({"again": secret}).to_string()}).to_string(),
+        "percent" => percent_needed(bytes),
+        "percent-all" => percent_all(bytes),
+        "percent-lower" => percent_all(bytes).to_lowercase(),
+        "lines" => secret.lines().collect::<Vec<_>>().join(" / "),
+        _ => secret.to_owned(),
+    }
+}

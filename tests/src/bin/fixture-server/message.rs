@@ -1,0 +1,178 @@
+//! One message after another: which era, which method, which answer.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Map, Value, json};
+
+use super::mode::Mode;
+use super::output::Output;
+use super::tools;
+
+/// Tools that wait for an answer of the client, by the id of the server's request; and how far the handshake is.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pending {
+    handshake: Arc<Mutex<Handshake>>,
+    waiting: Arc<Mutex<HashMap<String, Waiting>>>,
+}
+
+/// Whom to tell when the client has answered.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) request: Value,
+    pub(crate) era: Era,
+}
+
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum Handshake {
+    #[default]
+    None,
+    /// `initialize` was answered.
+    Half,
+    Whole,
+}
+
+/// Which results a client expects.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Era {
+    Legacy,
+    Modern,
+}
+
+impl Pending {
+    pub(crate) fn wait(&self, id: &Value, waiting: Waiting) {
+        if let Ok(mut map) = self.waiting.lock() {
+            map.insert(id.to_string(), waiting);
+        }
+    }
+
+    /// Whether the handshake is whole after this method.
+    fn greeted(&self, method: &str) -> bool {
+        let Ok(mut handshake) = self.handshake.lock() else { return false };
+        *handshake = match (*handshake, method) {
+            (_, "initialize") => Handshake::Half,
+            (Handshake::Half, "notifications/initialized") => Handshake::Whole,
+            (before, _) => before,
+        };
+        *handshake == Handshake::Whole
+    }
+
+    fn take(&self, id: &Value) -> Option<Waiting> {
+        self.waiting.lock().ok()?.remove(&id.to_string())
+    }
+}
+
+/// Garbage is ignored, a batch is taken apart.
+pub(crate) fn handle_line(mode: Mode, line: &[u8], output: &Output, pending: &Pending) {
+    match serde_json::from_str(&String::from_utf8_lossy(line)) {
+        Ok(Value::Array(batch)) => {
+            for message in &batch {
+                handle(mode, message, output, pending);
+            }
+        }
+        Ok(message) => handle(mode, &message, output, pending),
+        Err(_) => {}
+    }
+}
+
+/// Answers one request.
+pub(crate) fn answer(mode: Mode, request: &Value, era: Era, mut result: Value, output: &Output) {
+    if era == Era::Modern
+        && let Some(result) = result.as_object_mut()
+    {
+        result.insert("resultType".to_owned(), json!("complete"));
+    }
+    let id = spelled(mode, request);
+    output.line(&format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#));
+}
+
+pub(crate) fn refuse(mode: Mode, request: &Value, code: i64, text: &str, output: &Output) {
+    let id = spelled(mode, request);
+    let error = json!({"code": code, "message": text});
+    output.line(&format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#));
+}
+
+/// The value of a key in any spelling; an odd spelling goes before the proper one.
+pub(crate) fn lax<'a>(object: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
+    let odd = object.iter().find(|(name, _)| *name != key && folded(name) == key);
+    odd.map(|(_, value)| value).or_else(|| object.get(key))
+}
+
+fn handle(mode: Mode, message: &Value, output: &Output, pending: &Pending) {
+    let Some(object) = message.as_object() else { return };
+    let id = lax(object, "id").cloned();
+    let Some(method) = lax(object, "method").and_then(Value::as_str) else {
+        if let Some(waiting) = id.and_then(|id| pending.take(&id)) {
+            let text = message.to_string();
+            answer(mode, &waiting.request, waiting.era, tools::text(&text), output);
+        }
+        return;
+    };
+    let empty = Map::new();
+    let params = lax(object, "params").and_then(Value::as_object).unwrap_or(&empty);
+    let call = tools::Call { mode, request: id.clone().unwrap_or(Value::Null), params, era: era_of(params) };
+    let greeted = pending.greeted(method);
+    if id.is_none() && method != "tools/call" {
+        return;
+    }
+    if mode == Mode::NeverAnswers {
+        return;
+    }
+    if mode == Mode::DemandsHandshake && !greeted && method != "initialize" {
+        return refuse(mode, &call.request, -32002, "Server not initialized", output);
+    }
+    let era = call.era;
+    let reply = |result| answer(mode, &call.request, era, result, output);
+    match method {
+        "initialize" => reply(initialized(params)),
+        "server/discover" if mode != Mode::Legacy => {
+            answer(mode, &call.request, Era::Modern, discovered(), output)
+        }
+        "ping" => reply(json!({})),
+        "tools/list" => reply(json!({"tools": tools::list(mode), "ttlMs": 0, "cacheScope": "private"})),
+        "tools/call" => tools::run(&call, output, pending),
+        "resources/list" => reply(json!({"resources": [], "ttlMs": 0, "cacheScope": "private"})),
+        "prompts/list" => reply(json!({"prompts": [], "ttlMs": 0, "cacheScope": "private"})),
+        "x/echo" => reply(json!({"params": params})),
+        unknown => refuse(mode, &call.request, -32601, &format!("Method not found: {unknown}"), output),
+    }
+}
+
+fn era_of(params: &Map<String, Value>) -> Era {
+    let version = params.get("_meta").and_then(|meta| meta.get("io.modelcontextprotocol/protocolVersion"));
+    if version.is_some() { Era::Modern } else { Era::Legacy }
+}
+
+fn initialized(params: &Map<String, Value>) -> Value {
+    let version = params.get("protocolVersion").cloned().unwrap_or_else(|| json!("2025-11-25"));
+    json!({
+        "protocolVersion": version,
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": "fixture-server", "version": "1"},
+        "x-unknown-field": {"kept": [1, 1.0, 1e2]},
+    })
+}
+
+fn discovered() -> Value {
+    json!({
+        "supportedVersions": ["2026-07-28"],
+        "capabilities": {"tools": {}},
+        "ttlMs": 0,
+        "cacheScope": "private",
+        "_meta": {"io.modelcontextprotocol/serverInfo": {"name": "fixture-server", "version": "1"}},
+    })
+}
+
+fn spelled(mode: Mode, request: &Value) -> String {
+    match request {
+        Value::String(text) if mode == Mode::RespellsIds => {
+            format!("\"{}\"", cofferdam_tests::encodings::json_escaped(text))
+        }
+        id => id.to_string(),
+    }
+}
+
+/// Lower case, with the two characters that fold into ASCII.
+fn folded(name: &str) -> String {
+    name.to_lowercase().replace('\u{17f}', "s").replace('\u{212a}', "k")
+}

@@ -1,0 +1,131 @@
+//! How the whole process misbehaves, apart from what its tools do.
+
+use std::process::{Command, ExitCode, Stdio};
+use std::str::FromStr;
+use std::time::Duration;
+
+use nix::sys::signal::{SigSet, Signal};
+
+/// The first argument.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Mode {
+    /// Serves nothing before the whole handshake, as strict servers do.
+    DemandsHandshake,
+    /// Starts a daemon of its own that ignores everything, then serves.
+    DoubleFork,
+    /// Gone before it reads anything.
+    ExitsAtOnce,
+    /// Serves, and outlives SIGTERM and the end of its input.
+    IgnoresTerm,
+    /// The middle process of a double fork.
+    Intermediate,
+    /// Its tools are named and described with its secret.
+    LeaksInList,
+    /// Knows `initialize` only.
+    Legacy,
+    /// Reads, never writes.
+    NeverAnswers,
+    /// Neither reads nor writes.
+    NeverReads,
+    /// The daemon of a double fork.
+    Orphan,
+    /// Serves; both eras.
+    Plain,
+    /// Writes string ids in another spelling than it read them.
+    RespellsIds,
+    /// Talks garbage on stdout before it serves.
+    StartsWithGarbage,
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(match text {
+            "demands-handshake" => Self::DemandsHandshake,
+            "double-fork" => Self::DoubleFork,
+            "exits-at-once" => Self::ExitsAtOnce,
+            "id-respelled" => Self::RespellsIds,
+            "ignores-term" => Self::IgnoresTerm,
+            "intermediate" => Self::Intermediate,
+            "leaks-in-list" => Self::LeaksInList,
+            "legacy" => Self::Legacy,
+            "never-answers" => Self::NeverAnswers,
+            "never-reads" => Self::NeverReads,
+            "orphan" => Self::Orphan,
+            "plain" => Self::Plain,
+            "starts-with-garbage" => Self::StartsWithGarbage,
+            unknown => return Err(format!("unknown mode {unknown:?}")),
+        })
+    }
+}
+
+impl Mode {
+    /// What happens first; some modes end here.
+    pub(crate) fn before_serving(self) -> Option<ExitCode> {
+        match self {
+            Self::DoubleFork => {
+                if let Ok(mut middle) = start_self("intermediate") {
+                    let _ = middle.wait();
+                }
+                None
+            }
+            Self::ExitsAtOnce => Some(ExitCode::from(3)),
+            Self::IgnoresTerm => {
+                ignore_polite_signals();
+                None
+            }
+            Self::Intermediate => {
+                let _ = start_self("orphan");
+                Some(ExitCode::SUCCESS)
+            }
+            Self::NeverReads => {
+                linger();
+                Some(ExitCode::SUCCESS)
+            }
+            Self::Orphan => {
+                ignore_polite_signals();
+                let _ = nix::unistd::setsid();
+                linger();
+                Some(ExitCode::SUCCESS)
+            }
+            Self::StartsWithGarbage => {
+                super::Output::new()
+                    .bytes(b"starting up...\n\xff\xfe\n{\"half\": \n[1,2\n42\nnull\n\"text\"\n");
+                None
+            }
+            Self::DemandsHandshake
+            | Self::LeaksInList
+            | Self::Legacy
+            | Self::NeverAnswers
+            | Self::Plain
+            | Self::RespellsIds => None,
+        }
+    }
+
+    pub(crate) fn after_the_end_of_input(self) {
+        if self == Self::IgnoresTerm {
+            linger();
+        }
+    }
+}
+
+/// As good as for ever to a test; not for ever, should a test be killed.
+fn linger() {
+    std::thread::sleep(Duration::from_secs(300));
+}
+
+/// A blocked signal is as good as an ignored one, and needs no handler.
+fn ignore_polite_signals() {
+    let mut set = SigSet::empty();
+    for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGPIPE, Signal::SIGTERM] {
+        set.add(signal);
+    }
+    let _ = set.thread_block();
+}
+
+#[expect(clippy::disallowed_methods, reason = "a server that forks behind the keeper's back is the point")]
+fn start_self(mode: &str) -> std::io::Result<std::process::Child> {
+    let program = std::env::current_exe()?;
+    Command::new(program).arg(mode).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
+}

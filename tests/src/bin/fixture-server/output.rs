@@ -1,0 +1,44 @@
+//! What the fixture writes: whole lines to stdout, records to files that tests read.
+
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+
+use serde_json::Value;
+
+/// Stdout, shared by the threads of slow tools.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Output {
+    turn: Arc<Mutex<()>>,
+}
+
+impl Output {
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    pub(crate) fn message(&self, message: &Value) {
+        self.line(&message.to_string());
+    }
+
+    pub(crate) fn line(&self, text: &str) {
+        let mut line = text.as_bytes().to_vec();
+        line.push(b'\n');
+        self.bytes(&line);
+    }
+
+    pub(crate) fn bytes(&self, bytes: &[u8]) {
+        let _turn = self.turn.lock();
+        let mut stdout = std::io::stdout().lock();
+        // Nobody reads any more: the end of input will come, too.
+        let _ = stdout.write_all(bytes).and_then(|()| stdout.flush());
+    }
+}
+
+/// Appends one record to the file that the variable names; one `write` per record, so that none is torn.
+pub(crate) fn record(variable: &str, line: &str) {
+    if let Some(path) = std::env::var_os(variable)
+        && let Ok(mut file) = std::fs::File::options().append(true).create(true).open(path)
+    {
+        let _ = file.write_all(line.as_bytes());
+    }
+}

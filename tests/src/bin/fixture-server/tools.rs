@@ -1,0 +1,137 @@
+//! The tools: some useful, most of them trouble.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use super::leak;
+use super::message::{Era, Pending, Waiting, answer, lax, refuse};
+use super::mode::Mode;
+use super::output::{Output, record};
+
+/// One `tools/call`.
+#[derive(Debug)]
+pub(crate) struct Call<'a> {
+    pub(crate) mode: Mode,
+    pub(crate) request: Value,
+    pub(crate) params: &'a Map<String, Value>,
+    pub(crate) era: Era,
+}
+
+impl Call<'_> {
+    /// An argument; null where it is missing.
+    pub(crate) fn argument(&self, name: &str) -> &Value {
+        const NOTHING: &Value = &Value::Null;
+        lax(self.params, "arguments").and_then(|arguments| arguments.get(name)).unwrap_or(NOTHING)
+    }
+
+    pub(crate) fn progress_token(&self) -> Option<&Value> {
+        self.params.get("_meta")?.get("progressToken")
+    }
+
+    fn number(&self, name: &str) -> u64 {
+        self.argument(name).as_u64().unwrap_or_default()
+    }
+}
+
+pub(crate) fn list(mode: Mode) -> Vec<Value> {
+    const NAMES: [&str; 16] = [
+        "add",
+        "ask_client",
+        "big",
+        "count",
+        "crash",
+        "delete_everything",
+        "echo",
+        "env",
+        "flood_stderr",
+        "garbage",
+        "leak",
+        "no_newline",
+        "read_file",
+        "slow",
+        "structured",
+        "write_file",
+    ];
+    let schema = json!({"type": "object"});
+    let tool =
+        |name: &str| json!({"name": name, "description": format!("The tool {name}"), "inputSchema": schema});
+    let mut tools: Vec<Value> = NAMES.into_iter().map(tool).collect();
+    if mode == Mode::LeaksInList {
+        let secret = leak::secret();
+        tools.push(json!({"name": format!("tool_{secret}"), "description": "named", "inputSchema": schema}));
+        tools.push(
+            json!({"name": "described", "description": format!("uses {secret}"), "inputSchema": schema}),
+        );
+    }
+    tools
+}
+
+pub(crate) fn text(text: &str) -> Value {
+    json!({"content": [{"type": "text", "text": text}]})
+}
+
+/// Counts the call, then does it.
+pub(crate) fn run(call: &Call<'_>, output: &Output, pending: &Pending) {
+    let name = lax(call.params, "name").and_then(Value::as_str).unwrap_or_default();
+    let arguments = lax(call.params, "arguments").cloned().unwrap_or_else(|| json!({}));
+    record("COUNT_FILE", &format!("{}\n", json!({"tool": name, "arguments": arguments, "id": call.request})));
+    let reply = |result| answer(call.mode, &call.request, call.era, result, output);
+    match name {
+        "add" => reply(text(&(call.number("a") + call.number("b")).to_string())),
+        "ask_client" => ask_client(call, output, pending),
+        "big" => reply(text(&"x".repeat(usize::try_from(call.number("bytes")).unwrap_or_default()))),
+        "count" | "delete_everything" | "read_file" | "write_file" => reply(text(&format!("ran {name}"))),
+        "crash" => std::process::exit(9),
+        "echo" => reply(text(call.argument("text").as_str().unwrap_or_default())),
+        "env" => reply(text(&leak::environment())),
+        "flood_stderr" => {
+            for number in 0..call.number("lines") {
+                eprintln!("line {number} of a flood {}", "~".repeat(200));
+            }
+            reply(text("flooded"));
+        }
+        "garbage" => {
+            output.bytes(b"not json at all\n{\"jsonrpc\":\"2.0\",\"id\":\n\xff\xfe\x00\n[]\n\n\"text\"\n");
+            reply(text("after the garbage"));
+        }
+        "leak" => leak::run(call, output),
+        "no_newline" => {
+            let chunk = [b'x'; 64 * 1024];
+            for _ in 0..call.number("bytes").div_ceil(chunk.len() as u64) {
+                output.bytes(&chunk);
+            }
+            output.bytes(b"\n");
+            reply(text("after the long line"));
+        }
+        "slow" => later(call, output),
+        "structured" => {
+            let mut result = text("structured");
+            result["structuredContent"] = json!({"secret": leak::secret(), "kept": 1.0});
+            reply(result);
+        }
+        unknown => refuse(call.mode, &call.request, -32602, &format!("Unknown tool: {unknown}"), output),
+    }
+}
+
+/// Answers on another thread, so that other calls overtake.
+fn later(call: &Call<'_>, output: &Output) {
+    let (mode, request, era, output) = (call.mode, call.request.clone(), call.era, output.clone());
+    let time = Duration::from_millis(call.number("ms"));
+    std::thread::spawn(move || {
+        std::thread::sleep(time);
+        answer(mode, &request, era, text("late"), &output);
+    });
+}
+
+/// Sends a request of the server's own; its answer becomes the tool's result.
+fn ask_client(call: &Call<'_>, output: &Output, pending: &Pending) {
+    let method = call.argument("method").as_str().unwrap_or("roots/list");
+    let id = match call.argument("id") {
+        Value::Null => json!(format!("fixture-{}", std::process::id())),
+        Value::String(same) if same == "same" => call.request.clone(),
+        id => id.clone(),
+    };
+    pending.wait(&id, Waiting { request: call.request.clone(), era: call.era });
+    output.message(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": call.argument("params")}));
+}

@@ -1,0 +1,50 @@
+//! Waiting on conditions with a deadline; the only reader of the clock here.
+//!
+//! Deadlines say "this is broken", never "this is slow": they are long, and no test asserts on a time.
+
+use std::time::{Duration, Instant};
+
+/// Long enough for a loaded machine, short enough that a hung test is seen.
+pub const PATIENCE: Duration = Duration::from_secs(40);
+
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// A point in time after which waiting is over.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline(Instant);
+
+impl Deadline {
+    #[expect(clippy::disallowed_methods, reason = "deadlines of real processes are in real time")]
+    pub fn after(time: Duration) -> Self {
+        Self(Instant::now() + time)
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "deadlines of real processes are in real time")]
+    pub fn left(&self) -> Duration {
+        self.0.saturating_duration_since(Instant::now())
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.left().is_zero()
+    }
+}
+
+/// Whether the condition came true before the time was over.
+pub fn holds_within(time: Duration, mut condition: impl FnMut() -> bool) -> bool {
+    let deadline = Deadline::after(time);
+    loop {
+        if condition() {
+            return true;
+        }
+        if deadline.is_over() {
+            return false;
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Waits until the condition is true; `what` is for the failure.
+#[track_caller]
+pub fn wait_until(what: &str, condition: impl FnMut() -> bool) {
+    assert!(holds_within(PATIENCE, condition), "waited {PATIENCE:?} in vain: {what}");
+}

@@ -1,0 +1,184 @@
+//! The forms in which a secret could cross to a sandbox, and the search for them.
+//!
+//! Written apart from the product's scrubber, so that a gap in one is not a gap in the other.
+
+/// A secret's bytes in one form, by the form's name.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Form {
+    pub name: String,
+    pub bytes: Vec<u8>,
+}
+
+/// Every form that must never cross: plain, base64 and base64url at three alignments, hex, percent, JSON escapes.
+pub fn forms(secret: &str) -> Vec<Form> {
+    let mut forms = vec![form("plain", secret)];
+    for alignment in 0..3 {
+        for (alphabet, name) in [(STANDARD, "base64"), (URL_SAFE, "base64url")] {
+            forms.push(form(
+                &format!("{name}+{alignment}"),
+                &base64_core(secret.as_bytes(), alignment, alphabet),
+            ));
+        }
+    }
+    forms.push(form("hex", &hex(secret.as_bytes())));
+    forms.push(form("HEX", &hex(secret.as_bytes()).to_uppercase()));
+    forms.push(form("percent", &percent_all(secret.as_bytes()).to_lowercase()));
+    forms.push(form("PERCENT", &percent_all(secret.as_bytes())));
+    forms.push(form("percent where needed", &percent_needed(secret.as_bytes())));
+    forms.push(form("JSON \\u escapes", &json_escaped(secret)));
+    // As any JSON library or debug output spells it, also within another JSON text.
+    let spelled = json_spelled(secret);
+    forms.push(form("JSON in JSON", &json_spelled(&spelled)));
+    forms.push(form("ASCII JSON", &ascii_only(&spelled)));
+    forms.push(form("JSON", &spelled));
+    forms
+}
+
+/// The names of the forms of `secret` that `haystack` has, ignoring the case where case does not matter.
+pub fn found(haystack: &[u8], secret: &str) -> Vec<String> {
+    let mut found: Vec<String> = forms(secret)
+        .into_iter()
+        .filter(|form| contains(haystack, &form.bytes))
+        .map(|form| form.name)
+        .collect();
+    let lowered = haystack.to_ascii_lowercase();
+    for (name, bytes) in [
+        ("hex, any case", hex(secret.as_bytes())),
+        ("percent, any case", percent_all(secret.as_bytes()).to_lowercase()),
+        ("escapes, any case", json_escaped(secret).to_lowercase()),
+    ] {
+        if contains(&lowered, bytes.as_bytes()) {
+            found.push(name.to_owned());
+        }
+    }
+    found
+}
+
+#[track_caller]
+pub fn assert_absent(what: &str, haystack: &[u8], secret: &str) {
+    let found = found(haystack, secret);
+    assert!(found.is_empty(), "{what} ({} bytes) holds the secret: {found:?}", haystack.len());
+}
+
+/// Padded, standard alphabet.
+pub fn base64(bytes: &[u8]) -> String {
+    encode64(bytes, STANDARD)
+}
+
+/// Not padded, URL-safe alphabet.
+pub fn base64url(bytes: &[u8]) -> String {
+    encode64(bytes, URL_SAFE).trim_end_matches('=').to_owned()
+}
+
+/// In lower case.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Every byte, in upper case.
+pub fn percent_all(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("%{byte:02X}")).collect()
+}
+
+/// What `encodeURIComponent` would do.
+pub fn percent_needed(bytes: &[u8]) -> String {
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.!~*'()".contains(byte);
+    bytes
+        .iter()
+        .map(|byte| if plain(byte) { char::from(*byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}
+
+/// Every UTF-16 unit as `\u00xx`.
+pub fn json_escaped(text: &str) -> String {
+    text.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect()
+}
+
+/// The inside of the JSON string that a library would write.
+pub fn json_spelled(text: &str) -> String {
+    let quoted = serde_json::Value::from(text).to_string();
+    quoted[1..quoted.len() - 1].to_owned()
+}
+
+pub fn contains(haystack: &[u8], needle: &[u8]) -> bool {
+    !needle.is_empty() && haystack.windows(needle.len()).any(|window| window == needle)
+}
+
+const STANDARD: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+const URL_SAFE: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+
+fn ascii_only(text: &str) -> String {
+    let spell = |character: char| match character.is_ascii() {
+        true => character.to_string(),
+        false => json_escaped(&character.to_string()),
+    };
+    text.chars().map(spell).collect()
+}
+
+fn form(name: &str, text: &str) -> Form {
+    Form { name: name.to_owned(), bytes: text.as_bytes().to_vec() }
+}
+
+fn encode64(bytes: &[u8], alphabet: &[u8; 64]) -> String {
+    let mut out = String::new();
+    for chunk in bytes.chunks(3) {
+        let group =
+            chunk.iter().fold(0u32, |sum, byte| (sum << 8) | u32::from(*byte)) << (8 * (3 - chunk.len()));
+        for place in 0..4 {
+            let symbol = alphabet[((group >> (18 - 6 * place)) & 63) as usize];
+            out.push(if place <= chunk.len() { char::from(symbol) } else { '=' });
+        }
+    }
+    out
+}
+
+/// The symbols that depend on the secret alone when it stands `alignment` bytes into a group of three.
+fn base64_core(secret: &[u8], alignment: usize, alphabet: &[u8; 64]) -> String {
+    let mut bytes = vec![0; alignment];
+    bytes.extend_from_slice(secret);
+    let (first, end) = ((alignment * 8).div_ceil(6), bytes.len() * 8 / 6);
+    encode64(&bytes, alphabet)[first..end].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_is_base64() {
+        assert_eq!(base64(b"M"), "TQ==");
+        assert_eq!(base64(b"Ma"), "TWE=");
+        assert_eq!(base64(b"Man"), "TWFu");
+        assert_eq!(base64url(&[0xfb, 0xff]), "-_8");
+    }
+
+    #[test]
+    fn a_secret_is_found_at_every_alignment() {
+        let secret = "s3cret-Value/with+signs";
+        for prefix in ["", "a", "ab", "abc", "abcd"] {
+            let text = format!("{prefix}{secret}zz");
+            assert!(!found(base64(text.as_bytes()).as_bytes(), secret).is_empty(), "after {prefix:?}");
+            assert!(!found(base64url(text.as_bytes()).as_bytes(), secret).is_empty(), "after {prefix:?}");
+        }
+        assert!(!found(hex(secret.as_bytes()).to_uppercase().as_bytes(), secret).is_empty());
+        assert!(!found(json_escaped(secret).as_bytes(), secret).is_empty());
+        assert!(!found(percent_needed(secret.as_bytes()).as_bytes(), secret).is_empty());
+    }
+
+    #[test]
+    fn a_secret_with_quotes_is_found_in_json() {
+        let secret = "with \"quotes\" \\ ü";
+        let json = serde_json::json!({ "text": secret }).to_string();
+        assert!(!found(json.as_bytes(), secret).is_empty());
+        let nested = serde_json::json!({ "text": json }).to_string();
+        assert!(!found(nested.as_bytes(), secret).is_empty());
+        assert!(!found(br#"{"text":"with \"quotes\" \\ \u00fc"}"#, secret).is_empty());
+    }
+
+    #[test]
+    fn nothing_is_found_in_clean_text() {
+        assert!(
+            found(b"a clean text with [redacted:local.value] in it", "s3cret-Value/with+signs").is_empty()
+        );
+    }
+}

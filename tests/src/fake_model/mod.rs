@@ -1,0 +1,76 @@
+//! Model APIs on loopback that drive a real Claude Code or Codex, offline.
+//!
+//! A model here follows a script: each turn it asks for the script's next tool call, or says the final words. It keeps
+//! every request, so that a test can look for a tool's result in the one after the call.
+//! It has no memory: how far a conversation is, it reads from the conversation.
+
+mod anthropic;
+mod openai;
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use serde_json::Value;
+
+use crate::http::{Request, listen};
+
+/// One turn of the model.
+#[derive(Clone, Debug)]
+pub enum Turn {
+    /// Asks for a tool of the MCP server.
+    Call {
+        server: String,
+        tool: String,
+        arguments: Value,
+    },
+    Say(String),
+}
+
+/// Whose API is spoken.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Api {
+    /// `POST /v1/messages`
+    Anthropic,
+    /// `POST /v1/responses`
+    OpenAi,
+}
+
+/// A model that listens.
+#[derive(Debug)]
+pub struct FakeModel {
+    address: SocketAddr,
+    requests: Arc<Mutex<Vec<Request>>>,
+}
+
+impl FakeModel {
+    pub fn start(api: Api, script: Vec<Turn>) -> Self {
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let (script, record) = (Arc::new(script), Arc::clone(&requests));
+        let address = listen(move |request| {
+            let reply = match api {
+                Api::Anthropic => anthropic::reply(&request.path, &request.body, &script),
+                Api::OpenAi => openai::reply(&request.path, &request.body, &script),
+            };
+            if let Ok(mut record) = record.lock() {
+                record.push(request);
+            }
+            reply
+        });
+        Self { address, requests }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// The requests to the model itself, in their order.
+    pub fn requests(&self) -> Vec<Request> {
+        let is_turn =
+            |request: &&Request| request.path.ends_with("/messages") || request.path.ends_with("/responses");
+        self.all_requests().iter().filter(is_turn).cloned().collect()
+    }
+
+    pub fn all_requests(&self) -> Vec<Request> {
+        self.requests.lock().map(|requests| requests.clone()).unwrap_or_default()
+    }
+}

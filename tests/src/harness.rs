@@ -1,0 +1,321 @@
+//! Somebody who speaks raw MCP lines to a child's stdio: the harness's side of a shim, or of a bare server.
+//!
+//! It parses what it receives only to find answers; what it sends is exactly what the test says. Every read has a
+//! deadline, and everything received is kept, so that a failure can show it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use crate::deadline::{Deadline, PATIENCE};
+use crate::process::{Running, into_file};
+
+/// A child with MCP on its stdio.
+#[derive(Debug)]
+pub struct Harness {
+    process: Running,
+    input: Option<ChildStdin>,
+    lines: Receiver<Vec<u8>>,
+    received: Vec<u8>,
+    aside: Vec<Value>,
+    next_id: u64,
+    era: Era,
+    stderr: PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+/// Which MCP this harness speaks.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Era {
+    /// `initialize` and sessions, up to 2025-11-25.
+    Legacy,
+    /// Stateless, 2026-07-28: every request says its version.
+    Modern,
+}
+
+impl Harness {
+    /// Starts a command and reads its stdout from now on.
+    #[track_caller]
+    pub fn start(mut command: Command, name: &str) -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        let stderr = directory.path().join("stderr");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(into_file(&stderr));
+        let mut process = Running::spawn(command, name);
+        let input = process.child.stdin.take();
+        let output = process.child.stdout.take().expect("stdout was asked for");
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            let mut output = BufReader::new(output);
+            loop {
+                let mut line = Vec::new();
+                match output.read_until(b'\n', &mut line) {
+                    Ok(0) | Err(_) => return,
+                    Ok(_) if sender.send(line).is_err() => return,
+                    Ok(_) => {}
+                }
+            }
+        });
+        Self {
+            process,
+            input,
+            lines,
+            received: Vec::new(),
+            aside: Vec::new(),
+            next_id: 1,
+            era: Era::Legacy,
+            stderr,
+            _directory: directory,
+        }
+    }
+
+    /// The legacy handshake; gives the answer to `initialize`.
+    #[track_caller]
+    pub fn initialize(&mut self) -> Value {
+        let id = self.send_initialize();
+        let answer = self.answer_to(&id);
+        self.notify("notifications/initialized", json!({}));
+        answer
+    }
+
+    /// The first half of the legacy handshake; gives its id.
+    #[track_caller]
+    pub fn send_initialize(&mut self) -> Value {
+        let capabilities = json!({"roots": {"listChanged": true}, "elicitation": {}});
+        let params = json!({"protocolVersion": "2025-11-25", "capabilities": capabilities, "clientInfo": client_info()});
+        self.send_request("initialize", params)
+    }
+
+    /// From now on every request carries what 2026-07-28 wants; gives the answer to `server/discover`.
+    #[track_caller]
+    pub fn discover(&mut self) -> Value {
+        self.era = Era::Modern;
+        self.request("server/discover", json!({}))
+    }
+
+    /// Calls a tool and gives the whole answer.
+    #[track_caller]
+    pub fn call(&mut self, tool: &str, arguments: Value) -> Value {
+        let id = self.send_call(tool, arguments);
+        self.answer_to(&id)
+    }
+
+    /// Calls a tool and does not wait; gives the request's id.
+    #[track_caller]
+    pub fn send_call(&mut self, tool: &str, arguments: Value) -> Value {
+        self.send_request("tools/call", json!({"name": tool, "arguments": arguments}))
+    }
+
+    /// The text of a successful call's first content.
+    #[track_caller]
+    pub fn call_text(&mut self, tool: &str, arguments: Value) -> String {
+        let answer = self.call(tool, arguments);
+        text_of(&answer)
+    }
+
+    #[track_caller]
+    pub fn request(&mut self, method: &str, params: Value) -> Value {
+        let id = self.send_request(method, params);
+        self.answer_to(&id)
+    }
+
+    /// Sends a request and does not wait; gives its id.
+    #[track_caller]
+    pub fn send_request(&mut self, method: &str, mut params: Value) -> Value {
+        if self.era == Era::Modern {
+            let meta = json!({
+                "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+                "io.modelcontextprotocol/clientCapabilities": {},
+                "io.modelcontextprotocol/clientInfo": client_info(),
+            });
+            params["_meta"] = meta;
+        }
+        let id = json!(self.next_id);
+        self.next_id += 1;
+        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
+        id
+    }
+
+    #[track_caller]
+    pub fn notify(&mut self, method: &str, params: Value) {
+        self.send(&json!({"jsonrpc": "2.0", "method": method, "params": params}));
+    }
+
+    #[track_caller]
+    pub fn send(&mut self, message: &Value) {
+        self.send_raw(format!("{message}\n").as_bytes());
+    }
+
+    /// Exactly these bytes; the test adds its own newline.
+    #[track_caller]
+    pub fn send_raw(&mut self, bytes: &[u8]) {
+        let input = self.input.as_mut().expect("stdin is still open");
+        input.write_all(bytes).and_then(|()| input.flush()).expect("the child reads its stdin");
+    }
+
+    /// The next line with its newline.
+    #[track_caller]
+    pub fn next_line(&mut self) -> Vec<u8> {
+        match self.line_within(PATIENCE) {
+            Some(line) => line,
+            None => panic!("no line within {PATIENCE:?}{}", self.story()),
+        }
+    }
+
+    /// The next line, or nothing when none came in time or the child's stdout ended.
+    pub fn line_within(&mut self, time: Duration) -> Option<Vec<u8>> {
+        let line = match self.lines.recv_timeout(time) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return None,
+        };
+        self.received.extend_from_slice(&line);
+        Some(line)
+    }
+
+    #[track_caller]
+    pub fn next_message(&mut self) -> Value {
+        let line = self.next_line();
+        parse(&line)
+    }
+
+    /// The answer to a request; what comes before it is put aside.
+    #[track_caller]
+    pub fn answer_to(&mut self, id: &Value) -> Value {
+        match self.answer_within(id, PATIENCE) {
+            Some(answer) => answer,
+            None => panic!("no answer to {id} within {PATIENCE:?}{}", self.story()),
+        }
+    }
+
+    /// The answer to a request if it comes in time.
+    #[track_caller]
+    pub fn answer_within(&mut self, id: &Value, time: Duration) -> Option<Value> {
+        let is_answer = |message: &Value| message.get("id") == Some(id) && message.get("method").is_none();
+        if let Some(place) = self.aside.iter().position(is_answer) {
+            return Some(self.aside.remove(place));
+        }
+        let deadline = Deadline::after(time);
+        while !deadline.is_over() {
+            let message = parse(&self.line_within(deadline.left())?);
+            if is_answer(&message) {
+                return Some(message);
+            }
+            self.aside.push(message);
+        }
+        None
+    }
+
+    /// The next request or notification with this method; what comes before it is put aside.
+    #[track_caller]
+    pub fn message_with_method(&mut self, method: &str) -> Value {
+        let is_it = |message: &Value| message.get("method").and_then(Value::as_str) == Some(method);
+        if let Some(place) = self.aside.iter().position(is_it) {
+            return self.aside.remove(place);
+        }
+        loop {
+            let message = self.next_message();
+            if is_it(&message) {
+                return message;
+            }
+            self.aside.push(message);
+        }
+    }
+
+    /// Every byte that came so far.
+    pub fn received(&self) -> &[u8] {
+        &self.received
+    }
+
+    pub fn stderr(&self) -> String {
+        String::from_utf8_lossy(&crate::process::read(&self.stderr)).into_owned()
+    }
+
+    pub fn stderr_path(&self) -> &Path {
+        &self.stderr
+    }
+
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        self.process.is_running()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        self.process.signal(signal);
+    }
+
+    pub fn kill9(&mut self) {
+        self.process.kill9();
+    }
+
+    /// The universal goodbye.
+    pub fn close_stdin(&mut self) {
+        self.input = None;
+    }
+
+    #[track_caller]
+    pub fn wait_for_exit(&mut self) -> ExitStatus {
+        self.process.wait(PATIENCE)
+    }
+
+    /// The end of what happened, for failures.
+    fn story(&self) -> String {
+        let tail = |text: &str| {
+            text.chars().rev().take(2000).collect::<Vec<_>>().into_iter().rev().collect::<String>()
+        };
+        let received = tail(&String::from_utf8_lossy(&self.received));
+        format!("\n--- received\n{received}\n--- stderr\n{}", tail(&self.stderr()))
+    }
+}
+
+impl Drop for Harness {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("=== harness of process {}{}", self.id(), self.story());
+        }
+    }
+}
+
+/// The text of a successful result's first content.
+#[track_caller]
+pub fn text_of(answer: &Value) -> String {
+    match answer["result"]["content"][0]["text"].as_str() {
+        Some(text) => text.to_owned(),
+        None => panic!("not a text result: {}", cut(answer)),
+    }
+}
+
+/// The stable code of a refusal, from its data; its message must begin with it.
+#[track_caller]
+pub fn refusal_of(answer: &Value) -> &str {
+    let error = &answer["error"];
+    let Some(code) = error["data"]["code"].as_str() else { panic!("not a refusal: {}", cut(answer)) };
+    let message = error["message"].as_str().unwrap_or_default();
+    assert!(
+        message.starts_with(&format!("{code}: ")),
+        "a model sees only the message, so it starts with the code: {answer}"
+    );
+    code
+}
+
+fn client_info() -> Value {
+    json!({"name": "test-harness", "version": "1"})
+}
+
+/// Enough of a message to recognise it.
+fn cut(message: &Value) -> String {
+    message.to_string().chars().take(1000).collect()
+}
+
+#[track_caller]
+fn parse(line: &[u8]) -> Value {
+    serde_json::from_slice(line).unwrap_or_else(|error| {
+        panic!("{error} in {:?}", String::from_utf8_lossy(&line[..line.len().min(1000)]))
+    })
+}

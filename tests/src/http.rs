@@ -1,0 +1,105 @@
+//! As much HTTP/1.1 as a scripted server needs: one request, one answer, and the connection is closed.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// More than any message of a test.
+const MAX_BODY: usize = 64 * 1024 * 1024;
+
+/// One request; its body is JSON, or null.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub method: String,
+    /// Without the query.
+    pub path: String,
+    /// Names in lower case.
+    pub headers: BTreeMap<String, String>,
+    pub body: Value,
+}
+
+/// One answer.
+#[derive(Clone, Debug)]
+pub enum Reply {
+    /// Server-sent events: name and data.
+    Events(Vec<(String, Value)>),
+    Json(Value),
+    /// The same, with the id of the MCP session that it opens.
+    Opens(String, Value),
+    /// To another place, with the method kept.
+    Redirect(String),
+    /// No body.
+    Status(u16),
+}
+
+/// Listens on a free port of loopback and answers each request on a thread of its own, until the process ends.
+///
+/// # Panics
+/// When loopback has no free port.
+pub fn listen(answer: impl Fn(Request) -> Reply + Clone + Send + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+    let address = listener.local_addr().expect("a bound socket has an address");
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let answer = answer.clone();
+            std::thread::spawn(move || {
+                if let Some((request, mut client)) = read(stream) {
+                    write(&mut client, &answer(request));
+                }
+            });
+        }
+    });
+    address
+}
+
+fn read(stream: TcpStream) -> Option<(Request, TcpStream)> {
+    stream.set_read_timeout(Some(Duration::from_secs(60))).ok()?;
+    let writer = stream.try_clone().ok()?;
+    let mut reader = BufReader::new(stream);
+    let mut first = String::new();
+    reader.read_line(&mut first).ok()?;
+    let (method, rest) = first.split_once(' ')?;
+    let path = rest.split([' ', '?']).next()?.to_owned();
+    let mut headers = BTreeMap::new();
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok()?;
+        match line.trim_end().split_once(':') {
+            Some((name, value)) => _ = headers.insert(name.to_ascii_lowercase(), value.trim().to_owned()),
+            None => break,
+        }
+    }
+    let length = headers.get("content-length").and_then(|length| length.parse().ok()).unwrap_or_default();
+    if length > MAX_BODY {
+        return None;
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
+    Some((Request { method: method.to_owned(), path, headers, body }, writer))
+}
+
+fn write(client: &mut TcpStream, reply: &Reply) {
+    let (status, header, body) = match reply {
+        Reply::Events(events) => {
+            let event = |(name, data): &(String, Value)| format!("event: {name}\ndata: {data}\n\n");
+            (200, "content-type: text/event-stream".to_owned(), events.iter().map(event).collect())
+        }
+        Reply::Json(value) => (200, "content-type: application/json".to_owned(), value.to_string()),
+        Reply::Opens(session, value) => {
+            let header = format!("content-type: application/json\r\nmcp-session-id: {session}");
+            (200, header, value.to_string())
+        }
+        Reply::Redirect(place) => (307, format!("location: {place}"), String::new()),
+        Reply::Status(status) => (*status, "x-nothing: more".to_owned(), String::new()),
+    };
+    let length = body.len();
+    let head = format!(
+        "HTTP/1.1 {status} Status\r\n{header}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
+    );
+    // A client that hung up has what it wanted.
+    let _ = client.write_all(head.as_bytes()).and_then(|()| client.write_all(body.as_bytes()));
+}

@@ -1,0 +1,81 @@
+//! An MCP server over streamable HTTP that tells what it was sent, and keeps it for the test.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+
+use crate::http::{Reply, Request, listen};
+
+/// A server of the era of sessions, without sessions.
+#[derive(Debug)]
+pub struct HttpFixture {
+    address: SocketAddr,
+    requests: Arc<Mutex<Vec<Request>>>,
+}
+
+/// What it does with a POST.
+#[derive(Clone, Debug)]
+pub enum Behaviour {
+    /// Answers as one JSON body.
+    Json,
+    /// Answers as a stream of events.
+    Events,
+    /// Points elsewhere.
+    RedirectsTo(String),
+    /// Answers with this status.
+    Fails(u16),
+}
+
+impl HttpFixture {
+    pub fn start(behaviour: Behaviour) -> Self {
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let record = Arc::clone(&requests);
+        let address = listen(move |request| {
+            if let Ok(mut record) = record.lock() {
+                record.push(request.clone());
+            }
+            if request.method != "POST" { Reply::Status(405) } else { reply(&behaviour, &request) }
+        });
+        Self { address, requests }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}/mcp", self.address)
+    }
+
+    pub fn requests(&self) -> Vec<Request> {
+        self.requests.lock().map(|requests| requests.clone()).unwrap_or_default()
+    }
+}
+
+fn reply(behaviour: &Behaviour, request: &Request) -> Reply {
+    let Some(id) = request.body.get("id") else { return Reply::Status(202) };
+    let answer = json!({"jsonrpc": "2.0", "id": id, "result": result(request)});
+    match behaviour {
+        Behaviour::Json => Reply::Json(answer),
+        Behaviour::Events => Reply::Events(vec![("message".to_owned(), answer)]),
+        Behaviour::RedirectsTo(place) => Reply::Redirect(place.clone()),
+        Behaviour::Fails(status) => Reply::Status(*status),
+    }
+}
+
+fn result(request: &Request) -> Value {
+    match request.body["method"].as_str() {
+        Some("initialize") => json!({
+            "protocolVersion": request.body["params"]["protocolVersion"],
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": "http-fixture", "version": "1"},
+        }),
+        Some("tools/list") => json!({"tools": [
+            {"name": "headers", "description": "What was sent", "inputSchema": {"type": "object"}},
+            {"name": "delete_everything", "description": "No", "inputSchema": {"type": "object"}},
+        ]}),
+        Some("tools/call") => {
+            let headers: Vec<String> =
+                request.headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+            json!({"content": [{"type": "text", "text": headers.join("\n")}]})
+        }
+        _ => json!({}),
+    }
+}

@@ -1,0 +1,37 @@
+//! How we know: real processes, real servers, real harnesses.
+//!
+//! A test reads like the story it tells. It builds a [`world::World`] (a sidecar with its servers), takes a
+//! [`harness::Harness`] (a shim and somebody who speaks MCP to it) and looks at answers, audit and processes.
+//! Everything outside has a deadline, logs are shown when a test fails, and what was started is ended by its id.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`agents`] | one scripted turn of the real Claude Code and the real Codex |
+//! | [`deadline`] | waiting on conditions, the only reader of the clock |
+//! | [`encodings`] | the forms in which a secret could cross, and the search for them |
+//! | [`fake_model`] | model APIs on loopback that drive a real Claude Code or Codex |
+//! | [`harness`] | raw MCP lines over a child's stdio |
+//! | [`http`] | as much HTTP as a scripted server needs |
+//! | [`http_fixture`] | an MCP server over HTTP that tells what it was sent |
+//! | [`markdown`] | blocks, spans and tables of our own documents |
+//! | [`process`] | starting and ending processes, the only place that does |
+//! | [`relay`] | a hand-held relay connection, for saying things a shim never would |
+//! | [`server`] | the MCP servers that a world can have |
+//! | [`tee`] | a proxy on the relay socket that keeps every byte towards the shim |
+//! | [`tools`] | where installed tools are, and what happens when one is missing |
+//! | [`world`] | a sidecar, its configuration, its audit and its log |
+
+pub mod agents;
+pub mod deadline;
+pub mod encodings;
+pub mod fake_model;
+pub mod harness;
+pub mod http;
+pub mod http_fixture;
+pub mod markdown;
+pub mod process;
+pub mod relay;
+pub mod server;
+pub mod tee;
+pub mod tools;
+pub mod world;

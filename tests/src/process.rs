@@ -1,0 +1,161 @@
+//! Starting and ending processes; the only place that does.
+//!
+//! What a test starts it ends, by process id. Output goes to files, so that a failure can show it and nothing blocks.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::deadline::{PATIENCE, holds_within};
+
+/// A process that is killed and waited for when it goes out of scope.
+#[derive(Debug)]
+pub struct Running {
+    pub child: Child,
+    name: String,
+}
+
+/// A command of the outside world, before it is started.
+#[expect(clippy::disallowed_methods, reason = "this is the one place in the tests that starts processes")]
+pub fn command(program: impl AsRef<Path>) -> Command {
+    Command::new(program.as_ref())
+}
+
+impl Running {
+    #[track_caller]
+    pub fn spawn(mut command: Command, name: &str) -> Self {
+        let child = command.spawn().unwrap_or_else(|error| panic!("start {name} ({command:?}): {error}"));
+        Self { child, name: name.to_owned() }
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        send(self.id(), signal);
+    }
+
+    pub fn kill9(&mut self) {
+        self.signal(Signal::SIGKILL);
+        self.wait(PATIENCE);
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().is_ok_and(|status| status.is_none())
+    }
+
+    /// Its exit status, once it has ended by itself.
+    #[track_caller]
+    pub fn wait(&mut self, time: Duration) -> ExitStatus {
+        let mut status = None;
+        let ended = holds_within(time, || {
+            status = self.child.try_wait().unwrap_or_else(|error| panic!("wait for {}: {error}", self.name));
+            status.is_some()
+        });
+        match status {
+            Some(status) if ended => status,
+            _ => panic!("{} did not end within {time:?}", self.name),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.is_running() {
+            // Its own children have their own ends: a sidecar's keepers, a harness's shim.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Runs a command to its end and gives its output.
+#[track_caller]
+pub fn output_of(mut command: Command, name: &str) -> Output {
+    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let (out, err) = (directory.path().join("out"), directory.path().join("err"));
+    command.stdin(Stdio::null()).stdout(into_file(&out)).stderr(into_file(&err));
+    let status = Running::spawn(command, name).wait(PATIENCE * 3);
+    Output { status, stdout: read(&out), stderr: read(&err) }
+}
+
+/// A place for a process's output.
+pub fn into_file(path: &Path) -> Stdio {
+    File::options().create(true).append(true).open(path).map_or_else(|_| Stdio::null(), Stdio::from)
+}
+
+/// Whether a process is there and not merely a zombie.
+pub fn is_alive(id: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{id}/stat"))
+        .ok()
+        .and_then(|stat| stat.rsplit_once(") ").map(|(_, rest)| !rest.starts_with(['Z', 'X'])))
+        .unwrap_or_default()
+}
+
+/// The processes whose parent is `id`.
+pub fn children_of(id: u32) -> Vec<u32> {
+    process_ids().filter(|candidate| parent_of(*candidate) == Some(id)).collect()
+}
+
+/// The parent of a process that is there.
+pub fn parent_of(id: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+}
+
+/// A process's command line, arguments joined with blanks.
+pub fn command_line(id: u32) -> String {
+    String::from_utf8_lossy(&std::fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default())
+        .replace('\0', " ")
+}
+
+pub fn send(id: u32, signal: Signal) {
+    let id = i32::try_from(id).expect("process ids fit");
+    // Already gone is what was wanted.
+    let _ = kill(Pid::from_raw(id), signal);
+}
+
+/// The built program `name`: from the variable, else beside the running test.
+#[track_caller]
+pub fn built(variable: &str, name: &str) -> PathBuf {
+    if let Some(path) = std::env::var_os(variable) {
+        return path.into();
+    }
+    let test = std::env::current_exe().expect("a test knows its own path");
+    let place =
+        test.ancestors().skip(1).map(|directory| directory.join(name)).take(2).find(|path| path.is_file());
+    place.unwrap_or_else(|| panic!("{name} is not built and {variable} is not set: use tests/run"))
+}
+
+pub fn read(path: &Path) -> Vec<u8> {
+    std::fs::read(path).unwrap_or_default()
+}
+
+fn process_ids() -> impl Iterator<Item = u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// The most memory that a process has had.
+#[track_caller]
+pub fn peak_memory_kib(id: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{id}/status")).expect("the process runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux says the peak");
+    line.trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
+/// The processor time that a process has used.
+#[track_caller]
+pub fn cpu_time(id: u32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).expect("the process runs");
+    let (_, fields) = stat.rsplit_once(')').expect("the name stands in brackets");
+    let ticks =
+        |index: usize| fields.split_whitespace().nth(index).and_then(|field| field.parse::<u64>().ok());
+    let used = ticks(11).zip(ticks(12)).map(|(user, system)| user + system).expect("user and system time");
+    Duration::from_millis(used * 10)
+}

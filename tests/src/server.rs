@@ -1,0 +1,166 @@
+//! The MCP servers that a world can have, as lines of its configuration.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use crate::process::built;
+use crate::tools::Tool;
+
+/// One `[servers.NAME]` in the making.
+#[derive(Clone, Debug, Default)]
+pub struct Server {
+    command: Vec<String>,
+    url: Option<String>,
+    env: BTreeMap<String, String>,
+    files: BTreeMap<String, String>,
+    headers: BTreeMap<String, String>,
+    rules: BTreeMap<&'static str, Vec<String>>,
+    lines: Vec<String>,
+    pub(crate) kind: Kind,
+}
+
+/// Whether it keeps count.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) enum Kind {
+    Fixture,
+    #[default]
+    Foreign,
+}
+
+impl Server {
+    /// The fixture, behaving.
+    #[track_caller]
+    pub fn fixture() -> Self {
+        let program = built("COFFERDAM_FIXTURE_BIN", "fixture-server");
+        Self { kind: Kind::Fixture, ..Self::command([program.display().to_string()]) }
+    }
+
+    /// The fixture in one of its modes.
+    #[track_caller]
+    pub fn fixture_that(mode: &str) -> Self {
+        let mut server = Self::fixture();
+        server.command.push(mode.to_owned());
+        server
+    }
+
+    pub fn command(argv: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self { command: argv.into_iter().map(Into::into).collect(), ..Self::default() }
+    }
+
+    pub fn http(url: &str) -> Self {
+        Self { url: Some(url.to_owned()), ..Self::default() }
+    }
+
+    /// `@modelcontextprotocol/server-everything`; nothing where it is missing.
+    #[track_caller]
+    pub fn everything() -> Option<Self> {
+        Some(Self::command([
+            shown(&Tool::Node.path()?),
+            shown(&Tool::Everything.path()?),
+            "stdio".to_owned(),
+        ]))
+    }
+
+    /// `@modelcontextprotocol/server-filesystem`; nothing where it is missing.
+    #[track_caller]
+    pub fn filesystem(directory: &Path) -> Option<Self> {
+        Some(Self::command([shown(&Tool::Node.path()?), shown(&Tool::Filesystem.path()?), shown(directory)]))
+    }
+
+    /// `mcp-server-time`; nothing where it is missing.
+    #[track_caller]
+    pub fn time() -> Option<Self> {
+        Some(Self::command([shown(&Tool::Time.path()?), "--local-timezone".to_owned(), "UTC".to_owned()]))
+    }
+
+    pub fn env(mut self, name: &str, template: &str) -> Self {
+        self.env.insert(name.to_owned(), template.to_owned());
+        self
+    }
+
+    pub fn file(mut self, name: &str, template: &str) -> Self {
+        self.files.insert(name.to_owned(), template.to_owned());
+        self
+    }
+
+    pub fn header(mut self, name: &str, template: &str) -> Self {
+        self.headers.insert(name.to_owned(), template.to_owned());
+        self
+    }
+
+    pub fn allow(self, globs: &[&str]) -> Self {
+        self.rule("allow", globs)
+    }
+
+    pub fn ask(self, globs: &[&str]) -> Self {
+        self.rule("ask", globs)
+    }
+
+    pub fn deny(self, globs: &[&str]) -> Self {
+        self.rule("deny", globs)
+    }
+
+    /// A further line of TOML, such as `call-timeout = "2s"`.
+    pub fn line(mut self, toml: &str) -> Self {
+        self.lines.push(toml.to_owned());
+        self
+    }
+
+    /// Its table of the configuration. Records of a fixture go to files in `records` that carry its name.
+    pub(crate) fn toml(&self, name: &str, records: &Path) -> String {
+        let mut env = self.env.clone();
+        if self.kind == Kind::Fixture {
+            env.insert("COUNT_FILE".to_owned(), shown(&records.join(format!("{name}.count"))));
+            env.insert("PID_FILE".to_owned(), shown(&records.join(format!("{name}.pids"))));
+        }
+        let mut toml = format!("[servers.{name}]\n");
+        match &self.url {
+            Some(url) => _ = writeln!(toml, "url = {url:?}"),
+            None => _ = writeln!(toml, "command = {:?}", self.command),
+        }
+        for (key, table) in [("env", &env), ("files", &self.files), ("headers", &self.headers)] {
+            if !table.is_empty() {
+                let entries: Vec<String> =
+                    table.iter().map(|(name, value)| format!("{name:?} = {value:?}")).collect();
+                let _ = writeln!(toml, "{key} = {{ {} }}", entries.join(", "));
+            }
+        }
+        if !self.rules.is_empty() {
+            let rules: Vec<String> =
+                self.rules.iter().map(|(verdict, globs)| format!("{verdict} = {globs:?}")).collect();
+            let _ = writeln!(toml, "tools = {{ {} }}", rules.join(", "));
+        }
+        for line in &self.lines {
+            let _ = writeln!(toml, "{line}");
+        }
+        toml
+    }
+
+    fn rule(mut self, verdict: &'static str, globs: &[&str]) -> Self {
+        self.rules.entry(verdict).or_default().extend(globs.iter().map(|glob| (*glob).to_owned()));
+        self
+    }
+}
+
+fn shown(path: &Path) -> String {
+    path.display().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_written_as_toml() {
+        let server = Server::command(["a", "b c"])
+            .env("K", "{local.value}")
+            .allow(&["get_*"])
+            .deny(&["x"])
+            .line("retry = true");
+        assert_eq!(
+            server.toml("one", Path::new("/r")),
+            "[servers.one]\ncommand = [\"a\", \"b c\"]\nenv = { \"K\" = \"{local.value}\" }\ntools = { allow = [\"get_*\"], deny = [\"x\"] }\nretry = true\n"
+        );
+    }
+}

@@ -1,0 +1,91 @@
+//! Where installed tools are, and what happens when one is missing.
+//!
+//! `tests/tools` installs them. Under `CI=true` a missing tool fails the test; elsewhere the test says loudly that it
+//! did not run, and `tests/run` repeats it at the end. None is skipped in silence.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// A tool that `tests/tools` installs.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Tool {
+    Bubblewrap,
+    ClaudeCode,
+    Codex,
+    Everything,
+    Filesystem,
+    Node,
+    Time,
+    Unshare,
+}
+
+impl Tool {
+    /// Its path, or nothing after having said that this test does not run.
+    ///
+    /// # Panics
+    /// Under `CI=true`, when it is missing.
+    #[track_caller]
+    pub fn path(self) -> Option<PathBuf> {
+        let path = self.place();
+        if path.is_none() {
+            missing(&format!("{self:?}"));
+        }
+        path
+    }
+
+    fn place(self) -> Option<PathBuf> {
+        let architecture = if cfg!(target_arch = "aarch64") { "arm64" } else { "x64" };
+        let installed = |place: &str| Some(directory().join(place)).filter(|path| path.exists());
+        match self {
+            Self::Bubblewrap => on_path("bwrap"),
+            Self::ClaudeCode => {
+                installed(&format!("npm/node_modules/@anthropic-ai/claude-code-linux-{architecture}/claude"))
+            }
+            Self::Codex => {
+                let vendor =
+                    installed(&format!("npm/node_modules/@openai/codex-linux-{architecture}/vendor"))?;
+                let mut triples = std::fs::read_dir(vendor).ok()?.flatten();
+                triples.find_map(|triple| Some(triple.path().join("bin/codex")).filter(|path| path.exists()))
+            }
+            Self::Everything => {
+                installed("npm/node_modules/@modelcontextprotocol/server-everything/dist/index.js")
+            }
+            Self::Filesystem => {
+                installed("npm/node_modules/@modelcontextprotocol/server-filesystem/dist/index.js")
+            }
+            Self::Node => on_path("node"),
+            Self::Time => installed("python/bin/mcp-server-time"),
+            Self::Unshare => on_path("unshare"),
+        }
+    }
+}
+
+/// Says that the running test cannot run, and why.
+#[track_caller]
+pub fn missing(what: &str) {
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    let sentence = format!("{test}: {what} is missing");
+    assert!(std::env::var("CI").as_deref() != Ok("true"), "{sentence}; tests/tools installs it");
+    eprintln!("NOT RUN: {sentence}; tests/tools installs it");
+    if let Some(list) = std::env::var_os("COFFERDAM_SKIPPED")
+        && let Ok(mut list) = std::fs::File::options().append(true).create(true).open(list)
+    {
+        let _ = writeln!(list, "  {sentence}");
+    }
+}
+
+fn directory() -> PathBuf {
+    if let Some(directory) =
+        std::env::var_os("COFFERDAM_TEST_TOOLS").or_else(|| std::env::var_os("COFFERDAM_TOOLS"))
+    {
+        return directory.into();
+    }
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let home = || Path::new(&std::env::var_os("HOME").unwrap_or_default()).join(".cache");
+    cache.unwrap_or_else(home).join("cofferdam-tests")
+}
+
+fn on_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|directory| directory.join(name)).find(|path| path.is_file())
+}

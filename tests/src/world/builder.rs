@@ -1,0 +1,202 @@
+//! A world before it starts: what its configuration will say.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+use super::{Layout, World};
+use crate::process::command;
+use crate::server::Server;
+use crate::tools::Tool;
+
+/// Collects servers, secrets and settings.
+#[derive(Clone, Debug)]
+pub struct Builder {
+    pub(super) servers: BTreeMap<String, Server>,
+    secrets: BTreeMap<String, Secret>,
+    granted: Option<Vec<String>>,
+    top: Vec<String>,
+    relay: Vec<String>,
+    limits: Vec<String>,
+    pub(super) environment: BTreeMap<String, String>,
+    pub(super) capture: Capture,
+    pub(super) state: StateDirectory,
+}
+
+/// Whether shims go through a proxy that keeps what they receive.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Capture {
+    Nothing,
+    TowardsTheShim,
+}
+
+/// Where the sidecar keeps its state.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum StateDirectory {
+    Roomy,
+    /// A tmpfs of this many KiB, in a mount namespace of the sidecar's own.
+    Tmpfs(u32),
+}
+
+#[derive(Clone, Debug)]
+enum Secret {
+    /// The file's content, and further lines of its table.
+    File(String, String),
+    /// Whole lines of its table.
+    Lines(String),
+}
+
+impl Builder {
+    pub(super) fn new() -> Self {
+        Self {
+            servers: BTreeMap::new(),
+            secrets: BTreeMap::new(),
+            granted: None,
+            top: Vec::new(),
+            relay: Vec::new(),
+            limits: Vec::new(),
+            environment: BTreeMap::new(),
+            capture: Capture::Nothing,
+            state: StateDirectory::Roomy,
+        }
+    }
+
+    pub fn server(mut self, name: &str, server: Server) -> Self {
+        self.servers.insert(name.to_owned(), server);
+        self
+    }
+
+    /// A secret in a file: a JSON object gives its fields, anything else is the field `value`.
+    pub fn secret_file(self, name: &str, content: &str) -> Self {
+        self.secret_file_with(name, content, "")
+    }
+
+    /// The same, with further lines of its table.
+    pub fn secret_file_with(mut self, name: &str, content: &str, lines: &str) -> Self {
+        self.secrets.insert(name.to_owned(), Secret::File(content.to_owned(), lines.to_owned()));
+        self
+    }
+
+    /// A secret from the sidecar's environment.
+    pub fn secret_env(mut self, name: &str, variable: &str, value: &str) -> Self {
+        self.environment.insert(variable.to_owned(), value.to_owned());
+        self.secrets.insert(name.to_owned(), Secret::Lines(format!("env = {variable:?}")));
+        self
+    }
+
+    /// A secret that a command prints.
+    pub fn secret_exec(mut self, name: &str, argv: &[&str]) -> Self {
+        self.secrets.insert(name.to_owned(), Secret::Lines(format!("exec = {argv:?}")));
+        self
+    }
+
+    /// The grant of the shared socket names only these; without this call, all.
+    pub fn granting(mut self, servers: &[&str]) -> Self {
+        self.granted = Some(servers.iter().map(|server| (*server).to_owned()).collect());
+        self
+    }
+
+    /// A line at the top of the configuration.
+    pub fn line(mut self, toml: &str) -> Self {
+        self.top.push(toml.to_owned());
+        self
+    }
+
+    /// A line of `[relay]`.
+    pub fn relay(mut self, toml: &str) -> Self {
+        self.relay.push(toml.to_owned());
+        self
+    }
+
+    /// A line of `[limits]`.
+    pub fn limit(mut self, toml: &str) -> Self {
+        self.limits.push(toml.to_owned());
+        self
+    }
+
+    /// Keep every byte that crosses to a shim.
+    pub fn capturing(mut self) -> Self {
+        self.capture = Capture::TowardsTheShim;
+        self
+    }
+
+    /// The state directory is a small file system of its own, which [`World::fill_the_state_directory`] can fill.
+    pub fn state_on_tmpfs(mut self, kibibytes: u32) -> Self {
+        self.state = StateDirectory::Tmpfs(kibibytes);
+        self
+    }
+
+    /// Writes the configuration, starts the sidecar, waits until it takes links.
+    #[track_caller]
+    pub fn start(self) -> World {
+        let mut world = self.prepare();
+        world.start_sidecar();
+        world
+    }
+
+    /// Writes the configuration and starts nothing.
+    #[track_caller]
+    pub fn prepare(self) -> World {
+        World::laid_out(self)
+    }
+
+    /// Writes `cofferdam.toml` and the secrets' files.
+    pub(super) fn write(&self, layout: &Layout) {
+        for (name, secret) in &self.secrets {
+            if let Secret::File(content, _) = secret {
+                std::fs::write(layout.secret(name), content).expect("a temporary directory is writable");
+            }
+        }
+        std::fs::write(&layout.config, self.toml(layout)).expect("a temporary directory is writable");
+    }
+
+    /// How the sidecar is started: directly, or in a mount namespace with its small state directory.
+    #[track_caller]
+    pub(super) fn launcher(&self, program: &Path, layout: &Layout) -> Command {
+        match self.state {
+            StateDirectory::Roomy => command(program),
+            StateDirectory::Tmpfs(kibibytes) => {
+                let unshare = Tool::Unshare.path().expect("util-linux is essential on Debian");
+                let mut launcher = command(unshare);
+                launcher.arg(if nix::unistd::geteuid().is_root() { "-m" } else { "-rm" });
+                let script = r#"mount -t tmpfs -o "size=$1k" none "$2" && shift 2 && exec "$@""#;
+                launcher
+                    .args(["sh", "-c", script, "sh"])
+                    .arg(kibibytes.to_string())
+                    .arg(&layout.state)
+                    .arg(program);
+                launcher
+            }
+        }
+    }
+
+    fn toml(&self, layout: &Layout) -> String {
+        let mut toml = format!("state-dir = {:?}\n", layout.state);
+        for line in &self.top {
+            let _ = writeln!(toml, "{line}");
+        }
+        let _ = writeln!(toml, "\n[relay]\nunix = {:?}\nunix-grant = \"dev\"", layout.relay);
+        for line in &self.relay {
+            let _ = writeln!(toml, "{line}");
+        }
+        let _ = writeln!(toml, "\n[admin]\nsocket = {:?}", layout.admin);
+        if !self.limits.is_empty() {
+            let _ = writeln!(toml, "\n[limits]\n{}", self.limits.join("\n"));
+        }
+        for (name, secret) in &self.secrets {
+            let _ = match secret {
+                Secret::File(_, lines) => {
+                    writeln!(toml, "\n[secrets.{name}]\nfile = {:?}\n{lines}", layout.secret(name))
+                }
+                Secret::Lines(lines) => writeln!(toml, "\n[secrets.{name}]\n{lines}"),
+            };
+        }
+        for (name, server) in &self.servers {
+            let _ = writeln!(toml, "\n{}", server.toml(name, &layout.records));
+        }
+        let all = || self.servers.keys().cloned().collect();
+        let _ = writeln!(toml, "\n[grants.dev]\nservers = {:?}", self.granted.clone().unwrap_or_else(all));
+        toml
+    }
+}

@@ -1,0 +1,382 @@
+//! A sidecar in a temporary directory: its configuration, its processes, its audit, its log.
+//!
+//! ```ignore
+//! let world = World::new().server("github", Server::fixture().allow(&["list_*"])).start();
+//! let mut shim = world.shim("github");
+//! ```
+//!
+//! Must stay true: a world that goes out of scope leaves nothing running, and shows its logs if the test failed.
+
+mod builder;
+
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::deadline::{PATIENCE, wait_until};
+use crate::harness::Harness;
+use crate::process::{Running, built, command, command_line, into_file, output_of, read, send};
+use crate::tee::Tee;
+
+pub use builder::Builder;
+use builder::{Capture, StateDirectory};
+
+/// One sidecar and everything around it.
+#[derive(Debug)]
+pub struct World {
+    builder: Builder,
+    layout: Layout,
+    sidecar: Option<Running>,
+    tee: Option<Tee>,
+}
+
+/// Where things are.
+#[derive(Debug)]
+pub struct Layout {
+    root: tempfile::TempDir,
+    pub config: PathBuf,
+    pub state: PathBuf,
+    pub relay: PathBuf,
+    pub admin: PathBuf,
+    pub records: PathBuf,
+    pub log: PathBuf,
+    secrets: PathBuf,
+}
+
+/// One tool call that a fixture really executed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Execution {
+    pub tool: String,
+    pub arguments: Value,
+}
+
+impl World {
+    #[expect(clippy::new_ret_no_self, reason = "a world is built, then started")]
+    pub fn new() -> Builder {
+        Builder::new()
+    }
+
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// A harness on a new shim that asks for this server.
+    #[track_caller]
+    pub fn shim(&self, server: &str) -> Harness {
+        let mut command = self.shim_command();
+        command.args(["--server", server]);
+        Harness::start(command, "cofferdam-shim")
+    }
+
+    /// The same, with the legacy handshake done.
+    #[track_caller]
+    pub fn connected(&self, server: &str) -> Harness {
+        let mut harness = self.shim(server);
+        let answer = harness.initialize();
+        assert!(answer.get("result").is_some(), "{answer}");
+        harness
+    }
+
+    /// The shim with its link and nothing of the test's environment.
+    #[track_caller]
+    pub fn shim_command(&self) -> Command {
+        let mut command = command(built("COFFERDAM_SHIM_BIN", "cofferdam-shim"));
+        command.env_clear().arg("--relay").arg(self.link());
+        command
+    }
+
+    /// Where shims go: `unix:PATH`.
+    pub fn link(&self) -> String {
+        let path = self.tee.as_ref().map_or(self.layout.relay.as_path(), Tee::path);
+        format!("unix:{}", path.display())
+    }
+
+    /// Runs a `cofferdam` command with this world's configuration.
+    #[track_caller]
+    pub fn cofferdam(&self, arguments: &[&str]) -> Output {
+        let mut command = self.cofferdam_command();
+        command.args(arguments).arg("-c").arg(&self.layout.config);
+        output_of(command, &format!("cofferdam {}", arguments.join(" ")))
+    }
+
+    /// The same, with its standard output; it must succeed.
+    #[track_caller]
+    pub fn cofferdam_text(&self, arguments: &[&str]) -> String {
+        let output = self.cofferdam(arguments);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        assert!(output.status.success(), "{arguments:?}: {}\n{}", output.status, text(&output.stderr));
+        text(&output.stdout)
+    }
+
+    /// The sessions as `sessions --json` has them.
+    #[track_caller]
+    pub fn sessions(&self) -> Value {
+        let text = self.cofferdam_text(&["sessions", "--json"]);
+        serde_json::from_str(&text)
+            .unwrap_or_else(|error| panic!("sessions --json is JSON: {error} in {text}"))
+    }
+
+    /// Every record of the audit, oldest first; a torn last line is left out.
+    pub fn audit(&self) -> Vec<Value> {
+        let text = String::from_utf8_lossy(&self.audit_bytes()).into_owned();
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// The records of decisions about `tools/call`.
+    pub fn decisions(&self) -> Vec<Value> {
+        let is_call = |record: &Value| record["method"] == "tools/call" && record.get("verdict").is_some();
+        self.audit().into_iter().filter(is_call).collect()
+    }
+
+    /// The records of outcomes of `tools/call`.
+    pub fn outcomes(&self) -> Vec<Value> {
+        let is_call = |record: &Value| record["method"] == "tools/call" && record.get("result").is_some();
+        self.audit().into_iter().filter(is_call).collect()
+    }
+
+    /// The audit files' bytes, one file after the other.
+    pub fn audit_bytes(&self) -> Vec<u8> {
+        self.audit_files().iter().flat_map(|path| read(path)).collect()
+    }
+
+    pub fn audit_files(&self) -> Vec<PathBuf> {
+        let entries =
+            std::fs::read_dir(self.state_seen_from_here().join("audit")).into_iter().flatten().flatten();
+        let mut files: Vec<PathBuf> = entries
+            .map(|entry| entry.path())
+            .filter(|path| path.extension().is_some_and(|end| end == "jsonl"))
+            .collect();
+        files.sort();
+        files
+    }
+
+    /// What the sidecar wrote to its stderr and stdout.
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&read(&self.layout.log)).into_owned()
+    }
+
+    /// What a fixture really executed.
+    pub fn executions(&self, server: &str) -> Vec<Execution> {
+        let text =
+            String::from_utf8_lossy(&read(&self.layout.records.join(format!("{server}.count")))).into_owned();
+        let records = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let execution = |record: Value| Execution {
+            tool: record["tool"].as_str().unwrap_or_default().to_owned(),
+            arguments: record["arguments"].clone(),
+        };
+        records.map(execution).collect()
+    }
+
+    /// How often a tool was really executed.
+    pub fn times_executed(&self, server: &str, tool: &str) -> usize {
+        self.executions(server).iter().filter(|execution| execution.tool == tool).count()
+    }
+
+    /// Every process id a fixture ever had, its daemons' too.
+    pub fn fixture_processes(&self, server: &str) -> Vec<u32> {
+        let text =
+            String::from_utf8_lossy(&read(&self.layout.records.join(format!("{server}.pids")))).into_owned();
+        text.lines().filter_map(|line| line.split(' ').next()?.parse().ok()).collect()
+    }
+
+    /// Every byte that crossed to a shim.
+    ///
+    /// # Panics
+    /// When the world was not built with [`Builder::capturing`].
+    #[track_caller]
+    pub fn everything_the_shim_saw(&self) -> Vec<u8> {
+        self.tee.as_ref().expect("the world was built with `capturing`").towards_the_shim()
+    }
+
+    /// Cuts the connections of all shims, as a network would; the shims and the sidecar live on.
+    ///
+    /// # Panics
+    /// When the world was not built with [`Builder::capturing`].
+    #[track_caller]
+    pub fn cut_connections(&self) {
+        self.tee.as_ref().expect("the world was built with `capturing`").cut();
+    }
+
+    /// Asserts that a secret is in no form in anything that left the sidecar: towards shims, in the log, in the audit.
+    #[track_caller]
+    pub fn assert_secret_stayed_here(&self, secret: &str) {
+        if let Some(tee) = &self.tee {
+            let crossed = tee.towards_the_shim();
+            assert!(!crossed.is_empty(), "the capture works: something crossed");
+            crate::encodings::assert_absent("what crossed to the shim", &crossed, secret);
+        }
+        crate::encodings::assert_absent("the log", self.log().as_bytes(), secret);
+        crate::encodings::assert_absent("the audit", &self.audit_bytes(), secret);
+    }
+
+    #[track_caller]
+    pub fn wait_until(&self, what: &str, condition: impl FnMut() -> bool) {
+        wait_until(what, condition);
+    }
+
+    /// The sidecar's process.
+    ///
+    /// # Panics
+    /// When none was started.
+    #[track_caller]
+    pub fn sidecar(&mut self) -> &mut Running {
+        self.sidecar.as_mut().expect("the sidecar was started")
+    }
+
+    /// Starts the sidecar and waits until it takes links.
+    #[track_caller]
+    pub fn start_sidecar(&mut self) {
+        self.launch();
+        let socket = self.layout.relay.clone();
+        let running = self.sidecar.as_mut().expect("it was just launched");
+        let mut ended = false;
+        wait_until("the sidecar takes links", || {
+            ended = !running.is_running();
+            ended || UnixStream::connect(&socket).is_ok()
+        });
+        assert!(!ended, "the sidecar ended at once:\n{}", self.log());
+    }
+
+    /// Starts the sidecar and does not wait for it.
+    #[track_caller]
+    pub fn launch(&mut self) {
+        let program = built("COFFERDAM_BIN", "cofferdam");
+        let mut command = self.builder.launcher(&program, &self.layout);
+        command.args(["serve", "-c"]).arg(&self.layout.config);
+        command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        command
+            .env("HOME", self.layout.root.path())
+            .env("COFFERDAM_LOG", "cofferdam=debug")
+            .envs(&self.builder.environment);
+        command.stdin(Stdio::null()).stdout(into_file(&self.layout.log)).stderr(into_file(&self.layout.log));
+        self.sidecar = Some(Running::spawn(command, "cofferdam serve"));
+    }
+
+    /// Orderly: SIGTERM, and its end is waited for.
+    #[track_caller]
+    pub fn stop_sidecar(&mut self) {
+        self.sidecar().signal(Signal::SIGTERM);
+        let status = self.sidecar().wait(PATIENCE);
+        assert!(status.success(), "an orderly stop succeeds: {status}");
+    }
+
+    /// `kill -9`.
+    #[track_caller]
+    pub fn kill9_sidecar(&mut self) {
+        self.sidecar().kill9();
+    }
+
+    /// Writes another configuration; `cofferdam reload` or SIGHUP makes it count.
+    pub fn rewrite(&mut self, change: impl FnOnce(Builder) -> Builder) {
+        self.builder = change(self.builder.clone());
+        self.builder.write(&self.layout);
+    }
+
+    /// Fills the small state directory to the last byte.
+    #[track_caller]
+    pub fn fill_the_state_directory(&self) {
+        use std::io::Write;
+        let path = self.state_seen_from_here().join("filler");
+        let mut file =
+            std::fs::File::create(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        for size in [4096, 512, 64, 1] {
+            while file.write_all(&vec![b'x'; size]).is_ok() {}
+        }
+    }
+
+    /// Makes room again.
+    pub fn empty_the_state_directory(&self) {
+        let _ = std::fs::remove_file(self.state_seen_from_here().join("filler"));
+    }
+
+    fn laid_out(builder: Builder) -> Self {
+        let layout = Layout::new();
+        builder.write(&layout);
+        let tee = match builder.capture {
+            Capture::Nothing => None,
+            Capture::TowardsTheShim => Some(Tee::start(&layout.root.path().join("tee.sock"), &layout.relay)),
+        };
+        Self { builder, layout, sidecar: None, tee }
+    }
+
+    fn cofferdam_command(&self) -> Command {
+        let mut command = command(built("COFFERDAM_BIN", "cofferdam"));
+        command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        command.env("HOME", self.layout.root.path()).envs(&self.builder.environment);
+        command
+    }
+
+    /// A tmpfs in the sidecar's mount namespace is reached through its process.
+    fn state_seen_from_here(&self) -> PathBuf {
+        match (self.builder.state, &self.sidecar) {
+            (StateDirectory::Tmpfs(_), Some(sidecar)) => {
+                let inside = self.layout.state.strip_prefix("/").expect("the path is absolute");
+                Path::new(&format!("/proc/{}/root", sidecar.id())).join(inside)
+            }
+            _ => self.layout.state.clone(),
+        }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("=== configuration\n{}", String::from_utf8_lossy(&read(&self.layout.config)));
+            eprintln!("=== sidecar's log (end)\n{}", tail(&self.log(), 8000));
+            eprintln!("=== audit (end)\n{}", tail(&String::from_utf8_lossy(&self.audit_bytes()), 4000));
+        }
+        if let Some(mut sidecar) = self.sidecar.take() {
+            sidecar.signal(Signal::SIGTERM);
+            let ended =
+                crate::deadline::holds_within(std::time::Duration::from_secs(10), || !sidecar.is_running());
+            if !ended {
+                eprintln!("the sidecar outlived SIGTERM by 10 s and is killed");
+            }
+        }
+        // A broken sidecar leaves servers behind; the next test must not meet them.
+        for id in self.builder.servers.keys().flat_map(|server| self.fixture_processes(server)) {
+            if command_line(id).contains("fixture-server") {
+                send(id, Signal::SIGKILL);
+            }
+        }
+    }
+}
+
+impl Layout {
+    fn new() -> Self {
+        let root = tempfile::Builder::new()
+            .prefix("cofferdam-")
+            .tempdir()
+            .expect("a temporary directory can be made");
+        let place = |name: &str| root.path().join(name);
+        for directory in ["state", "relay", "admin", "records", "secrets"] {
+            std::fs::create_dir(place(directory)).expect("a temporary directory is writable");
+        }
+        Self {
+            config: place("cofferdam.toml"),
+            state: place("state"),
+            relay: place("relay/relay.sock"),
+            admin: place("admin/admin.sock"),
+            records: place("records"),
+            log: place("sidecar.log"),
+            secrets: place("secrets"),
+            root,
+        }
+    }
+
+    pub fn root(&self) -> &Path {
+        self.root.path()
+    }
+
+    fn secret(&self, name: &str) -> PathBuf {
+        self.secrets.join(name)
+    }
+}
+
+fn tail(text: &str, characters: usize) -> String {
+    let skipped = text.chars().count().saturating_sub(characters);
+    text.chars().skip(skipped).collect()
+}

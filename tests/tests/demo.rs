@@ -1,0 +1,51 @@
+//! `cofferdam demo` works on embedded defaults, with the static shim and with whatever it finds itself.
+
+use std::process::Output;
+
+use cofferdam_tests::process::{built, command, output_of};
+use cofferdam_tests::tools::Tool;
+
+#[test]
+fn the_demo_works_with_nothing_given() {
+    succeeded(&demo(&[]));
+}
+
+#[test]
+fn the_demo_works_with_the_static_shim_and_says_so() {
+    let shim = built("COFFERDAM_SHIM_BIN", "cofferdam-shim").display().to_string();
+    let said = succeeded(&demo(&["--shim", &shim]));
+    assert!(said.contains(&shim), "it says which shim it used:\n{said}");
+}
+
+#[test]
+fn the_demo_uses_a_sandbox_where_there_is_one() {
+    let Some(_) = Tool::Bubblewrap.path() else { return };
+    let said = succeeded(&demo(&[]));
+    assert!(said.to_lowercase().contains("bubblewrap"), "{said}");
+}
+
+/// The demonstration, alone in an empty directory.
+fn demo(arguments: &[&str]) -> Output {
+    let home = tempfile::tempdir().expect("a temporary directory can be made");
+    let mut command = command(built("COFFERDAM_BIN", "cofferdam"));
+    command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("HOME", home.path());
+    command.current_dir(home.path()).arg("demo").args(arguments);
+    let output = output_of(command, "cofferdam demo");
+    let left: Vec<_> =
+        std::fs::read_dir(home.path()).expect("it is there").flatten().map(|entry| entry.path()).collect();
+    assert!(left.is_empty(), "it leaves nothing behind: {left:?}");
+    output
+}
+
+#[track_caller]
+fn succeeded(output: &Output) -> String {
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success(),
+        "{}\n{said}\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(said.contains("[redacted:"), "{said}");
+    said
+}

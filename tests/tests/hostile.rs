@@ -1,0 +1,183 @@
+//! A sandbox that speaks the relay protocol itself, to harm: what it costs the host is bounded, and nobody else notices.
+
+use cofferdam_tests::process::{cpu_time, peak_memory_kib};
+use cofferdam_tests::relay::{Next, RawRelay, hello};
+use cofferdam_tests::server::Server;
+use cofferdam_tests::world::World;
+use relay_proto::control::{Resume, ResumeToken};
+use relay_proto::delivery::Outbox;
+use relay_proto::frame::{Frame, MaybeRan, PREFACE};
+use serde_json::json;
+
+const MANY_MEGABYTES: usize = 256 * 1024 * 1024;
+/// What a sidecar with a few links may have taken at its peak.
+const ENOUGH_KIB: u64 = 96 * 1024;
+
+/// Encodes message after message, as if every one of them had been acknowledged.
+fn messages(text: impl Fn(u64) -> String) -> impl FnMut() -> Vec<u8> {
+    let mut outbox = Outbox::new(u64::MAX);
+    let mut count = 0;
+    move || {
+        count += 1;
+        let seq = outbox.push(text(count).as_bytes(), MaybeRan::No);
+        let mut bytes = Vec::new();
+        outbox.take_ready(&mut bytes);
+        outbox
+            .acknowledge(relay_proto::frame::Ack { seq, window: u64::MAX })
+            .expect("all of it was handed out");
+        bytes
+    }
+}
+
+#[track_caller]
+fn others_are_served(world: &World) {
+    let mut shim = world.connected("tools");
+    assert_eq!(shim.call_text("echo", json!({"text": "undisturbed"})), "undisturbed");
+}
+
+#[test]
+fn refusals_that_nobody_takes_fill_no_memory() {
+    let mut world = World::new().server("tools", Server::fixture()).start();
+    let mut relay = RawRelay::connect(&world.layout().relay);
+    relay.take_up("tools");
+    let name = "n".repeat(900);
+    let sent = relay.flood(
+        messages(|id| {
+            format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"x/{name}","params":{{"name":"{name}"}}}}"#)
+        }),
+        MANY_MEGABYTES,
+    );
+    assert!(sent < MANY_MEGABYTES, "the sidecar took everything");
+    others_are_served(&world);
+    let peak = peak_memory_kib(world.sidecar().id());
+    assert!(peak < ENOUGH_KIB, "the sidecar took {peak} KiB");
+}
+
+#[test]
+fn pings_of_a_deaf_shim_fill_no_memory() {
+    let mut world = World::new().server("tools", Server::fixture()).start();
+    let mut relay = RawRelay::connect(&world.layout().relay);
+    relay.take_up("tools");
+    let mut pings = Vec::new();
+    (0..1000).for_each(|_| Frame::Ping.encode(&mut pings));
+    relay.flood(|| pings.clone(), MANY_MEGABYTES / 2);
+    others_are_served(&world);
+    let peak = peak_memory_kib(world.sidecar().id());
+    assert!(peak < ENOUGH_KIB, "the sidecar took {peak} KiB");
+}
+
+#[test]
+fn a_deaf_shim_costs_no_time() {
+    let mut world = World::new().server("tools", Server::fixture()).relay("heartbeat = \"1s\"").start();
+    let mut relay = RawRelay::connect(&world.layout().relay);
+    relay.take_up("tools");
+    // Enough answers to fill the socket, so that nothing more can be written.
+    let name = "n".repeat(200);
+    relay.flood(
+        messages(|id| format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"x/{name}"}}"#)),
+        MANY_MEGABYTES,
+    );
+    let before = cpu_time(world.sidecar().id());
+    world.wait_until("the silent connection is given up", || {
+        world.sessions().as_array().is_some_and(|all| all.iter().all(|session| session["connected"] == false))
+    });
+    let spent = cpu_time(world.sidecar().id()) - before;
+    assert!(spent.as_millis() < 1000, "the sidecar worked for {spent:?} on nothing");
+}
+
+#[test]
+fn a_shim_whose_server_does_not_read_is_noticed_when_it_goes() {
+    let world = World::new()
+        .server("tools", Server::fixture_that("never-reads"))
+        .relay("resume-grace = \"0s\"")
+        .relay("heartbeat = \"5m\"")
+        .limit("server-start-timeout = \"10m\"")
+        .start();
+    let mut relay = RawRelay::connect(&world.layout().relay);
+    relay.take_up("tools");
+    let text = "t".repeat(100_000);
+    relay.flood(
+        messages(|id| {
+            format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"echo","arguments":{{"text":"{text}"}}}}}}"#)
+        }),
+        MANY_MEGABYTES,
+    );
+    drop(relay);
+    world.wait_until("its session is over", || world.sessions() == json!([]));
+}
+
+#[test]
+fn stolen_links_are_refused_and_fill_no_audit() {
+    let world = World::new().server("tools", Server::fixture()).start();
+    let mut owner = RawRelay::connect(&world.layout().relay);
+    let welcome = owner.take_up("tools");
+    for _ in 0..200 {
+        let mut thief = RawRelay::connect(&world.layout().relay);
+        let resume = Resume { link: welcome.link.clone(), token: ResumeToken("0".repeat(64)), received: 0 };
+        thief.send(PREFACE);
+        thief.send_frame(&Frame::Hello(relay_proto::control::Hello {
+            resume: Some(resume),
+            ..hello("tools", &[1])
+        }));
+        let Next::Frame(refusal) = thief.next_frame() else { panic!("a refusal was due") };
+        assert!(matches!(*refusal, Frame::Refusal(refusal) if refusal.code == "clone_refused"));
+    }
+    let alerts = world.audit().iter().filter(|record| record["event"] == "alert").count();
+    assert!((1..=10).contains(&alerts), "{alerts} alerts");
+    owner.send_frame(&Frame::Ping);
+    assert!(
+        matches!(owner.next_frame(), Next::Frame(frame) if *frame == Frame::Pong),
+        "the owner still has its link"
+    );
+}
+
+#[test]
+fn what_may_have_run_is_looked_up_a_few_times_and_no_more() {
+    let world = World::new().server("tools", Server::fixture()).start();
+    let mut relay = RawRelay::connect(&world.layout().relay);
+    relay.take_up("tools");
+    let mut outbox = Outbox::new(1 << 20);
+    for id in 1..=20 {
+        let origin = relay_proto::frame::Origin { link: format!("l{id}").into(), seq: 1 };
+        let call = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/list"}}"#);
+        outbox.push(call.as_bytes(), MaybeRan::Yes(origin));
+        let mut bytes = Vec::new();
+        outbox.take_ready(&mut bytes);
+        relay.send(&bytes);
+        // One at a time, so that each would be a search of its own.
+        loop {
+            match relay.next_frame() {
+                Next::Frame(frame) if matches!(*frame, Frame::Message(_)) => break,
+                Next::Frame(_) => {}
+                other => panic!("an answer was due, not {other:?}"),
+            }
+        }
+    }
+    let denied = world.audit().iter().filter(|decision| decision["rule"] == "maybe-ran").count();
+    assert_eq!(denied, 16, "four were looked up and had not run");
+}
+
+#[test]
+fn a_malformed_message_under_an_id_in_flight_does_not_end_that_request() {
+    let world = World::new().server("tools", Server::fixture()).start();
+    let mut relay = RawRelay::connect(&world.layout().relay);
+    relay.take_up("tools");
+    let mut outbox = Outbox::new(1 << 20);
+    let slow = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call",
+        "params": {"name": "slow", "arguments": {"ms": 60_000}}});
+    outbox.push(slow.to_string().as_bytes(), MaybeRan::No);
+    outbox.push(br#"{"jsonrpc":"2.0","id":7,"method":"ping","method":"ping"}"#, MaybeRan::No);
+    let mut bytes = Vec::new();
+    outbox.take_ready(&mut bytes);
+    relay.send(&bytes);
+    let answer = loop {
+        match relay.next_frame() {
+            Next::Frame(frame) => match *frame {
+                Frame::Message(part) => break String::from_utf8(part.bytes).unwrap(),
+                _ => continue,
+            },
+            other => panic!("an answer was due, not {other:?}"),
+        }
+    };
+    assert!(answer.contains("message_malformed") && answer.contains(r#""id":null"#), "{answer}");
+}

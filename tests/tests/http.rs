@@ -1,0 +1,222 @@
+//! HTTP servers: credentials are put into headers on the host, and come back redacted.
+
+use std::net::TcpListener;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+
+use cofferdam_tests::deadline::wait_until;
+use cofferdam_tests::harness::{refusal_of, text_of};
+use cofferdam_tests::http::{Reply, listen};
+use cofferdam_tests::http_fixture::{Behaviour, HttpFixture};
+use cofferdam_tests::process::{Running, command};
+use cofferdam_tests::server::Server;
+use cofferdam_tests::tools::Tool;
+use cofferdam_tests::world::World;
+use serde_json::json;
+
+const SECRET: &str = "http-secret-8Rt4/Qs+77";
+
+#[test]
+fn server_everything_works_over_http() {
+    let (Some(node), Some(everything)) = (Tool::Node.path(), Tool::Everything.path()) else { return };
+    let port = free_port();
+    let mut server = command(node);
+    server.arg(everything).arg("streamableHttp").env("PORT", port.to_string());
+    server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let _server = Running::spawn(server, "server-everything streamableHttp");
+    wait_until("server-everything listens", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
+    let world = World::new().server("everything", local(&format!("http://127.0.0.1:{port}/mcp"))).start();
+    let mut shim = world.connected("everything");
+    assert_eq!(shim.call_text("echo", json!({"message": "over HTTP"})), "Echo: over HTTP");
+    let call = json!({"name": "trigger-long-running-operation", "arguments": {"duration": 1, "steps": 2}, "_meta": {"progressToken": "p"}});
+    let id = shim.send_request("tools/call", call);
+    assert_eq!(shim.message_with_method("notifications/progress")["params"]["progressToken"], "p");
+    assert!(shim.answer_to(&id).get("result").is_some());
+}
+
+#[test]
+fn a_credential_goes_out_in_a_header_and_does_not_come_back() {
+    for behaviour in [Behaviour::Json, Behaviour::Events] {
+        let server = HttpFixture::start(behaviour.clone());
+        let world = World::new()
+            .secret_file("local", SECRET)
+            .server("remote", local(&server.url()).header("Authorization", "Bearer {local.value}"))
+            .capturing()
+            .start();
+        let mut shim = world.connected("remote");
+        let text = shim.call_text("headers", json!({}));
+        assert!(text.contains("authorization: Bearer [redacted:local.value]"), "{behaviour:?}: {text}");
+        let sent = server.requests();
+        assert!(
+            sent.iter()
+                .filter(|request| request.method == "POST")
+                .all(|request| request.headers["authorization"] == format!("Bearer {SECRET}"))
+        );
+        world.assert_secret_stayed_here(SECRET);
+    }
+}
+
+#[test]
+fn rules_hold_for_http_servers_too() {
+    let server = HttpFixture::start(Behaviour::Json);
+    let world = World::new().server("remote", local(&server.url()).allow(&["headers"])).start();
+    let mut shim = world.connected("remote");
+    let tools = shim.request("tools/list", json!({}));
+    assert_eq!(tools["result"]["tools"].as_array().map(Vec::len), Some(1), "{tools}");
+    assert_eq!(
+        shim.call("delete_everything", json!({}))["error"]["message"],
+        "Unknown tool: delete_everything"
+    );
+    assert!(!server.requests().iter().any(|request| request.body["params"]["name"] == "delete_everything"));
+}
+
+#[test]
+fn a_credential_does_not_follow_a_redirect() {
+    let elsewhere = HttpFixture::start(Behaviour::Json);
+    let server = HttpFixture::start(Behaviour::RedirectsTo(elsewhere.url()));
+    let world = World::new()
+        .secret_file("local", SECRET)
+        .server("remote", local(&server.url()).header("Authorization", "Bearer {local.value}"))
+        .start();
+    let answer = world.shim("remote").initialize();
+    assert!(answer.get("error").is_some(), "{answer}");
+    assert!(elsewhere.requests().is_empty(), "{:?}", elsewhere.requests());
+}
+
+#[test]
+fn private_addresses_are_refused_unless_the_configuration_says_otherwise() {
+    let server = HttpFixture::start(Behaviour::Json);
+    // The unspecified address reaches loopback, but nobody wrote "loopback".
+    let url = server.url().replace("127.0.0.1", "0.0.0.0");
+    let world = World::new().server("remote", Server::http(&url)).start();
+    let answer = world.shim("remote").initialize();
+    assert_eq!(refusal_of(&answer), "server_unavailable");
+    assert!(server.requests().is_empty());
+}
+
+#[test]
+fn a_failing_server_is_an_honest_error() {
+    for status in [401, 500] {
+        let server = HttpFixture::start(Behaviour::Fails(status));
+        let world = World::new().server("remote", local(&server.url())).start();
+        let mut shim = world.shim("remote");
+        let answer = shim.initialize();
+        assert!(answer.get("error").is_some(), "{status}: {answer}");
+        assert!(shim.is_running());
+    }
+    let world =
+        World::new().server("remote", local(&format!("http://127.0.0.1:{}/mcp", free_port()))).start();
+    let answer = world.shim("remote").initialize();
+    assert_eq!(refusal_of(&answer), "server_unavailable");
+}
+
+#[test]
+fn the_stateless_era_sends_its_headers() {
+    let server = HttpFixture::start(Behaviour::Json);
+    let world = World::new().server("remote", local(&server.url())).start();
+    let mut shim = world.shim("remote");
+    shim.discover();
+    let text = text_of(&shim.call("headers", json!({})));
+    for header in ["mcp-protocol-version: 2026-07-28", "mcp-method: tools/call", "mcp-name: headers"] {
+        assert!(text.contains(header), "{header} in {text}");
+    }
+}
+
+#[test]
+fn a_header_that_cannot_be_filled_sends_nothing() {
+    let server = HttpFixture::start(Behaviour::Json);
+    let world = World::new()
+        .secret_file("local", &json!({"token": SECRET}).to_string())
+        .server("remote", local(&server.url()).header("Authorization", "Bearer {local.value}"))
+        .start();
+    let answer = world.shim("remote").initialize();
+    assert_eq!(refusal_of(&answer), "credential_unavailable", "{answer}");
+    assert!(server.requests().is_empty());
+}
+
+#[test]
+fn calls_that_meet_a_forgotten_session_run_once_in_a_new_one() {
+    let server = ForgetfulServer::start();
+    let world = World::new().server("remote", local(&server.url())).start();
+    let mut shim = world.connected("remote");
+    assert_eq!(shim.call_text("where", json!({})), "session-1");
+    server.forget();
+    let calls: Vec<_> = (0..3).map(|_| shim.send_call("where", json!({}))).collect();
+    for call in &calls {
+        assert_eq!(text_of(&shim.answer_to(call)), "session-2");
+    }
+    assert_eq!(world.outcomes().len(), 4);
+    // One that forgets all the time is not asked for ever, and what it never ran did not run.
+    server.forget_from_now_on();
+    assert_eq!(refusal_of(&shim.call("where", json!({}))), "server_unavailable");
+}
+
+/// A server with sessions; a call's answer names the one it ran in.
+struct ForgetfulServer {
+    address: std::net::SocketAddr,
+    memory: Arc<Mutex<Memory>>,
+}
+
+#[derive(Default)]
+struct Memory {
+    opened: u32,
+    forgotten: u32,
+}
+
+impl ForgetfulServer {
+    fn start() -> Self {
+        let memory = Arc::new(Mutex::new(Memory::default()));
+        let shared = Arc::clone(&memory);
+        let address = listen(move |request| {
+            let mut memory = shared.lock().expect("nobody panics with it");
+            let session = request.headers.get("mcp-session-id");
+            let number = session
+                .and_then(|session| session.strip_prefix("session-")?.parse::<u32>().ok())
+                .unwrap_or(0);
+            let answer = |result| json!({"jsonrpc": "2.0", "id": request.body["id"], "result": result});
+            match request.body["method"].as_str() {
+                _ if request.method != "POST" => Reply::Status(405),
+                Some("initialize") => {
+                    memory.opened += 1;
+                    let version = &request.body["params"]["protocolVersion"];
+                    let info = json!({"name": "forgetful", "version": "1"});
+                    Reply::Opens(
+                        format!("session-{}", memory.opened),
+                        answer(json!({"protocolVersion": version, "capabilities": {}, "serverInfo": info})),
+                    )
+                }
+                _ if number <= memory.forgotten => Reply::Status(404),
+                Some("tools/call") => {
+                    let text = format!("session-{number}");
+                    Reply::Json(answer(json!({"content": [{"type": "text", "text": text}]})))
+                }
+                _ => Reply::Status(202),
+            }
+        });
+        Self { address, memory }
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}/mcp", self.address)
+    }
+
+    fn forget(&self) {
+        let mut memory = self.memory.lock().expect("nobody panics with it");
+        memory.forgotten = memory.opened;
+    }
+
+    fn forget_from_now_on(&self) {
+        self.memory.lock().expect("nobody panics with it").forgotten = u32::MAX;
+    }
+}
+
+fn local(url: &str) -> Server {
+    Server::http(url).line("private = true")
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0")
+        .and_then(|listener| listener.local_addr())
+        .expect("loopback has a free port")
+        .port()
+}

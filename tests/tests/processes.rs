@@ -1,0 +1,452 @@
+//! The end is the end, and what may have run is never run again.
+
+use std::time::Duration;
+
+use cofferdam_tests::deadline::holds_within;
+use cofferdam_tests::harness::{refusal_of, text_of};
+use cofferdam_tests::process::{command_line, is_alive, parent_of, peak_memory_kib, send};
+use cofferdam_tests::relay::RawRelay;
+use cofferdam_tests::server::Server;
+use cofferdam_tests::world::World;
+use nix::sys::signal::Signal;
+use relay_proto::frame::{MaybeRan, Origin};
+use serde_json::{Value, json};
+
+/// The promise is 5 s; a loaded machine gets as much again.
+const END: Duration = Duration::from_secs(10);
+
+#[test]
+fn after_kill_9_of_the_sidecar_no_server_process_is_left() {
+    for mode in ["plain", "ignores-term", "double-fork"] {
+        let mut world = World::new().server("tools", Server::fixture_that(mode)).start();
+        let _shim = world.connected("tools");
+        all_started(&world, mode);
+        world.kill9_sidecar();
+        all_gone(&world, mode);
+    }
+}
+
+#[test]
+fn after_kill_9_of_the_shim_no_server_process_is_left() {
+    for mode in ["plain", "ignores-term", "double-fork"] {
+        let world =
+            World::new().server("tools", Server::fixture_that(mode)).relay("resume-grace = \"1s\"").start();
+        let mut shim = world.connected("tools");
+        all_started(&world, mode);
+        shim.kill9();
+        all_gone(&world, mode);
+    }
+}
+
+#[test]
+fn after_kill_9_of_the_keeper_no_server_process_is_left() {
+    for mode in ["plain", "ignores-term", "double-fork"] {
+        let world = World::new().server("tools", Server::fixture_that(mode)).start();
+        let mut shim = world.connected("tools");
+        all_started(&world, mode);
+        let before = world.fixture_processes("tools");
+        let keeper = parent_of(before[0]).expect("the server runs");
+        let slow = shim.send_call("slow", json!({"ms": 60_000}));
+        world.wait_until("the call runs", || world.times_executed("tools", "slow") == 1);
+        send(keeper, Signal::SIGKILL);
+        assert_eq!(refusal_of(&shim.answer_to(&slow)), "outcome_unknown", "{mode}");
+        assert!(
+            holds_within(END, || before.iter().all(|id| !is_alive(*id))),
+            "{mode}: {}",
+            survivors(&before)
+        );
+        assert_eq!(shim.call_text("echo", json!({"text": "again"})), "again");
+    }
+}
+
+#[test]
+fn the_end_of_input_ends_stubborn_servers_too() {
+    for mode in ["ignores-term", "double-fork"] {
+        let world = World::new().server("tools", Server::fixture_that(mode)).start();
+        let mut shim = world.connected("tools");
+        all_started(&world, mode);
+        shim.close_stdin();
+        all_gone(&world, mode);
+    }
+}
+
+#[test]
+fn an_orderly_stop_ends_everything() {
+    for mode in ["plain", "double-fork"] {
+        let mut world = World::new().server("tools", Server::fixture_that(mode)).start();
+        let mut shim = world.connected("tools");
+        all_started(&world, mode);
+        world.stop_sidecar();
+        all_gone(&world, mode);
+        assert!(shim.is_running(), "a shim never exits while its stdin is open");
+    }
+}
+
+#[test]
+fn a_killed_session_is_over() {
+    let world = World::new().server("tools", Server::fixture_that("double-fork")).start();
+    let mut shim = world.connected("tools");
+    all_started(&world, "double-fork");
+    shim.call("echo", json!({"text": "x"}));
+    let session = world.decisions()[0]["session"].as_str().unwrap().to_owned();
+    assert!(world.sessions().to_string().contains(&session));
+    world.cofferdam_text(&["kill", &session]);
+    all_gone(&world, "double-fork");
+    assert_eq!(refusal_of(&shim.call("echo", json!({"text": "y"}))), "session_ended");
+    assert!(shim.is_running());
+    assert!(!world.sessions().to_string().contains(&session));
+    assert!(!world.cofferdam(&["kill", "no-such-session"]).status.success());
+}
+
+#[test]
+fn a_session_can_be_killed_while_the_configuration_is_broken() {
+    let world = World::new().server("tools", Server::fixture()).start();
+    let mut shim = world.connected("tools");
+    let session = world.sessions()[0]["session"].as_str().unwrap().to_owned();
+    let sound = std::fs::read_to_string(&world.layout().config).unwrap();
+    std::fs::write(&world.layout().config, format!("no-such-key = true\n{sound}")).unwrap();
+    world.cofferdam_text(&["kill", &session]);
+    assert_eq!(refusal_of(&shim.call("echo", json!({"text": "x"}))), "session_ended");
+}
+
+#[test]
+fn a_crash_is_answered_at_once_and_the_server_comes_back() {
+    let world = World::new().server("tools", Server::fixture_that("demands-handshake")).start();
+    let mut shim = world.connected("tools");
+    let slow = shim.send_call("slow", json!({"ms": 60_000}));
+    let crash = shim.send_call("crash", json!({}));
+    assert_eq!(refusal_of(&shim.answer_to(&slow)), "outcome_unknown");
+    assert_eq!(refusal_of(&shim.answer_to(&crash)), "outcome_unknown");
+    // No new handshake from the harness: the sidecar replays the one it saw.
+    assert_eq!(shim.call_text("echo", json!({"text": "back"})), "back");
+    assert_eq!((world.times_executed("tools", "crash"), world.times_executed("tools", "slow")), (1, 1));
+}
+
+#[test]
+fn a_cut_connection_is_taken_up_again_and_nobody_notices() {
+    let world = World::new().server("tools", Server::fixture()).capturing().start();
+    let mut shim = world.connected("tools");
+    for round in 1..=3 {
+        let slow = shim.send_call("slow", json!({"ms": 500}));
+        world.wait_until("the call runs", || world.times_executed("tools", "slow") == round);
+        world.cut_connections();
+        assert_eq!(text_of(&shim.answer_to(&slow)), "late");
+        assert_eq!(shim.call_text("echo", json!({"text": "again"})), "again");
+    }
+    assert_eq!(world.times_executed("tools", "slow"), 3, "each ran once");
+    assert_eq!(world.fixture_processes("tools").len(), 1, "on one process");
+}
+
+#[test]
+fn a_restarted_sidecar_runs_nothing_twice() {
+    for end in [End::Kill9, End::Orderly] {
+        let mut world = World::new().server("tools", Server::fixture_that("demands-handshake")).start();
+        let mut shim = world.connected("tools");
+        let slow = shim.send_call("slow", json!({"ms": 60_000}));
+        world.wait_until("the call runs", || world.times_executed("tools", "slow") == 1);
+        match end {
+            End::Kill9 => world.kill9_sidecar(),
+            End::Orderly => world.stop_sidecar(),
+        }
+        world.start_sidecar();
+        assert_eq!(refusal_of(&shim.answer_to(&slow)), "outcome_unknown");
+        assert_eq!(shim.call_text("echo", json!({"text": "new sidecar"})), "new sidecar");
+        assert_eq!(world.times_executed("tools", "slow"), 1);
+    }
+}
+
+/// The sidecar is stopped before it can read the request, and killed: the audit is the witness that it never left.
+#[test]
+fn a_request_that_the_old_sidecar_never_decided_runs_on_the_new_one() {
+    let mut world = World::new().server("tools", Server::fixture_that("demands-handshake")).start();
+    let mut shim = world.connected("tools");
+    assert_eq!(shim.call_text("echo", json!({"text": "before"})), "before");
+    world.sidecar().signal(Signal::SIGSTOP);
+    let call = shim.send_call("count", json!({}));
+    // The shim answers this by itself, after it has handed out what came before.
+    shim.send_raw(b"no message\n");
+    assert_eq!(refusal_of(&shim.answer_to(&Value::Null)), "message_malformed");
+    world.kill9_sidecar();
+    assert_eq!(world.decisions().len(), 1, "it was not decided: {:?}", world.decisions());
+    world.start_sidecar();
+    assert_eq!(text_of(&shim.answer_to(&call)), "ran count");
+    assert_eq!(world.times_executed("tools", "count"), 1);
+}
+
+/// The same from the sidecar's side, where a shim claims that a request may have run.
+#[test]
+fn the_audit_is_the_witness_of_what_may_have_run() {
+    let world = World::new().server("tools", Server::fixture()).start();
+    let mut sandbox = RawRelay::welcomed(&world.layout().relay, "tools");
+    let call = |id: u32| {
+        format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"count"}}}}"#)
+    };
+    let seq = sandbox.send_message(call(1).as_bytes(), MaybeRan::No);
+    assert_eq!(text_of(&sandbox.next_message()), "ran count");
+    let link: Box<str> = world.decisions()[0]["link"].as_str().expect("a decision names its link").into();
+    let mut another = RawRelay::welcomed(&world.layout().relay, "tools");
+    let claim = |seq| MaybeRan::Yes(Origin { link: link.clone(), seq });
+    another.send_message(call(2).as_bytes(), claim(seq));
+    assert_eq!(refusal_of(&another.next_message()), "outcome_unknown", "it was decided, so it may have run");
+    assert_eq!(world.times_executed("tools", "count"), 1);
+    another.send_message(call(3).as_bytes(), claim(seq + 1));
+    assert_eq!(text_of(&another.next_message()), "ran count", "it was never decided, so it did not run");
+}
+
+#[test]
+fn an_expired_session_is_over() {
+    let mut world = World::new().server("tools", Server::fixture_that("double-fork")).prepare();
+    // The grant is the last table.
+    let text = std::fs::read_to_string(&world.layout().config).unwrap();
+    std::fs::write(&world.layout().config, format!("{text}ttl = \"2s\"\n")).unwrap();
+    world.start_sidecar();
+    let mut shim = world.connected("tools");
+    all_started(&world, "double-fork");
+    let first = world.fixture_processes("tools");
+    let slow = shim.send_call("slow", json!({"ms": 60_000}));
+    assert_eq!(refusal_of(&shim.answer_to(&slow)), "outcome_unknown");
+    assert!(holds_within(END, || first.iter().all(|id| !is_alive(*id))), "{}", survivors(&first));
+    assert!(shim.is_running());
+}
+
+#[test]
+fn a_call_that_takes_too_long_is_answered_and_its_late_answer_dropped() {
+    let world = World::new().server("tools", Server::fixture().line("call-timeout = \"1s\"")).start();
+    let mut shim = world.connected("tools");
+    let slow = shim.send_call("slow", json!({"ms": 2500}));
+    assert_eq!(refusal_of(&shim.answer_to(&slow)), "outcome_unknown");
+    // The fixture's own answers keep their order, so the late one has passed the sidecar before this one.
+    std::thread::sleep(Duration::from_millis(2000));
+    shim.call("echo", json!({"text": "x"}));
+    assert_eq!(shim.answer_within(&slow, Duration::from_millis(50)), None, "exactly one answer");
+}
+
+#[test]
+fn a_server_that_does_not_start_is_unavailable() {
+    let world = World::new()
+        .server("missing", Server::command(["/no/such/program"]))
+        .server("exits", Server::fixture_that("exits-at-once"))
+        .server("silent", Server::fixture_that("never-answers"))
+        .server("sound", Server::fixture())
+        .limit("server-start-timeout = \"2s\"")
+        .start();
+    for (server, codes) in [
+        ("missing", &["server_unavailable"][..]),
+        ("exits", &["server_unavailable", "outcome_unknown"]),
+        ("silent", &["server_unavailable", "outcome_unknown"]),
+    ] {
+        let mut shim = world.shim(server);
+        let answer = shim.initialize();
+        assert!(codes.contains(&refusal_of(&answer)), "{server}: {answer}");
+        assert!(shim.is_running());
+    }
+    let mut shim = world.shim("sound");
+    shim.initialize();
+    assert_eq!(shim.call_text("echo", json!({"text": "undisturbed"})), "undisturbed");
+}
+
+#[test]
+fn a_server_that_keeps_failing_is_not_started_for_every_request() {
+    let world = World::new().server("tools", Server::fixture_that("exits-at-once")).start();
+    let mut shim = world.shim("tools");
+    const REQUESTS: usize = 20;
+    let answers: Vec<Value> = (0..REQUESTS).map(|_| shim.request("ping", json!({}))).collect();
+    assert!(answers.iter().all(|answer| answer.get("error").is_some()), "{answers:?}");
+    assert!(answers.iter().any(|answer| answer.to_string().contains("keeps failing")), "{answers:?}");
+    assert!(world.fixture_processes("tools").len() < REQUESTS);
+}
+
+#[test]
+fn fifty_megabytes_without_a_newline_take_no_memory() {
+    let mut world = World::new().server("tools", Server::fixture()).start();
+    let mut shim = world.connected("tools");
+    let before = peak_memory_kib(world.sidecar().id());
+    let call = shim.send_call("no_newline", json!({"bytes": 50_000_000}));
+    let answer = shim.answer_to(&call);
+    assert!(answer.get("result").is_some() || refusal_of(&answer) == "message_too_large", "{answer}");
+    assert_eq!(shim.call_text("echo", json!({"text": "still here"})), "still here");
+    // A line of the largest size is kept in a buffer that doubles as it grows; the whole would take more.
+    let grown = peak_memory_kib(world.sidecar().id()) - before;
+    assert!(grown < 28 * 1024, "the sidecar took {grown} KiB more");
+}
+
+#[test]
+fn a_flood_on_stderr_neither_blocks_nor_fills_the_log() {
+    let world = World::new().server("tools", Server::fixture()).start();
+    let mut shim = world.connected("tools");
+    assert_eq!(shim.call_text("flood_stderr", json!({"lines": 100_000})), "flooded");
+    assert!(world.log().len() < 5_000_000, "of 20 MB, {} reached the log", world.log().len());
+}
+
+#[test]
+fn a_connect_and_kill_loop_cannot_pile_up_processes() {
+    let world = World::new()
+        .server("tools", Server::fixture_that("ignores-term"))
+        .limit("processes = 3")
+        .relay("resume-grace = \"1s\"")
+        .start();
+    for _ in 0..12 {
+        let mut shim = world.shim("tools");
+        let id = shim.send_initialize();
+        shim.answer_to(&id);
+        shim.kill9();
+        let alive = world.fixture_processes("tools").into_iter().filter(|id| is_alive(*id)).count();
+        assert!(alive <= 3, "{alive} processes at once");
+    }
+    all_gone(&world, "a loop of shims");
+    assert!(world.connected("tools").call("echo", json!({"text": "room again"})).get("result").is_some());
+}
+
+#[test]
+fn starts_are_counted_by_the_minute() {
+    let world = World::new().server("tools", Server::fixture()).limit("starts-per-minute = 2").start();
+    drop((world.connected("tools"), world.connected("tools")));
+    let answer = world.shim("tools").initialize();
+    assert_eq!(refusal_of(&answer), "server_unavailable");
+    assert!(answer.to_string().contains("limits.starts-per-minute"), "{answer}");
+    assert_eq!(world.fixture_processes("tools").len(), 2);
+}
+
+#[test]
+fn a_server_that_closes_its_stdin_hangs_nobody() {
+    let log = Log::new();
+    let world = World::new()
+        .server("tools", shell(&log, r#"*slow*) exec 0<&-; note closed; while :; do sleep 1; done;;"#))
+        .start();
+    let mut shim = world.connected("tools");
+    let slow = shim.send_call("slow", json!({}));
+    world.wait_until("its stdin is closed", || log.text().contains("closed"));
+    let next = shim.call("echo", json!({}));
+    assert_eq!(refusal_of(&next), "server_unavailable", "not a byte of it reached the server");
+    assert_eq!(refusal_of(&shim.answer_to(&slow)), "outcome_unknown");
+    assert!(shim.call("echo", json!({})).get("result").is_some(), "and the next one starts it again");
+}
+
+#[test]
+fn a_new_process_waits_for_the_end_of_the_old_one() {
+    let log = Log::new();
+    let leaves = r#"*leave*) trap "" TERM; exec 1>&-; while :; do sleep 1; done;;"#;
+    let world = World::new().server("tools", shell(&log, leaves)).limit("processes = 1").start();
+    let mut shim = world.connected("tools");
+    assert_eq!(refusal_of(&shim.call("leave", json!({}))), "outcome_unknown");
+    // It ignores SIGTERM, so it lives for all of its grace; its place is its own until then.
+    assert!(shim.call("echo", json!({})).get("result").is_some());
+    let processes = log.processes();
+    assert_eq!(processes.len(), 2);
+    assert!(!is_alive(processes[0]));
+    assert!(!log.text().contains("overlap"), "{}", log.text());
+}
+
+#[test]
+fn a_second_handshake_is_the_only_one_a_new_process_hears() {
+    let log = Log::new();
+    let world = World::new().server("tools", shell(&log, "*crash*) exit 9;;")).start();
+    let mut shim = world.connected("tools");
+    assert_eq!(refusal_of(&shim.call("crash", json!({}))), "outcome_unknown");
+    assert!(shim.initialize().get("result").is_some());
+    assert!(shim.call("echo", json!({})).get("result").is_some());
+    assert_eq!(log.text().matches(r#""method":"initialize""#).count(), 2, "{}", log.text());
+    assert!(world.log().contains("it exited with code 9"));
+}
+
+#[test]
+fn a_long_first_call_is_not_taken_for_a_silent_server() {
+    let world =
+        World::new().server("tools", Server::fixture()).limit("server-start-timeout = \"1s\"").start();
+    let mut shim = world.shim("tools");
+    assert_eq!(shim.call_text("slow", json!({"ms": 3000})), "late");
+}
+
+#[test]
+fn a_server_that_asks_and_never_reads_takes_no_memory() {
+    let log = Log::new();
+    let floods = r#"*flood*) yes '{"jsonrpc":"2.0","id":7,"method":"roots/list"}';;"#;
+    let mut world = World::new().server("tools", shell(&log, floods)).start();
+    let mut shim = world.connected("tools");
+    shim.send_call("flood", json!({}));
+    world.wait_until("it is told nothing more", || world.log().contains("the server does not read"));
+    let peak = peak_memory_kib(world.sidecar().id());
+    assert!(peak < 100 * 1024, "the sidecar took {peak} KiB");
+}
+
+#[test]
+fn a_session_that_is_killed_while_its_server_starts_ends_too() {
+    let world = World::new()
+        .secret_exec("slow", &["sleep", "60"])
+        .server("tools", Server::fixture().env("SECRET", "{slow.value}"))
+        .start();
+    let mut shim = world.shim("tools");
+    shim.send_initialize();
+    let mut session = String::new();
+    world.wait_until("the session is there", || {
+        session = world.sessions()[0]["session"].as_str().unwrap_or_default().to_owned();
+        !session.is_empty()
+    });
+    let told = world.cofferdam_text(&["kill", &session]);
+    assert!(told.contains("still dying"), "what was not seen to end is not called ended: {told}");
+    assert!(!world.sessions().to_string().contains(&session));
+}
+
+/// What a server of [`shell`] writes down.
+struct Log {
+    file: tempfile::NamedTempFile,
+}
+
+impl Log {
+    fn new() -> Self {
+        Self { file: tempfile::NamedTempFile::new().expect("a temporary file can be made") }
+    }
+
+    fn text(&self) -> String {
+        std::fs::read_to_string(self.file.path()).expect("it is there")
+    }
+
+    fn processes(&self) -> Vec<u32> {
+        let text = self.text();
+        text.lines().filter_map(|line| line.strip_prefix("process ")?.parse().ok()).collect()
+    }
+}
+
+/// A server in a few lines of shell: it answers everything, unless `case` says otherwise, and writes all down.
+fn shell(log: &Log, case: &str) -> Server {
+    let script = r#"
+        note() { echo "$*" >> "$0"; }
+        before=$(sed -n 's/^process //p' "$0" | tail -n 1)
+        if [ -n "$before" ] && kill -0 "$before" 2> /dev/null; then note overlap; fi
+        note process $$
+        while read -r line; do
+            note "$line"
+            id=$(printf '%s' "$line" | sed -n 's/.*"id":\([^,}]*\).*/\1/p')
+            case "$line" in
+                CASE
+                *'"method":"notifications/'*) ;;
+                *) printf '{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"shell","version":"1"},"content":[]}}\n' "$id";;
+            esac
+        done"#;
+    let script = script.replace("CASE", case);
+    Server::command(["/bin/sh".to_owned(), "-c".to_owned(), script, log.file.path().display().to_string()])
+}
+
+#[derive(Clone, Copy)]
+enum End {
+    Kill9,
+    Orderly,
+}
+
+fn all_started(world: &World, mode: &str) {
+    let count = if mode == "double-fork" { 3 } else { 1 };
+    world.wait_until("all processes have said their ids", || world.fixture_processes("tools").len() >= count);
+}
+
+#[track_caller]
+fn all_gone(world: &World, what: &str) {
+    let all = world.fixture_processes("tools");
+    assert!(!all.is_empty());
+    let gone = || world.fixture_processes("tools").iter().all(|id| !is_alive(*id));
+    assert!(holds_within(END, gone), "{what}: {}", survivors(&all));
+}
+
+fn survivors(all: &[u32]) -> String {
+    let alive = all.iter().filter(|id| is_alive(**id));
+    alive.map(|id| format!("{id} ({}) ", command_line(*id))).collect()
+}

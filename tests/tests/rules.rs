@@ -1,0 +1,193 @@
+//! Deny by default: a session reaches only what its grant names, and every request is decided.
+
+use cofferdam_tests::harness::refusal_of;
+use cofferdam_tests::server::Server;
+use cofferdam_tests::world::World;
+use nix::sys::signal::Signal;
+use serde_json::json;
+
+#[test]
+fn a_denied_tool_looks_unknown() {
+    let world = World::new().server("tools", Server::fixture().allow(&["read_*", "echo"])).start();
+    let mut shim = world.connected("tools");
+    let hidden = shim.call("delete_everything", json!({}));
+    assert_eq!(hidden["error"]["code"], -32602);
+    assert_eq!(hidden["error"]["message"], "Unknown tool: delete_everything");
+    let unknown = shim.call("no_such_tool", json!({}));
+    assert_eq!(unknown["error"]["code"], -32602, "hidden and unknown answer alike: {unknown}");
+    assert_eq!(unknown["error"]["message"], "Unknown tool: no_such_tool");
+    assert_eq!(world.executions("tools"), [], "neither reached the server");
+    assert!(
+        world.decisions().iter().all(|decision| decision["verdict"] == "deny"),
+        "{:?}",
+        world.decisions()
+    );
+}
+
+#[test]
+fn denied_tools_are_not_listed() {
+    let server = Server::fixture().allow(&["*_file", "echo", "add"]).deny(&["write_*"]).ask(&["add"]);
+    let world = World::new().server("tools", server).start();
+    let mut shim = world.connected("tools");
+    let answer = shim.request("tools/list", json!({}));
+    let mut names: Vec<&str> = answer["result"]["tools"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|tool| tool["name"].as_str())
+        .collect();
+    names.sort_unstable();
+    assert_eq!(names, ["add", "echo", "read_file"]);
+}
+
+#[test]
+fn deny_goes_before_ask_and_ask_before_allow() {
+    let server = Server::fixture().allow(&["*"]).ask(&["write_*", "delete_*"]).deny(&["delete_*"]);
+    let world = World::new().server("tools", server).start();
+    let mut shim = world.connected("tools");
+    assert_eq!(
+        shim.call("delete_everything", json!({}))["error"]["message"],
+        "Unknown tool: delete_everything"
+    );
+    assert_eq!(refusal_of(&shim.call("write_file", json!({}))), "approval_required");
+    assert_eq!(shim.call_text("read_file", json!({})), "ran read_file");
+    let tools: Vec<String> = world.executions("tools").into_iter().map(|execution| execution.tool).collect();
+    assert_eq!(tools, ["read_file"]);
+}
+
+#[test]
+fn a_server_without_rules_offers_everything() {
+    let world = World::new().server("tools", Server::fixture()).start();
+    let mut shim = world.connected("tools");
+    assert_eq!(shim.call_text("delete_everything", json!({})), "ran delete_everything");
+    assert!(shim.request("x/echo", json!({"a": 1})).get("result").is_some());
+}
+
+#[test]
+fn a_method_that_nobody_knows_passes_only_by_name_where_there_are_rules() {
+    let ruled = Server::fixture().allow(&["echo"]);
+    let world = World::new()
+        .server("ruled", ruled.clone())
+        .server("named", ruled.line("methods = [\"x/echo\"]"))
+        .start();
+    let refused = world.connected("ruled").request("x/echo", json!({"a": 1}));
+    assert!(refused.get("error").is_some(), "{refused}");
+    assert!(world.connected("named").request("x/echo", json!({"a": 1})).get("result").is_some());
+}
+
+#[test]
+fn what_is_not_granted_and_what_does_not_exist_are_refused_alike() {
+    let world = World::new()
+        .server("mine", Server::fixture())
+        .server("theirs", Server::fixture())
+        .granting(&["mine"])
+        .start();
+    for server in ["theirs", "no-such-server"] {
+        let mut shim = world.shim(server);
+        let answer = shim.initialize();
+        assert_eq!(refusal_of(&answer), "server_not_granted", "{server}");
+        assert!(shim.is_running(), "a shim never exits while its stdin is open");
+    }
+    assert!(world.fixture_processes("theirs").is_empty(), "it was not even started");
+}
+
+#[test]
+fn every_request_is_decided_not_only_calls() {
+    let world = World::new().server("tools", Server::fixture()).start();
+    let mut shim = world.connected("tools");
+    shim.request("ping", json!({}));
+    shim.request("tools/list", json!({}));
+    shim.request("x/echo", json!({}));
+    let decided: Vec<String> = world
+        .audit()
+        .iter()
+        .filter(|record| record.get("verdict").is_some())
+        .filter_map(|record| record["method"].as_str().map(str::to_owned))
+        .collect();
+    for method in ["initialize", "ping", "tools/list", "x/echo"] {
+        assert!(decided.iter().any(|decided| decided == method), "{method} in {decided:?}");
+    }
+}
+
+#[test]
+fn a_narrowed_rule_binds_at_the_next_call() {
+    let mut world = World::new().server("tools", Server::fixture()).start();
+    let mut shim = world.connected("tools");
+    shim.request("tools/list", json!({}));
+    assert_eq!(shim.call_text("write_file", json!({})), "ran write_file");
+    world.rewrite(|builder| builder.server("tools", Server::fixture().deny(&["write_*"])));
+    world.cofferdam_text(&["reload"]);
+    // It was shown before the rule changed, so the model is told, not misled.
+    assert_eq!(refusal_of(&shim.call("write_file", json!({}))), "tool_denied");
+    assert_eq!(shim.call_text("read_file", json!({})), "ran read_file");
+    assert_eq!(world.times_executed("tools", "write_file"), 1);
+}
+
+#[test]
+fn a_reload_that_does_not_check_changes_nothing() {
+    let mut world = World::new().server("tools", Server::fixture()).start();
+    let mut shim = world.connected("tools");
+    world.rewrite(|builder| {
+        builder.line("no-such-key = true").server("tools", Server::fixture().deny(&["*"]))
+    });
+    let refused = world.cofferdam(&["reload"]);
+    assert!(!refused.status.success());
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("no-such-key"));
+    assert_eq!(shim.call_text("echo", json!({"text": "as before"})), "as before");
+}
+
+#[test]
+fn a_hangup_reloads_too() {
+    let mut world = World::new().server("tools", Server::fixture()).start();
+    let mut shim = world.connected("tools");
+    world.rewrite(|builder| builder.server("tools", Server::fixture().deny(&["write_*"])));
+    let sound = std::fs::read_to_string(&world.layout().config).unwrap();
+    std::fs::write(&world.layout().config, format!("no-such-key = true\n{sound}")).unwrap();
+    world.sidecar().signal(Signal::SIGHUP);
+    world.wait_until("the log says what is wrong", || world.log().contains("no-such-key"));
+    assert_eq!(shim.call_text("write_file", json!({})), "ran write_file", "the old one goes on");
+    std::fs::write(&world.layout().config, sound).unwrap();
+    world.sidecar().signal(Signal::SIGHUP);
+    world.wait_until("the new rule binds", || shim.call("write_file", json!({})).get("error").is_some());
+}
+
+#[test]
+fn a_reload_names_what_waits_for_a_restart() {
+    let mut world = World::new().server("tools", Server::fixture()).start();
+    assert!(!world.cofferdam_text(&["reload"]).contains("restart"), "nothing has changed");
+    let id = nix::unistd::geteuid();
+    world.rewrite(|builder| {
+        builder
+            .line("audit-sync = \"call\"")
+            .relay(&format!("unix-uids = [{id}]"))
+            .limit("links = 32")
+            .limit("processes = 8")
+            .limit("greeting-connections = 8")
+    });
+    let expected = "takes effect at restart: audit-sync, relay.unix-uids, limits.processes, limits.greeting-connections\n";
+    for _ in 0..2 {
+        let said = world.cofferdam_text(&["reload"]);
+        assert!(said.ends_with(expected), "it is said until it is done: {said}");
+    }
+    assert!(world.log().contains("limits.greeting-connections"), "{}", world.log());
+    world.stop_sidecar();
+    world.start_sidecar();
+    assert!(!world.cofferdam_text(&["reload"]).contains("restart"));
+}
+
+#[test]
+fn a_withdrawn_grant_binds_at_the_next_call() {
+    let mut world =
+        World::new().server("tools", Server::fixture()).server("other", Server::fixture()).start();
+    let mut shim = world.connected("tools");
+    shim.call_text("echo", json!({"text": "granted"}));
+    world.rewrite(|builder| builder.granting(&["other"]));
+    world.cofferdam_text(&["reload"]);
+    let answer = shim.call("echo", json!({"text": "no more"}));
+    assert!(
+        answer["error"]["data"]["code"] == "server_not_granted"
+            || answer["error"]["data"]["code"] == "session_ended",
+        "{answer}"
+    );
+    assert_eq!(world.times_executed("tools", "echo"), 1);
+}
