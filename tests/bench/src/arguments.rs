@@ -1,0 +1,99 @@
+//! What was asked for.
+
+use std::path::PathBuf;
+
+use crate::codec::Body;
+use crate::measure::Pace;
+
+#[derive(Debug)]
+pub(crate) enum Mode {
+    /// Encode and decode so many frames; run under callgrind.
+    Codec(Body, u64),
+    Run(Plan),
+    /// Keep one core awake.
+    Spin,
+}
+
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) pace: Pace,
+    pub(crate) counting: Counting,
+    /// Empty means all.
+    only: Vec<String>,
+    /// Where the report goes, if it is to be kept.
+    pub(crate) out: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Counting {
+    Off,
+    On,
+}
+
+impl Plan {
+    pub(crate) fn includes(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|only| only == name)
+    }
+}
+
+/// The mode, or what to say about arguments that are none.
+pub(crate) fn read(arguments: impl Iterator<Item = String>) -> Result<Mode, String> {
+    let arguments: Vec<String> = arguments.collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words[..] {
+        ["spin"] => return Ok(Mode::Spin),
+        ["codec", body, count] => {
+            let body = match body {
+                "full" => Body::Full,
+                "small" => Body::Small,
+                _ => return Err(USAGE.into()),
+            };
+            return count.parse().map(|count| Mode::Codec(body, count)).map_err(|_| USAGE.into());
+        }
+        _ => {}
+    }
+    let mut plan = Plan { pace: Pace::FULL, counting: Counting::On, only: Vec::new(), out: None };
+    let mut rest = words.into_iter();
+    while let Some(word) = rest.next() {
+        match word {
+            "--no-counts" => plan.counting = Counting::Off,
+            "--only" => plan.only.push(rest.next().ok_or(USAGE)?.into()),
+            "--out" => plan.out = Some(rest.next().ok_or(USAGE)?.into()),
+            "--quick" => plan.pace = Pace::QUICK,
+            _ => return Err(USAGE.into()),
+        }
+    }
+    Ok(Mode::Run(plan))
+}
+
+const USAGE: &str = "\
+usage: bench [--out DIR] [--quick] [--no-counts] [--only CONTENDER]…
+
+Runs all contenders and prints the report; with --out it is also written to DIR (BENCHMARKS.md, benchmarks.svg).
+--quick          short rounds, to see that everything works
+--no-counts      without the instruction counts
+--only NAME      this contender; may be repeated
+
+COFFERDAM_BIN and COFFERDAM_SHIM_BIN name the sidecar and the static shim, COFFERDAM_TEST_TOOLS what tests/tools installed.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(line: &str) -> Result<Mode, String> {
+        read(line.split_whitespace().map(str::to_owned))
+    }
+
+    #[test]
+    fn what_is_not_known_is_explained() {
+        assert!(mode("--slow").unwrap_err().starts_with("usage"));
+        assert!(mode("--only").is_err());
+        assert!(mode("codec medium 3").is_err());
+    }
+
+    #[test]
+    fn only_those_who_were_named_take_part() {
+        let Ok(Mode::Run(plan)) = mode("--only direct --quick") else { panic!("a plan") };
+        assert!(plan.includes("direct") && !plan.includes("cofferdam"));
+    }
+}

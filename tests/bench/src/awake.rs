@@ -1,0 +1,51 @@
+//! Keeps the cores from sleeping while something is measured.
+//!
+//! An idle core sleeps, and waking it costs more than a call does: without this a slow contender is also measured
+//! for the depth of the machine's sleep. One spinner a core, of the idle scheduling class: it gives way at once.
+
+use std::process::Stdio;
+use std::thread::available_parallelism;
+
+use crate::process::{Running, command, on_path};
+use crate::trouble::Trouble;
+
+/// Spinners, until it goes out of scope.
+#[derive(Debug)]
+pub(crate) struct Awake {
+    _spinners: Vec<Running>,
+}
+
+impl Awake {
+    pub(crate) fn keep() -> Result<Self, Trouble> {
+        let own =
+            std::env::current_exe().map_err(|source| Trouble::Start { what: "a spinner".into(), source })?;
+        let spinner = || {
+            let mut spinner = match on_path("chrt") {
+                Some(chrt) => {
+                    let mut spinner = command(chrt);
+                    spinner.args(["--idle", "0"]);
+                    spinner
+                }
+                None => {
+                    let mut spinner = command("nice");
+                    spinner.args(["-n", "19"]);
+                    spinner
+                }
+            };
+            spinner.arg(&own).arg("spin").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            Running::spawn(spinner, "a spinner")
+        };
+        let cores = available_parallelism().map_or(1, usize::from);
+        Ok(Self { _spinners: (0..cores).map(|_| spinner()).collect::<Result<_, _>>()? })
+    }
+}
+
+/// What a spinner does: nothing, busily, for as long as its parent is there.
+pub(crate) fn spin() {
+    let parent = nix::unistd::getppid();
+    while nix::unistd::getppid() == parent {
+        for _ in 0..1_000_000 {
+            std::hint::spin_loop();
+        }
+    }
+}

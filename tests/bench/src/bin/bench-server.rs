@@ -1,0 +1,220 @@
+//! The MCP server behind every contender: it does next to nothing, so that what is measured is the way to it.
+//!
+//! Legacy handshake, `tools/list`, and two tools: `echo` gives its text back, `big` gives as many bytes as asked for.
+//! It must end when its input ends, however its parent ended: that is how the benchmark leaves nothing running.
+//! Each answer is one write, as servers do it.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::process::ExitCode;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+fn main() -> ExitCode {
+    match unbuffered_stdout().and_then(|output| serve(io::stdin().lock(), output)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench-server: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Request<'a> {
+    #[serde(borrow)]
+    id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    method: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    params: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Initialize<'a> {
+    #[serde(borrow, rename = "protocolVersion")]
+    protocol_version: Cow<'a, str>,
+}
+
+#[derive(Deserialize)]
+struct Call<'a> {
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+    #[serde(borrow, default)]
+    arguments: Arguments<'a>,
+}
+
+#[derive(Default, Deserialize)]
+struct Arguments<'a> {
+    #[serde(borrow)]
+    text: Option<Cow<'a, str>>,
+    bytes: Option<usize>,
+}
+
+/// A line is never longer than this; nobody sends this server much.
+const MAX_LINE: usize = 1 << 20;
+/// The most that `big` gives.
+const MAX_TEXT: usize = 16 << 20;
+/// As much as a pipe holds.
+const CHUNK: usize = 64 * 1024;
+const KNOWN_VERSIONS: &[&str] = &["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
+const TOOLS: &str = r#"{"tools":[{"name":"echo","description":"Gives the text back","inputSchema":{"type":"object","properties":{"text":{"type":"string"}},"required":["text"]}},{"name":"big","description":"Gives that many bytes of text","inputSchema":{"type":"object","properties":{"bytes":{"type":"integer"}},"required":["bytes"]}}]}"#;
+
+/// Standard output without the standard library's line buffer, which would cut a write in two.
+fn unbuffered_stdout() -> io::Result<File> {
+    Ok(File::from(io::stdout().as_fd().try_clone_to_owned()?))
+}
+
+fn serve(mut input: impl Read, mut output: impl Write) -> io::Result<()> {
+    let mut pending = Vec::new();
+    let mut chunk = vec![0; CHUNK];
+    let mut out = Vec::new();
+    loop {
+        let count = input.read(&mut chunk)?;
+        if count == 0 {
+            return Ok(());
+        }
+        pending.extend_from_slice(&chunk[..count]);
+        let mut start = 0;
+        while let Some(length) = pending[start..].iter().position(|byte| *byte == b'\n') {
+            answer(&pending[start..start + length], &mut out)?;
+            output.write_all(&out)?;
+            out.clear();
+            start += length + 1;
+        }
+        pending.drain(..start);
+        if pending.len() > MAX_LINE {
+            return Err(io::Error::other("a line is too long"));
+        }
+    }
+}
+
+fn answer(line: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
+    if line.trim_ascii().is_empty() {
+        return Ok(());
+    }
+    let request: Request = serde_json::from_slice(line)?;
+    let (Some(id), Some(method)) = (request.id, request.method) else {
+        return Ok(()); // a notification, or an answer to something never asked
+    };
+    let params = request.params.map_or("{}", RawValue::get);
+    match &*method {
+        "initialize" => {
+            let wanted: Initialize = serde_json::from_str(params)?;
+            let version = match KNOWN_VERSIONS.contains(&&*wanted.protocol_version) {
+                true => &*wanted.protocol_version,
+                false => "2025-11-25",
+            };
+            result(id, out, |out| {
+                write!(
+                    out,
+                    r#"{{"protocolVersion":"{version}","capabilities":{{"tools":{{}}}},"serverInfo":{{"name":"bench-server","version":"1"}}}}"#
+                )
+            })
+        }
+        "ping" => result(id, out, |out| out.write_all(b"{}")),
+        "tools/list" => result(id, out, |out| out.write_all(TOOLS.as_bytes())),
+        "tools/call" => {
+            let call: Call = serde_json::from_str(params)?;
+            match (&*call.name, call.arguments) {
+                ("echo", Arguments { text: Some(text), .. }) => result(id, out, |out| {
+                    content(out, |out| serde_json::to_writer(out, &text).map_err(Into::into))
+                }),
+                ("big", Arguments { bytes: Some(bytes), .. }) if bytes <= MAX_TEXT => {
+                    result(id, out, |out| content(out, |out| prose(bytes, out)))
+                }
+                _ => refusal(id, -32602, "no such tool, or not its arguments", out),
+            }
+        }
+        _ => refusal(id, -32601, "no such method", out),
+    }
+}
+
+type Part = io::Result<()>;
+
+fn result(id: &RawValue, out: &mut Vec<u8>, body: impl FnOnce(&mut Vec<u8>) -> Part) -> Part {
+    write!(out, r#"{{"jsonrpc":"2.0","id":{},"result":"#, id.get())?;
+    body(out)?;
+    out.write_all(b"}\n")
+}
+
+fn content(out: &mut Vec<u8>, text: impl FnOnce(&mut Vec<u8>) -> Part) -> Part {
+    out.write_all(br#"{"content":[{"type":"text","text":"#)?;
+    text(out)?;
+    out.write_all(b"}]}")
+}
+
+/// Text with a line break in every 80 characters, as files and listings have: escapes are part of the work.
+fn prose(bytes: usize, out: &mut Vec<u8>) -> Part {
+    const LINE: &[u8; 79] =
+        b"A cofferdam keeps the water out so that people can work in the dry, all day....";
+    out.reserve(bytes + bytes / 80 + 2);
+    out.push(b'"');
+    for _ in 0..bytes / 80 {
+        out.extend_from_slice(LINE);
+        out.extend_from_slice(br"\n");
+    }
+    out.extend_from_slice(&LINE[..bytes % 80]);
+    out.push(b'"');
+    Ok(())
+}
+
+fn refusal(id: &RawValue, code: i32, message: &str, out: &mut Vec<u8>) -> Part {
+    writeln!(out, r#"{{"jsonrpc":"2.0","id":{},"error":{{"code":{code},"message":"{message}"}}}}"#, id.get())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    fn ask(line: &str) -> Value {
+        let mut out = Vec::new();
+        serve(format!("{line}\n").as_bytes(), &mut out).unwrap();
+        serde_json::from_slice(&out).unwrap()
+    }
+
+    #[test]
+    fn an_echo_comes_back_with_its_id_as_it_was_written() {
+        let line = r#"{"jsonrpc":"2.0","id":"a\u0062","method":"tools/call","params":{"name":"echo","arguments":{"text":"h\"i"}}}"#;
+        let mut out = Vec::new();
+        serve(format!("{line}\n").as_bytes(), &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains(r#""id":"a\u0062""#), "{text}");
+        assert!(text.contains(r#""text":"h\"i""#), "{text}");
+    }
+
+    #[test]
+    fn big_is_as_big_as_asked() {
+        for bytes in [0, 1, 79, 80, 81, 1 << 20] {
+            let answer = ask(&format!(
+                r#"{{"id":1,"method":"tools/call","params":{{"name":"big","arguments":{{"bytes":{bytes}}}}}}}"#
+            ));
+            let text = answer["result"]["content"][0]["text"].as_str().unwrap();
+            assert_eq!((text.len(), text.matches('\n').count()), (bytes, bytes / 80));
+        }
+    }
+
+    #[test]
+    fn a_known_version_is_accepted_and_another_is_answered_with_ours() {
+        let ask = |version: &str| {
+            ask(&format!(r#"{{"id":1,"method":"initialize","params":{{"protocolVersion":"{version}"}}}}"#))
+                ["result"]["protocolVersion"]
+                .clone()
+        };
+        assert_eq!(ask("2024-11-05"), "2024-11-05");
+        assert_eq!(ask("1999-01-01"), "2025-11-25");
+    }
+
+    #[test]
+    fn a_notification_gets_nothing_and_the_unknown_an_error() {
+        let mut out = Vec::new();
+        serve(&b"{\"method\":\"notifications/initialized\"}\n\n"[..], &mut out).unwrap();
+        assert!(out.is_empty());
+        assert_eq!(ask(r#"{"id":1,"method":"server/discover"}"#)["error"]["code"], -32601);
+    }
+}

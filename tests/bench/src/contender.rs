@@ -1,0 +1,178 @@
+//! A contender as data, and the same with its places filled in.
+//!
+//! A contender is what a user would have to run: something that listens on the host (or nothing), and the command
+//! that a harness would start. Words in braces are filled in: `{dir}` a directory of its own, `{port}` a free port,
+//! `{server}` the MCP server, and the places of installed programs.
+
+use std::fs::{DirBuilder, OpenOptions};
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::clock::Deadline;
+use crate::places::Places;
+use crate::process::{self, Running, into_file};
+use crate::trouble::{Trouble, last_words};
+
+#[derive(Debug)]
+pub(crate) struct Contender {
+    pub(crate) name: &'static str,
+    /// What runs, in the words of the report.
+    pub(crate) about: &'static str,
+    /// Made in `{dir}`, 0700, before anything starts.
+    pub(crate) directories: &'static [&'static str],
+    /// Written to `{dir}`, 0600, with the braces filled in.
+    pub(crate) files: &'static [(&'static str, &'static str)],
+    /// What listens on the host; runs all the time.
+    pub(crate) host: &'static [&'static str],
+    pub(crate) ready: Ready,
+    /// What a harness starts.
+    pub(crate) client: &'static [&'static str],
+    pub(crate) env: &'static [(&'static str, &'static str)],
+}
+
+/// How to see that the host listens.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Ready {
+    /// Nothing listens.
+    AtOnce,
+    Port,
+    Unix(&'static str),
+}
+
+/// A contender on this machine, its directories and files made.
+#[derive(Clone, Debug)]
+pub(crate) struct Prepared {
+    pub(crate) host: CommandLine,
+    pub(crate) client: CommandLine,
+    ready: Readiness,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct CommandLine {
+    pub(crate) argv: Vec<String>,
+    env: Vec<(String, String)>,
+    /// Where what it says goes.
+    log: PathBuf,
+}
+
+#[derive(Clone, Debug)]
+enum Readiness {
+    AtOnce,
+    Port(SocketAddr),
+    Unix(PathBuf),
+}
+
+impl Contender {
+    pub(crate) fn prepare(&self, dir: &Path, places: &Places) -> Result<Prepared, Trouble> {
+        let port = free_port()?;
+        let fill = |text: &str| fill(text, dir, port, places);
+        let fill_all = |texts: &[&str]| texts.iter().map(|text| fill(text)).collect::<Result<Vec<_>, _>>();
+        let (host, client) = (fill_all(self.host)?, fill_all(self.client)?);
+        let env = self.env.iter().map(|(name, value)| Ok(((*name).to_owned(), fill(value)?)));
+        let env: Vec<_> = env.collect::<Result<_, Trouble>>()?;
+        for directory in [""].iter().chain(self.directories) {
+            let path = dir.join(directory);
+            let made = DirBuilder::new().recursive(true).mode(0o700).create(&path);
+            made.map_err(|source| Trouble::Write { what: format!("a directory of {}", self.name), source })?;
+        }
+        for (name, content) in self.files {
+            let text = fill(content)?;
+            let file =
+                OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(dir.join(name));
+            let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+            written.map_err(|source| Trouble::Write { what: (*name).into(), source })?;
+        }
+        let ready = match self.ready {
+            Ready::AtOnce => Readiness::AtOnce,
+            Ready::Port => Readiness::Port(SocketAddr::from(([127, 0, 0, 1], port))),
+            Ready::Unix(path) => Readiness::Unix(dir.join(path)),
+        };
+        let line = |argv, log| CommandLine { argv, env: env.clone(), log: dir.join(log) };
+        Ok(Prepared { host: line(host, "host.log"), client: line(client, "client.log"), ready })
+    }
+}
+
+impl Prepared {
+    /// Starts what listens on the host, if anything does, and waits until it listens.
+    pub(crate) fn start_host(&self) -> Result<Option<Running>, Trouble> {
+        let Some(program) = self.host.argv.first() else { return Ok(None) };
+        let mut command = process::tethered(program);
+        self.host.dress(&mut command);
+        command.stdin(Stdio::null()).stdout(into_file(&self.host.log));
+        let mut running = Running::spawn(command, &self.host.name())?;
+        let deadline = Deadline::after(READY_WITHIN);
+        while !self.ready.is_reached() {
+            let what = format!("the host side ({})", self.host.name());
+            if !running.is_running() {
+                return Err(Trouble::Ended { what, last_words: self.host.last_words() });
+            }
+            if deadline.is_over() {
+                let last_words = self.host.last_words();
+                return Err(Trouble::NotReady { what, within: READY_WITHIN, last_words });
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(Some(running))
+    }
+}
+
+impl CommandLine {
+    /// The same under another program: `prefix` takes this command as its last arguments.
+    pub(crate) fn under(&self, prefix: &[String]) -> Self {
+        let argv = prefix.iter().chain(&self.argv).cloned().collect();
+        Self { argv, env: self.env.clone(), log: self.log.clone() }
+    }
+
+    pub(crate) fn command(&self) -> Command {
+        let mut command = process::command(&self.argv[0]);
+        self.dress(&mut command);
+        command
+    }
+
+    /// The program's name without its place.
+    pub(crate) fn name(&self) -> String {
+        let program = self.argv.first().map_or("", String::as_str);
+        Path::new(program).file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    pub(crate) fn last_words(&self) -> String {
+        last_words(&String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()))
+    }
+
+    fn dress(&self, command: &mut Command) {
+        command.args(&self.argv[1..]).envs(self.env.iter().cloned()).stderr(into_file(&self.log));
+    }
+}
+
+impl Readiness {
+    fn is_reached(&self) -> bool {
+        match self {
+            Self::AtOnce => true,
+            Self::Port(address) => TcpStream::connect_timeout(address, Duration::from_secs(1)).is_ok(),
+            Self::Unix(path) => UnixStream::connect(path).is_ok(),
+        }
+    }
+}
+
+/// Node and Python take a second or two, more on a busy machine.
+const READY_WITHIN: Duration = Duration::from_secs(20);
+
+fn fill(text: &str, dir: &Path, port: u16, places: &Places) -> Result<String, Trouble> {
+    let mut filled = text.to_owned();
+    for (word, value) in [("{dir}", dir.display().to_string()), ("{port}", port.to_string())] {
+        filled = filled.replace(word, &value);
+    }
+    places.fill(filled)
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> Result<u16, Trouble> {
+    let bound = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
+    let address = bound.map_err(|source| Trouble::Start { what: "a listener on loopback".into(), source })?;
+    Ok(address.port())
+}

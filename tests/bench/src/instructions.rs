@@ -1,0 +1,169 @@
+//! Instruction counts under callgrind: recorded so that a later change can be compared, never judged.
+//!
+//! Each count is a difference: the same run with twice the work, less the run with once the work, divided by the
+//! work. What a start and an end cost falls out. Instructions of the kernel are not in it.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use crate::client::Client;
+use crate::contender::{Contender, Prepared};
+use crate::places::Places;
+use crate::process::{Running, command, into_file, on_path};
+use crate::roster::{COFFERDAM, ROSTER, SOCAT};
+use crate::trouble::Trouble;
+
+/// One line of the record.
+#[derive(Debug)]
+pub(crate) struct Count {
+    pub(crate) what: &'static str,
+    /// Instructions a frame or a call, or why there is no number.
+    pub(crate) instructions: Result<u64, String>,
+}
+
+/// Everything that is counted, in directories below `dir`.
+pub(crate) fn count_all(dir: &Path, places: &Places) -> Vec<Count> {
+    let Some(valgrind) = on_path("valgrind") else {
+        let missing = "valgrind is missing; `tests/tools --bench` installs it";
+        return vec![Count { what: "all of them", instructions: Err(missing.into()) }];
+    };
+    let callgrind = Callgrind { valgrind, dir, places };
+    let mut counts = Vec::new();
+    let mut record = |what: &'static str, instructions: Result<u64, Trouble>| {
+        eprintln!("bench: counted: {what}");
+        counts.push(Count { what, instructions: instructions.map_err(|trouble| trouble.sentence()) });
+    };
+    record("codec: one frame with a small call, encoded and decoded", callgrind.codec("small", FRAMES));
+    record(
+        "codec: one full frame (64 KiB), encoded and decoded; a copied byte may count as one",
+        callgrind.codec("full", FULL_FRAMES),
+    );
+    record("one relayed call in the client's end of the two socat", callgrind.client(SOCAT));
+    record("one relayed call in the shim", callgrind.client(COFFERDAM));
+    record("one relayed call in the sidecar", callgrind.host(COFFERDAM));
+    counts
+}
+
+struct Callgrind<'a> {
+    valgrind: PathBuf,
+    dir: &'a Path,
+    places: &'a Places,
+}
+
+const FRAMES: u64 = 10_000;
+const FULL_FRAMES: u64 = 500;
+const CALLS: u64 = 400;
+/// Under valgrind everything is some fifty times slower.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+impl Callgrind<'_> {
+    fn codec(&self, body: &str, frames: u64) -> Result<u64, Trouble> {
+        let own =
+            std::env::current_exe().map_err(|source| Trouble::Read { what: "my own path".into(), source })?;
+        self.difference(frames, |out, frames| {
+            let prefix = self.prefix(out);
+            let mut counted = command(&prefix[0]);
+            counted.args(&prefix[1..]).arg(&own).args(["codec", body, &frames.to_string()]);
+            counted.stdin(Stdio::null()).stdout(Stdio::null()).stderr(into_file(&self.dir.join("codec.log")));
+            let status = Running::spawn(counted, "the codec")?.ends_within(PATIENCE);
+            match status.is_some_and(|status| status.success()) {
+                true => Ok(()),
+                false => Err(Trouble::Ended { what: "the codec".into(), last_words: String::new() }),
+            }
+        })
+    }
+
+    /// The end that the harness starts, counted; the host's end as always.
+    fn client(&self, name: &str) -> Result<u64, Trouble> {
+        let prepared = self.prepare(name, "client")?;
+        let _host = prepared.start_host()?;
+        self.difference(CALLS, |out, calls| {
+            let mut client = Client::start(&prepared.client.under(&self.prefix(out)))?;
+            for _ in 0..calls {
+                client.small_call()?;
+            }
+            client.end();
+            Ok(())
+        })
+    }
+
+    /// The host's end, counted; the other as always.
+    fn host(&self, name: &str) -> Result<u64, Trouble> {
+        self.difference(CALLS, |out, calls| {
+            let mut prepared = self.prepare(name, "host")?;
+            prepared.host = prepared.host.under(&self.prefix(out));
+            let mut host = prepared.start_host()?;
+            let mut client = Client::start(&prepared.client)?;
+            for _ in 0..calls {
+                client.small_call()?;
+            }
+            client.end();
+            // Callgrind writes its counts at an orderly end only.
+            if let Some(host) = &mut host {
+                host.end(PATIENCE);
+            }
+            Ok(())
+        })
+    }
+
+    fn prepare(&self, name: &str, side: &str) -> Result<Prepared, Trouble> {
+        let contender: Option<&Contender> = ROSTER.iter().find(|contender| contender.name == name);
+        let contender = contender.ok_or_else(|| Trouble::Missing(format!("a contender `{name}`")))?;
+        contender.prepare(&self.dir.join(format!("{side}-of-{}", name.replace(' ', "-"))), self.places)
+    }
+
+    fn prefix(&self, out: &Path) -> Vec<String> {
+        vec![
+            self.valgrind.display().to_string(),
+            "--tool=callgrind".into(),
+            format!("--callgrind-out-file={}", out.display()),
+        ]
+    }
+
+    fn difference(
+        &self,
+        work: u64,
+        mut run: impl FnMut(&Path, u64) -> Result<(), Trouble>,
+    ) -> Result<u64, Trouble> {
+        let mut counted = |work| {
+            let out = tempfile::Builder::new().prefix("callgrind-").tempdir_in(self.dir);
+            let out =
+                out.map_err(|source| Trouble::Write { what: "a directory for counts".into(), source })?;
+            // Processes that the counted one forks write files of their own beside it.
+            run(&out.path().join("out.%p"), work)?;
+            total(out.path())
+        };
+        let (once, twice) = (counted(work)?, counted(2 * work)?);
+        Ok(twice.saturating_sub(once) / work)
+    }
+}
+
+/// The largest total of the files that callgrind wrote: the counted process, not what it forked.
+fn total(dir: &Path) -> Result<u64, Trouble> {
+    let read = |source| Trouble::Read { what: "callgrind's counts".into(), source };
+    let mut largest = None;
+    for entry in std::fs::read_dir(dir).map_err(read)? {
+        let text = std::fs::read(entry.map_err(read)?.path()).map_err(read)?;
+        largest = largest.max(total_in(&String::from_utf8_lossy(&text)));
+    }
+    largest.ok_or_else(|| Trouble::Missing("callgrind's counts: the process did not end in order".into()))
+}
+
+fn total_in(counts: &str) -> Option<u64> {
+    let number = |line: &str| line.split_once(':').and_then(|(_, number)| number.trim().parse().ok());
+    let line = |name| counts.lines().rev().find(|line: &&str| line.starts_with(name)).and_then(number);
+    line("totals:").or_else(|| line("summary:"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::total_in;
+
+    #[test]
+    fn a_total_is_found_wherever_it_stands() {
+        assert_eq!(total_in("events: Ir\nsummary: 12\nfn=(1)\n1 2\n\ntotals: 34\n"), Some(34));
+        assert_eq!(total_in("summary: 12\n"), Some(12));
+        assert_eq!(total_in("fn=(1)\n"), None);
+    }
+}

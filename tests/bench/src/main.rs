@@ -1,0 +1,97 @@
+//! Cofferdam side by side with the alternatives, all in one run.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`arguments`] | what was asked for |
+//! | [`awake`] | cores that do not sleep while something is measured |
+//! | [`client`] | a harness for measuring: raw MCP lines |
+//! | [`clock`] | the only reader of the clock |
+//! | [`codec`] | the relay's codec alone, for counting |
+//! | [`contender`] | a contender as data, and with its places filled in |
+//! | [`instructions`] | counts under callgrind |
+//! | [`measure`] | what is measured in one round |
+//! | [`places`] | where programs are |
+//! | [`process`] | starting and ending processes, the only place that does |
+//! | [`report`] | tables and chart |
+//! | [`roster`] | who takes part |
+//! | [`tournament`] | the run |
+//! | [`weight`] | size and memory |
+//!
+//! Nothing is asserted about time: the numbers are compared with each other and written down.
+
+#![forbid(unsafe_code)]
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use crate::arguments::{Counting, Mode, Plan};
+use crate::places::Places;
+use crate::report::{Findings, machine};
+use crate::trouble::Trouble;
+
+mod arguments;
+mod awake;
+mod client;
+mod clock;
+mod codec;
+mod contender;
+mod instructions;
+mod measure;
+mod places;
+mod process;
+mod report;
+mod roster;
+mod tournament;
+mod trouble;
+mod weight;
+
+fn main() -> ExitCode {
+    let done = match arguments::read(std::env::args().skip(1)) {
+        Ok(Mode::Codec(body, count)) => codec::run(body, count),
+        Ok(Mode::Run(plan)) => run(&plan).map_err(|trouble| trouble.sentence()),
+        Ok(Mode::Spin) => {
+            awake::spin();
+            Ok(())
+        }
+        Err(usage) => {
+            eprintln!("{usage}");
+            return ExitCode::from(64);
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(sentence) => {
+            eprintln!("bench: {sentence}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(plan: &Plan) -> Result<(), Trouble> {
+    let directory = tempfile::Builder::new().prefix("cofferdam-bench-").tempdir();
+    let directory =
+        directory.map_err(|source| Trouble::Write { what: "a temporary directory".into(), source })?;
+    let places = Places::new()?;
+    let contenders: Vec<_> =
+        roster::ROSTER.iter().filter(|contender| plan.includes(contender.name)).collect();
+    let standings = tournament::run(&contenders, plan.pace, directory.path(), &places);
+    let counts = match plan.counting {
+        Counting::Off => Vec::new(),
+        Counting::On => instructions::count_all(directory.path(), &places),
+    };
+    let findings = Findings {
+        standings,
+        shim_size: places.shim().and_then(|shim| weight::file_size(&shim)).ok(),
+        counts,
+        rounds: plan.pace.rounds,
+        machine: machine::shape(),
+        versions: machine::versions(&places),
+        date: clock::today(),
+    };
+    let printed = std::io::stdout().write_all(findings.text("").as_bytes());
+    printed.map_err(|source| Trouble::Write { what: "the report to the terminal".into(), source })?;
+    match &plan.out {
+        Some(out) => findings.write(out),
+        None => Ok(()),
+    }
+}

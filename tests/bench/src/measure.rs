@@ -1,0 +1,160 @@
+//! What is measured of a contender in one round, and what the best of its rounds is.
+//!
+//! Every part of a round is bounded in time and in number: a slow contender makes fewer calls, not a longer round.
+
+use std::time::Duration;
+
+use crate::client::Client;
+use crate::clock::{Deadline, now};
+use crate::contender::CommandLine;
+use crate::trouble::Trouble;
+
+/// One contender's round.
+#[derive(Clone, Debug)]
+pub(crate) struct Round {
+    pub(crate) start: Duration,
+    pub(crate) small: Small,
+    pub(crate) calls_per_second: f64,
+    pub(crate) large: Duration,
+}
+
+/// One small call at a time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Small {
+    pub(crate) median: Duration,
+    pub(crate) p99: Duration,
+    pub(crate) calls: usize,
+}
+
+/// How long the parts of a round may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    pub(crate) rounds: usize,
+    starting: Duration,
+    warming: Duration,
+    small: Duration,
+    throughput: Duration,
+    large: Duration,
+}
+
+impl Pace {
+    pub(crate) const FULL: Self = Self::of(12, 400);
+    /// To see that everything works; its numbers mean little.
+    pub(crate) const QUICK: Self = Self::of(2, 250);
+
+    const fn of(rounds: usize, unit: u64) -> Self {
+        Self {
+            rounds,
+            starting: Duration::from_millis(unit / 2),
+            warming: Duration::from_millis(unit / 2),
+            small: Duration::from_millis(unit),
+            throughput: Duration::from_millis(unit),
+            large: Duration::from_millis(unit / 2),
+        }
+    }
+}
+
+/// In flight when throughput is measured.
+pub(crate) const IN_FLIGHT: usize = 32;
+/// The large result, bytes of text.
+pub(crate) const LARGE: usize = 1 << 20;
+
+const MAX_STARTS: usize = 25;
+const MAX_CALLS: usize = 20_000;
+const MAX_LARGE_CALLS: usize = 200;
+
+/// The four measurements, on the last of the clients that were started for the first of them.
+pub(crate) fn round(client: &CommandLine, pace: Pace) -> Result<Round, Trouble> {
+    let (mut client, start) = starts(client, pace.starting)?;
+    let deadline = Deadline::after(pace.warming);
+    while !deadline.is_over() {
+        client.small_call()?;
+    }
+    let small = small(&mut client, pace.small)?;
+    let calls_per_second = throughput(&mut client, pace.throughput)?;
+    let large = large(&mut client, pace.large)?;
+    client.end();
+    Ok(Round { start, small, calls_per_second, large })
+}
+
+/// From the start of the client's end to the answer to `tools/list`.
+fn starts(line: &CommandLine, time: Duration) -> Result<(Client, Duration), Trouble> {
+    let deadline = Deadline::after(time);
+    let mut took = Vec::new();
+    loop {
+        let begin = now();
+        let mut client = Client::start(line)?;
+        took.push(begin.elapsed());
+        if deadline.is_over() || took.len() == MAX_STARTS {
+            return Ok((client, percentile(&mut took, 50)));
+        }
+        client.end();
+    }
+}
+
+fn small(client: &mut Client, time: Duration) -> Result<Small, Trouble> {
+    let deadline = Deadline::after(time);
+    let mut took = Vec::with_capacity(MAX_CALLS);
+    while !deadline.is_over() && took.len() < MAX_CALLS {
+        let begin = now();
+        client.small_call()?;
+        took.push(begin.elapsed());
+    }
+    Ok(Small { median: percentile(&mut took, 50), p99: percentile(&mut took, 99), calls: took.len() })
+}
+
+/// Calls per second with [`IN_FLIGHT`] of them waiting at any time.
+fn throughput(client: &mut Client, time: Duration) -> Result<f64, Trouble> {
+    let begin = now();
+    let deadline = Deadline::after(time);
+    let mut waiting = Vec::with_capacity(IN_FLIGHT);
+    for _ in 0..IN_FLIGHT {
+        waiting.push(client.ask_small()?);
+    }
+    let mut answered = 0_u32;
+    while !waiting.is_empty() {
+        let id = client.answered_small()?;
+        // Contenders may answer in another order, but each request once.
+        let place = waiting.iter().position(|waiting| *waiting == id);
+        let place = place.ok_or_else(|| Trouble::WrongAnswer(format!("a second one to request {id}")))?;
+        waiting.swap_remove(place);
+        answered += 1;
+        if !deadline.is_over() {
+            waiting.push(client.ask_small()?);
+        }
+    }
+    Ok(f64::from(answered) / begin.elapsed().as_secs_f64())
+}
+
+fn large(client: &mut Client, time: Duration) -> Result<Duration, Trouble> {
+    client.large_call(LARGE)?; // buffers grow once
+    let deadline = Deadline::after(time);
+    let mut took = Vec::new();
+    while took.is_empty() || (!deadline.is_over() && took.len() < MAX_LARGE_CALLS) {
+        let begin = now();
+        client.large_call(LARGE)?;
+        took.push(begin.elapsed());
+    }
+    Ok(percentile(&mut took, 50))
+}
+
+/// The smallest value that at least `percent` of the values do not exceed; none of no values.
+fn percentile(values: &mut [Duration], percent: usize) -> Duration {
+    values.sort_unstable();
+    let rank = (values.len() * percent).div_ceil(100).max(1);
+    values.get(rank - 1).copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_values_that_were_measured() {
+        let mut values: Vec<_> = (1..=200).rev().map(Duration::from_micros).collect();
+        assert_eq!(percentile(&mut values, 50), Duration::from_micros(100));
+        assert_eq!(percentile(&mut values, 99), Duration::from_micros(198));
+        assert_eq!(percentile(&mut [Duration::from_micros(7)], 99), Duration::from_micros(7));
+        assert_eq!(percentile(&mut [], 50), Duration::ZERO);
+    }
+}

@@ -1,0 +1,85 @@
+//! Where programs are: ours from the environment, the alternatives where `tests/tools --bench` put them.
+
+use std::path::{Path, PathBuf};
+
+use crate::process::on_path;
+use crate::trouble::Trouble;
+
+#[derive(Debug)]
+pub(crate) struct Places {
+    server: PathBuf,
+    tools: PathBuf,
+}
+
+impl Places {
+    pub(crate) fn new() -> Result<Self, Trouble> {
+        let own =
+            std::env::current_exe().map_err(|source| Trouble::Read { what: "my own path".into(), source })?;
+        let server = own.with_file_name("bench-server");
+        match server.is_file() {
+            true => Ok(Self { server, tools: tools() }),
+            false => Err(Trouble::Missing("bench-server; build the whole package `cofferdam-bench`".into())),
+        }
+    }
+
+    /// The text with the names of programs in braces replaced by their paths.
+    pub(crate) fn fill(&self, mut text: String) -> Result<String, Trouble> {
+        for word in WORDS {
+            if text.contains(word) {
+                text = text.replace(word, &self.place(word)?.display().to_string());
+            }
+        }
+        Ok(text)
+    }
+
+    pub(crate) fn shim(&self) -> Result<PathBuf, Trouble> {
+        self.place("{shim}")
+    }
+
+    /// The versions of what was installed, as `name version`.
+    pub(crate) fn npm_version(&self, package: &str) -> Option<String> {
+        let manifest = self.tools.join("npm/node_modules").join(package).join("package.json");
+        let manifest: serde_json::Value = serde_json::from_slice(&std::fs::read(manifest).ok()?).ok()?;
+        Some(format!("{package} {}", manifest.get("version")?.as_str()?))
+    }
+
+    fn place(&self, word: &str) -> Result<PathBuf, Trouble> {
+        let installed = |place: &str| {
+            let path = self.tools.join(place);
+            path.is_file().then_some(path).ok_or_else(|| {
+                let name = Path::new(place).file_name().unwrap_or_default().to_string_lossy();
+                Trouble::Missing(format!("{name}; `tests/tools --bench` installs it"))
+            })
+        };
+        let given = |variable: &str| {
+            let path = std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_file());
+            path.ok_or_else(|| Trouble::Missing(format!("{variable} names no file; `just bench` sets it")))
+        };
+        let found = |name: &str| {
+            on_path(name)
+                .ok_or_else(|| Trouble::Missing(format!("{name}; `tests/tools --bench` installs it")))
+        };
+        match word {
+            "{cofferdam}" => given("COFFERDAM_BIN"),
+            "{shim}" => given("COFFERDAM_SHIM_BIN"),
+            "{server}" => Ok(self.server.clone()),
+            "{socat}" => found("socat"),
+            "{mcp-proxy}" => installed("python-bench/bin/mcp-proxy"),
+            "{mcp-remote}" => installed("npm/node_modules/.bin/mcp-remote"),
+            "{supergateway}" => installed("npm/node_modules/.bin/supergateway"),
+            other => Err(Trouble::Missing(format!("a place for {other}"))),
+        }
+    }
+}
+
+const WORDS: &[&str] =
+    &["{cofferdam}", "{shim}", "{server}", "{socat}", "{mcp-proxy}", "{mcp-remote}", "{supergateway}"];
+
+fn tools() -> PathBuf {
+    if let Some(directory) = std::env::var_os("COFFERDAM_TEST_TOOLS") {
+        return directory.into();
+    }
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let home = || Path::new(&std::env::var_os("HOME").unwrap_or_default()).join(".cache");
+    cache.unwrap_or_else(home).join("cofferdam-tests")
+}

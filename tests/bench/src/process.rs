@@ -1,0 +1,108 @@
+//! Starting and ending processes; the only place that does.
+//!
+//! What is started is ended by its id. Whatever a contender starts in turn ends when its input does: the server
+//! reads to its end. Listeners also ask the kernel for a signal in case this process is killed.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::clock::Deadline;
+use crate::trouble::Trouble;
+
+/// A process that is ended and waited for when it goes out of scope.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) child: Child,
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the one place in the benchmark that starts processes")]
+pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
+    Command::new(program)
+}
+
+impl Running {
+    pub(crate) fn spawn(mut command: Command, what: &str) -> Result<Self, Trouble> {
+        let child = command.spawn().map_err(|source| Trouble::Start { what: what.into(), source })?;
+        Ok(Self { child })
+    }
+
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().is_ok_and(|status| status.is_none())
+    }
+
+    /// Its exit status, if it ends by itself within `time`.
+    pub(crate) fn ends_within(&mut self, time: Duration) -> Option<ExitStatus> {
+        let deadline = Deadline::after(time);
+        loop {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Some(status);
+            }
+            if deadline.is_over() {
+                return None;
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// Asks it to end, and makes it after `patience`.
+    pub(crate) fn end(&mut self, patience: Duration) -> Option<ExitStatus> {
+        if self.is_running() {
+            let id = i32::try_from(self.child.id()).expect("process ids fit");
+            // Already gone is what was wanted.
+            let _ = kill(Pid::from_raw(id), Signal::SIGTERM);
+        }
+        let status = self.ends_within(patience);
+        if status.is_none() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+        status
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.end(PATIENCE);
+    }
+}
+
+/// A command whose process gets a signal should this one be killed.
+pub(crate) fn tethered(program: &str) -> Command {
+    match on_path("setpriv") {
+        Some(setpriv) => {
+            let mut tethered = command(setpriv);
+            tethered.args(["--pdeathsig", "TERM", "--"]).arg(program);
+            tethered
+        }
+        None => command(program),
+    }
+}
+
+/// What a command writes to its output, at most `time` from now.
+pub(crate) fn output_of(mut command: Command, time: Duration) -> Option<String> {
+    let directory = tempfile::tempdir().ok()?;
+    let path = directory.path().join("out");
+    command.stdin(Stdio::null()).stdout(into_file(&path)).stderr(Stdio::null());
+    let mut running = Running::spawn(command, "a question").ok()?;
+    running.ends_within(time).filter(ExitStatus::success)?;
+    std::fs::read_to_string(path).ok()
+}
+
+/// A place for a process's output.
+pub(crate) fn into_file(path: &Path) -> Stdio {
+    File::options().create(true).append(true).open(path).map_or_else(|_| Stdio::null(), Stdio::from)
+}
+
+pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|directory| directory.join(name)).find(|path| path.is_file())
+}
+
+const POLL: Duration = Duration::from_millis(2);
+const PATIENCE: Duration = Duration::from_secs(3);

@@ -1,0 +1,138 @@
+//! The numbers to hold, and whether this run held them. A benchmark reports; it never fails for a number.
+
+use std::time::Duration;
+
+use super::Findings;
+use super::units::{digits, megabytes, rate, time};
+use crate::roster::{COFFERDAM, PEERS, SOCAT};
+use crate::tournament::Standing;
+
+/// One promise beside what was found.
+pub(super) struct Judgement {
+    pub(super) what: &'static str,
+    pub(super) ours: String,
+    pub(super) against: String,
+    pub(super) ratio: String,
+    pub(super) target: String,
+    pub(super) outcome: String,
+}
+
+pub(super) fn judge(findings: &Findings) -> Vec<Judgement> {
+    let small = |standing: &Standing| standing.small().map(|small| small.median);
+    let mut judgements = vec![findings.times(SMALL, SOCAT, small, Bound::AtMost(1.5))];
+    judgements.extend(PEERS.map(|peer| findings.times_faster(SMALL, peer, small, Bound::AtLeast(25.0))));
+    judgements.push(findings.rates(SOCAT, Bound::AtLeast(0.6)));
+    judgements.extend(PEERS.map(|peer| findings.rates(peer, Bound::AtLeast(100.0))));
+    judgements.push(findings.times("a 1 MiB result, p50", SOCAT, Standing::large, Bound::AtMost(1.5)));
+    judgements.push(findings.times(
+        "start to `tools/list`, server warm",
+        SOCAT,
+        Standing::start,
+        Bound::AtMost(3.0),
+    ));
+    judgements.push(size("shim: size of the static file", findings.shim_size, 2_500_000));
+    let weight = findings.standing(COFFERDAM).and_then(|standing| standing.weight);
+    judgements.push(size(
+        "shim: resident after 1,000 small calls",
+        weight.map(|weight| weight.after_small_calls),
+        3_000_000,
+    ));
+    judgements
+}
+
+#[derive(Clone, Copy)]
+enum Bound {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+const SMALL: &str = "one small call, p50";
+const NOT_MEASURED: &str = "not measured";
+
+impl Findings {
+    /// Ours as a multiple of theirs.
+    fn times(
+        &self,
+        what: &'static str,
+        name: &'static str,
+        measure: impl Fn(&Standing) -> Option<Duration>,
+        bound: Bound,
+    ) -> Judgement {
+        let (ours, theirs) = (self.of(COFFERDAM, &measure), self.of(name, &measure));
+        let ratio = ours.zip(theirs).map(|(ours, theirs)| ours.as_secs_f64() / theirs.as_secs_f64());
+        judgement(what, ours.map(time), name, theirs.map(time), ratio, bound)
+    }
+
+    /// Theirs as a multiple of ours.
+    fn times_faster(
+        &self,
+        what: &'static str,
+        name: &'static str,
+        measure: impl Fn(&Standing) -> Option<Duration>,
+        bound: Bound,
+    ) -> Judgement {
+        let (ours, theirs) = (self.of(COFFERDAM, &measure), self.of(name, &measure));
+        let ratio = ours.zip(theirs).map(|(ours, theirs)| theirs.as_secs_f64() / ours.as_secs_f64());
+        judgement(what, ours.map(time), name, theirs.map(time), ratio, bound)
+    }
+
+    fn rates(&self, name: &'static str, bound: Bound) -> Judgement {
+        let measure = Standing::calls_per_second;
+        let (ours, theirs) = (self.of(COFFERDAM, &measure), self.of(name, &measure));
+        let ratio = ours.zip(theirs).map(|(ours, theirs)| ours / theirs);
+        judgement("calls per second, 32 in flight", ours.map(rate), name, theirs.map(rate), ratio, bound)
+    }
+
+    fn of<T>(&self, name: &str, measure: &impl Fn(&Standing) -> Option<T>) -> Option<T> {
+        self.standing(name).and_then(measure)
+    }
+}
+
+fn judgement(
+    what: &'static str,
+    ours: Option<String>,
+    name: &str,
+    theirs: Option<String>,
+    ratio: Option<f64>,
+    bound: Bound,
+) -> Judgement {
+    let target = match bound {
+        Bound::AtLeast(least) => format!("≥ {least} ×"),
+        Bound::AtMost(most) => format!("≤ {most} ×"),
+    };
+    let against = match theirs {
+        Some(theirs) => format!("{name}: {theirs}"),
+        None => format!("{name}: {NOT_MEASURED}"),
+    };
+    Judgement {
+        what,
+        ours: ours.unwrap_or_else(|| NOT_MEASURED.into()),
+        against,
+        ratio: ratio.map_or_else(|| "–".into(), |ratio| format!("{} ×", digits(ratio))),
+        target,
+        outcome: outcome(ratio, bound),
+    }
+}
+
+fn size(what: &'static str, bytes: Option<u64>, most: u32) -> Judgement {
+    Judgement {
+        what,
+        ours: bytes.map_or_else(|| NOT_MEASURED.into(), megabytes),
+        against: "–".into(),
+        ratio: "–".into(),
+        target: format!("≤ {} MB", f64::from(most) / 1e6),
+        outcome: outcome(bytes.map(|bytes| bytes as f64), Bound::AtMost(f64::from(most))),
+    }
+}
+
+fn outcome(found: Option<f64>, bound: Bound) -> String {
+    let Some(found) = found else { return NOT_MEASURED.into() };
+    let missed_by = match bound {
+        Bound::AtLeast(least) => 1.0 - found / least,
+        Bound::AtMost(most) => found / most - 1.0,
+    };
+    match missed_by > 0.0 {
+        true => format!("**misses by {:.1} %**", missed_by * 100.0),
+        false => "holds".into(),
+    }
+}

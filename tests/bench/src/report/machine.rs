@@ -1,0 +1,65 @@
+//! The shape of the machine and the versions of the contenders. No host names, no paths.
+
+use std::time::Duration;
+
+use crate::places::Places;
+use crate::process::{command, output_of};
+
+/// Cores, memory, architecture and kernel in one line.
+pub(crate) fn shape() -> String {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    format!(
+        "{cores} cores, {} of memory, {}, Linux {}",
+        memory(&meminfo).unwrap_or_else(|| "an unknown amount".into()),
+        std::env::consts::ARCH,
+        kernel(&release)
+    )
+}
+
+pub(crate) fn versions(places: &Places) -> Vec<String> {
+    let own = |word: &str| places.fill(word.into()).ok();
+    let said = |program: Option<String>, argument| {
+        let mut question = command(program?);
+        question.arg(argument);
+        output_of(question, PATIENCE)
+    };
+    let socat = said(own("{socat}"), "-V").and_then(|text| {
+        let version = text.split_once("socat version ")?.1.split_whitespace().next()?;
+        Some(format!("socat {version}"))
+    });
+    let one_line = |text: String| text.lines().next().map(|line| line.trim().to_owned());
+    let mcp_proxy = said(own("{mcp-proxy}"), "--version").and_then(one_line);
+    let node =
+        said(Some("node".into()), "--version").and_then(one_line).map(|text| format!("Node.js {text}"));
+    let python = said(Some("python3".into()), "--version").and_then(one_line);
+    let npm = ["mcp-remote", "supergateway"].map(|package| places.npm_version(package));
+    [socat, mcp_proxy, python].into_iter().chain(npm).chain([node]).flatten().collect()
+}
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The version alone: what a vendor hangs on to it says more about the place than about the kernel.
+fn kernel(release: &str) -> &str {
+    let version = release.trim();
+    let end = version.find(|letter: char| !letter.is_ascii_digit() && letter != '.');
+    &version[..end.unwrap_or(version.len())]
+}
+
+fn memory(meminfo: &str) -> Option<String> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kibibytes: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(format!("{:.0} GiB", kibibytes / f64::from(1 << 20)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_is_its_numbers() {
+        assert_eq!(kernel("6.1.0-18-cloud-amd64\n"), "6.1.0");
+        assert_eq!(memory("MemTotal:        8148176 kB\nMemFree: 1 kB\n").unwrap(), "8 GiB");
+    }
+}

@@ -1,0 +1,133 @@
+//! The report's text.
+
+use std::fmt::Write;
+
+use super::hold::judge;
+use super::units::{digits, grouped, megabytes, rate, time, without_places};
+use super::{Findings, NOTES};
+use crate::roster::SOCAT;
+use crate::tournament::Standing;
+
+pub(super) fn text(findings: &Findings, notes: &str) -> String {
+    let mut out = String::from("# Benchmarks\n\n");
+    // Writing to a string cannot fail.
+    let _ = write!(
+        out,
+        "Made by `just bench` on {}: {}. Contenders: {}.\n\n",
+        findings.date,
+        findings.machine,
+        findings.versions.join(", ")
+    );
+    let _ = write!(
+        out,
+        "All contenders ran in one run, in turn, {} rounds each, with the cores kept from sleeping; the best round of \
+         each is shown. Behind each of them is the same small stdio server. Times are those of this machine: only the \
+         ratios mean something elsewhere.\n\n![The same numbers as a chart](benchmarks.svg)\n",
+        findings.rounds
+    );
+    side_by_side(findings, &mut out);
+    numbers_to_hold(findings, &mut out);
+    counts(findings, &mut out);
+    out.push_str(METHOD);
+    for standing in &findings.standings {
+        let _ = writeln!(out, "- **{}**: {}", standing.name, standing.about);
+    }
+    out.push_str(NOTES);
+    if !notes.is_empty() {
+        let _ = write!(out, "\n{notes}\n");
+    }
+    out
+}
+
+const METHOD: &str = "
+## How it is measured
+
+The driver is a harness with raw MCP lines on a command's stdin and stdout, one write a request, and checks every answer.
+A small call echoes 28 characters: one at a time for the percentiles, 32 in flight for the throughput. A large result is
+1 MiB of text with a line break in every 80 characters. The start is timed from starting the client's end to the answer
+to `tools/list`, with the host's end already listening. Resident memory is that of the process that the harness starts.
+A slow contender makes fewer calls in the same time, a failing one is named with its reason.
+
+";
+
+fn side_by_side(findings: &Findings, out: &mut String) {
+    out.push_str(
+        "\n## Side by side\n\n\
+         | | one small call, p50 | × socat | p99 | calls/s, 32 in flight | × socat | 1 MiB result, p50 | × socat \
+         | start to `tools/list` | × socat | client's end resident | after 1 MiB |\n\
+         |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n",
+    );
+    let socat = findings.standing(SOCAT);
+    for standing in &findings.standings {
+        let small = |standing: &Standing| standing.small().map(|small| small.median.as_secs_f64());
+        let large = |standing: &Standing| standing.large().map(|large| large.as_secs_f64());
+        let start = |standing: &Standing| standing.start().map(|start| start.as_secs_f64());
+        let to_socat = |measure: &dyn Fn(&Standing) -> Option<f64>| {
+            let ratio = measure(standing).zip(socat.and_then(measure)).map(|(own, socat)| own / socat);
+            match standing.name == SOCAT {
+                true => "1".into(),
+                false => or_dash(ratio.map(digits)),
+            }
+        };
+        let cells = [
+            or_dash(standing.small().map(|small| time(small.median))),
+            to_socat(&small),
+            or_dash(standing.small().map(|small| time(small.p99))),
+            or_dash(standing.calls_per_second().map(rate)),
+            to_socat(&Standing::calls_per_second),
+            or_dash(standing.large().map(time)),
+            to_socat(&large),
+            or_dash(standing.start().map(time)),
+            to_socat(&start),
+            or_dash(standing.weight.map(|weight| megabytes(weight.after_small_calls))),
+            or_dash(standing.weight.map(|weight| megabytes(weight.after_large_call))),
+        ];
+        let _ = writeln!(out, "| {} | {} |", standing.name, cells.join(" | "));
+    }
+    for standing in &findings.standings {
+        if let Some(reason) = &standing.failure {
+            let _ = write!(out, "\n**{}** failed: {}\n", standing.name, without_places(reason));
+        }
+    }
+}
+
+fn numbers_to_hold(findings: &Findings, out: &mut String) {
+    out.push_str(
+        "\n## Numbers to hold\n\n\
+         | what | cofferdam | against | ratio | target | |\n|---|--:|---|--:|--:|---|\n",
+    );
+    for judgement in judge(findings) {
+        let _ = writeln!(
+            out,
+            "| {} | {} | {} | {} | {} | {} |",
+            judgement.what,
+            judgement.ours,
+            judgement.against,
+            judgement.ratio,
+            judgement.target,
+            judgement.outcome
+        );
+    }
+}
+
+fn counts(findings: &Findings, out: &mut String) {
+    if findings.counts.is_empty() {
+        return;
+    }
+    out.push_str(
+        "\n## Instructions\n\n\
+         Counted by callgrind, recorded so that a later change can be compared; nothing is judged by them. Instructions \
+         of the kernel are not in them.\n\n| what | instructions |\n|---|--:|\n",
+    );
+    for count in &findings.counts {
+        let number = match &count.instructions {
+            Ok(instructions) => grouped(*instructions),
+            Err(reason) => format!("not counted: {}", without_places(reason)),
+        };
+        let _ = writeln!(out, "| {} | {number} |", count.what);
+    }
+}
+
+fn or_dash(text: Option<String>) -> String {
+    text.unwrap_or_else(|| "–".into())
+}

@@ -1,0 +1,58 @@
+//! What the client's end weighs: its file, and what of it is resident after calls.
+
+use std::path::Path;
+
+use crate::client::Client;
+use crate::contender::CommandLine;
+use crate::measure::LARGE;
+use crate::trouble::Trouble;
+
+/// Bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Weight {
+    pub(crate) after_small_calls: u64,
+    /// After a large result on top: what was needed for it ought to be given back.
+    pub(crate) after_large_call: u64,
+}
+
+pub(crate) const SMALL_CALLS: usize = 1_000;
+
+/// A fresh client of its own, so that no other measurement is in it. Only the process that the harness started counts.
+pub(crate) fn weigh(line: &CommandLine) -> Result<Weight, Trouble> {
+    let mut client = Client::start(line)?;
+    for _ in 0..SMALL_CALLS {
+        client.small_call()?;
+    }
+    let after_small_calls = resident(client.process_id())?;
+    client.large_call(LARGE)?;
+    client.small_call()?;
+    let after_large_call = resident(client.process_id())?;
+    client.end();
+    Ok(Weight { after_small_calls, after_large_call })
+}
+
+pub(crate) fn file_size(path: &Path) -> Result<u64, Trouble> {
+    let metadata = std::fs::metadata(path);
+    Ok(metadata.map_err(|source| Trouble::Read { what: "the size of the shim".into(), source })?.len())
+}
+
+fn resident(process: u32) -> Result<u64, Trouble> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status"));
+    let status = status.map_err(|source| Trouble::Read { what: "the memory of a process".into(), source })?;
+    resident_in(&status).ok_or_else(|| Trouble::Missing("VmRSS of a process".into()))
+}
+
+fn resident_in(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::resident_in;
+
+    #[test]
+    fn resident_memory_is_read_in_bytes() {
+        assert_eq!(resident_in("Name:\tx\nVmRSS:\t    1464 kB\nRssAnon:\t 9 kB\n"), Some(1464 * 1024));
+    }
+}
