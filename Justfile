@@ -1,0 +1,48 @@
+# Everything a contributor runs. `just` alone lists it.
+
+target := env("CARGO_TARGET_DIR", justfile_directory() / "target")
+
+_default:
+    @just --list --unsorted
+
+# the whole suite: installs what it needs, builds, tests
+test *ARGS:
+    tests/run {{ARGS}}
+
+# what must be green before a change lands
+ci:
+    .ci/run
+
+# a tool call with a credential that the sandbox never sees
+demo:
+    cargo run --release -- demo
+
+# the static shim, as it ships
+shim:
+    cargo build --locked --manifest-path shim/Cargo.toml --profile shim --target "$(uname -m)-unknown-linux-musl"
+
+# side by side with the alternatives, about four minutes; without arguments it writes packaging/BENCHMARKS.md
+bench *ARGS: shim
+    cargo build --release --locked
+    cargo build --release --locked -p cofferdam-bench
+    COFFERDAM_BIN={{target}}/release/cofferdam COFFERDAM_SHIM_BIN={{target}}/{{arch()}}-unknown-linux-musl/shim/cofferdam-shim tests/tools --bench {{target}}/release/bench {{ if ARGS == "" { "--out packaging" } else { ARGS } }}
+
+# each fuzz target for SECONDS (needs a nightly toolchain and cargo-fuzz)
+fuzz SECONDS="60":
+    cd relay-proto && for target in $(cargo +nightly fuzz list); do cargo +nightly fuzz run "$target" -- -max_total_time={{SECONDS}}; done
+
+# the tests that take minutes and are left out of `test`
+slow:
+    tests/run --workspace -- --ignored
+
+# format everything
+fmt:
+    cargo fmt --all
+
+# lints, warnings denied
+clippy:
+    cargo clippy --workspace --all-targets -- -D warnings
+
+# dependencies: bans, licences, sources
+deny:
+    tests/tools --deny cargo-deny --all-features --config .deny.toml check --hide-inclusion-graph bans licenses sources
