@@ -159,3 +159,10 @@ pub fn cpu_time(id: u32) -> Duration {
     let used = ticks(11).zip(ticks(12)).map(|(user, system)| user + system).expect("user and system time");
     Duration::from_millis(used * 10)
 }
+
+/// Whether every thread of a process has stopped: SIGSTOP takes a moment to reach them all.
+pub fn is_stopped(id: u32) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
+    let states = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
+    states.filter_map(|stat| stat.rsplit_once(") ")?.1.chars().next()).all(|state| state == 'T')
+}

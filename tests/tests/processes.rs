@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use cofferdam_tests::deadline::holds_within;
 use cofferdam_tests::harness::{refusal_of, text_of};
-use cofferdam_tests::process::{command_line, is_alive, parent_of, peak_memory_kib, send};
+use cofferdam_tests::process::{command_line, is_alive, is_stopped, parent_of, peak_memory_kib, send};
 use cofferdam_tests::relay::RawRelay;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::World;
@@ -161,7 +161,9 @@ fn a_request_that_the_old_sidecar_never_decided_runs_on_the_new_one() {
     let mut world = World::new().server("tools", Server::fixture_that("demands-handshake")).start();
     let mut shim = world.connected("tools");
     assert_eq!(shim.call_text("echo", json!({"text": "before"})), "before");
-    world.sidecar().signal(Signal::SIGSTOP);
+    let sidecar = world.sidecar().id();
+    send(sidecar, Signal::SIGSTOP);
+    world.wait_until("every thread of the sidecar has stopped", || is_stopped(sidecar));
     let call = shim.send_call("count", json!({}));
     // The shim answers this by itself, after it has handed out what came before.
     shim.send_raw(b"no message\n");

@@ -41,7 +41,7 @@ pub(crate) fn count_all(dir: &Path, places: &Places) -> Vec<Count> {
     );
     record("one relayed call in the client's end of the two socat", callgrind.client(SOCAT));
     record("one relayed call in the shim", callgrind.client(COFFERDAM));
-    record("one relayed call in the sidecar", callgrind.host(COFFERDAM));
+    record("one relayed call in the sidecar", callgrind.sidecar());
     counts
 }
 
@@ -88,10 +88,14 @@ impl Callgrind<'_> {
         })
     }
 
-    /// The host's end, counted; the other as always.
-    fn host(&self, name: &str) -> Result<u64, Trouble> {
+    /// The sidecar, counted; the shim as always.
+    fn sidecar(&self) -> Result<u64, Trouble> {
+        let own =
+            std::env::current_exe().map_err(|source| Trouble::Read { what: "my own path".into(), source })?;
+        let counted = own.with_file_name("bench-sidecar").display().to_string();
         self.difference(CALLS, |out, calls| {
-            let mut prepared = self.prepare(name, "host")?;
+            let mut prepared = self.prepare(COFFERDAM, "host")?;
+            prepared.host.argv[0].clone_from(&counted);
             prepared.host = prepared.host.under(&self.prefix(out));
             let mut host = prepared.start_host()?;
             let mut client = Client::start(&prepared.client)?;
