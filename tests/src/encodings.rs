@@ -140,6 +140,24 @@ fn base64_core(secret: &[u8], alignment: usize, alphabet: &[u8; 64]) -> String {
     encode64(&bytes, alphabet)[first..end].to_owned()
 }
 
+/// The spellings in which the fixture's `leak` tells its secret: that each leaks, and that each is scrubbed, is
+/// tested with this one list.
+pub const LEAKED_AS: [&str; 13] = [
+    "plain",
+    "base64",
+    "base64+1",
+    "base64+2",
+    "base64url",
+    "base64url+1",
+    "base64url+2",
+    "hex",
+    "HEX",
+    "percent",
+    "percent-all",
+    "percent-lower",
+    "json",
+];
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cofferdam_tests::deadline::wait_until;
-use cofferdam_tests::encodings::{contains, found};
+use cofferdam_tests::encodings::{LEAKED_AS, contains, found};
 use cofferdam_tests::harness::{Harness, text_of};
 use cofferdam_tests::process::{built, command, is_alive, read, send};
 use nix::sys::signal::Signal;
@@ -53,22 +53,7 @@ fn every_trick_of_a_laxer_parser_works_on_the_fixture() {
 #[test]
 fn every_leak_leaks() {
     let mut bare = Bare::start(&[]);
-    let encodings = [
-        "plain",
-        "base64",
-        "base64+1",
-        "base64+2",
-        "base64url",
-        "base64url+1",
-        "base64url+2",
-        "hex",
-        "HEX",
-        "percent",
-        "percent-all",
-        "percent-lower",
-        "json",
-    ];
-    for encoding in encodings {
+    for encoding in LEAKED_AS {
         let answer = bare.harness.call("leak", json!({"as": encoding}));
         assert!(!found(text_of(&answer).as_bytes(), SECRET).is_empty(), "{encoding}: {answer}");
     }

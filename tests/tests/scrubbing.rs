@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use cofferdam_tests::encodings::LEAKED_AS;
 use cofferdam_tests::harness::{Harness, refusal_of, text_of};
 use cofferdam_tests::process::parent_of;
 use cofferdam_tests::relay::RawRelay;
@@ -28,22 +29,7 @@ fn the_environment_of_server_everything_is_redacted() {
 fn a_leak_is_redacted_in_every_encoding() {
     let world = leaky(fixture());
     let mut shim = world.connected("tools");
-    let encodings = [
-        "plain",
-        "base64",
-        "base64+1",
-        "base64+2",
-        "base64url",
-        "base64url+1",
-        "base64url+2",
-        "hex",
-        "HEX",
-        "percent",
-        "percent-all",
-        "percent-lower",
-        "json",
-    ];
-    for encoding in encodings {
+    for encoding in LEAKED_AS {
         let text = shim.call_text("leak", json!({"as": encoding}));
         assert!(text.contains(MARK), "{encoding}: {text}");
     }
