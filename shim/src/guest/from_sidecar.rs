@@ -105,7 +105,11 @@ impl Guest {
                 self.ended(&goodbye.code, &goodbye.message, goodbye.retry, now);
                 return Ok(Connected::Close);
             }
-            Frame::Hello(_) | Frame::Message(_) | Frame::Refusal(_) | Frame::Welcome(_) => {
+            Frame::Hello(_)
+            | Frame::Message(_)
+            | Frame::Refusal(_)
+            | Frame::Status(_)
+            | Frame::Welcome(_) => {
                 return Err(Broken::OutOfPlace);
             }
         }

@@ -14,7 +14,7 @@ mod tests;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use relay_proto::control::{Goodbye, Hello, Proof, Resume, ResumeToken, Retry};
+use relay_proto::control::{Goodbye, Hello, Proof, Purpose, Resume, ResumeToken, Retry};
 use relay_proto::delivery::{Inbox, Outbox};
 use relay_proto::envelope::IdValue;
 use relay_proto::frame::{Ack, Frame, PREFACE};
@@ -163,6 +163,7 @@ impl Guest {
         let hello = Hello {
             versions: vec![VERSION],
             proof: Proof::Socket,
+            purpose: Purpose::Link,
             server: self.server.clone(),
             resume,
             capabilities: Vec::new(),

@@ -219,7 +219,7 @@ impl Link {
             Frame::Ping => self.pong(),
             Frame::Pong => {}
             Frame::Goodbye(_) => return ControlFlow::Break(EndReason::Goodbye),
-            Frame::Hello(_) | Frame::Refusal(_) | Frame::Welcome(_) => {
+            Frame::Hello(_) | Frame::Refusal(_) | Frame::Status(_) | Frame::Welcome(_) => {
                 return self.misbehaved("a handshake frame came after the handshake");
             }
         }

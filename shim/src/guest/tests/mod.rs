@@ -78,6 +78,7 @@ impl Scene {
             server: "echo".parse().unwrap(),
             resumed,
             token: ResumeToken("t".into()),
+            epoch: None,
             received: self.received.received(),
             window: DEFAULT_WINDOW,
             max_message: MAX_MESSAGE as u64,
