@@ -11,7 +11,6 @@ use std::time::Duration;
 use relay_proto::address::Address;
 use relay_proto::control::{Epoch, Proof};
 use relay_proto::decoder::Decoder;
-use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
@@ -90,7 +89,7 @@ async fn unix(address: Address) -> Result<Opened, ConnectError> {
 
 /// A plain socket is its own proof.
 fn socket(address: &Address, descriptor: Descriptor) -> Result<Opened, ConnectError> {
-    let socket = Socket::new(descriptor, Interest::READABLE | Interest::WRITABLE)
+    let socket = Socket::new(descriptor)
         .map_err(|source| ConnectError::Connect { address: address.clone(), source })?;
     let connection = Connection { stream: Stream::Socket(socket), decoder: Decoder::new() };
     Ok(Opened { connection, proof: Proof::Socket })

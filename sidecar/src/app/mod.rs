@@ -10,6 +10,7 @@
 //! | [`refusals`] | refused connections in the log, paced |
 //! | [`restart`] | what a reload cannot change |
 //! | [`socket`] | Unix sockets: stale or live, mode, removal |
+//! | [`unix_stream`] | a Unix socket that does not wake us in vain |
 
 mod admission;
 mod apart;
@@ -19,6 +20,7 @@ mod places;
 mod refusals;
 mod restart;
 mod socket;
+mod unix_stream;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -43,6 +45,7 @@ use greeting::Arrival;
 use places::Places;
 use refusals::Refusals;
 use socket::{Mode, Socket, SocketError};
+use unix_stream::QuietStream;
 
 /// The running daemon, as its parts see it.
 pub(crate) struct App {
@@ -182,6 +185,7 @@ async fn accept(app: Arc<App>, listener: Arc<UnixListener>) {
             Ok((stream, _)) => {
                 let Some(place) = app.stop.run_until_cancelled(places.take()).await else { return };
                 let door = Door::Shared { uid: stream.peer_cred().ok().map(|peer| peer.uid()) };
+                let Ok(stream) = QuietStream::new(stream) else { continue };
                 let arrival = Arrival { stream: Box::new(stream), door };
                 let app = Arc::clone(&app);
                 app.context.tasks.clone().spawn(async move { greeting::greet(&app, arrival, place).await });

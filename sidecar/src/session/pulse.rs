@@ -62,6 +62,9 @@ impl Link {
         if let Some(call) = self.calls.next_deadline() {
             deadline = deadline.min(call);
         }
+        if let Some(due) = self.outcomes.due() {
+            deadline = deadline.min(due);
+        }
         match (&self.connection, self.lost) {
             (Some(connection), _) => {
                 deadline = deadline.min(connection.heard + config.relay.heartbeat * SILENT_HEARTBEATS);
