@@ -14,7 +14,14 @@ pub enum Tool {
     Codex,
     Everything,
     Filesystem,
+    Ip,
     Node,
+    Podman,
+    Ripgrep,
+    Runc,
+    Runsc,
+    SandboxRuntime,
+    Socat,
     Time,
     Unshare,
 }
@@ -53,20 +60,33 @@ impl Tool {
             Self::Filesystem => {
                 installed("npm/node_modules/@modelcontextprotocol/server-filesystem/dist/index.js")
             }
+            Self::Ip => on_path("ip"),
             Self::Node => on_path("node"),
+            Self::Podman => on_path("podman"),
+            Self::Ripgrep => on_path("rg"),
+            Self::Runc => on_path("runc"),
+            Self::Runsc => on_path("runsc"),
+            Self::SandboxRuntime => installed("npm/node_modules/@anthropic-ai/sandbox-runtime/dist/cli.js"),
+            Self::Socat => on_path("socat"),
             Self::Time => installed("python/bin/mcp-server-time"),
             Self::Unshare => on_path("unshare"),
         }
     }
 }
 
-/// Says that the running test cannot run, and why.
+/// Says that the running test lacks a tool.
 #[track_caller]
 pub fn missing(what: &str) {
+    cannot_run(&format!("{what} is missing; tests/tools installs it"));
+}
+
+/// Says that the running test cannot run, and why.
+#[track_caller]
+pub fn cannot_run(why: &str) {
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
-    let sentence = format!("{test}: {what} is missing");
-    assert!(std::env::var("CI").as_deref() != Ok("true"), "{sentence}; tests/tools installs it");
-    eprintln!("NOT RUN: {sentence}; tests/tools installs it");
+    let sentence = format!("{test}: {why}");
+    assert!(std::env::var("CI").as_deref() != Ok("true"), "{sentence}");
+    eprintln!("NOT RUN: {sentence}");
     if let Some(list) = std::env::var_os("COFFERDAM_SKIPPED")
         && let Ok(mut list) = std::fs::File::options().append(true).create(true).open(list)
     {
