@@ -177,9 +177,12 @@ fn a_network_namespace_sees_the_host_at_one_address() {
 fn a_box_leaves_nothing_behind() {
     let world = world();
     let guest = Guest::of(&world, "tools");
-    let mut inside = Vec::new();
+    let (mut inside, mut directories) = (Vec::new(), Vec::new());
     if let Some(sandbox) = Podman::open() {
-        let _shim = sandbox.start(&guest);
+        directories.push(sandbox.directory().to_owned());
+        let mut shim = sandbox.start(&guest);
+        calls_go_through(&mut shim);
+        inside.push(sandbox.process());
         let container = sandbox.container(&guest);
         inside.push(container.process());
     }
@@ -195,6 +198,9 @@ fn a_box_leaves_nothing_behind() {
     }
     for process in inside {
         world.wait_until("what was inside is gone", || !is_alive(process));
+    }
+    for directory in directories {
+        assert!(!directory.exists(), "{} is still there", directory.display());
     }
 }
 

@@ -4,7 +4,7 @@
 //! of the machine; a container is removed by its name.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{Access, Guest, Made, SHIM_INSIDE, Sandbox, is_root, said, shim, text_of_success, tried};
@@ -62,6 +62,11 @@ impl Podman {
         run.args(["--relay", "unix:/nobody/is/here"]);
         text_of_success(run, "podman run --detach");
         container
+    }
+
+    /// Where all of its files are, and what is mounted for its containers.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
     }
 
     /// The process id, on the host, of the last container's first process.
