@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use relay_proto::address::Address;
 use relay_proto::decoder::Decoder;
+use rustix::io::Errno;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
@@ -24,7 +25,7 @@ pub(crate) enum ConnectError {
     /// It came from outside, once.
     #[error("the link was the inherited descriptor {0}, which ended and cannot be opened again")]
     CannotReopen(i32),
-    #[error("connect to {address}: {source}")]
+    #[error("connect to {address}: {source}{}", hint(.address, .source))]
     Connect { address: Address, source: io::Error },
     #[error("this version cannot connect to {0}")]
     NotKnown(Address),
@@ -63,3 +64,13 @@ impl Dialer {
 }
 
 const CONNECT: Duration = Duration::from_secs(1);
+
+/// What a bare error number does not say: a filter of system calls forbids the kind of socket, whatever its path.
+fn hint(address: &Address, source: &io::Error) -> &'static str {
+    match (address, Errno::from_io_error(source)) {
+        (Address::Unix(_), Some(Errno::PERM)) => {
+            " (this sandbox forbids Unix sockets; it needs a tls:// or wss:// link, or gVisor's --host-uds=open)"
+        }
+        _ => "",
+    }
+}
