@@ -1,18 +1,51 @@
 //! Where a sidecar is, in one grammar for every kind of sandbox.
 //!
-//! Kinds that this version does not speak yet are still recognised, so that nobody takes one for a typing error.
+//! | link | the way |
+//! |---|---|
+//! | `unix:PATH` | a Unix socket, most often in a mounted directory |
+//! | `fd:N` | a connected stream socket that the shim inherits; it cannot be connected again |
+//! | `tls://HOST:PORT` | out over TCP |
+//! | `wss://HOST[:PORT]/PATH` | out over a WebSocket, through whatever stands in between |
+//! | `vsock:CID:PORT` | from a virtual machine to its host |
+//! | `listen:HOST:PORT` | the host dials in |
 
 use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// `unix:PATH`, `fd:N`; the other kinds of the grammar are known and refused by name until they are built.
+/// One of the links above.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Address {
-    /// A connected stream socket that the shim inherits. It cannot be connected again.
     Fd(i32),
+    Listen(HostPort),
+    Tls(HostPort),
     Unix(PathBuf),
+    Vsock { cid: u32, port: u32 },
+    WebSocket(WebSocket),
+}
+
+/// `HOST:PORT`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct HostPort {
+    pub host: Host,
+    pub port: u16,
+}
+
+/// `wss://HOST[:PORT]/PATH`; the path begins with a slash.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct WebSocket {
+    pub host: Host,
+    pub port: u16,
+    pub path: String,
+}
+
+/// A name, or an address that needs no resolving.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Host {
+    Ip(IpAddr),
+    Name(String),
 }
 
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -20,12 +53,18 @@ pub enum Address {
 pub enum InvalidAddress {
     #[error("`{0}` is not a descriptor: use a number from 3 up, the others are the harness's")]
     Descriptor(String),
-    #[error("`{0}` links are not in this version: use `unix:PATH` or `fd:N`")]
-    NotInThisVersion(&'static str),
-    #[error("`{0}` is not a link: use `unix:PATH` or `fd:N`")]
+    #[error(
+        "`{0}` is not HOST:PORT: use a name, an IPv4 address or an IPv6 address in brackets, and a port from 1 to 65535"
+    )]
+    HostPort(String),
+    #[error("`{0}` is not a link: use {KINDS}")]
     Unknown(String),
     #[error("`unix:` needs a path of 1 to {MAX_UNIX_PATH} bytes, this one has {0}")]
     UnixPath(usize),
+    #[error("`{0}` is not CID:PORT: use two numbers; the host has CID 2")]
+    Vsock(String),
+    #[error("`{0}` is not HOST[:PORT]/PATH of printable ASCII characters")]
+    WebSocket(String),
 }
 
 impl FromStr for Address {
@@ -38,17 +77,31 @@ impl FromStr for Address {
                 false => Err(InvalidAddress::UnixPath(path.len())),
             };
         }
-        if let Some(number) = text.strip_prefix("fd:") {
-            let digits = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-            return match number.parse() {
-                Ok(descriptor @ 3..) if digits => Ok(Self::Fd(descriptor)),
-                _ => Err(InvalidAddress::Descriptor(number.into())),
+        if let Some(rest) = text.strip_prefix("fd:") {
+            return match number(rest) {
+                Some(descriptor @ 3..) => Ok(Self::Fd(descriptor)),
+                _ => Err(InvalidAddress::Descriptor(rest.into())),
             };
         }
-        Err(match LATER.into_iter().find(|kind| text.starts_with(kind)) {
-            Some(kind) => InvalidAddress::NotInThisVersion(kind),
-            None => InvalidAddress::Unknown(text.into()),
-        })
+        if let Some(rest) = text.strip_prefix("tls://") {
+            return rest.parse().map(Self::Tls);
+        }
+        if let Some(rest) = text.strip_prefix("listen:") {
+            return rest.parse().map(Self::Listen);
+        }
+        if let Some(rest) = text.strip_prefix("wss://") {
+            return web_socket(rest)
+                .map(Self::WebSocket)
+                .ok_or_else(|| InvalidAddress::WebSocket(rest.into()));
+        }
+        if let Some(rest) = text.strip_prefix("vsock:") {
+            let parts = rest.split_once(':').and_then(|(cid, port)| Some((number(cid)?, number(port)?)));
+            return match parts {
+                Some((cid, port)) => Ok(Self::Vsock { cid, port }),
+                None => Err(InvalidAddress::Vsock(rest.into())),
+            };
+        }
+        Err(InvalidAddress::Unknown(text.into()))
     }
 }
 
@@ -56,41 +109,125 @@ impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Fd(descriptor) => write!(f, "fd:{descriptor}"),
+            Self::Listen(place) => write!(f, "listen:{place}"),
+            Self::Tls(place) => write!(f, "tls://{place}"),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Vsock { cid, port } => write!(f, "vsock:{cid}:{port}"),
+            Self::WebSocket(WebSocket { host, port: HTTPS, path }) => write!(f, "wss://{host}{path}"),
+            Self::WebSocket(WebSocket { host, port, path }) => write!(f, "wss://{host}:{port}{path}"),
         }
     }
 }
 
+impl FromStr for HostPort {
+    type Err = InvalidAddress;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parts = text.rsplit_once(':').and_then(|(host, port)| {
+            Some(Self { host: Host::read(host)?, port: number(port).filter(|port| *port != 0)? })
+        });
+        parts.ok_or_else(|| InvalidAddress::HostPort(text.into()))
+    }
+}
+
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
+}
+
+impl Host {
+    /// Whether only this machine can reach it.
+    pub fn is_loopback(&self) -> bool {
+        match self {
+            Self::Ip(ip) => ip.is_loopback(),
+            Self::Name(name) => name == "localhost",
+        }
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        if let Some(address) = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            return address.parse::<Ipv6Addr>().ok().map(|address| Self::Ip(address.into()));
+        }
+        if let Ok(address) = text.parse::<Ipv4Addr>() {
+            return Some(Self::Ip(address.into()));
+        }
+        let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+        let valid = (1..=MAX_HOST).contains(&text.len()) && text.bytes().all(inner);
+        // What ends in a number is an address that was mistyped, not a name.
+        let last = text.trim_end_matches('.').rsplit('.').next().unwrap_or_default();
+        let numeric = last.bytes().all(|byte| byte.is_ascii_digit());
+        (valid && !numeric).then(|| Self::Name(text.into()))
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ip(IpAddr::V4(address)) => write!(f, "{address}"),
+            Self::Ip(IpAddr::V6(address)) => write!(f, "[{address}]"),
+            Self::Name(name) => f.write_str(name),
+        }
+    }
+}
+
+const HTTPS: u16 = 443;
+const KINDS: &str = "`unix:PATH`, `fd:N`, `tls://HOST:PORT`, `wss://HOST[:PORT]/PATH`, `vsock:CID:PORT` or `listen:HOST:PORT`";
+/// A name in the DNS.
+const MAX_HOST: usize = 253;
+/// Longer than any path that a proxy passes on.
+const MAX_PATH: usize = 2048;
 /// The kernel's `sun_path` has 108 bytes, the last of them a NUL.
 const MAX_UNIX_PATH: usize = 107;
-const LATER: [&str; 4] = ["tls://", "wss://", "vsock:", "listen:"];
+
+/// Digits only: `parse` alone would take a sign.
+fn number<T: FromStr>(text: &str) -> Option<T> {
+    (!text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())).then(|| text.parse().ok()).flatten()
+}
+
+fn web_socket(text: &str) -> Option<WebSocket> {
+    let split = text.find('/').unwrap_or(text.len());
+    let (authority, path) = text.split_at(split);
+    let printable = path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#');
+    if path.len() > MAX_PATH || !printable {
+        return None;
+    }
+    let path = if path.is_empty() { "/".into() } else { path.into() };
+    if let Ok(HostPort { host, port }) = authority.parse() {
+        return Some(WebSocket { host, port, path });
+    }
+    Some(WebSocket { host: Host::read(authority)?, port: HTTPS, path })
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn what_is_spoken_is_read_and_written_the_same() {
-        for text in ["unix:/run/cofferdam/relay/relay.sock", "unix:relative.sock", "fd:3", "fd:17"] {
+    fn every_link_is_read_and_written_the_same() {
+        for text in [
+            "unix:/run/cofferdam/relay/relay.sock",
+            "unix:relative.sock",
+            "fd:3",
+            "fd:17",
+            "tls://relay.example.com:7443",
+            "tls://127.0.0.1:1",
+            "tls://[::1]:65535",
+            "wss://relay.example.com/",
+            "wss://relay.example.com:8443/a/b?c=d",
+            "wss://[::1]:8443/x",
+            "vsock:2:7443",
+            "listen:127.0.0.1:7443",
+        ] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }
-    }
-
-    #[test]
-    fn what_comes_later_is_refused_by_name() {
-        for (text, kind) in [
-            ("tls://host:1", "tls://"),
-            ("wss://host/path", "wss://"),
-            ("vsock:2:5", "vsock:"),
-            ("listen:127.0.0.1:1", "listen:"),
-        ] {
-            assert_eq!(text.parse::<Address>(), Err(InvalidAddress::NotInThisVersion(kind)));
-        }
+        assert_eq!("wss://h".parse::<Address>().unwrap().to_string(), "wss://h/");
+        assert_eq!("wss://h:443/x".parse::<Address>().unwrap().to_string(), "wss://h/x");
     }
 
     #[test]
     fn the_rest_is_refused() {
-        for text in ["", "unix", "/run/relay.sock", "http://x", "UNIX:/x"] {
+        for text in ["", "unix", "/run/relay.sock", "http://x", "ws://x/", "UNIX:/x"] {
             assert_eq!(text.parse::<Address>(), Err(InvalidAddress::Unknown(text.into())));
         }
         for number in ["", "2", "0", "-1", "+3", "3x", "99999999999"] {
@@ -99,11 +236,26 @@ mod tests {
                 Err(InvalidAddress::Descriptor(number.into()))
             );
         }
+        for place in [
+            "", "h", "h:", ":1", "h:0", "h:65536", "h:+1", "::1:7", "[::1]", "[h]:1", "a b:1", "1.2.3:4",
+            "h/x:1",
+        ] {
+            let refused = Err(InvalidAddress::HostPort(place.into()));
+            assert_eq!(format!("tls://{place}").parse::<Address>(), refused);
+            assert_eq!(format!("listen:{place}").parse::<Address>(), refused);
+        }
+        for rest in ["", "/x", "h:0/x", "h:x/", "h/a b", "h/a\r\nb", "h/#x", "u@h/x"] {
+            assert_eq!(
+                format!("wss://{rest}").parse::<Address>(),
+                Err(InvalidAddress::WebSocket(rest.into()))
+            );
+        }
+        for rest in ["", "2", "2:", ":1", "2:-1", "2:1:3", "4294967296:1"] {
+            assert_eq!(format!("vsock:{rest}").parse::<Address>(), Err(InvalidAddress::Vsock(rest.into())));
+        }
         assert_eq!("unix:".parse::<Address>(), Err(InvalidAddress::UnixPath(0)));
-        assert_eq!(
-            format!("unix:{}", "x".repeat(108)).parse::<Address>(),
-            Err(InvalidAddress::UnixPath(108))
-        );
+        let long = format!("unix:{}", "x".repeat(108));
+        assert_eq!(long.parse::<Address>(), Err(InvalidAddress::UnixPath(108)));
         assert_eq!("unix:a\0b".parse::<Address>(), Err(InvalidAddress::UnixPath(3)));
     }
 }

@@ -6,7 +6,7 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::control::{Goodbye, Hello, Refusal, Welcome};
+use crate::control::{Goodbye, Hello, Refusal, Status, Welcome};
 use crate::limits::{MAX_CODE, MAX_CONTROL_BODY, MAX_LINK_ID, MAX_MESSAGE_PART, MAX_SENTENCE};
 
 /// What one side sends before its first frame; the digit is the framing's version.
@@ -25,6 +25,7 @@ pub enum Frame {
     Ping,
     Pong,
     Refusal(Refusal),
+    Status(Status),
     Welcome(Welcome),
 }
 
@@ -134,6 +135,7 @@ impl Frame {
                 let (code, message) = (cut(code, MAX_CODE).into(), cut(message, MAX_SENTENCE).into());
                 encode_control(Kind::Refusal, &Refusal { code, message, retry: *retry }, out);
             }
+            Self::Status(status) => encode_control(Kind::Status, status, out),
             Self::Welcome(welcome) => encode_control(Kind::Welcome, welcome, out),
         }
     }
@@ -154,6 +156,7 @@ impl Frame {
                 Self::Pong
             }
             Kind::Refusal => Self::Refusal(decode_control(kind, body)?),
+            Kind::Status => Self::Status(decode_control(kind, body)?),
             Kind::Welcome => Self::Welcome(decode_control(kind, body)?),
         }))
     }
@@ -207,6 +210,7 @@ pub(crate) enum Kind {
     Hello = 0x01,
     Welcome = 0x02,
     Refusal = 0x03,
+    Status = 0x04,
     Message = 0x10,
     Ack = 0x11,
     Ping = 0x12,
@@ -220,6 +224,7 @@ impl Kind {
             0x01 => Self::Hello,
             0x02 => Self::Welcome,
             0x03 => Self::Refusal,
+            0x04 => Self::Status,
             0x10 => Self::Message,
             0x11 => Self::Ack,
             0x12 => Self::Ping,
@@ -241,6 +246,7 @@ impl Kind {
             Self::Hello => "Hello",
             Self::Welcome => "Welcome",
             Self::Refusal => "Refusal",
+            Self::Status => "Status",
             Self::Message => "Message",
             Self::Ack => "Ack",
             Self::Ping => "Ping",

@@ -6,12 +6,14 @@
 //! |---|---|
 //! | [`address`] | where a sidecar is: `unix:PATH`, `fd:N`, … |
 //! | [`code`] | the stable refusal codes and the JSON-RPC errors that carry them |
-//! | [`control`] | `Hello`, `Welcome`, `Refusal`, `Goodbye` and their JSON |
+//! | [`control`] | `Hello`, `Welcome`, `Refusal`, `Status`, `Goodbye` and their JSON |
 //! | [`decoder`] | bytes in any split → frames |
 //! | [`delivery`] | sequence numbers, acknowledgements, credit and replay: [`delivery::Outbox`], [`delivery::Inbox`] |
+//! | [`enrolment`] | the string that tells a sandbox where to go and lets it in once |
 //! | [`envelope`] | the outside of an MCP message: id, method, parameters |
 //! | [`frame`] | the frames and their bytes |
 //! | [`json`] | a strict scanner that finds things in JSON without changing a byte |
+//! | [`key`] | the public keys by which sandboxes and sidecars are known |
 //! | [`limits`] | every bound, with its reason |
 //! | [`name`] | validated names and ids |
 //! | [`oversize`] | the id of a message that is too long to keep |
@@ -23,9 +25,11 @@ pub mod code;
 pub mod control;
 pub mod decoder;
 pub mod delivery;
+pub mod enrolment;
 pub mod envelope;
 pub mod frame;
 pub mod json;
+pub mod key;
 pub mod limits;
 pub mod name;
 pub mod oversize;

@@ -22,8 +22,8 @@ fn retry() -> impl Strategy<Value = Retry> {
 fn proof() -> impl Strategy<Value = Proof> {
     prop_oneof![
         Just(Proof::Socket),
-        Just(Proof::Key),
-        any::<String>().prop_map(|ticket| Proof::Ticket { ticket }),
+        prop::option::of("[0-9a-f]{64}".prop_map(Epoch)).prop_map(|epoch| Proof::Key { epoch }),
+        any::<String>().prop_map(|ticket| Proof::Ticket { ticket: Ticket(ticket) }),
     ]
 }
 
@@ -35,27 +35,32 @@ fn hello() -> impl Strategy<Value = Hello> {
     });
     let capabilities = prop::collection::vec(any::<String>(), 0..4);
     let versions = prop::collection::vec(any::<u16>(), 0..4);
-    (versions, proof(), prop::option::of(name()), prop::option::of(resume), capabilities, any::<String>())
-        .prop_map(|(versions, proof, server, resume, capabilities, software)| Hello {
+    let purpose = prop_oneof![Just(Purpose::Link), Just(Purpose::Status)];
+    let texts = (capabilities, any::<String>());
+    (versions, proof(), purpose, prop::option::of(name()), prop::option::of(resume), texts).prop_map(
+        |(versions, proof, purpose, server, resume, (capabilities, software))| Hello {
             versions,
             proof,
+            purpose,
             server,
             resume,
             capabilities,
             software,
-        })
+        },
+    )
 }
 
 fn welcome() -> impl Strategy<Value = Welcome> {
     let resumed = prop_oneof![Just(Resumed::Fresh), Just(Resumed::Resumed)];
     let texts = (any::<String>(), any::<String>());
-    (any::<u16>(), texts, name(), resumed, token(), any::<[u64; 4]>()).prop_map(
+    let epoch = prop::option::of("[0-9a-f]{64}".prop_map(Epoch));
+    (any::<u16>(), texts, name(), resumed, (token(), epoch), any::<[u64; 4]>()).prop_map(
         |(
             version,
             (session, link),
             server,
             resumed,
-            token,
+            (token, epoch),
             [received, window, max_message, heartbeat_ms],
         )| Welcome {
             version,
@@ -64,6 +69,7 @@ fn welcome() -> impl Strategy<Value = Welcome> {
             server,
             resumed,
             token,
+            epoch,
             received,
             window,
             max_message,

@@ -60,6 +60,7 @@ fn good() -> Vec<(&'static str, Vec<Frame>)> {
         Frame::Hello(Hello {
             versions: vec![1],
             proof,
+            purpose: Purpose::Link,
             server: server.map(|name| name.parse().expect("a name")),
             resume,
             capabilities: vec![],
@@ -74,6 +75,7 @@ fn good() -> Vec<(&'static str, Vec<Frame>)> {
             server: "github".parse().expect("a name"),
             resumed,
             token: token(),
+            epoch: None,
             received,
             window: 2097152,
             max_message: 10484736,
@@ -84,6 +86,19 @@ fn good() -> Vec<(&'static str, Vec<Frame>)> {
         Frame::Message(Part { seq, flags: PartFlags { more, maybe_ran }, bytes: text.into() })
     };
     let resume = Resume { link: "l-1".into(), token: token(), received: 41 };
+    let Frame::Hello(plain) = hello(Proof::Socket, None, None) else { unreachable!("it is a Hello") };
+    let ask_status = Frame::Hello(Hello { purpose: Purpose::Status, ..plain });
+    let Frame::Welcome(plain) = welcome(Resumed::Fresh, 0) else { unreachable!("it is a Welcome") };
+    let welcome_with_epoch = Frame::Welcome(Welcome { epoch: Some(Epoch("ff00".repeat(16))), ..plain });
+    let status = Frame::Status(Status {
+        name: Some("build-7".into()),
+        grant: "dev".parse().expect("a name"),
+        servers: vec!["github".parse().expect("a name")],
+        session: Some("s-1".into()),
+        links: 2,
+        expires_in_seconds: Some(3600),
+        software: "cofferdam 0.1.0".into(),
+    });
     let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
     vec![
         ("ack", vec![Frame::Ack(Ack { seq: 3, window: 2097152 })]),
@@ -102,8 +117,15 @@ fn good() -> Vec<(&'static str, Vec<Frame>)> {
         ("hello-resume", vec![hello(Proof::Socket, Some("github"), Some(resume))]),
         (
             "hello-proofs",
-            vec![hello(Proof::Key, None, None), hello(Proof::Ticket { ticket: "t".into() }, None, None)],
+            vec![
+                hello(Proof::Key { epoch: None }, None, None),
+                hello(Proof::Ticket { ticket: Ticket("t".into()) }, None, None),
+            ],
         ),
+        ("hello-epoch", vec![hello(Proof::Key { epoch: Some(Epoch("00ff".repeat(16))) }, None, None)]),
+        ("hello-status", vec![ask_status]),
+        ("status", vec![status]),
+        ("welcome-epoch", vec![welcome_with_epoch]),
         ("message", vec![message(1, More::Last, MaybeRan::No, ping)]),
         (
             "message-in-parts",

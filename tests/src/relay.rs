@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use relay_proto::control::{Hello, Proof, Welcome};
+use relay_proto::control::{Hello, Proof, Purpose, Welcome};
 use relay_proto::decoder::Decoder;
 use relay_proto::frame::{Frame, MaybeRan, More, PREFACE, Part, PartFlags};
 use serde_json::Value;
@@ -164,6 +164,7 @@ pub fn hello(server: &str, versions: &[u16]) -> Hello {
     Hello {
         versions: versions.to_vec(),
         proof: Proof::Socket,
+        purpose: Purpose::Link,
         server: Some(server.parse().expect("a valid server name")),
         resume: None,
         capabilities: Vec::new(),

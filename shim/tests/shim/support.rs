@@ -107,6 +107,7 @@ impl Peer {
             server: "echo".parse().unwrap(),
             resumed,
             token: ResumeToken("0".repeat(64)),
+            epoch: None,
             received: self.inbox.received(),
             window: DEFAULT_WINDOW,
             max_message: MAX_MESSAGE as u64,

@@ -47,6 +47,7 @@ impl Link {
             server: self.server.clone(),
             resumed,
             token,
+            epoch: None,
             received: self.inbox.received(),
             window: self.promised.window_bytes,
             max_message: self.promised.message_bytes as u64,

@@ -56,7 +56,8 @@ impl Scene {
 
     fn connect(&mut self) {
         assert!(self.guest.wants_connection(self.now));
-        self.guest.connected(self.now);
+        self.guest.connecting();
+        self.guest.connected(Proof::Socket, self.now);
         self.decoder = Decoder::new();
         assert!(matches!(self.frames().as_slice(), [Frame::Hello(_)]));
     }
@@ -78,6 +79,7 @@ impl Scene {
             server: "echo".parse().unwrap(),
             resumed,
             token: ResumeToken("t".into()),
+            epoch: None,
             received: self.received.received(),
             window: DEFAULT_WINDOW,
             max_message: MAX_MESSAGE as u64,

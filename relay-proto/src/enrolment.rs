@@ -1,0 +1,104 @@
+//! The enrolment string: where the sidecar is, which key it has, and a ticket that lets one sandbox in, once.
+//!
+//! `cofferdam:1:PIN:TICKET:LINK`, all of it safe in a shell and in a file. The link stands last because it has colons.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::address::{Address, InvalidAddress};
+use crate::control::Ticket;
+use crate::key::{InvalidKey, PublicKey, decode_hex};
+
+/// What `cofferdam enroll` prints. Whoever reads it first may come in its stead, so `Debug` hides the ticket.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Enrolment {
+    /// The sidecar's key; no other is spoken to.
+    pub pin: PublicKey,
+    pub ticket: Ticket,
+    pub relay: Address,
+}
+
+/// Never repeats the text: part of it may be a ticket.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidEnrolment {
+    #[error("its link is not one: {0}")]
+    Link(#[from] InvalidAddress),
+    #[error("it does not begin with `{START}`: use the string as `cofferdam enroll` printed it, whole")]
+    NotOne,
+    #[error("the sidecar's key in it is not one: {0}")]
+    Pin(#[from] InvalidKey),
+    #[error("it ends early: use the string as `cofferdam enroll` printed it, whole")]
+    Short,
+    #[error("the ticket in it is not one: use the string as `cofferdam enroll` printed it, whole")]
+    Ticket,
+    #[error("a sandbox with an enrolment string dials out: its link is `tls://` or `wss://`, not `{0}`")]
+    WrongLink(Address),
+}
+
+impl FromStr for Enrolment {
+    type Err = InvalidEnrolment;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let rest = text.trim().strip_prefix(START).ok_or(InvalidEnrolment::NotOne)?;
+        let (pin, rest) = rest.split_once(':').ok_or(InvalidEnrolment::Short)?;
+        let (ticket, relay) = rest.split_once(':').ok_or(InvalidEnrolment::Short)?;
+        decode_hex::<TICKET_BYTES>(ticket).ok_or(InvalidEnrolment::Ticket)?;
+        let relay: Address = relay.parse()?;
+        match relay {
+            Address::Tls(_) | Address::WebSocket(_) => {}
+            _ => return Err(InvalidEnrolment::WrongLink(relay)),
+        }
+        Ok(Self { pin: pin.parse()?, ticket: Ticket(ticket.into()), relay })
+    }
+}
+
+impl fmt::Display for Enrolment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{START}{}:{}:{}", self.pin, self.ticket.0, self.relay)
+    }
+}
+
+const START: &str = "cofferdam:1:";
+const TICKET_BYTES: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PIN: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+    const TICKET: &str = "ffeeddccbbaa99887766554433221100ffeeddccbbaa99887766554433221100";
+
+    #[test]
+    fn a_string_is_read_and_written_the_same_and_hides_its_ticket() {
+        for relay in ["tls://relay.example.com:7443", "wss://relay.example.com/cofferdam", "tls://[::1]:7443"]
+        {
+            let text = format!("cofferdam:1:{PIN}:{TICKET}:{relay}");
+            let enrolment: Enrolment = format!(" {text}\n").parse().unwrap();
+            assert_eq!(enrolment.to_string(), text);
+            assert!(!format!("{enrolment:?}").contains(TICKET));
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_without_repeating_it() {
+        let refused = |text: &str| text.parse::<Enrolment>().unwrap_err();
+        assert_eq!(refused("hello"), InvalidEnrolment::NotOne);
+        assert_eq!(refused("cofferdam:2:x"), InvalidEnrolment::NotOne);
+        assert_eq!(refused(&format!("cofferdam:1:{PIN}")), InvalidEnrolment::Short);
+        assert_eq!(refused(&format!("cofferdam:1:{PIN}:{TICKET}")), InvalidEnrolment::Short);
+        assert_eq!(
+            refused(&format!("cofferdam:1:{PIN}:{}:tls://h:1", &TICKET[1..])),
+            InvalidEnrolment::Ticket
+        );
+        assert_eq!(
+            refused(&format!("cofferdam:1:{}:{TICKET}:tls://h:1", &PIN[2..])),
+            InvalidEnrolment::Pin(InvalidKey(62))
+        );
+        let unix = refused(&format!("cofferdam:1:{PIN}:{TICKET}:unix:/x"));
+        assert_eq!(unix, InvalidEnrolment::WrongLink(Address::Unix("/x".into())));
+        let link = refused(&format!("cofferdam:1:{PIN}:{TICKET}:tls://h"));
+        assert!(matches!(link, InvalidEnrolment::Link(_)));
+        assert!(!link.to_string().contains(TICKET));
+    }
+}
