@@ -10,13 +10,17 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Tool {
     Bubblewrap,
+    Busybox,
     ClaudeCode,
     Codex,
     Everything,
     Filesystem,
     Ip,
+    /// A directory: `vmlinuz`, and `modules` in the order in which they are loaded.
+    Kernel,
     Node,
     Podman,
+    Qemu,
     Ripgrep,
     Runc,
     Runsc,
@@ -24,6 +28,7 @@ pub enum Tool {
     Socat,
     Time,
     Unshare,
+    VsockDevice,
 }
 
 impl Tool {
@@ -45,6 +50,7 @@ impl Tool {
         let installed = |place: &str| Some(directory().join(place)).filter(|path| path.exists());
         match self {
             Self::Bubblewrap => on_path("bwrap"),
+            Self::Busybox => on_path("busybox"),
             Self::ClaudeCode => {
                 installed(&format!("npm/node_modules/@anthropic-ai/claude-code-linux-{architecture}/claude"))
             }
@@ -61,8 +67,10 @@ impl Tool {
                 installed("npm/node_modules/@modelcontextprotocol/server-filesystem/dist/index.js")
             }
             Self::Ip => on_path("ip"),
+            Self::Kernel => installed("kernel"),
             Self::Node => on_path("node"),
             Self::Podman => on_path("podman"),
+            Self::Qemu => on_path("qemu-system-x86_64"),
             Self::Ripgrep => on_path("rg"),
             Self::Runc => on_path("runc"),
             Self::Runsc => on_path("runsc"),
@@ -70,6 +78,7 @@ impl Tool {
             Self::Socat => on_path("socat"),
             Self::Time => installed("python/bin/mcp-server-time"),
             Self::Unshare => on_path("unshare"),
+            Self::VsockDevice => installed("vsock/bin/vhost-device-vsock"),
         }
     }
 }

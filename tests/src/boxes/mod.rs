@@ -17,11 +17,13 @@
 //! | [`Srt`] | no, the host's, read-only | its CONNECT proxy; Unix sockets are forbidden |
 //! | [`Landlocked`] | no, the host's, what is named | Unix sockets; TCP is forbidden |
 //! | [`Veth`] | no, the host's | one network with the host at its other end |
+//! | [`Machine`] | yes, empty but for the shim | vsock, or a network; only in `just slow` |
 
 mod bubblewrap;
 mod gvisor;
 mod inside;
 mod landlocked;
+mod machine;
 mod podman;
 mod srt;
 mod veth;
@@ -41,8 +43,9 @@ pub use bubblewrap::Bubblewrap;
 pub use gvisor::{Gvisor, HostSockets};
 pub use inside::Inside;
 pub use landlocked::Landlocked;
+pub use machine::{Booted, Machine, Outlet, Snapshot};
 pub use podman::{Container, Podman};
-pub use srt::Srt;
+pub use srt::{PROXY_OF_SRT, Srt};
 pub use veth::{Cable, Veth};
 
 /// Where the relay's directory stands in boxes with a file tree of their own; the shim looks there by itself.

@@ -12,6 +12,10 @@ use super::{Access, Guest, Sandbox, shim, tried};
 use crate::process::command;
 use crate::tools::Tool;
 
+/// As an argument of a guest's: the address of the proxy with its name and password, which are known inside only. For
+/// a link to a numeric address, because the `NO_PROXY` inside would keep it from the proxy.
+pub const PROXY_OF_SRT: &str = "$HTTPS_PROXY";
+
 /// Everything in it dies with its outermost process, the first of a process namespace.
 #[derive(Debug)]
 pub struct Srt {
@@ -88,5 +92,8 @@ impl Sandbox for Srt {
 
 /// A word for a shell.
 fn quoted(word: &str) -> String {
-    format!("'{}'", word.replace('\'', r"'\''"))
+    match word {
+        PROXY_OF_SRT => format!("\"{word}\""),
+        word => format!("'{}'", word.replace('\'', r"'\''")),
+    }
 }
