@@ -1,8 +1,10 @@
 //! Virtual machines in software: a real vsock, and a snapshot that is restored twice. Minutes, so only in `just slow`.
 
+use std::time::Duration;
+
 use cofferdam_tests::boxes::{Guest, Machine, Outlet};
 use cofferdam_tests::encodings::assert_absent;
-use cofferdam_tests::harness::refusal_of;
+use cofferdam_tests::harness::{Harness, refusal_of, text_of};
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::World;
 use serde_json::{Value, json};
@@ -21,9 +23,14 @@ fn a_machine_reaches_its_host_by_vsock() {
         .expect("a temporary directory is writable");
     let guest = Guest::new(&["--relay", "vsock:2:7443", "--server", "tools"]);
     let Some(mut booted) = machine.boot(&guest, &Outlet::Vsock(hybrid)) else { return };
+    assert_eq!(booted.shim.initialize()["result"]["serverInfo"]["name"], "fixture-server");
+    assert_eq!(booted.shim.call_text("add", json!({"a": 20, "b": 22})), "42");
+    booted.pause();
+    let id = booted.shim.send_call("echo", json!({"text": "asked while it stood still"}));
+    assert_eq!(booted.shim.answer_within(&id, Duration::from_secs(2)), None);
+    booted.go_on();
+    assert_eq!(text_of(&booted.shim.answer_to(&id)), "asked while it stood still");
     let shim = &mut booted.shim;
-    assert_eq!(shim.initialize()["result"]["serverInfo"]["name"], "fixture-server");
-    assert_eq!(shim.call_text("add", json!({"a": 20, "b": 22})), "42");
     assert_eq!(shim.call_text("leak", json!({})), "the secret is <[redacted:local.value]>");
     assert_eq!(shim.call_text("big", json!({"bytes": 300_000})).len(), 300_000);
     world.kill9_sidecar();
@@ -40,7 +47,7 @@ fn a_snapshot_is_restored_twice() {
     let guest = Guest::new(&["--relay", "unix:/nobody/is/here"]);
     let Some(mut original) = machine.boot(&guest, &Outlet::Network) else { return };
     // The shim refuses such a line by itself, without any sidecar: it is alive, and so is the way to it.
-    let refuses = |shim: &mut cofferdam_tests::harness::Harness| {
+    let refuses = |shim: &mut Harness| {
         shim.send_raw(b"this is not json\n");
         assert_eq!(refusal_of(&shim.answer_to(&Value::Null)), "message_malformed");
     };

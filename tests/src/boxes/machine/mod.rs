@@ -109,6 +109,18 @@ impl Machine {
 }
 
 impl Booted {
+    /// Stops the machine where it is; no time passes in it.
+    #[track_caller]
+    pub fn pause(&self) {
+        Monitor::connect(&self.monitor).execute("stop", "{}");
+    }
+
+    /// Lets a paused machine go on.
+    #[track_caller]
+    pub fn go_on(&self) {
+        Monitor::connect(&self.monitor).execute("cont", "{}");
+    }
+
     /// Stops the machine at once, keeps all of it in a file, and ends it.
     #[track_caller]
     pub fn snapshot(mut self) -> Snapshot {
