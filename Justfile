@@ -33,7 +33,7 @@ fuzz SECONDS="60":
 
 # the tests that take minutes and are left out of `test`
 slow:
-    tests/run --workspace -- --ignored
+    tests/tools --machines tests/run --workspace -- --ignored
 
 # format everything
 fmt:

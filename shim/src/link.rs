@@ -11,6 +11,7 @@ use std::time::Duration;
 use relay_proto::address::Address;
 use relay_proto::control::{Epoch, Proof};
 use relay_proto::decoder::Decoder;
+use rustix::io::Errno;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
@@ -37,7 +38,7 @@ pub(crate) enum ConnectError {
     /// It came from outside, once.
     #[error("the link was the inherited descriptor {0}, which ended and cannot be opened again")]
     CannotReopen(i32),
-    #[error("connect to {address}: {source}")]
+    #[error("connect to {address}: {source}{}", hint(.address, .source))]
     Connect { address: Address, source: io::Error },
     #[error("this version cannot connect to {0}")]
     NotKnown(Address),
@@ -96,3 +97,13 @@ fn socket(address: &Address, descriptor: Descriptor) -> Result<Opened, ConnectEr
 }
 
 const CONNECT: Duration = Duration::from_secs(1);
+
+/// What a bare error number does not say: a filter of system calls forbids the kind of socket, whatever its path.
+fn hint(address: &Address, source: &io::Error) -> &'static str {
+    match (address, Errno::from_io_error(source)) {
+        (Address::Unix(_), Some(Errno::PERM)) => {
+            " (this sandbox forbids Unix sockets; it needs a tls:// or wss:// link, or gVisor's --host-uds=open)"
+        }
+        _ => "",
+    }
+}
