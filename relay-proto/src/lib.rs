@@ -13,7 +13,9 @@
 //! | [`frame`] | the frames and their bytes |
 //! | [`json`] | a strict scanner that finds things in JSON without changing a byte |
 //! | [`limits`] | every bound, with its reason |
+//! | [`memory`] | what a new server process must be told, because the harness said it to the old one |
 //! | [`name`] | validated names and ids |
+//! | [`notice`] | notifications that we say to a harness ourselves |
 //! | [`oversize`] | the id of a message that is too long to keep |
 
 #![forbid(unsafe_code)]
@@ -27,5 +29,7 @@ pub mod envelope;
 pub mod frame;
 pub mod json;
 pub mod limits;
+pub mod memory;
 pub mod name;
+pub mod notice;
 pub mod oversize;
