@@ -214,10 +214,10 @@ impl Memory {
     pub fn settings(&mut self) -> Vec<Saying> {
         let initialized = self.handshake.as_ref().and_then(|handshake| handshake.initialized.as_ref());
         let mut sayings = Vec::new();
-        sayings.extend(initialized.map(|message| Saying::Notification {
-            method: INITIALIZED,
-            message: message.to_vec(),
-        }));
+        sayings.extend(
+            initialized
+                .map(|message| Saying::Notification { method: INITIALIZED, message: message.to_vec() }),
+        );
         let count = usize::from(self.level.is_some()) + self.subscriptions.len();
         let ids: Vec<IdValue> = (0..count).map(|_| self.next_id()).collect();
         let level = self.level.iter().map(|request| (SET_LEVEL, request));

@@ -157,7 +157,9 @@ fn a_stateless_harness_hears_of_changed_tools_where_it_listens() {
     assert_eq!(scene.hears_tools("[1]"), Heard::ToolsChanged);
     assert!(scene.memory.tools_changed().is_empty(), "nobody listens");
     let listen = |id: &str, filter: &str| {
-        format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"subscriptions/listen","params":{{"notifications":{filter}}}}}"#)
+        format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"method":"subscriptions/listen","params":{{"notifications":{filter}}}}}"#
+        )
     };
     scene.says(&listen("\"deaf\"", r#"{"promptsListChanged":true}"#));
     let listener = scene.says(&listen("\"listen:0\"", r#"{"toolsListChanged":true}"#));
@@ -179,7 +181,10 @@ fn a_harness_cannot_make_it_remember_without_end() {
         assert!(scene.memory.bytes() <= MAX_BYTES && scene.memory.under_way.len() <= MAX_UNDER_WAY);
     }
     let mut scene = Scene::greeted();
-    let large = format!(r#"{{"jsonrpc":"2.0","id":0,"method":"initialize","params":{{"x":"{}"}}}}"#, "y".repeat(MAX_BYTES));
+    let large = format!(
+        r#"{{"jsonrpc":"2.0","id":0,"method":"initialize","params":{{"x":"{}"}}}}"#,
+        "y".repeat(MAX_BYTES)
+    );
     scene.asks(&large, r#"{"jsonrpc":"2.0","id":0,"result":{}}"#);
     assert!(!scene.memory.has_handshake(), "not the wrong one either");
 }

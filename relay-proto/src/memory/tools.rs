@@ -50,7 +50,8 @@ fn digest(message: &[u8], result: Range<usize>) -> Option<u64> {
         bytes.hash(&mut hasher);
         hasher.finish()
     };
-    let mut tools: Vec<u64> = json::elements(message, list).into_iter().map(|tool| of(&message[tool])).collect();
+    let mut tools: Vec<u64> =
+        json::elements(message, list).into_iter().map(|tool| of(&message[tool])).collect();
     tools.sort_unstable();
     let more = json::member(message, result, "nextCursor").is_some();
     let mut hasher = DefaultHasher::new();

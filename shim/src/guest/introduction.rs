@@ -95,7 +95,9 @@ fn why(message: &[u8], error: Option<Range<usize>>) -> Answer {
         }
         None => Answer {
             code: Code::ServerUnavailable,
-            sentence: format!("it did not run: the server refused the handshake that it accepted before: {said}"),
+            sentence: format!(
+                "it did not run: the server refused the handshake that it accepted before: {said}"
+            ),
         },
     }
 }

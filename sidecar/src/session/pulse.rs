@@ -10,8 +10,8 @@ use std::time::Duration;
 use relay_proto::frame::Frame;
 use tokio::time::Instant;
 
+use super::attach::{NO_SIGN_OF_LIFE, Newcomer};
 use super::command::EndReason;
-use super::connection::Lost;
 use super::link::Link;
 
 /// Silence of this many heartbeats means that the connection is dead.
@@ -37,14 +37,15 @@ impl Link {
         while let Some(call) = self.calls.take_expired(now) {
             self.timed_out(call);
         }
+        self.end_inquiry_by(now);
         let acknowledge = self.may_acknowledge();
         if let Some(connection) = &mut self.connection {
             if now >= connection.heard + config.relay.heartbeat * SILENT_HEARTBEATS {
-                self.disconnected(&Lost::Closed);
+                self.disconnected(&NO_SIGN_OF_LIFE);
             } else if connection.waiting() == 0
                 && now >= connection.quiet_since(self.pinged) + config.relay.heartbeat
             {
-                connection.push(&Frame::Ping);
+                connection.ping();
                 self.pinged = now;
             } else if acknowledge
                 && now >= connection.heard + ACK_DELAY
@@ -61,6 +62,9 @@ impl Link {
         let mut deadline = self.session.expires;
         if let Some(call) = self.calls.next_deadline() {
             deadline = deadline.min(call);
+        }
+        for further in [self.repeats.deadline(), self.newcomer.as_ref().map(Newcomer::deadline)] {
+            deadline = further.map_or(deadline, |further| deadline.min(further));
         }
         match (&self.connection, self.lost) {
             (Some(connection), _) => {

@@ -47,7 +47,8 @@ fn listing(id: &str, tools: &str) -> String {
     format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"tools":{tools}}}}}"#)
 }
 
-const ELICITATION: &str = r#"{"jsonrpc":"2.0","id":"cofferdam-l-1","method":"elicitation/create","params":{}}"#;
+const ELICITATION: &str =
+    r#"{"jsonrpc":"2.0","id":"cofferdam-l-1","method":"elicitation/create","params":{}}"#;
 const ANSWER: &str = r#"{"jsonrpc":"2.0","id":"cofferdam-l-1","result":{"action":"accept"}}"#;
 
 #[test]
@@ -204,7 +205,8 @@ fn what_a_dead_server_asked_is_taken_back_once_and_a_late_answer_is_dropped() {
     let mut scene = Scene::greeted();
     scene.sidecar(ELICITATION);
     scene.sidecar(&ELICITATION.replace("l-1", "l-2"));
-    let withdrawn = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"cofferdam-l-2"}}"#;
+    let withdrawn =
+        r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"cofferdam-l-2"}}"#;
     scene.sidecar(withdrawn);
     scene.heard();
     scene.begin_anew();
