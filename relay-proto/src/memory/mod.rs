@@ -150,9 +150,8 @@ impl Memory {
 
     /// The harness says something that has no answer.
     pub fn notification(&mut self, message: &[u8], method: &str) {
-        let fits = self.bytes() + message.len() <= MAX_BYTES;
         if method == INITIALIZED
-            && fits
+            && self.bytes() + message.len() <= MAX_BYTES
             && let Some(handshake) = &mut self.handshake
         {
             handshake.initialized = Some(message.into());

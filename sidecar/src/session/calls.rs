@@ -42,7 +42,7 @@ pub(crate) enum Purpose {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Attempt {
     First,
-    /// There is no third.
+    /// There is no third, but for listeners.
     Second,
 }
 

@@ -60,9 +60,8 @@ impl Link {
                 (Written::Unsafely | Written::Yes, _) => self.explain(asked, id, ruling),
             };
         };
-        let attempt = match (ruling.standing, Purpose::of(&asked.method)) {
-            // A listener may be opened as often as its server goes away: backoff sees to the pace.
-            (Standing::Repeated, purpose) if purpose != Purpose::Listen => Attempt::Second,
+        let attempt = match ruling.standing {
+            Standing::Repeated => Attempt::Second,
             _ => Attempt::First,
         };
         let mut call = asked.call(id, server.call_timeout, attempt);
@@ -81,7 +80,9 @@ impl Link {
         self.instance.memory.request(&asked.received.bytes, id, &asked.method, asked.params.clone());
         self.counted.calls += 1;
         let bytes = Bytes::from(asked.received.bytes.clone());
-        if attempt == Attempt::First && asked.may_be_repeated(&self.repeats.hints, server.retry) {
+        // A listener may be opened as often as its server goes away: backoff sees to the pace.
+        let again = attempt == Attempt::First || call.purpose == Purpose::Listen;
+        if again && asked.may_be_repeated(&self.repeats.hints, server.retry) {
             call.kept = Some(bytes.clone());
         }
         let message = Outbound::request(bytes, value.clone(), &asked.method, asked.header_name());

@@ -4,7 +4,7 @@
 //! decision of its own, and sent once more. Where nobody knows whether its tool may be repeated, the request is held
 //! while the server is asked for its tools.
 //!
-//! What must stay true: no request is repeated twice; one that is held is in flight to everybody else (its id is taken,
+//! What must stay true: no request is repeated twice (but for listeners, which do nothing); one that is held is in flight to everybody else (its id is taken,
 //! it can be cancelled) and has an answer within [`INQUIRY_TIME`] or goes its way; what is held is bounded.
 
 use std::ops::Range;
@@ -19,7 +19,7 @@ use relay_proto::json;
 use relay_proto::memory::Heard;
 use tokio::time::Instant;
 
-use super::calls::{Attempt, Call, Purpose};
+use super::calls::{Call, Purpose};
 use super::hints::{Coverage, Hints, Repeat};
 use super::link::Link;
 use super::message::{Asked, Content, Ruling};
@@ -70,7 +70,7 @@ struct Inquiry {
     meta: String,
 }
 
-/// How long the server may take to list its tools, start and all pages included.
+/// How long the server may take to list its tools, start and all pages included; less where a call has less.
 const INQUIRY_TIME: Duration = Duration::from_secs(30);
 /// Pages that are asked for; tools on later ones are not repeated.
 const MAX_PAGES: usize = 32;
@@ -133,7 +133,7 @@ impl Link {
 
     /// The server went away with this call: it is repeated, or its outcome is unknown.
     pub(super) fn leave_behind(&mut self, mut call: Call, sentence: &str) {
-        let (Some(kept), Attempt::First) = (call.kept.take(), call.attempt) else {
+        let Some(kept) = call.kept.take() else {
             return self.fail(call, Code::OutcomeUnknown, sentence);
         };
         let received = Received { seq: call.seq, maybe_ran: MaybeRan::No, bytes: kept.into() };
@@ -164,7 +164,9 @@ impl Link {
         let Some((_, first)) = self.repeats.held.first() else { return };
         if self.repeats.inquiry.is_none() {
             let meta = meta(&first.received.bytes);
-            self.ask_for_page(config, Instant::now() + INQUIRY_TIME, 1, meta, None);
+            let call_timeout = config.servers.get(&self.server).map(|server| server.call_timeout);
+            let time = call_timeout.map_or(INQUIRY_TIME, |time| time.min(INQUIRY_TIME));
+            self.ask_for_page(config, Instant::now() + time, 1, meta, None);
         }
     }
 
