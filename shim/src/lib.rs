@@ -10,7 +10,7 @@
 //! | [`timing`] | how long things are waited for |
 //! | `relay_loop` | the one loop: readiness in, calls on `guest`, bytes out |
 //! | `guest` | what to do with a line, a frame or a deadline; no I/O |
-//! | `pending`, `handshake`, `pacing` | requests without an answer; what a new server must be told; when to try again |
+//! | `pending`, `server_requests`, `pacing` | requests without an answer, of either side; when to try again |
 //! | `answer` | the sentences the shim says by itself |
 //! | `lines` | bytes from the harness → lines |
 //! | `link`, `stream` | opening a connection; reading and writing it, whatever carries it |
@@ -20,7 +20,6 @@
 
 mod answer;
 mod guest;
-mod handshake;
 mod lines;
 mod link;
 pub mod options;
@@ -29,6 +28,7 @@ mod pending;
 mod pipe;
 mod queue;
 mod relay_loop;
+mod server_requests;
 mod socket;
 mod stdio;
 mod stream;

@@ -27,6 +27,9 @@ pub(crate) struct Connection {
     pub(crate) heard: Instant,
     /// When this side last wrote anything.
     pub(crate) spoke: Instant,
+    /// How often the peer was asked for a sign of life on this connection, and how often it answered.
+    pings: u64,
+    pongs: u64,
 }
 
 /// Why a connection is over.
@@ -47,7 +50,34 @@ impl Connection {
     /// Takes an accepted stream; our preface is the first thing to be written.
     pub(crate) fn new(stream: Box<dyn Transport>) -> Self {
         let now = Instant::now();
-        Self { stream, decoder: Decoder::new(), out: PREFACE.to_vec(), written: 0, heard: now, spoke: now }
+        Self {
+            stream,
+            decoder: Decoder::new(),
+            out: PREFACE.to_vec(),
+            written: 0,
+            heard: now,
+            spoke: now,
+            pings: 0,
+            pongs: 0,
+        }
+    }
+
+    /// Asks for a sign of life; gives the number of the question.
+    pub(crate) fn ping(&mut self) -> u64 {
+        self.push(&Frame::Ping);
+        self.pings += 1;
+        self.pings
+    }
+
+    /// The peer answered a Ping.
+    pub(crate) fn ponged(&mut self) {
+        self.pongs = self.pings.min(self.pongs + 1);
+    }
+
+    /// Whether the question with this number, and so all before it, was answered. Other bytes may have been under way
+    /// since before it was asked.
+    pub(crate) fn has_answered(&self, ping: u64) -> bool {
+        self.pongs >= ping
     }
 
     pub(crate) fn push(&mut self, frame: &Frame) {
