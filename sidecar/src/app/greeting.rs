@@ -60,7 +60,7 @@ async fn hello(config: &Config, connection: &mut Connection) -> Result<Hello, Un
     let malformed = |why: &str| Unheard::Refused(refuse(Code::MessageMalformed, why, Retry::AfterMs(1000)));
     match timeout(config.limits.greeting_timeout, connection.next()).await {
         Err(_) => Err(malformed("no Hello came in time")),
-        Ok(Err(Lost::Closed | Lost::Io(_))) => Err(Unheard::Gone),
+        Ok(Err(Lost::Closed | Lost::Io(_) | Lost::Silent)) => Err(Unheard::Gone),
         Ok(Err(Lost::Protocol(DecodeError::OtherVersion { ours, theirs }))) => {
             Err(Unheard::Refused(version(ours, &[theirs])))
         }

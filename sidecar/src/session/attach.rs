@@ -16,18 +16,27 @@ use crate::audit::{Event, EventRecord};
 impl Link {
     pub(super) async fn attach(&mut self, connection: Connection, resume: Resume) -> ControlFlow<End> {
         if !self.tokens.accept(&resume.token) {
-            let reason = "the resume token is not this link's: another shim may hold a copy of its state";
-            self.refuse_resume(connection, reason).await;
+            self.refuse_resume(connection, STRANGE_TOKEN).await;
             return ControlFlow::Continue(());
         }
         self.hear_the_old_connection_out().await?;
-        if self.connection.is_some() {
-            self.refuse_resume(connection, "the link is in use on another connection").await;
-            return ControlFlow::Continue(());
+        match self.connection {
+            Some(_) => self.challenge(connection, resume).await,
+            None => self.take_up(connection, resume).await,
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// The link goes on here. There is no other connection any more.
+    pub(super) async fn take_up(&mut self, connection: Connection, resume: Resume) {
+        // What the old connection still said may have turned it.
+        if !self.tokens.accept(&resume.token) {
+            return self.refuse_resume(connection, STRANGE_TOKEN).await;
         }
         if self.outbox.resume(resume.received, DEFAULT_WINDOW).is_err() {
-            self.refuse_resume(connection, "the shim claims to have received what was never sent").await;
-            return ControlFlow::Continue(());
+            return self
+                .refuse_resume(connection, "the shim claims to have received what was never sent")
+                .await;
         }
         let token = self.tokens.offer(resume.token);
         self.inbox.resume();
@@ -35,7 +44,6 @@ impl Link {
         self.connection = Some(connection);
         self.lost = None;
         self.push(&Frame::Welcome(welcome));
-        ControlFlow::Continue(())
     }
 
     pub(super) fn welcome(&self, resumed: Resumed, token: ResumeToken) -> Welcome {
@@ -67,7 +75,7 @@ impl Link {
         ControlFlow::Continue(())
     }
 
-    async fn refuse_resume(&mut self, mut connection: Connection, reason: &str) {
+    pub(super) async fn refuse_resume(&mut self, mut connection: Connection, reason: &str) {
         if self.alerts.allows() {
             tracing::warn!(link = %self.id, session = %self.session.id, reason, "resume refused");
             let record = EventRecord {
@@ -90,5 +98,6 @@ impl Link {
     }
 }
 
+const STRANGE_TOKEN: &str = "the resume token is not this link's: another shim may hold a copy of its state";
 /// Frames looked through for the end of a connection; one that has more to say is alive.
 const MAX_FRAMES: usize = 64;

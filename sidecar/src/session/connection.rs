@@ -27,6 +27,7 @@ pub(crate) struct Connection {
     pub(crate) heard: Instant,
     /// When this side last wrote anything.
     pub(crate) spoke: Instant,
+    unanswered_pings: u32,
 }
 
 /// Why a connection is over.
@@ -38,6 +39,8 @@ pub(crate) enum Lost {
     Protocol(#[from] DecodeError),
     #[error("the connection failed: {0}")]
     Io(#[from] io::Error),
+    #[error("the peer fell silent")]
+    Silent,
 }
 
 /// Buffers above this are given back once they are empty.
@@ -47,11 +50,32 @@ impl Connection {
     /// Takes an accepted stream; our preface is the first thing to be written.
     pub(crate) fn new(stream: Box<dyn Transport>) -> Self {
         let now = Instant::now();
-        Self { stream, decoder: Decoder::new(), out: PREFACE.to_vec(), written: 0, heard: now, spoke: now }
+        Self {
+            stream,
+            decoder: Decoder::new(),
+            out: PREFACE.to_vec(),
+            written: 0,
+            heard: now,
+            spoke: now,
+            unanswered_pings: 0,
+        }
     }
 
     pub(crate) fn push(&mut self, frame: &Frame) {
+        if *frame == Frame::Ping {
+            self.unanswered_pings += 1;
+        }
         frame.encode(&mut self.out);
+    }
+
+    /// A Pong came.
+    pub(crate) fn ponged(&mut self) {
+        self.unanswered_pings = self.unanswered_pings.saturating_sub(1);
+    }
+
+    /// Pings on this connection that wait for their Pong.
+    pub(crate) fn unanswered_pings(&self) -> u32 {
+        self.unanswered_pings
     }
 
     /// Where message frames are appended.

@@ -20,6 +20,7 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use super::Session;
 use super::calls::{Calls, ServerRequests};
+use super::challenge::Challenger;
 use super::command::{Command, EndReason, Ended};
 use super::connection::{Connection, Lost};
 use super::outcomes::Outcome;
@@ -33,6 +34,7 @@ pub(crate) struct Link {
     pub(super) server: Name,
     pub(super) session: Arc<Session>,
     pub(super) connection: Option<Connection>,
+    pub(super) challenger: Option<Challenger>,
     pub(super) lost: Option<Instant>,
     /// When the last Ping was sent: one is enough until something is heard.
     pub(super) pinged: Instant,
@@ -106,6 +108,7 @@ impl Link {
             server,
             session,
             connection: Some(connection),
+            challenger: None,
             lost: None,
             pinged: Instant::now(),
             outbox: Outbox::new(DEFAULT_WINDOW),
@@ -138,6 +141,7 @@ impl Link {
             if let ControlFlow::Break(end) = self.handle(wake).await {
                 break end;
             }
+            self.settle_challenge().await;
         };
         let ended = self.finish(reason).await;
         if let Some(waiting) = waiting {
@@ -217,7 +221,11 @@ impl Link {
                 }
             }
             Frame::Ping => self.pong(),
-            Frame::Pong => {}
+            Frame::Pong => {
+                if let Some(connection) = &mut self.connection {
+                    connection.ponged();
+                }
+            }
             Frame::Goodbye(_) => return ControlFlow::Break(EndReason::Goodbye),
             Frame::Hello(_) | Frame::Refusal(_) | Frame::Welcome(_) => {
                 return self.misbehaved("a handshake frame came after the handshake");

@@ -21,6 +21,7 @@
 mod answers;
 mod attach;
 mod calls;
+mod challenge;
 pub(crate) mod command;
 pub(crate) mod connection;
 mod dispatch;

@@ -40,7 +40,7 @@ impl Link {
         let acknowledge = self.may_acknowledge();
         if let Some(connection) = &mut self.connection {
             if now >= connection.heard + config.relay.heartbeat * SILENT_HEARTBEATS {
-                self.disconnected(&Lost::Closed);
+                self.disconnected(&Lost::Silent);
             } else if connection.waiting() == 0
                 && now >= connection.quiet_since(self.pinged) + config.relay.heartbeat
             {
@@ -61,6 +61,9 @@ impl Link {
         let mut deadline = self.session.expires;
         if let Some(call) = self.calls.next_deadline() {
             deadline = deadline.min(call);
+        }
+        if let Some(challenge) = self.challenge_ends() {
+            deadline = deadline.min(challenge);
         }
         match (&self.connection, self.lost) {
             (Some(connection), _) => {

@@ -113,6 +113,9 @@ fn handle(mode: Mode, message: &Value, output: &Output, pending: &Pending) {
     let call = tools::Call { mode, request: id.clone().unwrap_or(Value::Null), params, era: era_of(params) };
     let greeted = pending.greeted(method);
     if id.is_none() && method != "tools/call" {
+        if method == "notifications/tally" {
+            tools::count(method, &Value::Object(params.clone()), &Value::Null);
+        }
         return;
     }
     if mode == Mode::NeverAnswers {
