@@ -111,17 +111,13 @@ impl Conversation {
         }
     }
 
-    pub fn in_flight(&self) -> usize {
-        self.waiting.len()
-    }
-
-    /// Takes one message, if one comes in time.
+    /// What became of the last thing that was answered, by its number.
+    ///
+    /// # Panics
+    /// When nothing was answered yet.
     #[track_caller]
-    pub fn hear_within(&mut self, time: std::time::Duration) {
-        if let Some(line) = self.harness.line_within(time) {
-            let message = serde_json::from_slice(&line).expect("a harness is told nothing but JSON");
-            self.hear(&message);
-        }
+    pub fn last_fate(&self) -> Fate {
+        fate(self.answers.values().next_back().expect("something was answered"))
     }
 
     /// Nothing lost, repeated or reordered, all of it on one link and one process, and the audit has every decision
