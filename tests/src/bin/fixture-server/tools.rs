@@ -36,7 +36,7 @@ impl Call<'_> {
 }
 
 pub(crate) fn list(mode: Mode) -> Vec<Value> {
-    const NAMES: [&str; 17] = [
+    const NAMES: [&str; 18] = [
         "add",
         "ask_client",
         "big",
@@ -45,6 +45,7 @@ pub(crate) fn list(mode: Mode) -> Vec<Value> {
         "delete_everything",
         "echo",
         "env",
+        "flood",
         "flood_stderr",
         "garbage",
         "leak",
@@ -87,6 +88,13 @@ pub(crate) fn run(call: &Call<'_>, output: &Output, pending: &Pending) {
         "crash" => std::process::exit(9),
         "echo" => reply(text(call.argument("text").as_str().unwrap_or_default())),
         "env" => reply(text(&leak::environment())),
+        "flood" => {
+            let data = "f".repeat(usize::try_from(call.number("bytes")).unwrap_or_default());
+            let params = json!({"level": "info", "data": data});
+            let flood = json!({"jsonrpc": "2.0", "method": "notifications/message", "params": params});
+            (0..call.number("messages")).for_each(|_| output.message(&flood));
+            reply(text("flooded"));
+        }
         "flood_stderr" => {
             for number in 0..call.number("lines") {
                 eprintln!("line {number} of a flood {}", "~".repeat(200));
