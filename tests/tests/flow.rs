@@ -11,12 +11,14 @@ use serde_json::{Value, json};
 
 const MESSAGE_KIB: u64 = 256;
 const WINDOW_KIB: u64 = 256;
-/// The most that one link may take, from the two keys that rule it: messages being put together, scrubbed and kept in
-/// each direction, and the windows of unacknowledged bytes. What a server has not read is bounded in addition.
-const LINK_KIB: u64 = 12 * MESSAGE_KIB + 4 * WINDOW_KIB + UNREAD_KIB;
+/// What is kept for a shim until it acknowledges it: the protocol's largest window, whatever the configuration says.
+const KEPT_KIB: u64 = 4 * 1024;
 /// What may wait for a server that does not read.
 const UNREAD_KIB: u64 = 1024 + MESSAGE_KIB + WINDOW_KIB;
-const LINKS: u64 = 4;
+/// The most that one link may take: messages being put together, scrubbed and copied on in both directions, the two
+/// windows with a copy of each on its way, and what its server has not read.
+const LINK_KIB: u64 = 12 * MESSAGE_KIB + 2 * WINDOW_KIB + 2 * KEPT_KIB + UNREAD_KIB;
+const LINKS: u64 = 2;
 /// What all of them are made to carry, were there no bounds: many times the ceiling.
 const FLOOD_KIB: u64 = 64 * 1024;
 

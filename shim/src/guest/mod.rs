@@ -8,6 +8,8 @@
 
 mod from_harness;
 mod from_sidecar;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod model;
 #[cfg(test)]
 mod tests;
 
