@@ -34,6 +34,15 @@ mod stdio;
 mod stream;
 pub mod timing;
 
+/// What fuzz targets need of the inside.
+#[cfg(fuzzing)]
+pub mod fuzzing {
+    /// Plays one life of a shim; panics where it breaks a promise.
+    pub fn play(script: &[(u8, u8)]) {
+        super::guest::model::play(script);
+    }
+}
+
 use std::ffi::OsString;
 use std::future::Future;
 use std::io::{self, Write};

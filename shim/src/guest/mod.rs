@@ -10,6 +10,8 @@
 mod from_harness;
 mod from_sidecar;
 mod introduction;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod model;
 #[cfg(test)]
 mod tests;
 

@@ -43,6 +43,11 @@ impl Newcomer {
     pub(super) fn deadline(&self) -> Instant {
         self.until
     }
+
+    /// One whose own connection is over makes room for the next.
+    fn still_waits(&mut self) -> bool {
+        self.connection.next().now_or_never().is_none()
+    }
 }
 
 impl Link {
@@ -54,7 +59,7 @@ impl Link {
         self.hear_the_old_connection_out().await?;
         match &mut self.connection {
             None => self.take_up(connection, resume),
-            Some(_) if self.newcomer.is_some() => {
+            Some(_) if self.newcomer.as_mut().is_some_and(Newcomer::still_waits) => {
                 let message = "the link is in use, and another connection that wants it came first".into();
                 let code = Code::RelayUnavailable.as_str().into();
                 self.refuse_newcomer(connection, Refusal { code, message, retry: TRY_AGAIN });

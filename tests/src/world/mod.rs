@@ -84,8 +84,16 @@ impl World {
     /// The shim with its link and nothing of the test's environment.
     #[track_caller]
     pub fn shim_command(&self) -> Command {
+        let mut command = self.bare_shim_command();
+        command.arg("--relay").arg(self.link());
+        command
+    }
+
+    /// The shim without a link, for a test that says itself where it goes.
+    #[track_caller]
+    pub fn bare_shim_command(&self) -> Command {
         let mut command = command(built("COFFERDAM_SHIM_BIN", "cofferdam-shim"));
-        command.env_clear().arg("--relay").arg(self.link());
+        command.env_clear();
         command
     }
 

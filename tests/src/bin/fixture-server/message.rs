@@ -133,6 +133,9 @@ fn handle(mode: Mode, message: &Value, output: &Output, pending: &Pending) {
     );
     let greeted = pending.greeted(method);
     if id.is_none() && method != "tools/call" {
+        if method == "notifications/tally" {
+            tools::count(method, &Value::Object(params.clone()), &Value::Null);
+        }
         return;
     }
     if mode == Mode::NeverAnswers {

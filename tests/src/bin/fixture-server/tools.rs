@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use cofferdam_tests::chaos::conversation;
 use serde_json::{Map, Value, json};
 
 use super::leak;
@@ -35,7 +36,7 @@ impl Call<'_> {
 }
 
 pub(crate) fn list(mode: Mode) -> Vec<Value> {
-    const NAMES: [&str; 20] = [
+    const NAMES: [&str; 22] = [
         "add",
         "ask_client",
         "big",
@@ -48,6 +49,7 @@ pub(crate) fn list(mode: Mode) -> Vec<Value> {
         "falter_putting",
         "falter_reading",
         "falter_sending",
+        "flood",
         "flood_stderr",
         "garbage",
         "leak",
@@ -55,6 +57,7 @@ pub(crate) fn list(mode: Mode) -> Vec<Value> {
         "read_file",
         "slow",
         "structured",
+        "tally",
         "write_file",
     ];
     let schema = json!({"type": "object"});
@@ -108,7 +111,7 @@ pub(crate) fn text(text: &str) -> Value {
 pub(crate) fn run(call: &Call<'_>, output: &Output, pending: &Pending) {
     let name = lax(call.params, "name").and_then(Value::as_str).unwrap_or_default();
     let arguments = lax(call.params, "arguments").cloned().unwrap_or_else(|| json!({}));
-    record("COUNT_FILE", &format!("{}\n", json!({"tool": name, "arguments": arguments, "id": call.request})));
+    count(name, &arguments, &call.request);
     let reply = |result| answer(call.mode, &call.request, call.era, result, output);
     match name {
         "add" => reply(text(&(call.number("a") + call.number("b")).to_string())),
@@ -126,6 +129,13 @@ pub(crate) fn run(call: &Call<'_>, output: &Output, pending: &Pending) {
         "echo" => reply(text(call.argument("text").as_str().unwrap_or_default())),
         "env" => reply(text(&leak::environment())),
         "falter_putting" | "falter_reading" | "falter_sending" => falter(call, output),
+        "flood" => {
+            let data = "f".repeat(usize::try_from(call.number("bytes")).unwrap_or_default());
+            let params = json!({"level": "info", "data": data});
+            let flood = json!({"jsonrpc": "2.0", "method": "notifications/message", "params": params});
+            (0..call.number("messages")).for_each(|_| output.message(&flood));
+            reply(text("flooded"));
+        }
         "flood_stderr" => {
             for number in 0..call.number("lines") {
                 eprintln!("line {number} of a flood {}", "~".repeat(200));
@@ -151,8 +161,27 @@ pub(crate) fn run(call: &Call<'_>, output: &Output, pending: &Pending) {
             result["structuredContent"] = json!({"secret": leak::secret(), "kept": 1.0});
             reply(result);
         }
+        "tally" => {
+            let number = call.number("number");
+            let params = json!({"level": "info", "data": {"number": number}});
+            output.message(&json!({"jsonrpc": "2.0", "method": "notifications/message", "params": params}));
+            let bytes = usize::try_from(call.number("answer")).unwrap_or_default();
+            reply(text(&conversation::text(number, bytes)));
+        }
         unknown => refuse(call.mode, &call.request, -32602, &format!("Unknown tool: {unknown}"), output),
     }
+}
+
+/// Writes down that something was executed. Of a numbered text its length and its sum are enough.
+pub(crate) fn count(name: &str, arguments: &Value, id: &Value) {
+    let numbered = arguments["number"].as_u64().zip(arguments["text"].as_str());
+    let arguments = match numbered {
+        Some((number, text)) => {
+            json!({"number": number, "bytes": text.len(), "sum": conversation::sum(text)})
+        }
+        None => arguments.clone(),
+    };
+    record("COUNT_FILE", &format!("{}\n", json!({"tool": name, "arguments": arguments, "id": id})));
 }
 
 /// Answers on another thread, so that other calls overtake. Says how far it is, in `steps`, where that is wanted.
