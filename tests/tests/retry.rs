@@ -1,6 +1,6 @@
 //! `retry = true`: what may have run runs once more where its tool says that this is safe, and is unknown elsewhere.
 
-use cofferdam_tests::deadline::wait_until;
+use cofferdam_tests::deadline::{PATIENCE, holds_within, wait_until};
 use cofferdam_tests::harness::{refusal_of, text_of};
 use cofferdam_tests::process::send;
 use cofferdam_tests::server::Server;
@@ -48,7 +48,9 @@ fn nothing_runs_a_third_time() {
     let world = World::new().server("tools", retrying("plain")).start();
     let mut shim = world.connected("tools");
     shim.request("tools/list", json!({}));
-    assert_eq!(refusal_of(&shim.call("falter_reading", json!({"processes": 9}))), "outcome_unknown");
+    let answer = shim.call("falter_reading", json!({"processes": 9}));
+    assert_eq!(refusal_of(&answer), "outcome_unknown");
+    assert!(!answer.to_string().contains("keeps failing"), "it was not even tried: {answer}");
     assert_eq!(world.times_executed("tools", "falter_reading"), 2);
 }
 
@@ -145,7 +147,11 @@ fn a_request_that_waits_to_be_repeated_can_be_cancelled() {
     let mut shim = world.connected("tools");
     let id = shim.send_call("falter_reading", json!({}));
     wait_until("a second process is asked for its tools", || asked_for_tools(&world, 1));
+    let in_flight = || world.sessions()[0]["in-flight"].clone();
+    assert_eq!(in_flight(), 1, "it waits");
     shim.notify("notifications/cancelled", json!({"requestId": id}));
+    // Long before the server's time to tell what its tools allow is over.
+    assert!(holds_within(PATIENCE / 4, || in_flight() == 0), "it waits no more");
     assert_eq!(shim.call_text("echo", json!({"text": "on"})), "on");
     assert!(shim.answer_within(&id, std::time::Duration::ZERO).is_none(), "none after a cancellation");
     assert_eq!(world.times_executed("tools", "falter_reading"), 1);
@@ -159,6 +165,15 @@ fn nobody_waits_for_ever_for_a_server_that_does_not_say_what_its_tools_allow() {
     assert_eq!(refusal_of(&shim.call("falter_reading", json!({}))), "outcome_unknown");
     assert!(asked_for_tools(&world, 1), "it was asked");
     assert_eq!(world.times_executed("tools", "falter_reading"), 1);
+}
+
+/// A sandbox that knew how the sidecar asks could have itself answered in its place, with tools that it may not see.
+#[test]
+fn an_id_of_the_sidecars_own_is_not_the_harnesss_to_use() {
+    let world = World::new().server("tools", retrying("plain").allow(&["falter_*"])).start();
+    let mut shim = world.connected("tools");
+    shim.send(&json!({"jsonrpc": "2.0", "id": "cofferdam-replay-1", "method": "ping"}));
+    assert_eq!(refusal_of(&shim.answer_to(&Value::Null)), "message_malformed");
 }
 
 fn asked_for_tools(world: &World, process: usize) -> bool {

@@ -60,6 +60,7 @@ fn a_listener_survives_a_cut() {
     assert_eq!(shim.call_text("change_tools", json!({})), "changed");
     assert_eq!(changed_for(&mut shim), listener);
     assert_eq!(count_heard(&world, 0, "subscriptions/listen"), 1);
+    assert_eq!(world.fixture_processes("tools").len(), 1, "on one process");
 }
 
 #[test]
