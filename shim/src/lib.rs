@@ -13,7 +13,8 @@
 //! | `pending`, `handshake`, `pacing` | requests without an answer; what a new server must be told; when to try again |
 //! | `answer` | the sentences the shim says by itself |
 //! | `lines` | bytes from the harness → lines |
-//! | `link`, `socket`, `stdio`, `pipe`, `queue` | the descriptors, without changing the flags that others see |
+//! | `link`, `stream` | opening a connection; reading and writing it, whatever carries it |
+//! | `socket`, `stdio`, `pipe`, `queue` | the descriptors, without changing the flags that others see |
 
 #![forbid(unsafe_code)]
 
@@ -30,6 +31,7 @@ mod queue;
 mod relay_loop;
 mod socket;
 mod stdio;
+mod stream;
 pub mod timing;
 
 use std::ffi::OsString;

@@ -144,12 +144,12 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_said() {
-        let said = |arguments: &[&str]| parsed(arguments, Some("tls://h:1")).unwrap_err().to_string();
+        let said = |arguments: &[&str]| parsed(arguments, Some("tls://h")).unwrap_err().to_string();
         assert_eq!(said(&["--bogus"]), "read the command line: `--bogus` is not known");
         assert_eq!(said(&["hub"]), "read the command line: `hub` is not known");
         assert_eq!(said(&["--server"]), "read the command line: --server needs a value");
         assert_eq!(said(&["--relay=fd:3", "--relay=fd:4"]), "read the command line: --relay is there twice");
-        assert!(said(&[]).starts_with("read COFFERDAM_RELAY: `tls://` links are not in this version"));
+        assert!(said(&[]).starts_with("read COFFERDAM_RELAY: `h` is not HOST:PORT"));
         assert!(said(&["--relay=fd:3", "--server=A B"]).starts_with("read --server: `A B` is not a name"));
         let bytes = [OsString::from("--relay"), OsString::from_vec(b"unix:/\xff".to_vec())];
         let error = parse(bytes.into_iter(), |_| None).unwrap_err();

@@ -12,9 +12,10 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use crate::guest::{Connected, Guest};
 use crate::lines::Lines;
-use crate::link::{ConnectError, Connection, Dialer};
+use crate::link::{Attempt, ConnectError, Connection, Dialer, Opened};
 use crate::options::Options;
 use crate::stdio::Stdio;
+use crate::stream::Stream;
 use crate::timing::Timing;
 
 /// Relays until the harness is gone (end of input, or output closed) or `stop` resolves.
@@ -30,6 +31,7 @@ pub(crate) async fn run(
         guest: Guest::new(options.server, timing, Instant::now()),
         lines: Lines::new(MAX_MESSAGE),
         dialer: Dialer::new(options.relay),
+        attempt: None,
         connection: None,
         input,
         output,
@@ -48,6 +50,7 @@ struct Relay {
     guest: Guest,
     lines: Lines,
     dialer: Dialer,
+    attempt: Option<Attempt>,
     connection: Option<Connection>,
     input: Stdio,
     output: Stdio,
@@ -67,7 +70,8 @@ impl Relay {
         mut alarm: Pin<&mut Sleep>,
     ) -> Harness {
         if self.connection.is_none() && self.guest.wants_connection(Instant::now()) {
-            self.connect().await;
+            self.attempt = Some(self.dialer.attempt());
+            self.guest.connecting();
         }
         if self.write() == Harness::Gone {
             return Harness::Gone;
@@ -80,28 +84,35 @@ impl Relay {
             alarm.as_mut().reset(deadline);
         }
         let (wants_lines, wants_frames) = (self.guest.wants_lines(), self.guest.wants_frames());
-        let Self { guest, lines, connection, input, output, .. } = self;
+        let Self { guest, lines, attempt, connection, input, output, .. } = self;
         let to_sidecar = &guest.to_sidecar;
         let to_harness = &guest.to_harness;
         let (reader, writer) = match connection {
-            Some(Connection { socket, decoder }) => (Some((&*socket, decoder)), Some(&*socket)),
+            Some(Connection { stream, decoder }) => (Some((&*stream, decoder)), Some(&*stream)),
             None => (None, None),
         };
+        let writes = !to_sidecar.is_empty() || writer.is_some_and(Stream::has_unsent);
         let happened = tokio::select! {
             () = stop => Happened::Stop,
+            result = async {
+                match attempt {
+                    Some(attempt) => attempt.await,
+                    None => std::future::pending().await,
+                }
+            } => Happened::Connected(result),
             result = input.read(lines.spare()), if wants_lines => Happened::Line(result),
             result = async {
                 match reader {
-                    Some((socket, decoder)) => socket.read(decoder.spare()).await,
+                    Some((stream, decoder)) => stream.read(decoder.spare()).await,
                     None => std::future::pending().await,
                 }
             }, if wants_frames => Happened::Frames(result),
             result = async {
                 match writer {
-                    Some(socket) => socket.write(to_sidecar.waiting()).await,
+                    Some(stream) => stream.write(to_sidecar.waiting()).await,
                     None => std::future::pending().await,
                 }
-            }, if !to_sidecar.is_empty() => Happened::SentToSidecar(result),
+            }, if writes => Happened::SentToSidecar(result),
             result = output.write(to_harness.waiting()), if !to_harness.is_empty() => Happened::SentToHarness(result),
             () = alarm, if deadline.is_some() => Happened::Alarm,
         };
@@ -112,6 +123,10 @@ impl Relay {
         let now = Instant::now();
         match happened {
             Happened::Stop => return Harness::Gone,
+            Happened::Connected(result) => {
+                self.attempt = None;
+                self.connected(result, now);
+            }
             Happened::Line(Ok(count @ 1..)) => {
                 self.lines.filled(count);
                 while let Some(line) = self.lines.next() {
@@ -134,22 +149,20 @@ impl Relay {
             Happened::SentToHarness(Err(_)) => return Harness::Gone,
             Happened::Alarm => {
                 if self.guest.tick(now) == Connected::Close {
-                    self.connection = None;
+                    self.close();
                 }
             }
         }
         Harness::Here
     }
 
-    async fn connect(&mut self) {
-        match self.dialer.connect().await {
-            Ok(connection) => {
+    fn connected(&mut self, result: Result<Opened, ConnectError>, now: Instant) {
+        match result {
+            Ok(Opened { connection, proof }) => {
                 self.connection = Some(connection);
-                self.guest.connected(Instant::now());
+                self.guest.connected(proof, now);
             }
-            Err(error @ ConnectError::Connect { .. }) => {
-                self.guest.disconnected(error.to_string(), Instant::now());
-            }
+            Err(error @ ConnectError::Connect { .. }) => self.guest.disconnected(error.to_string(), now),
             Err(error) => self.guest.give_up(&error.to_string()),
         }
     }
@@ -164,6 +177,12 @@ impl Relay {
                     if self.guest.frame(frame, now) == Connected::Close {
                         break;
                     }
+                    if let Some(welcomed) = self.guest.take_welcomed()
+                        && let Err(error) = self.dialer.welcomed(welcomed.epoch)
+                    {
+                        self.guest.disconnected(format!("keep what the sidecar gave: {error}"), now);
+                        break;
+                    }
                 }
                 Ok(None) => return,
                 Err(error) => {
@@ -172,11 +191,16 @@ impl Relay {
                 }
             }
         }
+        self.close();
+    }
+
+    fn close(&mut self) {
         self.connection = None;
+        self.dialer.lost();
     }
 
     fn lost(&mut self, why: String, now: Instant) {
-        self.connection = None;
+        self.close();
         self.guest.disconnected(why, now);
     }
 
@@ -186,7 +210,7 @@ impl Relay {
         while let Some(connection) = &self.connection
             && !self.guest.to_sidecar.is_empty()
         {
-            match connection.socket.try_write(self.guest.to_sidecar.waiting()) {
+            match connection.stream.try_write(self.guest.to_sidecar.waiting()) {
                 Ok(0) => break,
                 Ok(count) => self.guest.to_sidecar.consume(count),
                 Err(error) => self.lost(format!("write to the sidecar: {error}"), Instant::now()),
@@ -205,9 +229,9 @@ impl Relay {
     /// Writes the rest, waiting for room: to the sidecar first, whose servers must not run on for nobody.
     async fn flush(&mut self) -> io::Result<()> {
         while let Some(connection) = &self.connection
-            && !self.guest.to_sidecar.is_empty()
+            && (!self.guest.to_sidecar.is_empty() || connection.stream.has_unsent())
         {
-            match connection.socket.write(self.guest.to_sidecar.waiting()).await {
+            match connection.stream.write(self.guest.to_sidecar.waiting()).await {
                 Ok(count) => self.guest.to_sidecar.consume(count),
                 Err(_) => self.connection = None,
             }
@@ -222,6 +246,7 @@ impl Relay {
 
 enum Happened {
     Alarm,
+    Connected(Result<Opened, ConnectError>),
     Frames(io::Result<usize>),
     Line(io::Result<usize>),
     SentToHarness(io::Result<usize>),

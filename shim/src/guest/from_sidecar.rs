@@ -12,7 +12,7 @@ use relay_proto::json;
 use relay_proto::limits::{MAX_LINK_ID, VERSION};
 use tokio::time::Instant;
 
-use super::{Connected, Guest, Link, Phase, Queued, Up};
+use super::{Connected, Guest, Link, Phase, Queued, Up, Welcomed};
 use crate::answer::Answer;
 
 /// The sidecar broke the protocol: the connection and the link are over.
@@ -138,6 +138,7 @@ impl Guest {
             }
         }
         self.link = Some(Link { name: welcome.link, token: welcome.token });
+        self.welcomed = Some(Welcomed { epoch: welcome.epoch });
         self.max_message = usize::try_from(welcome.max_message).unwrap_or(usize::MAX);
         let heartbeat = Duration::from_millis(welcome.heartbeat_ms);
         self.phase = Phase::Up(Up {

@@ -14,7 +14,7 @@ mod tests;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use relay_proto::control::{Goodbye, Hello, Proof, Purpose, Resume, ResumeToken, Retry};
+use relay_proto::control::{Epoch, Goodbye, Hello, Proof, Purpose, Resume, ResumeToken, Retry};
 use relay_proto::delivery::{Inbox, Outbox};
 use relay_proto::envelope::IdValue;
 use relay_proto::frame::{Ack, Frame, PREFACE};
@@ -45,6 +45,7 @@ pub(crate) struct Guest {
     timing: Timing,
     server: Option<Name>,
     phase: Phase,
+    attempt: Attempt,
     pacing: Pacing,
     /// The link to take up again.
     link: Option<Link>,
@@ -56,6 +57,8 @@ pub(crate) struct Guest {
     handshake: Handshake,
     /// The sidecar's limit for a message.
     max_message: usize,
+    /// A Welcome that the loop has not heard of yet.
+    welcomed: Option<Welcomed>,
     /// When memory that was kept for another long message goes back.
     tidy_at: Option<Instant>,
     /// Since when there is no connection, and why.
@@ -71,6 +74,13 @@ pub(crate) enum Connected {
     Keep,
 }
 
+/// What of a Welcome is kept outside, before it is confirmed.
+#[derive(Debug)]
+pub(crate) struct Welcomed {
+    /// The key's new epoch.
+    pub(crate) epoch: Option<Epoch>,
+}
+
 #[derive(Debug)]
 enum Phase {
     Down,
@@ -84,6 +94,13 @@ enum Phase {
         answer: Answer,
         again: Option<Instant>,
     },
+}
+
+/// Whether somebody is connecting for us.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Attempt {
+    None,
+    UnderWay,
 }
 
 #[derive(Debug)]
@@ -119,6 +136,7 @@ impl Guest {
             timing,
             server,
             phase: Phase::Down,
+            attempt: Attempt::None,
             pacing: Pacing::new(now),
             link: None,
             outbox: Outbox::new(DEFAULT_WINDOW),
@@ -128,6 +146,7 @@ impl Guest {
             backlog_bytes: 0,
             handshake: Handshake::default(),
             max_message: MAX_MESSAGE,
+            welcomed: None,
             tidy_at: None,
             lost: now,
             trouble: "no sidecar was reached".into(),
@@ -146,6 +165,9 @@ impl Guest {
 
     /// Whether it is time to connect.
     pub(crate) fn wants_connection(&self, now: Instant) -> bool {
+        if self.attempt == Attempt::UnderWay {
+            return false;
+        }
         match &self.phase {
             Phase::Down => self.next_attempt() <= now,
             Phase::Refused { again, .. } => again.is_some_and(|again| again <= now),
@@ -153,8 +175,14 @@ impl Guest {
         }
     }
 
+    /// Somebody is connecting; [`Self::connected`] or [`Self::disconnected`] says how that went.
+    pub(crate) fn connecting(&mut self) {
+        self.attempt = Attempt::UnderWay;
+    }
+
     /// There is a connection: say who we are.
-    pub(crate) fn connected(&mut self, now: Instant) {
+    pub(crate) fn connected(&mut self, proof: Proof, now: Instant) {
+        self.attempt = Attempt::None;
         let resume = self.link.as_ref().map(|link| Resume {
             link: link.name.clone(),
             token: link.token.clone(),
@@ -162,7 +190,7 @@ impl Guest {
         });
         let hello = Hello {
             versions: vec![VERSION],
-            proof: Proof::Socket,
+            proof,
             purpose: Purpose::Link,
             server: self.server.clone(),
             resume,
@@ -177,6 +205,7 @@ impl Guest {
 
     /// There is no connection, or no longer one. The link stays, to be resumed.
     pub(crate) fn disconnected(&mut self, why: String, now: Instant) {
+        self.attempt = Attempt::None;
         self.to_sidecar.clear();
         self.pacing.failed(now);
         self.trouble = why;
@@ -193,14 +222,23 @@ impl Guest {
 
     /// There is no way to connect, now or ever: say so to everyone.
     pub(crate) fn give_up(&mut self, why: &str) {
+        self.attempt = Attempt::None;
         let answer = Answer::relay_unavailable(why);
         self.refuse(answer, None);
+    }
+
+    /// The Welcome that has just come, once. What it brought is kept before anything is written to the sidecar.
+    pub(crate) fn take_welcomed(&mut self) -> Option<Welcomed> {
+        self.welcomed.take()
     }
 
     /// When [`Self::tick`] or [`Self::wants_connection`] has something new to say.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let give_up = || self.pending.first_to_give_up(self.lost, &self.timing);
         let due = match &self.phase {
+            // Whoever connects has a deadline of its own.
+            Phase::Down if self.attempt == Attempt::UnderWay => give_up(),
+            Phase::Refused { .. } if self.attempt == Attempt::UnderWay => None,
             Phase::Down => Some(earlier(self.next_attempt(), give_up())),
             Phase::Greeting { give_up: greeting } => Some(earlier(*greeting, give_up())),
             Phase::Up(up) => {

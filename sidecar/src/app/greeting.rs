@@ -1,18 +1,20 @@
 //! A new connection's first frame, and where it leads: to its old link, to a new one, or to a refusal that says why.
 
 use relay_proto::code::Code;
-use relay_proto::control::{Hello, Proof, Refusal, Retry};
+use relay_proto::control::{Hello, Refusal, Retry};
 use relay_proto::frame::{DecodeError, Frame};
 use relay_proto::limits::VERSION;
 use relay_proto::name::Name;
-use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use super::App;
+use super::admission::{self, Door, refuse};
 use super::places::{Dropped, Place};
-use crate::config::{Config, UnixRelay};
-use crate::session::connection::{Connection, Lost};
+use crate::audit::Event;
+use crate::config::Config;
+use crate::session::connection::{Connection, Lost, Transport};
 use crate::session::registry::{NotOpened, NotResumed};
+use crate::session::visitor::Visitor;
 
 /// A refusal takes no longer to leave than this.
 const REFUSAL_TIME: std::time::Duration = std::time::Duration::from_millis(500);
@@ -24,24 +26,28 @@ enum Unheard {
     Refused(Refusal),
 }
 
-pub(super) async fn greet(app: &App, stream: UnixStream, place: Place) {
+/// A new connection, and the door by which it came.
+pub(crate) struct Arrival {
+    pub(crate) stream: Box<dyn Transport>,
+    pub(crate) door: Door,
+}
+
+pub(crate) async fn greet(app: &App, arrival: Arrival, place: Place) {
     let config = app.context.config.load_full();
-    let uid = stream.peer_cred().ok().map(|peer| peer.uid());
-    let mut connection = Connection::new(Box::new(stream));
+    let Arrival { stream, door } = arrival;
+    let mut connection = Connection::new(stream);
     let hello = match place.hear(hello(&config, &mut connection)).await {
         Ok(Ok(hello)) => hello,
         Ok(Err(Unheard::Refused(refusal))) => return turn_away(app, connection, refusal).await,
         // Somebody who had longer than others to speak is told nothing.
         Ok(Err(Unheard::Gone)) | Err(Dropped) => return,
     };
-    let Some(relay) = &config.relay.unix else {
-        let refusal = refuse(Code::SessionEnded, "the relay socket is not configured any more", Retry::Never);
-        return turn_away(app, connection, refusal).await;
-    };
-    match admit(&config, relay, &hello, uid) {
+    let admitted = admission::admit(&config, &door, &hello)
+        .and_then(|visitor| Ok((admission::server(&config, &visitor, &hello)?, visitor)));
+    match admitted {
         Err(refusal) => turn_away(app, connection, refusal).await,
-        Ok(server) => {
-            if let Err((refusal, connection)) = lead(app, relay, hello, server, connection).await {
+        Ok((server, visitor)) => {
+            if let Err((refusal, connection)) = lead(app, &visitor, hello, server, connection).await {
                 turn_away(app, connection, refusal).await;
             }
         }
@@ -71,49 +77,24 @@ async fn hello(config: &Config, connection: &mut Connection) -> Result<Hello, Un
     }
 }
 
-/// Whether this peer may come, and which server it gets.
-fn admit(config: &Config, relay: &UnixRelay, hello: &Hello, uid: Option<u32>) -> Result<Name, Refusal> {
-    // Without a list it is the sidecar's own user and root, as the socket's mode says: the mode may be another still,
-    // where the list was taken out of the configuration of a running sidecar.
-    let own = [nix::unistd::geteuid().as_raw(), 0];
-    let allowed = relay.uids.as_deref().unwrap_or(&own);
-    if !uid.is_some_and(|uid| allowed.contains(&uid)) {
-        let who = uid.map_or("an unknown user".into(), |uid| format!("user {uid}"));
-        let message = format!("{who} may not use this socket: `relay.unix-uids` does not name it");
-        return Err(refuse(Code::ServerNotGranted, &message, Retry::Never));
-    }
-    if hello.proof != Proof::Socket {
-        let message = "this socket takes no ticket or key: connect without one";
-        return Err(refuse(Code::TicketRefused, message, Retry::Never));
-    }
-    let granted = config.grants.get(&relay.grant).map(|grant| grant.servers.as_slice()).unwrap_or_default();
-    let names = || granted.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-    match (&hello.server, granted) {
-        (Some(server), _) if granted.contains(server) => Ok(server.clone()),
-        (Some(server), _) => {
-            let message = format!("server `{server}` is not granted to this sandbox; granted: {}", names());
-            Err(refuse(Code::ServerNotGranted, &message, Retry::Never))
-        }
-        (None, [only]) => Ok(only.clone()),
-        (None, _) => {
-            let message = format!("the grant has several servers; say which with --server: {}", names());
-            Err(refuse(Code::ServerNotGranted, &message, Retry::Never))
-        }
-    }
-}
-
 async fn lead(
     app: &App,
-    relay: &UnixRelay,
+    visitor: &Visitor,
     hello: Hello,
     server: Name,
     connection: Connection,
 ) -> Result<(), (Refusal, Connection)> {
     let connection = match hello.resume {
-        Some(resume) => match app.registry.resume(connection, resume).await {
+        Some(resume) => match app.registry.resume(visitor, connection, resume).await {
             Ok(()) => return Ok(()),
             // That link is over: the shim gets a new one and sees that it was not resumed.
             Err(NotResumed::Over(connection)) => connection,
+            Err(NotResumed::Foreign(connection)) => {
+                app.record(Event::Alert, Some("a link was asked for by another enrolment than its own"));
+                let message =
+                    "that link is another sandbox's; a new one is given to a shim that asks for none";
+                return Err((refuse(Code::CloneRefused, message, Retry::AfterMs(1000)), connection));
+            }
             Err(NotResumed::Busy(connection)) => {
                 let message = "the link is there, but too busy to be resumed now";
                 return Err((refuse(Code::RelayUnavailable, message, Retry::AfterMs(1000)), connection));
@@ -121,7 +102,7 @@ async fn lead(
         },
         None => connection,
     };
-    app.registry.open(&app.context, &relay.grant, server, connection).map_err(|(not_opened, connection)| {
+    app.registry.open(&app.context, visitor, server, connection).map_err(|(not_opened, connection)| {
         let (code, retry) = match not_opened {
             NotOpened::Grant(_) | NotOpened::Socket(_) => (Code::RelayUnavailable, Retry::AfterMs(2000)),
             // The next sidecar is most likely on its way.
@@ -139,8 +120,4 @@ fn version(ours: u16, theirs: &[u16]) -> Refusal {
     let message =
         format!("the sidecar speaks version {ours} of the relay protocol, the shim {theirs:?}; {who}");
     refuse(Code::VersionRefused, &message, Retry::Never)
-}
-
-fn refuse(code: Code, message: &str, retry: Retry) -> Refusal {
-    Refusal { code: code.as_str().into(), message: message.into(), retry }
 }

@@ -2,6 +2,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | [`admission`] | who may come in by which door |
 //! | [`apart`] | what must not lie in the relay's directory |
 //! | [`greeting`] | a new connection's first frame, and where it leads |
 //! | [`logging`] | the log, scrubbed on its way out |
@@ -10,6 +11,7 @@
 //! | [`restart`] | what a reload cannot change |
 //! | [`socket`] | Unix sockets: stale or live, mode, removal |
 
+mod admission;
 mod apart;
 mod greeting;
 pub(crate) mod logging;
@@ -35,7 +37,9 @@ use crate::inject::files::{FileError, FileStore};
 use crate::session::Context;
 use crate::session::command::EndReason;
 use crate::session::registry::Registry;
+use admission::Door;
 use apart::ApartError;
+use greeting::Arrival;
 use places::Places;
 use refusals::Refusals;
 use socket::{Mode, Socket, SocketError};
@@ -177,8 +181,10 @@ async fn accept(app: Arc<App>, listener: Arc<UnixListener>) {
         match accepted {
             Ok((stream, _)) => {
                 let Some(place) = app.stop.run_until_cancelled(places.take()).await else { return };
+                let door = Door::Shared { uid: stream.peer_cred().ok().map(|peer| peer.uid()) };
+                let arrival = Arrival { stream: Box::new(stream), door };
                 let app = Arc::clone(&app);
-                app.context.tasks.clone().spawn(async move { greeting::greet(&app, stream, place).await });
+                app.context.tasks.clone().spawn(async move { greeting::greet(&app, arrival, place).await });
             }
             Err(error) => {
                 tracing::error!(%error, "accept on the relay socket");

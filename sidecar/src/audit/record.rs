@@ -94,6 +94,8 @@ pub struct EventRecord<'a> {
 pub enum Event {
     Alert,
     BudgetExhausted,
+    LinkEnd,
+    LinkStart,
     Reload,
     SessionEnd,
     SessionStart,
@@ -189,6 +191,8 @@ impl Event {
         match self {
             Self::Alert => "alert",
             Self::BudgetExhausted => "budget_exhausted",
+            Self::LinkEnd => "link_end",
+            Self::LinkStart => "link_start",
             Self::Reload => "reload",
             Self::SessionEnd => "session_end",
             Self::SessionStart => "session_start",

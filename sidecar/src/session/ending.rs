@@ -1,7 +1,8 @@
 //! The end of a link, and how a link describes itself before.
 //!
 //! What must stay true: [`Link::finish`] returns within five seconds. By then the link's server and all its descendants
-//! are dead, or the end says that they are still dying; every call has an outcome in the audit, and so has the session.
+//! are dead, or the end says that they are still dying; every call has an outcome in the audit, and so has
+//! the link.
 
 use relay_proto::code::Code;
 use relay_proto::control::Retry;
@@ -44,10 +45,10 @@ impl Link {
             session: Some(&session.id),
             link: Some(&id),
             detail: Some(&detail),
-            ..EventRecord::new(Event::SessionEnd)
+            ..EventRecord::new(Event::LinkEnd)
         };
         if let Err(error) = session.context.audit.event(&record) {
-            tracing::error!(%error, "the end of a session was not recorded");
+            tracing::error!(%error, "the end of a link was not recorded");
         }
         ended
     }

@@ -129,8 +129,8 @@ impl Link {
         link
     }
 
-    /// Lives until the link is over.
-    pub(crate) async fn run(mut self) {
+    /// Lives until the link is over, and says why it is.
+    pub(crate) async fn run(mut self) -> EndReason {
         let (reason, waiting) = loop {
             self.write_outcomes();
             self.hand_out();
@@ -144,6 +144,7 @@ impl Link {
             // Whoever asked may be gone; the end is recorded either way.
             let _ = waiting.send(ended);
         }
+        reason
     }
 
     async fn wait(&mut self) -> Wake {

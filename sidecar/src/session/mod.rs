@@ -17,6 +17,7 @@
 //! | [`requests`] | from the harness to the server: read, decided, recorded, carried out |
 //! | [`tokens`] | resume tokens that turn |
 //! | [`tools`] | what of a server's tools the harness is shown |
+//! | [`visitor`] | who comes, and what holds their links together |
 
 mod answers;
 mod attach;
@@ -33,6 +34,7 @@ pub(crate) mod registry;
 mod requests;
 mod tokens;
 mod tools;
+pub(crate) mod visitor;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -48,6 +50,7 @@ use crate::config::{Config, Limits};
 use crate::inject::credentials::{Credentials, LogScrubber};
 use crate::inject::files::FileStore;
 use crate::servers::gate::Gate;
+use visitor::{Enrolled, Visitor};
 
 /// What all sessions share.
 pub(crate) struct Context {
@@ -65,6 +68,8 @@ pub(crate) struct Context {
 pub(crate) struct Session {
     pub(crate) id: Arc<str>,
     pub(crate) grant: Name,
+    /// None on the shared socket.
+    pub(crate) enrolment: Option<Enrolled>,
     pub(crate) credentials: Arc<Credentials>,
     pub(crate) budget: Budget,
     pub(crate) gate: Arc<Gate>,
@@ -94,12 +99,20 @@ impl Context {
 }
 
 impl Session {
-    pub(crate) fn new(context: &Arc<Context>, grant: &Name) -> Self {
+    pub(crate) fn new(context: &Arc<Context>, visitor: &Visitor) -> Self {
         let config = context.config.load();
-        let ttl = config.grants.get(grant).map(|grant| grant.ttl).unwrap_or_default();
+        let grant = &visitor.grant;
+        let expires = match &visitor.enrolment {
+            Some(enrolled) => enrolled.expires,
+            None => {
+                let ttl = config.grants.get(grant).map(|grant| grant.ttl).unwrap_or_default();
+                Instant::now() + ttl
+            }
+        };
         Self {
             id: random_id("s").into(),
             grant: grant.clone(),
+            enrolment: visitor.enrolment.clone(),
             credentials: Arc::new(Credentials::new(Arc::clone(&context.log))),
             budget: Budget::new(BudgetLimits {
                 bytes: config.limits.audit_session_bytes,
@@ -107,7 +120,7 @@ impl Session {
             }),
             gate: context.gate(grant),
             began: crate::clock::now(),
-            expires: Instant::now() + ttl,
+            expires,
             context: Arc::clone(context),
         }
     }

@@ -1,4 +1,5 @@
-//! All links, by id: who may open one, who comes back to one, who ends one.
+//! All links, by id: who may open one, who comes back to one, who ends one. And their sessions: the links of one
+//! enrolment share one, which begins with the first of them and ends with the last.
 //!
 //! Must stay true: an entry is here for exactly as long as its link's task runs, however that task ends; no link can
 //! make others wait, so everything that is asked of many is asked at once and within a bound; and once the registry is
@@ -18,8 +19,9 @@ use tokio::time::timeout;
 use super::command::{Command, Description, EndReason, Ended};
 use super::connection::Connection;
 use super::link::Link;
+use super::visitor::Visitor;
 use super::{Context, Session, random_id};
-use crate::audit::{Audit, Event, EventRecord};
+use crate::audit::{Event, EventRecord};
 use crate::servers::gate;
 
 #[derive(Default)]
@@ -30,6 +32,9 @@ pub(crate) struct Registry {
 #[derive(Default)]
 struct Links {
     by_id: HashMap<Arc<str>, Handle>,
+    sessions: HashMap<Arc<str>, OpenSession>,
+    /// The session that an enrolment has now.
+    by_enrolment: HashMap<Arc<str>, Arc<str>>,
     admission: Admission,
 }
 
@@ -41,9 +46,15 @@ enum Admission {
     Open,
 }
 
+struct OpenSession {
+    session: Arc<Session>,
+    links: usize,
+}
+
 #[derive(Clone)]
 struct Handle {
     session: Arc<str>,
+    enrolment: Option<Arc<str>>,
     commands: mpsc::Sender<Command>,
     /// The place in the channel that is kept for the end, until somebody uses it.
     end: Arc<Mutex<Option<OwnedPermit<Command>>>>,
@@ -82,6 +93,8 @@ pub(crate) enum NotOpened {
 pub(crate) enum NotResumed {
     /// The link is there and takes nothing.
     Busy(Connection),
+    /// The link is another enrolment's.
+    Foreign(Connection),
     /// There is no such link any more.
     Over(Connection),
 }
@@ -96,32 +109,40 @@ const END_TIME: Duration = Duration::from_secs(5);
 const RESUME_TIME: Duration = Duration::from_secs(2);
 
 impl Registry {
-    /// A new link on this connection, with a session of its own. Without a link the connection comes back.
+    /// A new link on this connection, in its enrolment's session or in one of its own. Without a link the connection
+    /// comes back.
     pub(crate) fn open(
         self: &Arc<Self>,
         context: &Arc<Context>,
-        grant: &Name,
+        visitor: &Visitor,
         server: Name,
         connection: Connection,
     ) -> Result<(), (NotOpened, Box<Connection>)> {
-        let session = Arc::new(Session::new(context, grant));
-        let (registered, receiver) = match self.register(context, &session) {
+        let (registered, receiver) = match self.register(context, visitor) {
             Ok(registered) => registered,
             Err(not_opened) => return Err((not_opened, Box::new(connection))),
         };
-        let id = Arc::clone(&registered.link);
+        let (id, session) = (Arc::clone(&registered.link), Arc::clone(&registered.session));
+        let grant = &session.grant;
         tracing::info!(link = %id, session = %session.id, %grant, %server, "link opened");
-        let detail = format!("grant {grant}, server {server}");
-        registered.record(Event::SessionStart, &detail);
+        registered.record(Event::LinkStart, &format!("server {server}"));
         let link = Link::new(session, id, server, connection, receiver);
         context.tasks.spawn(registered.during(link.run()));
         Ok(())
     }
 
     /// Hands a connection to the link it wants to resume.
-    pub(crate) async fn resume(&self, connection: Connection, resume: Resume) -> Result<(), NotResumed> {
+    pub(crate) async fn resume(
+        &self,
+        visitor: &Visitor,
+        connection: Connection,
+        resume: Resume,
+    ) -> Result<(), NotResumed> {
         let handle = self.lock().by_id.get(resume.link.as_str()).cloned();
         let Some(handle) = handle else { return Err(NotResumed::Over(connection)) };
+        if handle.enrolment.as_ref() != visitor.enrolment_id() {
+            return Err(NotResumed::Foreign(connection));
+        }
         match timeout(RESUME_TIME, handle.commands.reserve()).await {
             Ok(Ok(place)) => {
                 place.send(Command::Attach { connection: Box::new(connection), resume });
@@ -158,16 +179,15 @@ impl Registry {
         end_all(links, reason).await
     }
 
-    /// A place for a link of this session, if there is one.
+    /// A place for a link of this visitor's, if there is one.
     fn register(
         self: &Arc<Self>,
         context: &Arc<Context>,
-        session: &Arc<Session>,
+        visitor: &Visitor,
     ) -> Result<(Registered, mpsc::Receiver<Command>), NotOpened> {
         let limit = context.config.load().limits.links;
-        let (handle, receiver) = Handle::new(Arc::clone(&session.id));
         let id: Arc<str> = random_id("l").into();
-        {
+        let (session, receiver, standing) = {
             let mut links = self.lock();
             if links.admission == Admission::Closed {
                 return Err(NotOpened::Stopping);
@@ -175,16 +195,20 @@ impl Registry {
             if links.by_id.len() >= limit {
                 return Err(NotOpened::Socket(limit));
             }
-            session.gate.admit_link()?;
+            context.gate(&visitor.grant).admit_link()?;
+            let (session, standing) = links.session(context, visitor);
+            let (handle, receiver) = Handle::new(&session);
             links.by_id.insert(Arc::clone(&id), handle);
-        }
-        let registered = Registered {
-            registry: Arc::clone(self),
-            audit: context.audit.clone(),
-            session: Arc::clone(&session.id),
-            link: id,
-            state: TaskState::Running,
+            (session, receiver, standing)
         };
+        let registered =
+            Registered { registry: Arc::clone(self), session, link: id, state: TaskState::Running };
+        if standing == Standing::New {
+            let name =
+                registered.session.enrolment.as_ref().map(|enrolled| format!(", sandbox {}", enrolled.name));
+            let detail = format!("grant {}{}", registered.session.grant, name.unwrap_or_default());
+            registered.record(Event::SessionStart, &detail);
+        }
         Ok((registered, receiver))
     }
 
@@ -194,7 +218,45 @@ impl Registry {
     }
 }
 
+/// Whether a session has just begun.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Standing {
+    New,
+    Running,
+}
+
 impl Links {
+    /// The session for one more link of this visitor's.
+    fn session(&mut self, context: &Arc<Context>, visitor: &Visitor) -> (Arc<Session>, Standing) {
+        let running = visitor.enrolment_id().and_then(|enrolment| self.by_enrolment.get(enrolment)).cloned();
+        if let Some(open) = running.and_then(|session| self.sessions.get_mut(&session)) {
+            open.links += 1;
+            return (Arc::clone(&open.session), Standing::Running);
+        }
+        let session = Arc::new(Session::new(context, visitor));
+        if let Some(enrolment) = visitor.enrolment_id() {
+            self.by_enrolment.insert(Arc::clone(enrolment), Arc::clone(&session.id));
+        }
+        let open = OpenSession { session: Arc::clone(&session), links: 1 };
+        self.sessions.insert(Arc::clone(&session.id), open);
+        (session, Standing::New)
+    }
+
+    /// Takes a link out. Gives the number of links that its session has left.
+    fn remove(&mut self, link: &str, session: &Session) -> usize {
+        self.by_id.remove(link);
+        let Some(open) = self.sessions.get_mut(&session.id) else { return 0 };
+        open.links -= 1;
+        if open.links > 0 {
+            return open.links;
+        }
+        self.sessions.remove(&session.id);
+        if let Some(enrolled) = &session.enrolment {
+            self.by_enrolment.remove(&enrolled.id);
+        }
+        0
+    }
+
     fn chosen(&self, choice: impl Fn(&Handle) -> bool) -> Vec<(Arc<str>, Handle)> {
         let chosen = self.by_id.iter().filter(|(_, handle)| choice(handle));
         chosen.map(|(id, handle)| (Arc::clone(id), handle.clone())).collect()
@@ -202,10 +264,16 @@ impl Links {
 }
 
 impl Handle {
-    fn new(session: Arc<str>) -> (Self, mpsc::Receiver<Command>) {
+    fn new(session: &Session) -> (Self, mpsc::Receiver<Command>) {
         let (commands, receiver) = mpsc::channel(COMMANDS + 1);
         let end = commands.clone().try_reserve_owned().ok();
-        (Self { session, commands, end: Arc::new(Mutex::new(end)) }, receiver)
+        let handle = Self {
+            session: Arc::clone(&session.id),
+            enrolment: session.enrolment.as_ref().map(|enrolled| Arc::clone(&enrolled.id)),
+            commands,
+            end: Arc::new(Mutex::new(end)),
+        };
+        (handle, receiver)
     }
 
     async fn describe(&self) -> Option<Description> {
@@ -254,8 +322,7 @@ async fn end_all(links: Vec<(Arc<str>, Handle)>, reason: EndReason) -> Ending {
 /// A link's place in the registry. It goes with the link's task, also when that fails.
 struct Registered {
     registry: Arc<Registry>,
-    audit: Audit,
-    session: Arc<str>,
+    session: Arc<Session>,
     link: Arc<str>,
     state: TaskState,
 }
@@ -263,25 +330,24 @@ struct Registered {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum TaskState {
     /// The link recorded its own end.
-    Ended,
+    Ended(EndReason),
     Running,
 }
 
 impl Registered {
     /// Runs the link; the place is kept until then.
-    async fn during(mut self, link: impl Future<Output = ()>) {
-        link.await;
-        self.state = TaskState::Ended;
+    async fn during(mut self, link: impl Future<Output = EndReason>) {
+        self.state = TaskState::Ended(link.await);
     }
 
     fn record(&self, event: Event, detail: &str) {
         let record = EventRecord {
-            session: Some(&self.session),
+            session: Some(&self.session.id),
             link: Some(&self.link),
             detail: Some(detail),
             ..EventRecord::new(event)
         };
-        if let Err(error) = self.audit.event(&record) {
+        if let Err(error) = self.session.context.audit.event(&record) {
             tracing::error!(%error, ?event, link = %self.link, "event not recorded");
         }
     }
@@ -289,11 +355,19 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        self.registry.lock().by_id.remove(&self.link);
-        if self.state == TaskState::Running {
-            tracing::error!(link = %self.link, session = %self.session, "link task failed");
-            self.record(Event::Alert, "link task failed");
-            self.record(Event::SessionEnd, "link task failed");
+        let left = self.registry.lock().remove(&self.link, &self.session);
+        let why = match self.state {
+            TaskState::Ended(reason) => reason.as_str(),
+            TaskState::Running => {
+                let failed = "link task failed";
+                tracing::error!(link = %self.link, session = %self.session.id, failed);
+                self.record(Event::Alert, failed);
+                self.record(Event::LinkEnd, failed);
+                failed
+            }
+        };
+        if left == 0 {
+            self.record(Event::SessionEnd, why);
         }
     }
 }

@@ -130,7 +130,7 @@ fn a_clone_comes_again_without_the_link_that_another_has() {
     assert_eq!(scene.frame(Frame::Refusal(refusal)), Connected::Close);
     assert!(!scene.guest.wants_connection(scene.now + Duration::from_millis(4999)));
     scene.now += Duration::from_secs(5);
-    scene.guest.connected(scene.now);
+    scene.guest.connected(Proof::Socket, scene.now);
     scene.decoder = Decoder::new();
     let frames = scene.frames();
     assert!(matches!(frames.as_slice(), [Frame::Hello(Hello { resume: None, .. })]), "{frames:?}");

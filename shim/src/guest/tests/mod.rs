@@ -56,7 +56,8 @@ impl Scene {
 
     fn connect(&mut self) {
         assert!(self.guest.wants_connection(self.now));
-        self.guest.connected(self.now);
+        self.guest.connecting();
+        self.guest.connected(Proof::Socket, self.now);
         self.decoder = Decoder::new();
         assert!(matches!(self.frames().as_slice(), [Frame::Hello(_)]));
     }

@@ -7,10 +7,11 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::*;
-use crate::audit;
+use crate::audit::{self, Audit};
 use crate::config::check_text;
 use crate::inject::files::FileStore;
 use crate::session::command::Processes;
+use crate::session::visitor::Enrolled;
 
 /// A registry over a directory of its own, gone afterwards.
 struct Place {
@@ -40,8 +41,7 @@ impl Place {
     }
 
     fn register(&self) -> (Registered, mpsc::Receiver<Command>) {
-        let session = Arc::new(Session::new(&self.context, &name("dev")));
-        self.registry.register(&self.context, &session).unwrap()
+        self.registry.register(&self.context, &anybody()).unwrap()
     }
 
     /// A link that takes no command, and whose channel takes no more.
@@ -55,22 +55,23 @@ impl Place {
     /// A link that does what it is told.
     fn willing_link(&self) -> JoinHandle<()> {
         let (registered, mut receiver) = self.register();
-        let (session, link) = (Arc::clone(&registered.session), Arc::clone(&registered.link));
+        let (session, link) = (Arc::clone(&registered.session.id), Arc::clone(&registered.link));
         self.context.tasks.spawn(registered.during(async move {
             while let Some(command) = receiver.recv().await {
                 match command {
                     Command::Attach { .. } => {}
                     Command::Describe(reply) => drop(reply.send(described(&session, &link))),
-                    Command::End { ended, .. } => {
+                    Command::End { ended, reason } => {
                         let _ = ended.send(Ended {
                             calls_unanswered: 0,
                             processes: Processes::AllEnded,
                             server_ended_ms: 0,
                         });
-                        return;
+                        return reason;
                     }
                 }
             }
+            EndReason::Stopped
         }))
     }
 
@@ -92,6 +93,10 @@ impl Drop for Place {
 
 fn name(text: &str) -> Name {
     text.parse().unwrap()
+}
+
+fn anybody() -> Visitor {
+    Visitor::anonymous(name("dev"))
 }
 
 fn connection() -> Connection {
@@ -133,9 +138,32 @@ async fn a_link_whose_task_fails_leaves_no_entry_and_has_its_end_recorded() {
 async fn a_link_that_ends_by_itself_raises_no_alert() {
     let place = Place::new();
     let (registered, _receiver) = place.register();
-    place.context.tasks.spawn(registered.during(async {})).await.unwrap();
+    place.context.tasks.spawn(registered.during(async { EndReason::Goodbye })).await.unwrap();
     assert_eq!(place.links(), 0);
     assert!(!place.audit().contains("link task failed"));
+}
+
+#[tokio::test]
+async fn the_links_of_an_enrolment_share_a_session_that_ends_with_the_last() {
+    let place = Place::new();
+    let visitor = |id: &str| Visitor {
+        enrolment: Some(Enrolled { id: id.into(), name: "box".into(), expires: Instant::now() }),
+        ..anybody()
+    };
+    let register = |id| place.registry.register(&place.context, &visitor(id)).unwrap().0;
+    let (first, second, other) = (register("e1"), register("e1"), register("e2"));
+    assert_eq!(first.session.id, second.session.id);
+    assert_ne!(first.session.id, other.session.id);
+    let session = Arc::clone(&first.session.id);
+    let ends = |audit: &str| audit.lines().filter(|line| line.contains("session_end")).count();
+    drop(first);
+    assert_eq!(ends(&place.audit()), 0, "one link is left");
+    drop(second);
+    assert_eq!(ends(&place.audit()), 1);
+    assert_ne!(register("e1").session.id, session, "the next link opens a new session");
+    let stranger = Resume { link: other.link.to_string(), token: ResumeToken("0".repeat(64)), received: 0 };
+    let resumed = place.registry.resume(&visitor("e1"), connection(), stranger).await;
+    assert!(matches!(resumed, Err(NotResumed::Foreign(_))));
 }
 
 #[tokio::test(start_paused = true)]
@@ -166,7 +194,7 @@ async fn the_end_reaches_a_link_that_takes_nothing_else_and_delays_no_other() {
 async fn whoever_ends_a_link_second_waits_for_its_end_too() {
     let place = Place::new();
     let (registered, receiver) = place.register();
-    let session = Arc::clone(&registered.session);
+    let session = Arc::clone(&registered.session.id);
     let registry = Arc::clone(&place.registry);
     let first = place.context.tasks.spawn(async move { registry.end(&session, EndReason::Killed).await });
     tokio::task::yield_now().await;
@@ -184,7 +212,7 @@ async fn whoever_ends_a_link_second_waits_for_its_end_too() {
 async fn nothing_is_opened_once_the_registry_is_closed() {
     let place = Place::new();
     place.registry.close(EndReason::Stopped).await;
-    let opened = place.registry.open(&place.context, &name("dev"), name("tools"), connection());
+    let opened = place.registry.open(&place.context, &anybody(), name("tools"), connection());
     assert!(matches!(opened, Err((NotOpened::Stopping, _))));
     assert_eq!(place.links(), 0);
 }
@@ -195,5 +223,8 @@ async fn a_connection_comes_back_from_a_link_that_takes_nothing() {
     let (registered, _receiver) = place.busy_link();
     let resume =
         Resume { link: registered.link.to_string(), token: ResumeToken("0".repeat(64)), received: 0 };
-    assert!(matches!(place.registry.resume(connection(), resume).await, Err(NotResumed::Busy(_))));
+    assert!(matches!(
+        place.registry.resume(&anybody(), connection(), resume).await,
+        Err(NotResumed::Busy(_))
+    ));
 }

@@ -1,0 +1,122 @@
+//! The byte stream to the sidecar, whatever carries it: one way to read and write it.
+//!
+//! A plain socket is read and written directly, which is the quick way. Everything else (TLS, WebSocket, …) is a
+//! stream of the runtime's.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::socket::Socket;
+
+/// What carries a link.
+pub(crate) enum Stream {
+    Carried(Carried),
+    Socket(Socket),
+}
+
+/// Any ordered byte stream.
+pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
+
+/// A stream that is read and written in the same turn of the loop. The lock is never waited for: one task has it.
+pub(crate) struct Carried(Mutex<Buffered>);
+
+struct Buffered {
+    stream: Box<dyn ByteStream>,
+    unsent: Unsent,
+}
+
+/// Whether the stream keeps bytes for itself that it has taken.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Unsent {
+    No,
+    Perhaps,
+}
+
+impl Stream {
+    pub(crate) fn carried(stream: impl ByteStream + 'static) -> Self {
+        Self::Carried(Carried(Mutex::new(Buffered { stream: Box::new(stream), unsent: Unsent::No })))
+    }
+
+    /// Waits for bytes; 0 is the end. Can be dropped at any time without losing any.
+    pub(crate) async fn read(&self, room: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Carried(carried) => poll_fn(|context| carried.lock().poll_read(context, room)).await,
+            Self::Socket(socket) => socket.read(room).await,
+        }
+    }
+
+    /// Writes what fits now.
+    pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Carried(carried) => {
+                match carried.lock().poll_write(&mut Context::from_waker(Waker::noop()), bytes) {
+                    Poll::Pending => Ok(0),
+                    Poll::Ready(result) => result,
+                }
+            }
+            Self::Socket(socket) => socket.try_write(bytes),
+        }
+    }
+
+    /// Waits until something fits, and writes it. Of no bytes: waits until what was taken before is on its way.
+    pub(crate) async fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Carried(carried) => poll_fn(|context| carried.lock().poll_write(context, bytes)).await,
+            Self::Socket(_) if bytes.is_empty() => Ok(0),
+            Self::Socket(socket) => socket.write(bytes).await,
+        }
+    }
+
+    /// Whether it keeps bytes that only another [`Self::write`] sends on.
+    pub(crate) fn has_unsent(&self) -> bool {
+        match self {
+            Self::Carried(carried) => carried.lock().unsent == Unsent::Perhaps,
+            Self::Socket(_) => false,
+        }
+    }
+}
+
+impl Carried {
+    fn lock(&self) -> MutexGuard<'_, Buffered> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Buffered {
+    fn poll_read(&mut self, context: &mut Context<'_>, room: &mut [u8]) -> Poll<io::Result<usize>> {
+        let mut room = ReadBuf::new(room);
+        ready!(Pin::new(&mut self.stream).poll_read(context, &mut room))?;
+        Poll::Ready(Ok(room.filled().len()))
+    }
+
+    fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        ready!(self.poll_flush(context))?;
+        if bytes.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        let count = ready!(Pin::new(&mut self.stream).poll_write(context, bytes))?;
+        if count == 0 {
+            return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+        }
+        self.unsent = Unsent::Perhaps;
+        match self.poll_flush(context) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending | Poll::Ready(Ok(())) => Poll::Ready(Ok(count)),
+        }
+    }
+
+    fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.unsent == Unsent::Perhaps {
+            ready!(Pin::new(&mut self.stream).poll_flush(context))?;
+            self.unsent = Unsent::No;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
