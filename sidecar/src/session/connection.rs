@@ -23,10 +23,18 @@ pub(crate) struct Connection {
     decoder: Decoder,
     out: Vec<u8>,
     written: usize,
+    unsent: Unsent,
     /// When the peer last gave a sign of life: any byte counts.
     pub(crate) heard: Instant,
     /// When this side last wrote anything.
     pub(crate) spoke: Instant,
+}
+
+/// Whether the stream keeps bytes for itself that it has taken, as TLS and WebSockets do.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Unsent {
+    No,
+    Perhaps,
 }
 
 /// Why a connection is over.
@@ -47,7 +55,15 @@ impl Connection {
     /// Takes an accepted stream; our preface is the first thing to be written.
     pub(crate) fn new(stream: Box<dyn Transport>) -> Self {
         let now = Instant::now();
-        Self { stream, decoder: Decoder::new(), out: PREFACE.to_vec(), written: 0, heard: now, spoke: now }
+        Self {
+            stream,
+            decoder: Decoder::new(),
+            out: PREFACE.to_vec(),
+            written: 0,
+            unsent: Unsent::No,
+            heard: now,
+            spoke: now,
+        }
     }
 
     pub(crate) fn push(&mut self, frame: &Frame) {
@@ -110,12 +126,17 @@ impl Connection {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
             self.written += count;
+            self.unsent = Unsent::Perhaps;
             self.spoke = Instant::now();
         }
         self.written = 0;
         self.out.clear();
         if self.out.capacity() > KEPT_BUFFER {
             self.out = Vec::new();
+        }
+        if self.unsent == Unsent::Perhaps {
+            ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+            self.unsent = Unsent::No;
         }
         Poll::Ready(Ok(()))
     }
