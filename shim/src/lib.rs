@@ -6,7 +6,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`options`] | command line and environment |
+//! | [`options`], [`network`] | command line and environment |
 //! | [`timing`] | how long things are waited for |
 //! | `relay_loop` | the one loop: readiness in, calls on `guest`, bytes out |
 //! | `guest` | what to do with a line, a frame or a deadline; no I/O |
@@ -14,15 +14,21 @@
 //! | `answer` | the sentences the shim says by itself |
 //! | `lines` | bytes from the harness → lines |
 //! | `link`, `stream` | opening a connection; reading and writing it, whatever carries it |
+//! | `carry`, `listen` | links with keys: out over TLS or a WebSocket; a port that the host dials |
 //! | `socket`, `stdio`, `pipe`, `queue` | the descriptors, without changing the flags that others see |
 
 #![forbid(unsafe_code)]
 
 mod answer;
+#[cfg(feature = "tls")]
+mod carry;
 mod guest;
 mod handshake;
 mod lines;
 mod link;
+#[cfg(feature = "tls")]
+mod listen;
+pub mod network;
 pub mod options;
 mod pacing;
 mod pending;

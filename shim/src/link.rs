@@ -8,13 +8,22 @@ use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::time::Duration;
 
+#[cfg(feature = "tls")]
+use relay_carriage::identity::Identity;
 use relay_proto::address::Address;
+#[cfg(feature = "tls")]
+use relay_proto::address::HostPort;
 use relay_proto::control::{Epoch, Proof};
 use relay_proto::decoder::Decoder;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
+#[cfg(feature = "tls")]
+use crate::carry::Keys;
+#[cfg(feature = "tls")]
+use crate::listen::Port;
+use crate::network::Network;
 use crate::socket::{Descriptor, Socket};
 use crate::stream::Stream;
 
@@ -33,6 +42,7 @@ pub(crate) struct Opened {
 /// One attempt to connect.
 pub(crate) type Attempt = Pin<Box<dyn Future<Output = Result<Opened, ConnectError>> + Send>>;
 
+/// Why there is no connection. Each says what was being done, why it failed, and the next step.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectError {
     /// It came from outside, once.
@@ -40,8 +50,47 @@ pub(crate) enum ConnectError {
     CannotReopen(i32),
     #[error("connect to {address}: {source}")]
     Connect { address: Address, source: io::Error },
+    #[cfg(feature = "tls")]
+    #[error("connect to {address}: {source}")]
+    Dial { address: Address, source: Box<relay_carriage::dial::DialError> },
+    #[cfg(feature = "tls")]
+    #[error("wait at {address}: {source}; is another shim there, and is the address this machine's?")]
+    Listen { address: Address, source: io::Error },
+    #[cfg(feature = "tls")]
+    #[error("make a key for {address}: {source}")]
+    NoKey { address: Address, source: relay_carriage::identity::IdentityError },
     #[error("this version cannot connect to {0}")]
     NotKnown(Address),
+    #[cfg(not(feature = "tls"))]
+    #[error(
+        "connect to {0}: this build of cofferdam-shim has no TLS; use the usual build, or a `unix:` or `vsock:` link"
+    )]
+    NoTls(Address),
+    #[cfg(feature = "tls")]
+    #[error(
+        "go out through the proxy in {variable}: {source}; correct it there, or give another with --proxy"
+    )]
+    Proxy { variable: &'static str, source: relay_carriage::proxy::InvalidProxy },
+    #[cfg(feature = "tls")]
+    #[error("connect to {0}: this sandbox is not enrolled; run `cofferdam enroll` on the host")]
+    Unenrolled(Address),
+    #[error(
+        "connect to {address}: {source}; does this machine have a vsock device, and does the host listen on that port \
+         (`relay.vsock-dir`)?"
+    )]
+    Vsock { address: Address, source: io::Error },
+}
+
+impl ConnectError {
+    /// Whether another attempt could end otherwise.
+    pub(crate) fn is_final(&self) -> bool {
+        match self {
+            Self::CannotReopen(_) | Self::NotKnown(_) => true,
+            #[cfg(not(feature = "tls"))]
+            Self::NoTls(_) => true,
+            _ => false,
+        }
+    }
 }
 
 /// Where to connect, and whether that can be done again.
@@ -49,11 +98,30 @@ pub(crate) enum ConnectError {
 pub(crate) struct Dialer {
     address: Address,
     used: bool,
+    #[cfg(feature = "tls")]
+    network: Network,
+    /// The port of a `listen:` link.
+    #[cfg(feature = "tls")]
+    port: Option<Port>,
 }
 
 impl Dialer {
-    pub(crate) fn new(address: Address) -> Self {
-        Self { address, used: false }
+    pub(crate) fn new(address: Address, network: Network) -> Self {
+        #[cfg(not(feature = "tls"))]
+        let _ = network;
+        Self {
+            address,
+            used: false,
+            #[cfg(feature = "tls")]
+            network,
+            #[cfg(feature = "tls")]
+            port: None,
+        }
+    }
+
+    /// Whether the sidecar comes by itself, also while there is a connection: the newest is the one.
+    pub(crate) fn listens(&self) -> bool {
+        matches!(self.address, Address::Listen(_))
     }
 
     /// Begins to connect.
@@ -65,8 +133,35 @@ impl Dialer {
                 self.used = true;
                 Box::pin(ready(socket(&self.address, Descriptor::Inherited(*number))))
             }
+            Address::Vsock { cid, port } => Box::pin(virtual_socket(self.address.clone(), *cid, *port)),
+            #[cfg(feature = "tls")]
+            Address::Listen(place) => match self.port.clone().map_or_else(|| self.open(place.clone()), Ok) {
+                Ok(port) => {
+                    self.port = Some(port.clone());
+                    Box::pin(async { port.next().await.map(|stream| carried(stream, Proof::Socket)) })
+                }
+                Err(error) => Box::pin(ready(Err(error))),
+            },
+            #[cfg(feature = "tls")]
+            Address::Tls(_) | Address::WebSocket(_) => {
+                Box::pin(ready(Err(ConnectError::Unenrolled(self.address.clone()))))
+            }
+            #[cfg(not(feature = "tls"))]
+            other @ (Address::Listen(_) | Address::Tls(_) | Address::WebSocket(_)) => {
+                Box::pin(ready(Err(ConnectError::NoTls(other.clone()))))
+            }
             other => Box::pin(ready(Err(ConnectError::NotKnown(other.clone())))),
         }
+    }
+
+    /// A key of this process alone will do: the host knows whom it dials.
+    #[cfg(feature = "tls")]
+    fn open(&self, place: HostPort) -> Result<Port, ConnectError> {
+        let address = || self.address.clone();
+        let pin = self.network.pin.ok_or_else(|| ConnectError::NotKnown(address()))?;
+        let identity =
+            Identity::generate().map_err(|source| ConnectError::NoKey { address: address(), source })?;
+        Ok(Port::new(place, Keys { identity, pin }))
     }
 
     /// The sidecar took us. A new epoch is written down before this returns; only then may it be confirmed.
@@ -96,4 +191,18 @@ fn socket(address: &Address, descriptor: Descriptor) -> Result<Opened, ConnectEr
     Ok(Opened { connection, proof: Proof::Socket })
 }
 
+async fn virtual_socket(address: Address, cid: u32, port: u32) -> Result<Opened, ConnectError> {
+    let failed = |source| ConnectError::Vsock { address: address.clone(), source };
+    let connected = timeout(VSOCK, relay_carriage::vsock::connect(cid, port)).await;
+    let stream = connected.map_err(io::Error::from).flatten().map_err(failed)?;
+    socket(&address, Descriptor::Owned(OwnedFd::from(stream.into_std().map_err(failed)?)))
+}
+
+#[cfg(feature = "tls")]
+fn carried(stream: Stream, proof: Proof) -> Opened {
+    Opened { connection: Connection { stream, decoder: Decoder::new() }, proof }
+}
+
 const CONNECT: Duration = Duration::from_secs(1);
+/// The kernel gives up by itself after two.
+const VSOCK: Duration = Duration::from_secs(5);

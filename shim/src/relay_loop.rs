@@ -30,9 +30,10 @@ pub(crate) async fn run(
     let mut relay = Relay {
         guest: Guest::new(options.server, timing, Instant::now()),
         lines: Lines::new(MAX_MESSAGE),
-        dialer: Dialer::new(options.relay),
+        dialer: Dialer::new(options.relay, options.network),
         attempt: None,
         connection: None,
+        trouble: Trouble::default(),
         input,
         output,
     };
@@ -52,6 +53,7 @@ struct Relay {
     dialer: Dialer,
     attempt: Option<Attempt>,
     connection: Option<Connection>,
+    trouble: Trouble,
     input: Stdio,
     output: Stdio,
 }
@@ -69,10 +71,7 @@ impl Relay {
         stop: Pin<&mut impl Future<Output = ()>>,
         mut alarm: Pin<&mut Sleep>,
     ) -> Harness {
-        if self.connection.is_none() && self.guest.wants_connection(Instant::now()) {
-            self.attempt = Some(self.dialer.attempt());
-            self.guest.connecting();
-        }
+        self.begin_to_connect();
         if self.write() == Harness::Gone {
             return Harness::Gone;
         }
@@ -156,14 +155,32 @@ impl Relay {
         Harness::Here
     }
 
+    fn begin_to_connect(&mut self) {
+        let wanted = self.connection.is_none() && self.guest.wants_connection(Instant::now());
+        if self.attempt.is_none() && (wanted || self.dialer.listens() && !self.guest.is_refused()) {
+            self.attempt = Some(self.dialer.attempt());
+        }
+        if wanted {
+            self.guest.connecting();
+        }
+    }
+
     fn connected(&mut self, result: Result<Opened, ConnectError>, now: Instant) {
         match result {
             Ok(Opened { connection, proof }) => {
+                if self.connection.is_some() {
+                    self.lost("the sidecar came anew".into(), now);
+                }
                 self.connection = Some(connection);
                 self.guest.connected(proof, now);
             }
-            Err(error @ ConnectError::Connect { .. }) => self.guest.disconnected(error.to_string(), now),
-            Err(error) => self.guest.give_up(&error.to_string()),
+            Err(error) => {
+                self.trouble.say(&error);
+                match error.is_final() {
+                    true => self.guest.give_up(&error.to_string()),
+                    false => self.guest.disconnected(error.to_string(), now),
+                }
+            }
         }
     }
 
@@ -241,6 +258,20 @@ impl Relay {
             self.guest.to_harness.consume(count);
         }
         Ok(())
+    }
+}
+
+/// What is said on stderr about connecting: each thing once, until it changes.
+#[derive(Default)]
+struct Trouble(Option<String>);
+
+impl Trouble {
+    fn say(&mut self, error: &ConnectError) {
+        let text = error.to_string();
+        if self.0.as_ref() != Some(&text) {
+            crate::say(&text);
+            self.0 = Some(text);
+        }
     }
 }
 

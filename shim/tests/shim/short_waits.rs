@@ -28,7 +28,8 @@ impl Shim {
             acknowledge: Duration::from_millis(20),
             ..Timing::default()
         };
-        let options = Options { relay: folder.link().parse().unwrap(), server: None };
+        let options =
+            Options { relay: folder.link().parse().unwrap(), server: None, network: Default::default() };
         let (stdin, input) = UnixStream::pair().unwrap();
         let (stdout, output) = UnixStream::pair().unwrap();
         let (input, output) = (OwnedFd::from(input), OwnedFd::from(output));
