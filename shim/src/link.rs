@@ -9,13 +9,17 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use relay_proto::address::Address;
-use relay_proto::control::{Epoch, Proof};
+use relay_proto::code::Code;
+use relay_proto::control::{Epoch, Proof, Retry};
 use relay_proto::decoder::Decoder;
+use relay_proto::key::PublicKey;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
+use crate::options::{DEFAULT_RELAY, Options};
 use crate::socket::{Descriptor, Socket};
+use crate::state::{Another, Held, State};
 use crate::stream::Stream;
 
 /// One connection, and what has come in of a frame.
@@ -27,7 +31,11 @@ pub(crate) struct Connection {
 /// A connection, and what to say on it about who we are.
 pub(crate) struct Opened {
     pub(crate) connection: Connection,
+    /// Where it leads.
+    pub(crate) address: Address,
     pub(crate) proof: Proof,
+    /// The turn of a shim with a key; it ends with what the Welcome brought being written down.
+    pub(crate) held: Option<Held>,
 }
 
 /// One attempt to connect.
@@ -40,42 +48,122 @@ pub(crate) enum ConnectError {
     CannotReopen(i32),
     #[error("connect to {address}: {source}")]
     Connect { address: Address, source: io::Error },
+    #[cfg(feature = "tls")]
+    #[error("connect to {address}: {source}")]
+    Dial { address: Address, source: Box<relay_carriage::dial::DialError> },
+    #[error("{0}")]
+    NoEnrolment(String),
+    /// Neither of the ways that are tried by themselves.
+    #[error("{socket}; and {enrolment}")]
+    Nowhere { socket: Box<Self>, enrolment: String },
     #[error("this version cannot connect to {0}")]
     NotKnown(Address),
+    #[cfg(feature = "tls")]
+    #[error("{0}")]
+    State(String),
 }
 
-/// Where to connect, and whether that can be done again.
+impl ConnectError {
+    /// Trying again makes no sense.
+    pub(crate) fn is_final(&self) -> bool {
+        matches!(self, Self::CannotReopen(_) | Self::NotKnown(_))
+    }
+}
+
+/// Where to connect, with what, and whether that can be done again.
 #[derive(Debug)]
 pub(crate) struct Dialer {
-    address: Address,
+    /// None: where the enrolment leads, or else the default socket.
+    address: Option<Address>,
+    state: State,
     used: bool,
+    held: Option<Held>,
+    /// The key of the connection that there is, or was last.
+    key: Option<PublicKey>,
+    search: Search,
+}
+
+/// Whether the shim waits for another enrolment.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Search {
+    None,
+    ForAnEnrolment,
 }
 
 impl Dialer {
-    pub(crate) fn new(address: Address) -> Self {
-        Self { address, used: false }
+    pub(crate) fn new(options: Options) -> Self {
+        let Options { relay, server: _, state, sources } = options;
+        let state = State::new(state, sources);
+        Self { address: relay, state, used: false, held: None, key: None, search: Search::None }
     }
 
     /// Begins to connect.
     pub(crate) fn attempt(&mut self) -> Attempt {
-        match &self.address {
-            Address::Unix(_) => Box::pin(unix(self.address.clone())),
-            Address::Fd(number) if self.used => Box::pin(ready(Err(ConnectError::CannotReopen(*number)))),
-            Address::Fd(number) => {
-                self.used = true;
-                Box::pin(ready(socket(&self.address, Descriptor::Inherited(*number))))
+        match self.address.clone() {
+            None => Box::pin(wherever(self.state.clone())),
+            Some(Address::Unix(path)) => Box::pin(unix(Address::Unix(path))),
+            Some(Address::Fd(number)) if self.used => {
+                Box::pin(ready(Err(ConnectError::CannotReopen(number))))
             }
-            other => Box::pin(ready(Err(ConnectError::NotKnown(other.clone())))),
+            Some(address @ Address::Fd(number)) => {
+                self.used = true;
+                Box::pin(ready(socket(address, Descriptor::Inherited(number))))
+            }
+            Some(address @ (Address::Tls(_) | Address::WebSocket(_))) => {
+                Box::pin(self.state.clone().connect(Some(address)))
+            }
+            Some(other) => Box::pin(ready(Err(ConnectError::NotKnown(other)))),
         }
     }
 
+    /// The attempt came to a connection, which Hello is said on next.
+    pub(crate) fn opened(&mut self, held: Option<Held>) {
+        self.key = held.as_ref().map(Held::key);
+        self.held = held;
+        self.search = Search::None;
+    }
+
     /// The sidecar took us. A new epoch is written down before this returns; only then may it be confirmed.
-    pub(crate) fn welcomed(&mut self, _epoch: Option<Epoch>) -> io::Result<()> {
-        Ok(())
+    pub(crate) fn welcomed(&mut self, epoch: Option<Epoch>) -> Result<(), String> {
+        match (self.held.take(), epoch) {
+            (Some(held), Some(epoch)) => held.keep(epoch).map_err(|error| error.to_string()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The sidecar will not have us. Where that is the enrolment's fault and there is another one, it is tried.
+    pub(crate) fn turned_away(&mut self, code: &str, retry: Retry) -> Retry {
+        let enrolment = [Code::CloneRefused, Code::SessionEnded, Code::TicketRefused].map(Code::as_str);
+        let Some(key) = self.key.filter(|_| retry == Retry::Never && enrolment.contains(&code)) else {
+            return retry;
+        };
+        match self.state.refused(&key) {
+            Another::None => {
+                self.search = Search::ForAnEnrolment;
+                Retry::Never
+            }
+            Another::Ready => Retry::AfterMs(0),
+        }
+    }
+
+    pub(crate) fn search(&self) -> Search {
+        self.search
     }
 
     /// The connection is over, or came to nothing: whatever was held for its handshake is let go.
-    pub(crate) fn lost(&mut self) {}
+    pub(crate) fn lost(&mut self) {
+        self.held = None;
+    }
+}
+
+/// Where the enrolment leads; without one, to the socket that is there by default.
+async fn wherever(state: State) -> Result<Opened, ConnectError> {
+    match state.connect(None).await {
+        Err(ConnectError::NoEnrolment(enrolment)) => unix(Address::Unix(DEFAULT_RELAY.into()))
+            .await
+            .map_err(|socket| ConnectError::Nowhere { socket: Box::new(socket), enrolment }),
+        other => other,
+    }
 }
 
 async fn unix(address: Address) -> Result<Opened, ConnectError> {
@@ -85,15 +173,18 @@ async fn unix(address: Address) -> Result<Opened, ConnectError> {
     let connected = timeout(CONNECT, UnixStream::connect(path)).await;
     let stream = connected.map_err(io::Error::from).flatten().map_err(failed)?;
     let descriptor = Descriptor::Owned(OwnedFd::from(stream.into_std().map_err(failed)?));
-    socket(&address, descriptor)
+    socket(address, descriptor)
 }
 
 /// A plain socket is its own proof.
-fn socket(address: &Address, descriptor: Descriptor) -> Result<Opened, ConnectError> {
-    let socket = Socket::new(descriptor, Interest::READABLE | Interest::WRITABLE)
-        .map_err(|source| ConnectError::Connect { address: address.clone(), source })?;
-    let connection = Connection { stream: Stream::Socket(socket), decoder: Decoder::new() };
-    Ok(Opened { connection, proof: Proof::Socket })
+fn socket(address: Address, descriptor: Descriptor) -> Result<Opened, ConnectError> {
+    match Socket::new(descriptor, Interest::READABLE | Interest::WRITABLE) {
+        Ok(socket) => {
+            let connection = Connection { stream: Stream::Socket(socket), decoder: Decoder::new() };
+            Ok(Opened { connection, address, proof: Proof::Socket, held: None })
+        }
+        Err(source) => Err(ConnectError::Connect { address, source }),
+    }
 }
 
 const CONNECT: Duration = Duration::from_secs(1);

@@ -203,7 +203,10 @@ impl Link {
 
     /// Takes one frame and those that came with it.
     pub(super) async fn frames(&mut self, first: Frame) -> ControlFlow<End> {
-        self.confirm().map_break(|reason| (reason, None))?;
+        // A goodbye may have been said before the Welcome came.
+        if !matches!(first, Frame::Goodbye(_)) {
+            self.confirm().map_break(|reason| (reason, None))?;
+        }
         let mut messages = Vec::new();
         let mut flow = ControlFlow::Continue(());
         let mut next = Some(first);
