@@ -13,7 +13,6 @@ use relay_proto::code::Code;
 use relay_proto::control::{Epoch, Proof, Retry};
 use relay_proto::decoder::Decoder;
 use relay_proto::key::PublicKey;
-use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
@@ -178,7 +177,7 @@ async fn unix(address: Address) -> Result<Opened, ConnectError> {
 
 /// A plain socket is its own proof.
 fn socket(address: Address, descriptor: Descriptor) -> Result<Opened, ConnectError> {
-    match Socket::new(descriptor, Interest::READABLE | Interest::WRITABLE) {
+    match Socket::new(descriptor) {
         Ok(socket) => {
             let connection = Connection { stream: Stream::Socket(socket), decoder: Decoder::new() };
             Ok(Opened { connection, address, proof: Proof::Socket, held: None })

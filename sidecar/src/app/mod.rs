@@ -13,6 +13,7 @@
 //! | [`restart`] | what a reload cannot change |
 //! | [`status`] | how things stand for a sandbox that asks |
 //! | [`socket`] | Unix sockets: stale or live, mode, removal |
+//! | [`unix_stream`] | a Unix socket that does not wake us in vain |
 
 mod admission;
 mod apart;
@@ -25,6 +26,7 @@ mod refusals;
 mod restart;
 mod socket;
 mod status;
+mod unix_stream;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -54,6 +56,7 @@ use own::OwnSockets;
 use places::Places;
 use refusals::Refusals;
 use socket::{Mode, Socket, SocketError};
+use unix_stream::QuietStream;
 
 /// The running daemon, as its parts see it.
 pub(crate) struct App {
@@ -228,6 +231,7 @@ async fn accept(app: Arc<App>, listener: Arc<UnixListener>, listening: Listening
             Ok((stream, _)) => {
                 let Some(place) = stop.run_until_cancelled(places.take()).await else { return };
                 let door = listening.door(stream.peer_cred().ok().map(|peer| peer.uid()));
+                let Ok(stream) = QuietStream::new(stream) else { continue };
                 let arrival = Arrival { stream: Box::new(stream), door };
                 let app = Arc::clone(&app);
                 app.context.tasks.clone().spawn(async move { greeting::greet(&app, arrival, place).await });

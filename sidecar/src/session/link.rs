@@ -23,7 +23,7 @@ use super::calls::{Calls, ServerRequests};
 use super::challenge::Challenger;
 use super::command::{Command, EndReason, Ended};
 use super::connection::{Connection, Lost};
-use super::outcomes::Outcome;
+use super::outcomes::Outcomes;
 use super::tokens::Tokens;
 use super::tools::ShownTools;
 use super::visitor::{Offer, Offered};
@@ -54,7 +54,7 @@ pub(crate) struct Link {
     commands: mpsc::Receiver<Command>,
     timer: Pin<Box<Sleep>>,
     pub(super) counted: Counted,
-    pub(super) outcomes: Vec<Outcome>,
+    pub(super) outcomes: Outcomes,
     /// How much this link may fill the log and the audit with its comings and goings.
     pub(super) talk: Pace,
     pub(super) alerts: Pace,
@@ -135,7 +135,7 @@ impl Link {
             commands,
             timer: Box::pin(sleep_until(Instant::now())),
             counted: Counted::default(),
-            outcomes: Vec::new(),
+            outcomes: Outcomes::default(),
             talk: Pace::new(TALK_PER_MINUTE),
             alerts: Pace::new(ALERTS_PER_MINUTE),
             searches: MAX_SEARCHES,
@@ -148,9 +148,9 @@ impl Link {
     /// Lives until the link is over, and says why it is.
     pub(crate) async fn run(mut self) -> EndReason {
         let (reason, waiting) = loop {
-            self.write_outcomes();
             self.settle_challenge().await;
             self.hand_out();
+            self.write_due_outcomes();
             let wake = self.wait().await;
             if let ControlFlow::Break(end) = self.handle(wake).await {
                 break end;
