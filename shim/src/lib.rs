@@ -14,14 +14,15 @@
 //! | `answer` | the sentences the shim says by itself |
 //! | `lines` | bytes from the harness → lines |
 //! | `link`, `stream` | opening a connection; reading and writing it, whatever carries it |
-//! | `carry`, `listen` | links with keys: out over TLS or a WebSocket; a port that the host dials |
+//! | `listen` | a port that the host dials |
+//! | `state` | the sandbox's key and where it comes from (with TLS; without, `stateless`) |
+//! | `status` | how things stand, for a person |
+//! | `talk` | what is said on stderr |
 //! | `socket`, `stdio`, `pipe`, `queue` | the descriptors, without changing the flags that others see |
 
 #![forbid(unsafe_code)]
 
 mod answer;
-#[cfg(feature = "tls")]
-mod carry;
 mod guest;
 mod handshake;
 mod lines;
@@ -36,8 +37,15 @@ mod pipe;
 mod queue;
 mod relay_loop;
 mod socket;
+#[cfg(feature = "tls")]
+mod state;
+#[cfg(not(feature = "tls"))]
+#[path = "stateless.rs"]
+mod state;
+mod status;
 mod stdio;
 mod stream;
+mod talk;
 pub mod timing;
 
 use std::ffi::OsString;
@@ -46,7 +54,8 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 
-use options::{Command, Options};
+use options::{Command, Form, Options};
+use status::Outcome;
 use timing::Timing;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -57,6 +66,7 @@ pub fn main(
 ) -> ExitCode {
     let options = match options::parse(arguments, environment) {
         Ok(Command::Relay(options)) => options,
+        Ok(Command::Status(options, form)) => return show_status(options, form),
         Ok(Command::Show(text)) => {
             return match io::stdout().lock().write_all(text.as_bytes()) {
                 Ok(()) => ExitCode::SUCCESS,
@@ -89,8 +99,33 @@ pub async fn relay(
 }
 
 const EX_USAGE: u8 = 64;
+const EX_UNAVAILABLE: u8 = 69;
 const EX_OSERR: u8 = 71;
 const EX_IOERR: u8 = 74;
+
+/// Data on stdout, trouble on stderr; a program that asked for JSON gets both as data.
+fn show_status(options: Options, form: Form) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
+    let report = match runtime {
+        Ok(runtime) => runtime.block_on(status::ask(options, form)),
+        Err(error) => {
+            say(&format!("start: {error}"));
+            return ExitCode::from(EX_OSERR);
+        }
+    };
+    match (report.outcome, form) {
+        (Outcome::Trouble, Form::Text) => say(&report.text),
+        (Outcome::Good, _) | (_, Form::Json) => {
+            if io::stdout().lock().write_all(report.text.as_bytes()).is_err() {
+                return ExitCode::from(EX_IOERR);
+            }
+        }
+    }
+    match report.outcome {
+        Outcome::Good => ExitCode::SUCCESS,
+        Outcome::Trouble => ExitCode::from(EX_UNAVAILABLE),
+    }
+}
 
 fn run(options: Options) -> io::Result<()> {
     let input = io::stdin().as_fd().try_clone_to_owned()?;

@@ -5,25 +5,31 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use relay_carriage::BoxedStream;
 use relay_carriage::entrance::{self, EntranceError};
+use relay_carriage::identity::Identity;
 use relay_proto::address::{Address, HostPort};
+use relay_proto::control::Proof;
+use relay_proto::decoder::Decoder;
+use relay_proto::key::PublicKey;
 use tokio::net::TcpListener;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-use crate::carry::Keys;
-use crate::link::ConnectError;
+use crate::link::{ConnectError, Connection, Opened};
+use crate::network::Network;
 use crate::stream::Stream;
 
 /// A port that stays open between connections.
 #[derive(Clone, Debug)]
 pub(crate) struct Port {
     place: HostPort,
-    keys: Keys,
+    /// A key of this process alone will do: the host knows whom it dials.
+    identity: Identity,
+    pin: PublicKey,
     /// None while somebody waits at it, and before the first time.
     open: Arc<Mutex<Option<Open>>>,
 }
@@ -37,21 +43,46 @@ struct Open {
 }
 
 impl Port {
-    pub(crate) fn new(place: HostPort, keys: Keys) -> Self {
-        Self { place, keys, open: Arc::default() }
+    /// The port that there was, or a new one.
+    pub(crate) fn reopen(
+        before: Option<Self>,
+        place: HostPort,
+        network: &Network,
+    ) -> Result<Self, ConnectError> {
+        if let Some(port) = before {
+            return Ok(port);
+        }
+        let address = Address::Listen(place.clone());
+        let failed = |source| ConnectError::Listen { address: address.clone(), source };
+        let pin = network.pin.ok_or_else(|| ConnectError::NotKnown(address.clone()))?;
+        let identity = Identity::generate().map_err(|error| failed(io::Error::other(error)))?;
+        Ok(Self { place, identity, pin, open: Arc::default() })
     }
 
-    /// The next connection whose peer has proved the pinned key.
-    pub(crate) async fn next(self) -> Result<Stream, ConnectError> {
-        let failed = |source| ConnectError::Listen { address: Address::Listen(self.place.clone()), source };
-        let kept = self.open.lock().unwrap_or_else(PoisonError::into_inner).take();
+    /// The next connection whose peer has proved the pinned key, or a stranger who did not.
+    pub(crate) async fn next(self) -> Result<Opened, ConnectError> {
+        let address = Address::Listen(self.place.clone());
+        let kept = self.kept().take();
         let mut open = match kept {
             Some(open) => open,
-            None => Open::new(&self.place).await.map_err(failed)?,
+            None => match Open::new(&self.place).await {
+                Ok(open) => open,
+                Err(source) => return Err(ConnectError::Listen { address, source }),
+            },
         };
-        let stream = open.next(&self.keys).await;
-        *self.open.lock().unwrap_or_else(PoisonError::into_inner) = Some(open);
-        Ok(Stream::carried(stream))
+        let entered = open.next(&self).await;
+        *self.kept() = Some(open);
+        match entered {
+            Ok(stream) => {
+                let connection = Connection { stream: Stream::carried(stream), decoder: Decoder::new() };
+                Ok(Opened { connection, address, proof: Proof::Socket, held: None })
+            }
+            Err(source) => Err(ConnectError::Stranger { address, source: Box::new(source) }),
+        }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Option<Open>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -61,26 +92,28 @@ impl Open {
         Ok(Self { listener, entering: JoinSet::new(), oldest: VecDeque::new() })
     }
 
-    async fn next(&mut self, keys: &Keys) -> BoxedStream {
+    async fn next(&mut self, port: &Port) -> Result<BoxedStream, EntranceError> {
         loop {
             tokio::select! {
-                Some(entered) = self.entering.join_next() => match entered {
-                    Ok(Ok(stream)) => return stream,
-                    Ok(Err(error)) => crate::say(&format!("{error}")),
-                    Err(_dropped_for_another) => {}
-                },
+                Some(entered) = self.entering.join_next() => {
+                    // The others were dropped for somebody else.
+                    if let Ok(entered) = entered {
+                        return entered;
+                    }
+                }
                 accepted = self.listener.accept() => match accepted {
                     Ok((stream, _)) => {
                         let _ = stream.set_nodelay(true);
                         self.make_room();
-                        let keys = keys.clone();
-                        let entered = self.entering.spawn(async move {
-                            let entering = entrance::enter(stream, &keys.identity, &keys.pin);
-                            timeout(LIMIT, entering).await.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
-                        });
-                        self.oldest.push_back(entered);
+                        let (identity, pin) = (port.identity.clone(), port.pin);
+                        self.oldest.push_back(self.entering.spawn(async move {
+                            match timeout(LIMIT, entrance::enter(stream, &identity, &pin)).await {
+                                Ok(entered) => entered,
+                                Err(late) => Err(io::Error::from(late).into()),
+                            }
+                        }));
                     }
-                    // Out of descriptors, most likely.
+                    // Out of descriptors, most likely: some will be closed soon.
                     Err(_) => sleep(Duration::from_millis(100)).await,
                 },
             }

@@ -48,7 +48,7 @@ pub enum NetworkUsageError {
 /// What was written.
 #[derive(Debug)]
 pub(crate) struct Written<'a> {
-    pub(crate) relay: &'a Address,
+    pub(crate) relay: Option<&'a Address>,
     pub(crate) proxy: Option<String>,
     pub(crate) pin: Option<(&'static str, String)>,
     pub(crate) expose: Expose,
@@ -60,7 +60,7 @@ impl Network {
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, NetworkUsageError> {
         let Written { relay, proxy, pin, expose } = written;
-        if let Address::Listen(place) = relay
+        if let Some(Address::Listen(place)) = relay
             && !place.host.is_loopback()
             && expose == Expose::No
         {
@@ -84,7 +84,7 @@ impl Network {
                 }
                 None => None,
             };
-            if matches!(relay, Address::Listen(_)) && pin.is_none() {
+            if matches!(relay, Some(Address::Listen(_))) && pin.is_none() {
                 return Err(NetworkUsageError::Unpinned);
             }
             Ok(Self { proxies, pin })

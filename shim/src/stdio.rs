@@ -38,7 +38,7 @@ impl Stdio {
         let file = File::from(descriptor);
         let kind = file.metadata()?.file_type();
         if kind.is_socket() {
-            return Ok(Self::Socket(Socket::new(Descriptor::Owned(file.into()), interest)?));
+            return Ok(Self::Socket(Socket::new(Descriptor::Owned(file.into()))?));
         }
         let again = file.try_clone()?.into();
         match watch(OwnedFd::from(file), interest) {

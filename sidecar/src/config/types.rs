@@ -37,6 +37,8 @@ pub enum AuditSync {
 #[derive(Debug)]
 pub struct Relay {
     pub unix: Option<UnixRelay>,
+    /// Who may connect to Unix sockets, by peer credentials; none means the sidecar's own user, and root.
+    pub uids: Option<Vec<u32>>,
     pub tls: Option<TlsRelay>,
     /// A socket that is made for one sandbox below this directory has the name that a microVM's vsock gives it.
     pub vsock_dir: Option<PathBuf>,
@@ -50,8 +52,6 @@ pub struct UnixRelay {
     /// Its directory is mounted into sandboxes: nothing else that this configuration names lies in there.
     pub path: PathBuf,
     pub grant: Name,
-    /// Who may connect, by peer credentials; none means the sidecar's own user, and root.
-    pub uids: Option<Vec<u32>>,
 }
 
 /// The port for sandboxes that dial out.

@@ -23,6 +23,9 @@ pub(crate) struct Connection {
     decoder: Decoder,
     out: Vec<u8>,
     written: usize,
+    /// Pings sent, and those that were answered.
+    pings: u64,
+    pub(crate) pongs: u64,
     unsent: Unsent,
     /// When the peer last gave a sign of life: any byte counts.
     pub(crate) heard: Instant,
@@ -60,6 +63,8 @@ impl Connection {
             decoder: Decoder::new(),
             out: PREFACE.to_vec(),
             written: 0,
+            pings: 0,
+            pongs: 0,
             unsent: Unsent::No,
             heard: now,
             spoke: now,
@@ -68,6 +73,13 @@ impl Connection {
 
     pub(crate) fn push(&mut self, frame: &Frame) {
         frame.encode(&mut self.out);
+    }
+
+    /// Asks for a sign of life. The peer is there when [`Self::pongs`] has come to the number that this gives.
+    pub(crate) fn ping(&mut self) -> u64 {
+        self.push(&Frame::Ping);
+        self.pings += 1;
+        self.pings
     }
 
     /// Where message frames are appended.

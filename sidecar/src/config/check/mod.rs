@@ -7,7 +7,7 @@ mod grants;
 mod http_server;
 mod paths;
 mod port;
-mod relay;
+pub(crate) mod relay;
 mod secrets;
 mod servers;
 
