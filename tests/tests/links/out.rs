@@ -5,7 +5,9 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use cofferdam_tests::harness::Harness;
+use cofferdam_tests::process::{built, command};
 use cofferdam_tests::proxy::{Manner, Proxy};
+use cofferdam_tests::server::Server;
 use cofferdam_tests::world::World;
 use serde_json::json;
 
@@ -99,6 +101,25 @@ fn a_restarted_sidecar_is_found_again() {
     world.stop_sidecar();
     world.start_sidecar();
     assert_eq!(shim.call_text("add", json!({"a": 3, "b": 4})), "7");
+}
+
+/// A microVM's monitor connects its guest's port 7443 to `DIR/vsock_7443`; here the test is the monitor.
+#[test]
+fn a_machine_has_a_socket_for_its_port() {
+    let machines = tempfile::tempdir().unwrap();
+    let directory = |name: &str| machines.path().join(name).display().to_string();
+    let world = World::new()
+        .server("tools", Server::fixture())
+        .relay(&format!("vsock-dir = {:?}", machines.path()))
+        .start();
+    let enroll = |place: &str| world.cofferdam(&["enroll", "--grant", "dev", "--socket", place]);
+    let made = enroll(&directory("vm1"));
+    assert_eq!(String::from_utf8_lossy(&made.stdout), "vsock:2:7443\n");
+    let mut command = command(built("COFFERDAM_SHIM_BIN", "cofferdam-shim"));
+    command.env_clear().args(["--relay", &format!("unix:{}/vsock_7443", directory("vm1"))]);
+    works(&world, Harness::start(command, "cofferdam-shim"));
+    let whole = enroll(&machines.path().display().to_string());
+    assert!(!whole.status.success(), "the machines' directory is nobody's own");
 }
 
 #[test]

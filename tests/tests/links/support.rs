@@ -51,6 +51,13 @@ impl Sandbox {
         command
     }
 
+    pub(crate) fn status(&self, arguments: &[String]) -> Command {
+        let mut command = command(built("COFFERDAM_SHIM_BIN", "cofferdam-shim"));
+        command.env_clear().env("COFFERDAM_ENROLL", &self.enrolment);
+        command.args(["status", "--state"]).arg(&self.state).args(arguments);
+        command
+    }
+
     pub(crate) fn shim(&self, arguments: &[&str]) -> Harness {
         let mut command = self.command();
         command.args(arguments).args(["--server", "tools"]);
