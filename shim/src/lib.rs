@@ -6,7 +6,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`options`] | command line and environment |
+//! | [`options`], [`network`] | command line and environment |
 //! | [`timing`] | how long things are waited for |
 //! | `relay_loop` | the one loop: readiness in, calls on `guest`, bytes out |
 //! | `guest` | what to do with a line, a frame or a deadline; no I/O |
@@ -14,6 +14,7 @@
 //! | `answer` | the sentences the shim says by itself |
 //! | `lines` | bytes from the harness → lines |
 //! | `link`, `stream` | opening a connection; reading and writing it, whatever carries it |
+//! | `listen` | a port that the host dials |
 //! | `state` | the sandbox's key and where it comes from (with TLS; without, `stateless`) |
 //! | `status` | how things stand, for a person |
 //! | `talk` | what is said on stderr |
@@ -26,6 +27,9 @@ mod guest;
 mod handshake;
 mod lines;
 mod link;
+#[cfg(feature = "tls")]
+mod listen;
+pub mod network;
 pub mod options;
 mod pacing;
 mod pending;

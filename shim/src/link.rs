@@ -16,6 +16,9 @@ use relay_proto::key::PublicKey;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
+#[cfg(feature = "tls")]
+use crate::listen::Port;
+use crate::network::Network;
 use crate::options::{DEFAULT_RELAY, Options};
 use crate::socket::{Descriptor, Socket};
 use crate::state::{Another, Held, State};
@@ -50,6 +53,9 @@ pub(crate) enum ConnectError {
     #[cfg(feature = "tls")]
     #[error("connect to {address}: {source}")]
     Dial { address: Address, source: Box<relay_carriage::dial::DialError> },
+    #[cfg(feature = "tls")]
+    #[error("wait at {address}: {source}; is another shim there, and is the address this machine's?")]
+    Listen { address: Address, source: io::Error },
     #[error("{0}")]
     NoEnrolment(String),
     /// Neither of the ways that are tried by themselves.
@@ -57,15 +63,39 @@ pub(crate) enum ConnectError {
     Nowhere { socket: Box<Self>, enrolment: String },
     #[error("this version cannot connect to {0}")]
     NotKnown(Address),
+    #[cfg(not(feature = "tls"))]
+    #[error(
+        "connect to {0}: this build of cofferdam-shim has no TLS; use the usual build, or a `unix:` or `vsock:` link"
+    )]
+    NoTls(Address),
+    #[cfg(feature = "tls")]
+    #[error(
+        "go out through the proxy in {variable}: {source}; correct it there, or give another with --proxy"
+    )]
+    Proxy { variable: &'static str, source: relay_carriage::proxy::InvalidProxy },
     #[cfg(feature = "tls")]
     #[error("{0}")]
     State(String),
+    /// Somebody was at the port, and it was not the sidecar.
+    #[cfg(feature = "tls")]
+    #[error("wait at {address}: {source}")]
+    Stranger { address: Address, source: Box<relay_carriage::entrance::EntranceError> },
+    #[error(
+        "connect to {address}: {source}; does this machine have a vsock device, and does the host listen on that port \
+         (`relay.vsock-dir`)?"
+    )]
+    Vsock { address: Address, source: io::Error },
 }
 
 impl ConnectError {
     /// Trying again makes no sense.
     pub(crate) fn is_final(&self) -> bool {
-        matches!(self, Self::CannotReopen(_) | Self::NotKnown(_))
+        match self {
+            Self::CannotReopen(_) | Self::NotKnown(_) => true,
+            #[cfg(not(feature = "tls"))]
+            Self::NoTls(_) => true,
+            _ => false,
+        }
     }
 }
 
@@ -75,6 +105,10 @@ pub(crate) struct Dialer {
     /// None: where the enrolment leads, or else the default socket.
     address: Option<Address>,
     state: State,
+    network: Network,
+    /// The port of a `listen:` link.
+    #[cfg(feature = "tls")]
+    port: Option<Port>,
     used: bool,
     held: Option<Held>,
     /// The key of the connection that there is, or was last.
@@ -91,15 +125,29 @@ pub(crate) enum Search {
 
 impl Dialer {
     pub(crate) fn new(options: Options) -> Self {
-        let Options { relay, server: _, state, sources } = options;
-        let state = State::new(state, sources);
-        Self { address: relay, state, used: false, held: None, key: None, search: Search::None }
+        let Options { relay, server: _, network, state, sources } = options;
+        Self {
+            address: relay,
+            state: State::new(state, sources),
+            network,
+            #[cfg(feature = "tls")]
+            port: None,
+            used: false,
+            held: None,
+            key: None,
+            search: Search::None,
+        }
+    }
+
+    /// Whether the sidecar comes by itself, also while there is a connection: the newest is the one.
+    pub(crate) fn listens(&self) -> bool {
+        matches!(self.address, Some(Address::Listen(_)))
     }
 
     /// Begins to connect.
     pub(crate) fn attempt(&mut self) -> Attempt {
         match self.address.clone() {
-            None => Box::pin(wherever(self.state.clone())),
+            None => Box::pin(wherever(self.state.clone(), self.network.clone())),
             Some(Address::Unix(path)) => Box::pin(unix(Address::Unix(path))),
             Some(Address::Fd(number)) if self.used => {
                 Box::pin(ready(Err(ConnectError::CannotReopen(number))))
@@ -109,8 +157,16 @@ impl Dialer {
                 Box::pin(ready(socket(address, Descriptor::Inherited(number))))
             }
             Some(address @ (Address::Tls(_) | Address::WebSocket(_))) => {
-                Box::pin(self.state.clone().connect(Some(address)))
+                Box::pin(self.state.clone().connect(Some(address), self.network.clone()))
             }
+            Some(address @ Address::Vsock { cid, port }) => Box::pin(virtual_socket(address, cid, port)),
+            #[cfg(feature = "tls")]
+            Some(Address::Listen(place)) => match Port::reopen(self.port.take(), place, &self.network) {
+                Ok(port) => Box::pin(self.port.insert(port).clone().next()),
+                Err(error) => Box::pin(ready(Err(error))),
+            },
+            #[cfg(not(feature = "tls"))]
+            Some(address @ Address::Listen(_)) => Box::pin(ready(Err(ConnectError::NoTls(address)))),
             Some(other) => Box::pin(ready(Err(ConnectError::NotKnown(other)))),
         }
     }
@@ -156,8 +212,8 @@ impl Dialer {
 }
 
 /// Where the enrolment leads; without one, to the socket that is there by default.
-async fn wherever(state: State) -> Result<Opened, ConnectError> {
-    match state.connect(None).await {
+async fn wherever(state: State, network: Network) -> Result<Opened, ConnectError> {
+    match state.connect(None, network).await {
         Err(ConnectError::NoEnrolment(enrolment)) => unix(Address::Unix(DEFAULT_RELAY.into()))
             .await
             .map_err(|socket| ConnectError::Nowhere { socket: Box::new(socket), enrolment }),
@@ -186,4 +242,14 @@ fn socket(address: Address, descriptor: Descriptor) -> Result<Opened, ConnectErr
     }
 }
 
+async fn virtual_socket(address: Address, cid: u32, port: u32) -> Result<Opened, ConnectError> {
+    let failed = |source| ConnectError::Vsock { address: address.clone(), source };
+    let connected = timeout(VSOCK, relay_carriage::vsock::connect(cid, port)).await;
+    let stream = connected.map_err(io::Error::from).flatten().map_err(failed)?;
+    let descriptor = Descriptor::Owned(OwnedFd::from(stream.into_std().map_err(failed)?));
+    socket(address, descriptor)
+}
+
 const CONNECT: Duration = Duration::from_secs(1);
+/// The kernel gives up by itself after two.
+const VSOCK: Duration = Duration::from_secs(5);

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use relay_proto::address::{Address, InvalidAddress};
 use relay_proto::name::{InvalidName, Name};
 
+use crate::network::{Expose, Network, NetworkUsageError, Written};
+
 /// Where to go and what to ask for there.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Options {
@@ -14,6 +16,7 @@ pub struct Options {
     pub relay: Option<Address>,
     /// Which server; none means the grant's only one.
     pub server: Option<Name>,
+    pub network: Network,
     /// The directory of the sandbox's key.
     pub state: PathBuf,
     pub sources: Sources,
@@ -61,6 +64,8 @@ pub enum Command {
 
 #[derive(Debug, Eq, PartialEq, thiserror::Error)]
 pub enum UsageError {
+    #[error(transparent)]
+    Network(#[from] NetworkUsageError),
     #[error("read {place}: it is not UTF-8")]
     NotUtf8 { place: &'static str },
     #[error("read {place}: {source}")]
@@ -80,7 +85,8 @@ pub fn parse(
     mut arguments: impl Iterator<Item = OsString>,
     environment: impl Fn(&str) -> Option<OsString>,
 ) -> Result<Command, UsageError> {
-    let (mut relay, mut server, mut state) = (None, None, None);
+    let (mut relay, mut server, mut state, mut proxy, mut pin) = (None, None, None, None, None);
+    let mut expose = Expose::No;
     let (mut wants, mut form) = (Wanted::Relay, None);
     let mut first = true;
     while let Some(argument) = arguments.next() {
@@ -101,6 +107,12 @@ pub fn parse(
                 None => continue,
                 Some(_) => return Err(UsageError::Twice { flag: "--json" }),
             },
+            "--expose" if value.is_none() => {
+                (expose, first) = (Expose::Yes, false);
+                continue;
+            }
+            "--pin" => (PIN_FLAG, &mut pin),
+            "--proxy" => (PROXY_FLAG, &mut proxy),
             "--relay" => (RELAY_FLAG, &mut relay),
             "--server" => (SERVER_FLAG, &mut server),
             "--state" => (STATE_FLAG, &mut state),
@@ -135,7 +147,17 @@ pub fn parse(
         file: given("COFFERDAM_ENROLL_FILE").map(PathBuf::from),
         default_file: DEFAULT_ENROLMENT.into(),
     };
-    let options = Options { relay, server, state, sources };
+    let pin = match (pin, given(PIN_VARIABLE)) {
+        (Some(value), _) => Some((PIN_FLAG, text(value, PIN_FLAG)?)),
+        (None, Some(value)) => Some((PIN_VARIABLE, text(value, PIN_VARIABLE)?)),
+        (None, None) => None,
+    };
+    let proxy = proxy.map(|value| text(value, PROXY_FLAG)).transpose()?;
+    // A proxy's variable that is not text is as good as none: whoever needs it is told that nothing is reached.
+    let network = Network::read(Written { relay: relay.as_ref(), proxy, pin, expose }, |name| {
+        given(name).and_then(|value| value.into_string().ok())
+    })?;
+    let options = Options { relay, server, network, state, sources };
     Ok(match wants {
         Wanted::Relay => Command::Relay(options),
         Wanted::Status => Command::Status(options, form.unwrap_or(Form::Text)),
@@ -148,6 +170,9 @@ pub(crate) const SOFTWARE: &str = concat!("cofferdam-shim ", env!("CARGO_PKG_VER
 /// Where the shared socket's directory is mounted if nobody says otherwise.
 pub(crate) const DEFAULT_RELAY: &str = "/run/cofferdam/relay/relay.sock";
 const DEFAULT_ENROLMENT: &str = "/run/cofferdam/enroll";
+const PIN_FLAG: &str = "--pin";
+const PIN_VARIABLE: &str = "COFFERDAM_PIN";
+const PROXY_FLAG: &str = "--proxy";
 const RELAY_FLAG: &str = "--relay";
 const RELAY_VARIABLE: &str = "COFFERDAM_RELAY";
 const SERVER_FLAG: &str = "--server";
@@ -156,14 +181,19 @@ const STATE_VARIABLE: &str = "COFFERDAM_STATE";
 const HELP: &str = "\
 Speaks MCP on stdin and stdout for a harness in a sandbox, and carries it to the sidecar outside.
 
-Usage: cofferdam-shim [--relay LINK] [--server NAME] [--state DIR]
+Usage: cofferdam-shim [--relay LINK] [--server NAME] [--state DIR] [--proxy URL] [--pin KEY] [--expose]
        cofferdam-shim status [--json]   show the link, the session and what is granted
 
-  --relay LINK    where the sidecar is: unix:PATH, fd:N for an inherited socket, tls://HOST:PORT, wss://HOST/PATH
+  --relay LINK    where the sidecar is: unix:PATH, fd:N (an inherited socket), tls://HOST:PORT,
+                  wss://HOST[:PORT]/PATH, vsock:CID:PORT, or listen:HOST:PORT where it dials in
                   [environment: COFFERDAM_RELAY]
                   [default: where the enrolment leads, else unix:/run/cofferdam/relay/relay.sock]
   --server NAME   which MCP server to reach; without it, the only one that is granted
   --state DIR     keeps the sandbox's key, shared by its shims [environment: COFFERDAM_STATE]
+  --proxy URL     go out through this HTTP proxy, http://[USER:PASSWORD@]HOST:PORT, whatever NO_PROXY says
+                  [environment: HTTPS_PROXY or ALL_PROXY, unless NO_PROXY excepts the sidecar]
+  --pin KEY       the key of the sidecar that may dial in, for listen: [environment: COFFERDAM_PIN]
+  --expose        let listen: open a port that others than this machine can reach
   --version, -V   print the version
   --help, -h      print this
 
@@ -203,7 +233,14 @@ mod tests {
         })
     }
 
-    const LOOKED_AT: [&str; 6] = [
+    const LOOKED_AT: [&str; 13] = [
+        "COFFERDAM_PIN",
+        "https_proxy",
+        "HTTPS_PROXY",
+        "all_proxy",
+        "ALL_PROXY",
+        "no_proxy",
+        "NO_PROXY",
         "COFFERDAM_ENROLL",
         "COFFERDAM_ENROLL_FILE",
         "COFFERDAM_RELAY",
@@ -285,5 +322,42 @@ mod tests {
         let bytes = [OsString::from("--relay"), OsString::from_vec(b"unix:/\xff".to_vec())];
         let error = parse(bytes.into_iter(), |_| None).unwrap_err();
         assert_eq!(error, UsageError::NotUtf8 { place: "--relay" });
+    }
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn a_port_wants_a_key_and_a_reason_to_be_seen() {
+        let key = "ab".repeat(32);
+        let said = |arguments: &[&str]| parsed(arguments, None).unwrap_err().to_string();
+        assert!(said(&["--relay=listen:127.0.0.1:7443"]).contains("--pin KEY"));
+        assert!(said(&["--relay=listen:0.0.0.0:7443", "--pin", &key]).contains("--expose"));
+        assert!(said(&["--relay=listen:[::1]:7443", "--pin=abc"]).starts_with("read --pin: a key has 64"));
+        let pin = |arguments: &[&str]| options(arguments, None).network.pin.map(|pin| pin.to_string());
+        assert_eq!(pin(&["--relay=listen:127.0.0.1:7443", "--pin", &key]), Some(key.clone()));
+        assert_eq!(pin(&["--relay=listen:0.0.0.0:7443", "--expose", "--pin", &key]), Some(key));
+    }
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn a_proxy_on_the_command_line_is_used_whatever_the_environment_says() {
+        use relay_carriage::proxy::Proxies;
+        let options = |arguments: &[&str]| {
+            let variables = |name: &str| match name {
+                "HTTPS_PROXY" => Some("http://environment:1".into()),
+                "NO_PROXY" => Some("*".into()),
+                _ => None,
+            };
+            match parse(arguments.iter().map(OsString::from), variables) {
+                Ok(Command::Relay(options)) => options,
+                other => panic!("{other:?}"),
+            }
+        };
+        let target = "relay.example.com:7443".parse().unwrap();
+        let towards =
+            |proxies: Proxies| proxies.towards(&target).unwrap().map(|proxy| proxy.address.to_string());
+        assert_eq!(towards(options(&[]).network.proxies), None);
+        assert_eq!(towards(options(&["--proxy=http://given:2"]).network.proxies), Some("given:2".into()));
+        let error = parsed(&["--proxy", "socks5://u:hunter2@h:1"], None).unwrap_err().to_string();
+        assert_eq!(error, "read --proxy: only proxies with `http://` can be used, this one has `socks5://`");
     }
 }

@@ -74,10 +74,7 @@ impl Relay {
         stop: Pin<&mut impl Future<Output = ()>>,
         mut alarm: Pin<&mut Sleep>,
     ) -> Harness {
-        if self.connection.is_none() && self.guest.wants_connection(Instant::now()) {
-            self.attempt = Some(self.dialer.attempt());
-            self.guest.connecting();
-        }
+        self.begin_to_connect();
         if self.write() == Harness::Gone {
             return Harness::Gone;
         }
@@ -165,13 +162,28 @@ impl Relay {
         Harness::Here
     }
 
+    fn begin_to_connect(&mut self) {
+        let wanted = self.connection.is_none() && self.guest.wants_connection(Instant::now());
+        if self.attempt.is_none() && (wanted || self.dialer.listens() && !self.guest.is_refused()) {
+            self.attempt = Some(self.dialer.attempt());
+        }
+        if wanted {
+            self.guest.connecting();
+        }
+    }
+
     fn connected(&mut self, result: Result<Opened, ConnectError>, now: Instant) {
         match result {
             Ok(Opened { connection, proof, held, .. }) => {
+                if self.connection.is_some() {
+                    self.lost("the sidecar came anew".into(), now);
+                }
                 self.dialer.opened(held);
                 self.connection = Some(connection);
                 self.guest.connected(proof, now);
             }
+            // A stranger at the port of a shim that is connected.
+            Err(error) if self.connection.is_some() => self.talk.trouble(error.to_string()),
             Err(error) if error.is_final() => self.guest.give_up(&error.to_string()),
             Err(error) => self.guest.disconnected(error.to_string(), now),
         }

@@ -7,6 +7,7 @@ use relay_proto::control::Epoch;
 use relay_proto::key::PublicKey;
 
 use crate::link::{ConnectError, Opened};
+use crate::network::Network;
 use crate::options::Sources;
 
 #[derive(Clone, Debug)]
@@ -29,10 +30,10 @@ impl State {
     }
 
     #[expect(clippy::unused_async, reason = "with TLS it waits")]
-    pub(crate) async fn connect(self, relay: Option<Address>) -> Result<Opened, ConnectError> {
+    pub(crate) async fn connect(self, relay: Option<Address>, _: Network) -> Result<Opened, ConnectError> {
         Err(relay.map_or_else(
             || ConnectError::NoEnrolment("this shim was built without TLS and cannot be enrolled".into()),
-            ConnectError::NotKnown,
+            ConnectError::NoTls,
         ))
     }
 

@@ -50,7 +50,14 @@ const ANSWER: Duration = Duration::from_secs(10);
 
 pub(crate) async fn ask(options: Options, form: Form) -> Report {
     let mut dialer = Dialer::new(options);
-    let (link, asked) = match dialer.attempt().await {
+    let attempted = match dialer.listens() {
+        // The running shim has that port, and the sidecar would not come for a question.
+        true => {
+            Err("the sidecar dials in there and cannot be asked; run `cofferdam sessions` on the host".into())
+        }
+        false => dialer.attempt().await.map_err(|error| error.to_string()),
+    };
+    let (link, asked) = match attempted {
         Ok(Opened { connection, address, proof, held: _held }) => {
             let hello = Hello {
                 versions: vec![VERSION],
@@ -69,7 +76,7 @@ pub(crate) async fn ask(options: Options, form: Form) -> Report {
                 }),
             )
         }
-        Err(error) => (None, Err(unavailable(&error.to_string()))),
+        Err(error) => (None, Err(unavailable(&error))),
     };
     let (status, trouble) = match &asked {
         Ok(status) => (Some(status), None),

@@ -178,6 +178,11 @@ impl Guest {
         }
     }
 
+    /// Whether the sidecar said that we need not come again.
+    pub(crate) fn is_refused(&self) -> bool {
+        matches!(self.phase, Phase::Refused { again: None, .. })
+    }
+
     /// Somebody is connecting; [`Self::connected`] or [`Self::disconnected`] says how that went.
     pub(crate) fn connecting(&mut self) {
         self.attempt = Attempt::UnderWay;

@@ -31,6 +31,7 @@ impl Shim {
         let options = Options {
             relay: folder.link().parse().ok(),
             server: None,
+            network: Default::default(),
             state: "/nonexistent".into(),
             sources: Sources { variable: None, file: None, default_file: "/nonexistent".into() },
         };

@@ -9,6 +9,7 @@
 //! | [`logging`] | the log, scrubbed on its way out |
 //! | [`own`] | sockets that were made for one sandbox each |
 //! | [`places`] | places for connections that have not been led anywhere yet |
+//! | [`port`] | where sandboxes arrive that dial out |
 //! | [`refusals`] | refused connections in the log, paced |
 //! | [`restart`] | what a reload cannot change |
 //! | [`status`] | how things stand for a sandbox that asks |
@@ -22,6 +23,7 @@ mod greeting;
 pub(crate) mod logging;
 mod own;
 mod places;
+mod port;
 mod refusals;
 mod restart;
 mod socket;
@@ -54,6 +56,7 @@ use apart::ApartError;
 use greeting::Arrival;
 use own::OwnSockets;
 use places::Places;
+use port::{Port, PortError};
 use refusals::Refusals;
 use socket::{Mode, Socket, SocketError};
 use unix_stream::QuietStream;
@@ -93,6 +96,8 @@ pub(crate) enum ServeError {
     Files(#[from] FileError),
     #[error(transparent)]
     Key(#[from] KeyError),
+    #[error(transparent)]
+    Port(#[from] PortError),
     #[error("watch for signals")]
     Signals(#[source] std::io::Error),
     #[error(transparent)]
@@ -125,6 +130,10 @@ pub(crate) async fn serve(
         Some(unix) => Some(Socket::bind(&unix.path, Mode::of(&config.relay))?),
         None => None,
     };
+    let port = match &config.relay.tls {
+        Some(tls) => Some(Port::bind(&tls.listen, &identity).await?),
+        None => None,
+    };
     let admin = Socket::bind(&config.admin.socket, Mode::Owner)?;
     let context = Arc::new(Context::new(config, audit, files, log));
     let app = Arc::new(App {
@@ -144,6 +153,9 @@ pub(crate) async fn serve(
     if let Some(relay) = &relay {
         let accepting = accept(Arc::clone(&app), relay.listener(), Listening::Shared, app.stop.clone());
         app.context.tasks.spawn(accepting);
+    }
+    if let Some(port) = port {
+        app.context.tasks.spawn(port.run(Arc::clone(&app)));
     }
     app.open_own_sockets();
     app.context.tasks.spawn(Arc::clone(&app).watch_enrolments());

@@ -19,6 +19,7 @@ pub(super) fn at_restart(started: &Config, now: &Config) -> Vec<&'static str> {
         ("relay.tls", listen(started) != listen(now)),
         ("relay.unix", path(started) != path(now)),
         ("relay.unix-uids", mode(started) != mode(now)),
+        ("relay.vsock-dir", started.relay.vsock_dir != now.relay.vsock_dir),
         ("admin.socket", started.admin.socket != now.admin.socket),
         ("limits.links-per-minute", old.links_per_minute != new.links_per_minute),
         ("limits.processes", old.processes != new.processes),
