@@ -1,17 +1,18 @@
 //! A new connection's first frame, and where it leads: to its old link, to a new one, or to a refusal that says why.
 
 use relay_proto::code::Code;
-use relay_proto::control::{Hello, Refusal, Retry};
+use relay_proto::control::{Hello, Purpose, Refusal, Retry, Status};
 use relay_proto::frame::{DecodeError, Frame};
 use relay_proto::limits::VERSION;
 use relay_proto::name::Name;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::App;
 use super::admission::{self, Door, refuse};
 use super::places::{Dropped, Place};
+use super::status;
 use crate::audit::Event;
-use crate::config::Config;
+use crate::session::command::EndReason;
 use crate::session::connection::{Connection, Lost, Transport};
 use crate::session::registry::{NotOpened, NotResumed};
 use crate::session::visitor::Visitor;
@@ -32,26 +33,44 @@ pub(crate) struct Arrival {
     pub(crate) door: Door,
 }
 
+/// Hears a new connection out and leads it somewhere.
 pub(crate) async fn greet(app: &App, arrival: Arrival, place: Place) {
+    let until = Instant::now() + app.context.config.load().limits.greeting_timeout;
+    greet_until(app, arrival, place, until).await;
+}
+
+/// The same for one of whose time some is gone already.
+pub(super) async fn greet_until(app: &App, arrival: Arrival, place: Place, until: Instant) {
     let config = app.context.config.load_full();
     let Arrival { stream, door } = arrival;
     let mut connection = Connection::new(stream);
-    let hello = match place.hear(hello(&config, &mut connection)).await {
+    let hello = match place.hear(hello(until, &mut connection)).await {
         Ok(Ok(hello)) => hello,
         Ok(Err(Unheard::Refused(refusal))) => return turn_away(app, connection, refusal).await,
         // Somebody who had longer than others to speak is told nothing.
         Ok(Err(Unheard::Gone)) | Err(Dropped) => return,
     };
-    let admitted = admission::admit(&config, &door, &hello)
-        .and_then(|visitor| Ok((admission::server(&config, &visitor, &hello)?, visitor)));
+    let recognised = admission::recognise(app, &config, &door, &hello);
+    if let (Purpose::Status, Ok(visitor)) = (hello.purpose, &recognised) {
+        return tell(connection, status::status(app, &config, visitor)).await;
+    }
+    let admitted =
+        recognised.and_then(|visitor| Ok((admission::server(&config, &visitor, &hello)?, visitor)));
     match admitted {
         Err(refusal) => turn_away(app, connection, refusal).await,
         Ok((server, visitor)) => {
-            if let Err((refusal, connection)) = lead(app, &visitor, hello, server, connection).await {
+            if let Err((refusal, connection)) = lead(app, &door, &visitor, hello, server, connection).await {
                 turn_away(app, connection, refusal).await;
             }
         }
     }
+}
+
+/// How things stand, and nothing more.
+async fn tell(mut connection: Connection, status: Status) {
+    connection.push(&Frame::Status(status));
+    // Whoever does not read it does not want to know.
+    let _ = timeout(REFUSAL_TIME, connection.flush()).await;
 }
 
 async fn turn_away(app: &App, mut connection: Connection, refusal: Refusal) {
@@ -62,9 +81,9 @@ async fn turn_away(app: &App, mut connection: Connection, refusal: Refusal) {
 }
 
 /// The first frame, which must be a `Hello` in a version we speak, and must come soon.
-async fn hello(config: &Config, connection: &mut Connection) -> Result<Hello, Unheard> {
+async fn hello(until: Instant, connection: &mut Connection) -> Result<Hello, Unheard> {
     let malformed = |why: &str| Unheard::Refused(refuse(Code::MessageMalformed, why, Retry::AfterMs(1000)));
-    match timeout(config.limits.greeting_timeout, connection.next()).await {
+    match timeout_at(until, connection.next()).await {
         Err(_) => Err(malformed("no Hello came in time")),
         Ok(Err(Lost::Closed | Lost::Io(_))) => Err(Unheard::Gone),
         Ok(Err(Lost::Protocol(DecodeError::OtherVersion { ours, theirs }))) => {
@@ -79,12 +98,13 @@ async fn hello(config: &Config, connection: &mut Connection) -> Result<Hello, Un
 
 async fn lead(
     app: &App,
+    door: &Door,
     visitor: &Visitor,
-    hello: Hello,
+    mut hello: Hello,
     server: Name,
     connection: Connection,
 ) -> Result<(), (Refusal, Connection)> {
-    let connection = match hello.resume {
+    let connection = match hello.resume.take() {
         Some(resume) => match app.registry.resume(visitor, connection, resume).await {
             Ok(()) => return Ok(()),
             // That link is over: the shim gets a new one and sees that it was not resumed.
@@ -102,7 +122,18 @@ async fn lead(
         },
         None => connection,
     };
-    app.registry.open(&app.context, visitor, server, connection).map_err(|(not_opened, connection)| {
+    let offer = match admission::offer(app, door, &hello).await {
+        Ok(offer) => offer,
+        Err(refusal) => return Err((refusal, connection)),
+    };
+    let opened = app.registry.open(&app.context, visitor, server, connection, offer);
+    if let (Ok(()), Some(enrolled)) = (&opened, &visitor.enrolment)
+        && app.enrolments.find(&enrolled.id, crate::clock::now()).is_err()
+    {
+        // It ended between the question and the answer, and whoever ended it did not see this link yet.
+        drop(app.registry.end_enrolment(&enrolled.id, EndReason::Killed).await);
+    }
+    opened.map_err(|(not_opened, connection)| {
         let (code, retry) = match not_opened {
             NotOpened::Grant(_) | NotOpened::Socket(_) => (Code::RelayUnavailable, Retry::AfterMs(2000)),
             // The next sidecar is most likely on its way.

@@ -17,6 +17,7 @@ use tokio::time::{Instant, timeout};
 
 use super::connection::Connection;
 use super::link::{End, GOODBYE_TIME, Link};
+use super::visitor::{Enrolled, EnrolledBy};
 use crate::audit::{Event, EventRecord};
 
 /// Somebody with the token of a link that another connection has. There is one at most.
@@ -137,10 +138,30 @@ impl Link {
         ControlFlow::Continue(())
     }
 
-    /// Somebody else may hold a copy of the shim's memory.
+    /// Somebody else may hold a copy of the shim's memory. Of two copies of a key one is enough; elsewhere there is a link
+    /// for everybody.
     fn refuse_clone(&mut self, connection: Connection, reason: &str) {
+        self.alert(reason);
+        let (next, retry) = match &self.session.enrolment {
+            Some(Enrolled { kind: EnrolledBy::Key, next_step, .. }) => (*next_step, Retry::Never),
+            _ => ("a new link is given to a shim that asks for none", Retry::AfterMs(1000)),
+        };
+        let code = Code::CloneRefused.as_str().into();
+        self.refuse_newcomer(connection, Refusal { code, message: format!("{reason}; {next}"), retry });
+    }
+
+    /// The link does not wait for somebody who does not read its refusal.
+    fn refuse_newcomer(&self, mut connection: Connection, refusal: Refusal) {
+        connection.push(&Frame::Refusal(refusal));
+        self.session.context.tasks.spawn(async move {
+            let _ = timeout(GOODBYE_TIME, connection.flush()).await;
+        });
+    }
+
+    /// Two used what belongs to one.
+    pub(super) fn alert(&mut self, reason: &str) {
         if self.alerts.allows() {
-            tracing::warn!(link = %self.id, session = %self.session.id, reason, "resume refused");
+            tracing::warn!(link = %self.id, session = %self.session.id, reason, "link or key used twice");
             let record = EventRecord {
                 session: Some(&self.session.id),
                 link: Some(&self.id),
@@ -151,20 +172,6 @@ impl Link {
                 tracing::error!(%error, "an alert was not recorded");
             }
         }
-        let refusal = Refusal {
-            code: Code::CloneRefused.as_str().into(),
-            message: format!("{reason}; a new link is given to a shim that asks for none"),
-            retry: Retry::AfterMs(1000),
-        };
-        self.refuse_newcomer(connection, refusal);
-    }
-
-    /// The link does not wait for somebody who does not read its refusal.
-    fn refuse_newcomer(&self, mut connection: Connection, refusal: Refusal) {
-        connection.push(&Frame::Refusal(refusal));
-        self.session.context.tasks.spawn(async move {
-            let _ = timeout(GOODBYE_TIME, connection.flush()).await;
-        });
     }
 }
 

@@ -23,6 +23,7 @@ pub(crate) struct Connection {
     decoder: Decoder,
     out: Vec<u8>,
     written: usize,
+    unsent: Unsent,
     /// When the peer last gave a sign of life: any byte counts.
     pub(crate) heard: Instant,
     /// When this side last wrote anything.
@@ -30,6 +31,13 @@ pub(crate) struct Connection {
     /// How often the peer was asked for a sign of life on this connection, and how often it answered.
     pings: u64,
     pongs: u64,
+}
+
+/// Whether the stream keeps bytes for itself that it has taken, as TLS and WebSockets do.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Unsent {
+    No,
+    Perhaps,
 }
 
 /// Why a connection is over.
@@ -55,11 +63,16 @@ impl Connection {
             decoder: Decoder::new(),
             out: PREFACE.to_vec(),
             written: 0,
-            heard: now,
-            spoke: now,
             pings: 0,
             pongs: 0,
+            unsent: Unsent::No,
+            heard: now,
+            spoke: now,
         }
+    }
+
+    pub(crate) fn push(&mut self, frame: &Frame) {
+        frame.encode(&mut self.out);
     }
 
     /// Asks for a sign of life; gives the number of the question.
@@ -78,10 +91,6 @@ impl Connection {
     /// since before it was asked.
     pub(crate) fn has_answered(&self, ping: u64) -> bool {
         self.pongs >= ping
-    }
-
-    pub(crate) fn push(&mut self, frame: &Frame) {
-        frame.encode(&mut self.out);
     }
 
     /// Where message frames are appended.
@@ -140,12 +149,17 @@ impl Connection {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
             self.written += count;
+            self.unsent = Unsent::Perhaps;
             self.spoke = Instant::now();
         }
         self.written = 0;
         self.out.clear();
         if self.out.capacity() > KEPT_BUFFER {
             self.out = Vec::new();
+        }
+        if self.unsent == Unsent::Perhaps {
+            ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+            self.unsent = Unsent::No;
         }
         Poll::Ready(Ok(()))
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use relay_proto::code::Code;
-use relay_proto::control::{Goodbye, Resumed, Retry};
+use relay_proto::control::{Goodbye, Resumed, Retry, Welcome};
 use relay_proto::delivery::{Inbox, Outbox, Received};
 use relay_proto::frame::Frame;
 use relay_proto::limits::DEFAULT_WINDOW;
@@ -28,6 +28,7 @@ use super::outcomes::Outcomes;
 use super::repeats::Repeats;
 use super::tokens::Tokens;
 use super::tools::ShownTools;
+use super::visitor::{Offer, Offered};
 use crate::servers::instance::{Event, Instance};
 use crate::servers::pace::Pace;
 
@@ -36,6 +37,8 @@ pub(crate) struct Link {
     pub(super) server: Name,
     pub(super) session: Arc<Session>,
     pub(super) connection: Option<Connection>,
+    /// The epoch that came with the link's first Welcome, until the shim speaks.
+    unconfirmed: Option<Box<dyn FnOnce() -> Offered + Send>>,
     pub(super) lost: Option<Instant>,
     /// Somebody who wants this link while another connection has it.
     pub(super) newcomer: Option<Newcomer>,
@@ -60,6 +63,12 @@ pub(crate) struct Link {
     pub(super) alerts: Pace,
     /// How many searches of the audit this link may still cause.
     pub(super) searches: usize,
+}
+
+/// A new link's first connection, and the epoch that its key is offered.
+pub(crate) struct Arrived {
+    pub(crate) connection: Connection,
+    pub(crate) offer: Option<Offer>,
 }
 
 /// What a shim was told at its first `Welcome`.
@@ -103,15 +112,18 @@ impl Link {
         session: Arc<Session>,
         id: Arc<str>,
         server: Name,
-        connection: Connection,
+        arrived: Arrived,
         commands: mpsc::Receiver<Command>,
     ) -> Self {
+        let Arrived { connection, offer } = arrived;
+        let (epoch, unconfirmed) = offer.map(|offer| (offer.epoch, offer.confirm)).unzip();
         let limits = session.context.config.load().limits.clone();
         let mut link = Self {
             id,
             server,
             session,
             connection: Some(connection),
+            unconfirmed,
             lost: None,
             newcomer: None,
             pinged: Instant::now(),
@@ -132,7 +144,7 @@ impl Link {
             alerts: Pace::new(ALERTS_PER_MINUTE),
             searches: MAX_SEARCHES,
         };
-        let welcome = link.welcome(Resumed::Fresh, link.tokens.current());
+        let welcome = Welcome { epoch, ..link.welcome(Resumed::Fresh, link.tokens.current()) };
         link.push(&Frame::Welcome(welcome));
         link
     }
@@ -196,7 +208,10 @@ impl Link {
 
     /// Takes one frame and those that came with it.
     pub(super) async fn frames(&mut self, first: Frame) -> ControlFlow<End> {
-        self.tokens.confirm();
+        // A goodbye may have been said before the Welcome came.
+        if !matches!(first, Frame::Goodbye(_)) {
+            self.confirm().map_break(|reason| (reason, None))?;
+        }
         let mut messages = Vec::new();
         let mut flow = ControlFlow::Continue(());
         let mut next = Some(first);
@@ -239,6 +254,18 @@ impl Link {
             }
         }
         ControlFlow::Continue(())
+    }
+
+    /// The shim has spoken: what its Welcome brought has arrived.
+    fn confirm(&mut self) -> ControlFlow<EndReason> {
+        self.tokens.confirm();
+        match self.unconfirmed.take().map(|confirm| confirm()) {
+            Some(Offered::LeftBehind) => {
+                self.alert("another copy of the key was used since this link was given");
+                ControlFlow::Break(EndReason::Cloned)
+            }
+            Some(Offered::Good) | None => ControlFlow::Continue(()),
+        }
     }
 
     fn misbehaved(&mut self, why: &str) -> ControlFlow<EndReason> {

@@ -14,6 +14,7 @@ use crate::audit::{self, Audit};
 use crate::config::check_text;
 use crate::inject::files::FileStore;
 use crate::session::command::{Command, EndReason};
+use crate::session::link::Arrived;
 use crate::session::visitor::Visitor;
 use crate::session::{Context, Session, random_id};
 
@@ -53,7 +54,13 @@ impl Scene {
         let session = Arc::new(Session::new(&context, &Visitor::anonymous("dev".parse().unwrap())));
         let (commands, receiver) = mpsc::channel(4);
         let (connection, mut end) = connect();
-        let link = Link::new(session, "l-1".into(), "tools".parse().unwrap(), connection, receiver);
+        let link = Link::new(
+            session,
+            "l-1".into(),
+            "tools".parse().unwrap(),
+            Arrived { connection, offer: None },
+            receiver,
+        );
         let link = context.tasks.spawn(link.run());
         let welcome = end.welcome().await;
         end.confirm().await;
