@@ -15,6 +15,7 @@
 //! | [`http_fixture`] | an MCP server over HTTP that tells what it was sent |
 //! | [`markdown`] | blocks, spans and tables of our own documents |
 //! | [`process`] | starting and ending processes, the only place that does |
+//! | [`proxy`] | a CONNECT proxy, and places to listen on |
 //! | [`relay`] | a hand-held relay connection, for saying things a shim never would |
 //! | [`sandbox`] | a sandbox as far as an enrolment goes: its state directory, its shims |
 //! | [`server`] | the MCP servers that a world can have |
@@ -32,6 +33,7 @@ pub mod http;
 pub mod http_fixture;
 pub mod markdown;
 pub mod process;
+pub mod proxy;
 pub mod relay;
 pub mod sandbox;
 pub mod server;
