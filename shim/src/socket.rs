@@ -3,8 +3,10 @@
 //! The open file description may be shared with the harness, so `O_NONBLOCK` is not ours to set: each call says
 //! `MSG_DONTWAIT` for itself.
 
+use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::task::{Context, Poll, ready};
 
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
@@ -40,18 +42,22 @@ impl Socket {
 
     /// Waits for bytes; 0 is the end. Can be dropped at any time without losing any.
     pub(crate) async fn read(&self, room: &mut [u8]) -> io::Result<usize> {
+        poll_fn(|context| self.poll_read(context, room)).await
+    }
+
+    pub(crate) fn poll_read(&self, context: &mut Context<'_>, room: &mut [u8]) -> Poll<io::Result<usize>> {
         loop {
-            let mut guard = self.watched.readable().await?;
+            let mut guard = ready!(self.watched.poll_read_ready(context))?;
             match retry_on_intr(|| recv(&self.watched, &mut *room, RecvFlags::DONTWAIT)) {
                 Ok((count, _)) => {
                     // Less than asked for means that nothing is left: the next bytes wake us anew.
                     if count < room.len() {
                         guard.clear_ready();
                     }
-                    return Ok(count);
+                    return Poll::Ready(Ok(count));
                 }
                 Err(Errno::AGAIN) => guard.clear_ready(),
-                Err(error) => return Err(error.into()),
+                Err(error) => return Poll::Ready(Err(error.into())),
             }
         }
     }
@@ -67,11 +73,15 @@ impl Socket {
 
     /// Waits until something fits, and writes it.
     pub(crate) async fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        poll_fn(|context| self.poll_write(context, bytes)).await
+    }
+
+    pub(crate) fn poll_write(&self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         loop {
-            let mut guard = self.watched.writable().await?;
+            let mut guard = ready!(self.watched.poll_write_ready(context))?;
             match self.try_write(bytes)? {
                 0 => guard.clear_ready(),
-                count => return Ok(count),
+                count => return Poll::Ready(Ok(count)),
             }
         }
     }
