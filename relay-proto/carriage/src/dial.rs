@@ -1,0 +1,184 @@
+//! From a link's address to a stream that ends at the pinned sidecar, one step after the other.
+//!
+//! One time limit holds for all steps together, and whichever runs out of it is named.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use relay_proto::address::{Host, HostPort, WebSocket};
+use relay_proto::key::PublicKey;
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::{Instant, timeout_at};
+
+use crate::identity::Identity;
+use crate::proxy::{self, Proxy, ProxyError};
+use crate::tls::{self, TlsError};
+use crate::websocket::{self, UpgradeError};
+use crate::{BoxedStream, outer};
+
+/// Who dials, whom it expects, through what, and how long it may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Dial<'a> {
+    pub identity: &'a Identity,
+    pub pin: &'a PublicKey,
+    pub proxy: Option<&'a Proxy>,
+    pub limit: Duration,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DialError {
+    /// With the TLS around a WebSocket.
+    #[error("open the TLS around the WebSocket: {0}")]
+    Outer(#[source] TlsError),
+    #[error(transparent)]
+    Proxy(#[from] ProxyError),
+    #[error(
+        "find the address of `{host}`: {source}; is the name right, and does this sandbox have a resolver?"
+    )]
+    Resolve { host: Host, source: io::Error },
+    #[error(
+        "open a TCP connection to {place}: {source}; is something listening there, and may this sandbox reach it?"
+    )]
+    Tcp { place: HostPort, source: io::Error },
+    #[error("{step}: no answer came in {} seconds; {}", .limit.as_secs_f32(), .step.advice())]
+    TimedOut { step: Step, limit: Duration },
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    #[error(transparent)]
+    Upgrade(#[from] UpgradeError),
+}
+
+/// What was being done.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Step {
+    Outer,
+    Proxy(HostPort),
+    Resolve(Host),
+    Tcp(HostPort),
+    Tls,
+    Upgrade,
+}
+
+impl Dial<'_> {
+    /// `tls://HOST:PORT`.
+    pub async fn tls(&self, place: &HostPort) -> Result<BoxedStream, DialError> {
+        let limit = self.limit();
+        let stream = self.reach(place, limit).await?;
+        self.prove(stream, limit).await
+    }
+
+    /// `wss://HOST[:PORT]/PATH`.
+    pub async fn web_socket(&self, place: &WebSocket) -> Result<BoxedStream, DialError> {
+        let limit = self.limit();
+        let stream = self.reach(&HostPort { host: place.host.clone(), port: place.port }, limit).await?;
+        let stream =
+            limit.hold(Step::Outer, outer::connect(stream, &place.host)).await?.map_err(DialError::Outer)?;
+        let stream = limit.hold(Step::Upgrade, websocket::client(stream, place, &[])).await??;
+        self.prove(stream, limit).await
+    }
+
+    /// A stream to the place, through the proxy if there is one.
+    async fn reach(&self, place: &HostPort, limit: Limit) -> Result<BoxedStream, DialError> {
+        match self.proxy {
+            None => Ok(Box::new(tcp_within(place, limit).await?)),
+            Some(proxy) => {
+                let stream = tcp_within(&proxy.address, limit).await?;
+                let step = Step::Proxy(proxy.address.clone());
+                Ok(Box::new(limit.hold(step, proxy::connect(stream, proxy, place)).await??))
+            }
+        }
+    }
+
+    async fn prove(
+        &self,
+        stream: impl crate::Stream + 'static,
+        limit: Limit,
+    ) -> Result<BoxedStream, DialError> {
+        let stream = limit.hold(Step::Tls, tls::connect(stream, self.identity, self.pin)).await??;
+        Ok(Box::new(stream))
+    }
+
+    fn limit(&self) -> Limit {
+        Limit { until: Instant::now() + self.limit, length: self.limit }
+    }
+}
+
+/// A TCP connection to `place`, by whichever of its addresses answers.
+pub async fn tcp(place: &HostPort, limit: Duration) -> Result<TcpStream, DialError> {
+    tcp_within(place, Limit { until: Instant::now() + limit, length: limit }).await
+}
+
+impl Step {
+    fn advice(&self) -> &'static str {
+        match self {
+            Self::Outer | Self::Tls => "is this the port that `relay.advertise` names?",
+            Self::Proxy(_) => "does the proxy know a way there? give another with `--proxy`",
+            Self::Resolve(_) => "use an address instead of the name, or give this sandbox a resolver",
+            Self::Tcp(_) => "a firewall drops such connections silently: let this one out",
+            Self::Upgrade => "does what stands in front of the sidecar pass WebSocket upgrades on?",
+        }
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Outer => f.write_str("open the TLS around the WebSocket"),
+            Self::Proxy(proxy) => write!(f, "have the proxy {proxy} connect"),
+            Self::Resolve(host) => write!(f, "find the address of `{host}`"),
+            Self::Tcp(place) => write!(f, "open a TCP connection to {place}"),
+            Self::Tls => f.write_str("prove keys in TLS"),
+            Self::Upgrade => f.write_str("open the WebSocket"),
+        }
+    }
+}
+
+/// The end of all steps.
+#[derive(Clone, Copy)]
+struct Limit {
+    until: Instant,
+    length: Duration,
+}
+
+impl Limit {
+    async fn hold<T>(self, step: Step, work: impl Future<Output = T>) -> Result<T, DialError> {
+        timeout_at(self.until, work).await.map_err(|_| DialError::TimedOut { step, limit: self.length })
+    }
+}
+
+/// More are not tried: a name with this many addresses is not a sidecar's.
+const MAX_ADDRESSES: usize = 8;
+
+async fn tcp_within(place: &HostPort, limit: Limit) -> Result<TcpStream, DialError> {
+    let addresses: Vec<SocketAddr> = match &place.host {
+        Host::Ip(address) => vec![(*address, place.port).into()],
+        Host::Name(name) => {
+            let found = limit
+                .hold(Step::Resolve(place.host.clone()), lookup_host((name.as_str(), place.port)))
+                .await?;
+            let found = found.map_err(|source| DialError::Resolve { host: place.host.clone(), source })?;
+            found.take(MAX_ADDRESSES).collect()
+        }
+    };
+    let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for (tried, address) in addresses.iter().enumerate() {
+        // A dead address leaves time for the others.
+        let left = limit.until.saturating_duration_since(Instant::now());
+        let share = Limit { until: Instant::now() + left / (addresses.len() - tried) as u32, ..limit };
+        match share.hold(Step::Tcp(place.clone()), TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => {
+                // Messages are whole when they are written: nothing is won by waiting for more.
+                let _ = stream.set_nodelay(true);
+                return Ok(stream);
+            }
+            Ok(Err(source)) => failure = source,
+            Err(timed_out) if tried + 1 == addresses.len() => return Err(timed_out),
+            Err(_) => {}
+        }
+    }
+    Err(DialError::Tcp { place: place.clone(), source: failure })
+}

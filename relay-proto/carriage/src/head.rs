@@ -1,0 +1,193 @@
+//! The head of an HTTP message: read to its empty line and no further than [`MAX_HEAD`].
+
+use std::io;
+
+use bytes::Bytes;
+use tokio::io::AsyncReadExt as _;
+
+use crate::Stream;
+
+/// Enough for any proxy's or load balancer's headers.
+pub(crate) const MAX_HEAD: usize = 8 * 1024;
+
+/// A head, and what came in behind it.
+#[derive(Debug)]
+pub(crate) struct Head {
+    bytes: Vec<u8>,
+    pub(crate) rest: Bytes,
+}
+
+/// What of a head matters here.
+#[derive(Debug)]
+pub(crate) struct Parsed {
+    /// Of a response.
+    pub(crate) status: u16,
+    headers: Vec<(String, String)>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HeadError {
+    #[error("the peer closed the connection")]
+    Closed,
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("it is not HTTP")]
+    NotHttp,
+    #[error("its head is longer than {MAX_HEAD} bytes")]
+    TooLong,
+}
+
+/// Reads a head that begins with `start`; anything else is found out at the first byte that differs.
+pub(crate) async fn read<S: Stream>(stream: &mut S, start: &[u8]) -> Result<Head, HeadError> {
+    let mut bytes = Vec::with_capacity(1024);
+    loop {
+        let before = bytes.len();
+        let room = (MAX_HEAD - before).min(1024) as u64;
+        if room == 0 {
+            return Err(HeadError::TooLong);
+        }
+        if stream.take(room).read_buf(&mut bytes).await? == 0 {
+            return Err(HeadError::Closed);
+        }
+        let known = bytes.len().min(start.len());
+        if bytes[..known] != start[..known] {
+            return Err(HeadError::NotHttp);
+        }
+        let from = before.saturating_sub(END.len() - 1);
+        if let Some(found) = bytes[from..].windows(END.len()).position(|window| window == END) {
+            let rest = bytes.split_off(from + found + END.len());
+            return Ok(Head { bytes, rest: rest.into() });
+        }
+    }
+}
+
+impl Head {
+    pub(crate) fn response(&self) -> Result<Parsed, HeadError> {
+        let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+        let mut response = httparse::Response::new(&mut headers);
+        match (response.parse(&self.bytes), response.code) {
+            (Ok(httparse::Status::Complete(_)), Some(status)) => Ok(Parsed::new(status, response.headers)),
+            _ => Err(HeadError::NotHttp),
+        }
+    }
+
+    pub(crate) fn request(&self) -> Result<Parsed, HeadError> {
+        let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+        let mut request = httparse::Request::new(&mut headers);
+        match (request.parse(&self.bytes), request.version) {
+            (Ok(httparse::Status::Complete(_)), Some(1)) => Ok(Parsed::new(0, request.headers)),
+            _ => Err(HeadError::NotHttp),
+        }
+    }
+}
+
+impl Parsed {
+    fn new(status: u16, headers: &[httparse::Header<'_>]) -> Self {
+        let text = |bytes| String::from_utf8_lossy(bytes).trim().to_owned();
+        Self {
+            status,
+            headers: headers.iter().map(|header| (header.name.into(), text(header.value))).collect(),
+        }
+    }
+
+    /// The value of a header that is there once.
+    pub(crate) fn only(&self, name: &str) -> Option<&str> {
+        let mut values = self.values(name);
+        values.next().filter(|_| values.next().is_none())
+    }
+
+    /// Whether a list, in one header or several, has this word.
+    pub(crate) fn lists(&self, name: &str, word: &str) -> bool {
+        self.values(name)
+            .flat_map(|value| value.split(','))
+            .any(|item| item.trim().eq_ignore_ascii_case(word))
+    }
+
+    fn values(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.headers
+            .iter()
+            .filter(move |header| header.0.eq_ignore_ascii_case(name))
+            .map(|header| header.1.as_str())
+    }
+}
+
+const END: &[u8] = b"\r\n\r\n";
+const MAX_HEADERS: usize = 64;
+
+/// Base64 with padding, which is how HTTP carries bytes.
+pub(crate) fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for chunk in bytes.chunks(3) {
+        let bits = chunk.iter().fold(0, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
+        for place in 0..4 {
+            match place <= chunk.len() {
+                true => text.push(char::from(DIGITS[(bits >> (18 - 6 * place)) as usize & 63])),
+                false => text.push('='),
+            }
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncWriteExt as _, duplex};
+
+    use super::*;
+
+    #[test]
+    fn base64_is_that_of_rfc_4648() {
+        let vectors = [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")];
+        for (plain, encoded) in vectors {
+            assert_eq!(base64(plain.as_bytes()), encoded);
+        }
+        assert_eq!(base64(&[0xff, 0xfe, 0xfb, 0xef, 0xbe]), "//77774=");
+    }
+
+    async fn read_from(text: &[u8]) -> Result<Head, HeadError> {
+        // One byte at a time finds what a large buffer hides.
+        let (mut writer, mut reader) = duplex(1);
+        let write = async move { writer.write_all(text).await };
+        let (_, head) = tokio::join!(write, async {
+            let head = read(&mut reader, b"HTTP/1.").await;
+            drop(reader);
+            head
+        });
+        head
+    }
+
+    #[tokio::test]
+    async fn a_head_ends_at_its_empty_line() {
+        let head =
+            read_from(b"HTTP/1.1 101 Yes\r\nUpgrade: websocket\r\nA: x, Y\r\na: z\r\n\r\n").await.unwrap();
+        assert!(head.rest.is_empty());
+        let parsed = head.response().unwrap();
+        assert_eq!(parsed.status, 101);
+        assert_eq!(parsed.only("upgrade"), Some("websocket"));
+        assert_eq!(parsed.only("a"), None, "twice is not once");
+        assert!(parsed.lists("A", "y") && parsed.lists("A", "Z") && !parsed.lists("A", "x, y"));
+    }
+
+    #[tokio::test]
+    async fn what_comes_behind_is_kept() {
+        let (mut writer, mut reader) = duplex(1024);
+        writer.write_all(b"HTTP/1.1 200 OK\r\n\r\nmore").await.unwrap();
+        assert_eq!(read(&mut reader, b"HTTP/1.").await.unwrap().rest, "more");
+    }
+
+    #[tokio::test]
+    async fn what_is_not_a_head_is_found_out() {
+        assert!(matches!(read_from(b"SSH-2.0").await, Err(HeadError::NotHttp)));
+        assert!(matches!(read_from(b"HTTP/1.1 200 OK\r\n").await, Err(HeadError::Closed)));
+        let long = [b"HTTP/1.1 200 OK\r\nA: ", vec![b'x'; MAX_HEAD].as_slice(), b"\r\n\r\n"].concat();
+        assert!(matches!(read_from(&long).await, Err(HeadError::TooLong)));
+        let many =
+            [b"HTTP/1.1 200 OK\r\n".to_vec(), b"A: x\r\n".repeat(MAX_HEADERS + 1), b"\r\n".to_vec()].concat();
+        assert!(matches!(read_from(&many).await.unwrap().response(), Err(HeadError::NotHttp)));
+        assert!(matches!(
+            read_from(b"HTTP/1.1 x\r\n\r\n").await.unwrap().response(),
+            Err(HeadError::NotHttp)
+        ));
+    }
+}

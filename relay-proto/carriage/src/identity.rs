@@ -1,0 +1,128 @@
+//! A key pair, and the public part by which its holder is known.
+//!
+//! Must stay true: the private part is wiped when it is dropped, and nothing prints it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use relay_proto::key::PublicKey;
+use ring::rand::SystemRandom;
+use ring::signature::{Ed25519KeyPair, KeyPair as _};
+use rustls::crypto::ring::sign::any_eddsa_type;
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+use rustls::sign::CertifiedKey;
+use zeroize::Zeroizing;
+
+/// An Ed25519 key pair.
+#[derive(Clone)]
+pub struct Identity {
+    pkcs8: Zeroizing<Vec<u8>>,
+    public: PublicKey,
+    pub(crate) certified: Arc<CertifiedKey>,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum IdentityError {
+    #[error("make a key: the kernel gave no random bytes; is there a /dev/urandom or getrandom here?")]
+    NoRandomness,
+    #[error(
+        "read a key: it is not an Ed25519 key in PKCS#8; remove the file it came from, and a new key is made"
+    )]
+    NotAKey,
+}
+
+impl Identity {
+    pub fn generate() -> Result<Self, IdentityError> {
+        let document =
+            Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).map_err(|_| IdentityError::NoRandomness)?;
+        Self::from_pkcs8(document.as_ref())
+    }
+
+    pub fn from_pkcs8(pkcs8: &[u8]) -> Result<Self, IdentityError> {
+        let pair = Ed25519KeyPair::from_pkcs8(pkcs8).map_err(|_| IdentityError::NotAKey)?;
+        let bytes = pair.public_key().as_ref().try_into().map_err(|_| IdentityError::NotAKey)?;
+        let public = PublicKey::from_bytes(bytes);
+        let signer = any_eddsa_type(&PrivatePkcs8KeyDer::from(pkcs8)).map_err(|_| IdentityError::NotAKey)?;
+        let certified = Arc::new(CertifiedKey::new(vec![CertificateDer::from(encoded(&public))], signer));
+        Ok(Self { pkcs8: Zeroizing::new(pkcs8.to_vec()), public, certified })
+    }
+
+    /// The private part too: for a file that only its owner can read.
+    pub fn to_pkcs8(&self) -> Zeroizing<Vec<u8>> {
+        self.pkcs8.clone()
+    }
+
+    /// What others know this one by, and pin.
+    pub fn public(&self) -> PublicKey {
+        self.public
+    }
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Identity({})", self.public)
+    }
+}
+
+/// The key as a SubjectPublicKeyInfo, which is what TLS carries.
+fn encoded(key: &PublicKey) -> Vec<u8> {
+    [&SPKI[..], key.as_bytes()].concat()
+}
+
+/// The reverse of [`encoded`]: that one form and no other.
+pub(crate) fn decoded(encoded: &[u8]) -> Option<PublicKey> {
+    let bytes = encoded.strip_prefix(&SPKI)?;
+    bytes.try_into().ok().map(PublicKey::from_bytes)
+}
+
+/// A sequence of the algorithm Ed25519 (1.3.101.112) and a string of 256 bits, which follow.
+const SPKI: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_the_same_after_it_was_stored() {
+        let first = Identity::generate().unwrap();
+        let again = Identity::from_pkcs8(&first.to_pkcs8()).unwrap();
+        assert_eq!(first.public(), again.public());
+        assert_ne!(first.public(), Identity::generate().unwrap().public());
+    }
+
+    #[test]
+    fn what_is_not_a_key_is_refused() {
+        let key = Identity::generate().unwrap().to_pkcs8();
+        for wrong in [&b""[..], b"key", &key[..key.len() - 1], &key[1..]] {
+            assert_eq!(Identity::from_pkcs8(wrong).err(), Some(IdentityError::NotAKey));
+        }
+    }
+
+    #[test]
+    fn its_print_is_the_public_part() {
+        let identity = Identity::generate().unwrap();
+        assert_eq!(format!("{identity:?}"), format!("Identity({})", identity.public()));
+    }
+
+    #[test]
+    fn a_public_key_has_one_encoding() {
+        let key = Identity::generate().unwrap().public();
+        let bytes = encoded(&key);
+        assert_eq!(decoded(&bytes), Some(key));
+        assert_eq!(decoded(&bytes[..43]), None);
+        assert_eq!(decoded(&[&bytes[..], &[0]].concat()), None);
+        for place in 0..SPKI.len() {
+            let mut other = bytes.clone();
+            other[place] ^= 1;
+            assert_eq!(decoded(&other), None);
+        }
+    }
+
+    /// The encoding that TLS libraries make of it, too.
+    #[test]
+    fn the_encoding_is_the_one_that_others_make() {
+        let identity = Identity::generate().unwrap();
+        let theirs = identity.certified.key.public_key().expect("ring gives it");
+        assert_eq!(theirs.as_ref(), encoded(&identity.public()));
+    }
+}

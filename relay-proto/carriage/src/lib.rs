@@ -1,0 +1,54 @@
+//! Byte streams that carry a link, and who is at their other end.
+//!
+//! A link needs one ordered stream of bytes. This crate makes one out of whatever leads from a sandbox to its host,
+//! for both sides: the shim and the sidecar use the same code, so that neither can misread the other.
+//!
+//! What must stay true: whoever dialled, the sandbox's side is the TLS client and the sidecar's side the TLS server;
+//! both prove an Ed25519 key in TLS 1.3, and nothing else is ever trusted. What stands around that (a WebSocket, another
+//! TLS, a proxy) is carriage: it may be read and changed by anybody without harm. Every length is checked before
+//! memory is taken, and no error repeats a password.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`identity`] | a key pair, and the public part by which it is known |
+//! | [`tls`] | TLS 1.3 with raw public keys, pinned |
+//! | [`outer`] | the TLS around a WebSocket, which proves nothing |
+//! | [`websocket`] | a byte stream in binary WebSocket messages |
+//! | [`proxy`] | HTTP CONNECT, and when the environment asks for it |
+//! | [`dial`] | from a link's address to a stream, one step after the other |
+//! | [`entrance`] | the sandbox's side of a port that the host dials |
+//! | [`reception`] | the sidecar's side of its one port |
+//! | [`vsock`] | from a virtual machine to its host |
+
+#![forbid(unsafe_code)]
+
+#[cfg(feature = "tls")]
+pub mod dial;
+#[cfg(feature = "tls")]
+pub mod entrance;
+#[cfg(feature = "tls")]
+mod head;
+#[cfg(feature = "tls")]
+pub mod identity;
+#[cfg(feature = "tls")]
+pub mod outer;
+#[cfg(feature = "tls")]
+pub mod proxy;
+#[cfg(feature = "reception")]
+pub mod reception;
+#[cfg(feature = "tls")]
+mod rewound;
+#[cfg(feature = "tls")]
+pub mod tls;
+pub mod vsock;
+#[cfg(feature = "tls")]
+pub mod websocket;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// Any ordered stream of bytes. Whoever writes must flush before it waits for an answer.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+pub type BoxedStream = Box<dyn Stream>;

@@ -1,0 +1,82 @@
+//! HTTP CONNECT: the way out where a proxy is the only one.
+//!
+//! Must stay true: neither user nor password is in any error, log or `Debug`.
+
+mod settings;
+
+use std::io;
+
+use relay_proto::address::HostPort;
+use tokio::io::AsyncWriteExt as _;
+
+use crate::Stream;
+use crate::head::{self, HeadError, base64};
+use crate::rewound::Rewound;
+pub use settings::{InvalidProxy, Proxy, choose};
+
+/// The proxy's address is in each, because it comes from an environment that nobody looks at.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProxyError {
+    #[error(
+        "the proxy {proxy} closed the connection without an answer; is it an HTTP proxy that takes CONNECT?"
+    )]
+    Closed { proxy: HostPort },
+    #[error(
+        "the proxy {proxy} does not let anybody through to {target} (status 403); have it allow that, or give another \
+         with `--proxy`"
+    )]
+    Forbidden { proxy: HostPort, target: HostPort },
+    #[error("the connection to the proxy {proxy} failed: {source}")]
+    Io { proxy: HostPort, source: io::Error },
+    #[error(
+        "the proxy {proxy} wants a user and a password (status 407); put them into its URL: \
+         `http://USER:PASSWORD@HOST:PORT`, with special characters percent-encoded"
+    )]
+    NeedsPassword { proxy: HostPort },
+    #[error(
+        "{proxy} does not answer like an HTTP proxy; correct `HTTPS_PROXY`, or give another with `--proxy`"
+    )]
+    NotHttp { proxy: HostPort },
+    #[error(
+        "the proxy {proxy} answered CONNECT to {target} with status {status}; is {target} up, as seen from there?"
+    )]
+    Status { proxy: HostPort, target: HostPort, status: u16 },
+    #[error(
+        "the proxy {proxy} did not take the user and the password in its URL (status 407); correct them there"
+    )]
+    WrongPassword { proxy: HostPort },
+}
+
+/// Has `proxy`, at the other end of `stream`, connect to `target`. Bound it with a time-out.
+pub async fn connect<S: Stream>(
+    mut stream: S,
+    proxy: &Proxy,
+    target: &HostPort,
+) -> Result<impl Stream + use<S>, ProxyError> {
+    let address = || proxy.address.clone();
+    let failed = |source: io::Error| match source.kind() {
+        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => ProxyError::Closed { proxy: address() },
+        _ => ProxyError::Io { proxy: address(), source },
+    };
+    let mut request = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n");
+    if let Some(credentials) = &proxy.credentials {
+        request += &format!("Proxy-Authorization: Basic {}\r\n", base64(credentials.0.as_bytes()));
+    }
+    request += "\r\n";
+    stream.write_all(request.as_bytes()).await.map_err(failed)?;
+    stream.flush().await.map_err(failed)?;
+    let head = head::read(&mut stream, b"HTTP/1.").await;
+    let answer = head.and_then(|head| Ok((head.response()?.status, head.rest)));
+    match answer {
+        // A proxy that sends something right away is passing on what the target said.
+        Ok((200..=299, rest)) => Ok(Rewound::new(rest, stream)),
+        Ok((403, _)) => Err(ProxyError::Forbidden { proxy: address(), target: target.clone() }),
+        Ok((407, _)) if proxy.credentials.is_some() => Err(ProxyError::WrongPassword { proxy: address() }),
+        Ok((407, _)) => Err(ProxyError::NeedsPassword { proxy: address() }),
+        Ok((status, _)) => Err(ProxyError::Status { proxy: address(), target: target.clone(), status }),
+        Err(HeadError::Closed) => Err(ProxyError::Closed { proxy: address() }),
+        Err(HeadError::Io(error)) => Err(failed(error)),
+        Err(HeadError::NotHttp | HeadError::TooLong) => Err(ProxyError::NotHttp { proxy: address() }),
+    }
+}

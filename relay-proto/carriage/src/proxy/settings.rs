@@ -1,0 +1,254 @@
+//! Which proxy, if any: a URL, or what the environment says, read as curl reads it.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use relay_proto::address::{Host, HostPort, InvalidAddress};
+
+/// `http://[USER:PASSWORD@]HOST[:PORT]`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Proxy {
+    pub address: HostPort,
+    pub(super) credentials: Option<Credentials>,
+}
+
+/// User, colon, password.
+#[derive(Clone, Eq, PartialEq)]
+pub(super) struct Credentials(pub(super) String);
+
+/// Never repeats the text: it may hold a password.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidProxy {
+    #[error("its user or password is not percent-encoded UTF-8 without control characters")]
+    Credentials,
+    #[error("its host or port is not one: use `http://HOST:PORT`")]
+    Place,
+    #[error("only proxies with `http://` can be used, this one has `{0}://`")]
+    Scheme(String),
+}
+
+impl FromStr for Proxy {
+    type Err = InvalidProxy;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let rest = match text.split_once("://") {
+            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => rest,
+            Some((scheme, _)) => {
+                return Err(InvalidProxy::Scheme(
+                    scheme.chars().filter(char::is_ascii_graphic).take(16).collect(),
+                ));
+            }
+            None => text,
+        };
+        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        let (credentials, place) = match authority.rsplit_once('@') {
+            Some((credentials, place)) => (Some(Credentials::read(credentials)?), place),
+            None => (None, authority),
+        };
+        let has_port = place.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
+        let place = if has_port { place.to_owned() } else { format!("{place}:{USUAL_PORT}") };
+        let address = place.parse().map_err(|_: InvalidAddress| InvalidProxy::Place)?;
+        Ok(Self { address, credentials })
+    }
+}
+
+impl Credentials {
+    fn read(text: &str) -> Result<Self, InvalidProxy> {
+        let (user, password) = text.split_once(':').unwrap_or((text, ""));
+        let user = percent_decoded(user).filter(|user| !user.contains(':'));
+        let both = user.zip(percent_decoded(password)).ok_or(InvalidProxy::Credentials)?;
+        Ok(Self(format!("{}:{}", both.0, both.1)))
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("…")
+    }
+}
+
+/// The environment's proxy for `target`, with the variable that named it.
+pub fn choose(
+    target: &HostPort,
+    environment: impl Fn(&str) -> Option<String>,
+) -> Result<Option<Proxy>, (&'static str, InvalidProxy)> {
+    let value = |name: &str| environment(name).filter(|value| !value.trim().is_empty());
+    let exceptions = ["no_proxy", "NO_PROXY"].into_iter().find_map(value).unwrap_or_default();
+    if exceptions.split(',').any(|exception| is_meant(exception.trim(), target)) {
+        return Ok(None);
+    }
+    for name in ["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"] {
+        if let Some(text) = value(name) {
+            return text.trim().parse().map(Some).map_err(|error| (name, error));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether one item of `NO_PROXY` means this place: `*`, a name with all below it, an address, a network, each with a
+/// port or without.
+fn is_meant(exception: &str, target: &HostPort) -> bool {
+    if exception == "*" {
+        return true;
+    }
+    let bare = exception.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(exception);
+    match &target.host {
+        Host::Ip(address) => {
+            if let Some((network, bits)) = bare.split_once('/') {
+                return match (network.parse(), bits.parse()) {
+                    (Ok(network), Ok(bits)) => is_within(*address, network, bits),
+                    _ => false,
+                };
+            }
+            let exact = |text: &str| text.parse() == Ok(*address);
+            exact(bare) || exception.parse().is_ok_and(|place: HostPort| place == *target)
+        }
+        Host::Name(name) => {
+            let (wanted, port) = match exception.rsplit_once(':') {
+                Some((name, port)) => (name, Some(port)),
+                None => (exception, None),
+            };
+            let wanted = wanted.trim_start_matches("*.").trim_matches('.').to_ascii_lowercase();
+            let name = name.trim_end_matches('.').to_ascii_lowercase();
+            let is_below =
+                name.strip_suffix(&wanted).is_some_and(|above| above.is_empty() || above.ends_with('.'));
+            !wanted.is_empty() && is_below && port.is_none_or(|port| port.parse() == Ok(target.port))
+        }
+    }
+}
+
+fn is_within(address: IpAddr, network: IpAddr, bits: u32) -> bool {
+    let (address, network, width) = match (address, network) {
+        (IpAddr::V4(address), IpAddr::V4(network)) => {
+            (address.to_bits().into(), network.to_bits().into(), 32)
+        }
+        (IpAddr::V6(address), IpAddr::V6(network)) => (address.to_bits(), network.to_bits(), 128),
+        _ => return false,
+    };
+    let ignored = match width - bits.min(width) {
+        _ if bits > width => return false,
+        128 => return true,
+        ignored => ignored,
+    };
+    let (address, network): (u128, u128) = (address, network);
+    address >> ignored == network >> ignored
+}
+
+/// What curl takes where a proxy's URL names none.
+const USUAL_PORT: u16 = 1080;
+
+fn percent_decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'%' => {
+                let mut digit = || rest.next().and_then(|byte| char::from(byte).to_digit(16));
+                (digit()? * 16 + digit()?) as u8
+            }
+            byte => byte,
+        });
+    }
+    String::from_utf8(bytes).ok().filter(|text| !text.chars().any(char::is_control))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn proxy(text: &str) -> Proxy {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_proxy_is_a_url() {
+        assert_eq!(proxy("http://p.example:3128").address.to_string(), "p.example:3128");
+        assert_eq!(proxy("HTTP://p.example:3128/").address.to_string(), "p.example:3128");
+        assert_eq!(proxy("p.example:3128").address.to_string(), "p.example:3128");
+        assert_eq!(proxy("http://p.example").address.to_string(), "p.example:1080");
+        assert_eq!(proxy("http://[::1]:80").address.to_string(), "[::1]:80");
+        assert_eq!(proxy("http://[::1]").address.to_string(), "[::1]:1080");
+        let with = proxy("http://al%40ice:p%3Aw@h:1");
+        assert_eq!(
+            (with.credentials.unwrap().0.as_str(), with.address.to_string().as_str()),
+            ("al@ice:p:w", "h:1")
+        );
+        assert_eq!(proxy("http://token@h:1").credentials.unwrap().0, "token:");
+    }
+
+    #[test]
+    fn what_is_none_is_refused_without_repeating_it() {
+        for (text, why) in [
+            ("socks5h://u:secret@h:1", InvalidProxy::Scheme("socks5h".into())),
+            ("https://u:secret@h:1", InvalidProxy::Scheme("https".into())),
+            ("http://u:secret@h:0", InvalidProxy::Place),
+            ("http://u:secret@", InvalidProxy::Place),
+            ("http://u:secr%0d%0aet@h:1", InvalidProxy::Credentials),
+            ("http://u:secret%4@h:1", InvalidProxy::Credentials),
+            ("http://u%3a:secret@h:1", InvalidProxy::Credentials),
+            ("http://u:secret%ff@h:1", InvalidProxy::Credentials),
+        ] {
+            let refused = text.parse::<Proxy>().unwrap_err();
+            assert_eq!(refused, why, "{text}");
+            assert!(!refused.to_string().contains("secret"));
+        }
+        let printed = format!("{:?}", proxy("http://user:secret@h:1"));
+        assert!(!printed.contains("secret") && !printed.contains("user"), "{printed}");
+    }
+
+    fn chosen(target: &str, variables: &[(&str, &str)]) -> Option<String> {
+        let environment = |name: &str| variables.iter().find(|set| set.0 == name).map(|set| set.1.to_owned());
+        choose(&target.parse().unwrap(), environment).unwrap().map(|proxy| proxy.address.to_string())
+    }
+
+    #[test]
+    fn the_environment_is_read_as_curl_reads_it() {
+        assert_eq!(chosen("h:1", &[]), None);
+        assert_eq!(chosen("h:1", &[("HTTPS_PROXY", "a:1"), ("ALL_PROXY", "b:1")]), Some("a:1".into()));
+        assert_eq!(chosen("h:1", &[("HTTPS_PROXY", "a:1"), ("https_proxy", "b:1")]), Some("b:1".into()));
+        assert_eq!(chosen("h:1", &[("HTTPS_PROXY", ""), ("ALL_PROXY", "b:1")]), Some("b:1".into()));
+        assert_eq!(chosen("h:1", &[("HTTP_PROXY", "a:1")]), None);
+        let wrong =
+            choose(&"h:1".parse().unwrap(), |name| (name == "ALL_PROXY").then(|| "socks5://x:1".into()));
+        assert_eq!(wrong, Err(("ALL_PROXY", InvalidProxy::Scheme("socks5".into()))));
+    }
+
+    #[test]
+    fn exceptions_are_names_addresses_and_networks() {
+        let direct = |target: &str, exceptions: &str| {
+            chosen(target, &[("HTTPS_PROXY", "p:1"), ("NO_PROXY", exceptions)]).is_none()
+        };
+        for (target, exceptions) in [
+            ("h:1", "*"),
+            ("h.example.com:1", "other, example.com"),
+            ("h.example.com:1", ".example.com"),
+            ("h.example.com:1", "*.example.com"),
+            ("EXAMPLE.com:1", "example.COM"),
+            ("example.com:443", "example.com:443"),
+            ("10.1.2.3:1", "10.0.0.0/8"),
+            ("10.1.2.3:1", "0.0.0.0/0"),
+            ("10.1.2.3:1", "10.1.2.3"),
+            ("10.1.2.3:1", "10.1.2.3:1"),
+            ("[fd00::1]:1", "fd00::/8"),
+            ("[fd00::1]:1", "::/0"),
+            ("[fd00::1]:1", "[fd00::1]"),
+        ] {
+            assert!(direct(target, exceptions), "{target} {exceptions}");
+        }
+        for (target, exceptions) in [
+            ("h:1", ""),
+            ("h:1", ","),
+            ("notexample.com:1", "example.com"),
+            ("example.com:443", "example.com:8443"),
+            ("example.com:1", "."),
+            ("11.1.2.3:1", "10.0.0.0/8"),
+            ("10.1.2.3:1", "10.0.0.0/33"),
+            ("10.1.2.3:1", "10.1.2.3:2"),
+            ("10.1.2.3:1", "::/0"),
+        ] {
+            assert!(!direct(target, exceptions), "{target} {exceptions}");
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! The sidecar's side of its one port, where everything that dials out of a sandbox arrives.
+//!
+//! | first | then |
+//! |---|---|
+//! | TLS that offers the relay protocol | that is the inner TLS |
+//! | other TLS | a WebSocket in it, and the inner TLS in that |
+//! | `GET` | a WebSocket, behind something that ended the TLS around it; the inner TLS in that |
+//!
+//! Must stay true: nothing comes out of here but a stream whose peer has proved a key.
+
+use std::io;
+use std::sync::Arc;
+
+use relay_proto::key::PublicKey;
+use rustls::ServerConfig;
+use rustls::server::Acceptor;
+use tokio_rustls::LazyConfigAcceptor;
+
+use crate::identity::Identity;
+use crate::outer::{self, CertificateError};
+use crate::rewound::Rewound;
+use crate::tls::{self, ALPN, TlsError};
+use crate::websocket::{self, UpgradeError};
+use crate::{BoxedStream, Stream};
+
+/// What is needed to take connections; made once.
+#[derive(Clone, Debug)]
+pub struct Reception {
+    inner: Arc<ServerConfig>,
+    outer: Arc<ServerConfig>,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReceptionError {
+    /// A probe, or somebody who changed his mind.
+    #[error("it left: {0}")]
+    Io(#[from] io::Error),
+    #[error("it speaks neither TLS nor HTTP")]
+    NotKnown,
+    #[error("in the TLS around the WebSocket: {0}")]
+    Outer(#[source] TlsError),
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    #[error(transparent)]
+    Upgrade(#[from] UpgradeError),
+}
+
+impl Reception {
+    pub fn new(identity: &Identity) -> Result<Self, CertificateError> {
+        Ok(Self { inner: tls::server_config(identity), outer: outer::server_config()? })
+    }
+
+    /// Takes one connection as far as its key. Bound it with a time-out.
+    pub async fn receive<S: Stream + 'static>(
+        &self,
+        stream: S,
+    ) -> Result<(BoxedStream, PublicKey), ReceptionError> {
+        let (first, stream) = Rewound::peek(stream).await?;
+        match first {
+            TLS_HANDSHAKE => self.receive_tls(stream).await,
+            b'G' => self.receive_web_socket(stream).await,
+            _ => Err(ReceptionError::NotKnown),
+        }
+    }
+
+    async fn receive_tls<S: Stream + 'static>(
+        &self,
+        stream: S,
+    ) -> Result<(BoxedStream, PublicKey), ReceptionError> {
+        let started =
+            LazyConfigAcceptor::new(Acceptor::default(), stream).await.map_err(TlsError::from_io)?;
+        let direct =
+            started.client_hello().alpn().is_some_and(|mut offered| offered.any(|name| name == ALPN));
+        if direct {
+            let stream = started.into_stream(Arc::clone(&self.inner)).await.map_err(TlsError::from_io)?;
+            let key = tls::peer(stream.get_ref().1)?;
+            return Ok((Box::new(stream), key));
+        }
+        let outer = started.into_stream(Arc::clone(&self.outer)).await;
+        self.receive_web_socket(outer.map_err(|error| ReceptionError::Outer(TlsError::from_io(error)))?).await
+    }
+
+    async fn receive_web_socket<S: Stream + 'static>(
+        &self,
+        stream: S,
+    ) -> Result<(BoxedStream, PublicKey), ReceptionError> {
+        let stream = websocket::server(stream).await?;
+        let (stream, key) = tls::accept_with(Arc::clone(&self.inner), stream).await?;
+        Ok((Box::new(stream), key))
+    }
+}
+
+/// The first byte of a TLS connection.
+const TLS_HANDSHAKE: u8 = 0x16;

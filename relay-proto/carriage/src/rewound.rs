@@ -1,0 +1,62 @@
+//! A stream of which some bytes were read already, and come again.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::{Buf as _, Bytes};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
+
+use crate::Stream;
+
+#[derive(Debug)]
+pub(crate) struct Rewound<S> {
+    before: Bytes,
+    stream: S,
+}
+
+impl<S: Stream> Rewound<S> {
+    pub(crate) fn new(before: impl Into<Bytes>, stream: S) -> Self {
+        Self { before: before.into(), stream }
+    }
+
+    /// The first byte, which stays to be read.
+    pub(crate) async fn peek(mut stream: S) -> io::Result<(u8, Self)> {
+        let first = stream.read_u8().await?;
+        Ok((first, Self::new(vec![first], stream)))
+    }
+}
+
+impl<S: Stream> AsyncRead for Rewound<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        room: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.before.is_empty() {
+            return Pin::new(&mut self.stream).poll_read(context, room);
+        }
+        let count = self.before.len().min(room.remaining());
+        room.put_slice(&self.before[..count]);
+        self.before.advance(count);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: Stream> AsyncWrite for Rewound<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

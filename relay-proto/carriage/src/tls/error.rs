@@ -1,0 +1,87 @@
+//! What can go wrong in a TLS handshake, told apart by what to do about it.
+
+use std::io;
+
+use relay_proto::key::PublicKey;
+use rustls::{AlertDescription, CertificateError, Error, PeerIncompatible};
+
+use super::verify::WrongPin;
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TlsError {
+    #[error(
+        "the peer closed the connection in the middle of the TLS handshake; look into the log at its end"
+    )]
+    Closed,
+    #[error("the connection failed in the middle of the TLS handshake: {0}")]
+    Io(#[source] io::Error),
+    #[error(
+        "the peer speaks TLS, but not the relay protocol in it; is this the port that `relay.advertise` names, and \
+         does nothing in between end TLS? (where something does, use a `wss://` link)"
+    )]
+    NotARelay,
+    #[error("the peer does not speak TLS; is this the port that `relay.advertise` names?")]
+    NotTls,
+    #[error(
+        "the peer speaks no TLS newer than 1.2, and a link needs 1.3; is there something in between that ends TLS? \
+         (then use a `wss://` link through it, or have it pass TLS on)"
+    )]
+    OlderTls,
+    #[error("the peer broke the TLS handshake: {0}; is this the port that `relay.advertise` names?")]
+    Protocol(#[source] Error),
+    #[error("the peer refused the TLS handshake ({0}); are shim and sidecar of the same version?")]
+    Refused(String),
+    #[error(
+        "the peer has the key {presented}, but {pinned} is pinned: it is another sidecar, or somebody in between; \
+         compare with `cofferdam key` on the host, and enrol this sandbox afresh if the sidecar's key is new"
+    )]
+    WrongPin { presented: PublicKey, pinned: PublicKey },
+}
+
+impl TlsError {
+    pub(crate) fn from_io(error: io::Error) -> Self {
+        if let Some(error) = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
+            return Self::from_tls(error.clone());
+        }
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::BrokenPipe => Self::Closed,
+            _ => Self::Io(error),
+        }
+    }
+
+    fn from_tls(error: Error) -> Self {
+        match &error {
+            Error::InvalidCertificate(CertificateError::Other(other)) => {
+                match other.0.downcast_ref::<WrongPin>() {
+                    Some(WrongPin { presented, pinned }) => {
+                        Self::WrongPin { presented: *presented, pinned: *pinned }
+                    }
+                    None => Self::Protocol(error),
+                }
+            }
+            Error::InvalidMessage(_) => Self::NotTls,
+            Error::AlertReceived(AlertDescription::ProtocolVersion)
+            | Error::PeerIncompatible(
+                PeerIncompatible::ServerDoesNotSupportTls12Or13
+                | PeerIncompatible::ServerTlsVersionIsDisabledByOurConfig
+                | PeerIncompatible::SupportedVersionsExtensionRequired
+                | PeerIncompatible::Tls12NotOffered
+                | PeerIncompatible::Tls12NotOfferedOrEnabled,
+            ) => Self::OlderTls,
+            // The last is what a server says that has no key of our kind.
+            Error::AlertReceived(
+                AlertDescription::NoApplicationProtocol | AlertDescription::HandshakeFailure,
+            )
+            | Error::NoApplicationProtocol
+            | Error::NoCertificatesPresented
+            | Error::InvalidCertificate(CertificateError::BadEncoding)
+            | Error::PeerIncompatible(_) => Self::NotARelay,
+            Error::AlertReceived(alert) => Self::Refused(format!("{alert:?}")),
+            _ => Self::Protocol(error),
+        }
+    }
+}

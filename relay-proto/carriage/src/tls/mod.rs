@@ -1,0 +1,105 @@
+//! TLS 1.3 in which both sides prove a raw public key (RFC 7250), and nothing else.
+//!
+//! The sandbox's side is always the client and knows the sidecar's key beforehand; the sidecar's side is always the
+//! server and learns the sandbox's. There is nothing to resume, so no handshake can be replayed: no tickets, no
+//! early data, no stored sessions.
+
+mod error;
+mod verify;
+
+use std::sync::{Arc, LazyLock};
+
+use relay_proto::key::PublicKey;
+use rustls::client::{AlwaysResolvesClientRawPublicKeys, Resumption};
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::ServerName;
+use rustls::server::{AlwaysResolvesServerRawPublicKeys, NoServerSessionStorage};
+use rustls::version::TLS13;
+use rustls::{ClientConfig, CommonState, ServerConfig};
+use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
+
+use crate::Stream;
+use crate::identity::{Identity, decoded};
+pub use error::TlsError;
+use verify::{AnyKey, Pinned};
+
+/// What both sides say they speak inside.
+pub const ALPN: &[u8] = b"cofferdam-relay/1";
+
+/// The sandbox's side: goes on only with whoever has the key `pin`.
+pub async fn connect<S: Stream>(
+    stream: S,
+    identity: &Identity,
+    pin: &PublicKey,
+) -> Result<client::TlsStream<S>, TlsError> {
+    let mut config = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS13])
+        .expect("the provider has suites of TLS 1.3")
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Pinned::new(*pin)))
+        .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(Arc::clone(
+            &identity.certified,
+        ))));
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.resumption = Resumption::disabled();
+    config.enable_sni = false;
+    let name = ServerName::try_from("sidecar.invalid").expect("this is a name");
+    let stream =
+        TlsConnector::from(Arc::new(config)).connect(name, stream).await.map_err(TlsError::from_io)?;
+    speaks_relay(stream.get_ref().1)?;
+    Ok(stream)
+}
+
+/// The sidecar's side: takes any key, and says which.
+pub async fn accept<S: Stream>(
+    stream: S,
+    identity: &Identity,
+) -> Result<(server::TlsStream<S>, PublicKey), TlsError> {
+    accept_with(server_config(identity), stream).await
+}
+
+pub(crate) async fn accept_with<S: Stream>(
+    config: Arc<ServerConfig>,
+    stream: S,
+) -> Result<(server::TlsStream<S>, PublicKey), TlsError> {
+    let stream = TlsAcceptor::from(config).accept(stream).await.map_err(TlsError::from_io)?;
+    let key = peer(stream.get_ref().1)?;
+    Ok((stream, key))
+}
+
+pub(crate) fn server_config(identity: &Identity) -> Arc<ServerConfig> {
+    let mut config = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS13])
+        .expect("the provider has suites of TLS 1.3")
+        .with_client_cert_verifier(Arc::new(AnyKey::new()))
+        .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(Arc::clone(
+            &identity.certified,
+        ))));
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.send_tls13_tickets = 0;
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.max_early_data_size = 0;
+    Arc::new(config)
+}
+
+/// Who is there, once the handshake is done.
+pub(crate) fn peer(state: &CommonState) -> Result<PublicKey, TlsError> {
+    speaks_relay(state)?;
+    let [certificate] = state.peer_certificates().unwrap_or_default() else {
+        return Err(TlsError::NotARelay);
+    };
+    decoded(certificate).ok_or(TlsError::NotARelay)
+}
+
+/// One set of algorithms for everything here.
+pub(crate) fn provider() -> Arc<CryptoProvider> {
+    static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| Arc::new(ring::default_provider()));
+    Arc::clone(&PROVIDER)
+}
+
+fn speaks_relay(state: &CommonState) -> Result<(), TlsError> {
+    match state.alpn_protocol() == Some(ALPN) {
+        true => Ok(()),
+        false => Err(TlsError::NotARelay),
+    }
+}

@@ -1,0 +1,119 @@
+//! A byte stream in binary WebSocket messages.
+//!
+//! What is written becomes one message of at most [`MAX_FRAME`] bytes; where messages begin and end means nothing to the
+//! reader. Must stay true: a longer frame or message is refused at its header, before there is room for it; and pings are
+//! answered, because load balancers end what does not.
+
+mod upgrade;
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf as _, Bytes};
+use futures_util::{Sink as _, Stream as _};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::error::{CapacityError, Error};
+use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
+
+use crate::Stream;
+pub use upgrade::{Header, UpgradeError, client, server};
+
+/// The largest frame, and the largest message: what the relay protocol puts into one of its frames, and its header.
+pub const MAX_FRAME: usize = 64 * 1024 + 256;
+
+/// Bytes over messages over `S`.
+#[derive(Debug)]
+pub struct WebSocketStream<S> {
+    messages: tokio_tungstenite::WebSocketStream<S>,
+    /// Of the message that is being read.
+    unread: Bytes,
+}
+
+impl<S: Stream> WebSocketStream<S> {
+    async fn new(stream: S, already_read: Bytes, role: Role) -> Self {
+        let config = WebSocketConfig::default()
+            .read_buffer_size(READ_BUFFER)
+            .write_buffer_size(0)
+            .max_write_buffer_size(2 * MAX_FRAME)
+            .max_message_size(Some(MAX_FRAME))
+            .max_frame_size(Some(MAX_FRAME));
+        let messages = tokio_tungstenite::WebSocketStream::from_partially_read(
+            stream,
+            already_read.into(),
+            role,
+            Some(config),
+        )
+        .await;
+        Self { messages, unread: Bytes::new() }
+    }
+}
+
+impl<S: Stream> AsyncRead for WebSocketStream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        room: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        while self.unread.is_empty() {
+            match ready!(Pin::new(&mut self.messages).poll_next(context)) {
+                Some(Ok(Message::Binary(bytes))) => self.unread = bytes,
+                Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {}
+                Some(Ok(Message::Close(_))) | None => return Poll::Ready(Ok(())),
+                Some(Ok(Message::Text(_))) => {
+                    let why = "the peer sent text in the WebSocket, where a link has bytes";
+                    return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, why)));
+                }
+                Some(Err(error)) => return Poll::Ready(Err(to_io(error))),
+            }
+        }
+        let count = self.unread.len().min(room.remaining());
+        room.put_slice(&self.unread[..count]);
+        self.unread.advance(count);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: Stream> AsyncWrite for WebSocketStream<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        // Not ready means that an earlier message is still in the buffer: one message waits there, never more.
+        ready!(Pin::new(&mut self.messages).poll_ready(context)).map_err(to_io)?;
+        let count = bytes.len().min(MAX_FRAME);
+        let message = Message::Binary(Bytes::copy_from_slice(&bytes[..count]));
+        Pin::new(&mut self.messages).start_send(message).map_err(to_io)?;
+        Poll::Ready(Ok(count))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.messages).poll_flush(context).map_err(to_io)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.messages).poll_close(context).map_err(to_io)
+    }
+}
+
+/// Taken at once by every WebSocket, so it is small; a larger message makes room for itself.
+const READ_BUFFER: usize = 4 * 1024;
+
+fn to_io(error: Error) -> io::Error {
+    match error {
+        Error::Io(error) => error,
+        Error::ConnectionClosed | Error::AlreadyClosed => io::ErrorKind::BrokenPipe.into(),
+        Error::Capacity(CapacityError::MessageTooLong { size, max_size }) => {
+            let why = format!(
+                "the peer sent {size} bytes in one WebSocket message; a link takes at most {max_size}"
+            );
+            io::Error::new(io::ErrorKind::InvalidData, why)
+        }
+        error => io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("the peer broke the WebSocket protocol: {error}"),
+        ),
+    }
+}

@@ -1,0 +1,164 @@
+//! From HTTP to a WebSocket: the one request and its one answer.
+
+use std::io;
+
+use relay_proto::address::{Host, WebSocket};
+use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+use ring::rand::{SecureRandom as _, SystemRandom};
+use tokio::io::AsyncWriteExt as _;
+use tokio_tungstenite::tungstenite::protocol::Role;
+
+use super::WebSocketStream;
+use crate::Stream;
+use crate::head::{self, HeadError, MAX_HEAD, base64};
+
+/// One header of the request, for platforms that want a token there.
+#[derive(Clone)]
+pub struct Header {
+    pub name: String,
+    pub value: String,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UpgradeError {
+    #[error(
+        "the peer closed the connection in the middle of the WebSocket upgrade; look into the log at its end"
+    )]
+    Closed,
+    #[error(
+        "the header `{0}` cannot be sent: a name has letters, digits and `-`, a value printable characters"
+    )]
+    Header(String),
+    #[error("the connection failed in the middle of the WebSocket upgrade: {0}")]
+    Io(#[source] io::Error),
+    #[error("the peer does not speak HTTP; is this the port that `relay.advertise` names?")]
+    NotHttp,
+    #[error(
+        "the request reached an HTTP server, but not as a WebSocket upgrade (status {status}); something in between \
+         strips upgrades: let it pass `Upgrade` and `Connection` on, or use a `tls://` link"
+    )]
+    Stripped { status: u16 },
+    #[error(
+        "the WebSocket upgrade was answered with HTTP status {0}; is the path of the link right, and does what stands \
+         in front of the sidecar lead there?"
+    )]
+    Status(u16),
+    #[error("the head of the HTTP message has more than {MAX_HEAD} bytes")]
+    TooLong,
+}
+
+/// Asks for a WebSocket.
+pub async fn client<S: Stream>(
+    mut stream: S,
+    place: &WebSocket,
+    headers: &[Header],
+) -> Result<WebSocketStream<S>, UpgradeError> {
+    let mut random = [0; 16];
+    SystemRandom::new()
+        .fill(&mut random)
+        .map_err(|_| UpgradeError::Io(io::Error::other("no random bytes")))?;
+    let key = base64(&random);
+    let authority = match (&place.host, place.port) {
+        (host, 443) => host.to_string(),
+        (host @ (Host::Ip(_) | Host::Name(_)), port) => format!("{host}:{port}"),
+    };
+    let mut request = format!(
+        "GET {} HTTP/1.1\r\nHost: {authority}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n",
+        place.path
+    );
+    for Header { name, value } in headers {
+        let named = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        if !named || !value.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) {
+            return Err(UpgradeError::Header(name.escape_debug().to_string()));
+        }
+        request += &format!("{name}: {value}\r\n");
+    }
+    request += "\r\n";
+    send(&mut stream, request.as_bytes()).await?;
+    let head = head::read(&mut stream, b"HTTP/1.").await?;
+    let response = head.response()?;
+    match response.status {
+        101 => {}
+        status @ (200..=299 | 426) => return Err(UpgradeError::Stripped { status }),
+        status => return Err(UpgradeError::Status(status)),
+    }
+    let upgraded = response.lists("upgrade", "websocket") && response.lists("connection", "upgrade");
+    if !upgraded || response.only("sec-websocket-accept") != Some(&accepted(&key)) {
+        return Err(UpgradeError::Stripped { status: 101 });
+    }
+    Ok(WebSocketStream::new(stream, head.rest, Role::Client).await)
+}
+
+/// Takes a request for one; any other request is answered and refused.
+pub async fn server<S: Stream>(mut stream: S) -> Result<WebSocketStream<S>, UpgradeError> {
+    let head = head::read(&mut stream, b"GET ").await?;
+    let Ok(request) = head.request() else {
+        return refuse(stream, "400 Bad Request", UpgradeError::NotHttp).await;
+    };
+    if !request.lists("upgrade", "websocket") || !request.lists("connection", "upgrade") {
+        let why = UpgradeError::Stripped { status: 426 };
+        return refuse(stream, "426 Upgrade Required\r\nUpgrade: websocket", why).await;
+    }
+    let key = request.only("sec-websocket-key").filter(|key| key.len() == 24);
+    let (Some(key), Some("13")) = (key, request.only("sec-websocket-version")) else {
+        return refuse(stream, "400 Bad Request", UpgradeError::Status(400)).await;
+    };
+    let answer = format!(
+        "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: {}\r\n\r\n",
+        accepted(key)
+    );
+    send(&mut stream, answer.as_bytes()).await?;
+    Ok(WebSocketStream::new(stream, head.rest, Role::Server).await)
+}
+
+impl From<HeadError> for UpgradeError {
+    fn from(error: HeadError) -> Self {
+        match error {
+            HeadError::Closed => Self::Closed,
+            HeadError::Io(error) => error.into(),
+            HeadError::NotHttp => Self::NotHttp,
+            HeadError::TooLong => Self::TooLong,
+        }
+    }
+}
+
+impl From<io::Error> for UpgradeError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::UnexpectedEof => {
+                Self::Closed
+            }
+            _ => Self::Io(error),
+        }
+    }
+}
+
+async fn send<S: Stream>(stream: &mut S, bytes: &[u8]) -> io::Result<()> {
+    stream.write_all(bytes).await?;
+    stream.flush().await
+}
+
+async fn refuse<S: Stream, T>(mut stream: S, status: &str, why: UpgradeError) -> Result<T, UpgradeError> {
+    let answer = format!("HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+    send(&mut stream, answer.as_bytes()).await?;
+    stream.shutdown().await?;
+    Err(why)
+}
+
+/// What proves that the answer is one to this request, and from something that speaks WebSocket.
+fn accepted(key: &str) -> String {
+    let both = format!("{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
+    base64(digest(&SHA1_FOR_LEGACY_USE_ONLY, both.as_bytes()).as_ref())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_answer_is_that_of_rfc_6455() {
+        assert_eq!(accepted("dGhlIHNhbXBsZSBub25jZQ=="), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+    }
+}

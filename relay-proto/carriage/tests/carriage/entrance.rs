@@ -1,0 +1,73 @@
+//! A port in the sandbox that the host dials: the sidecar comes in, and nobody else gets a byte.
+
+use relay_carriage::entrance::{EntranceError, enter, knock};
+use relay_carriage::identity::Identity;
+use relay_carriage::tls::{self, TlsError};
+use relay_carriage::websocket;
+use relay_proto::address::HostPort;
+use relay_proto::key::PublicKey;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::task::JoinHandle;
+
+use crate::support::*;
+
+/// A sandbox's port for one connection, whose bytes it sends back.
+async fn sandbox(pin: PublicKey) -> (HostPort, PublicKey, JoinHandle<Result<(), EntranceError>>) {
+    let own = identity();
+    let key = own.public();
+    let (place, served) = port(move |stream| async move {
+        let mut stream = enter(stream, &own, &pin).await?;
+        let _ = echo(&mut stream).await;
+        Ok(())
+    })
+    .await;
+    (place, key, served)
+}
+
+#[tokio::test]
+async fn the_sidecar_comes_in_over_tcp() {
+    let sidecar = identity();
+    let (place, expected, served) = sandbox(sidecar.public()).await;
+    let mut stream = tcp(&place).await;
+    knock(&mut stream).await.unwrap();
+    let (stream, key) = soon(tls::accept(stream, &sidecar)).await.unwrap();
+    assert_eq!(key, expected);
+    talk(stream, 100_000).await;
+    soon(served).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn the_sidecar_comes_in_over_a_web_socket() {
+    let sidecar = identity();
+    let (place, expected, served) = sandbox(sidecar.public()).await;
+    let stream = soon(websocket::client(tcp(&place).await, &web_socket(&place), &[])).await.unwrap();
+    let (stream, key) = soon(tls::accept(stream, &sidecar)).await.unwrap();
+    assert_eq!(key, expected);
+    talk(stream, 100_000).await;
+    soon(served).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn another_sidecar_is_turned_away() {
+    let other: Identity = identity();
+    let (place, _, served) = sandbox(identity().public()).await;
+    let mut stream = tcp(&place).await;
+    knock(&mut stream).await.unwrap();
+    assert!(soon(tls::accept(stream, &other)).await.is_err());
+    let refused = soon(served).await.unwrap().unwrap_err();
+    assert!(matches!(refused, EntranceError::Tls(TlsError::WrongPin { .. })), "{refused:?}");
+}
+
+#[tokio::test]
+async fn whoever_does_not_knock_gets_nothing() {
+    for said in [&b""[..], b"cofferdam-dial/2\n", b"SSH-2.0-x\r\n", b"\x16\x03\x01", b"cofferdam-relay/1\n"] {
+        let (place, _, served) = sandbox(identity().public()).await;
+        let mut stream = tcp(&place).await;
+        stream.write_all(said).await.unwrap();
+        let _ = stream.shutdown().await;
+        let mut got = Vec::new();
+        let _ = soon(stream.read_to_end(&mut got)).await;
+        assert_eq!(got, b"", "{said:?}");
+        assert!(soon(served).await.unwrap().is_err());
+    }
+}

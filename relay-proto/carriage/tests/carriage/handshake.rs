@@ -1,0 +1,274 @@
+//! The inner TLS: who gets through it, and what those are told who do not.
+
+use std::sync::Arc;
+
+use relay_carriage::dial::{DialError, tcp};
+use relay_carriage::identity::Identity;
+use relay_carriage::tls::{self, ALPN, TlsError};
+use rustls::client::AlwaysResolvesClientRawPublicKeys;
+use rustls::crypto::ring::default_provider;
+use rustls::crypto::ring::sign::any_eddsa_type;
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName};
+use rustls::server::AlwaysResolvesServerRawPublicKeys;
+use rustls::sign::CertifiedKey;
+use rustls::version::{TLS12, TLS13};
+use rustls::{ClientConfig, ServerConfig};
+use tokio::io::AsyncWriteExt as _;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use crate::support::*;
+
+#[tokio::test]
+async fn both_sides_prove_their_keys() {
+    let (sandbox, sidecar) = (identity(), identity());
+    let (key, pin) = (sandbox.public(), sidecar.public());
+    let (place, served) = port(move |stream| async move {
+        let (mut stream, key) = tls::accept(stream, &sidecar).await.unwrap();
+        let _ = echo(&mut stream).await;
+        key
+    })
+    .await;
+    let stream = soon(dial(&sandbox, &pin).tls(&place)).await.unwrap();
+    talk(stream, 300_000).await;
+    assert_eq!(soon(served).await.unwrap(), key);
+}
+
+#[tokio::test]
+async fn bytes_may_come_a_few_at_a_time() {
+    let (sandbox, sidecar) = (identity(), identity());
+    let (pin, (near, far)) = (sidecar.public(), thin_pipe(16));
+    let server = start(async move {
+        let (mut stream, _) = tls::accept(far, &sidecar).await.unwrap();
+        echo(&mut stream).await
+    });
+    let stream = soon(tls::connect(near, &sandbox, &pin)).await.unwrap();
+    talk(stream, 5_000).await;
+    let _ = soon(server).await.unwrap();
+}
+
+#[tokio::test]
+async fn another_key_than_the_pinned_one_is_refused() {
+    let (sandbox, sidecar, expected) = (identity(), identity(), identity().public());
+    let presented = sidecar.public();
+    let (place, served) =
+        port(move |stream| async move { tls::accept(stream, &sidecar).await.is_err() }).await;
+    let refused = soon(dial(&sandbox, &expected).tls(&place)).await.err().unwrap();
+    let DialError::Tls(TlsError::WrongPin { presented: found, pinned }) = &refused else {
+        panic!("{refused:?}")
+    };
+    assert_eq!((*found, *pinned), (presented, expected));
+    let text = refused.to_string();
+    assert!(text.contains(&presented.to_string()) && text.contains("`cofferdam key`"), "{text}");
+    assert!(soon(served).await.unwrap(), "the sidecar's side must not go on either");
+}
+
+/// The public part of one pair with the private part of another.
+fn impostor(claimed: &Identity, own: &Identity) -> Arc<CertifiedKey> {
+    let mut spki = vec![0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
+    spki.extend(claimed.public().as_bytes());
+    let pkcs8 = own.to_pkcs8();
+    let signer = any_eddsa_type(&PrivatePkcs8KeyDer::from(pkcs8.as_slice())).unwrap();
+    Arc::new(CertifiedKey::new(vec![CertificateDer::from(spki)], signer))
+}
+
+#[tokio::test]
+async fn a_public_key_alone_opens_nothing() {
+    let (sandbox, sidecar, thief) = (identity(), identity(), identity());
+    // A server that shows the pinned key and cannot sign with it.
+    let mut config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_protocol_versions(&[&TLS13])
+        .unwrap()
+        .with_client_cert_verifier(Arc::new(Credulous))
+        .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(impostor(&sidecar, &thief))));
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let (place, _served) = port(move |stream| async move { acceptor.accept(stream).await.is_err() }).await;
+    let pin = sidecar.public();
+    let refused = soon(dial(&sandbox, &pin).tls(&place)).await.err().unwrap();
+    assert!(matches!(refused, DialError::Tls(TlsError::Protocol(_))), "{refused:?}");
+
+    // A client that shows an enrolled key and cannot sign with it.
+    let (place, served) = port(move |stream| async move { tls::accept(stream, &sidecar).await.err() }).await;
+    let connector = raw_key_client(impostor(&sandbox, &thief));
+    let _ = talk_anyway(connector, place).await;
+    let refused = soon(served).await.unwrap();
+    assert!(refused.is_some(), "the sidecar took a key that its bearer cannot use");
+}
+
+/// A client that trusts any sidecar and shows what it is given.
+fn raw_key_client(key: Arc<CertifiedKey>) -> TlsConnector {
+    let mut config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_protocol_versions(&[&TLS13])
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Credulous))
+        .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(key)));
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    TlsConnector::from(Arc::new(config))
+}
+
+async fn talk_anyway(connector: TlsConnector, place: relay_proto::address::HostPort) -> std::io::Result<()> {
+    let stream = tcp(&place, PATIENCE).await.unwrap();
+    let mut stream = connector.connect(ServerName::try_from("sidecar.invalid").unwrap(), stream).await?;
+    stream.write_all(b"let me in").await
+}
+
+#[tokio::test]
+async fn a_peer_without_a_key_is_refused() {
+    let sidecar = identity();
+    let (place, served) = port(move |stream| async move { tls::accept(stream, &sidecar).await.err() }).await;
+    let mut config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_protocol_versions(&[&TLS13])
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Credulous))
+        .with_no_client_auth();
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    let _ = talk_anyway(TlsConnector::from(Arc::new(config)), place).await;
+    let refused = soon(served).await.unwrap();
+    assert!(matches!(refused, Some(TlsError::NotARelay)), "{refused:?}");
+}
+
+#[tokio::test]
+async fn an_older_tls_is_named() {
+    let (sandbox, pin) = (identity(), identity().public());
+    let acceptor = TlsAcceptor::from(ordinary(&[&TLS12]));
+    let (place, _served) = port(move |stream| async move { acceptor.accept(stream).await.is_err() }).await;
+    let refused = soon(dial(&sandbox, &pin).tls(&place)).await.err().unwrap();
+    assert!(matches!(refused, DialError::Tls(TlsError::OlderTls)), "{refused:?}");
+    assert!(refused.to_string().contains("1.3") && refused.to_string().contains("wss://"), "{refused}");
+}
+
+#[tokio::test]
+async fn an_ordinary_tls_server_is_no_sidecar() {
+    let (sandbox, pin) = (identity(), identity().public());
+    let acceptor = TlsAcceptor::from(ordinary(&[&TLS13]));
+    let (place, _served) = port(move |stream| async move { acceptor.accept(stream).await.is_err() }).await;
+    let refused = soon(dial(&sandbox, &pin).tls(&place)).await.err().unwrap();
+    assert!(matches!(refused, DialError::Tls(TlsError::NotARelay)), "{refused:?}");
+}
+
+#[tokio::test]
+async fn what_is_not_tls_is_named() {
+    let (sandbox, pin) = (identity(), identity().public());
+    for text in [&b"SSH-2.0-OpenSSH_9.9\r\n"[..], b"HTTP/1.1 400 Bad Request\r\n\r\n", &[0; 64], &[0xff; 64]]
+    {
+        let refused = soon(dial(&sandbox, &pin).tls(&says(text).await)).await.err().unwrap();
+        assert!(matches!(refused, DialError::Tls(TlsError::NotTls)), "{refused:?}");
+        assert!(refused.to_string().contains("`relay.advertise`"), "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn an_end_in_the_middle_is_an_end() {
+    let (sandbox, pin) = (identity(), identity().public());
+    let refused = soon(dial(&sandbox, &pin).tls(&closes().await)).await.err().unwrap();
+    assert!(matches!(refused, DialError::Tls(TlsError::Closed)), "{refused:?}");
+}
+
+#[tokio::test]
+async fn silence_has_an_end_and_a_name() {
+    let (sandbox, pin) = (identity(), identity().public());
+    let place = says(b"").await;
+    let limit = std::time::Duration::from_millis(300);
+    let dial = relay_carriage::dial::Dial { limit, ..dial(&sandbox, &pin) };
+    let refused = soon(dial.tls(&place)).await.err().unwrap().to_string();
+    assert!(refused.starts_with("prove keys in TLS: no answer came in 0.3 seconds"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_port_with_nobody_and_a_name_with_nothing_are_named() {
+    let (sandbox, pin) = (identity(), identity().public());
+    let (place, task) = port(|_| async {}).await;
+    task.abort();
+    let _ = task.await;
+    let refused = soon(dial(&sandbox, &pin).tls(&place)).await.err().unwrap();
+    assert!(matches!(&refused, DialError::Tcp { place: found, .. } if *found == place), "{refused:?}");
+    let nowhere = "nowhere.invalid:1".parse().unwrap();
+    let refused = soon(dial(&sandbox, &pin).tls(&nowhere)).await.err().unwrap();
+    assert!(matches!(refused, DialError::Resolve { .. }), "{refused:?}");
+}
+
+/// For peers that look at nothing.
+#[derive(Debug)]
+pub(crate) struct Credulous;
+
+impl rustls::client::danger::ServerCertVerifier for Credulous {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: rustls::pki_types::UnixTime,
+    ) -> Result<rustls::client::danger::ServerCertVerified, rustls::Error> {
+        Ok(rustls::client::danger::ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        Ok(rustls::client::danger::HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        Ok(rustls::client::danger::HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+        default_provider().signature_verification_algorithms.supported_schemes()
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        true
+    }
+}
+
+impl rustls::server::danger::ClientCertVerifier for Credulous {
+    fn root_hint_subjects(&self) -> &[rustls::DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: rustls::pki_types::UnixTime,
+    ) -> Result<rustls::server::danger::ClientCertVerified, rustls::Error> {
+        Ok(rustls::server::danger::ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        Ok(rustls::client::danger::HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        Ok(rustls::client::danger::HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+        default_provider().signature_verification_algorithms.supported_schemes()
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,208 @@
+//! The sidecar's one port: what gets through it to a key, and what does not.
+
+use std::sync::Arc;
+
+use relay_carriage::dial::DialError;
+use relay_carriage::outer;
+use relay_carriage::reception::{Reception, ReceptionError};
+use relay_carriage::tls::{self, TlsError};
+use relay_carriage::websocket::{self, UpgradeError};
+use relay_proto::address::HostPort;
+use relay_proto::key::PublicKey;
+use rustls::pki_types::ServerName;
+use rustls::version::TLS12;
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use crate::support::*;
+
+/// A sidecar's port for one connection, whose bytes it sends back.
+async fn sidecar() -> (HostPort, PublicKey, JoinHandle<Result<PublicKey, ReceptionError>>) {
+    let identity = identity();
+    let pin = identity.public();
+    let reception = Reception::new(&identity).unwrap();
+    let (place, served) = port(move |stream| async move {
+        let (mut stream, key) = reception.receive(stream).await?;
+        let _ = echo(&mut stream).await;
+        Ok(key)
+    })
+    .await;
+    (place, pin, served)
+}
+
+#[tokio::test]
+async fn tls_comes_through() {
+    let sandbox = identity();
+    let (place, pin, served) = sidecar().await;
+    talk(soon(dial(&sandbox, &pin).tls(&place)).await.unwrap(), 200_000).await;
+    assert_eq!(soon(served).await.unwrap().unwrap(), sandbox.public());
+}
+
+#[tokio::test]
+async fn a_web_socket_in_tls_comes_through() {
+    let sandbox = identity();
+    let (place, pin, served) = sidecar().await;
+    talk(soon(dial(&sandbox, &pin).web_socket(&web_socket(&place))).await.unwrap(), 200_000).await;
+    assert_eq!(soon(served).await.unwrap().unwrap(), sandbox.public());
+}
+
+/// Something in between ends TLS with its own certificate, and passes HTTP on.
+#[tokio::test]
+async fn a_web_socket_behind_a_load_balancer_comes_through() {
+    let sandbox = identity();
+    let (behind, pin, served) = sidecar().await;
+    let acceptor = TlsAcceptor::from(ordinary(&[&rustls::version::TLS13]));
+    let (front, _balancer) = port(move |stream| async move {
+        let mut near = acceptor.accept(stream).await.unwrap();
+        let mut far = tcp(&behind).await;
+        tokio::io::copy_bidirectional(&mut near, &mut far).await
+    })
+    .await;
+    talk(soon(dial(&sandbox, &pin).web_socket(&web_socket(&front))).await.unwrap(), 200_000).await;
+    assert_eq!(soon(served).await.unwrap().unwrap(), sandbox.public());
+}
+
+#[tokio::test]
+async fn the_pin_holds_inside_a_web_socket_too() {
+    let (sandbox, expected) = (identity(), identity().public());
+    let (place, _pin, served) = sidecar().await;
+    let refused = soon(dial(&sandbox, &expected).web_socket(&web_socket(&place))).await.err().unwrap();
+    assert!(matches!(refused, DialError::Tls(TlsError::WrongPin { .. })), "{refused:?}");
+    assert!(soon(served).await.unwrap().is_err());
+}
+
+#[tokio::test]
+async fn an_older_client_is_refused() {
+    let (place, _pin, served) = sidecar().await;
+    let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_protocol_versions(&[&TLS12])
+        .unwrap()
+        .with_root_certificates(RootCertStore::empty())
+        .with_no_client_auth();
+    let connector = TlsConnector::from(Arc::new(config));
+    let connected = connector.connect(ServerName::try_from("x.example").unwrap(), tcp(&place).await).await;
+    assert!(connected.is_err());
+    let refused = soon(served).await.unwrap().unwrap_err();
+    assert!(matches!(refused, ReceptionError::Outer(TlsError::OlderTls)), "{refused:?}");
+}
+
+/// What the port says to these bytes, and why it said it.
+async fn answer_to(bytes: &[u8]) -> (String, ReceptionError) {
+    let (place, _pin, served) = sidecar().await;
+    let mut stream = tcp(&place).await;
+    stream.write_all(bytes).await.unwrap();
+    let mut said = Vec::new();
+    // A port that closes while bytes are on their way resets; nothing was said then.
+    let _ = soon(stream.read_to_end(&mut said)).await;
+    (String::from_utf8_lossy(&said).into_owned(), soon(served).await.unwrap().unwrap_err())
+}
+
+#[tokio::test]
+async fn what_is_neither_gets_nothing() {
+    for garbage in
+        [&b"POST / HTTP/1.1\r\n\r\n"[..], b"SSH-2.0-x\r\n", b"cofferdam-relay/1\n", &[0; 100], &[0xff; 100]]
+    {
+        let (said, why) = answer_to(garbage).await;
+        assert_eq!(said, "");
+        assert!(matches!(why, ReceptionError::NotKnown), "{why:?}");
+    }
+    let (_, why) = answer_to(&[0x16; 100]).await;
+    assert!(matches!(why, ReceptionError::Tls(TlsError::NotTls)), "{why:?}");
+    let (said, why) = answer_to(b"GARBAGE").await;
+    assert_eq!(said, "");
+    assert!(matches!(why, ReceptionError::Upgrade(UpgradeError::NotHttp)), "{why:?}");
+}
+
+#[tokio::test]
+async fn http_that_is_no_upgrade_is_told_so() {
+    let (said, why) = answer_to(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await;
+    assert!(said.starts_with("HTTP/1.1 426 Upgrade Required\r\nUpgrade: websocket\r\n"), "{said}");
+    assert!(matches!(why, ReceptionError::Upgrade(UpgradeError::Stripped { status: 426 })), "{why:?}");
+    let upgrade = "Upgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n";
+    for wrong in [
+        "GET / HTTP/1.0\r\n\r\n".to_owned(),
+        format!("GET / HTTP/1.1\r\n{upgrade}\r\n"),
+        format!("GET / HTTP/1.1\r\n{upgrade}Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: short\r\n\r\n"),
+        format!(
+            "GET / HTTP/1.1\r\n{upgrade}Sec-WebSocket-Version: 8\r\nSec-WebSocket-Key: {}\r\n\r\n",
+            "x".repeat(24)
+        ),
+        "GET / HTTP/1.1\r\nno header\r\n\r\n".to_owned(),
+    ] {
+        let (said, _) = answer_to(wrong.as_bytes()).await;
+        assert!(said.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{wrong}: {said}");
+    }
+}
+
+#[tokio::test]
+async fn a_head_without_end_is_given_up() {
+    let (said, why) = answer_to(&[b"GET / HTTP/1.1\r\nA: ", vec![b'x'; 8192].as_slice()].concat()).await;
+    assert_eq!(said, "");
+    assert!(matches!(why, ReceptionError::Upgrade(UpgradeError::TooLong)), "{why:?}");
+}
+
+/// There is one WebSocket and one TLS in it, not a tower of them.
+#[tokio::test]
+async fn inside_a_web_socket_is_tls_and_nothing_else() {
+    let (place, _pin, served) = sidecar().await;
+    let target = web_socket(&place);
+    let stream = outer::connect(tcp(&place).await, &target.host).await.unwrap();
+    let stream = websocket::client(stream, &target, &[]).await.unwrap();
+    let again = soon(websocket::client(stream, &target, &[])).await;
+    assert!(again.is_err());
+    let why = soon(served).await.unwrap().unwrap_err();
+    assert!(matches!(why, ReceptionError::Tls(TlsError::NotTls)), "{why:?}");
+}
+
+/// A sandbox that speaks the relay protocol without proving a key.
+#[tokio::test]
+async fn without_the_inner_tls_there_is_no_way_in() {
+    let (place, _pin, served) = sidecar().await;
+    let target = web_socket(&place);
+    let stream = outer::connect(tcp(&place).await, &target.host).await.unwrap();
+    let mut stream = websocket::client(stream, &target, &[]).await.unwrap();
+    stream.write_all(b"cofferdam-relay/1\n").await.unwrap();
+    stream.flush().await.unwrap();
+    assert!(soon(served).await.unwrap().is_err());
+}
+
+#[tokio::test]
+async fn an_end_at_any_byte_of_the_handshake_is_an_end() {
+    let sandbox = identity();
+    // How much a sandbox says until it is through, on the longest way.
+    for cut in (0..600).step_by(37) {
+        let (behind, pin, served) = sidecar().await;
+        let (front, _cutter) = port(move |near: TcpStream| async move {
+            let far = tcp(&behind).await;
+            let (mut near_reader, mut near_writer) = near.into_split();
+            let (mut far_reader, mut far_writer) = far.into_split();
+            let back = start(async move { tokio::io::copy(&mut far_reader, &mut near_writer).await });
+            let _ = tokio::io::copy(&mut (&mut near_reader).take(cut), &mut far_writer).await;
+            drop(far_writer);
+            let _ = back.await;
+        })
+        .await;
+        let connected = soon(dial(&sandbox, &pin).web_socket(&web_socket(&front))).await;
+        assert!(connected.is_err(), "cut after {cut} bytes");
+        assert!(soon(served).await.unwrap().is_err(), "cut after {cut} bytes");
+    }
+}
+
+/// The pin of a stream that came through a port is checked by `tls::connect` alone; this is for callers without a dial.
+#[tokio::test]
+async fn the_handshake_works_on_any_stream() {
+    let (sandbox, sidecar) = (identity(), identity());
+    let pin = sidecar.public();
+    let (near, far) = thin_pipe(16);
+    let reception = Reception::new(&sidecar).unwrap();
+    let served = start(async move {
+        let (mut stream, key) = reception.receive(far).await?;
+        let _ = echo(&mut stream).await;
+        Ok::<_, ReceptionError>(key)
+    });
+    talk(soon(tls::connect(near, &sandbox, &pin)).await.unwrap(), 3_000).await;
+    assert_eq!(soon(served).await.unwrap().unwrap(), sandbox.public());
+}

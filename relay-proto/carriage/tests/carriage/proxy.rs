@@ -1,0 +1,130 @@
+//! CONNECT proxies: one that works, and all the ways in which they do not.
+
+use std::time::Duration;
+
+use relay_carriage::dial::{Dial, DialError};
+use relay_carriage::identity::Identity;
+use relay_carriage::proxy::{Proxy, ProxyError};
+use relay_carriage::tls;
+use relay_proto::address::HostPort;
+use relay_proto::key::PublicKey;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use crate::support::*;
+
+/// Reads one head and gives it; a test's peers send heads whole.
+async fn head(stream: &mut TcpStream) -> String {
+    let mut bytes = Vec::new();
+    while !bytes.ends_with(b"\r\n\r\n") {
+        bytes.push(stream.read_u8().await.unwrap());
+    }
+    String::from_utf8(bytes).unwrap()
+}
+
+fn through(proxy: &str) -> Proxy {
+    proxy.parse().unwrap()
+}
+
+/// What a sandbox is told that goes out through `proxy`.
+async fn told(proxy: &Proxy, limit: Duration) -> DialError {
+    let (sandbox, pin): (Identity, PublicKey) = (identity(), identity().public());
+    let target: HostPort = "sidecar.invalid:7443".parse().unwrap();
+    let dial = Dial { identity: &sandbox, pin: &pin, proxy: Some(proxy), limit };
+    soon(dial.tls(&target)).await.err().unwrap()
+}
+
+#[tokio::test]
+async fn a_proxy_with_a_password_leads_there() {
+    let (sandbox, sidecar) = (identity(), identity());
+    let (key, pin) = (sandbox.public(), sidecar.public());
+    let (place, served) = port(move |stream| async move {
+        let (mut stream, key) = tls::accept(stream, &sidecar).await.unwrap();
+        let _ = echo(&mut stream).await;
+        key
+    })
+    .await;
+    // The name is the proxy's to resolve: here it resolves to the sidecar.
+    let (proxy, asked) = port(move |mut stream| async move {
+        let asked = head(&mut stream).await;
+        let mut far = tcp(&place).await;
+        // In small pieces, as some do.
+        for piece in b"HTTP/1.1 200 Connection established\r\nX-Proxy: yes\r\n\r\n".chunks(5) {
+            stream.write_all(piece).await.unwrap();
+            stream.flush().await.unwrap();
+        }
+        let _ = tokio::io::copy_bidirectional(&mut stream, &mut far).await;
+        asked
+    })
+    .await;
+    let proxy = through(&format!("http://alice:wonder%20land@{proxy}"));
+    let dial = Dial { proxy: Some(&proxy), ..dial(&sandbox, &pin) };
+    talk(soon(dial.tls(&"sidecar.invalid:7443".parse().unwrap())).await.unwrap(), 100_000).await;
+    assert_eq!(soon(served).await.unwrap(), key);
+    assert_eq!(
+        soon(asked).await.unwrap(),
+        "CONNECT sidecar.invalid:7443 HTTP/1.1\r\nHost: sidecar.invalid:7443\r\n\
+         Proxy-Authorization: Basic YWxpY2U6d29uZGVyIGxhbmQ=\r\n\r\n"
+    );
+}
+
+#[tokio::test]
+async fn every_answer_has_its_advice() {
+    type Expected = fn(&ProxyError) -> bool;
+    let cases: [(&'static [u8], &str, Expected, &str); 7] = [
+        (
+            b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n",
+            "",
+            |error| matches!(error, ProxyError::NeedsPassword { .. }),
+            "http://USER:PASSWORD@HOST:PORT",
+        ),
+        (
+            b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n",
+            "alice:hunter2@",
+            |error| matches!(error, ProxyError::WrongPassword { .. }),
+            "correct them",
+        ),
+        (
+            b"HTTP/1.1 403 Forbidden\r\n\r\n",
+            "",
+            |error| matches!(error, ProxyError::Forbidden { .. }),
+            "`--proxy`",
+        ),
+        (
+            b"HTTP/1.1 502 Bad Gateway\r\n\r\n",
+            "",
+            |error| matches!(error, ProxyError::Status { status: 502, .. }),
+            "is sidecar.invalid:7443 up",
+        ),
+        (b"SOCKS?", "", |error| matches!(error, ProxyError::NotHttp { .. }), "`HTTPS_PROXY`"),
+        (b"HTTP/1.1 ?\r\n\r\n", "", |error| matches!(error, ProxyError::NotHttp { .. }), "`HTTPS_PROXY`"),
+        (&[b'H'; 3], "", |error| matches!(error, ProxyError::NotHttp { .. }), "`HTTPS_PROXY`"),
+    ];
+    for (said, credentials, expected, advice) in cases {
+        let place = says(said).await;
+        let refused = told(&through(&format!("http://{credentials}{place}")), PATIENCE).await;
+        let text = refused.to_string();
+        let DialError::Proxy(refused) = refused else { panic!("{text}") };
+        assert!(expected(&refused), "{refused:?}");
+        assert!(text.contains(advice) && text.contains(&place.to_string()), "{text}");
+        assert!(!text.contains("hunter2") && !format!("{refused:?}").contains("hunter2"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn one_that_closes_is_named() {
+    let place = closes().await;
+    let refused = told(&through(&place.to_string()), PATIENCE).await;
+    assert!(
+        matches!(&refused, DialError::Proxy(ProxyError::Closed { proxy }) if *proxy == place),
+        "{refused:?}"
+    );
+}
+
+#[tokio::test]
+async fn one_that_hangs_is_named() {
+    let place = says(b"").await;
+    let refused = told(&through(&place.to_string()), Duration::from_millis(300)).await.to_string();
+    let expected = format!("have the proxy {place} connect: no answer came in 0.3 seconds; ");
+    assert!(refused.starts_with(&expected), "{refused}");
+}

@@ -1,0 +1,138 @@
+//! Peers, honest and not.
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use relay_carriage::Stream;
+use relay_carriage::dial::Dial;
+use relay_carriage::identity::Identity;
+use relay_proto::address::{Address, HostPort, WebSocket};
+use relay_proto::key::PublicKey;
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+use rustls::{ServerConfig, SupportedProtocolVersion};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+
+/// Longer than anything here takes.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(crate) fn identity() -> Identity {
+    Identity::generate().unwrap()
+}
+
+pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, what).await.expect("it takes too long")
+}
+
+#[expect(clippy::disallowed_methods, reason = "tests wait for it by its handle")]
+pub(crate) fn start<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+    tokio::spawn(task)
+}
+
+/// A port at which `serve` takes the first connection.
+pub(crate) async fn port<T, F>(
+    serve: impl FnOnce(TcpStream) -> F + Send + 'static,
+) -> (HostPort, JoinHandle<T>)
+where
+    T: Send + 'static,
+    F: Future<Output = T> + Send + 'static,
+{
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let place = listener.local_addr().unwrap().to_string().parse().unwrap();
+    let task = start(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        drop(listener);
+        serve(stream).await
+    });
+    (place, task)
+}
+
+pub(crate) async fn tcp(place: &HostPort) -> TcpStream {
+    TcpStream::connect(place.to_string()).await.unwrap()
+}
+
+/// A peer that says this, whatever it hears, and waits for the other to leave.
+pub(crate) async fn says(text: &'static [u8]) -> HostPort {
+    let serve = move |mut stream: TcpStream| async move {
+        stream.write_all(text).await.unwrap();
+        let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
+    };
+    port(serve).await.0
+}
+
+/// A peer that closes when it has heard something.
+pub(crate) async fn closes() -> HostPort {
+    let serve = |mut stream: TcpStream| async move {
+        let _ = stream.read(&mut [0; 4096]).await;
+        let _ = stream.shutdown().await;
+        let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
+    };
+    port(serve).await.0
+}
+
+pub(crate) fn dial<'a>(identity: &'a Identity, pin: &'a PublicKey) -> Dial<'a> {
+    Dial { identity, pin, proxy: None, limit: PATIENCE }
+}
+
+pub(crate) fn web_socket(place: &HostPort) -> WebSocket {
+    match format!("wss://{place}/relay").parse() {
+        Ok(Address::WebSocket(place)) => place,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Sends what it gets back, until the other ends.
+pub(crate) async fn echo(stream: &mut impl Stream) -> io::Result<()> {
+    let mut room = vec![0; 10_000];
+    loop {
+        match stream.read(&mut room).await? {
+            0 => return Ok(()),
+            count => {
+                stream.write_all(&room[..count]).await?;
+                stream.flush().await?;
+            }
+        }
+    }
+}
+
+/// Sends `count` bytes and reads the same ones back.
+pub(crate) async fn talk(stream: impl Stream, count: usize) {
+    let bytes: Vec<u8> = (0..count).map(|number| (number * 7 % 251) as u8).collect();
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    let write = async {
+        writer.write_all(&bytes).await.unwrap();
+        writer.flush().await.unwrap();
+    };
+    let read = async {
+        let mut back = vec![0; count];
+        reader.read_exact(&mut back).await.unwrap();
+        assert!(back == bytes, "other bytes came back");
+    };
+    soon(async { tokio::join!(write, read) }).await;
+}
+
+/// Two ends between which no more than `room` bytes are under way. (TLS wants some: each side of a handshake sends a
+/// few bytes before it reads on.)
+pub(crate) fn thin_pipe(room: usize) -> (DuplexStream, DuplexStream) {
+    duplex(room)
+}
+
+/// An ordinary TLS server's configuration.
+pub(crate) fn ordinary(versions: &[&'static SupportedProtocolVersion]) -> Arc<ServerConfig> {
+    let (certificate, key) = certificate();
+    let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_protocol_versions(versions)
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate], key.into());
+    Arc::new(config.unwrap())
+}
+
+pub(crate) fn certificate() -> (CertificateDer<'static>, PrivatePkcs8KeyDer<'static>) {
+    let made = rcgen::generate_simple_self_signed(["ordinary.example".to_owned()]).unwrap();
+    (made.cert.der().clone(), PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()))
+}

@@ -1,0 +1,247 @@
+//! WebSockets: a byte stream between honest peers, and an end for the others.
+
+use std::io;
+
+use relay_carriage::Stream;
+use relay_carriage::dial::DialError;
+use relay_carriage::websocket::{self, Header, MAX_FRAME, UpgradeError};
+use rustls::version::TLS13;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+
+use crate::support::*;
+
+#[tokio::test]
+async fn bytes_may_come_one_by_one_and_in_any_amount() {
+    for count in [1, 125, 126, 65_535, 65_536, MAX_FRAME, MAX_FRAME + 1, 400_000] {
+        let (place, served) = port(|stream| async move {
+            let mut stream = websocket::server(stream).await.unwrap();
+            echo(&mut stream).await
+        })
+        .await;
+        let stream = soon(websocket::client(tcp(&place).await, &web_socket(&place), &[])).await.unwrap();
+        talk(stream, count).await;
+        let _ = soon(served).await.unwrap();
+    }
+    let (near, far) = thin_pipe(1);
+    let served = start(async move {
+        let mut stream = websocket::server(far).await.unwrap();
+        echo(&mut stream).await
+    });
+    let place = web_socket(&"h:1".parse().unwrap());
+    talk(soon(websocket::client(near, &place, &[])).await.unwrap(), 3_000).await;
+    let _ = soon(served).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_shutdown_is_seen_as_the_end() {
+    let (place, served) = port(|stream| async move {
+        let mut stream = websocket::server(stream).await.unwrap();
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all).await.map(|_| all)
+    })
+    .await;
+    let mut stream = websocket::client(tcp(&place).await, &web_socket(&place), &[]).await.unwrap();
+    stream.write_all(b"the last words").await.unwrap();
+    stream.shutdown().await.unwrap();
+    assert_eq!(soon(served).await.unwrap().unwrap(), b"the last words");
+}
+
+#[tokio::test]
+async fn headers_go_along_and_cannot_smuggle() {
+    let (place, asked) = port(|mut stream: TcpStream| async move {
+        let mut room = vec![0; 4096];
+        let count = stream.read(&mut room).await.unwrap();
+        String::from_utf8(room[..count].to_vec()).unwrap()
+    })
+    .await;
+    let header = |name: &str, value: &str| Header { name: name.into(), value: value.into() };
+    let _ =
+        websocket::client(tcp(&place).await, &web_socket(&place), &[header("X-Preview-Token", "abc def")])
+            .await;
+    let asked = soon(asked).await.unwrap();
+    assert!(asked.starts_with("GET /relay HTTP/1.1\r\nHost: 127.0.0.1:"), "{asked}");
+    assert!(asked.contains("\r\nX-Preview-Token: abc def\r\n"), "{asked}");
+    for wrong in [
+        header("A", "x\r\nB: y"),
+        header("A:", "x"),
+        header("", "x"),
+        header("A b", "x"),
+        header("A", "\u{e9}"),
+    ] {
+        let (near, _far) = thin_pipe(1);
+        let refused = websocket::client(near, &web_socket(&place), &[wrong]).await.err();
+        assert!(matches!(refused, Some(UpgradeError::Header(_))), "{refused:?}");
+    }
+}
+
+/// What a sandbox is told whose WebSocket reaches a TLS server that says this.
+async fn told(text: &'static [u8]) -> DialError {
+    let acceptor = TlsAcceptor::from(ordinary(&[&TLS13]));
+    let (place, _served) = port(move |stream| async move {
+        let mut stream = acceptor.accept(stream).await.unwrap();
+        let _ = stream.read(&mut [0; 4096]).await;
+        stream.write_all(text).await.unwrap();
+        stream.shutdown().await.unwrap();
+        let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
+    })
+    .await;
+    let (sandbox, pin) = (identity(), identity().public());
+    soon(dial(&sandbox, &pin).web_socket(&web_socket(&place))).await.err().unwrap()
+}
+
+#[tokio::test]
+async fn what_does_not_upgrade_is_named() {
+    for stripped in [
+        &b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"[..],
+        b"HTTP/1.1 426 Upgrade Required\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: x\r\n\r\n",
+    ] {
+        let refused = told(stripped).await;
+        assert!(matches!(refused, DialError::Upgrade(UpgradeError::Stripped { .. })), "{refused:?}");
+        assert!(refused.to_string().contains("strips upgrades"), "{refused}");
+    }
+    let refused = told(b"HTTP/1.1 404 Not Found\r\n\r\n").await;
+    assert!(matches!(refused, DialError::Upgrade(UpgradeError::Status(404))), "{refused:?}");
+    assert!(refused.to_string().contains("is the path of the link right"), "{refused}");
+    let refused = told(b"220 mail.example ESMTP\r\n").await;
+    assert!(matches!(refused, DialError::Upgrade(UpgradeError::NotHttp)), "{refused:?}");
+    let refused = told(b"").await;
+    assert!(matches!(refused, DialError::Upgrade(UpgradeError::Closed)), "{refused:?}");
+}
+
+/// What a reader gets when its peer, after an upgrade, sends these raw bytes and then nothing more.
+async fn read_after(raw: &[u8]) -> io::Result<Vec<u8>> {
+    let (place, served) = port(|stream| async move {
+        let mut stream = websocket::server(stream).await.unwrap();
+        let mut first = [0; 16];
+        stream.read(&mut first).await.map(|count| first[..count].to_vec())
+    })
+    .await;
+    let mut stream = upgraded_by_hand(&place).await;
+    stream.write_all(raw).await.unwrap();
+    soon(served).await.unwrap()
+}
+
+async fn upgraded_by_hand(place: &relay_proto::address::HostPort) -> TcpStream {
+    let mut stream = tcp(place).await;
+    let request = "GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+                   Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"\r\n\r\n") {
+        answer.push(stream.read_u8().await.unwrap());
+    }
+    stream
+}
+
+/// The header alone decides: the peer sends nothing else, and a reader that wanted the rest would wait for ever.
+#[tokio::test]
+async fn an_oversize_frame_is_refused_at_its_header() {
+    let length = |length: u64| [&[0x82, 0xff][..], &length.to_be_bytes(), &[0; 4]].concat();
+    for too_long in [MAX_FRAME as u64 + 1, u32::MAX.into(), i64::MAX as u64, u64::MAX] {
+        let error = read_after(&length(too_long)).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+    }
+    let error = read_after(&length(MAX_FRAME as u64 + 1)).await.unwrap_err();
+    assert!(error.to_string().contains("a link takes at most"), "{error}");
+}
+
+#[tokio::test]
+async fn a_message_in_many_fragments_is_bounded_too() {
+    let (place, served) = port(|stream| async move {
+        let mut stream = websocket::server(stream).await.unwrap();
+        stream.read(&mut [0; 16]).await
+    })
+    .await;
+    let mut stream = upgraded_by_hand(&place).await;
+    // Fragments of 16 KiB, none of them the last.
+    let fragment = |opcode: u8| [&[opcode, 0xfe, 0x40, 0, 0, 0, 0, 0][..], &[0; 0x4000]].concat();
+    let mut sent = stream.write_all(&fragment(0x02)).await;
+    while sent.is_ok() && !served.is_finished() {
+        sent = stream.write_all(&fragment(0x00)).await;
+    }
+    assert!(soon(served).await.unwrap().is_err());
+}
+
+#[tokio::test]
+async fn what_breaks_the_protocol_is_an_end() {
+    let masked =
+        |opcode: u8, text: &[u8]| [&[opcode, 0x80 | text.len() as u8, 0, 0, 0, 0][..], text].concat();
+    assert_eq!(read_after(&masked(0x82, b"abc")).await.unwrap(), b"abc");
+    assert_eq!(
+        read_after(&[masked(0x89, b"ping"), masked(0x82, b""), masked(0x82, b"abc")].concat()).await.unwrap(),
+        b"abc"
+    );
+    assert_eq!(read_after(&masked(0x88, b"")).await.unwrap(), b"", "a close is the end");
+    for (what, raw) in [
+        ("text", masked(0x81, b"abc")),
+        ("unmasked", vec![0x82, 3, b'a', b'b', b'c']),
+        ("a reserved bit", masked(0xc2, b"abc")),
+        ("a reserved opcode", masked(0x83, b"abc")),
+        ("a long ping", [&[0x89, 0xfe, 0, 200, 0, 0, 0, 0][..], &[0; 200]].concat()),
+        ("a fragment of nothing", masked(0x80, b"abc")),
+    ] {
+        assert!(read_after(&raw).await.is_err(), "{what}");
+    }
+}
+
+#[tokio::test]
+async fn a_cut_in_the_middle_is_not_an_orderly_end() {
+    let (place, served) = port(|stream| async move {
+        let mut stream = websocket::server(stream).await.unwrap();
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all).await
+    })
+    .await;
+    let mut stream = upgraded_by_hand(&place).await;
+    stream.write_all(&[0x82, 0x85, 0, 0, 0, 0, b'a']).await.unwrap();
+    drop(stream);
+    assert!(soon(served).await.unwrap().is_err());
+}
+
+#[tokio::test]
+async fn pings_are_answered() {
+    let (place, _served) = port(|stream| async move {
+        let mut stream = websocket::server(stream).await.unwrap();
+        stream.read(&mut [0; 16]).await
+    })
+    .await;
+    let mut stream = upgraded_by_hand(&place).await;
+    stream.write_all(&[0x89, 0x82, 0, 0, 0, 0, b'h', b'i']).await.unwrap();
+    let mut pong = [0; 4];
+    soon(stream.read_exact(&mut pong)).await.unwrap();
+    assert_eq!(pong, [0x8a, 2, b'h', b'i']);
+}
+
+/// Whoever does not read holds up the writer, who keeps one message and no more.
+#[tokio::test]
+async fn a_peer_that_does_not_read_stops_the_writer() {
+    let (near, far) = tokio::io::duplex(1024);
+    let place = web_socket(&"h:1".parse().unwrap());
+    let (mut client, _server) =
+        tokio::join!(async { websocket::client(near, &place, &[]).await.unwrap() }, async {
+            websocket::server(far).await.unwrap()
+        });
+    assert!(stuck_after(&mut client).await <= 2 * MAX_FRAME);
+}
+
+/// How many bytes a stream takes until it takes no more.
+async fn stuck_after(stream: &mut impl Stream) -> usize {
+    let (mut taken, bytes) = (0, vec![0; MAX_FRAME]);
+    loop {
+        let write = std::future::poll_fn(|context| {
+            std::task::Poll::Ready(match std::pin::Pin::new(&mut *stream).poll_write(context, &bytes) {
+                std::task::Poll::Ready(written) => Some(written.unwrap()),
+                std::task::Poll::Pending => None,
+            })
+        });
+        match write.await {
+            Some(count) => taken += count,
+            None => return taken,
+        }
+        assert!(taken < 1 << 24, "it takes everything");
+    }
+}
