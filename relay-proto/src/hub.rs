@@ -17,7 +17,9 @@ pub struct Door {
 pub struct Key([u8; Key::SHOWN]);
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("it is not a hub's file (`127.0.0.1:PORT KEY`); is it the one that the hub was given with --loopback?")]
+#[error(
+    "it is not a hub's file (`127.0.0.1:PORT KEY`); is it the one that the hub was given with --loopback?"
+)]
 pub struct InvalidDoor;
 
 impl Door {

@@ -12,8 +12,10 @@
 //! | `guest` | what to do with a line, a frame or a deadline; no I/O |
 //! | `pending`, `handshake`, `pacing` | requests without an answer; what a new server must be told; when to try again |
 //! | `answer` | the sentences the shim says by itself |
+//! | [`hub`] | another program in the same file: holds the one pipe of a sandbox that has only one |
 //! | `lines` | bytes from the harness → lines |
 //! | `link`, `stream` | opening a connection; reading and writing it, whatever carries it |
+//! | `loopback` | a link to a hub where Unix sockets are forbidden |
 //! | `socket`, `stdio`, `pipe`, `queue` | the descriptors, without changing the flags that others see |
 
 #![forbid(unsafe_code)]
@@ -21,8 +23,11 @@
 mod answer;
 mod guest;
 mod handshake;
+#[cfg(feature = "hub")]
+pub mod hub;
 mod lines;
 mod link;
+mod loopback;
 pub mod options;
 mod pacing;
 mod pending;
@@ -50,6 +55,8 @@ pub fn main(
     environment: impl Fn(&str) -> Option<OsString>,
 ) -> ExitCode {
     let options = match options::parse(arguments, environment) {
+        #[cfg(feature = "hub")]
+        Ok(Command::Hub(options)) => return hub::main(options),
         Ok(Command::Relay(options)) => options,
         Ok(Command::Show(text)) => {
             return match io::stdout().lock().write_all(text.as_bytes()) {

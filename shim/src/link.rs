@@ -15,6 +15,7 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
+use crate::loopback;
 use crate::socket::{Descriptor, Socket};
 use crate::stream::Stream;
 
@@ -65,6 +66,7 @@ impl Dialer {
                 self.used = true;
                 Box::pin(ready(socket(&self.address, Descriptor::Inherited(*number))))
             }
+            Address::Hub(_) => Box::pin(hub(self.address.clone())),
             other => Box::pin(ready(Err(ConnectError::NotKnown(other.clone())))),
         }
     }
@@ -86,6 +88,14 @@ async fn unix(address: Address) -> Result<Opened, ConnectError> {
     let stream = connected.map_err(io::Error::from).flatten().map_err(failed)?;
     let descriptor = Descriptor::Owned(OwnedFd::from(stream.into_std().map_err(failed)?));
     socket(&address, descriptor)
+}
+
+/// The key that it shows is the hub's affair; the sidecar knows the pipe.
+async fn hub(address: Address) -> Result<Opened, ConnectError> {
+    let Address::Hub(file) = &address else { return Err(ConnectError::NotKnown(address)) };
+    let connected = timeout(CONNECT, loopback::connect(file)).await;
+    let failed = |source| ConnectError::Connect { address: address.clone(), source };
+    socket(&address, Descriptor::Owned(connected.map_err(io::Error::from).flatten().map_err(failed)?))
 }
 
 /// A plain socket is its own proof.

@@ -2,6 +2,8 @@
 
 use std::ffi::OsString;
 
+#[cfg(feature = "hub")]
+use crate::hub::options::{HubOptions, HubUsageError, Parsed};
 use relay_proto::address::{Address, InvalidAddress};
 use relay_proto::name::{InvalidName, Name};
 
@@ -16,6 +18,8 @@ pub struct Options {
 /// What the command line asks for.
 #[derive(Debug, Eq, PartialEq)]
 pub enum Command {
+    #[cfg(feature = "hub")]
+    Hub(HubOptions),
     Relay(Options),
     /// `--help` or `--version`: this text on stdout.
     Show(String),
@@ -23,6 +27,9 @@ pub enum Command {
 
 #[derive(Debug, Eq, PartialEq, thiserror::Error)]
 pub enum UsageError {
+    #[cfg(feature = "hub")]
+    #[error(transparent)]
+    Hub(#[from] HubUsageError),
     #[error("read {place}: it is not UTF-8")]
     NotUtf8 { place: &'static str },
     #[error("read {place}: {source}")]
@@ -39,9 +46,17 @@ pub enum UsageError {
 
 /// Reads the arguments after the program's name. The command line goes before the environment.
 pub fn parse(
-    mut arguments: impl Iterator<Item = OsString>,
+    arguments: impl Iterator<Item = OsString>,
     environment: impl Fn(&str) -> Option<OsString>,
 ) -> Result<Command, UsageError> {
+    let mut arguments = arguments.peekable();
+    #[cfg(feature = "hub")]
+    if arguments.next_if(|first| first == "hub").is_some() {
+        return Ok(match crate::hub::options::parse(arguments, environment)? {
+            Parsed::Help => Command::Show(crate::hub::options::HELP.into()),
+            Parsed::Run(options) => Command::Hub(options),
+        });
+    }
     let (mut relay, mut server) = (None, None);
     while let Some(argument) = arguments.next() {
         let argument =
@@ -90,6 +105,7 @@ const HELP: &str = "\
 Speaks MCP on stdin and stdout for a harness in a sandbox, and carries it to the sidecar outside.
 
 Usage: cofferdam-shim [--relay LINK] [--server NAME]
+       cofferdam-shim hub --help      (where the sandbox has one pipe only)
 
   --relay LINK    where the sidecar is: unix:PATH, or fd:N for an inherited socket
                   [environment: COFFERDAM_RELAY] [default: unix:/run/cofferdam/relay/relay.sock]
@@ -146,7 +162,7 @@ mod tests {
     fn what_is_wrong_is_said() {
         let said = |arguments: &[&str]| parsed(arguments, Some("tls://h")).unwrap_err().to_string();
         assert_eq!(said(&["--bogus"]), "read the command line: `--bogus` is not known");
-        assert_eq!(said(&["hub"]), "read the command line: `hub` is not known");
+        assert_eq!(said(&["bub"]), "read the command line: `bub` is not known");
         assert_eq!(said(&["--server"]), "read the command line: --server needs a value");
         assert_eq!(said(&["--relay=fd:3", "--relay=fd:4"]), "read the command line: --relay is there twice");
         assert!(said(&[]).starts_with("read COFFERDAM_RELAY: `h` is not HOST:PORT"));

@@ -101,7 +101,8 @@ impl AsyncRead for Duplex {
     ) -> Poll<io::Result<()>> {
         let space = room.initialize_unfilled();
         let count = ready!(match &self.input {
-            Stdio::File(file) => Poll::Ready(retry_on_intr(|| read(file, &mut *space)).map_err(io::Error::from)),
+            Stdio::File(file) =>
+                Poll::Ready(retry_on_intr(|| read(file, &mut *space)).map_err(io::Error::from)),
             Stdio::Pipe(pipe) => pipe.poll_read(context, space),
             Stdio::Socket(socket) => socket.poll_read(context, space),
         })?;

@@ -5,17 +5,20 @@
 //! hub's is removed. There is no place while there is no pipe: a connection that waits for one would be given up by its
 //! shim, and would then be heard by the sidecar after its successor.
 
+use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::net::Ipv4Addr;
-use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{
+    DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
 
 use relay_carriage::BoxedStream;
-use relay_carriage::identity::random_hex;
 use relay_proto::hub::{Door, Key};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::net::{TcpListener, UnixListener};
 
 use super::options::LocalPlace;
@@ -56,7 +59,9 @@ pub(super) enum LocalError {
          one another --socket", .process.map(|id| format!(" (process {id})")).unwrap_or_default()
     )]
     Held { path: PathBuf, process: Option<u32> },
-    #[error("serve `{path}`: {source}; can this user write there? else choose another place with --socket, and give it to the shims with --relay")]
+    #[error(
+        "serve `{path}`: {source}; can this user write there? else choose another place with --socket, and give it to the shims with --relay"
+    )]
     Io { path: PathBuf, source: io::Error },
     #[error(
         "serve `{path}`: somebody else listens there, who is no hub; if it is the sidecar's own socket, no hub is needed: else \
@@ -117,6 +122,16 @@ impl Local {
     }
 }
 
+impl fmt::Display for Local {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match &self.listener {
+            Listener::Loopback(..) => "hub",
+            Listener::Unix(_) => "unix",
+        };
+        write!(f, "{kind}:{}", self.path.display())
+    }
+}
+
 impl Drop for Local {
     fn drop(&mut self) {
         if identity(&self.path).is_ok_and(|file| file == self.file) {
@@ -170,8 +185,13 @@ fn unix(path: &Path) -> Result<Local, LocalError> {
 async fn loopback(path: &Path) -> Result<Local, LocalError> {
     let failed = |source: io::Error| LocalError::Io { path: path.into(), source };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(failed)?;
-    let key = Key::from_hex(&random_hex().map_err(|error| failed(io::Error::other(error)))?);
-    let key = key.ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))?;
+    let mut random = [0; 32];
+    let count = getrandom(&mut random, GetRandomFlags::empty()).map_err(|error| failed(error.into()))?;
+    if count != random.len() {
+        return Err(failed(io::ErrorKind::UnexpectedEof.into()));
+    }
+    let digits: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    let key = Key::from_hex(&digits).expect("these are 64 digits");
     let door = Door { port: listener.local_addr().map_err(failed)?.port(), key: key.clone() };
     let aside = beside(path, ".new");
     let written = (|| {
@@ -182,7 +202,11 @@ async fn loopback(path: &Path) -> Result<Local, LocalError> {
         fs::rename(&aside, path)?;
         identity(path)
     })();
-    Ok(Local { listener: Listener::Loopback(listener, key), file: written.map_err(failed)?, path: path.into() })
+    Ok(Local {
+        listener: Listener::Loopback(listener, key),
+        file: written.map_err(failed)?,
+        path: path.into(),
+    })
 }
 
 fn beside(path: &Path, end: &str) -> PathBuf {
