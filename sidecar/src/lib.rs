@@ -12,6 +12,7 @@
 //! | [`session`] | sessions and links: every message's way in and out | policy, servers, audit, scrub |
 //! | [`servers`] | a link's server: start, restart, handshake | upstream, inject |
 //! | [`upstream`] | a server as a stream of messages: stdio or HTTP | process |
+//! | [`enrolment`] | who may come: tickets, keys and their epochs, sockets | names |
 //! | [`inject`] | templates, and the credentials that fill them | secret, scrub |
 //! | [`secret`] | where credentials come from, and the one type that holds them | process |
 //! | [`process`] | server processes and the keepers that end them; the only `unsafe` | nothing |
@@ -30,6 +31,7 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub(crate) mod demo;
+pub(crate) mod enrolment;
 pub mod inject;
 pub mod policy;
 pub mod process;

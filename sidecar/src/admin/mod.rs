@@ -3,6 +3,8 @@
 pub(crate) mod client;
 pub(crate) mod server;
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 use crate::session::command::Description;
@@ -11,7 +13,18 @@ use crate::session::registry::EndedLink;
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum Question {
-    Kill { session: String },
+    Enroll {
+        grant: String,
+        name: Option<String>,
+        ttl_ms: Option<u64>,
+        ticket_ttl_ms: u64,
+        /// Instead of a ticket: a socket in this directory.
+        socket: Option<PathBuf>,
+    },
+    Kill {
+        /// A session, or an enrolment.
+        session: String,
+    },
     Reload,
     Sessions,
 }
@@ -19,8 +32,17 @@ pub(crate) enum Question {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(tag = "answer", rename_all = "kebab-case")]
 pub(crate) enum Answer {
+    Enrolled {
+        enrolment: String,
+        expires_in_seconds: u64,
+        /// The enrolment string, or the link.
+        text: String,
+    },
     Killed {
         links: Vec<EndedLink>,
+        /// The enrolment that ended too.
+        #[serde(default)]
+        enrolment: Option<String>,
         total_ms: u64,
     },
     Refused {

@@ -9,8 +9,8 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
 use super::{Answer, MAX_QUESTION, Question};
+use crate::app::enrolling::{Enrolled, Enrolling, Killed, Way};
 use crate::app::{App, Reloaded};
-use crate::session::command::EndReason;
 use crate::session::registry::Ending;
 
 /// Questions answered at the same time.
@@ -43,7 +43,7 @@ pub(crate) async fn run(app: Arc<App>, listener: Arc<UnixListener>) {
     }
 }
 
-async fn talk(app: &App, stream: UnixStream) -> std::io::Result<()> {
+async fn talk(app: &Arc<App>, stream: UnixStream) -> std::io::Result<()> {
     let (reading, mut writing) = stream.into_split();
     let mut line = Vec::new();
     BufReader::new(reading).take(MAX_QUESTION as u64).read_until(b'\n', &mut line).await?;
@@ -56,7 +56,7 @@ async fn talk(app: &App, stream: UnixStream) -> std::io::Result<()> {
     writing.write_all(&text).await
 }
 
-async fn answer(app: &App, question: Question) -> Answer {
+async fn answer(app: &Arc<App>, question: Question) -> Answer {
     match question {
         Question::Sessions => Answer::Sessions { sessions: app.registry.describe().await },
         Question::Reload => match app.reload() {
@@ -65,20 +65,60 @@ async fn answer(app: &App, question: Question) -> Answer {
             }
             Err(problems) => Answer::Refused { why: problems.to_string() },
         },
-        Question::Kill { session } => {
-            let began = Instant::now();
-            let Ending { ended, late } = app.registry.end(&session, EndReason::Killed).await;
-            if !late.is_empty() {
-                let why = format!(
-                    "session `{session}` was told to end and has not ended within 5 s: link {}",
-                    late.join(", ")
-                );
-                return Answer::Refused { why };
-            }
-            match ended.is_empty() {
-                true => Answer::Refused { why: format!("there is no session `{session}`") },
-                false => Answer::Killed { links: ended, total_ms: began.elapsed().as_millis() as u64 },
+        Question::Enroll { grant, name, ttl_ms, ticket_ttl_ms, socket } => {
+            let way = match socket {
+                Some(directory) => Way::Socket { directory },
+                None => Way::Ticket { ttl: Duration::from_millis(ticket_ttl_ms) },
+            };
+            match grant.parse() {
+                Ok(grant) => {
+                    enroll(app, Enrolling { grant, name, ttl: ttl_ms.map(Duration::from_millis), way }).await
+                }
+                Err(error) => Answer::Refused { why: format!("read the grant's name: {error}") },
             }
         }
+        Question::Kill { session } => kill(app, &session).await,
     }
+}
+
+async fn enroll(app: &Arc<App>, asked: Enrolling) -> Answer {
+    match app.enroll(asked).await {
+        Ok(Enrolled { enrolment, text }) => {
+            let left = enrolment.expires.duration_since(crate::clock::now()).unwrap_or_default();
+            let expires_in_seconds = left.as_millis().div_ceil(1000) as u64;
+            Answer::Enrolled { enrolment: enrolment.id.to_string(), expires_in_seconds, text }
+        }
+        Err(error) => Answer::Refused { why: with_causes(&error) },
+    }
+}
+
+async fn kill(app: &Arc<App>, session: &str) -> Answer {
+    let began = Instant::now();
+    let Some(Killed { ending: Ending { ended, late }, enrolment, unwritten }) = app.kill(session).await
+    else {
+        return Answer::Refused { why: format!("there is no session or enrolment `{session}`") };
+    };
+    if !late.is_empty() {
+        let why = format!(
+            "session `{session}` was told to end and has not ended within 5 s: link {}",
+            late.join(", ")
+        );
+        return Answer::Refused { why };
+    }
+    if let (Some(error), Some(enrolment)) = (unwritten, &enrolment) {
+        let why = format!(
+            "all of it has ended, but that was not written down: {}; after a restart of the sidecar the enrolment \
+             {enrolment} would be good again: make room on the disk and kill it again, or remove its file",
+            with_causes(&error)
+        );
+        return Answer::Refused { why };
+    }
+    let total_ms = began.elapsed().as_millis() as u64;
+    Answer::Killed { links: ended, enrolment: enrolment.map(|id| id.to_string()), total_ms }
+}
+
+/// An error on one line, with what caused it.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

@@ -1,7 +1,7 @@
 //! A new connection's first frame, and where it leads: to its old link, to a new one, or to a refusal that says why.
 
 use relay_proto::code::Code;
-use relay_proto::control::{Hello, Refusal, Retry};
+use relay_proto::control::{Hello, Purpose, Refusal, Retry, Status};
 use relay_proto::frame::{DecodeError, Frame};
 use relay_proto::limits::VERSION;
 use relay_proto::name::Name;
@@ -10,8 +10,10 @@ use tokio::time::timeout;
 use super::App;
 use super::admission::{self, Door, refuse};
 use super::places::{Dropped, Place};
+use super::status;
 use crate::audit::Event;
 use crate::config::Config;
+use crate::session::command::EndReason;
 use crate::session::connection::{Connection, Lost, Transport};
 use crate::session::registry::{NotOpened, NotResumed};
 use crate::session::visitor::Visitor;
@@ -42,16 +44,27 @@ pub(crate) async fn greet(app: &App, arrival: Arrival, place: Place) {
         // Somebody who had longer than others to speak is told nothing.
         Ok(Err(Unheard::Gone)) | Err(Dropped) => return,
     };
-    let admitted = admission::admit(&config, &door, &hello)
-        .and_then(|visitor| Ok((admission::server(&config, &visitor, &hello)?, visitor)));
+    let recognised = admission::recognise(app, &config, &door, &hello);
+    if let (Purpose::Status, Ok(visitor)) = (hello.purpose, &recognised) {
+        return tell(connection, status::status(app, &config, visitor)).await;
+    }
+    let admitted =
+        recognised.and_then(|visitor| Ok((admission::server(&config, &visitor, &hello)?, visitor)));
     match admitted {
         Err(refusal) => turn_away(app, connection, refusal).await,
         Ok((server, visitor)) => {
-            if let Err((refusal, connection)) = lead(app, &visitor, hello, server, connection).await {
+            if let Err((refusal, connection)) = lead(app, &door, &visitor, hello, server, connection).await {
                 turn_away(app, connection, refusal).await;
             }
         }
     }
+}
+
+/// How things stand, and nothing more.
+async fn tell(mut connection: Connection, status: Status) {
+    connection.push(&Frame::Status(status));
+    // Whoever does not read it does not want to know.
+    let _ = timeout(REFUSAL_TIME, connection.flush()).await;
 }
 
 async fn turn_away(app: &App, mut connection: Connection, refusal: Refusal) {
@@ -79,12 +92,13 @@ async fn hello(config: &Config, connection: &mut Connection) -> Result<Hello, Un
 
 async fn lead(
     app: &App,
+    door: &Door,
     visitor: &Visitor,
-    hello: Hello,
+    mut hello: Hello,
     server: Name,
     connection: Connection,
 ) -> Result<(), (Refusal, Connection)> {
-    let connection = match hello.resume {
+    let connection = match hello.resume.take() {
         Some(resume) => match app.registry.resume(visitor, connection, resume).await {
             Ok(()) => return Ok(()),
             // That link is over: the shim gets a new one and sees that it was not resumed.
@@ -102,7 +116,18 @@ async fn lead(
         },
         None => connection,
     };
-    app.registry.open(&app.context, visitor, server, connection).map_err(|(not_opened, connection)| {
+    let offer = match admission::offer(app, door, &hello).await {
+        Ok(offer) => offer,
+        Err(refusal) => return Err((refusal, connection)),
+    };
+    let opened = app.registry.open(&app.context, visitor, server, connection, offer);
+    if let (Ok(()), Some(enrolled)) = (&opened, &visitor.enrolment)
+        && app.enrolments.find(&enrolled.id, crate::clock::now()).is_err()
+    {
+        // It ended between the question and the answer, and whoever ended it did not see this link yet.
+        drop(app.registry.end_enrolment(&enrolled.id, EndReason::Killed).await);
+    }
+    opened.map_err(|(not_opened, connection)| {
         let (code, retry) = match not_opened {
             NotOpened::Grant(_) | NotOpened::Socket(_) => (Code::RelayUnavailable, Retry::AfterMs(2000)),
             // The next sidecar is most likely on its way.

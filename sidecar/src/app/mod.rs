@@ -4,34 +4,44 @@
 //! |---|---|
 //! | [`admission`] | who may come in by which door |
 //! | [`apart`] | what must not lie in the relay's directory |
+//! | [`enrolling`] | making and ending enrolments |
 //! | [`greeting`] | a new connection's first frame, and where it leads |
 //! | [`logging`] | the log, scrubbed on its way out |
+//! | [`own`] | sockets that were made for one sandbox each |
 //! | [`places`] | places for connections that have not been led anywhere yet |
 //! | [`refusals`] | refused connections in the log, paced |
 //! | [`restart`] | what a reload cannot change |
+//! | [`status`] | how things stand for a sandbox that asks |
 //! | [`socket`] | Unix sockets: stale or live, mode, removal |
 
 mod admission;
 mod apart;
+pub(crate) mod enrolling;
 mod greeting;
 pub(crate) mod logging;
+mod own;
 mod places;
 mod refusals;
 mod restart;
 mod socket;
+mod status;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use relay_carriage::identity::Identity;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Notify;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::admin;
 use crate::audit::{self, Audit, AuditError, Event, EventRecord};
 use crate::config::{self, Config, Problems};
+use crate::enrolment::key::{self, KeyError};
+use crate::enrolment::{Enrolments, StoreError};
 use crate::inject::credentials::LogScrubber;
 use crate::inject::files::{FileError, FileStore};
 use crate::session::Context;
@@ -40,6 +50,7 @@ use crate::session::registry::Registry;
 use admission::Door;
 use apart::ApartError;
 use greeting::Arrival;
+use own::OwnSockets;
 use places::Places;
 use refusals::Refusals;
 use socket::{Mode, Socket, SocketError};
@@ -50,6 +61,12 @@ pub(crate) struct App {
     pub(crate) context: Arc<Context>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) stop: CancellationToken,
+    pub(crate) enrolments: Arc<Enrolments>,
+    /// What sandboxes pin.
+    pub(crate) identity: Identity,
+    /// An enrolment was made: it has an end to watch for.
+    enrolled: Notify,
+    own: OwnSockets,
     /// The configuration of the start, which some keys keep until a restart.
     started: Arc<Config>,
     refusals: Arc<Refusals>,
@@ -71,10 +88,14 @@ pub(crate) enum ServeError {
     Audit(#[from] AuditError),
     #[error(transparent)]
     Files(#[from] FileError),
+    #[error(transparent)]
+    Key(#[from] KeyError),
     #[error("watch for signals")]
     Signals(#[source] std::io::Error),
     #[error(transparent)]
     Socket(#[from] SocketError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
 }
 
 /// What is left of a stop when the sessions are over takes no longer than this.
@@ -95,8 +116,10 @@ pub(crate) async fn serve(
         file_bytes: config.limits.audit_file_bytes,
         field_bytes: config.limits.audit_field_bytes,
     })?;
+    let identity = key::load_or_make(&config.state_dir)?;
+    let enrolments = Arc::new(Enrolments::open(&config.state_dir)?);
     let relay = match &config.relay.unix {
-        Some(unix) => Some(Socket::bind(&unix.path, Mode::of(unix))?),
+        Some(unix) => Some(Socket::bind(&unix.path, Mode::of(&config.relay))?),
         None => None,
     };
     let admin = Socket::bind(&config.admin.socket, Mode::Owner)?;
@@ -105,6 +128,10 @@ pub(crate) async fn serve(
         config_file,
         registry: Arc::default(),
         stop: CancellationToken::new(),
+        enrolments,
+        identity,
+        enrolled: Notify::new(),
+        own: OwnSockets::default(),
         started: context.config.load_full(),
         refusals: Arc::default(),
         context,
@@ -112,8 +139,11 @@ pub(crate) async fn serve(
     app.record(Event::SidecarStart, Some(env!("CARGO_PKG_VERSION")));
     app.context.tasks.spawn(admin::server::run(Arc::clone(&app), admin.listener()));
     if let Some(relay) = &relay {
-        app.context.tasks.spawn(accept(Arc::clone(&app), relay.listener()));
+        let accepting = accept(Arc::clone(&app), relay.listener(), Listening::Shared, app.stop.clone());
+        app.context.tasks.spawn(accepting);
     }
+    app.open_own_sockets();
+    app.context.tasks.spawn(Arc::clone(&app).watch_enrolments());
     tracing::info!(config = %app.config_file.display(), "ready");
     loop {
         tokio::select! {
@@ -155,6 +185,7 @@ impl App {
     async fn shut_down(&self) {
         tracing::info!("stopping");
         self.stop.cancel();
+        self.close_own_sockets();
         // Who is late has been named in the log.
         let _ = self.registry.close(EndReason::Stopped).await;
         self.context.tasks.close();
@@ -172,16 +203,31 @@ impl App {
     }
 }
 
+/// Whose socket it is.
+enum Listening {
+    Own(Arc<str>),
+    Shared,
+}
+
+impl Listening {
+    fn door(&self, uid: Option<u32>) -> Door {
+        match self {
+            Self::Own(enrolment) => Door::Own { enrolment: Arc::clone(enrolment), uid },
+            Self::Shared => Door::Shared { uid },
+        }
+    }
+}
+
 /// Takes connections until the stop.
-async fn accept(app: Arc<App>, listener: Arc<UnixListener>) {
+async fn accept(app: Arc<App>, listener: Arc<UnixListener>, listening: Listening, stop: CancellationToken) {
     let count = app.context.config.load().limits.greeting_connections;
-    let places = Places::new(count, app.stop.clone());
+    let places = Places::new(count, stop.clone());
     loop {
-        let Some(accepted) = app.stop.run_until_cancelled(listener.accept()).await else { return };
+        let Some(accepted) = stop.run_until_cancelled(listener.accept()).await else { return };
         match accepted {
             Ok((stream, _)) => {
-                let Some(place) = app.stop.run_until_cancelled(places.take()).await else { return };
-                let door = Door::Shared { uid: stream.peer_cred().ok().map(|peer| peer.uid()) };
+                let Some(place) = stop.run_until_cancelled(places.take()).await else { return };
+                let door = listening.door(stream.peer_cred().ok().map(|peer| peer.uid()));
                 let arrival = Arrival { stream: Box::new(stream), door };
                 let app = Arc::clone(&app);
                 app.context.tasks.clone().spawn(async move { greeting::greet(&app, arrival, place).await });

@@ -18,7 +18,7 @@ use nix::sys::stat::{FchmodatFlags, FileStat, Mode as Bits, SFlag, fchmodat, fst
 use nix::unistd::{UnlinkatFlags, unlinkat};
 use tokio::net::UnixListener;
 
-use crate::config::UnixRelay;
+use crate::config::Relay;
 
 /// A bound socket; its file is removed with it.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ struct Identity {
 const BACKLOG: i32 = 1024;
 
 impl Mode {
-    pub(super) fn of(relay: &UnixRelay) -> Self {
+    pub(super) fn of(relay: &Relay) -> Self {
         match relay.uids {
             // The peer's uid is asked of the kernel, so the file may let everybody knock.
             Some(_) => Self::Everybody,

@@ -1,8 +1,11 @@
 //! What can be typed.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+
+use crate::config;
 
 /// Credentials for sandboxed agents' tools, on the host's side of the dam.
 #[derive(Debug, Parser)]
@@ -25,8 +28,12 @@ pub(super) enum Command {
     Check(CheckArguments),
     /// Watch a credential being used and never seen; needs no configuration
     Demo(DemoArguments),
-    /// End a session: its links, its processes, its credentials
+    /// Let one sandbox in: prints the string that its shim needs
+    Enroll(EnrollArguments),
+    /// End a session: its links, its processes, its credentials, its enrolment
     Kill(KillArguments),
+    /// Print the sidecar's public key, which sandboxes pin
+    Key,
     /// Make the running sidecar read its configuration again
     Reload,
     /// Run the sidecar
@@ -60,8 +67,27 @@ pub(super) struct DemoArguments {
 }
 
 #[derive(Debug, Args)]
+pub(super) struct EnrollArguments {
+    /// What the sandbox may use
+    #[arg(long)]
+    pub(super) grant: String,
+    /// How long it may come; else as long as the grant lasts
+    #[arg(long, value_name = "TIME", value_parser = config::parse_duration)]
+    pub(super) ttl: Option<Duration>,
+    /// How soon it must come for the first time
+    #[arg(long, value_name = "TIME", value_parser = config::parse_duration, default_value = "2m", conflicts_with = "socket")]
+    pub(super) ticket_ttl: Duration,
+    /// What people call it
+    #[arg(long)]
+    pub(super) name: Option<String>,
+    /// Make a socket in this directory, to be mounted into the sandbox, instead of a ticket
+    #[arg(long, value_name = "DIR")]
+    pub(super) socket: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
 pub(super) struct KillArguments {
-    /// As `cofferdam sessions` shows it
+    /// As `cofferdam sessions` shows it; or an enrolment, as `cofferdam enroll` names it
     pub(super) session: String,
 }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::arguments::{
-    Arguments, AuditCommand, CheckArguments, Command, SessionsArguments, ShowArguments, TailArguments,
-    VerifyArguments,
+    Arguments, AuditCommand, CheckArguments, Command, EnrollArguments, SessionsArguments, ShowArguments,
+    TailArguments, VerifyArguments,
 };
 use super::failure::{Failure, Sysexit};
 use super::terminal;
@@ -18,7 +18,7 @@ use crate::config::{self, Config, Environment};
 use crate::inject::credentials::LogScrubber;
 use crate::session::command::{Description, Processes};
 use crate::session::registry::EndedLink;
-use crate::{app, audit, demo, process};
+use crate::{app, audit, demo, enrolment, process};
 
 pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let file = arguments.config.as_deref();
@@ -28,6 +28,8 @@ pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Demo(demo_arguments) => {
             demo::run(demo_arguments.shim).map_err(|error| Failure::new(Sysexit::Software, error))
         }
+        Command::Enroll(enroll_arguments) => enroll(file, enroll_arguments),
+        Command::Key => key(file),
         Command::Kill(kill_arguments) => kill(file, kill_arguments.session),
         Command::Reload => reload(file),
         Command::Serve => serve(file),
@@ -64,6 +66,46 @@ fn check(file: Option<&Path>, arguments: &CheckArguments) -> Result<ExitCode, Fa
         count(config.secrets.len(), "secret"),
         count(config.grants.len(), "grant")
     ));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The string is data; what to do with it is talk.
+fn enroll(file: Option<&Path>, arguments: EnrollArguments) -> Result<ExitCode, Failure> {
+    let EnrollArguments { grant, ttl, ticket_ttl, name, socket } = arguments;
+    let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let how = match &socket {
+        Some(_) => {
+            "mount that directory into the sandbox, and set COFFERDAM_RELAY there to this link".to_owned()
+        }
+        None => format!(
+            "the string is good for one sandbox, which must use it within {} s: write it to a file that the sandbox's \
+             COFFERDAM_ENROLL_FILE names, or to /run/cofferdam/enroll there, or set COFFERDAM_ENROLL to it",
+            ticket_ttl.as_secs()
+        ),
+    };
+    let question = Question::Enroll {
+        grant,
+        name,
+        ttl_ms: ttl.map(milliseconds),
+        ticket_ttl_ms: milliseconds(ticket_ttl),
+        socket,
+    };
+    match ask(file, &question)? {
+        Answer::Enrolled { enrolment, expires_in_seconds, text } => {
+            eprintln!("enrolment {enrolment}, for {expires_in_seconds} s; {how}");
+            terminal::line(&text);
+            Ok(ExitCode::SUCCESS)
+        }
+        Answer::Refused { why } => Err(Failure::new(Sysexit::Unavailable, why)),
+        _ => Err(odd_answer()),
+    }
+}
+
+fn key(file: Option<&Path>) -> Result<ExitCode, Failure> {
+    let (_, config) = load(file)?;
+    let identity = enrolment::key::load_or_make(&config.state_dir)
+        .map_err(|error| Failure::new(Sysexit::NoInput, error).hint("run this as the sidecar's user"))?;
+    terminal::line(&identity.public().to_string());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -104,9 +146,12 @@ fn session_line(session: &Description) -> String {
 
 fn kill(file: Option<&Path>, session: String) -> Result<ExitCode, Failure> {
     match ask(file, &Question::Kill { session })? {
-        Answer::Killed { links, total_ms } => {
+        Answer::Killed { links, enrolment, total_ms } => {
             for link in &links {
                 terminal::line(&ended_line(link));
+            }
+            if let Some(enrolment) = enrolment {
+                terminal::line(&format!("enrolment {enrolment}: ended; its sandbox is not let in again"));
             }
             terminal::line(&format!("ended after {total_ms} ms"));
             Ok(ExitCode::SUCCESS)

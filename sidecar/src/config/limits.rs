@@ -66,6 +66,8 @@ limits! {
     message_depth: usize = Count "128" in "16"..="128";
     /// Requests of one link that wait for an answer. Each keeps its id and its place in memory.
     requests_in_flight: usize = Count "256" in "1"..="4096";
+    /// Enrolments, those included that were over within a day. Each is a file, and a place in memory.
+    enrolments: usize = Count "1024" in "1"..="65536";
     /// Links of the shared socket or of one enrolment, connected or within their grace. Each may hold processes.
     links: usize = Count "64" in "1"..="65536";
     /// New links of one grant within one minute. Each is a session with records of its own in the audit.

@@ -37,6 +37,8 @@ pub use problem::{Place, Problem, Problems};
 pub use schema::schema;
 pub use types::*;
 
+pub(crate) use check::relay::SHARED_DIRECTORIES;
+
 /// A configuration is a few kilobytes; this stops at a wrong file, or one that never ends.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
@@ -76,6 +78,11 @@ pub fn admin_socket(path: &Path) -> Option<PathBuf> {
         let state = place(table.get("state-dir")).or_else(|| environment.default_state_dir())?;
         Some(environment.default_admin_socket(&state))
     })
+}
+
+/// A duration as it is written in the file, for the command line.
+pub(crate) fn parse_duration(text: &str) -> Result<std::time::Duration, String> {
+    text.parse::<units::Time>().map(|time| time.0).map_err(|error| error.to_string())
 }
 
 /// Checks a text as if it stood at `path`, with the defaults of this process's user.

@@ -36,6 +36,8 @@ pub enum AuditSync {
 #[derive(Debug)]
 pub struct Relay {
     pub unix: Option<UnixRelay>,
+    /// Who may connect to Unix sockets, by peer credentials; none means the sidecar's own user, and root.
+    pub uids: Option<Vec<u32>>,
     pub resume_grace: Duration,
     pub heartbeat: Duration,
 }
@@ -46,8 +48,6 @@ pub struct UnixRelay {
     /// Its directory is mounted into sandboxes: nothing else that this configuration names lies in there.
     pub path: PathBuf,
     pub grant: Name,
-    /// Who may connect, by peer credentials; none means the sidecar's own user, and root.
-    pub uids: Option<Vec<u32>>,
 }
 
 #[derive(Debug)]

@@ -11,6 +11,7 @@ use tokio::time::timeout;
 
 use super::connection::Connection;
 use super::link::{End, GOODBYE_TIME, Link};
+use super::visitor::{Enrolled, EnrolledBy};
 use crate::audit::{Event, EventRecord};
 
 impl Link {
@@ -21,13 +22,22 @@ impl Link {
             return ControlFlow::Continue(());
         }
         self.hear_the_old_connection_out().await?;
-        if self.connection.is_some() {
-            self.refuse_resume(connection, "the link is in use on another connection").await;
-            return ControlFlow::Continue(());
+        match self.connection {
+            Some(_) => self.challenge(connection, resume),
+            None => self.take_up(connection, resume).await,
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// The link goes on with this connection, which came with a good token. (It may have turned since.)
+    pub(super) async fn take_up(&mut self, connection: Connection, resume: Resume) {
+        if !self.tokens.accept(&resume.token) {
+            return self.refuse_resume(connection, "the resume token was used by another").await;
         }
         if self.outbox.resume(resume.received, DEFAULT_WINDOW).is_err() {
-            self.refuse_resume(connection, "the shim claims to have received what was never sent").await;
-            return ControlFlow::Continue(());
+            return self
+                .refuse_resume(connection, "the shim claims to have received what was never sent")
+                .await;
         }
         let token = self.tokens.offer(resume.token);
         self.inbox.resume();
@@ -35,7 +45,6 @@ impl Link {
         self.connection = Some(connection);
         self.lost = None;
         self.push(&Frame::Welcome(welcome));
-        ControlFlow::Continue(())
     }
 
     pub(super) fn welcome(&self, resumed: Resumed, token: ResumeToken) -> Welcome {
@@ -68,9 +77,26 @@ impl Link {
         ControlFlow::Continue(())
     }
 
-    async fn refuse_resume(&mut self, mut connection: Connection, reason: &str) {
+    /// Whoever has a copy of a key is a clone, and one is enough; elsewhere there is a link for everybody.
+    pub(super) async fn refuse_resume(&mut self, mut connection: Connection, reason: &str) {
+        self.alert(reason);
+        let (next, retry) = match &self.session.enrolment {
+            Some(Enrolled { kind: EnrolledBy::Key, next_step, .. }) => (*next_step, Retry::Never),
+            _ => ("a new link is given to a shim that asks for none", Retry::AfterMs(1000)),
+        };
+        connection.push(&Frame::Refusal(Refusal {
+            code: Code::CloneRefused.as_str().into(),
+            message: format!("{reason}; {next}"),
+            retry,
+        }));
+        // Whoever does not read its refusal goes without.
+        let _ = timeout(GOODBYE_TIME, connection.flush()).await;
+    }
+
+    /// Two used what belongs to one.
+    pub(super) fn alert(&mut self, reason: &str) {
         if self.alerts.allows() {
-            tracing::warn!(link = %self.id, session = %self.session.id, reason, "resume refused");
+            tracing::warn!(link = %self.id, session = %self.session.id, reason, "link or key used twice");
             let record = EventRecord {
                 session: Some(&self.session.id),
                 link: Some(&self.id),
@@ -81,13 +107,6 @@ impl Link {
                 tracing::error!(%error, "an alert was not recorded");
             }
         }
-        connection.push(&Frame::Refusal(Refusal {
-            code: Code::CloneRefused.as_str().into(),
-            message: format!("{reason}; a new link is given to a shim that asks for none"),
-            retry: Retry::AfterMs(1000),
-        }));
-        // Whoever does not read its refusal goes without.
-        let _ = timeout(GOODBYE_TIME, connection.flush()).await;
     }
 }
 

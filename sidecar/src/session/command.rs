@@ -25,6 +25,8 @@ pub(crate) enum Command {
 pub(crate) enum EndReason {
     /// The shim broke the protocol.
     Broken,
+    /// Another copy of its key goes on instead.
+    Cloned,
     Expired,
     Goodbye,
     GraceOver,
@@ -83,6 +85,7 @@ impl EndReason {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Broken => "broken",
+            Self::Cloned => "cloned",
             Self::Expired => "expired",
             Self::Goodbye => "goodbye",
             Self::GraceOver => "grace-over",

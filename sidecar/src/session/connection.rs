@@ -23,6 +23,9 @@ pub(crate) struct Connection {
     decoder: Decoder,
     out: Vec<u8>,
     written: usize,
+    /// Pings sent, and those that were answered.
+    pings: u64,
+    pub(crate) pongs: u64,
     /// When the peer last gave a sign of life: any byte counts.
     pub(crate) heard: Instant,
     /// When this side last wrote anything.
@@ -47,11 +50,27 @@ impl Connection {
     /// Takes an accepted stream; our preface is the first thing to be written.
     pub(crate) fn new(stream: Box<dyn Transport>) -> Self {
         let now = Instant::now();
-        Self { stream, decoder: Decoder::new(), out: PREFACE.to_vec(), written: 0, heard: now, spoke: now }
+        Self {
+            stream,
+            decoder: Decoder::new(),
+            out: PREFACE.to_vec(),
+            written: 0,
+            pings: 0,
+            pongs: 0,
+            heard: now,
+            spoke: now,
+        }
     }
 
     pub(crate) fn push(&mut self, frame: &Frame) {
         frame.encode(&mut self.out);
+    }
+
+    /// Asks for a sign of life. The peer is there when [`Self::pongs`] has come to the number that this gives.
+    pub(crate) fn ping(&mut self) -> u64 {
+        self.push(&Frame::Ping);
+        self.pings += 1;
+        self.pings
     }
 
     /// Where message frames are appended.

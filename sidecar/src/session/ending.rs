@@ -4,12 +4,15 @@
 //! are dead, or the end says that they are still dying; every call has an outcome in the audit, and so has
 //! the link.
 
+use std::borrow::Cow;
+
 use relay_proto::code::Code;
 use relay_proto::control::Retry;
 use tokio::time::Instant;
 
 use super::command::{Description, EndReason, Ended, Processes};
 use super::link::Link;
+use super::visitor::Enrolled;
 use crate::audit::{CallResult, Event, EventRecord};
 
 impl Link {
@@ -22,14 +25,12 @@ impl Link {
         }
         self.write_outcomes();
         self.hand_out();
-        let (message, retry) = match reason {
-            EndReason::Broken => ("the shim broke the relay protocol", Retry::AfterMs(1000)),
-            EndReason::Stopped => ("the sidecar is stopping", Retry::AfterMs(500)),
-            EndReason::Expired => ("the session's time is over", Retry::AfterMs(500)),
-            EndReason::Killed => ("the session was ended by the host's administrator", Retry::Never),
-            EndReason::Goodbye | EndReason::GraceOver => ("the link is over", Retry::Never),
+        let code = match reason {
+            EndReason::Cloned => Code::CloneRefused,
+            _ => Code::SessionEnded,
         };
-        self.say_goodbye(Code::SessionEnded, message, retry).await;
+        let (message, retry) = farewell(reason, self.session.enrolment.as_ref());
+        self.say_goodbye(code, &message, retry).await;
         let grace = self.session.context.config.load().limits.stop_grace;
         let Self { instance, session, id, .. } = self;
         let processes = Processes::from(instance.end(grace).await);
@@ -74,5 +75,27 @@ impl Link {
                 .map(|server| server.secrets().into_iter().map(ToString::to_string).collect())
                 .unwrap_or_default(),
         }
+    }
+}
+
+/// What the shim is told, and whether it may come again.
+fn farewell(reason: EndReason, enrolled: Option<&Enrolled>) -> (Cow<'static, str>, Retry) {
+    let over = |why: &str| match enrolled {
+        Some(Enrolled { next_step, .. }) => (Cow::Owned(format!("{why}; {next_step}")), Retry::Never),
+        None => (Cow::Owned(why.to_owned()), Retry::Never),
+    };
+    match reason {
+        EndReason::Broken => ("the shim broke the relay protocol".into(), Retry::AfterMs(1000)),
+        EndReason::Stopped => ("the sidecar is stopping".into(), Retry::AfterMs(500)),
+        EndReason::Cloned => {
+            over("another copy of this sandbox's state was used at the same time, and goes on")
+        }
+        // On the shared socket the next link has a time of its own.
+        EndReason::Expired if enrolled.is_none() => {
+            ("the session's time is over".into(), Retry::AfterMs(500))
+        }
+        EndReason::Expired => over("the enrolment's time is over"),
+        EndReason::Killed => over("the session was ended by the host's administrator"),
+        EndReason::Goodbye | EndReason::GraceOver => ("the link is over".into(), Retry::Never),
     }
 }

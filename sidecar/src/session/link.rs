@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use relay_proto::code::Code;
-use relay_proto::control::{Goodbye, Resumed, Retry};
+use relay_proto::control::{Goodbye, Resumed, Retry, Welcome};
 use relay_proto::delivery::{Inbox, Outbox, Received};
 use relay_proto::frame::Frame;
 use relay_proto::limits::DEFAULT_WINDOW;
@@ -20,11 +20,13 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use super::Session;
 use super::calls::{Calls, ServerRequests};
+use super::challenge::Challenger;
 use super::command::{Command, EndReason, Ended};
 use super::connection::{Connection, Lost};
 use super::outcomes::Outcome;
 use super::tokens::Tokens;
 use super::tools::ShownTools;
+use super::visitor::{Offer, Offered};
 use crate::servers::instance::{Event, Instance};
 use crate::servers::pace::Pace;
 
@@ -33,6 +35,10 @@ pub(crate) struct Link {
     pub(super) server: Name,
     pub(super) session: Arc<Session>,
     pub(super) connection: Option<Connection>,
+    /// Somebody who wants to take the link up while it may be in use.
+    pub(super) challenger: Option<Challenger>,
+    /// The epoch that came with the link's first Welcome, until the shim speaks.
+    unconfirmed: Option<Box<dyn FnOnce() -> Offered + Send>>,
     pub(super) lost: Option<Instant>,
     /// When the last Ping was sent: one is enough until something is heard.
     pub(super) pinged: Instant,
@@ -54,6 +60,12 @@ pub(crate) struct Link {
     pub(super) alerts: Pace,
     /// How many searches of the audit this link may still cause.
     pub(super) searches: usize,
+}
+
+/// A new link's first connection, and the epoch that its key is offered.
+pub(crate) struct Arrived {
+    pub(crate) connection: Connection,
+    pub(crate) offer: Option<Offer>,
 }
 
 /// What a shim was told at its first `Welcome`.
@@ -97,15 +109,19 @@ impl Link {
         session: Arc<Session>,
         id: Arc<str>,
         server: Name,
-        connection: Connection,
+        arrived: Arrived,
         commands: mpsc::Receiver<Command>,
     ) -> Self {
+        let Arrived { connection, offer } = arrived;
+        let (epoch, unconfirmed) = offer.map(|offer| (offer.epoch, offer.confirm)).unzip();
         let limits = session.context.config.load().limits.clone();
         let mut link = Self {
             id,
             server,
             session,
             connection: Some(connection),
+            challenger: None,
+            unconfirmed,
             lost: None,
             pinged: Instant::now(),
             outbox: Outbox::new(DEFAULT_WINDOW),
@@ -124,7 +140,7 @@ impl Link {
             alerts: Pace::new(ALERTS_PER_MINUTE),
             searches: MAX_SEARCHES,
         };
-        let welcome = link.welcome(Resumed::Fresh, link.tokens.current());
+        let welcome = Welcome { epoch, ..link.welcome(Resumed::Fresh, link.tokens.current()) };
         link.push(&Frame::Welcome(welcome));
         link
     }
@@ -133,6 +149,7 @@ impl Link {
     pub(crate) async fn run(mut self) -> EndReason {
         let (reason, waiting) = loop {
             self.write_outcomes();
+            self.settle_challenge().await;
             self.hand_out();
             let wake = self.wait().await;
             if let ControlFlow::Break(end) = self.handle(wake).await {
@@ -186,7 +203,7 @@ impl Link {
 
     /// Takes one frame and those that came with it.
     pub(super) async fn frames(&mut self, first: Frame) -> ControlFlow<End> {
-        self.tokens.confirm();
+        self.confirm().map_break(|reason| (reason, None))?;
         let mut messages = Vec::new();
         let mut flow = ControlFlow::Continue(());
         let mut next = Some(first);
@@ -218,13 +235,29 @@ impl Link {
                 }
             }
             Frame::Ping => self.pong(),
-            Frame::Pong => {}
+            Frame::Pong => {
+                if let Some(connection) = &mut self.connection {
+                    connection.pongs += 1;
+                }
+            }
             Frame::Goodbye(_) => return ControlFlow::Break(EndReason::Goodbye),
             Frame::Hello(_) | Frame::Refusal(_) | Frame::Status(_) | Frame::Welcome(_) => {
                 return self.misbehaved("a handshake frame came after the handshake");
             }
         }
         ControlFlow::Continue(())
+    }
+
+    /// The shim has spoken: what its Welcome brought has arrived.
+    fn confirm(&mut self) -> ControlFlow<EndReason> {
+        self.tokens.confirm();
+        match self.unconfirmed.take().map(|confirm| confirm()) {
+            Some(Offered::LeftBehind) => {
+                self.alert("another copy of the key was used since this link was given");
+                ControlFlow::Break(EndReason::Cloned)
+            }
+            Some(Offered::Good) | None => ControlFlow::Continue(()),
+        }
     }
 
     fn misbehaved(&mut self, why: &str) -> ControlFlow<EndReason> {

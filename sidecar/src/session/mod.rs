@@ -5,6 +5,7 @@
 //! | [`answers`] | from the server back to the harness: matched, scrubbed, recorded |
 //! | [`attach`] | a shim that comes back |
 //! | [`calls`] | what waits for an answer |
+//! | [`challenge`] | two who want the same link |
 //! | [`command`] | what others may ask of a link |
 //! | [`connection`] | frames over one byte stream |
 //! | [`dispatch`] | what follows from a decision |
@@ -22,6 +23,7 @@
 mod answers;
 mod attach;
 mod calls;
+mod challenge;
 pub(crate) mod command;
 pub(crate) mod connection;
 mod dispatch;

@@ -44,7 +44,7 @@ impl Link {
             } else if connection.waiting() == 0
                 && now >= connection.quiet_since(self.pinged) + config.relay.heartbeat
             {
-                connection.push(&Frame::Ping);
+                connection.ping();
                 self.pinged = now;
             } else if acknowledge
                 && now >= connection.heard + ACK_DELAY
@@ -61,6 +61,9 @@ impl Link {
         let mut deadline = self.session.expires;
         if let Some(call) = self.calls.next_deadline() {
             deadline = deadline.min(call);
+        }
+        if let Some(challenger) = &self.challenger {
+            deadline = deadline.min(challenger.until);
         }
         match (&self.connection, self.lost) {
             (Some(connection), _) => {

@@ -18,8 +18,8 @@ use tokio::time::timeout;
 
 use super::command::{Command, Description, EndReason, Ended};
 use super::connection::Connection;
-use super::link::Link;
-use super::visitor::Visitor;
+use super::link::{Arrived, Link};
+use super::visitor::{Offer, Visitor};
 use super::{Context, Session, random_id};
 use crate::audit::{Event, EventRecord};
 use crate::servers::gate;
@@ -83,7 +83,7 @@ pub(crate) struct Ending {
 pub(crate) enum NotOpened {
     #[error(transparent)]
     Grant(#[from] gate::Crowded),
-    #[error("the socket has as many links as `limits.links` allows ({0})")]
+    #[error("the socket, or this sandbox, has as many links as `limits.links` allows ({0})")]
     Socket(usize),
     #[error("the sidecar is stopping")]
     Stopping,
@@ -117,6 +117,7 @@ impl Registry {
         visitor: &Visitor,
         server: Name,
         connection: Connection,
+        offer: Option<Offer>,
     ) -> Result<(), (NotOpened, Box<Connection>)> {
         let (registered, receiver) = match self.register(context, visitor) {
             Ok(registered) => registered,
@@ -126,7 +127,7 @@ impl Registry {
         let grant = &session.grant;
         tracing::info!(link = %id, session = %session.id, %grant, %server, "link opened");
         registered.record(Event::LinkStart, &format!("server {server}"));
-        let link = Link::new(session, id, server, connection, receiver);
+        let link = Link::new(session, id, server, Arrived { connection, offer }, receiver);
         context.tasks.spawn(registered.during(link.run()));
         Ok(())
     }
@@ -169,6 +170,26 @@ impl Registry {
         end_all(links, reason).await
     }
 
+    /// Ends the links of this enrolment, all at once.
+    pub(crate) async fn end_enrolment(&self, enrolment: &str, reason: EndReason) -> Ending {
+        let links = self.lock().chosen(|handle| handle.enrolment.as_deref() == Some(enrolment));
+        end_all(links, reason).await
+    }
+
+    /// The enrolment of a session, where there is such a session; on the shared socket it has none.
+    pub(crate) fn enrolment_of(&self, session: &str) -> Option<Option<Arc<str>>> {
+        let links = self.lock();
+        let open = links.sessions.get(session)?;
+        Some(open.session.enrolment.as_ref().map(|enrolled| Arc::clone(&enrolled.id)))
+    }
+
+    /// The session that an enrolment has now, and its links.
+    pub(crate) fn standing(&self, enrolment: &str) -> Option<(Arc<str>, usize)> {
+        let links = self.lock();
+        let session = links.by_enrolment.get(enrolment)?;
+        Some((Arc::clone(session), links.sessions.get(session)?.links))
+    }
+
     /// Opens no more links, and ends all there are.
     pub(crate) async fn close(&self, reason: EndReason) -> Ending {
         let links = {
@@ -192,7 +213,7 @@ impl Registry {
             if links.admission == Admission::Closed {
                 return Err(NotOpened::Stopping);
             }
-            if links.by_id.len() >= limit {
+            if links.of(visitor) >= limit {
                 return Err(NotOpened::Socket(limit));
             }
             context.gate(&visitor.grant).admit_link()?;
@@ -240,6 +261,17 @@ impl Links {
         let open = OpenSession { session: Arc::clone(&session), links: 1 };
         self.sessions.insert(Arc::clone(&session.id), open);
         (session, Standing::New)
+    }
+
+    /// The links of this visitor's enrolment, or of the shared socket.
+    fn of(&self, visitor: &Visitor) -> usize {
+        match visitor.enrolment_id() {
+            Some(id) => {
+                let session = self.by_enrolment.get(id).and_then(|session| self.sessions.get(session));
+                session.map_or(0, |session| session.links)
+            }
+            None => self.by_id.values().filter(|handle| handle.enrolment.is_none()).count(),
+        }
     }
 
     /// Takes a link out. Gives the number of links that its session has left.

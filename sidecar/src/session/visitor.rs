@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use relay_proto::control::Epoch;
 use relay_proto::name::Name;
 use tokio::time::Instant;
 
@@ -20,6 +21,33 @@ pub(crate) struct Enrolled {
     /// What people call this sandbox.
     pub(crate) name: Arc<str>,
     pub(crate) expires: Instant,
+    pub(crate) kind: EnrolledBy,
+    /// What to do when it is over.
+    pub(crate) next_step: &'static str,
+}
+
+/// How such a peer is recognised.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum EnrolledBy {
+    /// A key: whoever comes with a copy of it and of a link's token is a clone.
+    Key,
+    /// Being where it is: a socket of its own, or a pipe that the host holds.
+    Place,
+}
+
+/// The epoch that a key is offered with a new link. It counts when the shim speaks.
+pub(crate) struct Offer {
+    pub(crate) epoch: Epoch,
+    /// Called at the shim's first frame.
+    pub(crate) confirm: Box<dyn FnOnce() -> Offered + Send>,
+}
+
+/// What became of an offer.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Offered {
+    Good,
+    /// Another copy of the key was offered one after it: this link is a clone's.
+    LeftBehind,
 }
 
 impl Visitor {

@@ -6,7 +6,7 @@
 mod grants;
 mod http_server;
 mod paths;
-mod relay;
+pub(crate) mod relay;
 mod secrets;
 mod servers;
 

@@ -13,7 +13,8 @@ use crate::config::raw::{RawAdmin, RawRelay};
 use crate::config::{Admin, Origin, Relay, SecretSource, Server, ServerKind, UnixRelay};
 
 /// Directories that everybody uses: mounted into a sandbox, they would bring everybody's things along.
-const SHARED_DIRECTORIES: [&str; 7] = ["/", "/dev/shm", "/run", "/tmp", "/var/lib", "/var/run", "/var/tmp"];
+pub(crate) const SHARED_DIRECTORIES: [&str; 7] =
+    ["/", "/dev/shm", "/run", "/tmp", "/var/lib", "/var/run", "/var/tmp"];
 
 impl Checker<'_, '_> {
     pub(super) fn state_dir(&mut self, written: Option<At<String>>) -> Option<PathBuf> {
@@ -59,22 +60,22 @@ impl Checker<'_, '_> {
                 let path = self.socket("relay.unix", written);
                 path.filter(|path| self.has_its_own_directory(path, written))
                     .zip(grant)
-                    .map(|(path, grant)| UnixRelay { path, grant, uids })
+                    .map(|(path, grant)| UnixRelay { path, grant })
             }
             None => {
-                let orphans =
-                    [("unix-grant", span_of(&raw.unix_grant)), ("unix-uids", span_of(&raw.unix_uids))];
-                for (key, span) in super::present(orphans) {
-                    if !self.damage.touches(&["relay"]) {
-                        let message = format!("`relay.{key}` has no socket to belong to");
-                        self.add(&span, message, "set `relay.unix` to the path of the socket");
-                    }
+                // Who may connect counts for sockets of single sandboxes too.
+                if let Some(span) = span_of(&raw.unix_grant)
+                    && !self.damage.touches(&["relay"])
+                {
+                    let message = "`relay.unix-grant` has no socket to belong to";
+                    self.add(&span, message, "set `relay.unix` to the path of the socket");
                 }
                 None
             }
         };
         Relay {
             unix,
+            uids,
             // Zero is meaningful: a link that is lost is over.
             resume_grace: self.time("relay.resume-grace", raw.resume_grace, "2m", "0s"..="7d"),
             heartbeat: self.time("relay.heartbeat", raw.heartbeat, "20s", "100ms"..="10m"),

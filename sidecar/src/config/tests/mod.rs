@@ -56,7 +56,7 @@ fn the_full_example_says_what_it_seems_to_say() {
     let unix = config.relay.unix.unwrap();
     assert_eq!(unix.path, Path::new("/run/cofferdam/relay/relay.sock"));
     assert_eq!(unix.grant.as_str(), "dev");
-    assert_eq!(unix.uids, Some(vec![1000]));
+    assert_eq!(config.relay.uids, Some(vec![1000]));
     let names =
         |names: &[relay_proto::name::Name]| names.iter().map(|name| name.to_string()).collect::<Vec<_>>();
     assert_eq!(names(&config.grants[&"dev".parse().unwrap()].servers), ["github", "warehouse", "linear"]);

@@ -77,7 +77,7 @@ fn a_socket_path_fits_into_an_address() {
 #[test]
 fn users_are_numbers_that_the_kernel_knows() {
     let relay = |uids: &str| format!("[relay]\nunix = '/r/relay/s'\nunix-uids = {uids}\n{GRANT}");
-    assert_eq!(good(&relay("[0, 1000]")).relay.unix.unwrap().uids, Some(vec![0, 1000]));
+    assert_eq!(good(&relay("[0, 1000]")).relay.uids, Some(vec![0, 1000]));
     says(
         &relay("[-1, 4294967295]"),
         "cofferdam.toml:3: `relay.unix-uids` holds a number that is no user id\n  \
@@ -97,8 +97,6 @@ fn what_belongs_to_a_socket_needs_one() {
     says(
         "[relay]\nunix-grant = 'dev'\nunix-uids = [1]\n[grants.dev]\nservers = []",
         "cofferdam.toml:2: `relay.unix-grant` has no socket to belong to\n  \
-         hint: set `relay.unix` to the path of the socket\n\
-         cofferdam.toml:3: `relay.unix-uids` has no socket to belong to\n  \
          hint: set `relay.unix` to the path of the socket",
     );
 }
@@ -118,4 +116,9 @@ fn paths_that_lead_nowhere() {
         "/c.toml: `state-dir` has no default here: neither `XDG_STATE_HOME` nor `HOME` is an absolute path\n  \
          hint: set `state-dir` to a directory that only the sidecar's user can read"
     );
+}
+
+#[test]
+fn users_count_without_a_shared_socket_too() {
+    assert_eq!(good("[relay]\nunix-uids = [1000]\n").relay.uids, Some(vec![1000]));
 }

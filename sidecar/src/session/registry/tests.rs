@@ -11,7 +11,7 @@ use crate::audit::{self, Audit};
 use crate::config::check_text;
 use crate::inject::files::FileStore;
 use crate::session::command::Processes;
-use crate::session::visitor::Enrolled;
+use crate::session::visitor::{Enrolled, EnrolledBy};
 
 /// A registry over a directory of its own, gone afterwards.
 struct Place {
@@ -99,6 +99,18 @@ fn anybody() -> Visitor {
     Visitor::anonymous(name("dev"))
 }
 
+/// A sandbox with a key.
+fn sandbox(id: &str) -> Visitor {
+    let enrolled = Enrolled {
+        id: id.into(),
+        name: "box".into(),
+        expires: Instant::now(),
+        kind: EnrolledBy::Key,
+        next_step: "enrol again",
+    };
+    Visitor { enrolment: Some(enrolled), ..anybody() }
+}
+
 fn connection() -> Connection {
     Connection::new(Box::new(tokio::io::duplex(64).0))
 }
@@ -146,11 +158,7 @@ async fn a_link_that_ends_by_itself_raises_no_alert() {
 #[tokio::test]
 async fn the_links_of_an_enrolment_share_a_session_that_ends_with_the_last() {
     let place = Place::new();
-    let visitor = |id: &str| Visitor {
-        enrolment: Some(Enrolled { id: id.into(), name: "box".into(), expires: Instant::now() }),
-        ..anybody()
-    };
-    let register = |id| place.registry.register(&place.context, &visitor(id)).unwrap().0;
+    let register = |id| place.registry.register(&place.context, &sandbox(id)).unwrap().0;
     let (first, second, other) = (register("e1"), register("e1"), register("e2"));
     assert_eq!(first.session.id, second.session.id);
     assert_ne!(first.session.id, other.session.id);
@@ -162,8 +170,22 @@ async fn the_links_of_an_enrolment_share_a_session_that_ends_with_the_last() {
     assert_eq!(ends(&place.audit()), 1);
     assert_ne!(register("e1").session.id, session, "the next link opens a new session");
     let stranger = Resume { link: other.link.to_string(), token: ResumeToken("0".repeat(64)), received: 0 };
-    let resumed = place.registry.resume(&visitor("e1"), connection(), stranger).await;
+    let resumed = place.registry.resume(&sandbox("e1"), connection(), stranger).await;
     assert!(matches!(resumed, Err(NotResumed::Foreign(_))));
+}
+
+#[tokio::test]
+async fn an_enrolment_that_has_all_its_links_is_in_nobodys_way() {
+    let place = Place::new();
+    let limit = place.context.config.load().limits.links;
+    let register = |visitor: &Visitor| place.registry.register(&place.context, visitor);
+    let _links: Vec<_> = (0..limit).map(|_| register(&sandbox("e1")).unwrap()).collect();
+    assert!(matches!(register(&sandbox("e1")), Err(NotOpened::Socket(_))));
+    let _other = register(&sandbox("e2")).unwrap();
+    let _anybody = register(&anybody()).unwrap();
+    assert_eq!(place.registry.standing("e1").map(|(_, links)| links), Some(limit));
+    let session = place.registry.standing("e2").unwrap().0;
+    assert_eq!(place.registry.enrolment_of(&session).flatten().as_deref(), Some("e2"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -212,7 +234,7 @@ async fn whoever_ends_a_link_second_waits_for_its_end_too() {
 async fn nothing_is_opened_once_the_registry_is_closed() {
     let place = Place::new();
     place.registry.close(EndReason::Stopped).await;
-    let opened = place.registry.open(&place.context, &anybody(), name("tools"), connection());
+    let opened = place.registry.open(&place.context, &anybody(), name("tools"), connection(), None);
     assert!(matches!(opened, Err((NotOpened::Stopping, _))));
     assert_eq!(place.links(), 0);
 }

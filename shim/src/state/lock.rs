@@ -1,0 +1,49 @@
+//! One shim at a time: a file lock in the state directory. It ends with its holder, however that ends.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::{StateError, file};
+
+#[derive(Debug)]
+pub(super) struct Lock {
+    _file: File,
+}
+
+/// A turn takes one round trip to the sidecar, and every shim of the sandbox may be in front.
+const LONGEST: Duration = Duration::from_secs(8);
+const PAUSE: Duration = Duration::from_millis(10);
+
+impl Lock {
+    /// Waits for its turn, without keeping the thread.
+    pub(super) async fn take(directory: &Path) -> Result<Self, StateError> {
+        file::prepare(directory)?;
+        let path = directory.join("lock");
+        let failed = |doing| {
+            let path = path.clone();
+            move |source| StateError::Write { doing, path, source }
+        };
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .map_err(failed("open"))?;
+        let give_up = Instant::now() + LONGEST;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(Self { _file: file }),
+                Err(TryLockError::Error(error)) => return Err(failed("lock")(error)),
+                Err(TryLockError::WouldBlock) if Instant::now() < give_up => sleep(PAUSE).await,
+                Err(TryLockError::WouldBlock) => {
+                    return Err(StateError::Busy { lock: path.clone(), seconds: LONGEST.as_secs() });
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! The sandbox's enrolment: the key that its shims share, in one small directory, and how they come to it.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `file` | `enrolment.json`: whole or not there, for its owner alone |
+//! | `lock` | one shim at a time says who it is |
+//! | `source` | where an enrolment string may come from |
+//!
+//! Must stay true: the key is made here and written down before its ticket is shown to anybody; whoever says Hello with
+//! the key holds the lock from before it until what the Welcome brought is written; a key goes before a leftover ticket;
+//! and a shim without an enrolment looks for one at every attempt, so that none need be restarted.
+
+mod file;
+mod lock;
+mod source;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use relay_carriage::identity::{Identity, IdentityError};
+use relay_proto::address::Address;
+use relay_proto::control::{Epoch, Proof, Ticket};
+use relay_proto::enrolment::{Enrolment, InvalidEnrolment};
+use relay_proto::key::PublicKey;
+
+use lock::Lock;
+pub(crate) use source::Sources;
+
+/// The state directory, and what is known of it in this process.
+#[derive(Clone, Debug)]
+pub(crate) struct State {
+    directory: PathBuf,
+    sources: Sources,
+    /// A key that the sidecar will not take any more, and its ticket: another is looked for.
+    refused: Arc<Mutex<Option<Refused>>>,
+}
+
+#[derive(Clone, Debug)]
+struct Refused {
+    key: PublicKey,
+    ticket: Ticket,
+}
+
+/// What this sandbox is known by.
+#[derive(Clone, Debug)]
+pub(crate) struct Saved {
+    pub(crate) relay: Address,
+    pub(crate) pin: PublicKey,
+    pub(crate) identity: Identity,
+    /// Kept after it was used, to know a leftover from a new one.
+    ticket: Ticket,
+    /// None until the first Welcome.
+    epoch: Option<Epoch>,
+}
+
+/// The right to say who this sandbox is; dropped, it goes to the next shim.
+#[derive(Debug)]
+pub(crate) struct Held {
+    directory: PathBuf,
+    saved: Saved,
+    _lock: Lock,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StateError {
+    #[error("another shim of this sandbox has held `{lock}` for {seconds} seconds; is it stopped?")]
+    Busy { lock: PathBuf, seconds: u64 },
+    /// Somebody else enrolled the sandbox anew in the meantime.
+    #[error("the sandbox was enrolled anew while this shim connected")]
+    Changed,
+    #[error("read `{path}`: {why}; remove it and enrol the sandbox again: {NEXT}")]
+    Damaged { path: PathBuf, why: String },
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    #[error("this sandbox has no enrolment; {NEXT}")]
+    None,
+    #[error("the enrolment string in {place} cannot be used: {source}")]
+    String { place: String, source: InvalidEnrolment },
+    #[error("read the enrolment string in {place}: {source}")]
+    Unreadable { place: String, source: io::Error },
+    #[error(
+        "{doing} `{path}`: {source}; the sandbox's key must be kept: give `--state` or COFFERDAM_STATE a directory that \
+         can be written, a tmpfs is enough"
+    )]
+    Write { doing: &'static str, path: PathBuf, source: io::Error },
+}
+
+const NEXT: &str =
+    "run `cofferdam enroll` on the host and write its string to COFFERDAM_ENROLL_FILE or /run/cofferdam/enroll";
+
+impl State {
+    pub(crate) fn new(directory: PathBuf, sources: Sources) -> Self {
+        Self { directory, sources, refused: Arc::default() }
+    }
+
+    /// The enrolment to use now. Where there is none yet but a string with a ticket, a key is made for it and written.
+    pub(crate) async fn find(&self) -> Result<Saved, StateError> {
+        if let Ok(Some(saved)) = self.usable() {
+            return Ok(saved);
+        }
+        // Nothing is made, and nobody waited for, where there is nothing to begin with.
+        if self.sources.read(self.burnt().as_ref())?.is_none() {
+            return Err(self.usable().err().unwrap_or(StateError::None));
+        }
+        let _lock = Lock::take(&self.directory).await?;
+        if let Ok(Some(saved)) = self.usable() {
+            return Ok(saved);
+        }
+        let found = self.sources.read(self.burnt().as_ref())?.ok_or(StateError::None)?;
+        let Enrolment { pin, ticket, relay } = found.enrolment;
+        let saved = Saved { relay, pin, identity: Identity::generate()?, ticket, epoch: None };
+        file::write(&self.directory, &saved)?;
+        // Where it cannot be removed it is a leftover, which the key goes before.
+        found.used();
+        Ok(saved)
+    }
+
+    /// Waits for the turn to say who we are, on a connection that was made with this key.
+    pub(crate) async fn hold(&self, key: &PublicKey) -> Result<(Held, Proof), StateError> {
+        let lock = Lock::take(&self.directory).await?;
+        let saved = self.usable()?.filter(|saved| saved.identity.public() == *key).ok_or(StateError::Changed)?;
+        let proof = match &saved.epoch {
+            Some(epoch) => Proof::Key { epoch: Some(epoch.clone()) },
+            None => Proof::Ticket { ticket: saved.ticket.clone() },
+        };
+        Ok((Held { directory: self.directory.clone(), saved, _lock: lock }, proof))
+    }
+
+    /// The sidecar will never take this key again. Tells whether there is another enrolment to try.
+    pub(crate) fn refused(&self, key: &PublicKey) -> Another {
+        if let Ok(Some(saved)) = file::read(&self.directory)
+            && saved.identity.public() == *key
+        {
+            *self.lock() = Some(Refused { key: *key, ticket: saved.ticket });
+        }
+        let ready = matches!(self.usable(), Ok(Some(_)))
+            || matches!(self.sources.read(self.burnt().as_ref()), Ok(Some(_)));
+        if ready { Another::Ready } else { Another::None }
+    }
+
+    /// What is in the file, unless it was refused.
+    fn usable(&self) -> Result<Option<Saved>, StateError> {
+        let refused = self.lock().as_ref().map(|refused| refused.key);
+        let saved = file::read(&self.directory)?;
+        Ok(saved.filter(|saved| Some(saved.identity.public()) != refused))
+    }
+
+    /// The ticket that is of no use any more.
+    fn burnt(&self) -> Option<Ticket> {
+        self.lock().as_ref().map(|refused| refused.ticket.clone())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Refused>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether there is another enrolment than the one that was refused.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Another {
+    None,
+    Ready,
+}
+
+impl Held {
+    /// Writes down what the Welcome brought; it may be confirmed when this has returned.
+    pub(crate) fn keep(self, epoch: Epoch) -> Result<(), StateError> {
+        let Self { directory, saved, _lock } = self;
+        file::write(&directory, &Saved { epoch: Some(epoch), ..saved })
+    }
+}
+
+/// Where the state is if nobody says: the first of these that the environment gives.
+pub(crate) fn default_directory(variable: impl Fn(&str) -> Option<PathBuf>) -> PathBuf {
+    let absolute = |name: &str| variable(name).filter(|path| path.is_absolute());
+    absolute("XDG_STATE_HOME")
+        .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))
+        .map_or_else(|| Path::new("/run/cofferdam-shim").into(), |state| state.join("cofferdam-shim"))
+}

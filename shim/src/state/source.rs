@@ -1,0 +1,82 @@
+//! Where an enrolment string may come from: the environment, a file that it names, a file that everybody knows. Never
+//! the command line, which others can read.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use relay_proto::control::Ticket;
+use relay_proto::enrolment::Enrolment;
+
+use super::StateError;
+use super::file::read_bounded;
+
+/// The places, in the order in which they are looked at.
+#[derive(Clone, Eq, PartialEq)]
+pub(crate) struct Sources {
+    /// The value of COFFERDAM_ENROLL.
+    pub(crate) variable: Option<String>,
+    /// The value of COFFERDAM_ENROLL_FILE.
+    pub(crate) file: Option<PathBuf>,
+    /// For harnesses that pass no environment on.
+    pub(crate) default_file: PathBuf,
+}
+
+/// A string that was found, and where it is to be removed from when it has been used.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) enrolment: Enrolment,
+    file: Option<PathBuf>,
+}
+
+/// It holds a ticket.
+impl fmt::Debug for Sources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let variable = self.variable.as_ref().map(|_| "…");
+        f.debug_struct("Sources").field("variable", &variable).field("file", &self.file).finish_non_exhaustive()
+    }
+}
+
+impl Sources {
+    /// The first string whose ticket is not the burnt one. What is wrong with one is said if there is no other.
+    pub(super) fn read(&self, burnt: Option<&Ticket>) -> Result<Option<Found>, StateError> {
+        let mut trouble = None;
+        let variable = self.variable.as_ref().map(|text| (Ok(text.clone().into_bytes()), "COFFERDAM_ENROLL".into(), None));
+        let files = self.file.iter().chain([&self.default_file]).map(|path| {
+            (read_bounded(path), format!("`{}`", path.display()), Some(path.clone()))
+        });
+        for (read, place, file) in variable.into_iter().chain(files) {
+            let bytes = match read {
+                Ok(bytes) => bytes,
+                // It may come later.
+                Err(error) if absent(&error) => continue,
+                Err(source) => {
+                    trouble.get_or_insert(StateError::Unreadable { place, source });
+                    continue;
+                }
+            };
+            match String::from_utf8_lossy(&bytes).parse::<Enrolment>() {
+                Ok(enrolment) if burnt == Some(&enrolment.ticket) => {}
+                Ok(enrolment) => return Ok(Some(Found { enrolment, file })),
+                Err(source) => {
+                    trouble.get_or_insert(StateError::String { place, source });
+                }
+            }
+        }
+        trouble.map_or(Ok(None), Err)
+    }
+}
+
+impl Found {
+    /// Its ticket is written down elsewhere: nobody else needs to find it.
+    pub(super) fn used(self) {
+        if let Some(file) = self.file {
+            let _ = fs::remove_file(file);
+        }
+    }
+}
+
+fn absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}

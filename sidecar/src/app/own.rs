@@ -1,0 +1,79 @@
+//! Sockets that were made for one sandbox each: listened on for as long as their enrolment lasts.
+//!
+//! Must stay true: after a restart they are there again; one that cannot be had is named in the log and keeps nobody
+//! else out.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use relay_proto::address::Address;
+use tokio_util::sync::CancellationToken;
+
+use super::socket::{Mode, Socket, SocketError};
+use super::{App, Listening, accept};
+use crate::clock;
+
+/// The sockets by their enrolments.
+#[derive(Default)]
+pub(super) struct OwnSockets(Mutex<HashMap<Arc<str>, Own>>);
+
+struct Own {
+    /// Its file goes with it.
+    _socket: Socket,
+    stop: CancellationToken,
+}
+
+impl OwnSockets {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Own>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl App {
+    /// Listens on all that there should be, at the start.
+    pub(super) fn open_own_sockets(self: &Arc<Self>) {
+        for (enrolment, directory) in self.enrolments.sockets(clock::now()) {
+            if let Err(error) = self.open_own_socket(&enrolment.id, &directory) {
+                let error = &error as &dyn std::error::Error;
+                tracing::error!(error, enrolment = %enrolment.id, "a sandbox's own socket is not there");
+            }
+        }
+    }
+
+    /// Listens for this enrolment in its directory.
+    pub(super) fn open_own_socket(
+        self: &Arc<Self>,
+        enrolment: &Arc<str>,
+        directory: &Path,
+    ) -> Result<(), SocketError> {
+        let path = self.own_socket(directory);
+        let socket = Socket::bind(&path, Mode::of(&self.context.config.load().relay))?;
+        let stop = self.stop.child_token();
+        let listening = Listening::Own(Arc::clone(enrolment));
+        self.context.tasks.spawn(accept(Arc::clone(self), socket.listener(), listening, stop.clone()));
+        self.own.lock().insert(Arc::clone(enrolment), Own { _socket: socket, stop });
+        Ok(())
+    }
+
+    /// Nobody comes in here any more.
+    pub(super) fn close_own_socket(&self, enrolment: &str) {
+        if let Some(own) = self.own.lock().remove(enrolment) {
+            own.stop.cancel();
+        }
+    }
+
+    pub(super) fn close_own_sockets(&self) {
+        self.own.lock().clear();
+    }
+
+    /// The socket's file in a directory of this kind.
+    fn own_socket(&self, directory: &Path) -> PathBuf {
+        directory.join("relay.sock")
+    }
+
+    /// What the sandbox's shim is told, where the directory has the same path in the sandbox.
+    pub(super) fn own_link(&self, directory: &Path) -> Address {
+        Address::Unix(self.own_socket(directory))
+    }
+}

@@ -1,0 +1,31 @@
+//! How things stand for a sandbox that asks: nothing is opened, nothing turns.
+
+use relay_proto::control::Status;
+use tokio::time::Instant;
+
+use super::App;
+use crate::config::Config;
+use crate::session::visitor::Visitor;
+
+pub(super) fn status(app: &App, config: &Config, visitor: &Visitor) -> Status {
+    let enrolled = visitor.enrolment.as_ref();
+    let standing = enrolled.and_then(|enrolled| app.registry.standing(&enrolled.id));
+    Status {
+        name: enrolled.map(|enrolled| enrolled.name.to_string()),
+        grant: visitor.grant.clone(),
+        servers: servers(config, visitor),
+        session: standing.as_ref().map(|(session, _)| session.to_string()),
+        links: standing.map_or(0, |(_, links)| links as u64),
+        expires_in_seconds: enrolled
+            .map(|enrolled| enrolled.expires.saturating_duration_since(Instant::now()).as_secs()),
+        software: concat!("cofferdam ", env!("CARGO_PKG_VERSION")).into(),
+    }
+}
+
+/// As many as fit a frame: a name has at most 64 bytes, a control body 16 KiB.
+const MOST_SERVERS: usize = 200;
+
+fn servers(config: &Config, visitor: &Visitor) -> Vec<relay_proto::name::Name> {
+    let granted = config.grants.get(&visitor.grant).map(|grant| grant.servers.as_slice()).unwrap_or_default();
+    granted.iter().take(MOST_SERVERS).cloned().collect()
+}

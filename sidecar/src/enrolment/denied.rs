@@ -1,0 +1,87 @@
+//! Why somebody with a ticket or a key is not let in, and what to do about it.
+
+use relay_proto::code::Code;
+use relay_proto::control::{Refusal, Retry};
+
+use super::record::Why;
+use super::{Enrolment, StoreError};
+
+/// Each is told apart, for each has another cause; the sandbox is told the next step.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Denied {
+    #[error(
+        "the ticket is not one, or not whole: give the sandbox the string as `cofferdam enroll` printed it"
+    )]
+    Malformed,
+    #[error(
+        "this sidecar knows no such ticket: another one issued it, or it is long over; check where the string is from, \
+         or {NEXT_STEP}"
+    )]
+    Foreign,
+    #[error(
+        "the ticket's time was over before it was used; {NEXT_STEP}, and use its string within `--ticket-ttl`"
+    )]
+    TicketExpired,
+    /// Somebody else was first; which of the two is the honest one cannot be known.
+    #[error(
+        "the ticket was used before, by another sandbox or by a copy of this one; if you do not know by whom, end that \
+         session with `cofferdam kill`; then {NEXT_STEP}"
+    )]
+    Reused(Enrolment),
+    #[error("this sandbox's key is not enrolled at this sidecar; {NEXT_STEP}")]
+    UnknownKey,
+    #[error("this sandbox's key is enrolled already, and its ticket is for another; {NEXT_STEP}")]
+    KeyTaken(Enrolment),
+    #[error("{}; {NEXT_STEP}", .0.sentence())]
+    Over(Why),
+    /// Two have the same key, and the other one used it since.
+    #[error(
+        "another copy of this sandbox's state was used since: the sandbox was cloned, restored from a snapshot, or its \
+         key was stolen; one copy goes on, this one does not: {NEXT_STEP}, for this copy alone"
+    )]
+    Cloned(Enrolment),
+    #[error("the sidecar could not write the enrolment down; look at its log")]
+    NotWritten(#[source] StoreError),
+}
+
+/// The next step of whoever needs a new enrolment; a running shim finds the string by itself.
+pub(crate) const NEXT_STEP: &str = "run `cofferdam enroll` on the host and write its string to the sandbox's COFFERDAM_ENROLL_FILE or /run/cofferdam/enroll";
+
+impl Denied {
+    /// Whose enrolment somebody should look at: two used what one was given.
+    pub(crate) fn alarming(&self) -> Option<&Enrolment> {
+        match self {
+            Self::Cloned(enrolled) | Self::KeyTaken(enrolled) | Self::Reused(enrolled) => Some(enrolled),
+            _ => None,
+        }
+    }
+
+    /// What is told to whoever looks after the host.
+    pub(crate) fn alarm(&self) -> &'static str {
+        match self {
+            Self::Cloned(_) => "a copy of the sandbox's key was left behind and used again",
+            Self::KeyTaken(_) => "a key that is enrolled already came with another's ticket",
+            Self::Reused(_) => "its ticket was used again",
+            _ => "refused",
+        }
+    }
+
+    pub(crate) fn refusal(&self) -> Refusal {
+        let code = match self {
+            Self::Cloned(_) => Code::CloneRefused,
+            Self::Over(_) => Code::SessionEnded,
+            Self::NotWritten(_) => Code::RelayUnavailable,
+            Self::Foreign
+            | Self::KeyTaken(_)
+            | Self::Malformed
+            | Self::Reused(_)
+            | Self::TicketExpired
+            | Self::UnknownKey => Code::TicketRefused,
+        };
+        let retry = match self {
+            Self::NotWritten(_) => Retry::AfterMs(2000),
+            _ => Retry::Never,
+        };
+        Refusal { code: code.as_str().into(), message: self.to_string(), retry }
+    }
+}

@@ -1,0 +1,138 @@
+//! The files of enrolments: one each, whole or not there, for the sidecar's user alone.
+//!
+//! Must stay true: what stands under a record's name was written and synced whole; what cannot be read is named in the
+//! log, left where it is and skipped, for one bad file must not keep everybody out.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use super::record::Record;
+
+#[derive(Debug, thiserror::Error)]
+#[error("{doing} `{path}`")]
+pub(crate) struct StoreError {
+    doing: &'static str,
+    path: PathBuf,
+    #[source]
+    source: io::Error,
+}
+
+impl StoreError {
+    pub(super) fn new(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self { doing, path: path.into(), source }
+    }
+}
+
+/// A record is some hundred bytes; whatever is much longer is not one.
+const MAX_FILE_BYTES: u64 = 64 * 1024;
+const ASIDE: &str = ".new";
+
+/// Only the sidecar's user may look: the directory is 0700, made so if it was not.
+pub(super) fn prepare(directory: &Path) -> Result<(), StoreError> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory)
+        .map_err(StoreError::new("make the directory", directory))?;
+    fs::set_permissions(directory, Permissions::from_mode(0o700))
+        .map_err(StoreError::new("close to others", directory))
+}
+
+/// All records that can be read.
+pub(super) fn read_all(directory: &Path) -> Result<Vec<Record>, StoreError> {
+    let mut records = Vec::new();
+    let list = fs::read_dir(directory).map_err(StoreError::new("list", directory))?;
+    for entry in list {
+        let path = entry.map_err(StoreError::new("list", directory))?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if name.starts_with('.') && name.ends_with(ASIDE) {
+            // A write that a crash cut short; the record itself is the one before it.
+            let _ = fs::remove_file(&path);
+            continue;
+        }
+        match read(&path) {
+            Ok(record) if name == file_name(&record.id) => records.push(record),
+            Ok(record) => {
+                tracing::error!(path = %path.display(), id = record.id, "not an enrolment under its own name: skipped");
+            }
+            Err(error) => tracing::error!(path = %path.display(), %error, "not an enrolment: skipped"),
+        }
+    }
+    Ok(records)
+}
+
+/// Written aside, synced, renamed, and the directory synced: the record is there, whole, when this returns.
+pub(super) fn write(directory: &Path, record: &Record) -> Result<(), StoreError> {
+    let path = directory.join(file_name(&record.id));
+    let mut bytes = serde_json::to_vec_pretty(record).expect("a record is plain data");
+    bytes.push(b'\n');
+    place(directory, &path, &bytes, Replace::Always).map_err(StoreError::new("write the enrolment", &path))
+}
+
+pub(super) fn remove(directory: &Path, id: &str) -> Result<(), StoreError> {
+    let path = directory.join(file_name(id));
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(StoreError::new("remove the enrolment", &path)(error))
+        }
+        _ => sync(directory).map_err(StoreError::new("sync", directory)),
+    }
+}
+
+/// Whether a file that stands there already is replaced.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Replace {
+    Always,
+    /// The first who comes is right; `AlreadyExists` says that it was another.
+    Never,
+}
+
+/// Puts a whole file, 0600, under its name.
+pub(super) fn place(directory: &Path, path: &Path, bytes: &[u8], replace: Replace) -> io::Result<()> {
+    let aside = directory.join(format!(".{}{ASIDE}", crate::random::hex::<8>()));
+    let placed = (|| {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        match replace {
+            Replace::Always => fs::rename(&aside, path)?,
+            Replace::Never => {
+                fs::hard_link(&aside, path)?;
+                fs::remove_file(&aside)?;
+            }
+        }
+        sync(directory)
+    })();
+    placed.inspect_err(|_| {
+        let _ = fs::remove_file(&aside);
+    })
+}
+
+/// At most so many bytes of a regular file; no link is followed and no pipe waited for.
+pub(super) fn read_bounded(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(most + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > most {
+        true => Err(io::Error::other(format!("it has more than {most} bytes"))),
+        false => Ok(bytes),
+    }
+}
+
+fn read(path: &Path) -> io::Result<Record> {
+    Ok(serde_json::from_slice(&read_bounded(path, MAX_FILE_BYTES)?)?)
+}
+
+fn sync(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.sync_all()
+}
+
+fn file_name(id: &str) -> String {
+    format!("{id}.json")
+}

@@ -1,0 +1,97 @@
+//! The sidecar's own key, `state-dir/key`: made at first use, 0600, pinned by every sandbox that was ever enrolled.
+//!
+//! Must stay true: there is one key for a state directory, whoever asks first; and a key that cannot be read is an
+//! error, never a reason to make another, which no sandbox would know.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use relay_carriage::identity::{Identity, IdentityError};
+use zeroize::Zeroizing;
+
+use super::disk::{self, Replace, StoreError};
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum KeyError {
+    #[error(
+        "`{path}` is not the sidecar's key any more; put the right file back, or remove it and enrol every sandbox again"
+    )]
+    Damaged {
+        path: PathBuf,
+        #[source]
+        source: IdentityError,
+    },
+    #[error(transparent)]
+    Make(#[from] IdentityError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// An Ed25519 key in PKCS#8 has some 85 bytes.
+const MAX_KEY_BYTES: u64 = 4 * 1024;
+
+/// The key of this state directory. Reads and writes files.
+pub(crate) fn load_or_make(state_dir: &Path) -> Result<Identity, KeyError> {
+    let path = state_dir.join("key");
+    if let Some(identity) = load(&path)? {
+        return Ok(identity);
+    }
+    disk::prepare(state_dir)?;
+    let identity = Identity::generate()?;
+    match disk::place(state_dir, &path, &identity.to_pkcs8(), Replace::Never) {
+        Ok(()) => Ok(identity),
+        // Somebody else was first: its key is the one.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            load(&path)?.ok_or_else(|| StoreError::new("read the sidecar's key", &path)(error).into())
+        }
+        Err(error) => Err(StoreError::new("write the sidecar's key", &path)(error).into()),
+    }
+}
+
+fn load(path: &Path) -> Result<Option<Identity>, KeyError> {
+    match disk::read_bounded(path, MAX_KEY_BYTES).map(Zeroizing::new) {
+        Ok(bytes) => {
+            let identity = Identity::from_pkcs8(&bytes);
+            identity.map(Some).map_err(|source| KeyError::Damaged { path: path.into(), source })
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(StoreError::new("read the sidecar's key", path)(error).into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+    use crate::enrolment::tests::Directory;
+
+    #[test]
+    fn the_key_is_made_once_and_kept_from_others() {
+        let directory = Directory::new();
+        let first = load_or_make(&directory.0).unwrap().public();
+        assert_eq!(load_or_make(&directory.0).unwrap().public(), first);
+        let mode = std::fs::metadata(directory.0.join("key")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o600);
+        assert_eq!(std::fs::read_dir(&directory.0).unwrap().count(), 1, "nothing is left beside it");
+    }
+
+    #[test]
+    fn a_damaged_key_is_not_replaced() {
+        let directory = Directory::new();
+        std::fs::write(directory.0.join("key"), "not a key").unwrap();
+        assert!(matches!(load_or_make(&directory.0), Err(KeyError::Damaged { .. })));
+        assert_eq!(std::fs::read(directory.0.join("key")).unwrap(), b"not a key");
+    }
+
+    #[test]
+    fn those_who_ask_at_once_get_the_same_key() {
+        let directory = Directory::new();
+        let keys: Vec<_> = std::thread::scope(|scope| {
+            let asking: Vec<_> =
+                (0..8).map(|_| scope.spawn(|| load_or_make(&directory.0).unwrap().public())).collect();
+            asking.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(keys.iter().all(|key| *key == keys[0]));
+    }
+}

@@ -1,0 +1,345 @@
+//! The store with a clock of the test's own.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use relay_proto::control::Epoch;
+
+use super::*;
+
+/// A directory of its own for one test, gone afterwards.
+pub(super) struct Directory(pub(super) PathBuf);
+
+impl Directory {
+    pub(super) fn new() -> Self {
+        let path = std::env::temp_dir().join(random_id("cofferdam-enrolment-"));
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A store, and the time in it.
+struct Scene {
+    directory: Directory,
+    store: Enrolments,
+    now: SystemTime,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let directory = Directory::new();
+        let store = Enrolments::open(&directory.0).unwrap();
+        Self { directory, store, now: crate::clock::now() }
+    }
+
+    /// The sidecar ends, however it ends, and another begins.
+    fn restart(&mut self) {
+        self.store = Enrolments::open(&self.directory.0).unwrap();
+    }
+
+    fn issue(&self) -> (Enrolment, Ticket) {
+        self.store.issue(terms(), Duration::from_secs(120), self.now).unwrap()
+    }
+
+    fn redeem(&self, ticket: &Ticket, key: PublicKey) -> Result<Epoch, Denied> {
+        self.store.admit(&key, &KeyProof::Ticket(ticket), self.now).map(|(_, epoch)| epoch)
+    }
+
+    fn come(&self, key: PublicKey, epoch: &Epoch) -> Result<Epoch, Denied> {
+        self.store.admit(&key, &KeyProof::Epoch(Some(epoch)), self.now).map(|(_, epoch)| epoch)
+    }
+
+    /// The first frame of the link that was offered this epoch.
+    fn speak(&self, key: PublicKey, epoch: &Epoch) -> Confirmed {
+        let id = Arc::clone(&self.store.lock().by_key[&key]);
+        let confirmed = self.store.confirm(&id, &Fingerprint::of_epoch(epoch));
+        self.store.save(&id).unwrap();
+        confirmed
+    }
+
+    /// A key that has been here once, and its epoch.
+    fn enrolled(&self) -> (PublicKey, Epoch) {
+        let (_, ticket) = self.issue();
+        let key = key();
+        let epoch = self.redeem(&ticket, key).unwrap();
+        assert_eq!(self.speak(key, &epoch), Confirmed::Turned);
+        (key, epoch)
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        fs::read_dir(self.directory.0.join("enrolments"))
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .collect()
+    }
+}
+
+fn terms() -> Terms {
+    Terms {
+        grant: "dev".parse().unwrap(),
+        name: Some("box".into()),
+        ttl: Duration::from_secs(8 * 3600),
+        most: 8,
+    }
+}
+
+fn key() -> PublicKey {
+    PublicKey::from_bytes(crate::random::bytes())
+}
+
+#[test]
+fn a_ticket_is_good_for_one_key() {
+    let scene = Scene::new();
+    let (enrolled, ticket) = scene.issue();
+    let (first, second) = (key(), key());
+    let epoch = scene.redeem(&ticket, first).unwrap();
+    assert!(matches!(scene.redeem(&ticket, second), Err(Denied::Reused(whose)) if whose == enrolled));
+    assert_eq!(scene.speak(first, &epoch), Confirmed::Turned);
+    assert!(matches!(scene.redeem(&ticket, second), Err(Denied::Reused(_))));
+    assert!(matches!(scene.redeem(&ticket, first), Err(Denied::Reused(_))), "it has an epoch to come with");
+    assert_eq!(scene.store.recognise(&first, scene.now).unwrap(), enrolled);
+    assert!(matches!(scene.store.recognise(&second, scene.now), Err(Denied::UnknownKey)));
+}
+
+#[test]
+fn a_lost_welcome_strands_nobody() {
+    let mut scene = Scene::new();
+    let (_, ticket) = scene.issue();
+    let key = key();
+    let lost = scene.redeem(&ticket, key).unwrap();
+    scene.restart();
+    scene.now += Duration::from_secs(600);
+    let first = scene.redeem(&ticket, key).expect("the ticket's time is over, but it was redeemed before");
+    assert_eq!(scene.speak(key, &lost), Confirmed::LeftBehind, "only the latest offer counts");
+    // This one arrived, and its confirmation did not.
+    let second = scene.come(key, &first).unwrap();
+    assert_eq!(scene.speak(key, &second), Confirmed::Turned);
+    assert_eq!(scene.speak(key, &first), Confirmed::Known, "a late first frame is no clone's");
+    let lost = scene.come(key, &second).unwrap();
+    let third = scene.come(key, &second).expect("the offer was lost");
+    assert_eq!(scene.speak(key, &third), Confirmed::Turned);
+    assert_eq!(scene.speak(key, &lost), Confirmed::LeftBehind);
+}
+
+#[test]
+fn a_restart_changes_nothing() {
+    let mut scene = Scene::new();
+    let (key, epoch) = scene.enrolled();
+    let (_, unused) = scene.issue();
+    scene.store.socket(terms(), "/run/box".into(), scene.now).unwrap();
+    let attached = scene.store.attach(terms(), scene.now).unwrap();
+    scene.restart();
+    let next = scene.come(key, &epoch).unwrap();
+    assert_eq!(scene.speak(key, &next), Confirmed::Turned);
+    scene.redeem(&unused, self::key()).unwrap();
+    assert_eq!(scene.store.sockets(scene.now)[0].1, Path::new("/run/box"));
+    assert_eq!(scene.store.find(&attached.id, scene.now).unwrap(), attached);
+    scene.restart();
+    assert!(matches!(scene.come(key, &epoch), Err(Denied::Cloned(_))), "the epoch before is over for good");
+    scene.come(key, &next).unwrap();
+}
+
+#[test]
+fn of_two_copies_exactly_one_goes_on() {
+    let scene = Scene::new();
+    let (key, epoch) = scene.enrolled();
+    // One after the other.
+    let first = scene.come(key, &epoch).unwrap();
+    assert_eq!(scene.speak(key, &first), Confirmed::Turned);
+    assert!(matches!(scene.come(key, &epoch), Err(Denied::Cloned(_))));
+    // Both at once: whoever was offered last.
+    let one = scene.come(key, &first).unwrap();
+    let other = scene.come(key, &first).unwrap();
+    assert_eq!(scene.speak(key, &one), Confirmed::LeftBehind);
+    assert_eq!(scene.speak(key, &other), Confirmed::Turned);
+    assert!(matches!(scene.come(key, &one), Err(Denied::Cloned(_))));
+    scene.come(key, &other).unwrap();
+}
+
+#[test]
+fn epochs_that_nobody_was_given_are_refused() {
+    let scene = Scene::new();
+    let (key, epoch) = scene.enrolled();
+    for odd in ["", "0", &epoch.0.to_uppercase(), &epoch.0[1..], &"f".repeat(64), &"f".repeat(16_000)] {
+        assert!(matches!(scene.come(key, &Epoch(odd.into())), Err(Denied::Cloned(_))), "{odd:.70}");
+    }
+    let none = scene.store.admit(&key, &KeyProof::Epoch(None), scene.now);
+    assert!(matches!(none, Err(Denied::Cloned(_))));
+    assert!(matches!(scene.come(self::key(), &epoch), Err(Denied::UnknownKey)));
+    scene.come(key, &epoch).expect("none of it disturbed the honest one");
+}
+
+#[test]
+fn tickets_that_do_not_let_in_are_told_apart() {
+    let mut scene = Scene::new();
+    let (_, ticket) = scene.issue();
+    for odd in ["", "ticket", &ticket.0[1..], &format!("{}0", ticket.0), &"g".repeat(64)] {
+        assert!(matches!(scene.redeem(&Ticket(odd.into()), key()), Err(Denied::Malformed)), "{odd}");
+    }
+    assert!(matches!(scene.redeem(&Ticket("0".repeat(64)), key()), Err(Denied::Foreign)));
+    let (enrolled_key, _) = scene.enrolled();
+    assert!(matches!(scene.redeem(&ticket, enrolled_key), Err(Denied::KeyTaken(_))));
+    scene.now += Duration::from_secs(120);
+    assert!(matches!(scene.redeem(&ticket, key()), Err(Denied::TicketExpired)));
+    scene.store.sweep(scene.now);
+    scene.restart();
+    assert!(matches!(scene.redeem(&ticket, key()), Err(Denied::TicketExpired)), "it is remembered");
+    scene.now += REMEMBERED;
+    scene.store.sweep(scene.now);
+    assert!(matches!(scene.redeem(&ticket, key()), Err(Denied::Foreign)), "but not for ever");
+}
+
+#[test]
+fn every_refusal_names_the_next_step() {
+    let (enrolled, _) = Scene::new().issue();
+    let denied = [
+        Denied::Malformed,
+        Denied::Foreign,
+        Denied::TicketExpired,
+        Denied::Reused(enrolled.clone()),
+        Denied::UnknownKey,
+        Denied::KeyTaken(enrolled.clone()),
+        Denied::Over(Why::Ended),
+        Denied::Over(Why::Expired),
+        Denied::Over(Why::Unused),
+        Denied::Cloned(enrolled),
+    ];
+    let mut sentences: Vec<_> = denied.iter().map(|denied| denied.refusal().message).collect();
+    assert!(sentences.iter().all(|sentence| sentence.contains("`cofferdam enroll`")), "{sentences:?}");
+    sentences.sort();
+    sentences.dedup();
+    assert_eq!(sentences.len(), denied.len(), "each is told apart");
+}
+
+#[test]
+fn what_is_over_stays_over() {
+    let mut scene = Scene::new();
+    let (key, epoch) = scene.enrolled();
+    let ended = scene.store.recognise(&key, scene.now).unwrap();
+    assert_eq!(scene.store.end(&ended.id, scene.now).unwrap(), Some(ended.clone()));
+    assert_eq!(scene.store.end(&ended.id, scene.now).unwrap(), None);
+    scene.restart();
+    assert!(matches!(scene.come(key, &epoch), Err(Denied::Over(Why::Ended))));
+
+    let (key, epoch) = scene.enrolled();
+    let next = scene.store.sweep(scene.now).next.unwrap();
+    assert_eq!(next.duration_since(scene.now).unwrap().as_secs() + 1, 8 * 3600, "milliseconds are cut off");
+    scene.now += Duration::from_secs(8 * 3600);
+    assert!(matches!(scene.come(key, &epoch), Err(Denied::Over(Why::Expired))), "also before the sweep");
+    assert_eq!(scene.store.sweep(scene.now).over.len(), 1);
+    assert_eq!(scene.store.sweep(scene.now).over.len(), 0, "it is told once");
+    scene.now += REMEMBERED;
+    scene.store.sweep(scene.now);
+    assert!(matches!(scene.come(key, &epoch), Err(Denied::UnknownKey)));
+    assert_eq!(scene.files().len(), 0);
+}
+
+#[test]
+fn their_number_is_bounded_and_what_is_over_makes_room() {
+    let scene = Scene::new();
+    let (first, _) = scene.issue();
+    for _ in 1..8 {
+        scene.issue();
+    }
+    let full = scene.store.issue(terms(), Duration::from_secs(1), scene.now);
+    assert!(matches!(full, Err(NotMade::Full(8))));
+    scene.store.end(&first.id, scene.now).unwrap();
+    scene.issue();
+    assert_eq!(scene.files().len(), 8);
+    assert!(matches!(scene.store.find(&first.id, scene.now), Err(Denied::UnknownKey)));
+}
+
+#[test]
+fn names_and_directories_are_looked_at() {
+    let scene = Scene::new();
+    for odd in ["", "a\nb", "\u{1b}[2J", &"é".repeat(65)] {
+        let terms = Terms { name: Some(odd.into()), ..terms() };
+        assert!(matches!(scene.store.attach(terms, scene.now), Err(NotMade::Name)), "{odd:?}");
+    }
+    let first = scene.store.socket(terms(), "/run/box".into(), scene.now).unwrap();
+    let second = scene.store.socket(terms(), "/run/box".into(), scene.now);
+    assert!(matches!(second, Err(NotMade::Taken(_, id)) if id == first.id));
+    scene.store.end(&first.id, scene.now).unwrap();
+    scene.store.socket(terms(), "/run/box".into(), scene.now).unwrap();
+}
+
+#[test]
+fn neither_tickets_nor_epochs_are_on_disk_and_only_the_owner_reads() {
+    let scene = Scene::new();
+    let (_, ticket) = scene.issue();
+    let (key, first) = scene.enrolled();
+    let second = scene.come(key, &first).unwrap();
+    for path in scene.files() {
+        let text = fs::read_to_string(&path).unwrap();
+        for secret in [&ticket.0, &first.0, &second.0] {
+            assert!(!text.contains(secret.as_str()), "{text}");
+        }
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o600);
+    }
+    let directory = fs::metadata(scene.directory.0.join("enrolments")).unwrap();
+    assert_eq!(directory.permissions().mode() & 0o7777, 0o700);
+}
+
+#[test]
+fn torn_and_foreign_files_are_skipped_and_left_alone() {
+    let mut scene = Scene::new();
+    let (key, epoch) = scene.enrolled();
+    let directory = scene.directory.0.join("enrolments");
+    let whole = fs::read(&scene.files()[0]).unwrap();
+    fs::write(directory.join("e1.json"), &whole[..whole.len() / 2]).unwrap();
+    fs::write(directory.join("e2.json"), &whole).unwrap();
+    fs::write(directory.join("e3.json"), vec![b' '; 70_000]).unwrap();
+    fs::write(directory.join("README"), "hello").unwrap();
+    fs::create_dir(directory.join("e4.json")).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", directory.join("e5.json")).unwrap();
+    nix::unistd::mkfifo(&directory.join("e6.json"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    fs::write(directory.join(".0123.new"), "cut short").unwrap();
+    scene.restart();
+    assert_eq!(scene.store.lock().by_id.len(), 1);
+    scene.come(key, &epoch).unwrap();
+    assert_eq!(scene.files().len(), 8, "only the write that was cut short is gone");
+}
+
+#[test]
+fn what_another_version_wrote_is_kept() {
+    let mut scene = Scene::new();
+    let (key, epoch) = scene.enrolled();
+    let path = scene.files().remove(0);
+    let text = fs::read_to_string(&path).unwrap().replacen('{', "{\n  \"later\": {\"a\": [1, 2]},", 1);
+    fs::write(&path, text).unwrap();
+    scene.restart();
+    scene.come(key, &epoch).unwrap();
+    let again: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    assert_eq!(again["later"], serde_json::json!({"a": [1, 2]}));
+}
+
+#[test]
+fn what_cannot_be_written_is_not_promised() {
+    let scene = Scene::new();
+    let (_, ticket) = scene.issue();
+    let (key, epoch) = scene.enrolled();
+    let (store, aside) = (scene.directory.0.join("enrolments"), scene.directory.0.join("aside"));
+    fs::rename(&store, &aside).unwrap();
+    assert!(matches!(scene.store.issue(terms(), Duration::ZERO, scene.now), Err(NotMade::Store(_))));
+    let other = self::key();
+    assert!(matches!(scene.redeem(&ticket, other), Err(Denied::NotWritten(_))));
+    assert!(matches!(scene.come(key, &epoch), Err(Denied::NotWritten(_))));
+    fs::rename(&aside, &store).unwrap();
+    scene.redeem(&ticket, other).expect("it may try again");
+    scene.come(key, &epoch).expect("and so may this one");
+    assert_eq!(scene.files().len(), 2);
+}
+
+#[test]
+fn alerts_are_paced() {
+    let scene = Scene::new();
+    let (enrolled, _) = scene.issue();
+    assert_eq!((0..100).filter(|_| scene.store.may_alert(&enrolled.id)).count(), ALERTS_PER_MINUTE as usize);
+    assert!(!scene.store.may_alert("e0"));
+}
