@@ -7,6 +7,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`agents`] | one scripted turn of the real Claude Code and the real Codex |
+//! | [`attach`] | `cofferdam attach`, and the hub that it reaches |
 //! | [`deadline`] | waiting on conditions, the only reader of the clock |
 //! | [`encodings`] | the forms in which a secret could cross, and the search for them |
 //! | [`fake_model`] | model APIs on loopback that drive a real Claude Code or Codex |
@@ -22,6 +23,7 @@
 //! | [`world`] | a sidecar, its configuration, its audit and its log |
 
 pub mod agents;
+pub mod attach;
 pub mod deadline;
 pub mod encodings;
 pub mod fake_model;
