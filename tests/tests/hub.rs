@@ -54,7 +54,9 @@ impl Scene {
 fn send_calls(shim: &mut Harness, round: usize, count: usize) -> Vec<(Value, String)> {
     (0..count)
         .map(|number| match number % 3 {
-            0 => (shim.send_call("slow", json!({"ms": 300, "round": round, "number": number})), "late".into()),
+            0 => {
+                (shim.send_call("slow", json!({"ms": 300, "round": round, "number": number})), "late".into())
+            }
             _ => {
                 let text = format!("{round}/{number} {}", "x".repeat(number * 3000));
                 (shim.send_call("echo", json!({"text": text})), text)
@@ -71,8 +73,12 @@ fn expect_answers(shim: &mut Harness, calls: Vec<(Value, String)>) {
 
 fn session_of(world: &World) -> Vec<String> {
     let sessions = world.sessions();
-    let mut names: Vec<String> =
-        sessions.as_array().unwrap().iter().map(|link| link["session"].as_str().unwrap().to_owned()).collect();
+    let mut names: Vec<String> = sessions
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|link| link["session"].as_str().unwrap().to_owned())
+        .collect();
     names.sort();
     names.dedup();
     names
@@ -333,7 +339,10 @@ fn listening_hub(scene: &Scene, port: u16, more: &[&str]) -> (Running, PathBuf) 
     let pin = scene.world.cofferdam_text(&["key"]);
     let stderr = scene.directory.path().join("hub");
     let mut hub = command(shim_binary());
-    hub.env_clear().env("COFFERDAM_PIN", pin.trim()).arg("hub").args(["--listen", &format!("127.0.0.1:{port}")]);
+    hub.env_clear()
+        .env("COFFERDAM_PIN", pin.trim())
+        .arg("hub")
+        .args(["--listen", &format!("127.0.0.1:{port}")]);
     hub.args(more).stdin(Stdio::null()).stdout(Stdio::null()).stderr(into_file(&stderr));
     let hub = Running::spawn(hub, "cofferdam-shim hub");
     wait_until("the hub listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
@@ -347,7 +356,9 @@ fn whoever_else_dials_a_listening_hub_gets_nothing() {
     let socket = scene.socket().display().to_string();
     let (_hub, stderr) = listening_hub(&scene, port, &["--socket", &socket]);
     let address = format!("127.0.0.1:{port}");
-    for opening in [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], b"\x16\x03\x01\x00\x05hello", b"cofferdam-relay/1\n"] {
+    for opening in
+        [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], b"\x16\x03\x01\x00\x05hello", b"cofferdam-relay/1\n"]
+    {
         let mut stranger = TcpStream::connect(&address).unwrap();
         stranger.write_all(opening).unwrap();
         stranger.shutdown(std::net::Shutdown::Write).unwrap();
@@ -460,6 +471,8 @@ fn what_is_typed_wrongly_is_said() {
         assert!(String::from_utf8_lossy(&output.stderr).contains(word), "{output:?}");
     }
     let mut missing = Harness::start(shim_at("hub:/no/such/file", "tools"), "cofferdam-shim");
-    missing.send_initialize();
-    wait_until("the shim says what it waits for", || missing.stderr().contains("is it running?"));
+    let id = missing.send_initialize();
+    let answer = missing.answer_to(&id);
+    assert_eq!(refusal_of(&answer), "relay_unavailable");
+    assert!(answer["error"]["message"].as_str().unwrap().contains("is it running?"), "{answer}");
 }

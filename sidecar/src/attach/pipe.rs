@@ -162,7 +162,7 @@ fn advice(error: &TlsError) -> &'static str {
         TlsError::NotTls => {
             "; the command printed something else into the pipe: nothing but the hub may write to its stdout"
         }
-        TlsError::Refused(_) => {
+        TlsError::Closed | TlsError::Refused(_) => {
             "; does the hub pin this sidecar's key, which `cofferdam key` prints and {pin} stands for?"
         }
         _ => "",

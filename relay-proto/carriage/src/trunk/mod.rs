@@ -12,7 +12,7 @@ use std::future::poll_fn;
 use std::io;
 
 use tokio_util::compat::{Compat, FuturesAsyncReadCompatExt as _, TokioAsyncReadCompatExt as _};
-use yamux::{Config, Connection, ConnectionError, DEFAULT_CREDIT, Mode};
+use yamux::{Config, Connection, ConnectionError, DEFAULT_CREDIT, FrameDecodeError, Mode};
 
 use crate::Stream;
 use pulse::Watched;
@@ -98,13 +98,15 @@ impl From<ConnectionError> for TrunkError {
         match error {
             ConnectionError::Closed => Self::Closed,
             ConnectionError::TooManyStreams => Self::Full,
-            ConnectionError::Io(error) => match error.kind() {
-                io::ErrorKind::UnexpectedEof
-                | io::ErrorKind::BrokenPipe
-                | io::ErrorKind::ConnectionReset
-                | io::ErrorKind::WriteZero => Self::Closed,
-                _ => Self::Io(error),
-            },
+            ConnectionError::Io(error) | ConnectionError::Decode(FrameDecodeError::Io(error)) => {
+                match error.kind() {
+                    io::ErrorKind::UnexpectedEof
+                    | io::ErrorKind::BrokenPipe
+                    | io::ErrorKind::ConnectionReset
+                    | io::ErrorKind::WriteZero => Self::Closed,
+                    _ => Self::Io(error),
+                }
+            }
             other => Self::Protocol(other),
         }
     }

@@ -85,17 +85,23 @@ async fn stay(
             },
         };
         let began = Instant::now();
-        match once(admin, &mut holding, reach, stop.as_mut()).await? {
-            Once::Ended => held = Some(holding),
-            Once::SidecarGone => say("the sidecar is gone; waiting for the next one"),
-            Once::Stopped => return Ok(ExitCode::SUCCESS),
-            Once::Over(why) => return Err(Failure::new(Sysexit::Unavailable, why).hint("attach it again")),
-        }
+        let mut ended = once(admin, &mut holding, reach, stop.as_mut()).await?;
         if began.elapsed() >= GOOD {
             pause = Pause::new();
         }
-        if pause.wait(stop.as_mut()).await == Waited::Stopped {
-            return Ok(ExitCode::SUCCESS);
+        if let Once::Ended = ended {
+            ended = pause.wait_holding(&mut holding, stop.as_mut()).await;
+        }
+        match ended {
+            Once::Ended => held = Some(holding),
+            Once::SidecarGone => {
+                say("the sidecar is gone; waiting for the next one");
+                if pause.wait(stop.as_mut()).await == Waited::Stopped {
+                    return Ok(ExitCode::SUCCESS);
+                }
+            }
+            Once::Stopped => return Ok(ExitCode::SUCCESS),
+            Once::Over(why) => return Err(Failure::new(Sysexit::Unavailable, why).hint("attach it again")),
         }
     }
 }
@@ -184,6 +190,31 @@ enum Waited {
 impl Pause {
     fn new() -> Self {
         Self(FIRST_PAUSE)
+    }
+
+    /// The same, with an ear for the sidecar.
+    async fn wait_holding(
+        &mut self,
+        held: &mut Held,
+        stop: std::pin::Pin<&mut impl Future<Output = ()>>,
+    ) -> Once {
+        let said = async {
+            loop {
+                match held.news().await {
+                    Some(News::Attached { .. }) => {}
+                    Some(News::Lost { why }) => say(&why),
+                    Some(News::Over { why }) => return Once::Over(why),
+                    None => return Once::SidecarGone,
+                }
+            }
+        };
+        tokio::select! {
+            once = said => once,
+            waited = self.wait(stop) => match waited {
+                Waited::Out => Once::Ended,
+                Waited::Stopped => Once::Stopped,
+            },
+        }
     }
 
     /// The next one is longer.
