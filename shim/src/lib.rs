@@ -6,7 +6,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`options`] | command line and environment |
+//! | [`options`], [`network`] | command line and environment |
 //! | [`timing`] | how long things are waited for |
 //! | `relay_loop` | the one loop: readiness in, calls on `guest`, bytes out |
 //! | `guest` | what to do with a line, a frame or a deadline; no I/O |
@@ -16,6 +16,10 @@
 //! | `lines` | bytes from the harness → lines |
 //! | `link`, `stream` | opening a connection; reading and writing it, whatever carries it |
 //! | `loopback` | a link to a hub where Unix sockets are forbidden |
+//! | `listen` | a port that the host dials |
+//! | `state` | the sandbox's key and where it comes from (with TLS; without, `stateless`) |
+//! | `status` | how things stand, for a person |
+//! | `talk` | what is said on stderr |
 //! | `socket`, `stdio`, `pipe`, `queue` | the descriptors, without changing the flags that others see |
 
 #![forbid(unsafe_code)]
@@ -27,7 +31,10 @@ mod handshake;
 pub mod hub;
 mod lines;
 mod link;
+#[cfg(feature = "tls")]
+mod listen;
 mod loopback;
+pub mod network;
 pub mod options;
 mod pacing;
 mod pending;
@@ -35,8 +42,15 @@ mod pipe;
 mod queue;
 mod relay_loop;
 mod socket;
+#[cfg(feature = "tls")]
+mod state;
+#[cfg(not(feature = "tls"))]
+#[path = "stateless.rs"]
+mod state;
+mod status;
 mod stdio;
 mod stream;
+mod talk;
 pub mod timing;
 
 use std::ffi::OsString;
@@ -45,7 +59,8 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 
-use options::{Command, Options};
+use options::{Command, Form, Options};
+use status::Outcome;
 use timing::Timing;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -58,6 +73,7 @@ pub fn main(
         #[cfg(feature = "hub")]
         Ok(Command::Hub(options)) => return hub::main(options),
         Ok(Command::Relay(options)) => options,
+        Ok(Command::Status(options, form)) => return show_status(options, form),
         Ok(Command::Show(text)) => {
             return match io::stdout().lock().write_all(text.as_bytes()) {
                 Ok(()) => ExitCode::SUCCESS,
@@ -90,8 +106,33 @@ pub async fn relay(
 }
 
 const EX_USAGE: u8 = 64;
+const EX_UNAVAILABLE: u8 = 69;
 const EX_OSERR: u8 = 71;
 const EX_IOERR: u8 = 74;
+
+/// Data on stdout, trouble on stderr; a program that asked for JSON gets both as data.
+fn show_status(options: Options, form: Form) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
+    let report = match runtime {
+        Ok(runtime) => runtime.block_on(status::ask(options, form)),
+        Err(error) => {
+            say(&format!("start: {error}"));
+            return ExitCode::from(EX_OSERR);
+        }
+    };
+    match (report.outcome, form) {
+        (Outcome::Trouble, Form::Text) => say(&report.text),
+        (Outcome::Good, _) | (_, Form::Json) => {
+            if io::stdout().lock().write_all(report.text.as_bytes()).is_err() {
+                return ExitCode::from(EX_IOERR);
+            }
+        }
+    }
+    match report.outcome {
+        Outcome::Good => ExitCode::SUCCESS,
+        Outcome::Trouble => ExitCode::from(EX_UNAVAILABLE),
+    }
+}
 
 fn run(options: Options) -> io::Result<()> {
     let input = io::stdin().as_fd().try_clone_to_owned()?;

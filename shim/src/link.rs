@@ -5,18 +5,25 @@
 use std::future::{Future, ready};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::time::Duration;
 
 use relay_proto::address::Address;
-use relay_proto::control::{Epoch, Proof};
+use relay_proto::code::Code;
+use relay_proto::control::{Epoch, Proof, Retry};
 use relay_proto::decoder::Decoder;
-use tokio::io::Interest;
+use relay_proto::key::PublicKey;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
+#[cfg(feature = "tls")]
+use crate::listen::Port;
 use crate::loopback;
+use crate::network::Network;
+use crate::options::{DEFAULT_RELAY, Options};
 use crate::socket::{Descriptor, Socket};
+use crate::state::{Another, Held, State};
 use crate::stream::Stream;
 
 /// One connection, and what has come in of a frame.
@@ -28,7 +35,11 @@ pub(crate) struct Connection {
 /// A connection, and what to say on it about who we are.
 pub(crate) struct Opened {
     pub(crate) connection: Connection,
+    /// Where it leads.
+    pub(crate) address: Address,
     pub(crate) proof: Proof,
+    /// The turn of a shim with a key; it ends with what the Welcome brought being written down.
+    pub(crate) held: Option<Held>,
 }
 
 /// One attempt to connect.
@@ -41,43 +52,176 @@ pub(crate) enum ConnectError {
     CannotReopen(i32),
     #[error("connect to {address}: {source}")]
     Connect { address: Address, source: io::Error },
+    #[cfg(feature = "tls")]
+    #[error("connect to {address}: {source}")]
+    Dial { address: Address, source: Box<relay_carriage::dial::DialError> },
+    #[cfg(feature = "tls")]
+    #[error("wait at {address}: {source}; is another shim there, and is the address this machine's?")]
+    Listen { address: Address, source: io::Error },
+    #[error("{0}")]
+    NoEnrolment(String),
+    /// Neither of the ways that are tried by themselves.
+    #[error("{socket}; and {enrolment}")]
+    Nowhere { socket: Box<Self>, enrolment: String },
     #[error("this version cannot connect to {0}")]
     NotKnown(Address),
+    #[cfg(not(feature = "tls"))]
+    #[error(
+        "connect to {0}: this build of cofferdam-shim has no TLS; use the usual build, or a `unix:` or `vsock:` link"
+    )]
+    NoTls(Address),
+    #[cfg(feature = "tls")]
+    #[error(
+        "go out through the proxy in {variable}: {source}; correct it there, or give another with --proxy"
+    )]
+    Proxy { variable: &'static str, source: relay_carriage::proxy::InvalidProxy },
+    #[cfg(feature = "tls")]
+    #[error("{0}")]
+    State(String),
+    /// Somebody was at the port, and it was not the sidecar.
+    #[cfg(feature = "tls")]
+    #[error("wait at {address}: {source}")]
+    Stranger { address: Address, source: Box<relay_carriage::entrance::EntranceError> },
+    #[error(
+        "connect to {address}: {source}; does this machine have a vsock device, and does the host listen on that port \
+         (`relay.vsock-dir`)?"
+    )]
+    Vsock { address: Address, source: io::Error },
 }
 
-/// Where to connect, and whether that can be done again.
+impl ConnectError {
+    /// Trying again makes no sense.
+    pub(crate) fn is_final(&self) -> bool {
+        match self {
+            Self::CannotReopen(_) | Self::NotKnown(_) => true,
+            #[cfg(not(feature = "tls"))]
+            Self::NoTls(_) => true,
+            _ => false,
+        }
+    }
+}
+
+/// Where to connect, with what, and whether that can be done again.
 #[derive(Debug)]
 pub(crate) struct Dialer {
-    address: Address,
+    /// None: where the enrolment leads, or else the default socket.
+    address: Option<Address>,
+    state: State,
+    network: Network,
+    /// The port of a `listen:` link.
+    #[cfg(feature = "tls")]
+    port: Option<Port>,
     used: bool,
+    held: Option<Held>,
+    /// The key of the connection that there is, or was last.
+    key: Option<PublicKey>,
+    search: Search,
+}
+
+/// Whether the shim waits for another enrolment.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Search {
+    None,
+    ForAnEnrolment,
 }
 
 impl Dialer {
-    pub(crate) fn new(address: Address) -> Self {
-        Self { address, used: false }
+    pub(crate) fn new(options: Options) -> Self {
+        let Options { relay, server: _, network, state, sources } = options;
+        Self {
+            address: relay,
+            state: State::new(state, sources),
+            network,
+            #[cfg(feature = "tls")]
+            port: None,
+            used: false,
+            held: None,
+            key: None,
+            search: Search::None,
+        }
+    }
+
+    /// Whether the sidecar comes by itself, also while there is a connection: the newest is the one.
+    pub(crate) fn listens(&self) -> bool {
+        matches!(self.address, Some(Address::Listen(_)))
     }
 
     /// Begins to connect.
     pub(crate) fn attempt(&mut self) -> Attempt {
-        match &self.address {
-            Address::Unix(_) => Box::pin(unix(self.address.clone())),
-            Address::Fd(number) if self.used => Box::pin(ready(Err(ConnectError::CannotReopen(*number)))),
-            Address::Fd(number) => {
-                self.used = true;
-                Box::pin(ready(socket(&self.address, Descriptor::Inherited(*number))))
+        match self.address.clone() {
+            None => Box::pin(wherever(self.state.clone(), self.network.clone())),
+            Some(Address::Unix(path)) => Box::pin(unix(Address::Unix(path))),
+            Some(Address::Fd(number)) if self.used => {
+                Box::pin(ready(Err(ConnectError::CannotReopen(number))))
             }
-            Address::Hub(_) => Box::pin(hub(self.address.clone())),
-            other => Box::pin(ready(Err(ConnectError::NotKnown(other.clone())))),
+            Some(address @ Address::Fd(number)) => {
+                self.used = true;
+                Box::pin(ready(socket(address, Descriptor::Inherited(number))))
+            }
+            Some(Address::Hub(file)) => Box::pin(hub(file)),
+            Some(address @ (Address::Tls(_) | Address::WebSocket(_))) => {
+                Box::pin(self.state.clone().connect(Some(address), self.network.clone()))
+            }
+            Some(address @ Address::Vsock { cid, port }) => Box::pin(virtual_socket(address, cid, port)),
+            #[cfg(feature = "tls")]
+            Some(Address::Listen(place)) => match Port::reopen(self.port.take(), place, &self.network) {
+                Ok(port) => Box::pin(self.port.insert(port).clone().next()),
+                Err(error) => Box::pin(ready(Err(error))),
+            },
+            #[cfg(not(feature = "tls"))]
+            Some(address @ Address::Listen(_)) => Box::pin(ready(Err(ConnectError::NoTls(address)))),
+            Some(other) => Box::pin(ready(Err(ConnectError::NotKnown(other)))),
         }
     }
 
+    /// The attempt came to a connection, which Hello is said on next.
+    pub(crate) fn opened(&mut self, held: Option<Held>) {
+        self.key = held.as_ref().map(Held::key);
+        self.held = held;
+        self.search = Search::None;
+    }
+
     /// The sidecar took us. A new epoch is written down before this returns; only then may it be confirmed.
-    pub(crate) fn welcomed(&mut self, _epoch: Option<Epoch>) -> io::Result<()> {
-        Ok(())
+    pub(crate) fn welcomed(&mut self, epoch: Option<Epoch>) -> Result<(), String> {
+        match (self.held.take(), epoch) {
+            (Some(held), Some(epoch)) => held.keep(epoch).map_err(|error| error.to_string()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The sidecar will not have us. Where that is the enrolment's fault and there is another one, it is tried.
+    pub(crate) fn turned_away(&mut self, code: &str, retry: Retry) -> Retry {
+        let enrolment = [Code::CloneRefused, Code::SessionEnded, Code::TicketRefused].map(Code::as_str);
+        let Some(key) = self.key.filter(|_| retry == Retry::Never && enrolment.contains(&code)) else {
+            return retry;
+        };
+        match self.state.refused(&key) {
+            Another::None => {
+                self.search = Search::ForAnEnrolment;
+                Retry::Never
+            }
+            Another::Ready => Retry::AfterMs(0),
+        }
+    }
+
+    pub(crate) fn search(&self) -> Search {
+        self.search
     }
 
     /// The connection is over, or came to nothing: whatever was held for its handshake is let go.
-    pub(crate) fn lost(&mut self) {}
+    pub(crate) fn lost(&mut self) {
+        self.held = None;
+    }
+}
+
+/// Where the enrolment leads; without one, to the socket that is there by default.
+async fn wherever(state: State, network: Network) -> Result<Opened, ConnectError> {
+    match state.connect(None, network).await {
+        Err(ConnectError::NoEnrolment(enrolment)) => unix(Address::Unix(DEFAULT_RELAY.into()))
+            .await
+            .map_err(|socket| ConnectError::Nowhere { socket: Box::new(socket), enrolment }),
+        other => other,
+    }
 }
 
 async fn unix(address: Address) -> Result<Opened, ConnectError> {
@@ -87,23 +231,38 @@ async fn unix(address: Address) -> Result<Opened, ConnectError> {
     let connected = timeout(CONNECT, UnixStream::connect(path)).await;
     let stream = connected.map_err(io::Error::from).flatten().map_err(failed)?;
     let descriptor = Descriptor::Owned(OwnedFd::from(stream.into_std().map_err(failed)?));
-    socket(&address, descriptor)
+    socket(address, descriptor)
 }
 
 /// The key that it shows is the hub's affair; the sidecar knows the pipe.
-async fn hub(address: Address) -> Result<Opened, ConnectError> {
-    let Address::Hub(file) = &address else { return Err(ConnectError::NotKnown(address)) };
-    let connected = timeout(CONNECT, loopback::connect(file)).await;
-    let failed = |source| ConnectError::Connect { address: address.clone(), source };
-    socket(&address, Descriptor::Owned(connected.map_err(io::Error::from).flatten().map_err(failed)?))
+async fn hub(file: PathBuf) -> Result<Opened, ConnectError> {
+    let connected = timeout(CONNECT, loopback::connect(&file)).await.map_err(io::Error::from).flatten();
+    let address = Address::Hub(file);
+    match connected {
+        Ok(descriptor) => socket(address, Descriptor::Owned(descriptor)),
+        Err(source) => Err(ConnectError::Connect { address, source }),
+    }
 }
 
 /// A plain socket is its own proof.
-fn socket(address: &Address, descriptor: Descriptor) -> Result<Opened, ConnectError> {
-    let socket = Socket::new(descriptor, Interest::READABLE | Interest::WRITABLE)
-        .map_err(|source| ConnectError::Connect { address: address.clone(), source })?;
-    let connection = Connection { stream: Stream::Socket(socket), decoder: Decoder::new() };
-    Ok(Opened { connection, proof: Proof::Socket })
+fn socket(address: Address, descriptor: Descriptor) -> Result<Opened, ConnectError> {
+    match Socket::new(descriptor) {
+        Ok(socket) => {
+            let connection = Connection { stream: Stream::Socket(socket), decoder: Decoder::new() };
+            Ok(Opened { connection, address, proof: Proof::Socket, held: None })
+        }
+        Err(source) => Err(ConnectError::Connect { address, source }),
+    }
+}
+
+async fn virtual_socket(address: Address, cid: u32, port: u32) -> Result<Opened, ConnectError> {
+    let failed = |source| ConnectError::Vsock { address: address.clone(), source };
+    let connected = timeout(VSOCK, relay_carriage::vsock::connect(cid, port)).await;
+    let stream = connected.map_err(io::Error::from).flatten().map_err(failed)?;
+    let descriptor = Descriptor::Owned(OwnedFd::from(stream.into_std().map_err(failed)?));
+    socket(address, descriptor)
 }
 
 const CONNECT: Duration = Duration::from_secs(1);
+/// The kernel gives up by itself after two.
+const VSOCK: Duration = Duration::from_secs(5);

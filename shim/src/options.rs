@@ -1,18 +1,60 @@
-//! Command line and environment → [`Options`]. Three flags do not need a parser crate.
+//! Command line and environment → [`Options`]. A few flags do not need a parser crate.
 
 use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
 
-#[cfg(feature = "hub")]
-use crate::hub::options::{HubOptions, HubUsageError, Parsed};
 use relay_proto::address::{Address, InvalidAddress};
 use relay_proto::name::{InvalidName, Name};
+
+#[cfg(feature = "hub")]
+use crate::hub::{
+    self,
+    options::{HubOptions, HubUsageError, Parsed},
+};
+use crate::network::{Expose, Network, NetworkUsageError, Written};
 
 /// Where to go and what to ask for there.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Options {
-    pub relay: Address,
+    /// None: where the enrolment leads, or else the default socket.
+    pub relay: Option<Address>,
     /// Which server; none means the grant's only one.
     pub server: Option<Name>,
+    pub network: Network,
+    /// The directory of the sandbox's key.
+    pub state: PathBuf,
+    pub sources: Sources,
+}
+
+/// Where an enrolment string may come from, in the order in which they are looked at. Never from the command line, which
+/// others can read.
+#[derive(Clone, Eq, PartialEq)]
+pub struct Sources {
+    /// The value of COFFERDAM_ENROLL.
+    pub variable: Option<String>,
+    /// The value of COFFERDAM_ENROLL_FILE.
+    pub file: Option<PathBuf>,
+    /// For harnesses that pass no environment on.
+    pub default_file: PathBuf,
+}
+
+/// The variable holds a ticket.
+impl fmt::Debug for Sources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let variable = self.variable.as_ref().map(|_| "…");
+        f.debug_struct("Sources")
+            .field("variable", &variable)
+            .field("file", &self.file)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How something is printed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Form {
+    Json,
+    Text,
 }
 
 /// What the command line asks for.
@@ -23,6 +65,8 @@ pub enum Command {
     Relay(Options),
     /// `--help` or `--version`: this text on stdout.
     Show(String),
+    /// `status`: how things stand.
+    Status(Options, Form),
 }
 
 #[derive(Debug, Eq, PartialEq, thiserror::Error)]
@@ -30,6 +74,8 @@ pub enum UsageError {
     #[cfg(feature = "hub")]
     #[error(transparent)]
     Hub(#[from] HubUsageError),
+    #[error(transparent)]
+    Network(#[from] NetworkUsageError),
     #[error("read {place}: it is not UTF-8")]
     NotUtf8 { place: &'static str },
     #[error("read {place}: {source}")]
@@ -52,12 +98,15 @@ pub fn parse(
     let mut arguments = arguments.peekable();
     #[cfg(feature = "hub")]
     if arguments.next_if(|first| first == "hub").is_some() {
-        return Ok(match crate::hub::options::parse(arguments, environment)? {
-            Parsed::Help => Command::Show(crate::hub::options::HELP.into()),
+        return Ok(match hub::options::parse(arguments, environment)? {
+            Parsed::Help => Command::Show(hub::options::HELP.into()),
             Parsed::Run(options) => Command::Hub(options),
         });
     }
-    let (mut relay, mut server) = (None, None);
+    let (mut relay, mut server, mut state, mut proxy, mut pin) = (None, None, None, None, None);
+    let mut expose = Expose::No;
+    let (mut wants, mut form) = (Wanted::Relay, None);
+    let mut first = true;
     while let Some(argument) = arguments.next() {
         let argument =
             argument.into_string().map_err(|_| UsageError::NotUtf8 { place: "the command line" })?;
@@ -68,51 +117,123 @@ pub fn parse(
         let (flag, slot) = match name {
             "--help" | "-h" if value.is_none() => return Ok(Command::Show(HELP.into())),
             "--version" | "-V" if value.is_none() => return Ok(Command::Show(format!("{SOFTWARE}\n"))),
+            "status" if first => {
+                (wants, first) = (Wanted::Status, false);
+                continue;
+            }
+            "--json" if value.is_none() && wants == Wanted::Status => match form.replace(Form::Json) {
+                None => continue,
+                Some(_) => return Err(UsageError::Twice { flag: "--json" }),
+            },
+            "--expose" if value.is_none() => {
+                (expose, first) = (Expose::Yes, false);
+                continue;
+            }
+            "--pin" => (PIN_FLAG, &mut pin),
+            "--proxy" => (PROXY_FLAG, &mut proxy),
             "--relay" => (RELAY_FLAG, &mut relay),
             "--server" => (SERVER_FLAG, &mut server),
+            "--state" => (STATE_FLAG, &mut state),
             _ => return Err(UsageError::Unknown(argument)),
         };
         let value = value.or_else(|| arguments.next()).ok_or(UsageError::Value { flag })?;
         if slot.replace(value).is_some() {
             return Err(UsageError::Twice { flag });
         }
+        first = false;
     }
+    let given = |name: &str| environment(name).filter(|value| !value.is_empty());
     let (place, relay) = match relay {
-        Some(value) => (RELAY_FLAG, value),
-        None => match environment(RELAY_VARIABLE).filter(|value| !value.is_empty()) {
-            Some(value) => (RELAY_VARIABLE, value),
-            None => ("the default link", DEFAULT_RELAY.into()),
-        },
+        Some(value) => (RELAY_FLAG, Some(value)),
+        None => (RELAY_VARIABLE, given(RELAY_VARIABLE)),
     };
-    let relay = text(relay, place)?.parse().map_err(|source| UsageError::Relay { place, source })?;
+    let relay = match relay {
+        Some(value) => {
+            Some(text(value, place)?.parse().map_err(|source| UsageError::Relay { place, source })?)
+        }
+        None => None,
+    };
     let server = match server {
         Some(value) => {
             Some(text(value, SERVER_FLAG)?.parse().map_err(|source| UsageError::Server { source })?)
         }
         None => None,
     };
-    Ok(Command::Relay(Options { relay, server }))
+    let state = state.or_else(|| given(STATE_VARIABLE)).map_or_else(|| default_state(given), PathBuf::from);
+    let sources = Sources {
+        variable: given("COFFERDAM_ENROLL").map(|value| value.to_string_lossy().into_owned()),
+        file: given("COFFERDAM_ENROLL_FILE").map(PathBuf::from),
+        default_file: DEFAULT_ENROLMENT.into(),
+    };
+    let pin = match (pin, given(PIN_VARIABLE)) {
+        (Some(value), _) => Some((PIN_FLAG, text(value, PIN_FLAG)?)),
+        (None, Some(value)) => Some((PIN_VARIABLE, text(value, PIN_VARIABLE)?)),
+        (None, None) => None,
+    };
+    let proxy = proxy.map(|value| text(value, PROXY_FLAG)).transpose()?;
+    // A proxy's variable that is not text is as good as none: whoever needs it is told that nothing is reached.
+    let network = Network::read(Written { relay: relay.as_ref(), proxy, pin, expose }, |name| {
+        given(name).and_then(|value| value.into_string().ok())
+    })?;
+    let options = Options { relay, server, network, state, sources };
+    Ok(match wants {
+        Wanted::Relay => Command::Relay(options),
+        Wanted::Status => Command::Status(options, form.unwrap_or(Form::Text)),
+    })
 }
 
 /// Name and version, as `--version` and the relay's Hello say them.
 pub(crate) const SOFTWARE: &str = concat!("cofferdam-shim ", env!("CARGO_PKG_VERSION"));
 
-const DEFAULT_RELAY: &str = "unix:/run/cofferdam/relay/relay.sock";
+/// Where the shared socket's directory is mounted if nobody says otherwise.
+pub(crate) const DEFAULT_RELAY: &str = "/run/cofferdam/relay/relay.sock";
+const DEFAULT_ENROLMENT: &str = "/run/cofferdam/enroll";
+const PIN_FLAG: &str = "--pin";
+const PIN_VARIABLE: &str = "COFFERDAM_PIN";
+const PROXY_FLAG: &str = "--proxy";
 const RELAY_FLAG: &str = "--relay";
 const RELAY_VARIABLE: &str = "COFFERDAM_RELAY";
 const SERVER_FLAG: &str = "--server";
+const STATE_FLAG: &str = "--state";
+const STATE_VARIABLE: &str = "COFFERDAM_STATE";
 const HELP: &str = "\
 Speaks MCP on stdin and stdout for a harness in a sandbox, and carries it to the sidecar outside.
 
-Usage: cofferdam-shim [--relay LINK] [--server NAME]
-       cofferdam-shim hub --help      (where the sandbox has one pipe only)
+Usage: cofferdam-shim [--relay LINK] [--server NAME] [--state DIR] [--proxy URL] [--pin KEY] [--expose]
+       cofferdam-shim status [--json]   show the link, the session and what is granted
+       cofferdam-shim hub --help        hold the one pipe of a sandbox that has only one
 
-  --relay LINK    where the sidecar is: unix:PATH, or fd:N for an inherited socket
-                  [environment: COFFERDAM_RELAY] [default: unix:/run/cofferdam/relay/relay.sock]
+  --relay LINK    where the sidecar is: unix:PATH, hub:FILE (a hub on the loopback), fd:N (an
+                  inherited socket), tls://HOST:PORT, wss://HOST[:PORT]/PATH, vsock:CID:PORT, or listen:HOST:PORT where it dials in
+                  [environment: COFFERDAM_RELAY]
+                  [default: where the enrolment leads, else unix:/run/cofferdam/relay/relay.sock]
   --server NAME   which MCP server to reach; without it, the only one that is granted
+  --state DIR     keeps the sandbox's key, shared by its shims [environment: COFFERDAM_STATE]
+  --proxy URL     go out through this HTTP proxy, http://[USER:PASSWORD@]HOST:PORT, whatever NO_PROXY says
+                  [environment: HTTPS_PROXY or ALL_PROXY, unless NO_PROXY excepts the sidecar]
+  --pin KEY       the key of the sidecar that may dial in, for listen: [environment: COFFERDAM_PIN]
+  --expose        let listen: open a port that others than this machine can reach
   --version, -V   print the version
   --help, -h      print this
+
+An enrolment string, as `cofferdam enroll` prints it, is read from COFFERDAM_ENROLL, from the file that
+COFFERDAM_ENROLL_FILE names, or from /run/cofferdam/enroll; a file is removed when it was used.
 ";
+
+/// What the command line asks for.
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum Wanted {
+    Relay,
+    Status,
+}
+
+/// The first place of these that the environment gives.
+fn default_state(given: impl Fn(&str) -> Option<OsString>) -> PathBuf {
+    let absolute = |name| given(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    absolute("XDG_STATE_HOME")
+        .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))
+        .map_or_else(|| Path::new("/run/cofferdam-shim").into(), |state| state.join("cofferdam-shim"))
+}
 
 fn text(value: OsString, place: &'static str) -> Result<String, UsageError> {
     value.into_string().map_err(|_| UsageError::NotUtf8 { place })
@@ -126,10 +247,26 @@ mod tests {
 
     fn parsed(arguments: &[&str], relay: Option<&str>) -> Result<Command, UsageError> {
         parse(arguments.iter().map(OsString::from), |name| {
-            assert_eq!(name, "COFFERDAM_RELAY", "nothing else of the environment is looked at");
-            relay.map(OsString::from)
+            assert!(LOOKED_AT.contains(&name), "nothing else of the environment is looked at: {name}");
+            relay.filter(|_| name == "COFFERDAM_RELAY").map(OsString::from)
         })
     }
+
+    const LOOKED_AT: [&str; 13] = [
+        "COFFERDAM_PIN",
+        "https_proxy",
+        "HTTPS_PROXY",
+        "all_proxy",
+        "ALL_PROXY",
+        "no_proxy",
+        "NO_PROXY",
+        "COFFERDAM_ENROLL",
+        "COFFERDAM_ENROLL_FILE",
+        "COFFERDAM_RELAY",
+        "COFFERDAM_STATE",
+        "HOME",
+        "XDG_STATE_HOME",
+    ];
 
     fn options(arguments: &[&str], relay: Option<&str>) -> Options {
         match parsed(arguments, relay) {
@@ -139,13 +276,47 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_goes_before_the_environment_and_that_before_the_default() {
-        assert_eq!(options(&[], None).relay, Address::Unix("/run/cofferdam/relay/relay.sock".into()));
-        assert_eq!(options(&[], Some("")).relay, Address::Unix("/run/cofferdam/relay/relay.sock".into()));
-        assert_eq!(options(&[], Some("unix:/e")).relay, Address::Unix("/e".into()));
-        assert_eq!(options(&["--relay", "fd:5"], Some("unix:/e")).relay, Address::Fd(5));
+    fn the_command_line_goes_before_the_environment_and_that_before_the_enrolment() {
+        assert_eq!(options(&[], None).relay, None);
+        assert_eq!(options(&[], Some("")).relay, None);
+        assert_eq!(options(&[], Some("unix:/e")).relay, Some(Address::Unix("/e".into())));
+        assert_eq!(options(&["--relay", "fd:5"], Some("unix:/e")).relay, Some(Address::Fd(5)));
         let both = options(&["--server=github", "--relay=unix:/a=b"], None);
-        assert_eq!(both, Options { relay: Address::Unix("/a=b".into()), server: "github".parse().ok() });
+        assert_eq!((both.relay, both.server), (Some(Address::Unix("/a=b".into())), "github".parse().ok()));
+    }
+
+    #[test]
+    fn the_state_has_a_place_in_every_environment() {
+        let state = |arguments: &[&str], environment: &[(&str, &str)]| {
+            let parsed = parse(arguments.iter().map(OsString::from), |name| {
+                environment.iter().find(|(given, _)| *given == name).map(|(_, value)| value.into())
+            });
+            match parsed {
+                Ok(Command::Relay(options)) => options.state,
+                other => panic!("{other:?}"),
+            }
+        };
+        let all = [("COFFERDAM_STATE", "/c"), ("XDG_STATE_HOME", "/x"), ("HOME", "/h")];
+        assert_eq!(state(&["--state", "/d"], &all), Path::new("/d"));
+        assert_eq!(state(&[], &all), Path::new("/c"));
+        assert_eq!(state(&[], &all[1..]), Path::new("/x/cofferdam-shim"));
+        assert_eq!(state(&[], &all[2..]), Path::new("/h/.local/state/cofferdam-shim"));
+        assert_eq!(state(&[], &[("HOME", "relative")]), Path::new("/run/cofferdam-shim"));
+    }
+
+    #[test]
+    fn the_status_is_asked_for_by_a_word() {
+        assert!(matches!(parsed(&["status"], None), Ok(Command::Status(_, Form::Text))));
+        let json = parsed(&["status", "--relay=fd:3", "--json"], None);
+        assert!(matches!(json, Ok(Command::Status(Options { relay: Some(Address::Fd(3)), .. }, Form::Json))));
+        assert_eq!(parsed(&["--json"], None), Err(UsageError::Unknown("--json".into())));
+        assert_eq!(parsed(&["--relay=fd:3", "status"], None), Err(UsageError::Unknown("status".into())));
+    }
+
+    #[test]
+    fn a_ticket_is_not_printed() {
+        let parsed = parse([].into_iter(), |name| (name == "COFFERDAM_ENROLL").then(|| "secret".into()));
+        assert!(!format!("{parsed:?}").contains("secret"));
     }
 
     #[test]
@@ -170,5 +341,42 @@ mod tests {
         let bytes = [OsString::from("--relay"), OsString::from_vec(b"unix:/\xff".to_vec())];
         let error = parse(bytes.into_iter(), |_| None).unwrap_err();
         assert_eq!(error, UsageError::NotUtf8 { place: "--relay" });
+    }
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn a_port_wants_a_key_and_a_reason_to_be_seen() {
+        let key = "ab".repeat(32);
+        let said = |arguments: &[&str]| parsed(arguments, None).unwrap_err().to_string();
+        assert!(said(&["--relay=listen:127.0.0.1:7443"]).contains("--pin KEY"));
+        assert!(said(&["--relay=listen:0.0.0.0:7443", "--pin", &key]).contains("--expose"));
+        assert!(said(&["--relay=listen:[::1]:7443", "--pin=abc"]).starts_with("read --pin: a key has 64"));
+        let pin = |arguments: &[&str]| options(arguments, None).network.pin.map(|pin| pin.to_string());
+        assert_eq!(pin(&["--relay=listen:127.0.0.1:7443", "--pin", &key]), Some(key.clone()));
+        assert_eq!(pin(&["--relay=listen:0.0.0.0:7443", "--expose", "--pin", &key]), Some(key));
+    }
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn a_proxy_on_the_command_line_is_used_whatever_the_environment_says() {
+        use relay_carriage::proxy::Proxies;
+        let options = |arguments: &[&str]| {
+            let variables = |name: &str| match name {
+                "HTTPS_PROXY" => Some("http://environment:1".into()),
+                "NO_PROXY" => Some("*".into()),
+                _ => None,
+            };
+            match parse(arguments.iter().map(OsString::from), variables) {
+                Ok(Command::Relay(options)) => options,
+                other => panic!("{other:?}"),
+            }
+        };
+        let target = "relay.example.com:7443".parse().unwrap();
+        let towards =
+            |proxies: Proxies| proxies.towards(&target).unwrap().map(|proxy| proxy.address.to_string());
+        assert_eq!(towards(options(&[]).network.proxies), None);
+        assert_eq!(towards(options(&["--proxy=http://given:2"]).network.proxies), Some("given:2".into()));
+        let error = parsed(&["--proxy", "socks5://u:hunter2@h:1"], None).unwrap_err().to_string();
+        assert_eq!(error, "read --proxy: only proxies with `http://` can be used, this one has `socks5://`");
     }
 }

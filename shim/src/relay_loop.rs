@@ -7,15 +7,18 @@ use std::future::Future;
 use std::io;
 use std::pin::{Pin, pin};
 
+use relay_proto::control::{Goodbye, Refusal};
+use relay_proto::frame::{Frame, FrameView};
 use relay_proto::limits::MAX_MESSAGE;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use crate::guest::{Connected, Guest};
 use crate::lines::Lines;
-use crate::link::{Attempt, ConnectError, Connection, Dialer, Opened};
+use crate::link::{Attempt, ConnectError, Connection, Dialer, Opened, Search};
 use crate::options::Options;
 use crate::stdio::Stdio;
 use crate::stream::Stream;
+use crate::talk::Talk;
 use crate::timing::Timing;
 
 /// Relays until the harness is gone (end of input, or output closed) or `stop` resolves.
@@ -28,13 +31,14 @@ pub(crate) async fn run(
 ) -> io::Result<()> {
     let farewell = timing.farewell;
     let mut relay = Relay {
-        guest: Guest::new(options.server, timing, Instant::now()),
+        guest: Guest::new(options.server.clone(), timing, Instant::now()),
         lines: Lines::new(MAX_MESSAGE),
-        dialer: Dialer::new(options.relay),
+        dialer: Dialer::new(options),
         attempt: None,
         connection: None,
         input,
         output,
+        talk: Talk::new(),
     };
     let mut stop = pin!(stop);
     let mut alarm = pin!(sleep_until(Instant::now()));
@@ -54,6 +58,7 @@ struct Relay {
     connection: Option<Connection>,
     input: Stdio,
     output: Stdio,
+    talk: Talk,
 }
 
 #[derive(Eq, PartialEq)]
@@ -69,10 +74,7 @@ impl Relay {
         stop: Pin<&mut impl Future<Output = ()>>,
         mut alarm: Pin<&mut Sleep>,
     ) -> Harness {
-        if self.connection.is_none() && self.guest.wants_connection(Instant::now()) {
-            self.attempt = Some(self.dialer.attempt());
-            self.guest.connecting();
-        }
+        self.begin_to_connect();
         if self.write() == Harness::Gone {
             return Harness::Gone;
         }
@@ -99,7 +101,7 @@ impl Relay {
                     Some(attempt) => attempt.await,
                     None => std::future::pending().await,
                 }
-            } => Happened::Connected(result),
+            } => Happened::Connected(Box::new(result)),
             result = input.read(lines.spare()), if wants_lines => Happened::Line(result),
             result = async {
                 match reader {
@@ -116,7 +118,11 @@ impl Relay {
             result = output.write(to_harness.waiting()), if !to_harness.is_empty() => Happened::SentToHarness(result),
             () = alarm, if deadline.is_some() => Happened::Alarm,
         };
-        self.react(happened)
+        let harness = self.react(happened);
+        if let Some(trouble) = self.guest.take_news() {
+            self.talk.trouble(trouble);
+        }
+        harness
     }
 
     fn react(&mut self, happened: Happened) -> Harness {
@@ -125,7 +131,7 @@ impl Relay {
             Happened::Stop => return Harness::Gone,
             Happened::Connected(result) => {
                 self.attempt = None;
-                self.connected(result, now);
+                self.connected(*result, now);
             }
             Happened::Line(Ok(count @ 1..)) => {
                 self.lines.filled(count);
@@ -156,15 +162,32 @@ impl Relay {
         Harness::Here
     }
 
+    fn begin_to_connect(&mut self) {
+        let wanted = self.connection.is_none() && self.guest.wants_connection(Instant::now());
+        if self.attempt.is_none() && (wanted || self.dialer.listens() && !self.guest.is_refused()) {
+            self.attempt = Some(self.dialer.attempt());
+        }
+        if wanted {
+            self.guest.connecting();
+        }
+    }
+
     fn connected(&mut self, result: Result<Opened, ConnectError>, now: Instant) {
         match result {
-            Ok(Opened { connection, proof }) => {
+            Ok(Opened { connection, proof, held, .. }) => {
+                if self.connection.is_some() {
+                    self.lost("the sidecar came anew".into(), now);
+                }
+                self.dialer.opened(held);
                 self.connection = Some(connection);
                 self.guest.connected(proof, now);
             }
-            Err(error @ ConnectError::Connect { .. }) => self.guest.disconnected(error.to_string(), now),
-            Err(error) => self.guest.give_up(&error.to_string()),
+            // A stranger at the port of a shim that is connected.
+            Err(error) if self.connection.is_some() => self.talk.trouble(error.to_string()),
+            Err(error) if error.is_final() => self.guest.give_up(&error.to_string()),
+            Err(error) => self.guest.disconnected(error.to_string(), now),
         }
+        self.look_again(now);
     }
 
     fn frames(&mut self, count: usize, now: Instant) {
@@ -173,14 +196,18 @@ impl Relay {
         self.guest.heard();
         loop {
             match connection.decoder.next_view() {
-                Ok(Some(frame)) => {
+                Ok(Some(mut frame)) => {
+                    let elsewhere = elsewhere(&mut self.dialer, &mut frame);
                     if self.guest.frame(frame, now) == Connected::Close {
+                        if elsewhere == Elsewhere::Yes {
+                            self.guest.enrolled_anew();
+                        }
                         break;
                     }
                     if let Some(welcomed) = self.guest.take_welcomed()
                         && let Err(error) = self.dialer.welcomed(welcomed.epoch)
                     {
-                        self.guest.disconnected(format!("keep what the sidecar gave: {error}"), now);
+                        self.guest.not_kept(error, now);
                         break;
                     }
                 }
@@ -192,6 +219,14 @@ impl Relay {
             }
         }
         self.close();
+        self.look_again(now);
+    }
+
+    /// A shim that was refused for good may be enrolled anew while it runs.
+    fn look_again(&mut self, now: Instant) {
+        if self.dialer.search() == Search::ForAnEnrolment {
+            self.guest.keep_looking(now);
+        }
     }
 
     fn close(&mut self) {
@@ -244,9 +279,27 @@ impl Relay {
     }
 }
 
+/// Whether there is another enrolment to come with.
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum Elsewhere {
+    No,
+    Yes,
+}
+
+/// A sidecar's last word is not the last one where the sandbox was enrolled anew meanwhile.
+fn elsewhere(dialer: &mut Dialer, frame: &mut FrameView<'_>) -> Elsewhere {
+    let (FrameView::Control(Frame::Refusal(Refusal { code, retry, .. }))
+    | FrameView::Control(Frame::Goodbye(Goodbye { code, retry, .. }))) = frame
+    else {
+        return Elsewhere::No;
+    };
+    let before = std::mem::replace(retry, dialer.turned_away(code, *retry));
+    if before == *retry { Elsewhere::No } else { Elsewhere::Yes }
+}
+
 enum Happened {
     Alarm,
-    Connected(Result<Opened, ConnectError>),
+    Connected(Box<Result<Opened, ConnectError>>),
     Frames(io::Result<usize>),
     Line(io::Result<usize>),
     SentToHarness(io::Result<usize>),

@@ -2,10 +2,13 @@
 //!
 //! The open file description may be shared with the harness, so `O_NONBLOCK` is not ours to set: each call says
 //! `MSG_DONTWAIT` for itself.
+//!
+//! It is watched for reading only. Whoever watches a Unix socket for writing too is woken each time the peer has read
+//! something, which is as often as a message goes out. So room is watched for only where there was none.
 
 use std::future::poll_fn;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::task::{Context, Poll, ready};
 
 use rustix::io::{Errno, retry_on_intr};
@@ -36,8 +39,8 @@ impl AsRawFd for Descriptor {
 }
 
 impl Socket {
-    pub(crate) fn new(descriptor: Descriptor, interest: Interest) -> io::Result<Self> {
-        Ok(Self { watched: watch(descriptor, interest)? })
+    pub(crate) fn new(descriptor: Descriptor) -> io::Result<Self> {
+        Ok(Self { watched: watch(descriptor, Interest::READABLE)? })
     }
 
     /// Waits for bytes; 0 is the end. Can be dropped at any time without losing any.
@@ -73,15 +76,17 @@ impl Socket {
 
     /// Waits until something fits, and writes it.
     pub(crate) async fn write(&self, bytes: &[u8]) -> io::Result<usize> {
-        poll_fn(|context| self.poll_write(context, bytes)).await
-    }
-
-    pub(crate) fn poll_write(&self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.try_write(bytes)? {
+            0 => {}
+            count => return Ok(count),
+        }
+        // A descriptor of its own, because the runtime watches each for one thing.
+        let room = watch(self.watched.as_fd().try_clone_to_owned()?, Interest::WRITABLE)?;
         loop {
-            let mut guard = ready!(self.watched.poll_write_ready(context))?;
+            let mut guard = room.writable().await?;
             match self.try_write(bytes)? {
                 0 => guard.clear_ready(),
-                count => return Poll::Ready(Ok(count)),
+                count => return Ok(count),
             }
         }
     }

@@ -7,11 +7,9 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
 
 use rustix::io::{Errno, read, retry_on_intr, write};
-use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::io::Interest;
 
 use crate::pipe::Pipe;
 use crate::socket::{Descriptor, Socket, watch};
@@ -40,7 +38,7 @@ impl Stdio {
         let file = File::from(descriptor);
         let kind = file.metadata()?.file_type();
         if kind.is_socket() {
-            return Ok(Self::Socket(Socket::new(Descriptor::Owned(file.into()), interest)?));
+            return Ok(Self::Socket(Socket::new(Descriptor::Owned(file.into()))?));
         }
         let again = file.try_clone()?.into();
         match watch(OwnedFd::from(file), interest) {
@@ -83,50 +81,6 @@ impl Stdio {
             Self::Pipe(pipe) => pipe.write(bytes).await,
             Self::Socket(socket) => socket.write(bytes).await,
         }
-    }
-}
-
-/// A pipe's two ends as one stream of the runtime's.
-#[derive(Debug)]
-pub(crate) struct Duplex {
-    pub(crate) input: Stdio,
-    pub(crate) output: Stdio,
-}
-
-impl AsyncRead for Duplex {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        room: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let space = room.initialize_unfilled();
-        let count = ready!(match &self.input {
-            Stdio::File(file) =>
-                Poll::Ready(retry_on_intr(|| read(file, &mut *space)).map_err(io::Error::from)),
-            Stdio::Pipe(pipe) => pipe.poll_read(context, space),
-            Stdio::Socket(socket) => socket.poll_read(context, space),
-        })?;
-        room.advance(count);
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for Duplex {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match &self.output {
-            Stdio::File(_) => Poll::Ready(self.output.try_write(bytes)),
-            Stdio::Pipe(pipe) => pipe.poll_write(context, bytes),
-            Stdio::Socket(socket) => socket.poll_write(context, bytes),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    /// The other end sees it when this program is over.
-    fn poll_shutdown(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
     }
 }
 

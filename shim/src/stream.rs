@@ -40,6 +40,7 @@ enum Unsent {
 }
 
 impl Stream {
+    #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "without TLS every link is a socket"))]
     pub(crate) fn carried(stream: impl ByteStream + 'static) -> Self {
         Self::Carried(Carried(Mutex::new(Buffered { stream: Box::new(stream), unsent: Unsent::No })))
     }

@@ -389,6 +389,29 @@ fn whoever_else_dials_a_listening_hub_gets_nothing() {
 }
 
 #[test]
+fn a_shim_that_listens_is_dialled_without_a_hub() {
+    let scene = Scene::new();
+    let address = format!("127.0.0.1:{}", free_port());
+    let pin = scene.world.cofferdam_text(&["key"]);
+    let mut listening = shim_at(&format!("listen:{address}"), "tools");
+    listening.args(["--pin", pin.trim()]);
+    let mut shim = Harness::start(listening, "cofferdam-shim");
+    let first = shim.send_initialize();
+    let attach = Attach::start(&scene.world, &["dial", &address, "--grant", "dev"]);
+    assert!(shim.answer_to(&first).get("result").is_some());
+    shim.notify("notifications/initialized", json!({}));
+    attach.wait_until_attached(1);
+    let calls = send_calls(&mut shim, 0, 6);
+    attach.stop();
+    let meanwhile = send_calls(&mut shim, 1, 6);
+    let _again = Attach::start(&scene.world, &["dial", &address, "--grant", "dev"]);
+    expect_answers(&mut shim, calls);
+    expect_answers(&mut shim, meanwhile);
+    assert_eq!(scene.world.executions("tools").len(), 12);
+    assert_eq!(scene.world.sessions().as_array().unwrap().len(), 1, "the link is the same one");
+}
+
+#[test]
 fn on_the_loopback_a_shim_shows_the_hubs_key() {
     let scene = Scene::new();
     let file = scene.directory.path().join("hub-file");

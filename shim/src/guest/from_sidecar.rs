@@ -158,7 +158,7 @@ impl Guest {
 
     /// The link is over. What was handed out on it is sent again, marked, before what was not; a new server process
     /// is first told what the old one knew.
-    fn forget_link_and_requeue(&mut self) {
+    pub(super) fn forget_link_and_requeue(&mut self) {
         let had_link = self.link.is_some();
         self.forget_link();
         if !had_link {

@@ -64,6 +64,8 @@ pub(crate) struct Guest {
     /// Since when there is no connection, and why.
     lost: Instant,
     trouble: String,
+    /// A trouble that nobody was told yet.
+    news: Option<String>,
 }
 
 /// What the loop does with the connection.
@@ -150,6 +152,7 @@ impl Guest {
             tidy_at: None,
             lost: now,
             trouble: "no sidecar was reached".into(),
+            news: None,
         }
     }
 
@@ -173,6 +176,11 @@ impl Guest {
             Phase::Refused { again, .. } => again.is_some_and(|again| again <= now),
             Phase::Greeting { .. } | Phase::Up(_) => false,
         }
+    }
+
+    /// Whether the sidecar said that we need not come again.
+    pub(crate) fn is_refused(&self) -> bool {
+        matches!(self.phase, Phase::Refused { again: None, .. })
     }
 
     /// Somebody is connecting; [`Self::connected`] or [`Self::disconnected`] says how that went.
@@ -208,6 +216,7 @@ impl Guest {
         self.attempt = Attempt::None;
         self.to_sidecar.clear();
         self.pacing.failed(now);
+        self.news = Some(why.clone());
         self.trouble = why;
         match &mut self.phase {
             Phase::Down => {}
@@ -230,6 +239,29 @@ impl Guest {
     /// The Welcome that has just come, once. What it brought is kept before anything is written to the sidecar.
     pub(crate) fn take_welcomed(&mut self) -> Option<Welcomed> {
         self.welcomed.take()
+    }
+
+    /// What the Welcome brought could not be kept: it was not confirmed and must not be, so its link is none.
+    pub(crate) fn not_kept(&mut self, why: String, now: Instant) {
+        self.disconnected(why, now);
+        self.forget_link_and_requeue();
+    }
+
+    /// The sandbox was enrolled anew: what belonged to the old enrolment is over.
+    pub(crate) fn enrolled_anew(&mut self) {
+        self.forget_link_and_requeue();
+    }
+
+    /// After a refusal for good: looks now and then whether another attempt makes sense after all.
+    pub(crate) fn keep_looking(&mut self, now: Instant) {
+        if let Phase::Refused { again, .. } = &mut self.phase {
+            *again = Some(now + self.timing.longest_retry_waiting);
+        }
+    }
+
+    /// A trouble that nobody was told yet.
+    pub(crate) fn take_news(&mut self) -> Option<String> {
+        self.news.take()
     }
 
     /// When [`Self::tick`] or [`Self::wants_connection`] has something new to say.
@@ -377,6 +409,7 @@ impl Guest {
         }
         self.backlog.clear();
         self.backlog_bytes = 0;
+        self.news = Some(format!("{}: {}", answer.code.as_str(), answer.sentence));
         self.trouble = answer.sentence.clone();
         self.phase = Phase::Refused { answer, again };
     }

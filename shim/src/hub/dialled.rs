@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use relay_carriage::BoxedStream;
-use relay_carriage::entrance;
+use relay_carriage::entrance::{self, EntranceError};
 use relay_carriage::identity::Identity;
 use relay_carriage::tls::Inside;
 use relay_proto::address::{Host, HostPort};
@@ -20,6 +20,7 @@ use super::local::{Claim, Local};
 use super::serve::{End, serve};
 use super::{HANDSHAKE, HubError, Stop};
 use crate::say;
+use crate::talk::Talk;
 
 /// Those who have not proven a key yet. When one more comes, the one that has been at it longest goes.
 const MAX_PROVING: usize = 8;
@@ -43,6 +44,7 @@ pub(super) async fn run(
         identity: identity.clone(),
         proving: JoinSet::new(),
         order: VecDeque::new(),
+        talk: Talk::new(),
     };
     let mut next = tokio::select! {
         () = stop.as_mut() => return Ok(()),
@@ -85,8 +87,10 @@ struct Door {
     listener: TcpListener,
     pin: PublicKey,
     identity: Identity,
-    proving: JoinSet<Option<BoxedStream>>,
+    proving: JoinSet<Result<BoxedStream, EntranceError>>,
     order: VecDeque<AbortHandle>,
+    /// Strangers may come as often as they like.
+    talk: Talk,
 }
 
 impl Door {
@@ -100,8 +104,11 @@ impl Door {
                 },
                 Some(proven) = self.proving.join_next() => {
                     self.order.retain(|handle| !handle.is_finished());
-                    if let Ok(Some(stream)) = proven {
-                        return stream;
+                    match proven {
+                        Ok(Ok(stream)) => return stream,
+                        Ok(Err(error)) => self.talk.trouble(format!("hub: {error}")),
+                        // Somebody else wanted its place.
+                        Err(_) => {}
                     }
                 }
             }
@@ -117,14 +124,8 @@ impl Door {
         let _ = stream.set_nodelay(true);
         let (identity, pin) = (self.identity.clone(), self.pin);
         self.order.push_back(self.proving.spawn(async move {
-            match timeout(HANDSHAKE, entrance::enter_for(Inside::Hub, stream, &identity, &pin)).await {
-                Ok(Ok(stream)) => Some(stream),
-                Ok(Err(error)) => {
-                    say(&format!("hub: {error}"));
-                    None
-                }
-                Err(_) => None,
-            }
+            let entering = entrance::enter_for(Inside::Hub, stream, &identity, &pin);
+            timeout(HANDSHAKE, entering).await.map_err(std::io::Error::from)?
         }));
     }
 }

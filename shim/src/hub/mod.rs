@@ -12,15 +12,15 @@
 //! | `local` | where the sandbox's shims come |
 //! | [`options`] | the command line |
 //! | `serve` | one pipe from its handshake to its end |
+//! | `stdio` | stdin and stdout as one stream |
 
 mod dialled;
 mod local;
 pub mod options;
 mod serve;
+mod stdio;
 
-use std::fs::File;
-use std::io::{self, IsTerminal as _};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io;
 use std::pin::Pin;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -28,14 +28,13 @@ use std::time::Duration;
 use relay_carriage::identity::{Identity, IdentityError};
 use relay_carriage::tls::{self, Inside, TlsError};
 use relay_proto::address::HostPort;
-use rustix::fs::{FlockOperation, fcntl_lock};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
 
 use crate::say;
-use crate::stdio::{Duplex, Stdio};
 use local::{Claim, LocalError};
 use options::{HubOptions, PipePlace};
+use stdio::Duplex;
 
 /// The whole program after its command line.
 pub(crate) fn main(options: HubOptions) -> ExitCode {
@@ -120,8 +119,7 @@ async fn run(options: HubOptions) -> Result<(), HubError> {
     match &options.pipe {
         PipePlace::Listen(place) => dialled::run(place, &options.pin, &identity, &claim, stop).await,
         PipePlace::Stdio => {
-            let pipe = Stdin::open()?;
-            let handshake = tls::connect_for(Inside::Hub, pipe.stream, &identity, &options.pin);
+            let handshake = tls::connect_for(Inside::Hub, Duplex::open()?, &identity, &options.pin);
             let stream = tokio::select! {
                 proven = timeout(HANDSHAKE, handshake) => proven.map_err(|_| HubError::NoAnswer)??,
                 () = stop.as_mut() => return Ok(()),
@@ -131,31 +129,6 @@ async fn run(options: HubOptions) -> Result<(), HubError> {
             let end = serve::serve(Box::new(stream), &local, stop).await;
             say(&format!("hub: {end}"));
             Ok(())
-        }
-    }
-}
-
-/// Stdin and stdout, which this hub alone has.
-struct Stdin {
-    stream: Duplex,
-    /// The lock on the pipe goes when any copy of it is closed, so this one stays.
-    _lock: File,
-}
-
-impl Stdin {
-    fn open() -> Result<Self, HubError> {
-        if io::stdin().is_terminal() || io::stdout().is_terminal() {
-            return Err(HubError::Terminal);
-        }
-        let copy = |descriptor: &dyn AsFd| -> io::Result<OwnedFd> { descriptor.as_fd().try_clone_to_owned() };
-        let (input, output) = (copy(&io::stdin())?, copy(&io::stdout())?);
-        let lock = File::from(copy(&io::stdout())?);
-        let stream = Duplex { input: Stdio::input(input)?, output: Stdio::output(output)? };
-        // Two processes that inherited one pipe have nothing else by which they could find each other.
-        match fcntl_lock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::ACCESS) => Err(HubError::TwoOnOnePipe),
-            // Where it cannot be locked, TLS finds out later that somebody else speaks in between.
-            _ => Ok(Self { stream, _lock: lock }),
         }
     }
 }

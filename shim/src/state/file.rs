@@ -30,10 +30,13 @@ const MAX_BYTES: u64 = 64 * 1024;
 /// Nothing where there is none yet.
 pub(super) fn read(directory: &Path) -> Result<Option<Saved>, StateError> {
     let path = path(directory);
-    let damaged = |why: &dyn std::fmt::Display| StateError::Damaged { path: path.clone(), why: why.to_string() };
+    let damaged =
+        |why: &dyn std::fmt::Display| StateError::Damaged { path: path.clone(), why: why.to_string() };
     let bytes = match read_bounded(&path) {
         Ok(bytes) => bytes,
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(None),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
         Err(error) => return Err(damaged(&error)),
     };
     let content: Content = serde_json::from_slice(&bytes).map_err(|error| damaged(&error))?;
@@ -59,17 +62,20 @@ pub(super) fn write(directory: &Path, saved: &Saved) -> Result<(), StateError> {
         epoch: saved.epoch.clone(),
     };
     let bytes = serde_json::to_vec(&content).expect("strings always serialise");
-    place(directory, &path, &bytes)
-        .map_err(|source| StateError::Write { doing: "write", path: path.clone(), source })
+    place(directory, &path, &bytes).map_err(|source| StateError::Write {
+        doing: "write",
+        path: path.clone(),
+        source,
+    })
 }
 
 /// The directory, made if it is not there, for its owner alone.
 pub(super) fn prepare(directory: &Path) -> Result<(), StateError> {
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(directory)
-        .map_err(|source| StateError::Write { doing: "make", path: directory.into(), source })
+    DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(|source| StateError::Write {
+        doing: "make",
+        path: directory.into(),
+        source,
+    })
 }
 
 /// At most [`MAX_BYTES`] of a regular file; no pipe is waited for.

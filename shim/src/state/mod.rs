@@ -2,6 +2,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | [`connecting`] | from the enrolment to a connection |
 //! | `file` | `enrolment.json`: whole or not there, for its owner alone |
 //! | `lock` | one shim at a time says who it is |
 //! | `source` | where an enrolment string may come from |
@@ -10,6 +11,7 @@
 //! the key holds the lock from before it until what the Welcome brought is written; a key goes before a leftover ticket;
 //! and a shim without an enrolment looks for one at every attempt, so that none need be restarted.
 
+mod connecting;
 mod file;
 mod lock;
 mod source;
@@ -17,7 +19,7 @@ mod source;
 mod tests;
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use relay_carriage::identity::{Identity, IdentityError};
@@ -27,7 +29,8 @@ use relay_proto::enrolment::{Enrolment, InvalidEnrolment};
 use relay_proto::key::PublicKey;
 
 use lock::Lock;
-pub(crate) use source::Sources;
+
+use crate::options::Sources;
 
 /// The state directory, and what is known of it in this process.
 #[derive(Clone, Debug)]
@@ -88,8 +91,7 @@ pub(crate) enum StateError {
     Write { doing: &'static str, path: PathBuf, source: io::Error },
 }
 
-const NEXT: &str =
-    "run `cofferdam enroll` on the host and write its string to COFFERDAM_ENROLL_FILE or /run/cofferdam/enroll";
+const NEXT: &str = "run `cofferdam enroll` on the host and write its string to COFFERDAM_ENROLL_FILE or /run/cofferdam/enroll";
 
 impl State {
     pub(crate) fn new(directory: PathBuf, sources: Sources) -> Self {
@@ -103,14 +105,15 @@ impl State {
         }
         // Nothing is made, and nobody waited for, where there is nothing to begin with.
         if self.sources.read(self.burnt().as_ref())?.is_none() {
-            return Err(self.usable().err().unwrap_or(StateError::None));
+            // Another shim may have turned it into a key since.
+            return self.usable()?.ok_or(StateError::None);
         }
         let _lock = Lock::take(&self.directory).await?;
         if let Ok(Some(saved)) = self.usable() {
             return Ok(saved);
         }
         let found = self.sources.read(self.burnt().as_ref())?.ok_or(StateError::None)?;
-        let Enrolment { pin, ticket, relay } = found.enrolment;
+        let Enrolment { pin, ticket, relay } = found.enrolment.clone();
         let saved = Saved { relay, pin, identity: Identity::generate()?, ticket, epoch: None };
         file::write(&self.directory, &saved)?;
         // Where it cannot be removed it is a leftover, which the key goes before.
@@ -121,7 +124,8 @@ impl State {
     /// Waits for the turn to say who we are, on a connection that was made with this key.
     pub(crate) async fn hold(&self, key: &PublicKey) -> Result<(Held, Proof), StateError> {
         let lock = Lock::take(&self.directory).await?;
-        let saved = self.usable()?.filter(|saved| saved.identity.public() == *key).ok_or(StateError::Changed)?;
+        let saved =
+            self.usable()?.filter(|saved| saved.identity.public() == *key).ok_or(StateError::Changed)?;
         let proof = match &saved.epoch {
             Some(epoch) => Proof::Key { epoch: Some(epoch.clone()) },
             None => Proof::Ticket { ticket: saved.ticket.clone() },
@@ -166,17 +170,13 @@ pub(crate) enum Another {
 }
 
 impl Held {
+    pub(crate) fn key(&self) -> PublicKey {
+        self.saved.identity.public()
+    }
+
     /// Writes down what the Welcome brought; it may be confirmed when this has returned.
     pub(crate) fn keep(self, epoch: Epoch) -> Result<(), StateError> {
         let Self { directory, saved, _lock } = self;
         file::write(&directory, &Saved { epoch: Some(epoch), ..saved })
     }
-}
-
-/// Where the state is if nobody says: the first of these that the environment gives.
-pub(crate) fn default_directory(variable: impl Fn(&str) -> Option<PathBuf>) -> PathBuf {
-    let absolute = |name: &str| variable(name).filter(|path| path.is_absolute());
-    absolute("XDG_STATE_HOME")
-        .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))
-        .map_or_else(|| Path::new("/run/cofferdam-shim").into(), |state| state.join("cofferdam-shim"))
 }

@@ -1,7 +1,5 @@
-//! Where an enrolment string may come from: the environment, a file that it names, a file that everybody knows. Never
-//! the command line, which others can read.
+//! Finding an enrolment string: in the environment, in a file that it names, in a file that everybody knows.
 
-use std::fmt;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
@@ -11,17 +9,7 @@ use relay_proto::enrolment::Enrolment;
 
 use super::StateError;
 use super::file::read_bounded;
-
-/// The places, in the order in which they are looked at.
-#[derive(Clone, Eq, PartialEq)]
-pub(crate) struct Sources {
-    /// The value of COFFERDAM_ENROLL.
-    pub(crate) variable: Option<String>,
-    /// The value of COFFERDAM_ENROLL_FILE.
-    pub(crate) file: Option<PathBuf>,
-    /// For harnesses that pass no environment on.
-    pub(crate) default_file: PathBuf,
-}
+use crate::options::Sources;
 
 /// A string that was found, and where it is to be removed from when it has been used.
 #[derive(Debug)]
@@ -30,22 +18,19 @@ pub(super) struct Found {
     file: Option<PathBuf>,
 }
 
-/// It holds a ticket.
-impl fmt::Debug for Sources {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let variable = self.variable.as_ref().map(|_| "…");
-        f.debug_struct("Sources").field("variable", &variable).field("file", &self.file).finish_non_exhaustive()
-    }
-}
-
 impl Sources {
     /// The first string whose ticket is not the burnt one. What is wrong with one is said if there is no other.
     pub(super) fn read(&self, burnt: Option<&Ticket>) -> Result<Option<Found>, StateError> {
         let mut trouble = None;
-        let variable = self.variable.as_ref().map(|text| (Ok(text.clone().into_bytes()), "COFFERDAM_ENROLL".into(), None));
-        let files = self.file.iter().chain([&self.default_file]).map(|path| {
-            (read_bounded(path), format!("`{}`", path.display()), Some(path.clone()))
-        });
+        let variable = self
+            .variable
+            .as_ref()
+            .map(|text| (Ok(text.clone().into_bytes()), "COFFERDAM_ENROLL".into(), None));
+        let files = self
+            .file
+            .iter()
+            .chain([&self.default_file])
+            .map(|path| (read_bounded(path), format!("`{}`", path.display()), Some(path.clone())));
         for (read, place, file) in variable.into_iter().chain(files) {
             let bytes = match read {
                 Ok(bytes) => bytes,

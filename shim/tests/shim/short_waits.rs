@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use cofferdam_shim::options::Options;
+use cofferdam_shim::options::{Options, Sources};
 use cofferdam_shim::timing::Timing;
 use relay_proto::control::Resumed;
 
@@ -28,7 +28,13 @@ impl Shim {
             acknowledge: Duration::from_millis(20),
             ..Timing::default()
         };
-        let options = Options { relay: folder.link().parse().unwrap(), server: None };
+        let options = Options {
+            relay: folder.link().parse().ok(),
+            server: None,
+            network: Default::default(),
+            state: "/nonexistent".into(),
+            sources: Sources { variable: None, file: None, default_file: "/nonexistent".into() },
+        };
         let (stdin, input) = UnixStream::pair().unwrap();
         let (stdout, output) = UnixStream::pair().unwrap();
         let (input, output) = (OwnedFd::from(input), OwnedFd::from(output));

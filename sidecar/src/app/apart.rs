@@ -13,9 +13,9 @@ use crate::config::{Config, SHARED_DIRECTORIES};
 pub(crate) enum ApartError {
     #[error(
         "`{key}` is really `{place}`, which lies in the relay's directory `{directory}`, and sandboxes can open that; \
-         give `relay.unix` a directory of its own, one that holds nothing else"
+         give `{of}` a directory of its own, one that holds nothing else"
     )]
-    Inside { key: &'static str, place: PathBuf, directory: PathBuf },
+    Inside { key: &'static str, place: PathBuf, directory: PathBuf, of: &'static str },
     #[error("`{0}` is not an absolute path; write the whole path of a directory")]
     NotAbsolute(PathBuf),
     #[error(
@@ -42,14 +42,16 @@ pub(crate) enum ApartError {
 
 /// Neither the admin socket nor the state is in the sandbox.
 pub(super) fn keep_apart(config: &Config) -> Result<(), ApartError> {
-    let Some(directory) = config.relay.unix.as_ref().and_then(|unix| unix.path.parent()) else {
-        return Ok(());
-    };
-    let directory = real(directory)?;
-    for (key, path) in [("admin.socket", &config.admin.socket), ("state-dir", &config.state_dir)] {
-        let place = real(path)?;
-        if place.starts_with(&directory) {
-            return Err(ApartError::Inside { key, place, directory });
+    let socket = config.relay.unix.as_ref().and_then(|unix| unix.path.parent());
+    let directories = [("relay.unix", socket), ("relay.vsock-dir", config.relay.vsock_dir.as_deref())];
+    for (of, directory) in directories {
+        let Some(directory) = directory else { continue };
+        let directory = real(directory)?;
+        for (key, path) in [("admin.socket", &config.admin.socket), ("state-dir", &config.state_dir)] {
+            let place = real(path)?;
+            if place.starts_with(&directory) {
+                return Err(ApartError::Inside { key, place, directory, of });
+            }
         }
     }
     Ok(())
@@ -67,7 +69,9 @@ pub(super) fn fit_for_a_sandbox(
         return Err(ApartError::NotAbsolute(directory.into()));
     }
     let place = real(directory)?;
-    if SHARED_DIRECTORIES.iter().any(|shared| place == Path::new(shared)) {
+    let machines = config.relay.vsock_dir.as_deref().map(real).transpose()?;
+    if SHARED_DIRECTORIES.iter().any(|shared| place == Path::new(shared)) || machines.as_ref() == Some(&place)
+    {
         return Err(ApartError::Shared(place));
     }
     let relay = config.relay.unix.as_ref().and_then(|unix| unix.path.parent());
@@ -103,7 +107,8 @@ fn nobody_elses(place: PathBuf) -> Result<PathBuf, ApartError> {
     }
     for entry in entries {
         let name = entry.map_err(looked)?.file_name();
-        if name != "relay.sock" {
+        // The last two are a microVM's: the monitor's own socket, and the one for its guest's port.
+        if !["relay.sock", "vsock", "vsock_7443"].iter().any(|ours| name == *ours) {
             return Err(ApartError::NotItsOwn { place, with: format!("`{}`", name.display()) });
         }
     }

@@ -173,7 +173,9 @@ impl App {
 
     /// Where a sandbox that dials in finds this sidecar.
     fn dialled_address(&self) -> Option<Address> {
-        None
+        // The port of the start is the one that is listened on; what it is called may have changed since.
+        self.started.relay.tls.as_ref()?;
+        self.context.config.load().relay.tls.as_ref().map(|tls| tls.advertise.clone())
     }
 
     async fn issue(&self, terms: Terms, ttl: Duration) -> Result<Enrolled, EnrollError> {

@@ -5,14 +5,13 @@ use relay_proto::control::{Hello, Purpose, Refusal, Retry, Status};
 use relay_proto::frame::{DecodeError, Frame};
 use relay_proto::limits::VERSION;
 use relay_proto::name::Name;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::App;
 use super::admission::{self, Door, refuse};
 use super::places::{Dropped, Place};
 use super::status;
 use crate::audit::Event;
-use crate::config::Config;
 use crate::session::command::EndReason;
 use crate::session::connection::{Connection, Lost, Transport};
 use crate::session::registry::{NotOpened, NotResumed};
@@ -34,11 +33,18 @@ pub(crate) struct Arrival {
     pub(crate) door: Door,
 }
 
+/// Hears a new connection out and leads it somewhere.
 pub(crate) async fn greet(app: &App, arrival: Arrival, place: Place) {
+    let until = Instant::now() + app.context.config.load().limits.greeting_timeout;
+    greet_until(app, arrival, place, until).await;
+}
+
+/// The same for one of whose time some is gone already.
+pub(super) async fn greet_until(app: &App, arrival: Arrival, place: Place, until: Instant) {
     let config = app.context.config.load_full();
     let Arrival { stream, door } = arrival;
     let mut connection = Connection::new(stream);
-    let hello = match place.hear(hello(&config, &mut connection)).await {
+    let hello = match place.hear(hello(until, &mut connection)).await {
         Ok(Ok(hello)) => hello,
         Ok(Err(Unheard::Refused(refusal))) => return turn_away(app, connection, refusal).await,
         // Somebody who had longer than others to speak is told nothing.
@@ -75,9 +81,9 @@ async fn turn_away(app: &App, mut connection: Connection, refusal: Refusal) {
 }
 
 /// The first frame, which must be a `Hello` in a version we speak, and must come soon.
-async fn hello(config: &Config, connection: &mut Connection) -> Result<Hello, Unheard> {
+async fn hello(until: Instant, connection: &mut Connection) -> Result<Hello, Unheard> {
     let malformed = |why: &str| Unheard::Refused(refuse(Code::MessageMalformed, why, Retry::AfterMs(1000)));
-    match timeout(config.limits.greeting_timeout, connection.next()).await {
+    match timeout_at(until, connection.next()).await {
         Err(_) => Err(malformed("no Hello came in time")),
         Ok(Err(Lost::Closed | Lost::Io(_))) => Err(Unheard::Gone),
         Ok(Err(Lost::Protocol(DecodeError::OtherVersion { ours, theirs }))) => {

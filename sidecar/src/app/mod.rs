@@ -9,10 +9,12 @@
 //! | [`logging`] | the log, scrubbed on its way out |
 //! | [`own`] | sockets that were made for one sandbox each |
 //! | [`places`] | places for connections that have not been led anywhere yet |
+//! | [`port`] | where sandboxes arrive that dial out |
 //! | [`refusals`] | refused connections in the log, paced |
 //! | [`restart`] | what a reload cannot change |
 //! | [`status`] | how things stand for a sandbox that asks |
 //! | [`socket`] | Unix sockets: stale or live, mode, removal |
+//! | [`unix_stream`] | a Unix socket that does not wake us in vain |
 
 pub(crate) mod admission;
 mod apart;
@@ -21,10 +23,12 @@ pub(crate) mod greeting;
 pub(crate) mod logging;
 mod own;
 pub(crate) mod places;
+mod port;
 mod refusals;
 mod restart;
 mod socket;
 mod status;
+mod unix_stream;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -53,8 +57,10 @@ use apart::ApartError;
 use greeting::Arrival;
 use own::OwnSockets;
 use places::Places;
+use port::{Port, PortError};
 use refusals::Refusals;
 use socket::{Mode, Socket, SocketError};
+use unix_stream::QuietStream;
 
 /// The running daemon, as its parts see it.
 pub(crate) struct App {
@@ -92,6 +98,8 @@ pub(crate) enum ServeError {
     Files(#[from] FileError),
     #[error(transparent)]
     Key(#[from] KeyError),
+    #[error(transparent)]
+    Port(#[from] PortError),
     #[error("watch for signals")]
     Signals(#[source] std::io::Error),
     #[error(transparent)]
@@ -124,6 +132,10 @@ pub(crate) async fn serve(
         Some(unix) => Some(Socket::bind(&unix.path, Mode::of(&config.relay))?),
         None => None,
     };
+    let port = match &config.relay.tls {
+        Some(tls) => Some(Port::bind(&tls.listen, &identity).await?),
+        None => None,
+    };
     let admin = Socket::bind(&config.admin.socket, Mode::Owner)?;
     let context = Arc::new(Context::new(config, audit, files, log));
     let app = Arc::new(App {
@@ -144,6 +156,9 @@ pub(crate) async fn serve(
     if let Some(relay) = &relay {
         let accepting = accept(Arc::clone(&app), relay.listener(), Listening::Shared, app.stop.clone());
         app.context.tasks.spawn(accepting);
+    }
+    if let Some(port) = port {
+        app.context.tasks.spawn(port.run(Arc::clone(&app)));
     }
     app.open_own_sockets();
     app.await_attaches();
@@ -232,6 +247,7 @@ async fn accept(app: Arc<App>, listener: Arc<UnixListener>, listening: Listening
             Ok((stream, _)) => {
                 let Some(place) = stop.run_until_cancelled(places.take()).await else { return };
                 let door = listening.door(stream.peer_cred().ok().map(|peer| peer.uid()));
+                let Ok(stream) = QuietStream::new(stream) else { continue };
                 let arrival = Arrival { stream: Box::new(stream), door };
                 let app = Arc::clone(&app);
                 app.context.tasks.clone().spawn(async move { greeting::greet(&app, arrival, place).await });

@@ -24,6 +24,11 @@ struct Own {
     stop: CancellationToken,
 }
 
+/// The port at which a guest finds its sidecar.
+const VSOCK_PORT: u32 = 7443;
+/// The host, as every guest sees it.
+const VSOCK_HOST: u32 = 2;
+
 impl OwnSockets {
     fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Own>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -67,13 +72,27 @@ impl App {
         self.own.lock().clear();
     }
 
-    /// The socket's file in a directory of this kind.
+    /// The socket's file in a directory of this kind: a microVM's monitor connects its guest's port to the path of the
+    /// VM's vsock (`DIR/vsock`) with the port's number behind it.
     fn own_socket(&self, directory: &Path) -> PathBuf {
-        directory.join("relay.sock")
+        match self.is_a_machines(directory) {
+            true => directory.join(format!("vsock_{VSOCK_PORT}")),
+            false => directory.join("relay.sock"),
+        }
     }
 
     /// What the sandbox's shim is told, where the directory has the same path in the sandbox.
     pub(super) fn own_link(&self, directory: &Path) -> Address {
-        Address::Unix(self.own_socket(directory))
+        match self.is_a_machines(directory) {
+            true => Address::Vsock { cid: VSOCK_HOST, port: VSOCK_PORT },
+            false => Address::Unix(self.own_socket(directory)),
+        }
+    }
+
+    /// By the configuration of the start, so that a socket has one name for as long as the sidecar runs.
+    fn is_a_machines(&self, directory: &Path) -> bool {
+        let Some(machines) = &self.started.relay.vsock_dir else { return false };
+        let machines = machines.canonicalize().unwrap_or_else(|_| machines.clone());
+        directory.starts_with(machines)
     }
 }

@@ -67,6 +67,11 @@ impl Places {
 }
 
 impl Place {
+    /// Does what comes before any words, such as a handshake. It does not keep the place from others.
+    pub(super) async fn before_words<T>(&self, work: impl Future<Output = T>) -> Result<T, Dropped> {
+        self.dropped.run_until_cancelled(work).await.ok_or(Dropped)
+    }
+
     /// Waits for the first words. Once they are here, nobody else gets this place.
     pub(super) async fn hear<T>(&self, words: impl Future<Output = T>) -> Result<T, Dropped> {
         let words = self.dropped.run_until_cancelled(words).await.ok_or(Dropped)?;
@@ -116,6 +121,17 @@ mod tests {
         assert!(third.as_mut().now_or_never().is_none());
         assert!(!heard.dropped.is_cancelled());
         assert!(silent.dropped.is_cancelled());
+    }
+
+    #[tokio::test]
+    async fn what_comes_before_words_keeps_no_place() {
+        let places = Places::new(1, CancellationToken::new());
+        let busy = places.take().await;
+        busy.before_words(ready(())).await.unwrap();
+        let mut second = Box::pin(places.take());
+        assert!(second.as_mut().now_or_never().is_none());
+        assert_eq!(busy.before_words(pending::<()>()).now_or_never(), Some(Err(Dropped)));
+        assert_eq!(busy.hear(ready(())).await, Err(Dropped));
     }
 
     #[tokio::test]

@@ -111,7 +111,17 @@ impl Audit {
         budget: &Budget,
         records: &[DecisionRecord<'_>],
     ) -> Result<Vec<Recorded>, AuditError> {
-        let (recorded, synced) = self.write_decisions(budget, records)?;
+        self.decisions_after(budget, std::iter::empty(), records).await
+    }
+
+    /// The same, with outcomes that have waited for a write to share; see [`outcomes`](Self::outcomes).
+    pub async fn decisions_after<'a>(
+        &self,
+        budget: &Budget,
+        outcomes: impl Iterator<Item = OutcomeRecord<'a>>,
+        records: &[DecisionRecord<'_>],
+    ) -> Result<Vec<Recorded>, AuditError> {
+        let (recorded, synced) = self.write_decisions(budget, outcomes, records)?;
         let Some((path, synced)) = synced else { return Ok(recorded) };
         match synced.await {
             Ok(Ok(())) => Ok(recorded),
@@ -141,17 +151,9 @@ impl Audit {
     ) -> Result<(), AuditError> {
         let inner = &*self.0;
         let mut log = inner.log();
-        let (mut reserved, mut used) = (0, 0);
-        for record in records {
-            log.begin("outcome");
-            record.write(&mut inner.members(&mut log));
-            reserved += OutcomeRecord::longest(inner.field_bytes);
-            used += log.sealed_length();
-            log.stage();
-        }
+        let staged = inner.stage_outcomes(&mut log, records);
         let committed = inner.commit(&mut log);
-        let used = if committed.is_ok() { used } else { 0 };
-        budget.refund(reserved.saturating_sub(used));
+        budget.refund(staged.spare(&committed));
         committed
     }
 
@@ -192,13 +194,15 @@ impl Audit {
         witness::decided(&self.0.directory, &needle, seqs, witness::SEARCH_BYTES)
     }
 
-    fn write_decisions(
+    fn write_decisions<'a>(
         &self,
         budget: &Budget,
+        outcomes: impl Iterator<Item = OutcomeRecord<'a>>,
         records: &[DecisionRecord<'_>],
     ) -> Result<(Vec<Recorded>, Enlisted), AuditError> {
         let inner = &*self.0;
         let mut log = inner.log();
+        let staged = inner.stage_outcomes(&mut log, outcomes);
         let mut charged = 0;
         let mut recorded = Vec::with_capacity(records.len());
         for record in records {
@@ -229,7 +233,9 @@ impl Audit {
                 }
             }
         }
-        if let Err(error) = inner.commit(&mut log) {
+        let committed = inner.commit(&mut log);
+        budget.refund(staged.spare(&committed));
+        if let Err(error) = committed {
             budget.refund(charged);
             return Err(error);
         }
@@ -264,6 +270,22 @@ impl Inner {
         Members::new(&mut log.made.bytes, self.field_bytes)
     }
 
+    fn stage_outcomes<'a>(
+        &self,
+        log: &mut Log,
+        records: impl Iterator<Item = OutcomeRecord<'a>>,
+    ) -> StagedOutcomes {
+        let mut staged = StagedOutcomes::default();
+        for record in records {
+            log.begin("outcome");
+            record.write(&mut self.members(log));
+            staged.reserved += OutcomeRecord::longest(self.field_bytes);
+            staged.used += log.sealed_length();
+            log.stage();
+        }
+        staged
+    }
+
     fn stage_event(&self, log: &mut Log, event: &EventRecord<'_>) {
         log.begin("event");
         event.write(&mut self.members(log));
@@ -278,6 +300,23 @@ impl Inner {
             syncer.rotated(&retired);
         }
         Ok(())
+    }
+}
+
+/// What outcomes take of the room that was reserved for them.
+#[derive(Clone, Copy, Debug, Default)]
+struct StagedOutcomes {
+    reserved: u64,
+    used: u64,
+}
+
+impl StagedOutcomes {
+    /// What goes back to the budget.
+    fn spare(self, committed: &Result<(), AuditError>) -> u64 {
+        match committed {
+            Ok(()) => self.reserved.saturating_sub(self.used),
+            Err(_) => self.reserved,
+        }
     }
 }
 

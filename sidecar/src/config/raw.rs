@@ -56,15 +56,19 @@ pub(super) struct RawRelay {
     pub(super) unix_grant: Option<At<String>>,
     /// Who may connect, by user id. Default: the sidecar's own user, and root.
     pub(super) unix_uids: Option<At<Vec<At<i64>>>>,
-    pub(super) tls: Option<Later>,
-    pub(super) advertise: Option<Later>,
+    /// `HOST:PORT` to listen on for sandboxes that dial out; WebSocket upgrades are taken on the same port.
+    pub(super) tls: Option<At<String>>,
+    /// How sandboxes reach that port: `HOST:PORT`, or a whole link, as `wss://HOST/PATH` behind a load balancer that ends
+    /// TLS. Default: `tls`, where that is an address that others can reach.
+    pub(super) advertise: Option<At<String>>,
     /// How long a lost link is kept for its shim to come back; paused sandboxes want hours. Default: `2m`.
     #[schemars(extend("default" = "2m"))]
     pub(super) resume_grace: Option<At<Time>>,
     /// How often a silent link is asked for a sign of life. Default: `20s`.
     #[schemars(extend("default" = "20s"))]
     pub(super) heartbeat: Option<At<Time>>,
-    pub(super) vsock_dir: Option<Later>,
+    /// Directories of microVMs are made in this one; each has the VM's hybrid vsock sockets.
+    pub(super) vsock_dir: Option<At<String>>,
 }
 
 /// How the command line reaches the daemon.

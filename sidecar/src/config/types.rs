@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use relay_proto::address::{Address, HostPort};
 use relay_proto::name::Name;
 
 use super::Limits;
@@ -38,6 +39,9 @@ pub struct Relay {
     pub unix: Option<UnixRelay>,
     /// Who may connect to Unix sockets, by peer credentials; none means the sidecar's own user, and root.
     pub uids: Option<Vec<u32>>,
+    pub tls: Option<TlsRelay>,
+    /// A socket that is made for one sandbox below this directory has the name that a microVM's vsock gives it.
+    pub vsock_dir: Option<PathBuf>,
     pub resume_grace: Duration,
     pub heartbeat: Duration,
 }
@@ -48,6 +52,14 @@ pub struct UnixRelay {
     /// Its directory is mounted into sandboxes: nothing else that this configuration names lies in there.
     pub path: PathBuf,
     pub grant: Name,
+}
+
+/// The port for sandboxes that dial out.
+#[derive(Debug)]
+pub struct TlsRelay {
+    pub listen: HostPort,
+    /// What an enrolment string names: `tls://` or `wss://`.
+    pub advertise: Address,
 }
 
 #[derive(Debug)]

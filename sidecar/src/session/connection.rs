@@ -26,10 +26,18 @@ pub(crate) struct Connection {
     /// Pings sent, and those that were answered.
     pings: u64,
     pub(crate) pongs: u64,
+    unsent: Unsent,
     /// When the peer last gave a sign of life: any byte counts.
     pub(crate) heard: Instant,
     /// When this side last wrote anything.
     pub(crate) spoke: Instant,
+}
+
+/// Whether the stream keeps bytes for itself that it has taken, as TLS and WebSockets do.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Unsent {
+    No,
+    Perhaps,
 }
 
 /// Why a connection is over.
@@ -57,6 +65,7 @@ impl Connection {
             written: 0,
             pings: 0,
             pongs: 0,
+            unsent: Unsent::No,
             heard: now,
             spoke: now,
         }
@@ -129,12 +138,17 @@ impl Connection {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
             self.written += count;
+            self.unsent = Unsent::Perhaps;
             self.spoke = Instant::now();
         }
         self.written = 0;
         self.out.clear();
         if self.out.capacity() > KEPT_BUFFER {
             self.out = Vec::new();
+        }
+        if self.unsent == Unsent::Perhaps {
+            ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+            self.unsent = Unsent::No;
         }
         Poll::Ready(Ok(()))
     }

@@ -23,7 +23,7 @@ use super::calls::{Calls, ServerRequests};
 use super::challenge::Challenger;
 use super::command::{Command, EndReason, Ended};
 use super::connection::{Connection, Lost};
-use super::outcomes::Outcome;
+use super::outcomes::Outcomes;
 use super::tokens::Tokens;
 use super::tools::ShownTools;
 use super::visitor::{Offer, Offered};
@@ -54,7 +54,7 @@ pub(crate) struct Link {
     commands: mpsc::Receiver<Command>,
     timer: Pin<Box<Sleep>>,
     pub(super) counted: Counted,
-    pub(super) outcomes: Vec<Outcome>,
+    pub(super) outcomes: Outcomes,
     /// How much this link may fill the log and the audit with its comings and goings.
     pub(super) talk: Pace,
     pub(super) alerts: Pace,
@@ -135,7 +135,7 @@ impl Link {
             commands,
             timer: Box::pin(sleep_until(Instant::now())),
             counted: Counted::default(),
-            outcomes: Vec::new(),
+            outcomes: Outcomes::default(),
             talk: Pace::new(TALK_PER_MINUTE),
             alerts: Pace::new(ALERTS_PER_MINUTE),
             searches: MAX_SEARCHES,
@@ -148,9 +148,9 @@ impl Link {
     /// Lives until the link is over, and says why it is.
     pub(crate) async fn run(mut self) -> EndReason {
         let (reason, waiting) = loop {
-            self.write_outcomes();
             self.settle_challenge().await;
             self.hand_out();
+            self.write_due_outcomes();
             let wake = self.wait().await;
             if let ControlFlow::Break(end) = self.handle(wake).await {
                 break end;
@@ -203,7 +203,10 @@ impl Link {
 
     /// Takes one frame and those that came with it.
     pub(super) async fn frames(&mut self, first: Frame) -> ControlFlow<End> {
-        self.confirm().map_break(|reason| (reason, None))?;
+        // A goodbye may have been said before the Welcome came.
+        if !matches!(first, Frame::Goodbye(_)) {
+            self.confirm().map_break(|reason| (reason, None))?;
+        }
         let mut messages = Vec::new();
         let mut flow = ControlFlow::Continue(());
         let mut next = Some(first);

@@ -1,22 +1,100 @@
-//! What became of calls, written down in batches: after each turn of the link, before anything more is waited for.
+//! What became of calls, written down in batches: with the next decisions, or soon.
+//!
+//! An outcome that is lost with the sidecar is unknown to whoever reads the audit, as it is to the harness; so nobody
+//! waits for it to be written, and while calls follow each other it shares their write.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use relay_proto::code::Code;
+use tokio::time::Instant;
 
 use super::calls::Call;
 use super::link::Link;
 use crate::audit::{self, CallResult, OutcomeRecord};
+use crate::scrub::Scrubber;
 
-/// An outcome that waits to be written.
+/// Outcomes of one link that wait to be written.
+#[derive(Debug, Default)]
+pub(super) struct Outcomes {
+    waiting: Vec<Outcome>,
+    /// When they are written at the latest.
+    due: Option<Instant>,
+}
+
 #[derive(Debug)]
-pub(super) struct Outcome {
+struct Outcome {
     call: Call,
     result: CallResult,
     code: Option<Code>,
     bytes: usize,
     duration: Duration,
     redactions: u32,
+}
+
+/// Whose outcomes they are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OfLink<'a> {
+    session: &'a str,
+    link: &'a str,
+    server: &'a str,
+}
+
+/// The method and the tool of a call, as they may be written down.
+type Names<'a> = (Cow<'a, str>, Option<Cow<'a, str>>);
+
+/// Long enough that the next call of a busy harness comes within it.
+const LATEST: Duration = Duration::from_millis(20);
+/// So many are written without waiting for anything.
+const MAX_WAITING: usize = 64;
+
+impl Outcomes {
+    /// When [`Link::write_due_outcomes`] has something to do.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.waiting.clear();
+        self.due = None;
+    }
+
+    /// What the sandbox called them may repeat what a server told it.
+    pub(super) fn names(&self, scrubber: &Scrubber) -> Vec<Names<'_>> {
+        self.waiting
+            .iter()
+            .map(|outcome| {
+                let tool = outcome.call.tool.as_deref().map(|tool| scrubber.name(tool));
+                (scrubber.name(&outcome.call.method), tool)
+            })
+            .collect()
+    }
+
+    pub(super) fn records<'a>(
+        &'a self,
+        of: OfLink<'a>,
+        names: &'a [Names<'_>],
+    ) -> impl Iterator<Item = OutcomeRecord<'a>> {
+        self.waiting.iter().zip(names).map(move |(outcome, (method, tool))| OutcomeRecord {
+            call: audit::Call {
+                session: of.session,
+                link: of.link,
+                seq: outcome.call.seq,
+                server: Some(of.server),
+                method,
+                tool: tool.as_deref(),
+            },
+            result: outcome.result,
+            code: outcome.code.map(Code::as_str),
+            bytes: outcome.bytes as u64,
+            duration: outcome.duration,
+            redactions: u64::from(outcome.redactions),
+        })
+    }
 }
 
 impl Link {
@@ -28,45 +106,41 @@ impl Link {
         bytes: usize,
         redactions: u32,
     ) {
-        let duration = call.began.elapsed();
-        self.outcomes.push(Outcome { call, result, code, bytes, duration, redactions });
+        let now = Instant::now();
+        let duration = now.saturating_duration_since(call.began);
+        self.outcomes.waiting.push(Outcome { call, result, code, bytes, duration, redactions });
+        self.outcomes.due.get_or_insert(now + LATEST);
+    }
+
+    /// Writes those that have waited long enough, or are many.
+    pub(super) fn write_due_outcomes(&mut self) {
+        let due = self.outcomes.due.is_some_and(|due| due <= Instant::now());
+        if due || self.outcomes.len() >= MAX_WAITING {
+            self.write_outcomes();
+        }
     }
 
     /// Writes all that wait, with one write.
     pub(super) fn write_outcomes(&mut self) {
-        if self.outcomes.is_empty() {
+        if self.outcomes.len() == 0 {
             return;
         }
-        let scrubber = self.session.credentials.scrubber();
-        // What the sandbox called it may repeat what a server told it.
-        let names: Vec<_> = self
-            .outcomes
-            .iter()
-            .map(|outcome| {
-                let tool = outcome.call.tool.as_deref().map(|tool| scrubber.name(tool));
-                (scrubber.name(&outcome.call.method), tool)
-            })
-            .collect();
-        let records = self.outcomes.iter().zip(&names).map(|(outcome, (method, tool))| OutcomeRecord {
-            call: audit::Call {
-                session: &self.session.id,
-                link: &self.id,
-                seq: outcome.call.seq,
-                server: Some(self.server.as_str()),
-                method,
-                tool: tool.as_deref(),
-            },
-            result: outcome.result,
-            code: outcome.code.map(Code::as_str),
-            bytes: outcome.bytes as u64,
-            duration: outcome.duration,
-            redactions: u64::from(outcome.redactions),
-        });
+        let names = self.outcomes.names(&self.session.credentials.scrubber());
+        let records = self.outcomes.records(self.whose(), &names);
         if let Err(error) = self.session.context.audit.outcomes(&self.session.budget, records) {
-            let count = self.outcomes.len();
+            self.outcomes_lost(&error);
+        }
+        self.outcomes.clear();
+    }
+
+    pub(super) fn whose(&self) -> OfLink<'_> {
+        OfLink { session: &self.session.id, link: &self.id, server: self.server.as_str() }
+    }
+
+    pub(super) fn outcomes_lost(&self, error: &audit::AuditError) {
+        let count = self.outcomes.len();
+        if count > 0 {
             tracing::error!(link = %self.id, session = %self.session.id, %error, count, "outcomes not recorded");
         }
-        drop(names);
-        self.outcomes.clear();
     }
 }

@@ -65,6 +65,9 @@ impl Link {
         if let Some(challenger) = &self.challenger {
             deadline = deadline.min(challenger.until);
         }
+        if let Some(due) = self.outcomes.due() {
+            deadline = deadline.min(due);
+        }
         match (&self.connection, self.lost) {
             (Some(connection), _) => {
                 deadline = deadline.min(connection.heard + config.relay.heartbeat * SILENT_HEARTBEATS);

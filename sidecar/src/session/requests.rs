@@ -174,8 +174,22 @@ impl Link {
             .collect();
         let recorded = match records.is_empty() {
             true => Ok(Vec::new()),
-            false => audit.decisions(&self.session.budget, &records).await,
+            false => {
+                let waiting = self.outcomes.names(&scrubber);
+                let outcomes = self.outcomes.records(self.whose(), &waiting);
+                let recorded = audit.decisions_after(&self.session.budget, outcomes, &records).await;
+                if let Err(error) = &recorded
+                    && !matches!(error, AuditError::Sync { .. })
+                {
+                    self.outcomes_lost(error);
+                }
+                recorded
+            }
         };
+        let count = records.len();
+        if count > 0 {
+            self.outcomes.clear();
+        }
         let mut recorded = match recorded {
             Ok(recorded) => recorded.into_iter().map(Written::from).collect::<Vec<_>>(),
             Err(error) => {
@@ -184,7 +198,7 @@ impl Link {
                     AuditError::Sync { .. } => Written::Unsafely,
                     _ => Written::No,
                 };
-                vec![written; records.len()]
+                vec![written; count]
             }
         }
         .into_iter();

@@ -12,11 +12,12 @@ mod builder;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::deadline::{PATIENCE, wait_until};
+use crate::deadline::{PATIENCE, holds_within, wait_until};
 use crate::harness::Harness;
 use crate::process::{Running, built, command, command_line, into_file, output_of, read, send};
 use crate::tee::Tee;
@@ -132,9 +133,15 @@ impl World {
     }
 
     /// The records of outcomes of `tools/call`.
+    ///
+    /// They are written soon after the answer, so every call that was allowed and is over gets a moment for its own.
     pub fn outcomes(&self) -> Vec<Value> {
         let is_call = |record: &Value| record["method"] == "tools/call" && record.get("result").is_some();
-        self.audit().into_iter().filter(is_call).collect()
+        let outcomes = || -> Vec<Value> { self.audit().into_iter().filter(is_call).collect() };
+        let allowed = self.decisions().iter().filter(|record| record["verdict"] == "allow").count();
+        // Those under way have none.
+        let _ = holds_within(Duration::from_secs(1), || outcomes().len() >= allowed);
+        outcomes()
     }
 
     /// The audit files' bytes, one file after the other.

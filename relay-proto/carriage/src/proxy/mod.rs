@@ -12,7 +12,7 @@ use tokio::io::AsyncWriteExt as _;
 use crate::Stream;
 use crate::head::{self, HeadError, base64};
 use crate::rewound::Rewound;
-pub use settings::{InvalidProxy, Proxy, choose};
+pub use settings::{InvalidProxy, Proxies, Proxy};
 
 /// The proxy's address is in each, because it comes from an environment that nobody looks at.
 #[derive(Debug, thiserror::Error)]

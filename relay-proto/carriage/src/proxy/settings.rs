@@ -69,17 +69,61 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// The environment's proxy for `target`, with the variable that named it.
-pub fn choose(
+/// When to use which proxy.
+#[derive(Clone, Eq, PartialEq)]
+pub enum Proxies {
+    /// This one, whatever the environment excepts.
+    Always(Proxy),
+    /// As the environment was at the start.
+    Environment(Vec<(&'static str, String)>),
+}
+
+impl Proxies {
+    pub fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Self {
+        Self::Environment(VARIABLES.into_iter().filter_map(|name| Some((name, variable(name)?))).collect())
+    }
+
+    /// The proxy for `target`; what is wrong with one comes with the variable that named it.
+    pub fn towards(&self, target: &HostPort) -> Result<Option<Proxy>, (&'static str, InvalidProxy)> {
+        match self {
+            Self::Always(proxy) => Ok(Some(proxy.clone())),
+            Self::Environment(variables) => choose(target, |name| {
+                variables.iter().find(|variable| variable.0 == name).map(|variable| variable.1.clone())
+            }),
+        }
+    }
+}
+
+impl Default for Proxies {
+    fn default() -> Self {
+        Self::Environment(Vec::new())
+    }
+}
+
+impl fmt::Debug for Proxies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Always(_) => "Always(…)",
+            Self::Environment(_) => "Environment(…)",
+        })
+    }
+}
+
+/// Where a proxy is named, the first that is set; and where exceptions are.
+const NAMING: [&str; 4] = ["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"];
+const EXCEPTING: [&str; 2] = ["no_proxy", "NO_PROXY"];
+const VARIABLES: [&str; 6] = [NAMING[0], NAMING[1], NAMING[2], NAMING[3], EXCEPTING[0], EXCEPTING[1]];
+
+fn choose(
     target: &HostPort,
     environment: impl Fn(&str) -> Option<String>,
 ) -> Result<Option<Proxy>, (&'static str, InvalidProxy)> {
     let value = |name: &str| environment(name).filter(|value| !value.trim().is_empty());
-    let exceptions = ["no_proxy", "NO_PROXY"].into_iter().find_map(value).unwrap_or_default();
+    let exceptions = EXCEPTING.into_iter().find_map(value).unwrap_or_default();
     if exceptions.split(',').any(|exception| is_meant(exception.trim(), target)) {
         return Ok(None);
     }
-    for name in ["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"] {
+    for name in NAMING {
         if let Some(text) = value(name) {
             return text.trim().parse().map(Some).map_err(|error| (name, error));
         }
@@ -200,7 +244,9 @@ mod tests {
 
     fn chosen(target: &str, variables: &[(&str, &str)]) -> Option<String> {
         let environment = |name: &str| variables.iter().find(|set| set.0 == name).map(|set| set.1.to_owned());
-        choose(&target.parse().unwrap(), environment).unwrap().map(|proxy| proxy.address.to_string())
+        let proxies = Proxies::from_environment(environment);
+        assert!(!format!("{proxies:?}").contains("p:1"), "{proxies:?}");
+        proxies.towards(&target.parse().unwrap()).unwrap().map(|proxy| proxy.address.to_string())
     }
 
     #[test]

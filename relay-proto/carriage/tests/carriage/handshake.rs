@@ -89,14 +89,14 @@ async fn a_public_key_alone_opens_nothing() {
 
     // A client that shows an enrolled key and cannot sign with it.
     let (place, served) = port(move |stream| async move { tls::accept(stream, &sidecar).await.err() }).await;
-    let connector = raw_key_client(impostor(&sandbox, &thief));
+    let connector = TlsConnector::from(Arc::new(raw_key_config(impostor(&sandbox, &thief))));
     let _ = talk_anyway(connector, place).await;
     let refused = soon(served).await.unwrap();
     assert!(refused.is_some(), "the sidecar took a key that its bearer cannot use");
 }
 
 /// A client that trusts any sidecar and shows what it is given.
-fn raw_key_client(key: Arc<CertifiedKey>) -> TlsConnector {
+fn raw_key_config(key: Arc<CertifiedKey>) -> ClientConfig {
     let mut config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_protocol_versions(&[&TLS13])
         .unwrap()
@@ -104,7 +104,7 @@ fn raw_key_client(key: Arc<CertifiedKey>) -> TlsConnector {
         .with_custom_certificate_verifier(Arc::new(Credulous))
         .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(key)));
     config.alpn_protocols = vec![ALPN.to_vec()];
-    TlsConnector::from(Arc::new(config))
+    config
 }
 
 async fn talk_anyway(connector: TlsConnector, place: relay_proto::address::HostPort) -> std::io::Result<()> {
@@ -124,6 +124,18 @@ async fn a_peer_without_a_key_is_refused() {
         .with_custom_certificate_verifier(Arc::new(Credulous))
         .with_no_client_auth();
     config.alpn_protocols = vec![ALPN.to_vec()];
+    let _ = talk_anyway(TlsConnector::from(Arc::new(config)), place).await;
+    let refused = soon(served).await.unwrap();
+    assert!(matches!(refused, Some(TlsError::NotARelay)), "{refused:?}");
+}
+
+/// Right keys, but nobody said what is spoken inside.
+#[tokio::test]
+async fn a_peer_that_does_not_offer_the_relay_protocol_is_refused() {
+    let (sandbox, sidecar) = (identity(), identity());
+    let (place, served) = port(move |stream| async move { tls::accept(stream, &sidecar).await.err() }).await;
+    let mut config = raw_key_config(impostor(&sandbox, &sandbox));
+    config.alpn_protocols.clear();
     let _ = talk_anyway(TlsConnector::from(Arc::new(config)), place).await;
     let refused = soon(served).await.unwrap();
     assert!(matches!(refused, Some(TlsError::NotARelay)), "{refused:?}");

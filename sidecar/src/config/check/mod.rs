@@ -6,6 +6,7 @@
 mod grants;
 mod http_server;
 mod paths;
+mod port;
 pub(crate) mod relay;
 mod secrets;
 mod servers;
@@ -50,11 +51,17 @@ pub(super) fn check(document: Document, setting: Setting<'_>, report: &mut Repor
     let grants = checker.grants(raw.grants, &known);
     let state_dir = checker.state_dir(raw.state_dir);
     let admin = checker.admin(raw.admin, state_dir.as_deref());
-    let socket_span = span_of(&raw.relay.unix);
+    let (socket_span, vsock_span) = (span_of(&raw.relay.unix), span_of(&raw.relay.vsock_dir));
     let relay = checker.relay(raw.relay, &known);
-    if let (Some(unix), Some(span)) = (&relay.unix, socket_span) {
-        let unix = At { value: unix, span };
-        checker.keep_apart(&unix, state_dir.as_deref(), admin.as_ref(), &secrets, &servers);
+    let socket_directory = relay.unix.as_ref().and_then(|unix| unix.path.parent());
+    for (key, directory, span) in [
+        ("relay.unix", socket_directory, socket_span),
+        ("relay.vsock-dir", relay.vsock_dir.as_deref(), vsock_span),
+    ] {
+        if let (Some(value), Some(span)) = (directory, span) {
+            let directory = At { value, span };
+            checker.keep_apart(key, &directory, state_dir.as_deref(), admin.as_ref(), &secrets, &servers);
+        }
     }
     let limits = raw.limits.check(checker.report);
     Some(Config {

@@ -41,9 +41,8 @@ impl Checker<'_, '_> {
     }
 
     pub(super) fn relay(&mut self, raw: RawRelay, known: &Known) -> Relay {
-        self.later("relay.tls", raw.tls);
-        self.later("relay.advertise", raw.advertise);
-        self.later("relay.vsock-dir", raw.vsock_dir);
+        let tls = self.tls(raw.tls.as_ref(), raw.advertise.as_ref());
+        let vsock_dir = raw.vsock_dir.as_ref().and_then(|written| self.path("relay.vsock-dir", written));
         let uids = raw.unix_uids.as_ref().and_then(|written| self.uids(written));
         let grant = raw.unix_grant.as_ref().and_then(|written| {
             self.reference("relay.unix-grant", "grants", &known.grants, &written.value, &written.span)
@@ -76,22 +75,24 @@ impl Checker<'_, '_> {
         Relay {
             unix,
             uids,
+            tls,
+            vsock_dir,
             // Zero is meaningful: a link that is lost is over.
             resume_grace: self.time("relay.resume-grace", raw.resume_grace, "2m", "0s"..="7d"),
             heartbeat: self.time("relay.heartbeat", raw.heartbeat, "20s", "100ms"..="10m"),
         }
     }
 
-    /// Whatever lies in the relay's directory is in the sandbox, to be read and perhaps to be replaced.
+    /// Whatever lies in a directory of `key` is in the sandbox, to be read and perhaps to be replaced.
     pub(super) fn keep_apart(
         &mut self,
-        unix: &At<&UnixRelay>,
+        key: &str,
+        directory: &At<&Path>,
         state_dir: Option<&Path>,
         admin: Option<&Admin>,
         secrets: &BTreeMap<Name, Arc<SecretSource>>,
         servers: &BTreeMap<Name, Arc<Server>>,
     ) {
-        let Some(directory) = unix.value.path.parent() else { return };
         let file = normal(self.setting.file);
         let mut inside = vec![("this configuration".to_owned(), file.as_path())];
         inside.extend(state_dir.map(|path| ("`state-dir`".to_owned(), path)));
@@ -110,14 +111,14 @@ impl Checker<'_, '_> {
             }
         }));
         for (what, path) in inside {
-            if path.starts_with(directory) {
+            if path.starts_with(directory.value) {
                 self.add(
-                    &unix.span,
+                    &directory.span,
                     format!(
                         "{what} lies in `{}`, the relay's directory, which sandboxes can open",
-                        directory.display()
+                        directory.value.display()
                     ),
-                    "give `relay.unix` a directory of its own, one that holds nothing else",
+                    format!("give `{key}` a directory of its own, one that holds nothing else"),
                 );
             }
         }

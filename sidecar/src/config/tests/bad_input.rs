@@ -109,7 +109,7 @@ fn everything_at_once_and_in_order() {
         "audit-sync = 'never'\n\
          [relay]\n\
          unix-uids = ['root']\n\
-         tls = '0.0.0.0:7443'\n\
+         tls = '7443'\n\
          [servers.a]\n\
          comand = ['x']\n\
          env = 3\n\
@@ -122,7 +122,7 @@ fn everything_at_once_and_in_order() {
          ttl = '5 minutes'\n",
         "cofferdam.toml:1: `audit-sync` has a value that is not known\n  hint: use `call` or `write`\n\
          cofferdam.toml:3: `relay.unix-uids` cannot hold a string\n  hint: write a whole number\n\
-         cofferdam.toml:4: `relay.tls` is not supported by this version\n  hint: leave it out\n\
+         cofferdam.toml:4: `relay.tls` is not HOST:PORT\n  hint: write HOST:PORT, such as \"0.0.0.0:7443\" or \"[::]:7443\"\n\
          cofferdam.toml:6: unknown key `servers.a.comand`\n  hint: did you mean `command`?\n\
          cofferdam.toml:7: `servers.a.env` cannot be a number\n  hint: write a table\n\
          cofferdam.toml:8: unknown key `servers.a.tools.alow`\n  hint: did you mean `allow`?\n\
@@ -144,8 +144,7 @@ fn a_problem_knows_its_column() {
 
 #[test]
 fn what_this_version_does_not_support_is_named() {
-    let later = "[relay]\nadvertise = 'a'\nvsock-dir = '/v'\n\
-         [admin]\nhttp = '127.0.0.1:7480'\n\
+    let later = "[admin]\nhttp = '127.0.0.1:7480'\n\
          [vault]\naddress = 'https://vault'\nauth = { method = 'x' }\n\
          [secrets.a]\nkv = 'secret/a'\nrefresh = '5m'\n\
          [secrets.b]\nvault = 'pki/issue/b'\nwrite = { ttl = '1m' }\n\
@@ -161,8 +160,6 @@ fn what_this_version_does_not_support_is_named() {
     assert_eq!(
         named,
         [
-            "`relay.advertise`",
-            "`relay.vsock-dir`",
             "`admin.http`",
             "`vault`",
             "`secrets.a.kv`",

@@ -122,3 +122,62 @@ fn paths_that_lead_nowhere() {
 fn users_count_without_a_shared_socket_too() {
     assert_eq!(good("[relay]\nunix-uids = [1000]\n").relay.uids, Some(vec![1000]));
 }
+
+#[test]
+fn a_port_is_advertised_as_it_is_or_as_it_is_written() {
+    let advertised =
+        |relay: &str| good(&format!("[relay]\n{relay}\n")).relay.tls.unwrap().advertise.to_string();
+    assert_eq!(advertised("tls = '192.0.2.7:7443'"), "tls://192.0.2.7:7443");
+    assert_eq!(advertised("tls = 'relay.example.com:7443'"), "tls://relay.example.com:7443");
+    assert_eq!(
+        advertised("tls = '0.0.0.0:7443'\nadvertise = 'relay.example.com:443'"),
+        "tls://relay.example.com:443"
+    );
+    assert_eq!(advertised("tls = '[::]:7443'\nadvertise = '[2001:db8::1]:443'"), "tls://[2001:db8::1]:443");
+    assert_eq!(
+        advertised("tls = '127.0.0.1:1'\nadvertise = 'wss://relay.example.com/x'"),
+        "wss://relay.example.com/x"
+    );
+    assert_eq!(advertised("tls = '127.0.0.1:1'\nadvertise = 'tls://h:7443'"), "tls://h:7443");
+}
+
+#[test]
+fn a_port_is_one_and_can_be_dialled() {
+    let dial = "hint: write HOST:PORT, or a link such as \"wss://relay.example.com/\"";
+    for wrong in ["h", "h:0", "unix:/x", "vsock:2:1", "listen:h:1", "https://h/", "http://h:80/"] {
+        says(
+            &format!("[relay]\ntls = '127.0.0.1:1'\nadvertise = '{wrong}'\n"),
+            &format!("cofferdam.toml:3: `relay.advertise` is not something to dial\n  {dial}"),
+        );
+    }
+    for wrong in ["0.0.0.0:7443", "[::]:7443", "wss://0.0.0.0/"] {
+        says(
+            &format!("[relay]\ntls = '127.0.0.1:1'\nadvertise = '{wrong}'\n"),
+            "cofferdam.toml:3: `relay.advertise` is an address that nobody can dial\n  \
+             hint: write the name or the address by which sandboxes reach this host",
+        );
+    }
+    says(
+        "[relay]\ntls = '[::]:7443'\n",
+        "cofferdam.toml:2: `relay.tls` listens on every address, and sandboxes must be told one\n  \
+         hint: set `relay.advertise` to the HOST:PORT by which they reach this host",
+    );
+    says(
+        "[relay]\nadvertise = 'h:1'\n",
+        "cofferdam.toml:2: `relay.advertise` has no port to belong to\n  \
+         hint: set `relay.tls` to the HOST:PORT to listen on",
+    );
+}
+
+#[test]
+fn machines_have_a_directory_that_holds_nothing_else() {
+    let relay = good("state-dir = '/r/state'\n[relay]\nvsock-dir = '/r/vsock/../machines'\n").relay;
+    assert_eq!(relay.vsock_dir.unwrap(), Path::new("/r/machines"));
+    says(
+        "state-dir = '/r/state'\n[relay]\nvsock-dir = '/r'\n",
+        "cofferdam.toml:3: `state-dir` lies in `/r`, the relay's directory, which sandboxes can open\n  \
+         hint: give `relay.vsock-dir` a directory of its own, one that holds nothing else\n\
+         cofferdam.toml:3: `admin.socket` lies in `/r`, the relay's directory, which sandboxes can open\n  \
+         hint: give `relay.vsock-dir` a directory of its own, one that holds nothing else",
+    );
+}

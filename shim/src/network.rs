@@ -1,0 +1,93 @@
+//! What links over a network want from the command line and the environment.
+
+#[cfg(feature = "tls")]
+use relay_carriage::proxy::{InvalidProxy, Proxies};
+use relay_proto::address::{Address, HostPort};
+#[cfg(feature = "tls")]
+use relay_proto::key::{InvalidKey, PublicKey};
+
+/// Proxies on the way out, and who may dial in.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Network {
+    #[cfg(feature = "tls")]
+    pub proxies: Proxies,
+    /// The key of the sidecar that may dial in.
+    #[cfg(feature = "tls")]
+    pub pin: Option<PublicKey>,
+}
+
+/// Whether a port may be opened that others than this machine can reach.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Expose {
+    No,
+    Yes,
+}
+
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NetworkUsageError {
+    #[error(
+        "listen on {0}: others than this machine could connect there; name a loopback address, or add --expose where the \
+         platform forwards to this one"
+    )]
+    Exposed(HostPort),
+    #[cfg(feature = "tls")]
+    #[error("read {place}: {source}; use what `cofferdam key` prints on the host")]
+    Pin { place: &'static str, source: InvalidKey },
+    #[cfg(feature = "tls")]
+    #[error("read --proxy: {0}")]
+    Proxy(#[from] InvalidProxy),
+    #[cfg(feature = "tls")]
+    #[error(
+        "listen for the sidecar: anybody could dial in; say which key it has with --pin KEY or COFFERDAM_PIN, as \
+         `cofferdam key` prints it on the host"
+    )]
+    Unpinned,
+}
+
+/// What was written.
+#[derive(Debug)]
+pub(crate) struct Written<'a> {
+    pub(crate) relay: Option<&'a Address>,
+    pub(crate) proxy: Option<String>,
+    pub(crate) pin: Option<(&'static str, String)>,
+    pub(crate) expose: Expose,
+}
+
+impl Network {
+    pub(crate) fn read(
+        written: Written<'_>,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, NetworkUsageError> {
+        let Written { relay, proxy, pin, expose } = written;
+        if let Some(Address::Listen(place)) = relay
+            && !place.host.is_loopback()
+            && expose == Expose::No
+        {
+            return Err(NetworkUsageError::Exposed(place.clone()));
+        }
+        #[cfg(not(feature = "tls"))]
+        return {
+            let _ = (proxy, pin, variable);
+            Ok(Self {})
+        };
+        #[cfg(feature = "tls")]
+        {
+            let proxies = match proxy {
+                Some(url) => Proxies::Always(url.parse()?),
+                None => Proxies::from_environment(variable),
+            };
+            let pin = match pin {
+                Some((place, text)) => {
+                    let key = text.parse().map_err(|source| NetworkUsageError::Pin { place, source })?;
+                    Some(key)
+                }
+                None => None,
+            };
+            if matches!(relay, Some(Address::Listen(_))) && pin.is_none() {
+                return Err(NetworkUsageError::Unpinned);
+            }
+            Ok(Self { proxies, pin })
+        }
+    }
+}

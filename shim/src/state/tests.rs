@@ -1,0 +1,210 @@
+//! The state directory, as several shims of one sandbox use it.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use super::*;
+
+/// A directory of its own for one test, gone afterwards.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("cofferdam-shim-state-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    fn enrolment_file(&self) -> PathBuf {
+        self.0.join("enroll")
+    }
+
+    fn put(&self, text: &str) {
+        fs::write(self.enrolment_file(), text).unwrap();
+    }
+
+    /// What one process knows; each has its own.
+    fn state(&self) -> State {
+        self.with(None)
+    }
+
+    fn with(&self, variable: Option<String>) -> State {
+        let sources =
+            Sources { variable, file: Some(self.enrolment_file()), default_file: self.0.join("none") };
+        State::new(self.0.join("a/state"), sources)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::set_permissions(&self.0, fs::Permissions::from_mode(0o700));
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn string(ticket: char) -> String {
+    format!("cofferdam:1:{}:{}:tls://relay.example.com:7443\n", "a".repeat(64), ticket.to_string().repeat(64))
+}
+
+fn ticket_of(proof: &Proof) -> char {
+    match proof {
+        Proof::Ticket { ticket } => ticket.0.chars().next().unwrap(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+#[tokio::test]
+async fn a_string_becomes_a_key_and_is_removed() {
+    let folder = Folder::new("string");
+    folder.put(&string('1'));
+    let saved = folder.state().find().await.unwrap();
+    assert_eq!(saved.relay.to_string(), "tls://relay.example.com:7443");
+    assert!(!folder.enrolment_file().exists(), "read, then unlinked");
+    let state = folder.0.join("a/state");
+    assert_eq!((mode(&state), mode(&state.join("enrolment.json"))), (0o700, 0o600));
+    let again = folder.state().find().await.unwrap();
+    assert_eq!(again.identity.public(), saved.identity.public(), "the key is kept");
+    let (_held, proof) = folder.state().hold(&saved.identity.public()).await.unwrap();
+    assert_eq!(ticket_of(&proof), '1');
+}
+
+#[tokio::test]
+async fn what_the_welcome_brought_is_shown_the_next_time() {
+    let folder = Folder::new("epoch");
+    folder.put(&string('1'));
+    let key = folder.state().find().await.unwrap().identity.public();
+    let (held, _) = folder.state().hold(&key).await.unwrap();
+    held.keep(Epoch("e1".into())).unwrap();
+    let (held, proof) = folder.state().hold(&key).await.unwrap();
+    assert_eq!(proof, Proof::Key { epoch: Some(Epoch("e1".into())) });
+    drop(held);
+    let (_, proof) = folder.state().hold(&key).await.unwrap();
+    assert_eq!(proof, Proof::Key { epoch: Some(Epoch("e1".into())) }, "what was not kept did not count");
+}
+
+#[tokio::test]
+async fn a_key_goes_before_a_leftover_ticket() {
+    let folder = Folder::new("leftover");
+    folder.put(&string('1'));
+    let key = folder.state().find().await.unwrap().identity.public();
+    folder.put(&string('2'));
+    let state = folder.with(Some(string('3')));
+    assert_eq!(state.find().await.unwrap().identity.public(), key);
+    assert!(folder.enrolment_file().exists(), "it is nobody's yet");
+}
+
+#[tokio::test]
+async fn a_refused_key_gives_way_to_a_new_ticket_and_only_to_a_new_one() {
+    let folder = Folder::new("refused");
+    let state = folder.with(Some(string('1')));
+    let key = state.find().await.unwrap().identity.public();
+    assert_eq!(state.refused(&key), Another::None, "the variable holds the ticket that was used");
+    assert!(matches!(state.find().await, Err(StateError::None)));
+    assert!(matches!(state.hold(&key).await, Err(StateError::Changed)));
+
+    folder.put(&string('2'));
+    let sibling = folder.with(Some(string('1')));
+    assert_eq!(sibling.find().await.unwrap().identity.public(), key, "it does not know yet");
+    assert_eq!(sibling.refused(&key), Another::Ready);
+    let new = sibling.find().await.unwrap().identity.public();
+    assert_ne!(new, key);
+    assert_eq!(state.find().await.unwrap().identity.public(), new, "the other shim finds it too");
+    let (_held, proof) = state.hold(&new).await.unwrap();
+    assert_eq!(ticket_of(&proof), '2');
+}
+
+#[tokio::test]
+async fn an_enrolment_is_waited_for() {
+    let folder = Folder::new("waited");
+    let state = folder.state();
+    assert!(matches!(state.find().await, Err(StateError::None)));
+    assert!(!folder.0.join("a").exists(), "nothing is made for nothing");
+    folder.put("cofferdam:1:half a str");
+    let error = state.find().await.unwrap_err();
+    assert!(matches!(&error, StateError::String { .. }), "{error}");
+    assert!(folder.enrolment_file().exists(), "it may be on its way");
+    folder.put(&string('1'));
+    state.find().await.unwrap();
+}
+
+#[tokio::test]
+async fn one_shim_at_a_time_says_who_it_is() {
+    let folder = Folder::new("turns");
+    folder.put(&string('1'));
+    let state = folder.state();
+    let key = state.find().await.unwrap().identity.public();
+    let (held, _) = state.hold(&key).await.unwrap();
+    let other = folder.state();
+    let mut waiting = Box::pin(other.hold(&key));
+    assert!(tokio::time::timeout(Duration::from_millis(50), &mut waiting).await.is_err());
+    held.keep(Epoch("e1".into())).unwrap();
+    let (_, proof) = waiting.await.unwrap();
+    assert_eq!(proof, Proof::Key { epoch: Some(Epoch("e1".into())) }, "it sees what the one before wrote");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_never_ends_is_named() {
+    let folder = Folder::new("stuck");
+    folder.put(&string('1'));
+    let state = folder.state();
+    let key = state.find().await.unwrap().identity.public();
+    let (_held, _) = state.hold(&key).await.unwrap();
+    let error = folder.state().hold(&key).await.unwrap_err();
+    assert!(matches!(&error, StateError::Busy { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn many_at_once_make_one_key() {
+    let folder = Folder::new("many");
+    folder.put(&string('1'));
+    let mut shims = tokio::task::JoinSet::new();
+    for _ in 0..10 {
+        let state = folder.state();
+        shims.spawn(async move {
+            // Whoever comes when the string is gone already finds the key.
+            state.find().await.unwrap().identity.public()
+        });
+    }
+    let keys = shims.join_all().await;
+    assert!(keys.iter().all(|key| *key == keys[0]));
+}
+
+#[tokio::test]
+async fn a_place_that_cannot_be_written_is_named_before_the_ticket_is_used() {
+    let folder = Folder::new("unwritable");
+    folder.put(&string('1'));
+    fs::write(folder.0.join("a"), "a file where a directory should be").unwrap();
+    let error = folder.state().find().await.unwrap_err();
+    assert!(error.to_string().contains("COFFERDAM_STATE"), "{error}");
+    assert!(folder.enrolment_file().exists());
+    fs::remove_file(folder.0.join("a")).unwrap();
+    folder.state().find().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_named_and_gives_way_to_a_ticket() {
+    let folder = Folder::new("damaged");
+    let file = folder.0.join("a/state/enrolment.json");
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    for damage in ["", "{}", "[1]", r#"{"relay":"tls://h:1","pin":"00","key":"zz","ticket":"t"}"#] {
+        fs::write(&file, damage).unwrap();
+        let error = folder.state().find().await.unwrap_err();
+        assert!(matches!(&error, StateError::Damaged { .. }), "{damage}: {error}");
+    }
+    folder.put(&string('1'));
+    folder.state().find().await.unwrap();
+}
+
+#[test]
+fn nothing_secret_is_printed() {
+    let folder = Folder::new("printed");
+    let state = folder.with(Some(string('1')));
+    assert!(!format!("{state:?}").contains(&"1".repeat(64)));
+}

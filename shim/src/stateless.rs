@@ -1,0 +1,53 @@
+//! A shim without TLS has no key, no enrolment, and nothing to keep.
+
+use std::path::PathBuf;
+
+use relay_proto::address::Address;
+use relay_proto::control::Epoch;
+use relay_proto::key::PublicKey;
+
+use crate::link::{ConnectError, Opened};
+use crate::network::Network;
+use crate::options::Sources;
+
+#[derive(Clone, Debug)]
+pub(crate) struct State;
+
+/// Nobody holds anything.
+#[derive(Debug)]
+pub(crate) enum Held {}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Another {
+    None,
+    #[expect(dead_code, reason = "there is never another")]
+    Ready,
+}
+
+impl State {
+    pub(crate) fn new(_directory: PathBuf, _sources: Sources) -> Self {
+        Self
+    }
+
+    #[expect(clippy::unused_async, reason = "with TLS it waits")]
+    pub(crate) async fn connect(self, relay: Option<Address>, _: Network) -> Result<Opened, ConnectError> {
+        Err(relay.map_or_else(
+            || ConnectError::NoEnrolment("this shim was built without TLS and cannot be enrolled".into()),
+            ConnectError::NoTls,
+        ))
+    }
+
+    pub(crate) fn refused(&self, _key: &PublicKey) -> Another {
+        Another::None
+    }
+}
+
+impl Held {
+    pub(crate) fn key(&self) -> PublicKey {
+        match *self {}
+    }
+
+    pub(crate) fn keep(self, _epoch: Epoch) -> Result<(), std::convert::Infallible> {
+        match self {}
+    }
+}

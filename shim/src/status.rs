@@ -1,0 +1,155 @@
+//! `cofferdam-shim status`: asks the sidecar how things stand, over the same link, and opens nothing.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use relay_proto::control::{Hello, Purpose, Refusal, Status};
+use relay_proto::decoder::Decoder;
+use relay_proto::frame::{Frame, PREFACE};
+use relay_proto::limits::VERSION;
+use serde::Serialize;
+use tokio::time::timeout;
+
+use crate::link::{Connection, Dialer, Opened};
+use crate::options::{Form, Options, SOFTWARE};
+use crate::stream::Stream;
+
+/// What was found out, to be printed.
+pub(crate) struct Report {
+    pub(crate) text: String,
+    pub(crate) outcome: Outcome,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Outcome {
+    Good,
+    Trouble,
+}
+
+/// As a program reads it.
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct Answer<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    link: Option<String>,
+    #[serde(flatten)]
+    status: Option<&'a Status>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trouble: Option<&'a Trouble>,
+}
+
+/// Why nothing is known, in the words that a waiting call would be answered with.
+#[derive(Serialize)]
+struct Trouble {
+    code: String,
+    message: String,
+}
+
+/// From Hello to the answer.
+const ANSWER: Duration = Duration::from_secs(10);
+
+pub(crate) async fn ask(options: Options, form: Form) -> Report {
+    let mut dialer = Dialer::new(options);
+    let attempted = match dialer.listens() {
+        // The running shim has that port, and the sidecar would not come for a question.
+        true => {
+            Err("the sidecar dials in there and cannot be asked; run `cofferdam sessions` on the host".into())
+        }
+        false => dialer.attempt().await.map_err(|error| error.to_string()),
+    };
+    let (link, asked) = match attempted {
+        Ok(Opened { connection, address, proof, held: _held }) => {
+            let hello = Hello {
+                versions: vec![VERSION],
+                proof,
+                purpose: Purpose::Status,
+                server: None,
+                resume: None,
+                capabilities: Vec::new(),
+                software: SOFTWARE.into(),
+            };
+            let asked = timeout(ANSWER, talk(connection, hello)).await;
+            (
+                Some(address.to_string()),
+                asked.unwrap_or_else(|_| {
+                    Err(unavailable("the sidecar took the connection but did not answer"))
+                }),
+            )
+        }
+        Err(error) => (None, Err(unavailable(&error))),
+    };
+    let (status, trouble) = match &asked {
+        Ok(status) => (Some(status), None),
+        Err(trouble) => (None, Some(trouble)),
+    };
+    let outcome = if asked.is_ok() { Outcome::Good } else { Outcome::Trouble };
+    let text = match (form, status, trouble) {
+        (Form::Json, status, trouble) => {
+            let answer = Answer { link, status, trouble };
+            serde_json::to_string(&answer).expect("strings and numbers always serialise") + "\n"
+        }
+        (Form::Text, Some(status), _) => for_a_person(link.as_deref().unwrap_or("?"), status),
+        (Form::Text, None, trouble) => {
+            trouble.map(|Trouble { code, message }| format!("{code}: {message}")).unwrap_or_default()
+        }
+    };
+    Report { text, outcome }
+}
+
+async fn talk(mut connection: Connection, hello: Hello) -> Result<Status, Trouble> {
+    let mut bytes = PREFACE.to_vec();
+    Frame::Hello(hello).encode(&mut bytes);
+    let mut sent = 0;
+    while sent < bytes.len() || connection.stream.has_unsent() {
+        let written = connection.stream.write(&bytes[sent..]).await;
+        sent += written.map_err(|error| unavailable(&format!("write to the sidecar: {error}")))?;
+    }
+    let Connection { stream, decoder } = &mut connection;
+    match next_frame(stream, decoder).await? {
+        Frame::Status(status) => Ok(status),
+        Frame::Refusal(Refusal { code, message, .. }) => Err(Trouble { code, message }),
+        _ => Err(unavailable("the sidecar did not answer the question: is it older? upgrade it")),
+    }
+}
+
+async fn next_frame(stream: &Stream, decoder: &mut Decoder) -> Result<Frame, Trouble> {
+    loop {
+        if let Some(frame) = decoder.next().map_err(|error| unavailable(&error.to_string()))? {
+            return Ok(frame);
+        }
+        let read = stream.read(decoder.spare()).await;
+        match read.map_err(|error| unavailable(&format!("read from the sidecar: {error}")))? {
+            0 => return Err(unavailable("the sidecar closed the connection")),
+            count => decoder.filled(count),
+        }
+    }
+}
+
+fn unavailable(why: &str) -> Trouble {
+    Trouble { code: "relay_unavailable".into(), message: why.into() }
+}
+
+fn for_a_person(link: &str, status: &Status) -> String {
+    let servers = status.servers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let session = match &status.session {
+        Some(session) => format!("{session}, {} links", status.links),
+        None => "none now".into(),
+    };
+    let mut text = String::new();
+    let mut row = |name: &str, value: &str| {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{name:<9}{value}");
+    };
+    row("link", link);
+    row("sidecar", &status.software);
+    if let Some(name) = &status.name {
+        row("sandbox", name);
+    }
+    row("grant", &status.grant.to_string());
+    row("servers", &servers);
+    row("session", &session);
+    if let Some(seconds) = status.expires_in_seconds {
+        row("expires", &format!("in {}h{:02}m{:02}s", seconds / 3600, seconds / 60 % 60, seconds % 60));
+    }
+    text.chars().filter(|character| *character == '\n' || !character.is_control()).collect()
+}

@@ -1,0 +1,146 @@
+//! A Unix socket that is watched for reading only.
+//!
+//! Whoever watches a Unix socket for writing too is woken each time the peer has read something, which is as often as
+//! a message goes out. So room is watched for only where there was none.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, Shutdown, recv, send, shutdown};
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::UnixStream;
+
+pub(super) struct QuietStream {
+    watched: AsyncFd<OwnedFd>,
+    /// While the peer has no room: the same socket by another descriptor, because the runtime watches each for one
+    /// thing.
+    room: Option<AsyncFd<OwnedFd>>,
+}
+
+impl QuietStream {
+    /// Takes over an accepted stream.
+    pub(super) fn new(stream: UnixStream) -> io::Result<Self> {
+        let descriptor = OwnedFd::from(stream.into_std()?);
+        Ok(Self { watched: watch(descriptor, Interest::READABLE)?, room: None })
+    }
+
+    fn try_write(&self, bytes: &[u8]) -> Result<usize, Errno> {
+        retry(|| send(self.watched.as_raw_fd(), bytes, MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT))
+    }
+}
+
+impl AsyncRead for QuietStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        space: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            let mut guard = ready!(self.watched.poll_read_ready(context))?;
+            let room = space.initialize_unfilled();
+            match retry(|| recv(self.watched.as_raw_fd(), room, MsgFlags::MSG_DONTWAIT)) {
+                Ok(count) => {
+                    // Less than asked for means that nothing is left: the next bytes wake us anew.
+                    if count < room.len() {
+                        guard.clear_ready();
+                    }
+                    space.advance(count);
+                    return Poll::Ready(Ok(()));
+                }
+                Err(Errno::EAGAIN) => guard.clear_ready(),
+                Err(errno) => return Poll::Ready(Err(errno.into())),
+            }
+        }
+    }
+}
+
+impl AsyncWrite for QuietStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            if let Some(room) = &self.room {
+                let mut guard = ready!(room.poll_write_ready(context))?;
+                match self.try_write(bytes) {
+                    Err(Errno::EAGAIN) => {
+                        guard.clear_ready();
+                        continue;
+                    }
+                    result => {
+                        self.room = None;
+                        return Poll::Ready(result.map_err(io::Error::from));
+                    }
+                }
+            }
+            match self.try_write(bytes) {
+                Err(Errno::EAGAIN) => {
+                    let other = self.watched.as_fd().try_clone_to_owned()?;
+                    self.room = Some(watch(other, Interest::WRITABLE)?);
+                }
+                result => return Poll::Ready(result.map_err(io::Error::from)),
+            }
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let result = shutdown(self.watched.as_raw_fd(), Shutdown::Write);
+        Poll::Ready(result.map_err(io::Error::from))
+    }
+}
+
+/// Has the runtime watch a descriptor, which it keeps open by owning it.
+#[expect(
+    deprecated,
+    reason = "its successor is unsafe; the condition it asks for holds, for the descriptor is owned"
+)]
+fn watch(descriptor: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::with_interest(descriptor, interest)
+}
+
+fn retry(mut call: impl FnMut() -> Result<usize, Errno>) -> Result<usize, Errno> {
+    loop {
+        match call() {
+            Err(Errno::EINTR) => {}
+            result => return result,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_peer_that_reads_late_gets_everything() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let mut ours = QuietStream::new(ours).unwrap();
+        let sent = vec![7; 4 * 1024 * 1024];
+        let mut got = vec![0; sent.len()];
+        let write = async {
+            ours.write_all(&sent).await.unwrap();
+            let mut answer = [0; 2];
+            ours.read_exact(&mut answer).await.unwrap();
+            assert_eq!(&answer, b"ok");
+            assert_eq!(ours.read(&mut answer).await.unwrap(), 0, "the end");
+        };
+        let read = async {
+            theirs.read_exact(&mut got).await.unwrap();
+            theirs.write_all(b"ok").await.unwrap();
+            drop(theirs);
+        };
+        tokio::join!(write, read);
+        assert_eq!(got, sent);
+    }
+}

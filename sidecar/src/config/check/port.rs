@@ -1,0 +1,74 @@
+//! `relay.tls` and `relay.advertise`: where sandboxes arrive that dial out, and what they are told about it.
+
+use relay_proto::address::{Address, Host, HostPort};
+
+use super::Checker;
+use crate::config::TlsRelay;
+use crate::config::at::At;
+
+impl Checker<'_, '_> {
+    pub(super) fn tls(
+        &mut self,
+        tls: Option<&At<String>>,
+        advertise: Option<&At<String>>,
+    ) -> Option<TlsRelay> {
+        let advertised = advertise.map(|written| self.advertise(written));
+        let Some(written) = tls else {
+            if let Some(written) = advertise
+                && !self.damage.touches(&["relay"])
+            {
+                let message = "`relay.advertise` has no port to belong to";
+                self.add(&written.span, message, "set `relay.tls` to the HOST:PORT to listen on");
+            }
+            return None;
+        };
+        let Ok(listen) = written.value.parse::<HostPort>() else {
+            let hint = "write HOST:PORT, such as \"0.0.0.0:7443\" or \"[::]:7443\"";
+            self.add(&written.span, "`relay.tls` is not HOST:PORT", hint);
+            return None;
+        };
+        let advertise = match advertised {
+            Some(advertise) => advertise?,
+            None if is_everywhere(&listen.host) => {
+                if !self.damage.touches(&["relay"]) {
+                    let message = "`relay.tls` listens on every address, and sandboxes must be told one";
+                    let hint = "set `relay.advertise` to the HOST:PORT by which they reach this host";
+                    self.add(&written.span, message, hint);
+                }
+                return None;
+            }
+            None => Address::Tls(listen.clone()),
+        };
+        Some(TlsRelay { listen, advertise })
+    }
+
+    /// `HOST:PORT`, or a whole link that a sandbox can dial.
+    fn advertise(&mut self, written: &At<String>) -> Option<Address> {
+        let link = match written.value.parse::<HostPort>() {
+            Ok(place) => Some(Address::Tls(place)),
+            Err(_) => written.value.parse().ok(),
+        };
+        let host = match &link {
+            Some(Address::Tls(place)) => Some(&place.host),
+            Some(Address::WebSocket(place)) => Some(&place.host),
+            _ => None,
+        };
+        match host {
+            Some(host) if !is_everywhere(host) => return link,
+            Some(_) => {
+                let hint = "write the name or the address by which sandboxes reach this host";
+                self.add(&written.span, "`relay.advertise` is an address that nobody can dial", hint);
+            }
+            None => {
+                let hint = "write HOST:PORT, or a link such as \"wss://relay.example.com/\"";
+                self.add(&written.span, "`relay.advertise` is not something to dial", hint);
+            }
+        }
+        None
+    }
+}
+
+/// `0.0.0.0` and `[::]` are for listening only.
+fn is_everywhere(host: &Host) -> bool {
+    matches!(host, Host::Ip(address) if address.is_unspecified())
+}
