@@ -30,7 +30,7 @@ impl Scene {
     }
 
     fn with(world: World) -> Self {
-        Self { world, directory: tempfile::tempdir().unwrap() }
+        Self { world, directory: tempfile::tempdir().expect("a temporary directory can be made") }
     }
 
     fn socket(&self) -> PathBuf {
@@ -75,9 +75,9 @@ fn session_of(world: &World) -> Vec<String> {
     let sessions = world.sessions();
     let mut names: Vec<String> = sessions
         .as_array()
-        .unwrap()
+        .expect("a list")
         .iter()
-        .map(|link| link["session"].as_str().unwrap().to_owned())
+        .map(|link| link["session"].as_str().expect("a name").to_owned())
         .collect();
     names.sort();
     names.dedup();
@@ -285,7 +285,8 @@ fn a_hub_that_pins_another_key_refuses_and_says_so() {
 
 /// A hub whose stdin and stdout are these.
 fn hub_on(pipe: &UnixStream, socket: &std::path::Path, stderr: &std::path::Path) -> Running {
-    let end = || Stdio::from(std::os::fd::OwnedFd::from(pipe.try_clone().unwrap()));
+    let end =
+        || Stdio::from(std::os::fd::OwnedFd::from(pipe.try_clone().expect("descriptors are to be had")));
     let mut hub = command(shim_binary());
     hub.env_clear().args(["hub", "--pin", &"1".repeat(64), "--socket"]).arg(socket);
     hub.stdin(end()).stdout(end()).stderr(into_file(stderr));
@@ -331,7 +332,8 @@ fn a_stale_socket_is_taken_over_and_a_strangers_is_left_alone() {
 
 /// A port that is free, most likely.
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    let bound = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    bound.expect("the loopback has ports").port()
 }
 
 /// A hub that listens, for the sidecar of this scene.

@@ -14,12 +14,14 @@ use std::os::unix::fs::{
 };
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use relay_carriage::BoxedStream;
 use relay_proto::hub::{Door, Key};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::net::{TcpListener, UnixListener};
+use tokio::time::{Instant, sleep};
 
 use super::options::LocalPlace;
 
@@ -73,8 +75,18 @@ pub(super) enum LocalError {
 }
 
 impl Claim {
-    /// Takes the place for this process, which nobody may have.
-    pub(super) fn take(place: &LocalPlace) -> Result<Self, LocalError> {
+    /// Takes the place for this process. Whoever has it may be on its way out, and is waited for a little.
+    pub(super) async fn take(place: &LocalPlace) -> Result<Self, LocalError> {
+        let give_up = Instant::now() + RELEASE_TIME;
+        loop {
+            match Self::try_take(place) {
+                Err(LocalError::Held { .. }) if Instant::now() < give_up => sleep(PAUSE).await,
+                taken => return taken,
+            }
+        }
+    }
+
+    fn try_take(place: &LocalPlace) -> Result<Self, LocalError> {
         let (LocalPlace::Loopback(path) | LocalPlace::Unix(path)) = place;
         let failed = |source| LocalError::Io { path: path.clone(), source };
         if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
@@ -110,7 +122,17 @@ impl Claim {
 
 impl Local {
     /// Waits for the next shim. Can be dropped at any time.
-    pub(super) async fn accept(&self) -> io::Result<Knocking> {
+    pub(super) async fn accept(&self) -> Knocking {
+        loop {
+            match self.try_accept().await {
+                Ok(knocking) => return knocking,
+                // Out of descriptors, most likely: some will be closed soon.
+                Err(_) => sleep(PAUSE).await,
+            }
+        }
+    }
+
+    async fn try_accept(&self) -> io::Result<Knocking> {
         Ok(match &self.listener {
             Listener::Loopback(listener, key) => {
                 let (stream, _) = listener.accept().await?;
@@ -154,6 +176,9 @@ impl Knocking {
 
 /// Connections that the kernel keeps for us.
 const BACKLOG: i32 = 128;
+/// How long a hub whose pipe is over may take to end.
+const RELEASE_TIME: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(50);
 
 fn unix(path: &Path) -> Result<Local, LocalError> {
     let failed = |source: io::Error| LocalError::Io { path: path.into(), source };

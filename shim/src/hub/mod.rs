@@ -114,7 +114,10 @@ async fn run(options: HubOptions) -> Result<(), HubError> {
             _ = terminate.recv() => {}
         }
     });
-    let claim = Claim::take(&options.local)?;
+    let claim = tokio::select! {
+        claim = Claim::take(&options.local) => claim?,
+        () = stop.as_mut() => return Ok(()),
+    };
     let identity = Identity::generate()?;
     match &options.pipe {
         PipePlace::Listen(place) => dialled::run(place, &options.pin, &identity, &claim, stop).await,

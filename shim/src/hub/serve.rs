@@ -14,12 +14,11 @@ use tokio::time::timeout;
 
 use super::Stop;
 use super::local::{Knocking, Local};
-use crate::say;
+use crate::talk::Talk;
 
 /// Why a pipe is over.
 #[derive(Debug)]
 pub(super) enum End {
-    Local(std::io::Error),
     Lost(TrunkError),
     Silent(Silence),
     Stopped,
@@ -37,6 +36,7 @@ pub(super) async fn serve(pipe: BoxedStream, local: &Local, mut stop: Stop<'_>) 
     let mut trunk = Trunk::new(pipe, Side::Hub);
     let heard = trunk.heard();
     let mut tasks = JoinSet::new();
+    let mut talk = Talk::new();
     // Until it is there, its coming is waited for: a trunk without heartbeats could be dead for ever.
     let (beats, mut come) = tokio::sync::oneshot::channel::<Substream>();
     let mut beats = Some(beats);
@@ -55,12 +55,12 @@ pub(super) async fn serve(pipe: BoxedStream, local: &Local, mut stop: Stop<'_>) 
                 Ok(stream) => drop(beats.take().map(|beats| beats.send(stream))),
                 Err(error) => return End::Lost(error),
             },
-            knocking = local.accept() => match knocking {
-                Ok(knocking) if tasks.len() < MAX_LOCAL => {
-                    tasks.spawn(admit(knocking));
+            knocking = local.accept() => match tasks.len() < MAX_LOCAL {
+                true => drop(tasks.spawn(admit(knocking))),
+                false => {
+                    let full = format!("hub: connections are closed: {MAX_LOCAL} at a time are carried");
+                    talk.trouble(full);
                 }
-                Ok(_) => say(&format!("hub: a connection was closed: {MAX_LOCAL} at a time are carried")),
-                Err(error) => return End::Local(error),
             },
             Some(done) = tasks.join_next() => if let Ok(Done::Admitted(stream)) = done {
                 match trunk.open().await {
@@ -96,7 +96,6 @@ async fn carry(mut local: BoxedStream, mut substream: Substream) -> Done {
 impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Local(error) => write!(f, "take local connections: {error}"),
             Self::Lost(error) => write!(f, "{error}"),
             Self::Silent(silence) => write!(f, "{silence}"),
             Self::Stopped => f.write_str("stopped"),

@@ -87,7 +87,8 @@ impl App {
         if matches!(peek(&stream, &mut room), Ok(0)) {
             return Err(PipeError::Nothing);
         }
-        let accepted = timeout(HANDSHAKE, tls::accept_pipe(stream, &self.identity)).await;
+        let accepting = timeout(HANDSHAKE, tls::accept_pipe(stream, &self.identity));
+        let accepted = self.stop.run_until_cancelled(accepting).await.ok_or(PipeError::Stopping)?;
         let (stream, key, inside) = accepted.map_err(|_| PipeError::TimedOut)??;
         tracing::info!(enrolment, %key, ?inside, "pipe attached");
         self.attaches.tell(enrolment, News::Attached { key: key.to_string() });
