@@ -16,10 +16,13 @@
 //! | [`http_fixture`] | an MCP server over HTTP that tells what it was sent |
 //! | [`markdown`] | blocks, spans and tables of our own documents |
 //! | [`process`] | starting and ending processes, the only place that does |
+//! | [`proxy`] | a CONNECT proxy, and places to listen on |
 //! | [`relay`] | a hand-held relay connection, for saying things a shim never would |
+//! | [`sandbox`] | a sandbox as far as an enrolment goes: its state directory, its shims |
 //! | [`server`] | the MCP servers that a world can have |
 //! | [`tee`] | a proxy on the relay socket that keeps every byte towards the shim |
 //! | [`tools`] | where installed tools are, and what happens when one is missing |
+//! | [`wire`] | a TCP wire to the sidecar that can be cut, or lose an answer |
 //! | [`world`] | a sidecar, its configuration, its audit and its log |
 
 pub mod agents;
@@ -32,8 +35,11 @@ pub mod http;
 pub mod http_fixture;
 pub mod markdown;
 pub mod process;
+pub mod proxy;
 pub mod relay;
+pub mod sandbox;
 pub mod server;
 pub mod tee;
 pub mod tools;
+pub mod wire;
 pub mod world;

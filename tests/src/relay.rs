@@ -37,6 +37,21 @@ impl RawRelay {
         Self { stream, decoder: Decoder::new(), seq: 0 }
     }
 
+    /// Over a stream that leads to the relay already.
+    pub fn over(stream: UnixStream) -> Self {
+        Self { stream, decoder: Decoder::new(), seq: 0 }
+    }
+
+    /// Says this Hello, properly; gives the frame that answers it.
+    #[track_caller]
+    pub fn say(&mut self, hello: Hello) -> Frame {
+        self.greet_with(hello);
+        match self.next_frame() {
+            Next::Frame(frame) => *frame,
+            other => panic!("an answer was due, not {other:?}"),
+        }
+    }
+
     /// Sends bytes; a sidecar that has closed already is fine.
     pub fn send(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
@@ -81,6 +96,12 @@ impl RawRelay {
     pub fn greet(&mut self, server: &str, versions: &[u16]) {
         self.send(PREFACE);
         self.send_frame(&Frame::Hello(hello(server, versions)));
+    }
+
+    /// The same with this Hello.
+    pub fn greet_with(&mut self, hello: Hello) {
+        self.send(PREFACE);
+        self.send_frame(&Frame::Hello(hello));
     }
 
     /// A link to this server, taken up.

@@ -153,7 +153,8 @@ impl Audit {
         let mut log = inner.log();
         let staged = inner.stage_outcomes(&mut log, records);
         let committed = inner.commit(&mut log);
-        budget.refund(staged.spare(&committed));
+        let used = if committed.is_ok() { staged.used } else { 0 };
+        budget.refund(staged.reserved.saturating_sub(used));
         committed
     }
 
@@ -203,7 +204,9 @@ impl Audit {
         let inner = &*self.0;
         let mut log = inner.log();
         let staged = inner.stage_outcomes(&mut log, outcomes);
-        let mut charged = 0;
+        // Before anything is charged: whoever is at the end of its budget gets the room that its last calls left.
+        budget.refund(staged.reserved.saturating_sub(staged.used));
+        let mut charged = staged.used;
         let mut recorded = Vec::with_capacity(records.len());
         for record in records {
             log.begin("decision");
@@ -233,9 +236,7 @@ impl Audit {
                 }
             }
         }
-        let committed = inner.commit(&mut log);
-        budget.refund(staged.spare(&committed));
-        if let Err(error) = committed {
+        if let Err(error) = inner.commit(&mut log) {
             budget.refund(charged);
             return Err(error);
         }
@@ -308,16 +309,6 @@ impl Inner {
 struct StagedOutcomes {
     reserved: u64,
     used: u64,
-}
-
-impl StagedOutcomes {
-    /// What goes back to the budget.
-    fn spare(self, committed: &Result<(), AuditError>) -> u64 {
-        match committed {
-            Ok(()) => self.reserved.saturating_sub(self.used),
-            Err(_) => self.reserved,
-        }
-    }
 }
 
 /// A syncer, and the directory whose entries it brings to the disk when a file was added.

@@ -16,6 +16,12 @@ pub enum TlsError {
     Closed,
     #[error("the connection failed in the middle of the TLS handshake: {0}")]
     Io(#[source] io::Error),
+    /// The sidecar's side: the sandbox goes on with another key only.
+    #[error(
+        "the peer expects another key than this one: it was enrolled with another sidecar, or the key has changed \
+         since; enrol it afresh"
+    )]
+    KeyRefused,
     #[error(
         "the peer speaks TLS, but not the relay protocol in it; is this the port that `relay.advertise` names, and \
          does nothing in between end TLS? (where something does, use a `wss://` link)"
@@ -80,6 +86,9 @@ impl TlsError {
             | Error::NoCertificatesPresented
             | Error::InvalidCertificate(CertificateError::BadEncoding)
             | Error::PeerIncompatible(_) => Self::NotARelay,
+            Error::AlertReceived(AlertDescription::BadCertificate | AlertDescription::CertificateUnknown) => {
+                Self::KeyRefused
+            }
             Error::AlertReceived(alert) => Self::Refused(format!("{alert:?}")),
             _ => Self::Protocol(error),
         }

@@ -50,8 +50,7 @@ async fn bytes_may_come_a_few_at_a_time() {
 async fn another_key_than_the_pinned_one_is_refused() {
     let (sandbox, sidecar, expected) = (identity(), identity(), identity().public());
     let presented = sidecar.public();
-    let (place, served) =
-        port(move |stream| async move { tls::accept(stream, &sidecar).await.is_err() }).await;
+    let (place, served) = port(move |stream| async move { tls::accept(stream, &sidecar).await.err() }).await;
     let refused = soon(dial(&sandbox, &expected).tls(&place)).await.err().unwrap();
     let DialError::Tls(TlsError::WrongPin { presented: found, pinned }) = &refused else {
         panic!("{refused:?}")
@@ -59,7 +58,8 @@ async fn another_key_than_the_pinned_one_is_refused() {
     assert_eq!((*found, *pinned), (presented, expected));
     let text = refused.to_string();
     assert!(text.contains(&presented.to_string()) && text.contains("`cofferdam key`"), "{text}");
-    assert!(soon(served).await.unwrap(), "the sidecar's side must not go on either");
+    let refused = soon(served).await.unwrap();
+    assert!(matches!(refused, Some(TlsError::KeyRefused)), "the sidecar's side must not go on: {refused:?}");
 }
 
 /// The public part of one pair with the private part of another.

@@ -1,0 +1,407 @@
+//! Who may come: enrolments that outlive shims, sidecars and lost answers; and what is said where one is no good.
+
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+
+use cofferdam_tests::deadline::wait_until;
+use cofferdam_tests::harness::{Harness, refusal_of};
+use cofferdam_tests::sandbox::{Sandbox, enroll};
+use cofferdam_tests::server::Server;
+use cofferdam_tests::wire::Wire;
+use cofferdam_tests::world::World;
+use serde_json::{Value, json};
+
+/// A sidecar with a port, and the wire to it.
+fn place() -> (World, Wire) {
+    let wire = Wire::start();
+    let world = World::new().server("tools", Server::fixture()).relay(&wire.relay_lines()).start();
+    (world, wire)
+}
+
+#[track_caller]
+fn assert_answers(harness: &mut Harness, text: &str) {
+    assert_eq!(harness.call_text("echo", json!({"text": text})), text);
+}
+
+/// The sentence reached all three: the waiting call, stderr, and `status`.
+#[track_caller]
+fn assert_told(sandbox: &Sandbox, code: &str, word: &str) {
+    let mut shim = sandbox.shim();
+    let answer = shim.initialize();
+    assert_eq!(refusal_of(&answer), code, "{answer}");
+    let said = answer["error"]["message"].as_str().unwrap_or_default();
+    assert!(said.contains(word) && said.contains("`cofferdam enroll`"), "{said}");
+    wait_until("stderr has it", || shim.stderr().contains(word));
+    let trouble = &sandbox.status()["trouble"];
+    assert_eq!(trouble["code"], code, "{trouble}");
+    assert!(trouble["message"].as_str().unwrap_or_default().contains(word), "{trouble}");
+    assert!(shim.is_running(), "a shim stays while its stdin is open");
+}
+
+fn alerts(world: &World) -> Vec<Value> {
+    world.audit().into_iter().filter(|record| record["event"] == "alert").collect()
+}
+
+#[test]
+fn a_string_in_a_file_lets_one_sandbox_in() {
+    let (world, _wire) = place();
+    let sandbox = Sandbox::new();
+    let string = enroll(&world, &["--name", "bench 7", "--ttl", "1h"]);
+    let pin = world.cofferdam_text(&["key"]);
+    assert!(string.starts_with(&format!("cofferdam:1:{}:", pin.trim())), "{string}");
+    sandbox.put(&string);
+    let mut shim = sandbox.connected();
+    assert_answers(&mut shim, "hello");
+    assert!(!sandbox.enrolment_file().exists(), "read, then unlinked");
+    let file = std::fs::metadata(sandbox.state().join("enrolment.json")).unwrap();
+    assert_eq!(file.permissions().mode() & 0o777, 0o600);
+
+    let status = sandbox.status();
+    assert_eq!((&status["name"], &status["grant"]), (&json!("bench 7"), &json!("dev")), "{status}");
+    assert_eq!((&status["servers"], &status["links"]), (&json!(["tools"]), &json!(1)), "{status}");
+    assert_eq!(status["session"], world.sessions()[0]["session"], "{status}");
+    assert!((1..=3600).contains(&status["expires-in-seconds"].as_u64().unwrap()), "{status}");
+    assert!(status["link"].as_str().unwrap().starts_with("tls://127.0.0.1:"), "{status}");
+    let text = String::from_utf8(sandbox.run(&["status"]).stdout).unwrap();
+    for word in ["bench 7", "dev", "tools", "tls://"] {
+        assert!(text.contains(word), "{word} in {text}");
+    }
+    assert_answers(&mut shim, "undisturbed");
+    assert!(alerts(&world).is_empty());
+}
+
+#[test]
+fn a_sandbox_restarted_after_lunch_comes_back_whatever_its_environment_still_says() {
+    let (world, _wire) = place();
+    let sandbox = Sandbox::new();
+    let string = enroll(&world, &[]);
+    let shim = |sandbox: &Sandbox| {
+        let mut command = sandbox.command();
+        command.env("COFFERDAM_ENROLL", &string);
+        Harness::start(command, "cofferdam-shim")
+    };
+    for round in 0..3 {
+        let mut harness = shim(&sandbox);
+        harness.initialize();
+        assert_answers(&mut harness, &format!("round {round}"));
+        harness.close_stdin();
+        harness.wait_for_exit();
+    }
+    // A new string beside a good key is left for whoever needs it.
+    sandbox.put(&enroll(&world, &[]));
+    let mut harness = shim(&sandbox);
+    harness.initialize();
+    assert_answers(&mut harness, "still the key");
+    assert!(sandbox.enrolment_file().exists());
+    assert!(alerts(&world).is_empty(), "{:?}", alerts(&world));
+}
+
+#[test]
+fn a_sidecar_that_ends_and_comes_back_strands_nobody() {
+    let (mut world, _wire) = place();
+    let sandbox = Sandbox::enrolled(&world);
+    let unused = enroll(&world, &["--ticket-ttl", "1h"]);
+    let mut shim = sandbox.connected();
+    assert_answers(&mut shim, "before");
+    world.stop_sidecar();
+    world.start_sidecar();
+    assert_answers(&mut shim, "after an orderly stop");
+    let mut other = sandbox.connected();
+    world.kill9_sidecar();
+    world.start_sidecar();
+    assert_answers(&mut shim, "after kill -9");
+    assert_answers(&mut other, "the other one too");
+    let mut later = sandbox.connected();
+    assert_answers(&mut later, "and a new one");
+    let newcomer = Sandbox::new();
+    newcomer.put(&unused);
+    assert_answers(&mut newcomer.connected(), "a ticket from before");
+    assert!(alerts(&world).is_empty(), "{:?}", alerts(&world));
+}
+
+#[test]
+fn a_lost_welcome_burns_nothing() {
+    let (world, wire) = place();
+    let sandbox = Sandbox::enrolled(&world);
+    // First with the ticket, then with an epoch.
+    for round in 1..=3 {
+        wire.lose_the_next_welcome();
+        let mut shim = sandbox.connected();
+        assert_eq!(wire.lost(), round, "an answer was lost");
+        assert_answers(&mut shim, "after a lost answer");
+        shim.close_stdin();
+        shim.wait_for_exit();
+    }
+    assert!(alerts(&world).is_empty(), "{:?}", alerts(&world));
+}
+
+#[test]
+fn shims_that_start_together_share_one_ticket_and_one_session() {
+    let (world, _wire) = place();
+    let sandbox = Sandbox::enrolled(&world);
+    let mut shims: Vec<Harness> = (0..5).map(|_| sandbox.shim()).collect();
+    let ids: Vec<Value> = shims.iter_mut().map(Harness::send_initialize).collect();
+    for (shim, id) in shims.iter_mut().zip(&ids) {
+        let answer = shim.answer_to(id);
+        assert!(answer.get("result").is_some(), "{answer}");
+    }
+    let sessions = world.sessions();
+    let sessions = sessions.as_array().unwrap();
+    assert_eq!(sessions.len(), 5);
+    assert!(sessions.iter().all(|link| link["session"] == sessions[0]["session"]), "{sessions:?}");
+    assert!(alerts(&world).is_empty(), "{:?}", alerts(&world));
+}
+
+#[test]
+fn a_shim_that_was_there_before_its_enrolment_finds_it() {
+    let (world, _wire) = place();
+    let sandbox = Sandbox::new();
+    let mut shim = sandbox.shim();
+    let id = shim.send_initialize();
+    wait_until("it says what is missing", || shim.stderr().contains("no enrolment"));
+    assert!(shim.stderr().contains("`cofferdam enroll`"), "{}", shim.stderr());
+    sandbox.put("cofferdam:1:torn");
+    wait_until("it says what is wrong", || shim.stderr().contains("cannot be used"));
+    sandbox.put(&enroll(&world, &[]));
+    let answer = shim.answer_to(&id);
+    assert!(answer.get("result").is_some(), "{answer}");
+    let said = shim.stderr();
+    let missing = said.lines().filter(|line| line.contains("no enrolment")).count();
+    assert_eq!(missing, 1, "each trouble is said once: {said}");
+}
+
+#[test]
+fn tickets_that_are_no_good_are_told_apart() {
+    let (world, _wire) = place();
+    let string = enroll(&world, &[]);
+    let (other_world, _other_wire) = place();
+
+    let first = Sandbox::new();
+    first.put(&string);
+    assert_answers(&mut first.connected(), "first");
+    let second = Sandbox::new();
+    second.put(&string);
+    assert_told(&second, "ticket_refused", "used before");
+    assert_eq!(alerts(&world).len(), 2, "the shim's and the status's: {:?}", alerts(&world));
+    assert!(alerts(&world)[0]["detail"].as_str().unwrap().contains("ticket was used again"));
+
+    let late = Sandbox::new();
+    late.put(&enroll(&world, &["--ticket-ttl", "1s"]));
+    let string = std::fs::read_to_string(late.enrolment_file()).unwrap();
+    wait_until("its time is over", || world.log().contains("enrolment over"));
+    late.put(&string);
+    assert_told(&late, "ticket_refused", "time was over");
+
+    // The right sidecar and key, another one's ticket.
+    let parts = |string: &str| string.splitn(5, ':').map(str::to_owned).collect::<Vec<_>>();
+    let (mut mixed, theirs) = (parts(&enroll(&world, &[])), parts(&enroll(&other_world, &[])));
+    mixed[3].clone_from(&theirs[3]);
+    let foreign = Sandbox::new();
+    foreign.put(&mixed.join(":"));
+    assert_told(&foreign, "ticket_refused", "knows no such ticket");
+    assert_answers(&mut first.connected(), "undisturbed");
+}
+
+#[test]
+fn a_refused_sandbox_is_enrolled_anew_without_a_restart() {
+    let (world, _wire) = place();
+    let sandbox = Sandbox::new();
+    sandbox.put(&enroll(&world, &["--ttl", "2s"]));
+    let mut shim = sandbox.connected();
+    assert_answers(&mut shim, "while it lasts");
+    wait_until("its time is over", || shim.stderr().contains("time is over"));
+    let answer = shim.call("echo", json!({"text": "too late"}));
+    assert_eq!(refusal_of(&answer), "session_ended", "{answer}");
+    assert!(answer["error"]["message"].as_str().unwrap().contains("`cofferdam enroll`"), "{answer}");
+    assert_eq!(world.sessions(), json!([]));
+
+    sandbox.put(&enroll(&world, &[]));
+    wait_until("it comes back", || !world.sessions().as_array().unwrap().is_empty());
+    assert_answers(&mut shim, "anew");
+    assert_answers(&mut sandbox.connected(), "and so does the next one");
+    assert!(alerts(&world).is_empty(), "{:?}", alerts(&world));
+}
+
+#[test]
+fn a_new_string_is_used_at_once_where_the_old_enrolment_is_over() {
+    let (world, _wire) = place();
+    let sandbox = Sandbox::enrolled(&world);
+    let mut shim = sandbox.connected();
+    assert_answers(&mut shim, "before");
+    shim.close_stdin();
+    shim.wait_for_exit();
+    let session_file = std::fs::read_dir(world.layout().state.join("enrolments")).unwrap().next().unwrap();
+    let enrolment = session_file.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned();
+    world.cofferdam_text(&["kill", &enrolment]);
+    sandbox.put(&enroll(&world, &[]));
+    assert_answers(&mut sandbox.connected(), "the harness saw no refusal");
+}
+
+#[test]
+fn kill_ends_the_enrolment_and_its_shims_are_told_what_to_do() {
+    let (world, _wire) = place();
+    let (sandbox, neighbour) = (Sandbox::enrolled(&world), Sandbox::enrolled(&world));
+    let mut shims: Vec<Harness> = (0..2).map(|_| sandbox.connected()).collect();
+    let mut other = neighbour.connected();
+    let session = sandbox.status()["session"].as_str().unwrap().to_owned();
+    let killed = world.cofferdam_text(&["kill", &session]);
+    assert_eq!(killed.matches("link l").count(), 2, "{killed}");
+    assert!(killed.contains("ended after") && killed.contains("enrolment e"), "{killed}");
+    for shim in &mut shims {
+        let answer = shim.call("echo", json!({"text": "after the end"}));
+        assert_eq!(refusal_of(&answer), "session_ended", "{answer}");
+        assert!(answer["error"]["message"].as_str().unwrap().contains("`cofferdam enroll`"), "{answer}");
+        wait_until("stderr has it", || shim.stderr().contains("`cofferdam enroll`"));
+    }
+    assert_told(&sandbox, "session_ended", "ended by the host's administrator");
+    assert_answers(&mut other, "undisturbed");
+    let ends = world.audit().into_iter().filter(|record| record["event"] == "link_end");
+    assert!(ends.filter(|end| end["detail"].as_str().unwrap().starts_with("killed")).count() >= 2);
+}
+
+#[test]
+fn another_key_than_the_pinned_one_is_not_spoken_to() {
+    let (world, _wire) = place();
+    let sandbox = Sandbox::new();
+    let string = enroll(&world, &[]);
+    let (start, rest) = string.split_at("cofferdam:1:".len());
+    let flipped = if rest.starts_with('0') { "1" } else { "0" };
+    sandbox.put(&format!("{start}{flipped}{}", &rest[1..]));
+    let mut shim = sandbox.shim();
+    shim.send_initialize();
+    wait_until("it says so", || shim.stderr().contains("connect to tls://"));
+    let message = sandbox.status()["trouble"]["message"].as_str().unwrap().to_owned();
+    assert!(shim.stderr().contains(&message), "the same sentence: {message} / {}", shim.stderr());
+    assert_eq!(world.sessions(), json!([]));
+    let second = Sandbox::new();
+    second.put(&string);
+    assert_answers(&mut second.connected(), "the ticket was not burnt");
+}
+
+#[test]
+fn a_state_directory_that_cannot_be_written_is_named_and_burns_no_ticket() {
+    let (world, _wire) = place();
+    let sandbox = Sandbox::enrolled(&world);
+    std::fs::write(sandbox.state(), "a file in the way").unwrap();
+    let mut shim = sandbox.shim();
+    let id = shim.send_initialize();
+    wait_until("it says so", || shim.stderr().contains("COFFERDAM_STATE"));
+    assert!(sandbox.status()["trouble"]["message"].as_str().unwrap().contains("COFFERDAM_STATE"));
+    std::fs::remove_file(sandbox.state()).unwrap();
+    let answer = shim.answer_to(&id);
+    assert!(answer.get("result").is_some(), "{answer}");
+}
+
+#[test]
+fn a_socket_is_made_for_one_sandbox() {
+    let mut world = World::new().server("tools", Server::fixture()).start();
+    let directory = world.layout().root().join("box");
+    let link = enroll(&world, &["--socket", directory.to_str().unwrap(), "--name", "box"]);
+    assert_eq!(link, format!("unix:{}/relay.sock", directory.display()));
+    let sandbox = Sandbox::new();
+    let shim = |link: &str| {
+        let mut command = sandbox.command();
+        command.args(["--relay", link]);
+        let mut harness = Harness::start(command, "cofferdam-shim");
+        let answer = harness.initialize();
+        (harness, answer)
+    };
+    let ((mut first, _), (mut second, _)) = (shim(&link), shim(&link));
+    assert_answers(&mut first, "one");
+    assert_answers(&mut second, "two");
+    let sessions = world.sessions();
+    assert_eq!(sessions[0]["session"], sessions[1]["session"], "they share a session: {sessions}");
+    let status: Value =
+        serde_json::from_slice(&sandbox.run(&["status", "--json", "--relay", &link]).stdout).unwrap();
+    assert_eq!((&status["name"], &status["links"]), (&json!("box"), &json!(2)), "{status}");
+
+    world.kill9_sidecar();
+    world.start_sidecar();
+    assert_answers(&mut first, "the socket is there again");
+    let session = world.sessions()[0]["session"].as_str().unwrap().to_owned();
+    world.cofferdam_text(&["kill", &session]);
+    assert_eq!(refusal_of(&first.call("echo", json!({"text": "x"}))), "session_ended");
+    assert!(!directory.join("relay.sock").exists(), "the socket went with its enrolment");
+    enroll(&world, &["--socket", directory.to_str().unwrap()]);
+    assert_answers(&mut shim(&link).0, "another sandbox has it now");
+}
+
+#[test]
+fn a_socket_goes_to_no_place_that_is_somebody_elses() {
+    let world = World::new().server("tools", Server::fixture()).start();
+    let root = world.layout().root().to_owned();
+    let taken = root.join("taken");
+    enroll(&world, &["--socket", taken.to_str().unwrap()]);
+    let (full, open, link) = (root.join("full"), root.join("open"), root.join("link"));
+    std::fs::create_dir(&full).unwrap();
+    std::fs::write(full.join("file"), "").unwrap();
+    std::fs::create_dir(&open).unwrap();
+    std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).unwrap();
+    std::os::unix::fs::symlink(&world.layout().state, &link).unwrap();
+    let inside = |path: &std::path::Path, name: &str| path.join(name).to_str().unwrap().to_owned();
+    let refused = [
+        ("relative", "absolute"),
+        ("/tmp", "others"),
+        (root.to_str().unwrap(), "not the sandbox's own"),
+        (world.layout().state.to_str().unwrap(), "state-dir"),
+        (&inside(&world.layout().state, "box"), "state-dir"),
+        (&inside(&link, "box"), "state-dir"),
+        (world.layout().relay.parent().unwrap().to_str().unwrap(), "relay.unix"),
+        (world.layout().admin.parent().unwrap().to_str().unwrap(), "admin.socket"),
+        (taken.to_str().unwrap(), "cofferdam kill"),
+        (&inside(&taken, "below"), "taken"),
+        (full.to_str().unwrap(), "file"),
+        (open.to_str().unwrap(), "others"),
+    ];
+    for (directory, word) in refused {
+        let output = world.cofferdam(&["enroll", "--grant", "dev", "--socket", directory]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && output.stdout.is_empty(), "{directory}: {said}");
+        assert!(said.contains(word), "{directory}: {word} in {said}");
+    }
+    assert!(std::fs::metadata(taken.join("relay.sock")).unwrap().file_type().is_socket());
+}
+
+#[test]
+fn users_that_are_not_named_may_not_use_a_socket_of_their_own_either() {
+    let world = World::new().server("tools", Server::fixture()).relay("unix-uids = [4242]").prepare();
+    let mut world = world;
+    world.launch();
+    let directory = world.layout().root().join("box");
+    wait_until("the sidecar answers", || world.cofferdam(&["sessions"]).status.success());
+    let link = enroll(&world, &["--socket", directory.to_str().unwrap()]);
+    let output = Sandbox::new().run(&["status", "--json", "--relay", &link]);
+    let status: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(status["trouble"]["message"].as_str().unwrap().contains("unix-uids"), "{status}");
+}
+
+#[test]
+fn what_cannot_be_enrolled_is_said() {
+    let world = World::new().server("tools", Server::fixture()).start();
+    let refused: [(&[&str], &str); 5] = [
+        (&["--grant", "dev"], "relay.tls"),
+        (&["--grant", "nobody"], "`dev`"),
+        (&["--grant", "dev", "--ttl", "9h"], "lasts 28800 s"),
+        (&["--grant", "dev", "--ttl", "10ms", "--socket", "/x"], "at least a second"),
+        (&["--grant", "dev", "--name", "a\u{1b}b", "--socket", "/x/y"], "terminal"),
+    ];
+    for (arguments, word) in refused {
+        let output = world.cofferdam(&[&["enroll"], arguments].concat());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && output.stdout.is_empty(), "{arguments:?}: {said}");
+        assert!(said.contains(word), "{arguments:?}: {word} in {said}");
+    }
+    let output = world.cofferdam(&["kill", "s0000000000000000"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no session or enrolment"));
+}
+
+#[test]
+fn the_shared_socket_has_a_status_too() {
+    let world = World::new().server("tools", Server::fixture()).start();
+    let output = Sandbox::new().run(&["status", "--json", "--relay", &world.link()]);
+    let status: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&status["grant"], &status["servers"]), (&json!("dev"), &json!(["tools"])), "{status}");
+    assert_eq!(world.sessions(), json!([]), "nothing was opened");
+    let nobody = Sandbox::new().run(&["status", "--relay", "unix:/nonexistent"]);
+    assert_eq!(nobody.status.code(), Some(69));
+    assert!(String::from_utf8_lossy(&nobody.stderr).contains("unix:/nonexistent"));
+}

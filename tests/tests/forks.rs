@@ -1,0 +1,319 @@
+//! Sandboxes are snapshotted and cloned, keys and all: of two copies exactly one goes on, the other is told what to do,
+//! and nobody who merely lost a connection is taken for a copy.
+
+use cofferdam_tests::deadline::wait_until;
+use cofferdam_tests::harness::{Harness, refusal_of};
+use cofferdam_tests::relay::{Next, RawRelay, hello};
+use cofferdam_tests::sandbox::Sandbox;
+use cofferdam_tests::server::Server;
+use cofferdam_tests::wire::Wire;
+use cofferdam_tests::world::World;
+use relay_proto::control::{Epoch, Hello, Proof, Refusal, Resume, Resumed, Retry, Welcome};
+use relay_proto::frame::{Ack, Frame};
+use serde_json::{Value, json};
+
+/// A sidecar with a port, and the wire to it.
+fn place() -> (World, Wire) {
+    let wire = Wire::start();
+    let world = World::new().server("tools", Server::fixture()).relay(&wire.relay_lines()).start();
+    (world, wire)
+}
+
+fn alerts(world: &World) -> Vec<Value> {
+    world.audit().into_iter().filter(|record| record["event"] == "alert").collect()
+}
+
+/// A sandbox that has been here once, and has nobody here now.
+#[track_caller]
+fn rested(world: &World) -> Sandbox {
+    let sandbox = Sandbox::enrolled(world);
+    leave(sandbox.connected());
+    sandbox
+}
+
+#[track_caller]
+fn leave(mut shim: Harness) {
+    shim.close_stdin();
+    shim.wait_for_exit();
+}
+
+fn links(world: &World) -> Vec<String> {
+    let sessions = world.sessions();
+    let ids = sessions.as_array().unwrap().iter().map(|link| link["link"].as_str().unwrap().to_owned());
+    let mut ids: Vec<String> = ids.collect();
+    ids.sort();
+    ids
+}
+
+#[test]
+fn ten_shims_of_one_sandbox_come_back_after_a_blip_and_none_is_taken_for_a_clone() {
+    let (mut world, wire) = place();
+    let sandbox = Sandbox::enrolled(&world);
+    let mut shims: Vec<Harness> = (0..10).map(|_| sandbox.connected()).collect();
+    let before = links(&world);
+    assert_eq!(before.len(), 10);
+    let all_answer = |shims: &mut Vec<Harness>, text: &str| {
+        let ids: Vec<Value> =
+            shims.iter_mut().map(|shim| shim.send_call("echo", json!({"text": text}))).collect();
+        for (shim, id) in shims.iter_mut().zip(&ids) {
+            let answer = shim.answer_to(id);
+            assert_eq!(answer["result"]["content"][0]["text"], text, "{answer}");
+        }
+    };
+    for blip in 0..3 {
+        wire.cut();
+        all_answer(&mut shims, &format!("after blip {blip}"));
+    }
+    assert_eq!(links(&world), before, "all of them resumed their links");
+    // And where there is nothing to resume, they all enter anew, at once.
+    world.kill9_sidecar();
+    world.start_sidecar();
+    all_answer(&mut shims, "after a restart");
+    assert_eq!(links(&world).len(), 10);
+    assert!(alerts(&world).is_empty(), "{:?}", alerts(&world));
+}
+
+#[test]
+fn of_two_clones_that_come_at_once_exactly_one_survives() {
+    let (world, _wire) = place();
+    for round in 0..4 {
+        let original = rested(&world);
+        let clone = original.copy();
+        let mut shims = [original.shim(), clone.shim()];
+        let ids: Vec<Value> = shims.iter_mut().map(Harness::send_initialize).collect();
+        let answers: Vec<Value> = shims.iter_mut().zip(&ids).map(|(shim, id)| shim.answer_to(id)).collect();
+        let refused: Vec<&Value> = answers.iter().filter(|answer| answer.get("error").is_some()).collect();
+        assert_eq!(refused.len(), 1, "round {round}: {answers:?}");
+        // One that was let in for a moment cannot know how far its request came.
+        assert!(["clone_refused", "outcome_unknown"].contains(&refusal_of(refused[0])), "{refused:?}");
+        assert!(
+            refused[0]["error"]["message"].as_str().unwrap().contains("copy of this sandbox"),
+            "{refused:?}"
+        );
+        assert!(!alerts(&world).is_empty());
+        // Whoever survived goes on, with new shims too.
+        let survivor = if answers[0].get("error").is_none() { &original } else { &clone };
+        leave(survivor.connected());
+    }
+}
+
+#[test]
+fn of_two_clones_that_were_both_welcomed_the_last_one_survives() {
+    let (world, _wire) = place();
+    let sandbox = rested(&world);
+    let (mut one, mut other) = (sandbox.relay(), sandbox.relay());
+    let first = welcomed(one.say(key_hello(&sandbox, None)));
+    let second = welcomed(other.say(key_hello(&sandbox, None)));
+    assert!(first.epoch.is_some() && first.epoch != second.epoch);
+    one.send_frame(&Frame::Ack(Ack { seq: 0, window: 1 << 20 }));
+    match next(&mut one) {
+        Frame::Goodbye(goodbye) => {
+            assert_eq!((goodbye.code.as_str(), goodbye.retry), ("clone_refused", Retry::Never));
+            assert!(goodbye.message.contains("`cofferdam enroll`"), "{}", goodbye.message);
+        }
+        frame => panic!("a Goodbye was due, not {frame:?}"),
+    }
+    other.send_frame(&Frame::Ping);
+    assert_eq!(next(&mut other), Frame::Pong);
+    assert_eq!(alerts(&world).len(), 1);
+}
+
+#[test]
+fn the_copied_state_of_a_running_shim_leaves_one_and_the_other_is_told_what_to_do() {
+    let (world, _wire) = place();
+    let original = Sandbox::enrolled(&world);
+    let mut running = original.connected();
+    let clone = original.copy();
+    let mut copied = clone.connected();
+    assert_eq!(copied.call_text("echo", json!({"text": "the copy was first"})), "the copy was first");
+    assert!(alerts(&world).is_empty(), "nobody has noticed yet");
+
+    // The original needs a new link, and is found out to be the one that was left behind.
+    let mut refused = original.shim();
+    let answer = refused.initialize();
+    assert_eq!(refusal_of(&answer), "clone_refused", "{answer}");
+    for word in ["cloned", "`cofferdam enroll`", "/run/cofferdam/enroll"] {
+        assert!(answer["error"]["message"].as_str().unwrap().contains(word), "{word}: {answer}");
+        wait_until("stderr has it", || refused.stderr().contains(word));
+        let trouble = original.status()["trouble"].clone();
+        assert_eq!(trouble["code"], "clone_refused");
+        assert!(trouble["message"].as_str().unwrap().contains(word), "{word}: {trouble}");
+    }
+    let alert = alerts(&world).remove(0);
+    assert!(alert["detail"].as_str().unwrap().contains("left behind"), "{alert}");
+    assert!(refused.is_running());
+    assert_eq!(copied.call_text("echo", json!({"text": "on"})), "on");
+
+    // What it is told to do helps, without a restart.
+    original.put(&cofferdam_tests::sandbox::enroll(&world, &[]));
+    let mut answered = Value::Null;
+    wait_until("it was enrolled afresh", || {
+        answered = refused.call("echo", json!({"text": "afresh"}));
+        answered.get("result").is_some()
+    });
+    leave(original.connected());
+    drop((running.is_running(), copied));
+}
+
+#[test]
+fn stolen_state_is_found_out_at_the_owners_next_use() {
+    let (world, _wire) = place();
+    let owner = rested(&world);
+    let thief = owner.copy();
+    leave(thief.connected());
+    assert!(alerts(&world).is_empty());
+    let answer = owner.shim().initialize();
+    assert_eq!(refusal_of(&answer), "clone_refused");
+    assert_eq!(alerts(&world).len(), 1);
+    // And the other way round: used by the owner first, it is of no use to the thief.
+    let owner = rested(&world);
+    let thief = owner.copy();
+    leave(owner.connected());
+    assert_eq!(refusal_of(&thief.shim().initialize()), "clone_refused");
+    assert_eq!(alerts(&world).len(), 2);
+    leave(owner.connected());
+}
+
+#[test]
+fn epochs_that_nobody_was_given_let_nobody_in() {
+    let (world, _wire) = place();
+    let sandbox = rested(&world);
+    let old = sandbox.saved()["epoch"].clone();
+    leave(sandbox.connected());
+    let good = sandbox.saved()["epoch"].clone();
+    assert_ne!(old, good, "it turned with the new link");
+    let games = [old, json!(""), json!("0"), json!("f".repeat(64)), json!("f".repeat(12_000))];
+    for epoch in games {
+        let thief = sandbox.copy();
+        thief.edit(|saved| saved["epoch"] = epoch.clone());
+        let answer = thief.shim().initialize();
+        assert_eq!(refusal_of(&answer), "clone_refused", "{epoch:.80}: {answer}");
+    }
+    // With a burnt ticket instead.
+    let thief = sandbox.copy();
+    thief.edit(|saved| drop(saved.as_object_mut().unwrap().remove("epoch")));
+    assert_eq!(refusal_of(&thief.shim().initialize()), "ticket_refused");
+    leave(sandbox.connected());
+    assert!(alerts(&world).len() >= 6, "{:?}", alerts(&world));
+}
+
+#[test]
+fn a_goodbye_before_the_welcome_does_not_turn_the_epoch() {
+    let (world, _wire) = place();
+    let sandbox = rested(&world);
+    let mut relay = sandbox.relay();
+    relay.greet_with(key_hello(&sandbox, None));
+    relay.send_frame(&Frame::Goodbye(relay_proto::control::Goodbye {
+        code: "done".into(),
+        message: String::new(),
+        retry: Retry::Never,
+    }));
+    while !matches!(relay.next_frame(), Next::Closed) {}
+    leave(sandbox.connected());
+    assert!(alerts(&world).is_empty(), "{:?}", alerts(&world));
+}
+
+#[test]
+fn a_link_that_answers_keeps_its_place_and_a_dead_one_gives_it_up() {
+    let (world, _wire) = place();
+    let sandbox = rested(&world);
+    let mut first = sandbox.relay();
+    let welcome = welcomed(first.say(key_hello(&sandbox, None)));
+    first.send_frame(&Frame::Ack(Ack { seq: 0, window: 1 << 20 }));
+
+    // A copy of the memory, while the original is alive: it answers the question.
+    let mut copy = sandbox.relay();
+    copy.greet_with(key_hello(&sandbox, Some(&welcome)));
+    loop {
+        match first.next_frame() {
+            Next::Frame(frame) if *frame == Frame::Ping => break,
+            Next::Frame(_) => {}
+            other => panic!("it was to be asked: {other:?}"),
+        }
+    }
+    first.send_frame(&Frame::Pong);
+    let refusal = refused(next(&mut copy));
+    assert_eq!((refusal.code.as_str(), refusal.retry), ("clone_refused", Retry::Never));
+    assert!(refusal.message.contains("`cofferdam enroll`"), "{}", refusal.message);
+    assert_eq!(alerts(&world).len(), 1);
+
+    // The original falls silent: its connection is dead, though nobody was told. The first who comes has the link.
+    let mut second = sandbox.relay();
+    let taken = welcomed(second.say(key_hello(&sandbox, Some(&welcome))));
+    assert_eq!((taken.resumed, &taken.link), (Resumed::Resumed, &welcome.link));
+    assert_ne!(taken.token, welcome.token);
+    second.send_frame(&Frame::Ack(Ack { seq: 0, window: 1 << 20 }));
+    second.send_frame(&Frame::Ping);
+    assert_eq!(next(&mut second), Frame::Pong);
+
+    // Another copy comes too late, with a token that has turned.
+    let mut late = sandbox.relay();
+    let refusal = refused(late.say(key_hello(&sandbox, Some(&welcome))));
+    assert_eq!((refusal.code.as_str(), refusal.retry), ("clone_refused", Retry::Never));
+    assert_eq!(alerts(&world).len(), 2);
+}
+
+#[test]
+fn late_bytes_of_a_dead_connection_are_no_sign_of_life() {
+    let (world, _wire) = place();
+    let sandbox = rested(&world);
+    let mut first = sandbox.relay();
+    let welcome = welcomed(first.say(key_hello(&sandbox, None)));
+    first.send_frame(&Frame::Ack(Ack { seq: 0, window: 1 << 20 }));
+    let mut second = sandbox.relay();
+    second.greet_with(key_hello(&sandbox, Some(&welcome)));
+    // They arrive while the question is open; only its answer would count.
+    for _ in 0..3 {
+        first.send_frame(&Frame::Ping);
+        first.send_frame(&Frame::Ack(Ack { seq: 0, window: 1 << 20 }));
+    }
+    assert_eq!(welcomed(next(&mut second)).resumed, Resumed::Resumed);
+    assert!(alerts(&world).is_empty(), "{:?}", alerts(&world));
+}
+
+#[test]
+fn on_a_socket_a_copy_gets_a_link_of_its_own() {
+    let world = World::new().server("tools", Server::fixture()).start();
+    let mut first = RawRelay::connect(&world.layout().relay);
+    let welcome = welcomed(first.say(hello("tools", &[1])));
+    first.send_frame(&Frame::Ack(Ack { seq: 0, window: 1 << 20 }));
+    let stale = Resume { token: relay_proto::control::ResumeToken("0".repeat(64)), ..resume(&welcome) };
+    let mut copy = RawRelay::connect(&world.layout().relay);
+    let refusal = refused(copy.say(Hello { resume: Some(stale), ..hello("tools", &[1]) }));
+    assert_eq!((refusal.code.as_str(), refusal.retry), ("clone_refused", Retry::AfterMs(1000)));
+}
+
+/// The Hello of a shim with this sandbox's key and epoch.
+#[track_caller]
+fn key_hello(sandbox: &Sandbox, link: Option<&Welcome>) -> Hello {
+    let epoch = sandbox.saved()["epoch"].as_str().map(|epoch| Epoch(epoch.to_owned()));
+    Hello { proof: Proof::Key { epoch }, resume: link.map(resume), ..hello("tools", &[1]) }
+}
+
+fn resume(welcome: &Welcome) -> Resume {
+    Resume { link: welcome.link.clone(), token: welcome.token.clone(), received: 0 }
+}
+
+#[track_caller]
+fn next(relay: &mut RawRelay) -> Frame {
+    match relay.next_frame() {
+        Next::Frame(frame) => *frame,
+        other => panic!("a frame was due, not {other:?}"),
+    }
+}
+
+#[track_caller]
+fn welcomed(frame: Frame) -> Welcome {
+    match frame {
+        Frame::Welcome(welcome) => welcome,
+        other => panic!("a Welcome was due, not {other:?}"),
+    }
+}
+
+#[track_caller]
+fn refused(frame: Frame) -> Refusal {
+    match frame {
+        Frame::Refusal(refusal) => refusal,
+        other => panic!("a Refusal was due, not {other:?}"),
+    }
+}

@@ -1,0 +1,152 @@
+//! Trouble on the way: named in the shim's stderr, in its status and in the answer to a waiting call, with a next step.
+
+use cofferdam_tests::harness::Harness;
+use cofferdam_tests::process::output_of;
+use cofferdam_tests::proxy::{Manner, Proxy, free_place};
+use serde_json::Value;
+use tokio::io::AsyncWriteExt as _;
+
+use crate::support::{Peers, Sandbox, with_a_port};
+
+struct Case {
+    what: &'static str,
+    arguments: Vec<String>,
+    /// What must be said: the trouble, and the next step.
+    says: [String; 2],
+}
+
+/// All at once: each waits as long as a handshake may.
+#[test]
+fn each_trouble_has_a_name_and_a_next_step() {
+    let peers = Peers::new();
+    let (world, place) = with_a_port(|builder, _| builder);
+    let old = peers.tls(&[&rustls::version::TLS12], |_| async {});
+    let modern = peers.web_server("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+    let lost = peers.web_server("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
+    let other = peers.tcp(|mut stream| async move {
+        let _ = stream.write_all(b"SSH-2.0-OpenSSH_9.9\r\n").await;
+    });
+    let nobody = free_place();
+    let proxy = |manner| Proxy::start(manner).address;
+    let wants_password = proxy(Manner::Answers("HTTP/1.1 407 Proxy Authentication Required\r\n\r\n"));
+    let forbids = proxy(Manner::Answers("HTTP/1.1 403 Forbidden\r\n\r\n"));
+    let (hangs, closes) = (proxy(Manner::Hangs), proxy(Manner::Closes));
+    let relay = |link: String| vec!["--relay".to_owned(), link];
+    let through = |proxy: String| vec!["--proxy".to_owned(), format!("http://{proxy}")];
+    let case = |what, arguments, trouble: String, next: &str| Case {
+        what,
+        arguments,
+        says: [trouble, next.to_owned()],
+    };
+    let cases = [
+        case("TLS 1.2", relay(format!("tls://{old}")), "no TLS newer than 1.2".into(), "use a `wss://` link"),
+        case(
+            "TLS 1.2 outside",
+            relay(format!("wss://{old}/")),
+            "no TLS newer than 1.2".into(),
+            "TLS around the WebSocket",
+        ),
+        case("HTTPS", relay(format!("tls://{modern}")), "not the relay protocol".into(), "`relay.advertise`"),
+        case("no TLS", relay(format!("tls://{other}")), "does not speak TLS".into(), "`relay.advertise`"),
+        case(
+            "nobody",
+            relay(format!("tls://{nobody}")),
+            format!("TCP connection to {nobody}"),
+            "is something listening there",
+        ),
+        case(
+            "no such name",
+            relay("tls://relay.invalid:7443".into()),
+            "the address of `relay.invalid`".into(),
+            "does this sandbox have a resolver",
+        ),
+        case(
+            "upgrades stripped",
+            relay(format!("wss://{modern}/")),
+            "strips upgrades".into(),
+            "let it pass `Upgrade`",
+        ),
+        case(
+            "another path",
+            relay(format!("wss://{lost}/x")),
+            "HTTP status 404".into(),
+            "is the path of the link right",
+        ),
+        case(
+            "407",
+            through(wants_password.to_string()),
+            format!("the proxy {wants_password} wants a user and a password"),
+            "http://USER:PASSWORD@HOST:PORT",
+        ),
+        case(
+            "407 again",
+            through(format!("u:hunter2@{wants_password}")),
+            "did not take the user and the password".into(),
+            "correct them",
+        ),
+        case(
+            "403",
+            through(forbids.to_string()),
+            format!("through to {place} (status 403)"),
+            "give another with `--proxy`",
+        ),
+        case(
+            "proxy hangs",
+            through(hangs.to_string()),
+            format!("have the proxy {hangs} connect: no answer came"),
+            "give another with `--proxy`",
+        ),
+        case(
+            "proxy closes",
+            through(closes.to_string()),
+            format!("the proxy {closes} closed"),
+            "is it an HTTP proxy",
+        ),
+        case(
+            "vsock",
+            relay("vsock:1:4294967290".into()),
+            "connect to vsock:1:4294967290".into(),
+            "`relay.vsock-dir`",
+        ),
+    ];
+    let mut waiting: Vec<(Case, Sandbox, Harness, Value)> = cases
+        .into_iter()
+        .enumerate()
+        .map(|(number, case)| {
+            let sandbox = Sandbox::enrolled(&world, &number.to_string());
+            let arguments: Vec<&str> = case.arguments.iter().map(String::as_str).collect();
+            let mut shim = sandbox.shim(&arguments);
+            let id = shim.send_initialize();
+            (case, sandbox, shim, id)
+        })
+        .collect();
+    waiting.push({
+        let enrolment = world.cofferdam_text(&["enroll", "--grant", "dev"]).trim().to_owned();
+        let (start, pin) = ("cofferdam:1:".len(), "00".repeat(32));
+        let foreign = format!("{}{pin}{}", &enrolment[..start], &enrolment[start + 64..]);
+        let sandbox = Sandbox::with(&world, "foreign", foreign);
+        let mut shim = sandbox.shim(&[]);
+        let id = shim.send_initialize();
+        (case("wrong pin", Vec::new(), format!("but {pin} is pinned"), "`cofferdam key`"), sandbox, shim, id)
+    });
+    for (case, sandbox, mut shim, id) in waiting {
+        let Case { what, arguments, says } = case;
+        let answer = shim.answer_to(&id);
+        let refusal = answer["error"]["message"].as_str().unwrap_or_default().to_owned();
+        let status = output_of(sandbox.status(&arguments), "cofferdam-shim status");
+        assert_eq!(status.status.code(), Some(69), "{what}");
+        let places = [
+            ("answer", refusal),
+            ("stderr", shim.stderr()),
+            ("status", String::from_utf8_lossy(&status.stderr).into()),
+        ];
+        for (place, text) in places {
+            for part in &says {
+                assert!(text.contains(part), "{what}: {part:?} in the {place}: {text}");
+            }
+            assert!(text.contains("relay_unavailable") || place == "stderr", "{what}: {place}: {text}");
+            assert!(!text.contains("hunter2"), "{what}: {text}");
+        }
+        assert!(shim.is_running(), "{what}: it goes on for as long as its stdin is open");
+    }
+}

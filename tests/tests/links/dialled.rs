@@ -1,0 +1,112 @@
+//! Sandboxes that the host dials into.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use cofferdam_tests::deadline::wait_until;
+use cofferdam_tests::harness::Harness;
+use cofferdam_tests::process::{built, command, output_of};
+use cofferdam_tests::proxy::free_place;
+use cofferdam_tests::server::Server;
+use cofferdam_tests::world::World;
+use relay_carriage::identity::Identity;
+use serde_json::json;
+
+use crate::support::{Peers, Way};
+
+fn listening(place: SocketAddr, sidecar: &Identity) -> Harness {
+    let mut command = command(built("COFFERDAM_SHIM_BIN", "cofferdam-shim"));
+    command.env_clear().args(["--server", "tools", "--relay", &format!("listen:{place}")]);
+    command.args(["--pin", &sidecar.public().to_string()]);
+    Harness::start(command, "cofferdam-shim")
+}
+
+#[test]
+fn the_sidecar_comes_by_tcp_or_web_socket() {
+    let peers = Peers::new();
+    let world = World::new().server("tools", Server::fixture()).start();
+    for way in [Way::Tcp, Way::WebSocket] {
+        let (place, sidecar) = (free_place(), Identity::generate().unwrap());
+        let mut shim = listening(place, &sidecar);
+        let id = shim.send_initialize();
+        let dialled = peers.dial(place, way, &sidecar, &world.layout().relay);
+        assert!(dialled.is_in(), "{way:?}: {}", shim.stderr());
+        assert!(shim.answer_to(&id).get("result").is_some());
+        shim.notify("notifications/initialized", json!({}));
+        let long = "long ".repeat(60_000);
+        assert_eq!(shim.call_text("echo", json!({"text": long})), long);
+    }
+}
+
+/// Whoever comes again with the key is the one; the link goes on.
+#[test]
+fn the_newest_one_with_the_key_wins() {
+    let peers = Peers::new();
+    let world = World::new().server("tools", Server::fixture()).start();
+    let (place, sidecar) = (free_place(), Identity::generate().unwrap());
+    let relay = &world.layout().relay;
+    let mut shim = listening(place, &sidecar);
+    let first = peers.dial(place, Way::Tcp, &sidecar, relay);
+    shim.initialize();
+    let second = peers.dial(place, Way::WebSocket, &sidecar, relay);
+    assert!(second.is_in());
+    wait_until("the first one is let go", || first.is_over());
+    assert_eq!(shim.call_text("add", json!({"a": 1, "b": 2})), "3");
+    assert!(!second.is_over());
+    second.hang_up();
+    let third = peers.dial(place, Way::Tcp, &sidecar, relay);
+    assert_eq!(shim.call_text("add", json!({"a": 3, "b": 4})), "7");
+    assert_eq!(world.sessions().as_array().map(Vec::len), Some(1), "it is one link all the time");
+    third.hang_up();
+}
+
+#[test]
+fn strangers_get_nothing_and_disturb_nothing() {
+    let peers = Peers::new();
+    let world = World::new().server("tools", Server::fixture()).start();
+    let (place, sidecar) = (free_place(), Identity::generate().unwrap());
+    let relay = &world.layout().relay;
+    let mut shim = listening(place, &sidecar);
+    let id = shim.send_initialize();
+    let other = Identity::generate().unwrap();
+    assert!(!peers.dial(place, Way::Tcp, &other, relay).is_in());
+    wait_until("it says who was there", || shim.stderr().contains("did not prove the sidecar's key"));
+    let dialled = peers.dial(place, Way::Tcp, &sidecar, relay);
+    assert!(shim.answer_to(&id).get("result").is_some());
+    shim.notify("notifications/initialized", json!({}));
+
+    // Others while the sidecar is there; more of them who stall than there are places.
+    assert!(!peers.dial(place, Way::WebSocket, &other, relay).is_in());
+    let stalled: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(place).unwrap()).collect();
+    for said in [&b"cofferdam-relay/1\n"[..], b"SSH-2.0-x\r\n", b"cofferdam-dial/9\n"] {
+        let mut stream = TcpStream::connect(place).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream.write_all(said).unwrap();
+        let mut got = Vec::new();
+        let _ = stream.read_to_end(&mut got);
+        assert_eq!(got, b"", "{}", String::from_utf8_lossy(said));
+    }
+    assert_eq!(shim.call_text("add", json!({"a": 1, "b": 2})), "3");
+    assert!(!dialled.is_over());
+    // A sidecar that comes again finds a place among them.
+    let again = peers.dial(place, Way::Tcp, &sidecar, relay);
+    assert!(again.is_in());
+    assert_eq!(shim.call_text("add", json!({"a": 3, "b": 4})), "7");
+    drop(stalled);
+}
+
+#[test]
+fn a_port_that_all_the_world_sees_must_be_asked_for() {
+    let said = |arguments: &[&str]| {
+        let mut command = command(built("COFFERDAM_SHIM_BIN", "cofferdam-shim"));
+        command.env_clear().args(arguments);
+        let output = output_of(command, "cofferdam-shim");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let pin = Identity::generate().unwrap().public().to_string();
+    let (code, text) = said(&["--relay", "listen:0.0.0.0:7443", "--pin", &pin]);
+    assert!(code == Some(64) && text.contains("add --expose"), "{text}");
+    let (code, text) = said(&["--relay", "listen:127.0.0.1:7443"]);
+    assert!(code == Some(64) && text.contains("--pin KEY"), "{text}");
+}

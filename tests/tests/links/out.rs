@@ -1,0 +1,161 @@
+//! Sandboxes that dial out: TLS, WebSocket, through proxies and load balancers.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use cofferdam_tests::harness::Harness;
+use cofferdam_tests::process::{built, command};
+use cofferdam_tests::proxy::{Manner, Proxy};
+use cofferdam_tests::server::Server;
+use cofferdam_tests::world::World;
+use serde_json::json;
+
+use crate::support::{Peers, Sandbox, with_a_port};
+
+/// A small call, a large result, many at once: what every link must carry.
+fn works(world: &World, mut shim: Harness) {
+    assert_eq!(shim.initialize()["result"]["serverInfo"]["name"], "fixture-server", "{}", shim.stderr());
+    assert_eq!(shim.call_text("add", json!({"a": 20, "b": 22})), "42");
+    let long = "long ".repeat(60_000);
+    assert_eq!(shim.call_text("echo", json!({"text": long})), long);
+    let ids: Vec<_> = (0..50).map(|number| shim.send_call("add", json!({"a": number, "b": 1}))).collect();
+    for (number, id) in ids.iter().enumerate() {
+        let answer = shim.answer_to(id);
+        assert_eq!(cofferdam_tests::harness::text_of(&answer), (number + 1).to_string());
+    }
+    assert_eq!(world.times_executed("tools", "add"), 51);
+    shim.close_stdin();
+    assert!(shim.wait_for_exit().success());
+    assert_eq!(shim.stderr(), "");
+}
+
+#[test]
+fn over_tls() {
+    let (world, _) = with_a_port(|builder, _| builder);
+    works(&world, Sandbox::enrolled(&world, "a").shim(&[]));
+}
+
+#[test]
+fn over_a_web_socket_on_the_same_port() {
+    let (world, _) =
+        with_a_port(|builder, place| builder.relay(&format!("advertise = \"wss://{place}/relay\"")));
+    let sandbox = Sandbox::enrolled(&world, "a");
+    assert!(sandbox.enrolment.contains(":wss://"), "{}", sandbox.enrolment);
+    works(&world, sandbox.shim(&[]));
+}
+
+#[test]
+fn behind_a_load_balancer_that_ends_tls() {
+    let peers = Peers::new();
+    let (world, place) = with_a_port(|builder, _| builder);
+    let front = peers.balancer(place);
+    let sandbox = Sandbox::enrolled(&world, "a");
+    works(&world, sandbox.shim(&["--relay", &format!("wss://{front}/relay")]));
+}
+
+/// "alice:wonder land"
+const ALICE: &str = "Basic YWxpY2U6d29uZGVyIGxhbmQ=";
+
+#[test]
+fn through_a_proxy_that_wants_a_password() {
+    for link in ["tls://relay.invalid:7443", "wss://relay.invalid/relay"] {
+        let (world, place) = with_a_port(|builder, _| builder);
+        let proxy = Proxy::start(Manner::Connects { to: place, authorization: ALICE });
+        let sandbox = Sandbox::enrolled(&world, "a");
+        let mut command = sandbox.command();
+        // No resolver knows this name: only the proxy can lead there.
+        command.args(["--relay", link, "--server", "tools"]);
+        command.env("HTTPS_PROXY", format!("http://alice:wonder%20land@{}", proxy.address));
+        works(&world, Harness::start(command, "cofferdam-shim"));
+        let port = if link.starts_with("tls") { 7443 } else { 443 };
+        assert_eq!(proxy.asked(), [format!("CONNECT relay.invalid:{port} HTTP/1.1")]);
+    }
+}
+
+#[test]
+fn a_proxy_on_the_command_line_goes_before_no_proxy() {
+    let (world, place) = with_a_port(|builder, _| builder);
+    let proxy = Proxy::start(Manner::Connects { to: place, authorization: ALICE });
+    let url = format!("http://alice:wonder%20land@{}", proxy.address);
+    let excepted = |arguments: &[&str], name: &str| {
+        let mut command = Sandbox::enrolled(&world, name).command();
+        command.args(arguments).env("HTTPS_PROXY", &url).env("NO_PROXY", "localhost,127.0.0.0/8");
+        Harness::start(command, "cofferdam-shim")
+    };
+    let mut direct = excepted(&["--server", "tools"], "direct");
+    direct.initialize();
+    assert_eq!(proxy.asked(), [""; 0], "NO_PROXY excepts the sidecar");
+    let mut through = excepted(&["--server", "tools", "--proxy", &url], "through");
+    through.initialize();
+    assert_eq!(proxy.asked(), [format!("CONNECT {place} HTTP/1.1")]);
+}
+
+/// The sidecar was restarted: same key, same enrolment, another link; the shim notices by itself.
+#[test]
+fn a_restarted_sidecar_is_found_again() {
+    let (mut world, _) = with_a_port(|builder, _| builder);
+    let mut shim = Sandbox::enrolled(&world, "a").shim(&[]);
+    shim.initialize();
+    assert_eq!(shim.call_text("add", json!({"a": 1, "b": 2})), "3");
+    world.stop_sidecar();
+    world.start_sidecar();
+    assert_eq!(shim.call_text("add", json!({"a": 3, "b": 4})), "7");
+}
+
+/// A microVM's monitor connects its guest's port 7443 to `DIR/vsock_7443`; here the test is the monitor.
+#[test]
+fn a_machine_has_a_socket_for_its_port() {
+    let machines = tempfile::tempdir().unwrap();
+    let directory = |name: &str| machines.path().join(name).display().to_string();
+    let world = World::new()
+        .server("tools", Server::fixture())
+        .relay(&format!("vsock-dir = {:?}", machines.path()))
+        .start();
+    let enroll = |place: &str| world.cofferdam(&["enroll", "--grant", "dev", "--socket", place]);
+    let made = enroll(&directory("vm1"));
+    assert_eq!(String::from_utf8_lossy(&made.stdout), "vsock:2:7443\n");
+    let mut command = command(built("COFFERDAM_SHIM_BIN", "cofferdam-shim"));
+    command.env_clear().args(["--relay", &format!("unix:{}/vsock_7443", directory("vm1"))]);
+    works(&world, Harness::start(command, "cofferdam-shim"));
+    let whole = enroll(&machines.path().display().to_string());
+    assert!(!whole.status.success(), "the machines' directory is nobody's own");
+}
+
+#[test]
+fn what_does_not_belong_at_the_port_disturbs_nobody() {
+    let (mut world, place) = with_a_port(|builder, _| builder);
+    let garbage: [&[u8]; 6] = [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"SSH-2.0-OpenSSH_9.9\r\n",
+        &[0x16, 3, 1, 0xff, 0xff, 1, 0, 0, 0],
+        b"cofferdam-relay/1\n",
+        &[0; 4096],
+    ];
+    for bytes in garbage {
+        let mut stream = TcpStream::connect(place).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream.write_all(bytes).unwrap();
+        let mut said = Vec::new();
+        // A reset is an end too.
+        let _ = stream.read_to_end(&mut said);
+        let said = String::from_utf8_lossy(&said);
+        assert!(said.is_empty() || said.starts_with("HTTP/1.1 426 ") || said.starts_with('\u{15}'), "{said}");
+    }
+    // More who say nothing, or half of something, than there are places.
+    let _silent: Vec<TcpStream> = (0..200)
+        .map(|number| {
+            let mut stream = TcpStream::connect(place).unwrap();
+            let half: [&[u8]; 4] = [b"", b"G", &[0x16], b"GET / HTTP/1.1\r\nHost:"];
+            stream.write_all(half[number % 4]).unwrap();
+            stream
+        })
+        .collect();
+    let mut shim = Sandbox::enrolled(&world, "a").shim(&[]);
+    shim.initialize();
+    assert_eq!(shim.call_text("add", json!({"a": 1, "b": 2})), "3");
+    assert!(world.sidecar().is_running());
+    let log = world.log();
+    assert!(log.contains("on the relay's port: it speaks neither TLS nor HTTP"), "{log}");
+}

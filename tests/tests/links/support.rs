@@ -1,0 +1,204 @@
+//! What stands between a sandbox and its sidecar, and the sidecar's end of a dialled link.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use cofferdam_tests::harness::Harness;
+use cofferdam_tests::process::{built, command};
+use cofferdam_tests::proxy::free_place;
+use cofferdam_tests::server::Server;
+use cofferdam_tests::world::{Builder, World};
+use relay_carriage::identity::Identity;
+use relay_carriage::{BoxedStream, entrance, tls, websocket};
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::PrivatePkcs8KeyDer;
+use rustls::{ServerConfig, SupportedProtocolVersion};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
+
+/// A world whose sidecar has a port, at this place.
+pub(crate) fn with_a_port(change: impl FnOnce(Builder, SocketAddr) -> Builder) -> (World, SocketAddr) {
+    let place = free_place();
+    let builder = World::new().server("tools", Server::fixture()).relay(&format!("tls = \"{place}\""));
+    (change(builder, place).start(), place)
+}
+
+/// A sandbox that was enrolled: its state directory, and the string.
+pub(crate) struct Sandbox {
+    pub(crate) enrolment: String,
+    state: PathBuf,
+}
+
+impl Sandbox {
+    pub(crate) fn enrolled(world: &World, name: &str) -> Self {
+        let enrolment = world.cofferdam_text(&["enroll", "--grant", "dev"]).trim().to_owned();
+        Self::with(world, name, enrolment)
+    }
+
+    pub(crate) fn with(world: &World, name: &str, enrolment: String) -> Self {
+        Self { enrolment, state: world.layout().root().join(format!("sandbox-{name}")) }
+    }
+
+    /// The shim with this enrolment and nothing of the test's environment.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = command(built("COFFERDAM_SHIM_BIN", "cofferdam-shim"));
+        command.env_clear().env("COFFERDAM_ENROLL", &self.enrolment).arg("--state").arg(&self.state);
+        command
+    }
+
+    pub(crate) fn status(&self, arguments: &[String]) -> Command {
+        let mut command = command(built("COFFERDAM_SHIM_BIN", "cofferdam-shim"));
+        command.env_clear().env("COFFERDAM_ENROLL", &self.enrolment);
+        command.args(["status", "--state"]).arg(&self.state).args(arguments);
+        command
+    }
+
+    pub(crate) fn shim(&self, arguments: &[&str]) -> Harness {
+        let mut command = self.command();
+        command.args(arguments).args(["--server", "tools"]);
+        Harness::start(command, "cofferdam-shim")
+    }
+}
+
+/// Where peers of the test's own run.
+pub(crate) struct Peers(Runtime);
+
+impl Peers {
+    pub(crate) fn new() -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        Self(runtime.expect("threads are to be had"))
+    }
+
+    /// A TLS server with a certificate of its own; `serve` gets each connection whose handshake went well.
+    pub(crate) fn tls<F>(
+        &self,
+        versions: &[&'static SupportedProtocolVersion],
+        serve: impl Fn(tokio_rustls::server::TlsStream<TcpStream>) -> F + Send + Clone + 'static,
+    ) -> SocketAddr
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let made =
+            rcgen::generate_simple_self_signed(["balancer.example".to_owned()]).expect("a certificate");
+        let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+        let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+            .with_protocol_versions(versions)
+            .expect("the provider has suites")
+            .with_no_client_auth()
+            .with_single_cert(vec![made.cert.der().clone()], key.into())
+            .expect("the certificate is good");
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        self.tcp(move |stream| {
+            let (acceptor, serve) = (acceptor.clone(), serve.clone());
+            async move {
+                if let Ok(stream) = acceptor.accept(stream).await {
+                    serve(stream).await;
+                }
+            }
+        })
+    }
+
+    pub(crate) fn tcp<F>(&self, serve: impl Fn(TcpStream) -> F + Send + 'static) -> SocketAddr
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let listener = self.0.block_on(TcpListener::bind("127.0.0.1:0")).expect("loopback has a port");
+        let place = listener.local_addr().expect("it was just bound");
+        let runtime = self.0.handle().clone();
+        self.0.spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                runtime.spawn(serve(stream));
+            }
+        });
+        place
+    }
+
+    /// Ends TLS and passes what is in it on, as a load balancer does.
+    pub(crate) fn balancer(&self, to: SocketAddr) -> SocketAddr {
+        self.tls(&[&rustls::version::TLS13], move |mut near| async move {
+            if let Ok(mut far) = TcpStream::connect(to).await {
+                let _ = copy_bidirectional(&mut near, &mut far).await;
+            }
+        })
+    }
+
+    /// Reads a request and says this, inside TLS.
+    pub(crate) fn web_server(&self, says: &'static str) -> SocketAddr {
+        self.tls(&[&rustls::version::TLS13], move |mut stream| async move {
+            let _ = stream.read(&mut [0; 4096]).await;
+            let _ = stream.write_all(says.as_bytes()).await;
+            let _ = stream.shutdown().await;
+        })
+    }
+
+    /// Dials into a sandbox as a sidecar with this key would, and joins what is there to the relay's socket.
+    pub(crate) fn dial(&self, place: SocketAddr, way: Way, identity: &Identity, relay: &Path) -> Dialled {
+        let (identity, relay) = (identity.clone(), relay.to_owned());
+        let opened = self.0.block_on(async move {
+            let stream = patiently(place).await;
+            let stream: BoxedStream = match way {
+                Way::Tcp => {
+                    let mut stream = stream;
+                    entrance::knock(&mut stream).await.ok()?;
+                    Box::new(stream)
+                }
+                Way::WebSocket => {
+                    let Ok(relay_proto::address::Address::WebSocket(target)) =
+                        format!("wss://{place}/").parse()
+                    else {
+                        panic!("{place} is a place")
+                    };
+                    Box::new(websocket::client(stream, &target, &[]).await.ok()?)
+                }
+            };
+            let (stream, _key) = tls::accept(stream, &identity).await.ok()?;
+            Some((stream, UnixStream::connect(relay).await.expect("the sidecar listens")))
+        });
+        Dialled(opened.map(|(mut near, mut far)| {
+            self.0.spawn(async move {
+                let _ = copy_bidirectional(&mut near, &mut far).await;
+            })
+        }))
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Way {
+    Tcp,
+    WebSocket,
+}
+
+/// A link into a sandbox, if there is one.
+pub(crate) struct Dialled(Option<JoinHandle<()>>);
+
+impl Dialled {
+    pub(crate) fn is_in(&self) -> bool {
+        self.0.is_some()
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.0.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    pub(crate) fn hang_up(self) {
+        if let Some(task) = self.0 {
+            task.abort();
+        }
+    }
+}
+
+/// The shim may not listen yet.
+pub(crate) async fn patiently(place: SocketAddr) -> TcpStream {
+    for _ in 0..2000 {
+        if let Ok(stream) = TcpStream::connect(place).await {
+            return stream;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    panic!("nobody listens on {place}")
+}
