@@ -114,8 +114,7 @@ enum Passed {
 
 fn pump(mut from: TcpStream, mut to: TcpStream, mut passes: impl FnMut(usize) -> Passed) {
     let mut buffer = vec![0; 64 * 1024];
-    loop {
-        let Ok(count @ 1..) = from.read(&mut buffer) else { break };
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
         match passes(count) {
             Passed::Cut => {
                 let _ = from.shutdown(Shutdown::Both);
