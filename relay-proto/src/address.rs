@@ -2,6 +2,7 @@
 //!
 //! | link | the way |
 //! |---|---|
+//! | `hub:FILE` | a hub on the loopback, where Unix sockets are forbidden; the file has its port and key |
 //! | `unix:PATH` | a Unix socket, most often in a mounted directory |
 //! | `fd:N` | a connected stream socket that the shim inherits; it cannot be connected again |
 //! | `tls://HOST:PORT` | out over TCP |
@@ -19,6 +20,7 @@ use std::str::FromStr;
 #[non_exhaustive]
 pub enum Address {
     Fd(i32),
+    Hub(PathBuf),
     Listen(HostPort),
     Tls(HostPort),
     Unix(PathBuf),
@@ -57,6 +59,8 @@ pub enum InvalidAddress {
         "`{0}` is not HOST:PORT: use a name, an IPv4 address or an IPv6 address in brackets, and a port from 1 to 65535"
     )]
     HostPort(String),
+    #[error("`hub:` needs the file that a hub was given with --loopback")]
+    Hub,
     #[error("`{0}` is not a link: use {KINDS}")]
     Unknown(String),
     #[error("`unix:` needs a path of 1 to {MAX_UNIX_PATH} bytes, this one has {0}")]
@@ -75,6 +79,12 @@ impl FromStr for Address {
             return match (1..=MAX_UNIX_PATH).contains(&path.len()) && !path.contains('\0') {
                 true => Ok(Self::Unix(path.into())),
                 false => Err(InvalidAddress::UnixPath(path.len())),
+            };
+        }
+        if let Some(file) = text.strip_prefix("hub:") {
+            return match file.is_empty() || file.contains('\0') {
+                true => Err(InvalidAddress::Hub),
+                false => Ok(Self::Hub(file.into())),
             };
         }
         if let Some(rest) = text.strip_prefix("fd:") {
@@ -109,6 +119,7 @@ impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Fd(descriptor) => write!(f, "fd:{descriptor}"),
+            Self::Hub(file) => write!(f, "hub:{}", file.display()),
             Self::Listen(place) => write!(f, "listen:{place}"),
             Self::Tls(place) => write!(f, "tls://{place}"),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
@@ -172,7 +183,7 @@ impl fmt::Display for Host {
 }
 
 const HTTPS: u16 = 443;
-const KINDS: &str = "`unix:PATH`, `fd:N`, `tls://HOST:PORT`, `wss://HOST[:PORT]/PATH`, `vsock:CID:PORT` or `listen:HOST:PORT`";
+const KINDS: &str = "`unix:PATH`, `hub:FILE`, `fd:N`, `tls://HOST:PORT`, `wss://HOST[:PORT]/PATH`, `vsock:CID:PORT` or `listen:HOST:PORT`";
 /// A name in the DNS.
 const MAX_HOST: usize = 253;
 /// Longer than any path that a proxy passes on.
@@ -181,7 +192,7 @@ const MAX_PATH: usize = 2048;
 const MAX_UNIX_PATH: usize = 107;
 
 /// Digits only: `parse` alone would take a sign.
-fn number<T: FromStr>(text: &str) -> Option<T> {
+pub(crate) fn number<T: FromStr>(text: &str) -> Option<T> {
     (!text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())).then(|| text.parse().ok()).flatten()
 }
 
@@ -208,6 +219,7 @@ mod tests {
         for text in [
             "unix:/run/cofferdam/relay/relay.sock",
             "unix:relative.sock",
+            "hub:/run/cofferdam/hub",
             "fd:3",
             "fd:17",
             "tls://relay.example.com:7443",
@@ -253,6 +265,7 @@ mod tests {
         for rest in ["", "2", "2:", ":1", "2:-1", "2:1:3", "4294967296:1"] {
             assert_eq!(format!("vsock:{rest}").parse::<Address>(), Err(InvalidAddress::Vsock(rest.into())));
         }
+        assert_eq!("hub:".parse::<Address>(), Err(InvalidAddress::Hub));
         assert_eq!("unix:".parse::<Address>(), Err(InvalidAddress::UnixPath(0)));
         let long = format!("unix:{}", "x".repeat(108));
         assert_eq!(long.parse::<Address>(), Err(InvalidAddress::UnixPath(108)));

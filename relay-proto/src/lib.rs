@@ -12,6 +12,7 @@
 //! | [`enrolment`] | the string that tells a sandbox where to go and lets it in once |
 //! | [`envelope`] | the outside of an MCP message: id, method, parameters |
 //! | [`frame`] | the frames and their bytes |
+//! | [`hub`] | the file by which shims find a hub on the loopback |
 //! | [`json`] | a strict scanner that finds things in JSON without changing a byte |
 //! | [`key`] | the public keys by which sandboxes and sidecars are known |
 //! | [`limits`] | every bound, with its reason |
@@ -30,6 +31,7 @@ pub mod delivery;
 pub mod enrolment;
 pub mod envelope;
 pub mod frame;
+pub mod hub;
 pub mod json;
 pub mod key;
 pub mod limits;

@@ -12,8 +12,10 @@
 //! | `guest` | what to do with a line, a frame or a deadline; no I/O |
 //! | `pending`, `server_requests`, `pacing` | requests without an answer, of either side; when to try again |
 //! | `answer` | the sentences the shim says by itself |
+//! | [`hub`] | another program in the same file: holds the one pipe of a sandbox that has only one |
 //! | `lines` | bytes from the harness → lines |
 //! | `link`, `stream` | opening a connection; reading and writing it, whatever carries it |
+//! | `loopback` | a link to a hub where Unix sockets are forbidden |
 //! | `listen` | a port that the host dials |
 //! | `state` | the sandbox's key and where it comes from (with TLS; without, `stateless`) |
 //! | `status` | how things stand, for a person |
@@ -24,10 +26,13 @@
 
 mod answer;
 mod guest;
+#[cfg(feature = "hub")]
+pub mod hub;
 mod lines;
 mod link;
 #[cfg(feature = "tls")]
 mod listen;
+mod loopback;
 pub mod network;
 pub mod options;
 mod pacing;
@@ -74,6 +79,8 @@ pub fn main(
     environment: impl Fn(&str) -> Option<OsString>,
 ) -> ExitCode {
     let options = match options::parse(arguments, environment) {
+        #[cfg(feature = "hub")]
+        Ok(Command::Hub(options)) => return hub::main(options),
         Ok(Command::Relay(options)) => options,
         Ok(Command::Status(options, form)) => return show_status(options, form),
         Ok(Command::Show(text)) => {

@@ -5,6 +5,7 @@
 use std::future::{Future, ready};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use tokio::time::timeout;
 
 #[cfg(feature = "tls")]
 use crate::listen::Port;
+use crate::loopback;
 use crate::network::Network;
 use crate::options::{DEFAULT_RELAY, Options};
 use crate::socket::{Descriptor, Socket};
@@ -157,6 +159,7 @@ impl Dialer {
                 self.used = true;
                 Box::pin(ready(socket(address, Descriptor::Inherited(number))))
             }
+            Some(Address::Hub(file)) => Box::pin(hub(file)),
             Some(address @ (Address::Tls(_) | Address::WebSocket(_))) => {
                 Box::pin(self.state.clone().connect(Some(address), self.network.clone()))
             }
@@ -230,6 +233,16 @@ async fn unix(address: Address) -> Result<Opened, ConnectError> {
     let stream = connected.map_err(io::Error::from).flatten().map_err(failed)?;
     let descriptor = Descriptor::Owned(OwnedFd::from(stream.into_std().map_err(failed)?));
     socket(address, descriptor)
+}
+
+/// The key that it shows is the hub's affair; the sidecar knows the pipe.
+async fn hub(file: PathBuf) -> Result<Opened, ConnectError> {
+    let connected = timeout(CONNECT, loopback::connect(&file)).await.map_err(io::Error::from).flatten();
+    let address = Address::Hub(file);
+    match connected {
+        Ok(descriptor) => socket(address, Descriptor::Owned(descriptor)),
+        Err(source) => Err(ConnectError::Connect { address, source }),
+    }
 }
 
 /// A plain socket is its own proof.

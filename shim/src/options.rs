@@ -7,6 +7,11 @@ use std::path::{Path, PathBuf};
 use relay_proto::address::{Address, InvalidAddress};
 use relay_proto::name::{InvalidName, Name};
 
+#[cfg(feature = "hub")]
+use crate::hub::{
+    self,
+    options::{HubOptions, HubUsageError, Parsed},
+};
 use crate::network::{Expose, Network, NetworkUsageError, Written};
 
 /// Where to go and what to ask for there.
@@ -55,6 +60,8 @@ pub enum Form {
 /// What the command line asks for.
 #[derive(Debug, Eq, PartialEq)]
 pub enum Command {
+    #[cfg(feature = "hub")]
+    Hub(HubOptions),
     Relay(Options),
     /// `--help` or `--version`: this text on stdout.
     Show(String),
@@ -64,6 +71,9 @@ pub enum Command {
 
 #[derive(Debug, Eq, PartialEq, thiserror::Error)]
 pub enum UsageError {
+    #[cfg(feature = "hub")]
+    #[error(transparent)]
+    Hub(#[from] HubUsageError),
     #[error(transparent)]
     Network(#[from] NetworkUsageError),
     #[error("read {place}: it is not UTF-8")]
@@ -82,9 +92,17 @@ pub enum UsageError {
 
 /// Reads the arguments after the program's name. The command line goes before the environment.
 pub fn parse(
-    mut arguments: impl Iterator<Item = OsString>,
+    arguments: impl Iterator<Item = OsString>,
     environment: impl Fn(&str) -> Option<OsString>,
 ) -> Result<Command, UsageError> {
+    let mut arguments = arguments.peekable();
+    #[cfg(feature = "hub")]
+    if arguments.next_if(|first| first == "hub").is_some() {
+        return Ok(match hub::options::parse(arguments, environment)? {
+            Parsed::Help => Command::Show(hub::options::HELP.into()),
+            Parsed::Run(options) => Command::Hub(options),
+        });
+    }
     let (mut relay, mut server, mut state, mut proxy, mut pin) = (None, None, None, None, None);
     let mut expose = Expose::No;
     let (mut wants, mut form) = (Wanted::Relay, None);
@@ -183,9 +201,10 @@ Speaks MCP on stdin and stdout for a harness in a sandbox, and carries it to the
 
 Usage: cofferdam-shim [--relay LINK] [--server NAME] [--state DIR] [--proxy URL] [--pin KEY] [--expose]
        cofferdam-shim status [--json]   show the link, the session and what is granted
+       cofferdam-shim hub --help        hold the one pipe of a sandbox that has only one
 
-  --relay LINK    where the sidecar is: unix:PATH, fd:N (an inherited socket), tls://HOST:PORT,
-                  wss://HOST[:PORT]/PATH, vsock:CID:PORT, or listen:HOST:PORT where it dials in
+  --relay LINK    where the sidecar is: unix:PATH, hub:FILE (a hub on the loopback), fd:N (an
+                  inherited socket), tls://HOST:PORT, wss://HOST[:PORT]/PATH, vsock:CID:PORT, or listen:HOST:PORT where it dials in
                   [environment: COFFERDAM_RELAY]
                   [default: where the enrolment leads, else unix:/run/cofferdam/relay/relay.sock]
   --server NAME   which MCP server to reach; without it, the only one that is granted
@@ -314,7 +333,7 @@ mod tests {
     fn what_is_wrong_is_said() {
         let said = |arguments: &[&str]| parsed(arguments, Some("tls://h")).unwrap_err().to_string();
         assert_eq!(said(&["--bogus"]), "read the command line: `--bogus` is not known");
-        assert_eq!(said(&["hub"]), "read the command line: `hub` is not known");
+        assert_eq!(said(&["bub"]), "read the command line: `bub` is not known");
         assert_eq!(said(&["--server"]), "read the command line: --server needs a value");
         assert_eq!(said(&["--relay=fd:3", "--relay=fd:4"]), "read the command line: --relay is there twice");
         assert!(said(&[]).starts_with("read COFFERDAM_RELAY: `h` is not HOST:PORT"));

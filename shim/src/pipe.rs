@@ -5,8 +5,10 @@
 //! pipe that polls writable is sure to take.
 
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
+use std::task::{Context, Poll, ready};
 
 use relay_proto::limits::KEEP;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -55,15 +57,19 @@ impl Pipe {
 
     /// Waits for bytes; 0 is the end. Can be dropped at any time without losing any.
     pub(crate) async fn read(&self, room: &mut [u8]) -> io::Result<usize> {
+        poll_fn(|context| self.poll_read(context, room)).await
+    }
+
+    pub(crate) fn poll_read(&self, context: &mut Context<'_>, room: &mut [u8]) -> Poll<io::Result<usize>> {
         loop {
-            let mut guard = self.watched.readable().await?;
+            let mut guard = ready!(self.watched.poll_read_ready(context))?;
             match self.try_read(room) {
                 Err(Errno::AGAIN) => guard.clear_ready(),
                 Ok(count) if count < room.len() && self.kind == Kind::Pipe => {
                     guard.clear_ready();
-                    return Ok(count);
+                    return Poll::Ready(Ok(count));
                 }
-                result => return Ok(result?),
+                result => return Poll::Ready(Ok(result?)),
             }
         }
     }
@@ -84,11 +90,15 @@ impl Pipe {
 
     /// Waits until something fits, and writes it.
     pub(crate) async fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        poll_fn(|context| self.poll_write(context, bytes)).await
+    }
+
+    pub(crate) fn poll_write(&self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         loop {
-            let mut guard = self.watched.writable().await?;
+            let mut guard = ready!(self.watched.poll_write_ready(context))?;
             match self.try_write(bytes)? {
                 0 => guard.clear_ready(),
-                count => return Ok(count),
+                count => return Poll::Ready(Ok(count)),
             }
         }
     }

@@ -6,8 +6,10 @@
 //! It is watched for reading only. Whoever watches a Unix socket for writing too is woken each time the peer has read
 //! something, which is as often as a message goes out. So room is watched for only where there was none.
 
+use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::task::{Context, Poll, ready};
 
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
@@ -43,18 +45,22 @@ impl Socket {
 
     /// Waits for bytes; 0 is the end. Can be dropped at any time without losing any.
     pub(crate) async fn read(&self, room: &mut [u8]) -> io::Result<usize> {
+        poll_fn(|context| self.poll_read(context, room)).await
+    }
+
+    pub(crate) fn poll_read(&self, context: &mut Context<'_>, room: &mut [u8]) -> Poll<io::Result<usize>> {
         loop {
-            let mut guard = self.watched.readable().await?;
+            let mut guard = ready!(self.watched.poll_read_ready(context))?;
             match retry_on_intr(|| recv(&self.watched, &mut *room, RecvFlags::DONTWAIT)) {
                 Ok((count, _)) => {
                     // Less than asked for means that nothing is left: the next bytes wake us anew.
                     if count < room.len() {
                         guard.clear_ready();
                     }
-                    return Ok(count);
+                    return Poll::Ready(Ok(count));
                 }
                 Err(Errno::AGAIN) => guard.clear_ready(),
-                Err(error) => return Err(error.into()),
+                Err(error) => return Poll::Ready(Err(error.into())),
             }
         }
     }

@@ -26,6 +26,7 @@
 
 pub(crate) mod admin;
 pub(crate) mod app;
+mod attach;
 pub mod audit;
 pub mod cli;
 pub mod clock;

@@ -7,6 +7,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`agents`] | one scripted turn of the real Claude Code and the real Codex |
+//! | [`attach`] | `cofferdam attach`, and the hub that it reaches |
 //! | [`boxes`] | real sandboxes with the shim inside |
 //! | [`chaos`] | a network that does its worst, and conversations that survive it |
 //! | [`deadline`] | waiting on conditions, the only reader of the clock |
@@ -27,6 +28,7 @@
 //! | [`world`] | a sidecar, its configuration, its audit and its log |
 
 pub mod agents;
+pub mod attach;
 pub mod boxes;
 pub mod chaos;
 pub mod deadline;

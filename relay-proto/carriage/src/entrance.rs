@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::identity::Identity;
 use crate::rewound::Rewound;
-use crate::tls::{self, TlsError};
+use crate::tls::{self, Inside, TlsError};
 use crate::websocket::{self, UpgradeError};
 use crate::{BoxedStream, Stream};
 
@@ -39,20 +39,30 @@ pub async fn enter<S: Stream + 'static>(
     identity: &Identity,
     pin: &PublicKey,
 ) -> Result<BoxedStream, EntranceError> {
+    enter_for(Inside::Link, stream, identity, pin).await
+}
+
+/// The same, for whatever is inside.
+pub async fn enter_for<S: Stream + 'static>(
+    inside: Inside,
+    stream: S,
+    identity: &Identity,
+    pin: &PublicKey,
+) -> Result<BoxedStream, EntranceError> {
     let (first, mut stream) = Rewound::peek(stream).await?;
     if first == b'G' {
         let stream = websocket::server(stream).await?;
-        return Ok(Box::new(tls::connect(stream, identity, pin).await?));
+        return Ok(Box::new(tls::connect_for(inside, stream, identity, pin).await?));
     }
     for expected in KNOCK {
         if stream.read_u8().await? != *expected {
             return Err(EntranceError::NoKnock);
         }
     }
-    Ok(Box::new(tls::connect(stream, identity, pin).await?))
+    Ok(Box::new(tls::connect_for(inside, stream, identity, pin).await?))
 }
 
-/// The host's side on a plain TCP connection; [`tls::accept`] comes next.
+/// The host's side on a plain TCP connection; [`tls::accept_pipe`] comes next.
 pub async fn knock<S: Stream>(stream: &mut S) -> io::Result<()> {
     stream.write_all(KNOCK).await?;
     stream.flush().await

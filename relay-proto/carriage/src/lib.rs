@@ -18,6 +18,7 @@
 //! | [`dial`] | from a link's address to a stream, one step after the other |
 //! | [`entrance`] | the sandbox's side of a port that the host dials |
 //! | [`reception`] | the sidecar's side of its one port |
+//! | [`trunk`] | many links on one pipe |
 //! | [`vsock`] | from a virtual machine to its host |
 
 #![forbid(unsafe_code)]
@@ -40,6 +41,8 @@ pub mod reception;
 mod rewound;
 #[cfg(feature = "tls")]
 pub mod tls;
+#[cfg(feature = "hub")]
+pub mod trunk;
 pub mod vsock;
 #[cfg(feature = "tls")]
 pub mod websocket;

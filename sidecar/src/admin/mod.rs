@@ -13,6 +13,12 @@ use crate::session::registry::EndedLink;
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum Question {
+    /// Keep this connection for as long as the sandbox is wanted attached: news come on it.
+    Attach {
+        grant: String,
+        name: String,
+        ttl_ms: Option<u64>,
+    },
     Enroll {
         grant: String,
         name: Option<String>,
@@ -25,6 +31,10 @@ pub(crate) enum Question {
         /// A session, or an enrolment.
         session: String,
     },
+    /// This connection becomes a pipe into a sandbox that is held by an `Attach`.
+    Pipe {
+        enrolment: String,
+    },
     Reload,
     Sessions,
 }
@@ -32,6 +42,12 @@ pub(crate) enum Question {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(tag = "answer", rename_all = "kebab-case")]
 pub(crate) enum Answer {
+    /// Held: `Pipe` may be asked for now.
+    Attaching {
+        enrolment: String,
+        /// The sidecar's public key.
+        pin: String,
+    },
     Enrolled {
         enrolment: String,
         expires_in_seconds: u64,
@@ -45,6 +61,8 @@ pub(crate) enum Answer {
         enrolment: Option<String>,
         total_ms: u64,
     },
+    /// What follows on this connection is the pipe.
+    Piped,
     Refused {
         why: String,
     },

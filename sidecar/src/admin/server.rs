@@ -11,6 +11,7 @@ use tokio::time::{Instant, timeout};
 use super::{Answer, MAX_QUESTION, Question};
 use crate::app::enrolling::{Enrolled, Enrolling, Killed, Way};
 use crate::app::{App, Reloaded};
+use crate::attach::hold::{Asked, Hold};
 use crate::session::registry::Ending;
 
 /// Questions answered at the same time.
@@ -31,8 +32,17 @@ pub(crate) async fn run(app: Arc<App>, listener: Arc<UnixListener>) {
                 let app = Arc::clone(&app);
                 app.context.tasks.clone().spawn(async move {
                     // Who does not ask in time is not answered.
-                    let _ = app.stop.run_until_cancelled(timeout(TALK_TIME, talk(&app, stream))).await;
+                    let talked = app.stop.run_until_cancelled(timeout(TALK_TIME, talk(&app, stream))).await;
                     drop(place);
+                    match talked {
+                        Some(Ok(Ok(Some((Staying::Hold(hold), stream))))) => {
+                            app.keep_hold(hold, stream).await
+                        }
+                        Some(Ok(Ok(Some((Staying::Pipe(enrolment), stream))))) => {
+                            app.carry_pipe(enrolment, stream).await;
+                        }
+                        _ => {}
+                    }
                 });
             }
             Some(Err(error)) => {
@@ -43,21 +53,56 @@ pub(crate) async fn run(app: Arc<App>, listener: Arc<UnixListener>) {
     }
 }
 
-async fn talk(app: &Arc<App>, stream: UnixStream) -> std::io::Result<()> {
-    let (reading, mut writing) = stream.into_split();
+/// What a connection is kept for after its answer.
+enum Staying {
+    Hold(Hold),
+    Pipe(String),
+}
+
+async fn talk(app: &Arc<App>, stream: UnixStream) -> std::io::Result<Option<(Staying, UnixStream)>> {
+    let mut stream = BufReader::new(stream);
     let mut line = Vec::new();
-    BufReader::new(reading).take(MAX_QUESTION as u64).read_until(b'\n', &mut line).await?;
-    let answer = match serde_json::from_slice(&line) {
-        Ok(question) => answer(app, question).await,
-        Err(error) => Answer::Refused { why: format!("the question is not understood: {error}") },
+    (&mut stream).take(MAX_QUESTION as u64).read_until(b'\n', &mut line).await?;
+    let (answer, staying) = match serde_json::from_slice(&line) {
+        Ok(Question::Attach { grant, name, ttl_ms }) => attach(app, &grant, name, ttl_ms).await,
+        Ok(Question::Pipe { enrolment }) => match app.is_held(&enrolment) {
+            true => (Answer::Piped, Some(Staying::Pipe(enrolment))),
+            false => {
+                let why = format!("nobody holds the enrolment `{enrolment}` for an attach");
+                (Answer::Refused { why }, None)
+            }
+        },
+        Ok(question) => (answer(app, question).await, None),
+        Err(error) => (Answer::Refused { why: format!("the question is not understood: {error}") }, None),
     };
     let mut text = serde_json::to_vec(&answer)?;
     text.push(b'\n');
-    writing.write_all(&text).await
+    stream.write_all(&text).await?;
+    // Whoever does not wait for the answer has lost what it said meanwhile.
+    let early = !stream.buffer().is_empty();
+    Ok(staying.filter(|_| !early).map(|staying| (staying, stream.into_inner())))
+}
+
+async fn attach(app: &Arc<App>, grant: &str, name: String, ttl_ms: Option<u64>) -> (Answer, Option<Staying>) {
+    let grant = match grant.parse() {
+        Ok(grant) => grant,
+        Err(error) => return (Answer::Refused { why: format!("read the grant's name: {error}") }, None),
+    };
+    match app.hold(Asked { grant, name, ttl: ttl_ms.map(Duration::from_millis) }).await {
+        Ok(hold) => {
+            let enrolment = hold.enrolment.to_string();
+            let pin = app.identity.public().to_string();
+            (Answer::Attaching { enrolment, pin }, Some(Staying::Hold(hold)))
+        }
+        Err(error) => (Answer::Refused { why: with_causes(&error) }, None),
+    }
 }
 
 async fn answer(app: &Arc<App>, question: Question) -> Answer {
     match question {
+        Question::Attach { .. } | Question::Pipe { .. } => {
+            Answer::Refused { why: "that is no question for one answer".into() }
+        }
         Question::Sessions => Answer::Sessions { sessions: app.registry.describe().await },
         Question::Reload => match app.reload() {
             Ok(Reloaded { policy, at_restart }) => {

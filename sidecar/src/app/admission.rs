@@ -21,7 +21,6 @@ use crate::session::visitor::{Enrolled, EnrolledBy, Offer, Offered, Visitor};
 
 /// The way by which a connection came.
 #[derive(Clone, Debug)]
-#[expect(dead_code, reason = "the doors that the host opens towards a sandbox come with `attach`")]
 pub(crate) enum Door {
     /// A pipe that the host holds into a sandbox: whatever comes out of it is that sandbox.
     Attached { enrolment: Arc<str> },

@@ -29,8 +29,14 @@ pub(crate) struct Enrolling {
 /// How the sandbox will come.
 #[derive(Clone, Debug)]
 pub(crate) enum Way {
-    Socket { directory: PathBuf },
-    Ticket { ttl: Duration },
+    /// The host reaches into it.
+    Attached,
+    Socket {
+        directory: PathBuf,
+    },
+    Ticket {
+        ttl: Duration,
+    },
 }
 
 /// What the shim needs: an enrolment string, or a link.
@@ -82,6 +88,12 @@ impl App {
             Way::Ticket { ttl } if ttl < SHORTEST => return Err(EnrollError::TooShort),
             Way::Ticket { ttl } => self.issue(terms, ttl).await?,
             Way::Socket { directory } => self.make_socket(terms, directory).await?,
+            Way::Attached => {
+                let store = Arc::clone(&self.enrolments);
+                let made = self.context.tasks.spawn_blocking(move || store.attach(terms, clock::now()));
+                let enrolment = made.await.map_err(|_| EnrollError::Failed)??;
+                Enrolled { enrolment, text: self.identity.public().to_string() }
+            }
         };
         self.enrolled.notify_one();
         tracing::info!(enrolment = %enrolled.enrolment.id, grant = %enrolled.enrolment.grant, "enrolled");
@@ -105,7 +117,10 @@ impl App {
         let ending = match &enrolment {
             Some(id) => {
                 self.close_own_socket(id);
-                self.registry.end_enrolment(id, EndReason::Killed).await
+                let ending = self.registry.end_enrolment(id, EndReason::Killed).await;
+                // Its links have said their goodbyes through it.
+                self.attaches.end(id);
+                ending
             }
             None => self.registry.end(name, EndReason::Killed).await,
         };
@@ -121,11 +136,12 @@ impl App {
             for id in swept.over {
                 tracing::info!(enrolment = %id, "enrolment over");
                 self.close_own_socket(&id);
-                let (registry, id) = (Arc::clone(&self.registry), Arc::clone(&id));
-                // Who is late has been named in the log.
-                self.context
-                    .tasks
-                    .spawn(async move { drop(registry.end_enrolment(&id, EndReason::Expired).await) });
+                let app = Arc::clone(&self);
+                self.context.tasks.spawn(async move {
+                    // Who is late has been named in the log.
+                    drop(app.registry.end_enrolment(&id, EndReason::Expired).await);
+                    app.attaches.end(&id);
+                });
             }
             let left = swept.next.map(|next| next.duration_since(clock::now()).unwrap_or_default());
             let pause =

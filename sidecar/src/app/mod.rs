@@ -16,13 +16,13 @@
 //! | [`socket`] | Unix sockets: stale or live, mode, removal |
 //! | [`unix_stream`] | a Unix socket that does not wake us in vain |
 
-mod admission;
+pub(crate) mod admission;
 mod apart;
 pub(crate) mod enrolling;
-mod greeting;
+pub(crate) mod greeting;
 pub(crate) mod logging;
 mod own;
-mod places;
+pub(crate) mod places;
 mod port;
 mod refusals;
 mod restart;
@@ -42,6 +42,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::admin;
+use crate::attach::Attaches;
 use crate::audit::{self, Audit, AuditError, Event, EventRecord};
 use crate::config::{self, Config, Problems};
 use crate::enrolment::key::{self, KeyError};
@@ -73,6 +74,7 @@ pub(crate) struct App {
     /// An enrolment was made: it has an end to watch for.
     enrolled: Notify,
     own: OwnSockets,
+    pub(crate) attaches: Attaches,
     /// The configuration of the start, which some keys keep until a restart.
     started: Arc<Config>,
     refusals: Arc<Refusals>,
@@ -144,6 +146,7 @@ pub(crate) async fn serve(
         identity,
         enrolled: Notify::new(),
         own: OwnSockets::default(),
+        attaches: Attaches::default(),
         started: context.config.load_full(),
         refusals: Arc::default(),
         context,
@@ -158,6 +161,7 @@ pub(crate) async fn serve(
         app.context.tasks.spawn(port.run(Arc::clone(&app)));
     }
     app.open_own_sockets();
+    app.await_attaches();
     app.context.tasks.spawn(Arc::clone(&app).watch_enrolments());
     tracing::info!(config = %app.config_file.display(), "ready");
     loop {

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-pub(super) struct Places {
+pub(crate) struct Places {
     free: Arc<Semaphore>,
     silent: Arc<Silent>,
     stop: CancellationToken,
@@ -29,7 +29,7 @@ struct Waiting {
 }
 
 /// One connection's place; given back when it is dropped.
-pub(super) struct Place {
+pub(crate) struct Place {
     number: u64,
     dropped: CancellationToken,
     silent: Arc<Silent>,
@@ -41,12 +41,12 @@ pub(super) struct Place {
 pub(super) struct Dropped;
 
 impl Places {
-    pub(super) fn new(count: usize, stop: CancellationToken) -> Self {
+    pub(crate) fn new(count: usize, stop: CancellationToken) -> Self {
         Self { free: Arc::new(Semaphore::new(count)), silent: Arc::default(), stop }
     }
 
     /// A place for a connection that is there already.
-    pub(super) async fn take(&self) -> Place {
+    pub(crate) async fn take(&self) -> Place {
         let permit = match Arc::clone(&self.free).try_acquire_owned() {
             Ok(permit) => permit,
             Err(_) => {

@@ -1,5 +1,6 @@
 //! What can be typed.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -21,6 +22,9 @@ pub(super) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
+    /// Reach into a sandbox that cannot reach out, and stay there until interrupted
+    #[command(subcommand)]
+    Attach(AttachCommand),
     /// Read the record of decisions and outcomes
     #[command(subcommand)]
     Audit(AuditCommand),
@@ -40,6 +44,44 @@ pub(super) enum Command {
     Serve,
     /// Show who is here
     Sessions(SessionsArguments),
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum AttachCommand {
+    /// Dial a hub or a shim that listens
+    Dial(DialArguments),
+    /// Run a command whose stdin and stdout lead to a hub: `docker exec -i`, `ssh -T`, `kubectl exec -i`, …
+    Exec(ExecArguments),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct AttachTerms {
+    /// What the sandbox may use
+    #[arg(long)]
+    pub(super) grant: String,
+    /// What people call it, and by what it is known when it is attached again; else the command or the address
+    #[arg(long)]
+    pub(super) name: Option<String>,
+    /// How long it may stay; else as long as the grant lasts
+    #[arg(long, value_name = "TIME", value_parser = config::parse_duration)]
+    pub(super) ttl: Option<Duration>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct DialArguments {
+    /// HOST:PORT, or wss://HOST[:PORT]/PATH where the port is exposed as a WebSocket
+    pub(super) place: String,
+    #[command(flatten)]
+    pub(super) terms: AttachTerms,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ExecArguments {
+    #[command(flatten)]
+    pub(super) terms: AttachTerms,
+    /// The command; {pin} in it becomes this sidecar's public key, for the hub's --pin
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(super) command: Vec<OsString>,
 }
 
 #[derive(Debug, Subcommand)]

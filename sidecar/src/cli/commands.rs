@@ -23,6 +23,7 @@ use crate::{app, audit, demo, enrolment, process};
 pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let file = arguments.config.as_deref();
     match arguments.command {
+        Command::Attach(command) => super::attach::run(&admin_socket(file)?, command),
         Command::Audit(command) => audit_command(file, command),
         Command::Check(check_arguments) => check(file, &check_arguments),
         Command::Demo(demo_arguments) => {
@@ -266,15 +267,19 @@ fn find(file: Option<&Path>) -> Result<PathBuf, Failure> {
     })
 }
 
-fn ask(file: Option<&Path>, question: &Question) -> Result<Answer, Failure> {
+fn admin_socket(file: Option<&Path>) -> Result<PathBuf, Failure> {
     let path = find(file)?;
-    let socket = match config::load(&path) {
-        Ok(config) => config.admin.socket,
+    match config::load(&path) {
+        Ok(config) => Ok(config.admin.socket),
         // The daemon runs with what the file said before.
         Err(problems) => {
-            config::admin_socket(&path).ok_or_else(|| Failure::new(Sysexit::Configuration, problems))?
+            config::admin_socket(&path).ok_or_else(|| Failure::new(Sysexit::Configuration, problems))
         }
-    };
+    }
+}
+
+fn ask(file: Option<&Path>, question: &Question) -> Result<Answer, Failure> {
+    let socket = admin_socket(file)?;
     client::ask(&socket, question).map_err(|error| {
         let hint = match &error {
             AskError::Connect { .. } => {

@@ -2,12 +2,14 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | [`attach`] | reaching into a sandbox, for as long as it is wanted |
 //! | [`arguments`] | what can be typed |
 //! | [`commands`] | what it does |
 //! | [`failure`] | how an error is told: what, why, what next |
 //! | [`terminal`] | the one place that writes to stdout |
 
 mod arguments;
+mod attach;
 mod commands;
 mod failure;
 pub(crate) mod terminal;

@@ -157,7 +157,6 @@ impl Enrolments {
     }
 
     /// A sandbox that the host reaches into. Writes.
-    #[cfg_attr(not(test), expect(dead_code, reason = "`attach` comes with the hub"))]
     pub(crate) fn attach(&self, terms: Terms, now: SystemTime) -> Result<Enrolment, NotMade> {
         self.make(terms, Kind::Attached, now)
     }
@@ -171,6 +170,15 @@ impl Enrolments {
             _ => None,
         })
         .collect()
+    }
+
+    /// The sandboxes that the host reached into.
+    pub(crate) fn attached(&self, now: SystemTime) -> Vec<Enrolment> {
+        let table = self.lock();
+        let live = table.by_id.iter().filter(|(_, entry)| entry.record.over(now.into()).is_none());
+        live.filter(|(_, entry)| matches!(entry.record.kind, Kind::Attached))
+            .map(|(id, entry)| entry.enrolled(id))
+            .collect()
     }
 
     /// An enrolment that is not over.

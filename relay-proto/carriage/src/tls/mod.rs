@@ -26,8 +26,30 @@ use verify::{AnyKey, Pinned};
 /// What both sides say they speak inside.
 pub const ALPN: &[u8] = b"cofferdam-relay/1";
 
+/// What they say where a hub carries many links.
+pub const HUB_ALPN: &[u8] = b"cofferdam-hub/1";
+
+/// What is inside a stream that the host reached in for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Inside {
+    /// A hub, with the links of all its shims.
+    Hub,
+    /// One shim's link.
+    Link,
+}
+
 /// The sandbox's side: goes on only with whoever has the key `pin`.
 pub async fn connect<S: Stream>(
+    stream: S,
+    identity: &Identity,
+    pin: &PublicKey,
+) -> Result<client::TlsStream<S>, TlsError> {
+    connect_for(Inside::Link, stream, identity, pin).await
+}
+
+/// The same, for whatever is inside.
+pub async fn connect_for<S: Stream>(
+    inside: Inside,
     stream: S,
     identity: &Identity,
     pin: &PublicKey,
@@ -40,14 +62,16 @@ pub async fn connect<S: Stream>(
         .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(Arc::clone(
             &identity.certified,
         ))));
-    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.alpn_protocols = vec![inside.alpn().to_vec()];
     config.resumption = Resumption::disabled();
     config.enable_sni = false;
     let name = ServerName::try_from("sidecar.invalid").expect("this is a name");
     let stream =
         TlsConnector::from(Arc::new(config)).connect(name, stream).await.map_err(TlsError::from_io)?;
-    speaks_relay(stream.get_ref().1)?;
-    Ok(stream)
+    match Inside::of(stream.get_ref().1) {
+        Some(spoken) if spoken == inside => Ok(stream),
+        _ => Err(TlsError::NotARelay),
+    }
 }
 
 /// The sidecar's side: takes any key, and says which.
@@ -56,6 +80,21 @@ pub async fn accept<S: Stream>(
     identity: &Identity,
 ) -> Result<(server::TlsStream<S>, PublicKey), TlsError> {
     accept_with(server_config(identity), stream).await
+}
+
+/// The sidecar's side of a stream that the host reached in for: says what is inside, too.
+pub async fn accept_pipe<S: Stream>(
+    stream: S,
+    identity: &Identity,
+) -> Result<(server::TlsStream<S>, PublicKey, Inside), TlsError> {
+    let mut config = ServerConfig::clone(&server_config(identity));
+    config.alpn_protocols = vec![HUB_ALPN.to_vec(), ALPN.to_vec()];
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let stream = acceptor.accept(stream).await.map_err(TlsError::from_io)?;
+    let state = stream.get_ref().1;
+    let inside = Inside::of(state).ok_or(TlsError::NotARelay)?;
+    let key = proven(state)?;
+    Ok((stream, key, inside))
 }
 
 pub(crate) async fn accept_with<S: Stream>(
@@ -84,7 +123,13 @@ pub(crate) fn server_config(identity: &Identity) -> Arc<ServerConfig> {
 
 /// Who is there, once the handshake is done.
 pub(crate) fn peer(state: &CommonState) -> Result<PublicKey, TlsError> {
-    speaks_relay(state)?;
+    match Inside::of(state) {
+        Some(Inside::Link) => proven(state),
+        _ => Err(TlsError::NotARelay),
+    }
+}
+
+fn proven(state: &CommonState) -> Result<PublicKey, TlsError> {
     let [certificate] = state.peer_certificates().unwrap_or_default() else {
         return Err(TlsError::NotARelay);
     };
@@ -97,9 +142,15 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::clone(&PROVIDER)
 }
 
-fn speaks_relay(state: &CommonState) -> Result<(), TlsError> {
-    match state.alpn_protocol() == Some(ALPN) {
-        true => Ok(()),
-        false => Err(TlsError::NotARelay),
+impl Inside {
+    fn alpn(self) -> &'static [u8] {
+        match self {
+            Self::Hub => HUB_ALPN,
+            Self::Link => ALPN,
+        }
+    }
+
+    fn of(state: &CommonState) -> Option<Self> {
+        [Self::Hub, Self::Link].into_iter().find(|inside| state.alpn_protocol() == Some(inside.alpn()))
     }
 }

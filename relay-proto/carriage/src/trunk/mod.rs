@@ -1,0 +1,116 @@
+//! Many links on one pipe: where a platform gives one stream of bytes, a hub in the sandbox and the sidecar share it.
+//!
+//! The multiplexer is yamux. Each of the sandbox's connections is a substream that the hub opens; the sidecar opens one,
+//! for heartbeats. A substream that nobody reads holds up its own sender and nobody else.
+//!
+//! Must stay true: what a peer can make this side hold is bounded. There are at most [`MAX_SUBSTREAMS`] at a time, each
+//! with at most [`WINDOW`] bytes that came in and were not read, and a few frames of [`MAX_SENT`] bytes on their way out.
+
+mod pulse;
+
+use std::future::poll_fn;
+use std::io;
+
+use tokio_util::compat::{Compat, FuturesAsyncReadCompatExt as _, TokioAsyncReadCompatExt as _};
+use yamux::{Config, Connection, ConnectionError, DEFAULT_CREDIT, FrameDecodeError, Mode};
+
+use crate::Stream;
+use pulse::Watched;
+pub use pulse::{Heard, Silence, answer_beats, beat};
+
+/// Substreams of one trunk, at a time. A hub keeps below it (see [`MAX_LOCAL`]).
+pub const MAX_SUBSTREAMS: usize = 160;
+/// Local connections that a hub takes at a time: the rest of [`MAX_SUBSTREAMS`] is for heartbeats and for those that
+/// are over on one side already and not yet on the other.
+pub const MAX_LOCAL: usize = 128;
+/// Bytes of a substream that came in and were not read. It is yamux's own first window, and is not let grow.
+pub const WINDOW: usize = DEFAULT_CREDIT as usize;
+/// Bytes in one frame: a small message of another substream never waits long behind one.
+pub const MAX_SENT: usize = 16 * 1024;
+
+/// One pipe with many substreams in it.
+pub struct Trunk<S> {
+    connection: Connection<Compat<Watched<S>>>,
+    heard: Heard,
+}
+
+/// One of them: an ordered stream of bytes.
+pub type Substream = Compat<yamux::Stream>;
+
+/// Which end this is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Side {
+    Hub,
+    Sidecar,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrunkError {
+    #[error("the other end of the pipe is gone")]
+    Closed,
+    #[error("there are as many connections as one pipe carries")]
+    Full,
+    #[error("the pipe failed: {0}")]
+    Io(#[source] io::Error),
+    #[error("the other end of the pipe broke the multiplexer's protocol: {0}")]
+    Protocol(#[source] ConnectionError),
+}
+
+impl<S: Stream> Trunk<S> {
+    pub fn new(stream: S, side: Side) -> Self {
+        let mut config = Config::default();
+        config.set_max_num_streams(MAX_SUBSTREAMS);
+        // As many as there may be, each with its first window: so none is ever let grow.
+        config.set_max_connection_receive_window(Some(MAX_SUBSTREAMS * WINDOW));
+        config.set_split_send_size(MAX_SENT);
+        let mode = match side {
+            Side::Hub => Mode::Client,
+            Side::Sidecar => Mode::Server,
+        };
+        let heard = Heard::new();
+        let watched = Watched::new(stream, heard.clone());
+        Self { connection: Connection::new(watched.compat(), config, mode), heard }
+    }
+
+    /// Carries all substreams, and gives the next one that the other end opens. Nothing moves while nobody awaits this; it
+    /// can be dropped at any time without losing anything.
+    pub async fn next(&mut self) -> Result<Substream, TrunkError> {
+        match poll_fn(|context| self.connection.poll_next_inbound(context)).await {
+            None => Err(TrunkError::Closed),
+            Some(result) => Ok(result?.compat()),
+        }
+    }
+
+    /// A new substream. The other end learns of it with the first byte written.
+    pub async fn open(&mut self) -> Result<Substream, TrunkError> {
+        Ok(poll_fn(|context| self.connection.poll_new_outbound(context)).await?.compat())
+    }
+
+    /// When a byte last came in.
+    pub fn heard(&self) -> Heard {
+        self.heard.clone()
+    }
+}
+
+impl From<ConnectionError> for TrunkError {
+    fn from(error: ConnectionError) -> Self {
+        match error {
+            ConnectionError::Closed => Self::Closed,
+            ConnectionError::TooManyStreams => Self::Full,
+            ConnectionError::Io(error) | ConnectionError::Decode(FrameDecodeError::Io(error)) => {
+                match error.kind() {
+                    io::ErrorKind::UnexpectedEof
+                    | io::ErrorKind::BrokenPipe
+                    | io::ErrorKind::ConnectionReset
+                    | io::ErrorKind::WriteZero => Self::Closed,
+                    _ => Self::Io(error),
+                }
+            }
+            other => Self::Protocol(other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,164 @@
+//! Two ends of a trunk in one process.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+use tokio::time::{Instant, timeout};
+
+use super::*;
+
+fn ends() -> (Trunk<DuplexStream>, Trunk<DuplexStream>) {
+    let (hub, sidecar) = duplex(1000);
+    (Trunk::new(hub, Side::Hub), Trunk::new(sidecar, Side::Sidecar))
+}
+
+/// Carries a trunk that nobody opens anything on.
+async fn carried<S: Stream>(trunk: &mut Trunk<S>) -> TrunkError {
+    match trunk.next().await {
+        Ok(_) => panic!("nobody opens anything"),
+        Err(error) => error,
+    }
+}
+
+#[tokio::test]
+async fn a_substream_carries_both_ways_and_ends() {
+    let (mut hub, mut sidecar) = ends();
+    let mut here = hub.open().await.unwrap();
+    let talk = async {
+        here.write_all(b"hello").await.unwrap();
+        let mut answer = Vec::new();
+        here.read_to_end(&mut answer).await.unwrap();
+        assert_eq!(answer, b"and goodbye");
+    };
+    let other = async {
+        let mut there = sidecar.next().await.unwrap();
+        let answer = async {
+            let mut room = [0; 5];
+            there.read_exact(&mut room).await.unwrap();
+            assert_eq!(&room, b"hello");
+            there.write_all(b"and goodbye").await.unwrap();
+            there.shutdown().await.unwrap();
+            std::future::pending::<()>().await
+        };
+        tokio::select! { () = answer => {}, error = carried(&mut sidecar) => panic!("{error}") }
+    };
+    tokio::select! { () = talk => {}, error = carried(&mut hub) => panic!("{error}"), () = other => {} }
+}
+
+#[tokio::test]
+async fn one_that_nobody_reads_holds_up_itself_and_no_other() {
+    let (mut hub, mut sidecar) = ends();
+    let (mut deaf, mut other) = (hub.open().await.unwrap(), hub.open().await.unwrap());
+    let flood = async {
+        let mut sent = 0;
+        while let Ok(count) = deaf.write(&[7; 10_000]).await {
+            sent += count;
+            assert!(sent <= WINDOW, "{sent} bytes went to somebody who reads none");
+        }
+    };
+    let talk = async {
+        for number in 0..200_000_u32 {
+            other.write_all(&number.to_be_bytes()).await.unwrap();
+        }
+        other.shutdown().await.unwrap();
+        std::future::pending::<()>().await
+    };
+    let reading = async {
+        let (first, second) = (sidecar.next().await.unwrap(), sidecar.next().await.unwrap());
+        let (mut first_byte, mut kept) = ([0], Vec::new());
+        let read = async {
+            // Which came first is not said; the flood's bytes are sevens.
+            for mut stream in [first, second] {
+                stream.read_exact(&mut first_byte).await.unwrap();
+                match first_byte {
+                    [7] => kept.push(stream),
+                    _ => {
+                        let mut rest = Vec::new();
+                        stream.read_to_end(&mut rest).await.unwrap();
+                        assert_eq!(rest.len() + 1, 800_000);
+                    }
+                }
+            }
+        };
+        tokio::select! { () = read => {}, error = carried(&mut sidecar) => panic!("{error}") }
+    };
+    let all = async {
+        tokio::select! {
+            () = flood => panic!("it was refused"),
+            () = talk => unreachable!(),
+            () = reading => {}
+            error = carried(&mut hub) => panic!("{error}"),
+        }
+    };
+    timeout(Duration::from_secs(60), all).await.expect("the other one is not held up");
+}
+
+#[tokio::test]
+async fn there_are_so_many_and_no_more() {
+    let (mut hub, _sidecar) = ends();
+    let mut open = Vec::new();
+    for _ in 0..MAX_SUBSTREAMS {
+        open.push(hub.open().await.unwrap());
+    }
+    assert!(matches!(hub.open().await, Err(TrunkError::Full)));
+}
+
+#[tokio::test]
+async fn what_is_not_the_protocol_ends_it() {
+    for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 64]] {
+        let (mut pipe, sidecar) = duplex(1000);
+        let mut sidecar = Trunk::new(sidecar, Side::Sidecar);
+        pipe.write_all(garbage).await.unwrap();
+        assert!(matches!(carried(&mut sidecar).await, TrunkError::Protocol(_)));
+    }
+    let (pipe, sidecar) = duplex(1000);
+    drop(pipe);
+    assert!(matches!(carried(&mut Trunk::new(sidecar, Side::Sidecar)).await, TrunkError::Closed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn heartbeats_keep_an_idle_pipe_and_find_a_dead_one() {
+    let heartbeat = Duration::from_secs(20);
+    let (mut hub, mut sidecar) = ends();
+    let (heard, heard_there) = (sidecar.heard(), hub.heard());
+    let began = Instant::now();
+    let beats = beat(sidecar.open().await.unwrap(), heard, heartbeat);
+    let living = async {
+        let stream = hub.next().await.unwrap();
+        tokio::select! {
+            silence = answer_beats(stream, heard_there, heartbeat) => panic!("{silence}"),
+            error = carried(&mut hub) => panic!("{error}"),
+            () = tokio::time::sleep(Duration::from_secs(3600)) => {}
+        }
+    };
+    let mut beats = Box::pin(beats);
+    tokio::select! {
+        silence = &mut beats => panic!("{silence}"),
+        error = carried(&mut sidecar) => panic!("{error}"),
+        () = living => {}
+    }
+    // From here on nobody carries the hub's side, as if its process were stopped.
+    let silence = tokio::select! {
+        silence = &mut beats => silence,
+        error = carried(&mut sidecar) => panic!("{error}"),
+    };
+    assert_eq!(silence, Silence(heartbeat * 3));
+    assert!(began.elapsed() <= Duration::from_secs(3600) + heartbeat * 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hub_finds_a_dead_sidecar_before_and_after_it_was_told_the_heartbeat() {
+    let (mut hub, mut sidecar) = ends();
+    let (stream, heard) = (sidecar.open().await.unwrap(), hub.heard());
+    let mut stream = stream;
+    stream.write_all(&1000_u32.to_be_bytes()[..3]).await.unwrap();
+    let there = tokio::select! {
+        stream = hub.next() => stream.unwrap(),
+        error = carried(&mut sidecar) => panic!("{error}"),
+    };
+    let first = Duration::from_secs(7);
+    let mut answers = Box::pin(answer_beats(there, heard.clone(), first));
+    let silence =
+        tokio::select! { silence = &mut answers => silence, error = carried(&mut hub) => panic!("{error}") };
+    assert_eq!(silence, Silence(first));
+}

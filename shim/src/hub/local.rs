@@ -1,0 +1,245 @@
+//! Where the sandbox's shims come: a Unix socket, or a port of the loopback's whose key is in a file.
+//!
+//! Must stay true: one hub at a time has the place, by a lock that goes with its process, however that ends; a place
+//! that somebody else serves is left alone; nobody but the hub's own user gets in; and only a file that is still this
+//! hub's is removed. There is no place while there is no pipe: a connection that waits for one would be given up by its
+//! shim, and would then be heard by the sidecar after its successor.
+
+use std::fmt;
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::net::Ipv4Addr;
+use std::os::unix::fs::{
+    DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+};
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use relay_carriage::BoxedStream;
+use relay_proto::hub::{Door, Key};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+use rustix::rand::{GetRandomFlags, getrandom};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::time::{Instant, sleep};
+
+use super::options::LocalPlace;
+
+/// The right to serve a place, for as long as it is held.
+#[derive(Debug)]
+pub(super) struct Claim {
+    place: LocalPlace,
+    _lock: File,
+}
+
+/// A place that shims can come to; its file goes with it.
+#[derive(Debug)]
+pub(super) struct Local {
+    listener: Listener,
+    path: PathBuf,
+    /// Which file it is, whatever stands under its name later.
+    file: (u64, u64),
+}
+
+#[derive(Debug)]
+enum Listener {
+    Loopback(TcpListener, Key),
+    Unix(UnixListener),
+}
+
+/// Somebody at the door.
+pub(super) struct Knocking {
+    stream: BoxedStream,
+    /// What it must show first.
+    key: Option<Key>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LocalError {
+    #[error(
+        "serve `{path}`: another hub{} serves it, and one is enough for all shims of a sandbox; end that one, or give this \
+         one another --socket", .process.map(|id| format!(" (process {id})")).unwrap_or_default()
+    )]
+    Held { path: PathBuf, process: Option<u32> },
+    #[error(
+        "serve `{path}`: {source}; can this user write there? else choose another place with --socket, and give it to the shims with --relay"
+    )]
+    Io { path: PathBuf, source: io::Error },
+    #[error(
+        "serve `{path}`: somebody else listens there, who is no hub; if it is the sidecar's own socket, no hub is needed: else \
+         choose another place with --socket"
+    )]
+    Live { path: PathBuf },
+    #[error("serve `{path}`: something that is not ours stands there; remove it, or choose another place")]
+    Taken { path: PathBuf },
+}
+
+impl Claim {
+    /// Takes the place for this process. Whoever has it may be on its way out, and is waited for a little.
+    pub(super) async fn take(place: &LocalPlace) -> Result<Self, LocalError> {
+        let give_up = Instant::now() + RELEASE_TIME;
+        loop {
+            match Self::try_take(place) {
+                Err(LocalError::Held { .. }) if Instant::now() < give_up => sleep(PAUSE).await,
+                taken => return taken,
+            }
+        }
+    }
+
+    fn try_take(place: &LocalPlace) -> Result<Self, LocalError> {
+        let (LocalPlace::Loopback(path) | LocalPlace::Unix(path)) = place;
+        let failed = |source| LocalError::Io { path: path.clone(), source };
+        if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
+            DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
+        }
+        let beside = beside(path, ".lock");
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let mut lock = options.open(&beside).map_err(|source| LocalError::Io { path: beside, source })?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(fs::TryLockError::WouldBlock) => {
+                let mut text = String::new();
+                let _ = lock.take(20).read_to_string(&mut text);
+                return Err(LocalError::Held { path: path.clone(), process: text.trim().parse().ok() });
+            }
+            Err(fs::TryLockError::Error(source)) => return Err(failed(source)),
+        }
+        // Only for people to read: the lock itself is the kernel's.
+        let _ = lock.set_len(0).and_then(|()| lock.rewind());
+        let _ = writeln!(lock, "{}", std::process::id());
+        Ok(Self { place: place.clone(), _lock: lock })
+    }
+
+    /// Lets shims come.
+    pub(super) async fn open(&self) -> Result<Local, LocalError> {
+        match &self.place {
+            LocalPlace::Loopback(path) => loopback(path).await,
+            LocalPlace::Unix(path) => unix(path),
+        }
+    }
+}
+
+impl Local {
+    /// Waits for the next shim. Can be dropped at any time.
+    pub(super) async fn accept(&self) -> Knocking {
+        loop {
+            match self.try_accept().await {
+                Ok(knocking) => return knocking,
+                // Out of descriptors, most likely: some will be closed soon.
+                Err(_) => sleep(PAUSE).await,
+            }
+        }
+    }
+
+    async fn try_accept(&self) -> io::Result<Knocking> {
+        Ok(match &self.listener {
+            Listener::Loopback(listener, key) => {
+                let (stream, _) = listener.accept().await?;
+                let _ = stream.set_nodelay(true);
+                Knocking { stream: Box::new(stream), key: Some(key.clone()) }
+            }
+            Listener::Unix(listener) => Knocking { stream: Box::new(listener.accept().await?.0), key: None },
+        })
+    }
+}
+
+impl fmt::Display for Local {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match &self.listener {
+            Listener::Loopback(..) => "hub",
+            Listener::Unix(_) => "unix",
+        };
+        write!(f, "{kind}:{}", self.path.display())
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        if identity(&self.path).is_ok_and(|file| file == self.file) {
+            // What stays behind is found stale by the next hub.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Knocking {
+    /// The stream, if whoever it is may come in. Bound it with a time-out.
+    pub(super) async fn admitted(mut self) -> Option<BoxedStream> {
+        use tokio::io::AsyncReadExt as _;
+        let Some(key) = &self.key else { return Some(self.stream) };
+        let mut shown = [0; Key::SHOWN];
+        self.stream.read_exact(&mut shown).await.ok()?;
+        key.is(&shown).then_some(self.stream)
+    }
+}
+
+/// Connections that the kernel keeps for us.
+const BACKLOG: i32 = 128;
+/// How long a hub whose pipe is over may take to end.
+const RELEASE_TIME: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(50);
+
+fn unix(path: &Path) -> Result<Local, LocalError> {
+    let failed = |source: io::Error| LocalError::Io { path: path.into(), source };
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failed(error)),
+        Ok(file) if !file.file_type().is_socket() => return Err(LocalError::Taken { path: path.into() }),
+        Ok(_) => match StdUnixStream::connect(path) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                fs::remove_file(path).map_err(failed)?;
+            }
+            Ok(_) => return Err(LocalError::Live { path: path.into() }),
+            Err(error) => return Err(failed(error)),
+        },
+    }
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let bound = (|| {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        bind(&socket, &SocketAddrUnix::new(path)?)?;
+        // Nobody can connect before it listens, so the mode it was made with opens nothing.
+        fs::set_permissions(path, Permissions::from_mode(0o600))?;
+        listen(&socket, BACKLOG)?;
+        UnixListener::from_std(socket.into())
+    })();
+    let listener = Listener::Unix(bound.map_err(failed)?);
+    Ok(Local { listener, file: identity(path).map_err(failed)?, path: path.into() })
+}
+
+async fn loopback(path: &Path) -> Result<Local, LocalError> {
+    let failed = |source: io::Error| LocalError::Io { path: path.into(), source };
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(failed)?;
+    let mut random = [0; 32];
+    let count = getrandom(&mut random, GetRandomFlags::empty()).map_err(|error| failed(error.into()))?;
+    if count != random.len() {
+        return Err(failed(io::ErrorKind::UnexpectedEof.into()));
+    }
+    let digits: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    let key = Key::from_hex(&digits).expect("these are 64 digits");
+    let door = Door { port: listener.local_addr().map_err(failed)?.port(), key: key.clone() };
+    let aside = beside(path, ".new");
+    let written = (|| {
+        // What a hub left behind that was killed in between.
+        let _ = fs::remove_file(&aside);
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside)?;
+        file.write_all(door.to_text().as_bytes())?;
+        fs::rename(&aside, path)?;
+        identity(path)
+    })();
+    Ok(Local {
+        listener: Listener::Loopback(listener, key),
+        file: written.map_err(failed)?,
+        path: path.into(),
+    })
+}
+
+fn beside(path: &Path, end: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(end);
+    name.into()
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    fs::symlink_metadata(path).map(|file| (file.dev(), file.ino()))
+}

@@ -1,0 +1,209 @@
+//! The command line of `cofferdam-shim hub` → [`HubOptions`].
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use relay_proto::address::{Host, HostPort, InvalidAddress};
+use relay_proto::key::{InvalidKey, PublicKey};
+
+/// What a hub holds on its two sides.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct HubOptions {
+    pub pin: PublicKey,
+    pub local: LocalPlace,
+    pub pipe: PipePlace,
+}
+
+/// Where the sandbox's shims come.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum LocalPlace {
+    /// A port of the loopback's, whose number and key are in this file.
+    Loopback(PathBuf),
+    Unix(PathBuf),
+}
+
+/// Where the host comes.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum PipePlace {
+    Listen(HostPort),
+    Stdio,
+}
+
+#[derive(Debug, Eq, PartialEq, thiserror::Error)]
+pub enum HubUsageError {
+    #[error("read the command line of the hub: --socket and --loopback exclude each other")]
+    Both,
+    #[error(
+        "read --listen: {0} can be reached from other machines; give --expose too if that is what you want (whoever does not \
+         have the sidecar's key gets nothing there), or listen on 127.0.0.1"
+    )]
+    Exposed(HostPort),
+    #[error("read {place}: {source}")]
+    Key { place: &'static str, source: InvalidKey },
+    #[error("read --listen: {0}")]
+    Listen(InvalidAddress),
+    #[error("read --listen: `{0}` is a name; use an address, so that it is sure where the port is open")]
+    ListenName(String),
+    #[error(
+        "read the command line of the hub: --pin is missing: give it the key that `cofferdam key` prints on the host \
+         ({{pin}} in a command of `cofferdam attach exec`), or set COFFERDAM_PIN"
+    )]
+    NoPin,
+    #[error("read {place}: it is not UTF-8")]
+    NotUtf8 { place: &'static str },
+    #[error("read the command line of the hub: {flag} is there twice")]
+    Twice { flag: &'static str },
+    #[error("read the command line of the hub: `{0}` is not known")]
+    Unknown(String),
+    #[error("read the command line of the hub: {flag} needs a value")]
+    Value { flag: &'static str },
+}
+
+/// Reads the arguments after `hub`.
+pub(crate) fn parse(
+    mut arguments: impl Iterator<Item = OsString>,
+    environment: impl Fn(&str) -> Option<OsString>,
+) -> Result<Parsed, HubUsageError> {
+    let (mut pin, mut socket, mut loopback, mut listen) = (None, None, None, None);
+    let mut exposed = Exposed::No;
+    while let Some(argument) = arguments.next() {
+        let argument =
+            argument.into_string().map_err(|_| HubUsageError::NotUtf8 { place: "the command line" })?;
+        let (name, value) = match argument.split_once('=') {
+            Some((name, value)) => (name, Some(OsString::from(value))),
+            None => (argument.as_str(), None),
+        };
+        let (flag, slot) = match name {
+            "--help" | "-h" if value.is_none() => return Ok(Parsed::Help),
+            "--expose" if value.is_none() => {
+                exposed = Exposed::Yes;
+                continue;
+            }
+            PIN => (PIN, &mut pin),
+            SOCKET => (SOCKET, &mut socket),
+            LOOPBACK => (LOOPBACK, &mut loopback),
+            LISTEN => (LISTEN, &mut listen),
+            _ => return Err(HubUsageError::Unknown(argument)),
+        };
+        let value = value.or_else(|| arguments.next()).ok_or(HubUsageError::Value { flag })?;
+        if slot.replace(value).is_some() {
+            return Err(HubUsageError::Twice { flag });
+        }
+    }
+    let local = match (socket, loopback) {
+        (Some(_), Some(_)) => return Err(HubUsageError::Both),
+        (None, Some(file)) => LocalPlace::Loopback(file.into()),
+        (Some(path), None) => LocalPlace::Unix(path.into()),
+        (None, None) => LocalPlace::Unix(DEFAULT_SOCKET.into()),
+    };
+    let pipe = match listen {
+        Some(place) => PipePlace::Listen(listening(&text(place, LISTEN)?, exposed)?),
+        None => PipePlace::Stdio,
+    };
+    let (place, pin) = match (pin, environment(PIN_VARIABLE).filter(|value| !value.is_empty())) {
+        (Some(pin), _) => (PIN, pin),
+        (None, Some(pin)) => (PIN_VARIABLE, pin),
+        (None, None) => return Err(HubUsageError::NoPin),
+    };
+    let pin = text(pin, place)?.parse().map_err(|source| HubUsageError::Key { place, source })?;
+    Ok(Parsed::Run(HubOptions { pin, local, pipe }))
+}
+
+/// What the command line asks for.
+#[derive(Debug, Eq, PartialEq)]
+pub(crate) enum Parsed {
+    Help,
+    Run(HubOptions),
+}
+
+pub(crate) const HELP: &str = "\
+Holds the one pipe of a sandbox that has only one, and carries the links of all its shims through it.
+
+Usage: cofferdam-shim hub --pin KEY [--socket PATH | --loopback FILE] [--listen HOST:PORT [--expose]]
+
+  --pin KEY           the sidecar's public key, as `cofferdam key` prints it [environment: COFFERDAM_PIN]
+  --socket PATH       where the sandbox's shims come (their --relay is unix:PATH)
+                      [default: /run/cofferdam/relay/relay.sock, which is where they look]
+  --loopback FILE     instead, where Unix sockets are forbidden: a loopback port; it and the key that a shim must
+                      show are written to FILE (their --relay is hub:FILE)
+  --listen HOST:PORT  the host dials this port (`cofferdam attach dial`); without it, stdin and stdout are the pipe
+                      (`cofferdam attach exec`)
+  --expose            let --listen be reached from other machines
+  --help, -h          print this
+";
+
+/// Whether a port may be open to other machines.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Exposed {
+    No,
+    Yes,
+}
+
+const DEFAULT_SOCKET: &str = "/run/cofferdam/relay/relay.sock";
+const PIN: &str = "--pin";
+const PIN_VARIABLE: &str = "COFFERDAM_PIN";
+const SOCKET: &str = "--socket";
+const LOOPBACK: &str = "--loopback";
+const LISTEN: &str = "--listen";
+
+fn listening(text: &str, exposed: Exposed) -> Result<HostPort, HubUsageError> {
+    let place: HostPort = text.parse().map_err(HubUsageError::Listen)?;
+    match &place.host {
+        Host::Name(name) => Err(HubUsageError::ListenName(name.clone())),
+        host if exposed == Exposed::No && !host.is_loopback() => Err(HubUsageError::Exposed(place)),
+        _ => Ok(place),
+    }
+}
+
+fn text(value: OsString, place: &'static str) -> Result<String, HubUsageError> {
+    value.into_string().map_err(|_| HubUsageError::NotUtf8 { place })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+
+    fn parsed(arguments: &[&str], pin: Option<&str>) -> Result<Parsed, HubUsageError> {
+        parse(arguments.iter().map(OsString::from), |name| {
+            assert_eq!(name, "COFFERDAM_PIN", "nothing else of the environment is looked at");
+            pin.map(OsString::from)
+        })
+    }
+
+    fn options(arguments: &[&str], pin: Option<&str>) -> HubOptions {
+        match parsed(arguments, pin) {
+            Ok(Parsed::Run(options)) => options,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_is_not_said_has_a_default() {
+        let plain = options(&[], Some(KEY));
+        let local = LocalPlace::Unix("/run/cofferdam/relay/relay.sock".into());
+        assert_eq!(plain, HubOptions { pin: KEY.parse().unwrap(), local, pipe: PipePlace::Stdio });
+        let other = "1".repeat(64);
+        assert_eq!(options(&["--pin", &other], Some(KEY)).pin, other.parse().unwrap());
+        assert_eq!(options(&["--loopback=/k"], Some(KEY)).local, LocalPlace::Loopback("/k".into()));
+        let listen = PipePlace::Listen("[::1]:70".parse().unwrap());
+        assert_eq!(options(&["--listen", "[::1]:70"], Some(KEY)).pipe, listen);
+        assert!(matches!(options(&["--expose", "--listen=0.0.0.0:7"], Some(KEY)).pipe, PipePlace::Listen(_)));
+        assert_eq!(parsed(&["-h"], None), Ok(Parsed::Help));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        let said = |arguments: &[&str]| parsed(arguments, None).unwrap_err();
+        assert_eq!(said(&[]), HubUsageError::NoPin);
+        assert!(matches!(said(&["--pin=12"]), HubUsageError::Key { place: "--pin", .. }));
+        assert_eq!(said(&["--socket=a", "--loopback=b"]), HubUsageError::Both);
+        assert!(matches!(said(&["--listen=0.0.0.0:7"]), HubUsageError::Exposed(_)));
+        assert!(matches!(said(&["--listen=box:7", "--expose"]), HubUsageError::ListenName(_)));
+        assert!(matches!(said(&["--listen=7"]), HubUsageError::Listen(_)));
+        assert_eq!(said(&["--pin"]), HubUsageError::Value { flag: "--pin" });
+        assert_eq!(said(&["--pin=1", "--pin=2"]), HubUsageError::Twice { flag: "--pin" });
+        assert_eq!(said(&["--relay=x"]), HubUsageError::Unknown("--relay=x".into()));
+    }
+}

@@ -1,0 +1,27 @@
+//! A hub on the loopback, for sandboxes in which Unix sockets are forbidden.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use relay_proto::hub::Door;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
+
+/// Connects to the hub that wrote this file, and shows its key. Bound it with a time-out.
+pub(crate) async fn connect(file: &Path) -> io::Result<OwnedFd> {
+    let mut text = String::new();
+    // Another hub has another port and key, so the file is read anew each time.
+    let opened = File::open(file).map_err(|error| {
+        let why = format!("{error}: the hub writes this file when it is attached; is it running?");
+        io::Error::new(error.kind(), why)
+    })?;
+    opened.take(Door::MAX_FILE as u64 + 1).read_to_string(&mut text)?;
+    let door = Door::from_text(&text).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, door.port)).await?;
+    stream.set_nodelay(true)?;
+    stream.write_all(door.key.shown()).await?;
+    Ok(stream.into_std()?.into())
+}

@@ -1,0 +1,171 @@
+//! Sandboxes that cannot reach out: the host reaches in, by a pipe that `cofferdam attach` holds.
+//!
+//! `cofferdam attach` keeps one connection to the admin socket open for as long as it wants the sandbox attached: the
+//! hold. Each pipe is another, which turns into the pipe once it has been asked for. So a pipe may die and come again, and
+//! whoever ends `attach`, however it ends, ends its pipe too.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`hold`] | one `cofferdam attach`, for as long as it is there |
+//! | [`pipe`] | one pipe, from its handshake to its end |
+//!
+//! Must stay true: a sandbox has one enrolment, whichever pipe leads to it, so its links resume through the next one;
+//! of two pipes to one sandbox the newer counts, and the older is over before anything of the newer is heard; an
+//! enrolment that nobody holds any more ends when its links' grace is over.
+
+pub(crate) mod hold;
+pub(crate) mod pipe;
+
+use std::collections::HashMap;
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use relay_proto::name::Name;
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::enrolment::Enrolment;
+
+/// Every sandbox that is attached, or was and may be again.
+#[derive(Default)]
+pub(crate) struct Attaches(Mutex<Table>);
+
+#[derive(Default)]
+struct Table {
+    by_sandbox: HashMap<Sandbox, Attached>,
+    holds: u64,
+}
+
+/// By what a sandbox is known to whoever attaches it.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+struct Sandbox {
+    grant: Name,
+    name: String,
+}
+
+struct Attached {
+    enrolment: Arc<str>,
+    holder: Option<Holder>,
+    /// How often it was held: a time of grace that began in an earlier hold means nothing in a later one.
+    holds: u64,
+    pipe: Option<PipeEnd>,
+}
+
+struct Holder {
+    news: mpsc::Sender<News>,
+    over: CancellationToken,
+}
+
+/// By which a pipe is ended from outside.
+#[derive(Clone)]
+struct PipeEnd {
+    socket: Arc<UnixStream>,
+    gone: CancellationToken,
+}
+
+/// What whoever holds a sandbox is told, one JSON line each.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(tag = "news", rename_all = "kebab-case")]
+pub(crate) enum News {
+    /// The pipe leads to a hub or a shim that has proven this key.
+    Attached { key: String },
+    /// This pipe is over, or never was one.
+    Lost { why: String },
+    /// There will be no other.
+    Over { why: String },
+}
+
+/// News that may wait for somebody who does not read them; more are dropped.
+const MAX_NEWS: usize = 16;
+/// A pipe whose socket is shut is over at once; the limit is for what cannot happen.
+const END_TIME: Duration = Duration::from_secs(5);
+
+impl Attaches {
+    /// The enrolment is over for good: its pipe and whoever holds it are told so.
+    pub(crate) fn end(&self, enrolment: &str) {
+        let ended = {
+            let mut table = self.lock();
+            let sandbox = table.sandbox_of(enrolment);
+            sandbox.and_then(|sandbox| table.by_sandbox.remove(&sandbox))
+        };
+        if let Some(attached) = ended {
+            attached.end_pipe();
+            if let Some(holder) = attached.holder {
+                holder.over.cancel();
+            }
+        }
+    }
+
+    /// Whoever holds this sandbox is told; nobody waits for it.
+    fn tell(&self, enrolment: &str, news: News) {
+        let table = self.lock();
+        if let Some(holder) = table.attached(enrolment).and_then(|attached| attached.holder.as_ref()) {
+            let _ = holder.news.try_send(news);
+        }
+    }
+
+    /// A new pipe to a sandbox that somebody holds. The one before it is over when this returns.
+    async fn replace_pipe(&self, enrolment: &str, socket: UnixStream) -> Option<PipeEnd> {
+        let end = PipeEnd { socket: Arc::new(socket), gone: CancellationToken::new() };
+        let before = {
+            let mut table = self.lock();
+            let attached = table.attached_mut(enrolment).filter(|attached| attached.holder.is_some())?;
+            attached.pipe.replace(end.clone())
+        };
+        if let Some(before) = before {
+            before.shut();
+            let _ = timeout(END_TIME, before.gone.cancelled()).await;
+        }
+        Some(end)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    fn attached(&self, enrolment: &str) -> Option<&Attached> {
+        self.by_sandbox.values().find(|attached| *attached.enrolment == *enrolment)
+    }
+
+    fn attached_mut(&mut self, enrolment: &str) -> Option<&mut Attached> {
+        self.by_sandbox.values_mut().find(|attached| *attached.enrolment == *enrolment)
+    }
+
+    fn sandbox_of(&self, enrolment: &str) -> Option<Sandbox> {
+        let mut all = self.by_sandbox.iter();
+        all.find(|(_, attached)| *attached.enrolment == *enrolment).map(|(sandbox, _)| sandbox.clone())
+    }
+}
+
+impl Attached {
+    fn new(enrolment: Arc<str>) -> Self {
+        Self { enrolment, holder: None, holds: 0, pipe: None }
+    }
+
+    fn end_pipe(&self) {
+        if let Some(pipe) = &self.pipe {
+            pipe.shut();
+        }
+    }
+}
+
+impl Sandbox {
+    fn of(enrolment: &Enrolment) -> Self {
+        let name = enrolment.name.clone().unwrap_or_else(|| enrolment.id.to_string());
+        Self { grant: enrolment.grant.clone(), name }
+    }
+}
+
+impl PipeEnd {
+    /// Both directions end, whoever else has the socket.
+    fn shut(&self) {
+        // One that is shut already is what was wanted.
+        let _ = self.socket.shutdown(Shutdown::Both);
+    }
+}

@@ -1,0 +1,254 @@
+//! `cofferdam attach`: reaches into a sandbox and stays there until it is interrupted.
+//!
+//! It holds the sandbox with one connection to the sidecar, and makes a pipe of another for each time that it reaches in.
+//! Whatever ends (the command, the hub, the network, the sidecar) is begun again, after pauses that grow.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `asking` | the two connections to the sidecar |
+//! | `reach` | one time that it reaches in: a command, or a port |
+
+mod asking;
+mod reach;
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use ring::digest::{SHA256, digest};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{Instant, sleep};
+
+use super::arguments::{AttachCommand, AttachTerms};
+use super::failure::{Failure, Sysexit};
+use crate::admin::Question;
+use crate::attach::News;
+use asking::{Held, Unanswered};
+use reach::{Reach, Reached};
+
+/// Pauses between two times, the first and the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// What lasted this long was good: the next pause is a short one.
+const GOOD: Duration = Duration::from_secs(20);
+/// As long as an enrolment's name may be.
+const MAX_NAME: usize = 64;
+
+pub(super) fn run(admin: &Path, command: AttachCommand) -> Result<ExitCode, Failure> {
+    let (reach, terms) = match command {
+        AttachCommand::Dial(arguments) => (Reach::dial(&arguments.place)?, arguments.terms),
+        AttachCommand::Exec(arguments) => (Reach::Exec(arguments.command), arguments.terms),
+    };
+    let AttachTerms { grant, name, ttl } = terms;
+    let ttl_ms = ttl.map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
+    let question = Question::Attach { grant, name: name.unwrap_or_else(|| known_by(&reach)), ttl_ms };
+    let failed = |error| Failure::new(Sysexit::Software, error);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    runtime.block_on(async {
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+        let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+        let stop = async {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+        };
+        stay(admin, &question, &reach, stop).await
+    })
+}
+
+/// Stays attached until `stop`, or until the sidecar says that it is over.
+async fn stay(
+    admin: &Path,
+    question: &Question,
+    reach: &Reach,
+    stop: impl Future<Output = ()>,
+) -> Result<ExitCode, Failure> {
+    let mut stop = std::pin::pin!(stop);
+    let mut held = Some(Held::take(admin, question).await.map_err(|error| error.failure())?);
+    let mut pause = Pause::new();
+    loop {
+        let mut holding = match held.take() {
+            Some(held) => held,
+            None => match Held::take(admin, question).await {
+                Ok(held) => held,
+                Err(error @ Unanswered::Refused(_)) => return Err(error.failure()),
+                // It is most likely being restarted.
+                Err(error) => {
+                    say(&format!("{error}; trying again"));
+                    if pause.wait(stop.as_mut()).await == Waited::Stopped {
+                        return Ok(ExitCode::SUCCESS);
+                    }
+                    continue;
+                }
+            },
+        };
+        let began = Instant::now();
+        let mut ended = once(admin, &mut holding, reach, stop.as_mut()).await?;
+        if began.elapsed() >= GOOD {
+            pause = Pause::new();
+        }
+        if let Once::Ended = ended {
+            ended = pause.wait_holding(&mut holding, stop.as_mut()).await;
+        }
+        match ended {
+            Once::Ended => held = Some(holding),
+            Once::SidecarGone => {
+                say("the sidecar is gone; waiting for the next one");
+                if pause.wait(stop.as_mut()).await == Waited::Stopped {
+                    return Ok(ExitCode::SUCCESS);
+                }
+            }
+            Once::Stopped => return Ok(ExitCode::SUCCESS),
+            Once::Over(why) => return Err(Failure::new(Sysexit::Unavailable, why).hint("attach it again")),
+        }
+    }
+}
+
+/// How one time ended.
+enum Once {
+    Ended,
+    Over(String),
+    SidecarGone,
+    Stopped,
+}
+
+/// Reaches in once.
+async fn once(
+    admin: &Path,
+    held: &mut Held,
+    reach: &Reach,
+    mut stop: std::pin::Pin<&mut impl Future<Output = ()>>,
+) -> Result<Once, Failure> {
+    let pipe = match asking::pipe(admin, &held.enrolment).await {
+        Ok(pipe) => pipe,
+        Err(Unanswered::Refused(why)) => {
+            say(&why);
+            return Ok(Once::Ended);
+        }
+        Err(_) => return Ok(Once::SidecarGone),
+    };
+    let mut reached = Reached::begin(reach, pipe, &held.pin).await?;
+    let mut why = None;
+    let once = loop {
+        tokio::select! {
+            () = stop.as_mut() => break Once::Stopped,
+            ended = reached.ended() => {
+                say(&ended);
+                break Once::Ended;
+            }
+            news = held.news() => match news {
+                Some(News::Attached { key }) => say(&format!("attached (the sandbox's key is {key})")),
+                Some(News::Lost { why: lost }) => {
+                    // The command may have more to say, and ends when its pipe has.
+                    say(&lost);
+                    why = Some(lost);
+                }
+                Some(News::Over { why }) => break Once::Over(why),
+                None => break Once::SidecarGone,
+            },
+            () = sleep(reach::ENDS_WITHIN), if why.is_some() => break Once::Ended,
+        }
+    };
+    reached.end().await;
+    Ok(once)
+}
+
+/// What a sandbox without a name is known by: the way to it.
+fn known_by(reach: &Reach) -> String {
+    let text: String = reach
+        .to_string()
+        .chars()
+        .map(|character| if character.is_control() { ' ' } else { character })
+        .collect();
+    if text.chars().count() <= MAX_NAME {
+        return text;
+    }
+    let mut name: String = text.chars().take(MAX_NAME - 17).collect();
+    name.push('…');
+    for byte in &digest(&SHA256, reach.to_string().as_bytes()).as_ref()[..8] {
+        // Writing to a String cannot fail.
+        let _ = write!(name, "{byte:02x}");
+    }
+    name
+}
+
+/// Talk goes to stderr.
+fn say(text: &str) {
+    eprintln!("cofferdam attach: {text}");
+}
+
+struct Pause(Duration);
+
+#[derive(Eq, PartialEq)]
+enum Waited {
+    Out,
+    Stopped,
+}
+
+impl Pause {
+    fn new() -> Self {
+        Self(FIRST_PAUSE)
+    }
+
+    /// The same, with an ear for the sidecar.
+    async fn wait_holding(
+        &mut self,
+        held: &mut Held,
+        stop: std::pin::Pin<&mut impl Future<Output = ()>>,
+    ) -> Once {
+        let said = async {
+            loop {
+                match held.news().await {
+                    Some(News::Attached { .. }) => {}
+                    Some(News::Lost { why }) => say(&why),
+                    Some(News::Over { why }) => return Once::Over(why),
+                    None => return Once::SidecarGone,
+                }
+            }
+        };
+        tokio::select! {
+            once = said => once,
+            waited = self.wait(stop) => match waited {
+                Waited::Out => Once::Ended,
+                Waited::Stopped => Once::Stopped,
+            },
+        }
+    }
+
+    /// The next one is longer.
+    async fn wait(&mut self, stop: std::pin::Pin<&mut impl Future<Output = ()>>) -> Waited {
+        let pause = self.0;
+        self.0 = (pause * 2).min(LONGEST_PAUSE);
+        tokio::select! {
+            () = stop => Waited::Stopped,
+            () = sleep(pause) => Waited::Out,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sandbox_is_known_by_the_whole_way_to_it() {
+        let way = |last: &str| {
+            let words = [
+                "docker",
+                "exec",
+                "-i",
+                "a-container-with-a-long-name-in-a-long-registry",
+                "cofferdam-shim",
+                last,
+            ];
+            known_by(&Reach::Exec(words.iter().map(Into::into).collect()))
+        };
+        assert_ne!(way("hub"), way("hab"));
+        assert_eq!(way("hub"), way("hub"));
+        assert_eq!(way("hub").chars().count(), MAX_NAME);
+        assert_eq!(known_by(&Reach::Exec(vec!["ssh".into(), "box\n".into()])), "ssh box ");
+        assert_eq!(known_by(&Reach::dial("127.0.0.1:7").unwrap()), "127.0.0.1:7");
+    }
+}

@@ -1,0 +1,503 @@
+//! One pipe into a sandbox: a hub in it, `cofferdam attach` outside; and what becomes of calls when any of them dies.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use cofferdam_tests::attach::{Attach, connected, exec_hub, shim_at, shim_binary};
+use cofferdam_tests::deadline::{PATIENCE, wait_until};
+use cofferdam_tests::harness::{Harness, refusal_of, text_of};
+use cofferdam_tests::process::{Running, command, into_file, is_alive, output_of, read, send};
+use cofferdam_tests::server::Server;
+use cofferdam_tests::tools::Tool;
+use cofferdam_tests::world::World;
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+/// A world with one server, and a place for a hub.
+struct Scene {
+    world: World,
+    directory: tempfile::TempDir,
+}
+
+impl Scene {
+    fn new() -> Self {
+        Self::with(World::new().server("tools", Server::fixture()).start())
+    }
+
+    fn with(world: World) -> Self {
+        Self { world, directory: tempfile::tempdir().expect("a temporary directory can be made") }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.directory.path().join("box/relay.sock")
+    }
+
+    fn relay(&self) -> String {
+        format!("unix:{}", self.socket().display())
+    }
+
+    fn attach(&self) -> Attach {
+        Attach::exec(&self.world, &self.socket())
+    }
+
+    fn shim(&self) -> Harness {
+        connected(&self.relay(), "tools")
+    }
+}
+
+/// Calls that take a while and calls that do not, none of them waited for.
+fn send_calls(shim: &mut Harness, round: usize, count: usize) -> Vec<(Value, String)> {
+    (0..count)
+        .map(|number| match number % 3 {
+            0 => {
+                (shim.send_call("slow", json!({"ms": 300, "round": round, "number": number})), "late".into())
+            }
+            _ => {
+                let text = format!("{round}/{number} {}", "x".repeat(number * 3000));
+                (shim.send_call("echo", json!({"text": text})), text)
+            }
+        })
+        .collect()
+}
+
+fn expect_answers(shim: &mut Harness, calls: Vec<(Value, String)>) {
+    for (id, text) in calls {
+        assert_eq!(text_of(&shim.answer_to(&id)), text);
+    }
+}
+
+fn session_of(world: &World) -> Vec<String> {
+    let sessions = world.sessions();
+    let mut names: Vec<String> = sessions
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|link| link["session"].as_str().expect("a name").to_owned())
+        .collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+#[test]
+fn two_shims_share_one_pipe_and_one_session() {
+    let scene = Scene::new();
+    let attach = scene.attach();
+    let (mut first, mut second) = (scene.shim(), scene.shim());
+    assert_eq!(first.call_text("add", json!({"a": 2, "b": 3})), "5");
+    assert_eq!(second.call_text("big", json!({"bytes": 3_000_000})).len(), 3_000_000);
+    assert_eq!(scene.world.sessions().as_array().unwrap().len(), 2);
+    assert_eq!(session_of(&scene.world).len(), 1, "one sandbox is one session");
+    let mode = std::fs::metadata(scene.socket()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o600);
+    let hub = attach.command();
+    attach.stop();
+    assert!(!is_alive(hub), "its command goes with it");
+    assert!(!scene.socket().exists());
+}
+
+#[test]
+fn a_killed_hub_loses_nothing_and_repeats_nothing() {
+    let scene = Scene::new();
+    let attach = scene.attach();
+    let (mut first, mut second) = (scene.shim(), scene.shim());
+    for round in 0..3 {
+        let calls = [send_calls(&mut first, round, 12), send_calls(&mut second, round, 12)];
+        send(attach.command(), Signal::SIGKILL);
+        let [of_first, of_second] = calls;
+        expect_answers(&mut first, of_first);
+        expect_answers(&mut second, of_second);
+        attach.wait_until_attached(round + 2);
+    }
+    assert_eq!(scene.world.times_executed("tools", "echo"), 2 * 3 * 8);
+    assert_eq!(scene.world.times_executed("tools", "slow"), 2 * 3 * 4);
+    assert_eq!(scene.world.sessions().as_array().unwrap().len(), 2, "the links are the same ones");
+}
+
+#[test]
+fn a_killed_attach_ends_its_hub_and_the_next_one_takes_up_the_links() {
+    let scene = Scene::new();
+    let mut attach = scene.attach();
+    let mut shim = scene.shim();
+    let session = session_of(&scene.world);
+    let before = send_calls(&mut shim, 0, 6);
+    let hub = attach.command();
+    attach.kill9();
+    wait_until("the hub ends with its pipe", || !is_alive(hub));
+    let meanwhile = send_calls(&mut shim, 1, 6);
+    let _again = scene.attach();
+    expect_answers(&mut shim, before);
+    expect_answers(&mut shim, meanwhile);
+    assert_eq!(scene.world.executions("tools").len(), 12);
+    assert_eq!(session_of(&scene.world), session, "it is the same sandbox");
+}
+
+#[test]
+fn what_happens_while_nobody_is_attached_is_told_afterwards() {
+    let scene = Scene::new();
+    let attach = scene.attach();
+    let mut shim = scene.shim();
+    let slow = shim.send_call("slow", json!({"ms": 500}));
+    let asked = shim.send_call("ask_client", json!({"method": "roots/list"}));
+    wait_until("both run", || scene.world.executions("tools").len() == 2);
+    attach.stop();
+    let calls = send_calls(&mut shim, 0, 6);
+    assert_eq!(shim.answer_within(&slow, Duration::from_millis(1500)), None, "nobody could have brought it");
+    let _again = scene.attach();
+    assert_eq!(text_of(&shim.answer_to(&slow)), "late");
+    let question = shim.message_with_method("roots/list");
+    shim.send(&json!({"jsonrpc": "2.0", "id": question["id"], "result": {"roots": []}}));
+    assert!(shim.answer_to(&asked).get("result").is_some());
+    expect_answers(&mut shim, calls);
+    assert_eq!(scene.world.executions("tools").len(), 8);
+}
+
+#[test]
+fn a_killed_sidecar_is_found_again_and_no_call_runs_twice() {
+    let mut scene = Scene::new();
+    let attach = scene.attach();
+    let mut shim = scene.shim();
+    shim.call_text("echo", json!({"text": "before"}));
+    let calls = send_calls(&mut shim, 0, 9);
+    wait_until("some of them run", || scene.world.executions("tools").len() > 3);
+    scene.world.kill9_sidecar();
+    scene.world.start_sidecar();
+    let mut unknown = 0;
+    for (id, text) in calls {
+        let answer = shim.answer_to(&id);
+        match answer.get("result") {
+            Some(_) => assert_eq!(text_of(&answer), text),
+            None => {
+                assert_eq!(refusal_of(&answer), "outcome_unknown");
+                unknown += 1;
+            }
+        }
+    }
+    assert!(unknown > 0, "what was under way may have run");
+    attach.wait_until_attached(2);
+    assert_eq!(shim.call_text("echo", json!({"text": "after"})), "after");
+    let executions = scene.world.executions("tools");
+    for (place, execution) in executions.iter().enumerate() {
+        assert!(!executions[..place].contains(execution), "{execution:?} ran twice");
+    }
+}
+
+#[test]
+fn a_hub_that_is_stopped_is_found_out_and_replaced() {
+    let world = World::new().server("tools", Server::fixture()).relay("heartbeat = \"1s\"").start();
+    let scene = Scene::with(world);
+    let attach = scene.attach();
+    let mut shim = scene.shim();
+    let hub = attach.command();
+    send(hub, Signal::SIGSTOP);
+    let calls = send_calls(&mut shim, 0, 6);
+    attach.wait_until_said("nothing came through the pipe");
+    expect_answers(&mut shim, calls);
+    assert!(!is_alive(hub), "it is not left behind");
+    assert_eq!(scene.world.executions("tools").len(), 6);
+}
+
+#[test]
+fn a_shim_that_does_not_read_holds_up_nobody_else() {
+    let scene = Scene::new();
+    let attach = scene.attach();
+    let (mut deaf, mut other) = (scene.shim(), scene.shim());
+    let calls: Vec<Value> = (0..4).map(|_| deaf.send_call("big", json!({"bytes": 2_000_000}))).collect();
+    wait_until("they run", || scene.world.times_executed("tools", "big") > 0);
+    deaf.signal(Signal::SIGSTOP);
+    for number in 0..20 {
+        assert_eq!(other.call_text("big", json!({"bytes": 100_000 + number})).len(), 100_000 + number);
+    }
+    let peak = cofferdam_tests::process::peak_memory_kib(attach.command());
+    assert!(peak < 16 * 1024, "the hub keeps little of what nobody reads: {peak} KiB");
+    deaf.signal(Signal::SIGCONT);
+    for call in calls {
+        assert_eq!(text_of(&deaf.answer_to(&call)).len(), 2_000_000);
+    }
+}
+
+#[test]
+fn nobody_holds_it_any_more_so_its_links_end_after_their_grace() {
+    let world = World::new().server("tools", Server::fixture()).relay("resume-grace = \"1s\"").start();
+    let scene = Scene::with(world);
+    let attach = scene.attach();
+    let mut shim = scene.shim();
+    shim.call_text("add", json!({"a": 1, "b": 1}));
+    attach.stop();
+    wait_until("the session is over", || scene.world.sessions().as_array().unwrap().is_empty());
+    for id in scene.world.fixture_processes("tools") {
+        wait_until("its server is over", || !is_alive(id));
+    }
+    // Another attach is a new beginning, for the same shim too.
+    let _again = scene.attach();
+    assert_eq!(shim.call_text("add", json!({"a": 1, "b": 2})), "3");
+}
+
+#[test]
+fn a_killed_session_ends_its_attach() {
+    let scene = Scene::new();
+    let mut attach = scene.attach();
+    let mut shim = scene.shim();
+    let session = session_of(&scene.world).remove(0);
+    let hub = attach.command();
+    scene.world.cofferdam_text(&["kill", &session]);
+    assert_eq!(refusal_of(&shim.call("add", json!({}))), "session_ended");
+    assert!(!attach.wait().success());
+    assert!(attach.said().contains("cofferdam kill"), "{}", attach.said());
+    assert!(!is_alive(hub));
+}
+
+#[test]
+fn a_sandbox_is_attached_once() {
+    let scene = Scene::new();
+    let _attach = scene.attach();
+    let mut second = Attach::start(&scene.world, &exec_hub(&scene.socket()));
+    assert_eq!(second.wait().code(), Some(66));
+    assert!(second.said().contains("another `cofferdam attach`") && second.said().contains("--name"));
+    let mut unknown = Attach::start(&scene.world, &["exec", "--grant", "nobody", "--", "true"]);
+    assert_eq!(unknown.wait().code(), Some(66));
+    assert!(unknown.said().contains("there is no grant `nobody`"), "{}", unknown.said());
+    let mut nothing = Attach::start(&scene.world, &["exec", "--grant", "dev", "--", "/no/such/program"]);
+    assert_eq!(nothing.wait().code(), Some(66));
+    assert!(nothing.said().contains("start `/no/such/program`"), "{}", nothing.said());
+    let talker = Attach::start(&scene.world, &["exec", "--grant", "dev", "--", "echo", "Last login: today"]);
+    talker.wait_until_said("nothing but the hub may write to its stdout");
+}
+
+#[test]
+fn a_hub_that_pins_another_key_refuses_and_says_so() {
+    let scene = Scene::new();
+    let mut arguments = exec_hub(&scene.socket());
+    let place = arguments.iter().position(|word| word == "{pin}").unwrap();
+    arguments[place] = "1".repeat(64);
+    let attach = Attach::start(&scene.world, &arguments);
+    attach.wait_until_said(&format!("but {} is pinned", "1".repeat(64)));
+    attach.wait_until_said("does the hub pin this sidecar's key");
+    assert!(attach.said().contains("`cofferdam key`"));
+    assert_eq!(attach.times_attached(), 0);
+    assert!(!scene.socket().exists(), "no shim is let come");
+}
+
+/// A hub whose stdin and stdout are these.
+fn hub_on(pipe: &UnixStream, socket: &std::path::Path, stderr: &std::path::Path) -> Running {
+    let end =
+        || Stdio::from(std::os::fd::OwnedFd::from(pipe.try_clone().expect("descriptors are to be had")));
+    let mut hub = command(shim_binary());
+    hub.env_clear().args(["hub", "--pin", &"1".repeat(64), "--socket"]).arg(socket);
+    hub.stdin(end()).stdout(end()).stderr(into_file(stderr));
+    Running::spawn(hub, "cofferdam-shim hub")
+}
+
+#[test]
+fn two_hubs_on_one_socket_or_one_pipe_are_told_what_to_do() {
+    let scene = Scene::new();
+    let attach = scene.attach();
+    let place = scene.directory.path();
+    let (here, _there) = UnixStream::pair().unwrap();
+    let mut same_socket = hub_on(&here, &scene.socket(), &place.join("first"));
+    assert_eq!(same_socket.wait(PATIENCE).code(), Some(75));
+    let said = String::from_utf8_lossy(&read(&place.join("first"))).into_owned();
+    assert!(said.contains(&format!("(process {})", attach.command())) && said.contains("--socket"), "{said}");
+    assert_eq!(connected(&scene.relay(), "tools").call_text("add", json!({"a": 1, "b": 1})), "2");
+
+    let (here, mut there) = UnixStream::pair().unwrap();
+    let _first = hub_on(&here, &place.join("one.sock"), &place.join("second"));
+    there.read_exact(&mut [0; 5]).unwrap();
+    let mut same_pipe = hub_on(&here, &place.join("two.sock"), &place.join("third"));
+    assert_eq!(same_pipe.wait(PATIENCE).code(), Some(75));
+    let said = String::from_utf8_lossy(&read(&place.join("third"))).into_owned();
+    assert!(said.contains("another hub has this pipe") && said.contains("start it once"), "{said}");
+}
+
+#[test]
+fn a_stale_socket_is_taken_over_and_a_strangers_is_left_alone() {
+    let scene = Scene::new();
+    std::fs::create_dir(scene.socket().parent().unwrap()).unwrap();
+    drop(std::os::unix::net::UnixListener::bind(scene.socket()).unwrap());
+    assert!(scene.socket().exists());
+    let attach = scene.attach();
+    assert_eq!(scene.shim().call_text("add", json!({"a": 1, "b": 1})), "2");
+    attach.stop();
+    let _listener = std::os::unix::net::UnixListener::bind(scene.socket()).unwrap();
+    let attach = Attach::start(&scene.world, &exec_hub(&scene.socket()));
+    attach.wait_until_said("somebody else listens there");
+    drop(attach);
+    UnixStream::connect(scene.socket()).expect("it listens still");
+}
+
+/// A port that is free, most likely.
+fn free_port() -> u16 {
+    let bound = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    bound.expect("the loopback has ports").port()
+}
+
+/// A hub that listens, for the sidecar of this scene.
+fn listening_hub(scene: &Scene, port: u16, more: &[&str]) -> (Running, PathBuf) {
+    let pin = scene.world.cofferdam_text(&["key"]);
+    let stderr = scene.directory.path().join("hub");
+    let mut hub = command(shim_binary());
+    hub.env_clear()
+        .env("COFFERDAM_PIN", pin.trim())
+        .arg("hub")
+        .args(["--listen", &format!("127.0.0.1:{port}")]);
+    hub.args(more).stdin(Stdio::null()).stdout(Stdio::null()).stderr(into_file(&stderr));
+    let hub = Running::spawn(hub, "cofferdam-shim hub");
+    wait_until("the hub listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+    (hub, stderr)
+}
+
+#[test]
+fn whoever_else_dials_a_listening_hub_gets_nothing() {
+    let scene = Scene::new();
+    let port = free_port();
+    let socket = scene.socket().display().to_string();
+    let (_hub, stderr) = listening_hub(&scene, port, &["--socket", &socket]);
+    let address = format!("127.0.0.1:{port}");
+    for opening in
+        [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], b"\x16\x03\x01\x00\x05hello", b"cofferdam-relay/1\n"]
+    {
+        let mut stranger = TcpStream::connect(&address).unwrap();
+        stranger.write_all(opening).unwrap();
+        stranger.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut heard = Vec::new();
+        let _ = stranger.read_to_end(&mut heard);
+        let heard = String::from_utf8_lossy(&heard).into_owned();
+        assert!(heard.is_empty() || heard.starts_with("HTTP/1.1 4"), "{heard:?}");
+    }
+    let other = World::new().server("tools", Server::fixture()).start();
+    let impostor = Attach::start(&other, &["dial", &address, "--grant", "dev"]);
+    wait_until("the hub refuses the impostor", || {
+        String::from_utf8_lossy(&read(&stderr)).contains("did not prove the sidecar's key")
+    });
+    assert_eq!(impostor.times_attached(), 0);
+    assert!(!scene.socket().exists());
+
+    // Silence holds up nobody either.
+    let _silent: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    let attach = Attach::start(&scene.world, &["dial", &address, "--grant", "dev"]);
+    attach.wait_until_attached(1);
+    let mut shim = scene.shim();
+    assert_eq!(shim.call_text("add", json!({"a": 1, "b": 1})), "2");
+    let calls = send_calls(&mut shim, 0, 6);
+    attach.stop();
+    let _again = Attach::start(&scene.world, &["dial", &address, "--grant", "dev"]);
+    expect_answers(&mut shim, calls);
+    assert_eq!(scene.world.executions("tools").len(), 7);
+}
+
+#[test]
+fn a_shim_that_listens_is_dialled_without_a_hub() {
+    let scene = Scene::new();
+    let address = format!("127.0.0.1:{}", free_port());
+    let pin = scene.world.cofferdam_text(&["key"]);
+    let mut listening = shim_at(&format!("listen:{address}"), "tools");
+    listening.args(["--pin", pin.trim()]);
+    let mut shim = Harness::start(listening, "cofferdam-shim");
+    let first = shim.send_initialize();
+    let attach = Attach::start(&scene.world, &["dial", &address, "--grant", "dev"]);
+    assert!(shim.answer_to(&first).get("result").is_some());
+    shim.notify("notifications/initialized", json!({}));
+    attach.wait_until_attached(1);
+    let calls = send_calls(&mut shim, 0, 6);
+    attach.stop();
+    let meanwhile = send_calls(&mut shim, 1, 6);
+    let _again = Attach::start(&scene.world, &["dial", &address, "--grant", "dev"]);
+    expect_answers(&mut shim, calls);
+    expect_answers(&mut shim, meanwhile);
+    assert_eq!(scene.world.executions("tools").len(), 12);
+    assert_eq!(scene.world.sessions().as_array().unwrap().len(), 1, "the link is the same one");
+}
+
+#[test]
+fn on_the_loopback_a_shim_shows_the_hubs_key() {
+    let scene = Scene::new();
+    let file = scene.directory.path().join("hub-file");
+    let shim = shim_binary().display().to_string();
+    let words = ["exec", "--grant", "dev", "--", &shim, "hub", "--pin", "{pin}", "--loopback"];
+    let arguments: Vec<String> =
+        words.into_iter().map(str::to_owned).chain([file.display().to_string()]).collect();
+    let attach = Attach::start(&scene.world, &arguments);
+    attach.wait_until_attached(1);
+    wait_until("the file is there", || file.exists());
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o7777, 0o600);
+    let relay = format!("hub:{}", file.display());
+    let mut shim = connected(&relay, "tools");
+    assert_eq!(shim.call_text("add", json!({"a": 1, "b": 1})), "2");
+
+    let text = std::fs::read_to_string(&file).unwrap();
+    let (place, key) = text.trim().split_once(' ').unwrap();
+    let wrong = key.chars().rev().collect::<String>();
+    let hello = b"cofferdam-relay/1\n";
+    for shown in ["", &wrong, &key[1..], "\n"] {
+        let mut stranger = TcpStream::connect(place).unwrap();
+        let _ = stranger.write_all(shown.as_bytes()).and_then(|()| stranger.write_all(b"\n"));
+        let _ = stranger.write_all(&hello.repeat(10));
+        let _ = stranger.shutdown(std::net::Shutdown::Write);
+        let mut heard = Vec::new();
+        let _ = stranger.read_to_end(&mut heard);
+        assert!(heard.is_empty(), "{:?}", String::from_utf8_lossy(&heard));
+    }
+    // The next hub has another port and another key.
+    let calls = send_calls(&mut shim, 0, 6);
+    send(attach.command(), Signal::SIGKILL);
+    expect_answers(&mut shim, calls);
+    assert_ne!(std::fs::read_to_string(&file).unwrap(), text);
+    assert_eq!(scene.world.executions("tools").len(), 7);
+}
+
+#[test]
+fn a_box_without_network_and_files_is_reached_through_its_command() {
+    let scene = Scene::new();
+    let Some(bubblewrap) = Tool::Bubblewrap.path() else { return };
+    let share = scene.directory.path().join("box");
+    std::fs::create_dir(&share).unwrap();
+    let place = share.display().to_string();
+    let shim = shim_binary().display().to_string();
+    let boxed = |inside: &[&str]| -> Vec<String> {
+        let walls = ["--unshare-all", "--ro-bind", &shim, "/shim", "--bind", &place, "/run/cofferdam/relay"];
+        walls.iter().chain(inside).map(|word| (*word).to_owned()).collect()
+    };
+    let mut arguments: Vec<String> =
+        ["exec", "--grant", "dev", "--"].map(str::to_owned).into_iter().collect();
+    arguments.push(bubblewrap.display().to_string());
+    arguments.extend(boxed(&["/shim", "hub", "--pin", "{pin}"]));
+    let attach = Attach::start(&scene.world, &arguments);
+    attach.wait_until_attached(1);
+    let mut inside = command(&bubblewrap);
+    inside.env_clear().args(boxed(&["/shim", "--server", "tools"]));
+    let mut shim = Harness::start(inside, "a shim in a box");
+    assert!(shim.initialize().get("result").is_some());
+    for round in 0..2 {
+        let calls = send_calls(&mut shim, round, 6);
+        // The command, not the hub inside it: that one must find out by itself.
+        send(attach.command(), Signal::SIGKILL);
+        expect_answers(&mut shim, calls);
+        attach.wait_until_attached(round + 2);
+    }
+    assert_eq!(scene.world.executions("tools").len(), 12);
+}
+
+#[test]
+fn what_is_typed_wrongly_is_said() {
+    for (arguments, word) in [
+        (&["hub"][..], "--pin is missing"),
+        (&["hub", "--pin", "12"], "64 hexadecimal digits"),
+        (&["hub", "--pin", &"1".repeat(64), "--listen", "0.0.0.0:7"], "--expose"),
+    ] {
+        let mut hub = command(shim_binary());
+        hub.env_clear().args(arguments);
+        let output = output_of(hub, "cofferdam-shim hub");
+        assert_eq!(output.status.code(), Some(64));
+        assert!(String::from_utf8_lossy(&output.stderr).contains(word), "{output:?}");
+    }
+    let mut missing = Harness::start(shim_at("hub:/no/such/file", "tools"), "cofferdam-shim");
+    let id = missing.send_initialize();
+    let answer = missing.answer_to(&id);
+    assert_eq!(refusal_of(&answer), "relay_unavailable");
+    assert!(answer["error"]["message"].as_str().unwrap().contains("is it running?"), "{answer}");
+}
