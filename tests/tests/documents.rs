@@ -33,7 +33,8 @@ const CI: &str = include_str!("../../.ci/run");
 const JUSTFILE: &str = include_str!("../../Justfile");
 
 const CRATES: [&str; 4] = ["relay-proto", "shim", "sidecar", "tests"];
-const COMMANDS: [&str; 7] = ["audit", "check", "demo", "kill", "reload", "serve", "sessions"];
+const COMMANDS: [&str; 9] =
+    ["audit", "check", "demo", "enroll", "key", "kill", "reload", "serve", "sessions"];
 
 #[test]
 fn the_configuration_of_the_readme_checks() {
@@ -238,7 +239,7 @@ fn the_protocol_page_lists_the_kinds_of_frames() {
 
 #[test]
 fn the_protocol_page_states_the_limits_of_the_wire() {
-    let section = PROTOCOL.split("## 9. Limits").nth(1).expect("the page has limits");
+    let section = PROTOCOL.split("## 10. Limits").nth(1).expect("the page has limits");
     let section = section.split("\n## ").next().expect("a split has a first part");
     let stated: BTreeMap<String, u64> =
         rows(section).filter(|row| row[0] != "what").map(|row| (row[0].clone(), quantity(&row[1]))).collect();

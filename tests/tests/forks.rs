@@ -39,8 +39,8 @@ fn leave(mut shim: Harness) {
 
 fn links(world: &World) -> Vec<String> {
     let sessions = world.sessions();
-    let ids = sessions.as_array().unwrap().iter().map(|link| link["link"].as_str().unwrap().to_owned());
-    let mut ids: Vec<String> = ids.collect();
+    let all = sessions.as_array().into_iter().flatten();
+    let mut ids: Vec<String> = all.filter_map(|link| Some(link["link"].as_str()?.to_owned())).collect();
     ids.sort();
     ids
 }
