@@ -164,3 +164,30 @@ impl Connection {
         Poll::Ready(Ok(()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt as _, BufStream, duplex};
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// TLS and WebSockets keep what they have taken; nobody else would send it on while the link waits for the peer.
+    #[tokio::test]
+    async fn what_a_stream_keeps_for_itself_is_sent_on() {
+        let (near, mut far) = duplex(64 * 1024);
+        let mut connection = Connection::new(Box::new(BufStream::new(near)));
+        connection.push(&Frame::Ping);
+        let mut preface = vec![0; PREFACE.len()];
+        let heard = async {
+            far.read_exact(&mut preface).await.expect("the peer is there");
+            preface
+        };
+        tokio::select! {
+            frame = connection.next() => panic!("{frame:?}"),
+            heard = timeout(Duration::from_secs(10), heard) => assert_eq!(heard.expect("it was sent on"), PREFACE),
+        }
+    }
+}
