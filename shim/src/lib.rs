@@ -10,7 +10,7 @@
 //! | [`timing`] | how long things are waited for |
 //! | `relay_loop` | the one loop: readiness in, calls on `guest`, bytes out |
 //! | `guest` | what to do with a line, a frame or a deadline; no I/O |
-//! | `pending`, `handshake`, `pacing` | requests without an answer; what a new server must be told; when to try again |
+//! | `pending`, `server_requests`, `pacing` | requests without an answer, of either side; when to try again |
 //! | `answer` | the sentences the shim says by itself |
 //! | `lines` | bytes from the harness → lines |
 //! | `link`, `stream` | opening a connection; reading and writing it, whatever carries it |
@@ -24,7 +24,6 @@
 
 mod answer;
 mod guest;
-mod handshake;
 mod lines;
 mod link;
 #[cfg(feature = "tls")]
@@ -36,6 +35,7 @@ mod pending;
 mod pipe;
 mod queue;
 mod relay_loop;
+mod server_requests;
 mod socket;
 #[cfg(feature = "tls")]
 mod state;
@@ -47,6 +47,15 @@ mod stdio;
 mod stream;
 mod talk;
 pub mod timing;
+
+/// What fuzz targets need of the inside.
+#[cfg(fuzzing)]
+pub mod fuzzing {
+    /// Plays one life of a shim; panics where it breaks a promise.
+    pub fn play(script: &[(u8, u8)]) {
+        super::guest::model::play(script);
+    }
+}
 
 use std::ffi::OsString;
 use std::future::Future;

@@ -7,6 +7,8 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`agents`] | one scripted turn of the real Claude Code and the real Codex |
+//! | [`boxes`] | real sandboxes with the shim inside |
+//! | [`chaos`] | a network that does its worst, and conversations that survive it |
 //! | [`deadline`] | waiting on conditions, the only reader of the clock |
 //! | [`encodings`] | the forms in which a secret could cross, and the search for them |
 //! | [`fake_model`] | model APIs on loopback that drive a real Claude Code or Codex |
@@ -25,6 +27,8 @@
 //! | [`world`] | a sidecar, its configuration, its audit and its log |
 
 pub mod agents;
+pub mod boxes;
+pub mod chaos;
 pub mod deadline;
 pub mod encodings;
 pub mod fake_model;

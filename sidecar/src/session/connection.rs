@@ -23,14 +23,14 @@ pub(crate) struct Connection {
     decoder: Decoder,
     out: Vec<u8>,
     written: usize,
-    /// Pings sent, and those that were answered.
-    pings: u64,
-    pub(crate) pongs: u64,
     unsent: Unsent,
     /// When the peer last gave a sign of life: any byte counts.
     pub(crate) heard: Instant,
     /// When this side last wrote anything.
     pub(crate) spoke: Instant,
+    /// How often the peer was asked for a sign of life on this connection, and how often it answered.
+    pings: u64,
+    pongs: u64,
 }
 
 /// Whether the stream keeps bytes for itself that it has taken, as TLS and WebSockets do.
@@ -63,23 +63,34 @@ impl Connection {
             decoder: Decoder::new(),
             out: PREFACE.to_vec(),
             written: 0,
-            pings: 0,
-            pongs: 0,
             unsent: Unsent::No,
             heard: now,
             spoke: now,
+            pings: 0,
+            pongs: 0,
         }
     }
 
-    pub(crate) fn push(&mut self, frame: &Frame) {
-        frame.encode(&mut self.out);
-    }
-
-    /// Asks for a sign of life. The peer is there when [`Self::pongs`] has come to the number that this gives.
+    /// Asks for a sign of life; gives the number of the question.
     pub(crate) fn ping(&mut self) -> u64 {
         self.push(&Frame::Ping);
         self.pings += 1;
         self.pings
+    }
+
+    /// The peer answered a Ping.
+    pub(crate) fn ponged(&mut self) {
+        self.pongs = self.pings.min(self.pongs + 1);
+    }
+
+    /// Whether the question with this number, and so all before it, was answered. Other bytes may have been under way
+    /// since before it was asked.
+    pub(crate) fn has_answered(&self, ping: u64) -> bool {
+        self.pongs >= ping
+    }
+
+    pub(crate) fn push(&mut self, frame: &Frame) {
+        frame.encode(&mut self.out);
     }
 
     /// Where message frames are appended.
