@@ -233,6 +233,9 @@ fn nobody_holds_it_any_more_so_its_links_end_after_their_grace() {
     for id in scene.world.fixture_processes("tools") {
         wait_until("its server is over", || !is_alive(id));
     }
+    scene
+        .world
+        .wait_until("so is its enrolment", || scene.world.log().contains("nobody attached it again: over"));
     // Another attach is a new beginning, for the same shim too.
     let _again = scene.attach();
     assert_eq!(shim.call_text("add", json!({"a": 1, "b": 2})), "3");
