@@ -27,13 +27,17 @@ bench *ARGS: shim
     cargo build --release --locked -p cofferdam-bench
     COFFERDAM_BIN={{target}}/release/cofferdam COFFERDAM_SHIM_BIN={{target}}/{{arch()}}-unknown-linux-musl/shim/cofferdam-shim tests/tools --bench {{target}}/release/bench {{ if ARGS == "" { "--out packaging" } else { ARGS } }}
 
-# each fuzz target for SECONDS (needs a nightly toolchain and cargo-fuzz)
+# each fuzz target for SECONDS, on the toolchain that builds the product
 fuzz SECONDS="60":
-    cd relay-proto && for target in $(cargo +nightly fuzz list); do cargo +nightly fuzz run "$target" -- -max_total_time={{SECONDS}}; done
+    relay-proto/fuzz/run {{SECONDS}}
+
+# CALLS over every kind of link while the network does its worst; COFFERDAM_CHAOS_SEED brings a failure back
+chaos CALLS="10000":
+    COFFERDAM_CHAOS_CALLS={{CALLS}} tests/run -p cofferdam-tests --test chaos -- --nocapture
 
 # the tests that take minutes and are left out of `test`
 slow:
-    tests/run --workspace -- --ignored
+    tests/tools --machines tests/run --workspace -- --ignored
 
 # format everything
 fmt:

@@ -110,7 +110,7 @@ fn response(id: &[u8], number: i32, message: &str, data: &str) -> Vec<u8> {
 }
 
 /// A JSON string that no reader of lines splits: some runtimes end a line at these three characters too.
-fn json_string(text: &str) -> String {
+pub(crate) fn json_string(text: &str) -> String {
     let json = serde_json::Value::from(text).to_string();
     match json.contains(['\u{85}', '\u{2028}', '\u{2029}']) {
         true => {

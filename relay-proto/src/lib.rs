@@ -16,7 +16,9 @@
 //! | [`json`] | a strict scanner that finds things in JSON without changing a byte |
 //! | [`key`] | the public keys by which sandboxes and sidecars are known |
 //! | [`limits`] | every bound, with its reason |
+//! | [`memory`] | what a new server process must be told, because the harness said it to the old one |
 //! | [`name`] | validated names and ids |
+//! | [`notice`] | notifications that we say to a harness ourselves |
 //! | [`oversize`] | the id of a message that is too long to keep |
 
 #![forbid(unsafe_code)]
@@ -33,5 +35,7 @@ pub mod hub;
 pub mod json;
 pub mod key;
 pub mod limits;
+pub mod memory;
 pub mod name;
+pub mod notice;
 pub mod oversize;

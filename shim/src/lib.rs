@@ -10,7 +10,7 @@
 //! | [`timing`] | how long things are waited for |
 //! | `relay_loop` | the one loop: readiness in, calls on `guest`, bytes out |
 //! | `guest` | what to do with a line, a frame or a deadline; no I/O |
-//! | `pending`, `handshake`, `pacing` | requests without an answer; what a new server must be told; when to try again |
+//! | `pending`, `server_requests`, `pacing` | requests without an answer, of either side; when to try again |
 //! | `answer` | the sentences the shim says by itself |
 //! | [`hub`] | another program in the same file: holds the one pipe of a sandbox that has only one |
 //! | `lines` | bytes from the harness → lines |
@@ -26,7 +26,6 @@
 
 mod answer;
 mod guest;
-mod handshake;
 #[cfg(feature = "hub")]
 pub mod hub;
 mod lines;
@@ -41,6 +40,7 @@ mod pending;
 mod pipe;
 mod queue;
 mod relay_loop;
+mod server_requests;
 mod socket;
 #[cfg(feature = "tls")]
 mod state;
@@ -52,6 +52,15 @@ mod stdio;
 mod stream;
 mod talk;
 pub mod timing;
+
+/// What fuzz targets need of the inside.
+#[cfg(fuzzing)]
+pub mod fuzzing {
+    /// Plays one life of a shim; panics where it breaks a promise.
+    pub fn play(script: &[(u8, u8)]) {
+        super::guest::model::play(script);
+    }
+}
 
 use std::ffi::OsString;
 use std::future::Future;

@@ -14,6 +14,7 @@ use relay_proto::code::Code;
 use relay_proto::control::{Epoch, Proof, Retry};
 use relay_proto::decoder::Decoder;
 use relay_proto::key::PublicKey;
+use rustix::io::Errno;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
@@ -50,7 +51,7 @@ pub(crate) enum ConnectError {
     /// It came from outside, once.
     #[error("the link was the inherited descriptor {0}, which ended and cannot be opened again")]
     CannotReopen(i32),
-    #[error("connect to {address}: {source}")]
+    #[error("connect to {address}: {source}{}", hint(.address, .source))]
     Connect { address: Address, source: io::Error },
     #[cfg(feature = "tls")]
     #[error("connect to {address}: {source}")]
@@ -266,3 +267,13 @@ async fn virtual_socket(address: Address, cid: u32, port: u32) -> Result<Opened,
 const CONNECT: Duration = Duration::from_secs(1);
 /// The kernel gives up by itself after two.
 const VSOCK: Duration = Duration::from_secs(5);
+
+/// What a bare error number does not say: a filter of system calls forbids the kind of socket, whatever its path.
+fn hint(address: &Address, source: &io::Error) -> &'static str {
+    match (address, Errno::from_io_error(source)) {
+        (Address::Unix(_), Some(Errno::PERM)) => {
+            " (this sandbox forbids Unix sockets; it needs a tls:// or wss:// link, or gVisor's --host-uds=open)"
+        }
+        _ => "",
+    }
+}

@@ -45,19 +45,23 @@ pub(crate) enum Patience {
     Call,
     /// Harnesses give up early; sending one twice harms nobody.
     Handshake,
+    /// Stays open for as long as the harness likes. It does nothing but listen, so another server process is simply
+    /// asked again.
+    Listener,
 }
 
 impl Patience {
     pub(crate) fn of(method: &str) -> Self {
         match method {
             "initialize" | "server/discover" => Self::Handshake,
+            "subscriptions/listen" => Self::Listener,
             _ => Self::Call,
         }
     }
 
     pub(crate) fn wait(self, timing: &Timing) -> Duration {
         match self {
-            Self::Call => timing.call_wait,
+            Self::Call | Self::Listener => timing.call_wait,
             Self::Handshake => timing.handshake_wait,
         }
     }

@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -25,8 +26,35 @@ pub struct Harness {
     aside: Vec<Value>,
     next_id: u64,
     era: Era,
+    ear: Arc<Ear>,
     stderr: PathBuf,
     _directory: tempfile::TempDir,
+}
+
+/// Whether the child's stdout is read.
+#[derive(Debug, Default)]
+struct Ear {
+    reading: Mutex<Reading>,
+    changed: Condvar,
+}
+
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum Reading {
+    #[default]
+    Going,
+    Stopped,
+}
+
+impl Ear {
+    fn set(&self, reading: Reading) {
+        *self.reading.lock().unwrap_or_else(PoisonError::into_inner) = reading;
+        self.changed.notify_all();
+    }
+
+    fn wait_until_open(&self) {
+        let reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.changed.wait_while(reading, |reading| *reading == Reading::Stopped));
+    }
 }
 
 /// Which MCP this harness speaks.
@@ -49,9 +77,12 @@ impl Harness {
         let input = process.child.stdin.take();
         let output = process.child.stdout.take().expect("stdout was asked for");
         let (sender, lines) = channel();
+        let ear = Arc::new(Ear::default());
+        let theirs = Arc::clone(&ear);
         std::thread::spawn(move || {
             let mut output = BufReader::new(output);
             loop {
+                theirs.wait_until_open();
                 let mut line = Vec::new();
                 match output.read_until(b'\n', &mut line) {
                     Ok(0) | Err(_) => return,
@@ -68,6 +99,7 @@ impl Harness {
             aside: Vec::new(),
             next_id: 1,
             era: Era::Legacy,
+            ear,
             stderr,
             _directory: directory,
         }
@@ -155,6 +187,45 @@ impl Harness {
     pub fn send_raw(&mut self, bytes: &[u8]) {
         let input = self.input.as_mut().expect("stdin is still open");
         input.write_all(bytes).and_then(|()| input.flush()).expect("the child reads its stdin");
+    }
+
+    /// Sends line after line from `next` for as long as the child takes them: until so many bytes were taken, or none
+    /// for this time. Nothing can be sent any more afterwards.
+    pub fn flood_stdin(
+        &mut self,
+        quiet: Duration,
+        total: usize,
+        mut next: impl FnMut() -> String + Send,
+    ) -> usize {
+        let mut input = self.input.take().expect("stdin is still open");
+        let (sender, taken) = channel();
+        // A few are made beforehand, so that the child's slowness is measured and not ours.
+        let mut lines = Vec::new();
+        let mut made = 0;
+        while made < total {
+            lines.push(next());
+            made += lines.last().map_or(0, String::len);
+        }
+        // Ends with the child, which ends with this harness.
+        std::thread::spawn(move || {
+            for line in lines {
+                for piece in line.as_bytes().chunks(16 * 1024) {
+                    if input.write_all(piece).is_err() || sender.send(piece.len()).is_err() {
+                        return;
+                    }
+                }
+            }
+        });
+        std::iter::from_fn(|| taken.recv_timeout(quiet).ok()).sum()
+    }
+
+    /// Leaves what the child writes where it is, but for a line that is being read.
+    pub fn stop_reading(&mut self) {
+        self.ear.set(Reading::Stopped);
+    }
+
+    pub fn read_again(&mut self) {
+        self.ear.set(Reading::Going);
     }
 
     /// The next line with its newline.
@@ -276,6 +347,7 @@ impl Harness {
 
 impl Drop for Harness {
     fn drop(&mut self) {
+        self.read_again();
         if std::thread::panicking() {
             eprintln!("=== harness of process {}{}", self.id(), self.story());
         }

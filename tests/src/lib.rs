@@ -8,6 +8,8 @@
 //! |---|---|
 //! | [`agents`] | one scripted turn of the real Claude Code and the real Codex |
 //! | [`attach`] | `cofferdam attach`, and the hub that it reaches |
+//! | [`boxes`] | real sandboxes with the shim inside |
+//! | [`chaos`] | a network that does its worst, and conversations that survive it |
 //! | [`deadline`] | waiting on conditions, the only reader of the clock |
 //! | [`encodings`] | the forms in which a secret could cross, and the search for them |
 //! | [`fake_model`] | model APIs on loopback that drive a real Claude Code or Codex |
@@ -27,6 +29,8 @@
 
 pub mod agents;
 pub mod attach;
+pub mod boxes;
+pub mod chaos;
 pub mod deadline;
 pub mod encodings;
 pub mod fake_model;

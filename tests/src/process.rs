@@ -144,8 +144,19 @@ fn process_ids() -> impl Iterator<Item = u32> {
 /// The most memory that a process has had.
 #[track_caller]
 pub fn peak_memory_kib(id: u32) -> u64 {
+    memory_line(id, "VmHWM:")
+}
+
+/// The memory that a process has now.
+#[track_caller]
+pub fn memory_kib(id: u32) -> u64 {
+    memory_line(id, "VmRSS:")
+}
+
+#[track_caller]
+fn memory_line(id: u32, name: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{id}/status")).expect("the process runs");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux says the peak");
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("Linux says how much");
     line.trim().trim_end_matches(" kB").parse().expect("a number")
 }
 

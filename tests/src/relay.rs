@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use relay_proto::control::{Hello, Proof, Purpose, Welcome};
 use relay_proto::decoder::Decoder;
-use relay_proto::frame::{Frame, MaybeRan, More, PREFACE, Part, PartFlags};
+use relay_proto::delivery::Outbox;
+use relay_proto::frame::{Ack, Frame, MaybeRan, More, PREFACE, Part, PartFlags};
+use relay_proto::limits::DEFAULT_WINDOW;
 use serde_json::Value;
 
 use crate::deadline::{Deadline, PATIENCE};
@@ -148,6 +150,27 @@ impl RawRelay {
                 },
                 other => panic!("not a message: {other:?}"),
             }
+        }
+    }
+
+    /// Waits until everything that was handed out is acknowledged; messages that come meanwhile are acknowledged, too.
+    #[track_caller]
+    pub fn take_acks(&mut self, outbox: &mut Outbox) {
+        while !outbox.is_empty() {
+            match self.next_frame() {
+                Next::Frame(frame) => match *frame {
+                    Frame::Ack(ack) => outbox.acknowledge(ack).expect("the sidecar counts right"),
+                    Frame::Message(part) => {
+                        self.send_frame(&Frame::Ack(Ack { seq: part.seq, window: DEFAULT_WINDOW }));
+                    }
+                    Frame::Ping => self.send_frame(&Frame::Pong),
+                    other => panic!("not due here: {other:?}"),
+                },
+                other => panic!("an acknowledgement was due, not {other:?}"),
+            }
+            let mut bytes = Vec::new();
+            outbox.take_ready(&mut bytes);
+            self.send(&bytes);
         }
     }
 

@@ -113,6 +113,7 @@ impl Server {
         if self.kind == Kind::Fixture {
             env.insert("COUNT_FILE".to_owned(), shown(&records.join(format!("{name}.count"))));
             env.insert("PID_FILE".to_owned(), shown(&records.join(format!("{name}.pids"))));
+            env.insert("HEARD_FILE".to_owned(), shown(&records.join(format!("{name}.heard"))));
         }
         let mut toml = format!("[servers.{name}]\n");
         match &self.url {

@@ -1,4 +1,4 @@
-//! A proxy on the relay socket that keeps every byte towards the shim, and can cut the connections.
+//! A proxy on the relay socket that keeps every byte towards the shim, and can cut the connections, whole or half.
 //!
 //! "No credential enters the sandbox" is checked on what really crossed, not on what the shim chose to print.
 
@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Listens at `path`, passes on to `sidecar`.
@@ -13,7 +14,18 @@ use std::sync::{Arc, Mutex};
 pub struct Tee {
     path: PathBuf,
     kept: Arc<Mutex<Vec<u8>>>,
-    connections: Arc<Mutex<Vec<UnixStream>>>,
+    connections: Arc<Mutex<Vec<Connection>>>,
+    /// The sidecar's ends of connections that were half cut.
+    silent: Mutex<Vec<UnixStream>>,
+}
+
+/// Both ends of one connection.
+#[derive(Debug)]
+struct Connection {
+    shim: UnixStream,
+    sidecar: UnixStream,
+    /// Whether the end of one side is the end of the other.
+    joined: Arc<AtomicBool>,
 }
 
 impl Tee {
@@ -27,15 +39,17 @@ impl Tee {
         // Ends with the test's process; it holds nothing but this socket.
         std::thread::spawn(move || {
             for shim in listener.incoming().flatten() {
-                if let Ok(upstream) = UnixStream::connect(&sidecar) {
-                    if let Ok(mut open) = open.lock() {
-                        open.extend([&shim, &upstream].into_iter().filter_map(|end| end.try_clone().ok()));
-                    }
-                    join(shim, upstream, &record);
+                let joined = Arc::new(AtomicBool::new(true));
+                let Ok(upstream) = UnixStream::connect(&sidecar) else { continue };
+                if let (Ok(mut open), Ok(shim), Ok(sidecar)) =
+                    (open.lock(), shim.try_clone(), upstream.try_clone())
+                {
+                    open.push(Connection { shim, sidecar, joined: Arc::clone(&joined) });
                 }
+                join(shim, upstream, &record, &joined);
             }
         });
-        Self { path: path.to_owned(), kept, connections }
+        Self { path: path.to_owned(), kept, connections, silent: Mutex::default() }
     }
 
     pub fn path(&self) -> &Path {
@@ -49,18 +63,36 @@ impl Tee {
 
     /// Cuts every connection there is now; new ones are taken as before.
     pub fn cut(&self) {
-        for end in self.connections.lock().map(|mut open| std::mem::take(&mut *open)).unwrap_or_default() {
-            let _ = end.shutdown(Shutdown::Both);
+        for Connection { shim, sidecar, .. } in self.take() {
+            for end in [shim, sidecar] {
+                let _ = end.shutdown(Shutdown::Both);
+            }
         }
+    }
+
+    /// Cuts the shim's side of every connection there is now; the sidecar's side stays open and silent.
+    pub fn half_cut(&self) {
+        for Connection { shim, sidecar, joined } in self.take() {
+            joined.store(false, Ordering::SeqCst);
+            let _ = shim.shutdown(Shutdown::Both);
+            if let Ok(mut silent) = self.silent.lock() {
+                silent.push(sidecar);
+            }
+        }
+    }
+
+    fn take(&self) -> Vec<Connection> {
+        self.connections.lock().map(|mut open| std::mem::take(&mut *open)).unwrap_or_default()
     }
 }
 
-fn join(shim: UnixStream, sidecar: UnixStream, record: &Arc<Mutex<Vec<u8>>>) {
+fn join(shim: UnixStream, sidecar: UnixStream, record: &Arc<Mutex<Vec<u8>>>, joined: &Arc<AtomicBool>) {
     let (Ok(shim_reader), Ok(sidecar_writer)) = (shim.try_clone(), sidecar.try_clone()) else { return };
-    let record = Arc::clone(record);
-    std::thread::spawn(move || pump(shim_reader, sidecar_writer, |_| {}));
+    let (record, joined) = (Arc::clone(record), Arc::clone(joined));
+    let still_joined = Arc::clone(&joined);
+    std::thread::spawn(move || pump(shim_reader, sidecar_writer, &still_joined, |_| {}));
     std::thread::spawn(move || {
-        pump(sidecar, shim, |bytes| {
+        pump(sidecar, shim, &joined, |bytes| {
             if let Ok(mut kept) = record.lock() {
                 kept.extend_from_slice(bytes);
             }
@@ -68,7 +100,7 @@ fn join(shim: UnixStream, sidecar: UnixStream, record: &Arc<Mutex<Vec<u8>>>) {
     });
 }
 
-fn pump(mut from: UnixStream, mut to: UnixStream, mut saw: impl FnMut(&[u8])) {
+fn pump(mut from: UnixStream, mut to: UnixStream, joined: &AtomicBool, mut saw: impl FnMut(&[u8])) {
     let mut buffer = vec![0; 64 * 1024];
     loop {
         match from.read(&mut buffer) {
@@ -81,6 +113,8 @@ fn pump(mut from: UnixStream, mut to: UnixStream, mut saw: impl FnMut(&[u8])) {
             _ => break,
         }
     }
-    let _ = to.shutdown(Shutdown::Write);
-    let _ = from.shutdown(Shutdown::Read);
+    if joined.load(Ordering::SeqCst) {
+        let _ = to.shutdown(Shutdown::Write);
+        let _ = from.shutdown(Shutdown::Read);
+    }
 }

@@ -10,13 +10,25 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Tool {
     Bubblewrap,
+    Busybox,
     ClaudeCode,
     Codex,
     Everything,
     Filesystem,
+    Ip,
+    /// A directory: `vmlinuz`, and `modules` in the order in which they are loaded.
+    Kernel,
     Node,
+    Podman,
+    Qemu,
+    Ripgrep,
+    Runc,
+    Runsc,
+    SandboxRuntime,
+    Socat,
     Time,
     Unshare,
+    VsockDevice,
 }
 
 impl Tool {
@@ -38,6 +50,7 @@ impl Tool {
         let installed = |place: &str| Some(directory().join(place)).filter(|path| path.exists());
         match self {
             Self::Bubblewrap => on_path("bwrap"),
+            Self::Busybox => on_path("busybox"),
             Self::ClaudeCode => {
                 installed(&format!("npm/node_modules/@anthropic-ai/claude-code-linux-{architecture}/claude"))
             }
@@ -53,20 +66,36 @@ impl Tool {
             Self::Filesystem => {
                 installed("npm/node_modules/@modelcontextprotocol/server-filesystem/dist/index.js")
             }
+            Self::Ip => on_path("ip"),
+            Self::Kernel => installed("kernel"),
             Self::Node => on_path("node"),
+            Self::Podman => on_path("podman"),
+            Self::Qemu => on_path("qemu-system-x86_64"),
+            Self::Ripgrep => on_path("rg"),
+            Self::Runc => on_path("runc"),
+            Self::Runsc => on_path("runsc"),
+            Self::SandboxRuntime => installed("npm/node_modules/@anthropic-ai/sandbox-runtime/dist/cli.js"),
+            Self::Socat => on_path("socat"),
             Self::Time => installed("python/bin/mcp-server-time"),
             Self::Unshare => on_path("unshare"),
+            Self::VsockDevice => installed("vsock/bin/vhost-device-vsock"),
         }
     }
 }
 
-/// Says that the running test cannot run, and why.
+/// Says that the running test lacks a tool.
 #[track_caller]
 pub fn missing(what: &str) {
+    cannot_run(&format!("{what} is missing; tests/tools installs it"));
+}
+
+/// Says that the running test cannot run, and why.
+#[track_caller]
+pub fn cannot_run(why: &str) {
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
-    let sentence = format!("{test}: {what} is missing");
-    assert!(std::env::var("CI").as_deref() != Ok("true"), "{sentence}; tests/tools installs it");
-    eprintln!("NOT RUN: {sentence}; tests/tools installs it");
+    let sentence = format!("{test}: {why}");
+    assert!(std::env::var("CI").as_deref() != Ok("true"), "{sentence}");
+    eprintln!("NOT RUN: {sentence}");
     if let Some(list) = std::env::var_os("COFFERDAM_SKIPPED")
         && let Ok(mut list) = std::fs::File::options().append(true).create(true).open(list)
     {

@@ -68,6 +68,8 @@ impl Wire {
     }
 }
 
+/// More than a shim's side of the TLS handshake (some 440 bytes), less than that and its Hello (some 190).
+const A_HELLO: usize = 500;
 /// More than the preface and TLS around it, less than any answer to a Hello.
 const AN_ANSWER: usize = 120;
 
@@ -80,16 +82,15 @@ fn join(shared: &Arc<Shared>, shim: TcpStream, sidecar: TcpStream) {
     let spoken = Arc::new(AtomicUsize::new(0));
     let (counting, shared) = (Arc::clone(&spoken), Arc::clone(shared));
     std::thread::spawn(move || {
-        pump(shim_reader, sidecar_writer, |_| {
-            counting.fetch_add(1, Ordering::SeqCst);
+        pump(shim_reader, sidecar_writer, |bytes| {
+            counting.fetch_add(bytes, Ordering::SeqCst);
             Passed::On
         });
     });
     std::thread::spawn(move || {
         let mut swallowed = 0;
         pump(sidecar, shim, |bytes| {
-            // Its second words end the TLS handshake: what comes back after them is the relay's.
-            if !loses || spoken.load(Ordering::SeqCst) < 2 {
+            if !loses || spoken.load(Ordering::SeqCst) < A_HELLO {
                 return Passed::On;
             }
             swallowed += bytes;

@@ -18,20 +18,28 @@ const SECRET: &str = "http-secret-8Rt4/Qs+77";
 
 #[test]
 fn server_everything_works_over_http() {
-    let (Some(node), Some(everything)) = (Tool::Node.path(), Tool::Everything.path()) else { return };
-    let port = free_port();
-    let mut server = command(node);
-    server.arg(everything).arg("streamableHttp").env("PORT", port.to_string());
-    server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let _server = Running::spawn(server, "server-everything streamableHttp");
-    wait_until("server-everything listens", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
-    let world = World::new().server("everything", local(&format!("http://127.0.0.1:{port}/mcp"))).start();
+    let Some((_server, url)) = everything() else { return };
+    let world = World::new().server("everything", local(&url)).start();
     let mut shim = world.connected("everything");
     assert_eq!(shim.call_text("echo", json!({"message": "over HTTP"})), "Echo: over HTTP");
     let call = json!({"name": "trigger-long-running-operation", "arguments": {"duration": 1, "steps": 2}, "_meta": {"progressToken": "p"}});
     let id = shim.send_request("tools/call", call);
     assert_eq!(shim.message_with_method("notifications/progress")["params"]["progressToken"], "p");
     assert!(shim.answer_to(&id).get("result").is_some());
+}
+
+/// It knows nobody without the session that a handshake opens, and the new sidecar must make that first.
+#[test]
+fn a_restarted_sidecar_opens_the_session_again() {
+    let Some((_server, url)) = everything() else { return };
+    let mut world = World::new().server("everything", local(&url)).start();
+    let mut shim = world.connected("everything");
+    assert_eq!(shim.call_text("echo", json!({"message": "before"})), "Echo: before");
+    world.kill9_sidecar();
+    let waiting = shim.send_call("echo", json!({"message": "meanwhile"}));
+    world.start_sidecar();
+    assert_eq!(text_of(&shim.answer_to(&waiting)), "Echo: meanwhile");
+    assert_eq!(shim.call_text("echo", json!({"message": "after"})), "Echo: after");
 }
 
 #[test]
@@ -212,6 +220,18 @@ impl ForgetfulServer {
 
 fn local(url: &str) -> Server {
     Server::http(url).line("private = true")
+}
+
+/// `server-everything` on a port of its own; nothing where it is missing.
+fn everything() -> Option<(Running, String)> {
+    let (node, everything) = (Tool::Node.path()?, Tool::Everything.path()?);
+    let port = free_port();
+    let mut server = command(node);
+    server.arg(everything).arg("streamableHttp").env("PORT", port.to_string());
+    server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let server = Running::spawn(server, "server-everything streamableHttp");
+    wait_until("server-everything listens", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
+    Some((server, format!("http://127.0.0.1:{port}/mcp")))
 }
 
 fn free_port() -> u16 {

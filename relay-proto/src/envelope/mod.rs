@@ -143,6 +143,11 @@ pub fn id_value(raw: &[u8]) -> Option<IdValue> {
     (raw.len() <= MAX_ID && (is_integer || is_text)).then(|| Id { raw, span: 0..raw.len() }.value())
 }
 
+/// Which request a `notifications/cancelled` takes back; `params` is where its parameters stand.
+pub fn cancelled_request(message: &[u8], params: Option<Range<usize>>) -> Option<IdValue> {
+    id_value(&message[json::member(message, params?, "requestId")?])
+}
+
 /// As JSON, so that what is printed tells a text from an integer.
 impl fmt::Display for IdValue {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {

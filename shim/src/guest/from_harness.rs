@@ -1,12 +1,13 @@
 //! Lines from the harness: read, remembered, and passed on as they are.
 
+use std::ops::Range;
+
 use relay_proto::envelope::{self, Envelope, Id, IdValue, Kind, Strictness};
 use relay_proto::frame::MaybeRan;
 use tokio::time::Instant;
 
-use super::{Guest, MAX_BACKLOG, Phase, Queued};
+use super::{Guest, Introduction, MAX_BACKLOG, Phase, Queued};
 use crate::answer::Answer;
-use crate::handshake::cancelled_id;
 use crate::lines::Line;
 use crate::pending::{MAX_PENDING, Patience, Place};
 
@@ -30,26 +31,33 @@ impl Guest {
 
     fn message(&mut self, line: &[u8], envelope: Envelope<'_>, now: Instant) {
         match envelope.kind {
-            Kind::Request { id, method } => self.request(line, &id, &method, now),
+            Kind::Request { id, method } => self.request(line, &id, &method, envelope.body, now),
             Kind::Notification { method } => {
                 if method == "notifications/cancelled"
-                    && let Some(id) = envelope.body.and_then(|params| cancelled_id(line, params))
+                    && let Some(id) = envelope::cancelled_request(line, envelope.body)
                     && self.cancel(&id) == Reach::ShimOnly
                 {
                     return;
                 }
-                if method == "notifications/initialized" {
-                    self.handshake.initialized(line);
-                }
+                self.memory.notification(line, &method);
                 self.pass_on(line);
             }
+            // An answer to a process that is gone is for nobody, and must not become one for its successor.
+            Kind::Response { id: Some(id), .. } if !self.server_requests.answered(&id.value()) => {}
             Kind::Response { .. } => self.pass_on(line),
         }
     }
 
-    fn request(&mut self, line: &[u8], id: &Id<'_>, method: &str, now: Instant) {
+    fn request(
+        &mut self,
+        line: &[u8],
+        id: &Id<'_>,
+        method: &str,
+        params: Option<Range<usize>>,
+        now: Instant,
+    ) {
         let value = id.value();
-        if self.pending.contains(&value) {
+        if self.pending.contains(&value) || self.memory.is_own(&value) {
             return self.write_line(&Answer::id_in_flight().to(None));
         }
         if let Phase::Refused { answer, .. } = &self.phase {
@@ -62,9 +70,7 @@ impl Guest {
         if self.pending.len() >= MAX_PENDING {
             return self.write_line(&Answer::too_many(MAX_PENDING).to(Some(id.raw)));
         }
-        if method == "initialize" {
-            self.handshake.initialize(line, id);
-        }
+        self.memory.request(line, id, method, params);
         self.pending.insert(value.clone(), id.raw, line, Patience::of(method), now);
         if self.can_send() {
             let first = self.outbox.push(line, MaybeRan::No);
@@ -72,12 +78,17 @@ impl Guest {
         } else {
             self.backlog_bytes += line.len();
             self.backlog.push_back(Queued::Request(value));
+            self.send_backlog();
         }
     }
 
     /// Passes on what has no answer. Where nobody can take it and much is waiting, it is dropped.
     fn pass_on(&mut self, line: &[u8]) {
         if line.len() > self.max_message || matches!(self.phase, Phase::Refused { .. }) {
+            return;
+        }
+        // The link's server did not take its introduction: nobody is there to be told, until a request tries again.
+        if matches!(self.phase, Phase::Up(_)) && self.introduction == Introduction::Due {
             return;
         }
         if self.can_send() {
@@ -90,7 +101,9 @@ impl Guest {
 
     /// Moves the backlog into the outbox, as far as credit reaches.
     pub(super) fn send_backlog(&mut self) {
-        while matches!(self.phase, Phase::Up(_))
+        self.introduce();
+        while matches!(self.introduction, Introduction::Made)
+            && matches!(self.phase, Phase::Up(_))
             && !self.outbox.is_full()
             && let Some(queued) = self.backlog.pop_front()
         {
@@ -120,12 +133,16 @@ impl Guest {
     }
 
     fn can_send(&self) -> bool {
-        matches!(self.phase, Phase::Up(_)) && self.backlog.is_empty() && !self.outbox.is_full()
+        matches!(self.phase, Phase::Up(_))
+            && self.introduction == Introduction::Made
+            && self.backlog.is_empty()
+            && !self.outbox.is_full()
     }
 
     /// Nothing more is said to the harness about this request.
     fn cancel(&mut self, id: &IdValue) -> Reach {
         let Some(request) = self.pending.remove(id) else { return Reach::Sidecar };
+        self.memory.forget(id);
         self.unqueue(id, request.bytes.as_deref());
         if request.may_run() { Reach::Sidecar } else { Reach::ShimOnly }
     }

@@ -1,5 +1,6 @@
 //! Frames from the sidecar: the handshake, messages for the harness, and the end.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use memchr::memchr2;
@@ -157,7 +158,7 @@ impl Guest {
     }
 
     /// The link is over. What was handed out on it is sent again, marked, before what was not; a new server process
-    /// is first told what the old one knew.
+    /// is first told what the old one knew (see `introduction`).
     pub(super) fn forget_link_and_requeue(&mut self) {
         let had_link = self.link.is_some();
         self.forget_link();
@@ -167,10 +168,6 @@ impl Guest {
         // Responses and notifications were for a process that is gone.
         self.backlog.clear();
         self.backlog_bytes = 0;
-        for line in self.handshake.replay() {
-            self.backlog_bytes += line.len();
-            self.backlog.push_back(Queued::Other(line.into()));
-        }
         let unknown = Answer::outcome_unknown("the link to the sidecar was lost and begun anew");
         for id in self.pending.ids(|_| true) {
             match self.pending.request(&id).and_then(|request| request.bytes.as_ref()) {
@@ -222,13 +219,31 @@ impl Guest {
     fn deliver(&mut self, message: Received) {
         let known = match envelope::read(&message.bytes, Strictness::Envelope) {
             Ok(envelope) => match envelope.kind {
-                Kind::Response { id: Some(id), outcome } => self.answered(&id.value(), outcome),
-                Kind::Response { id: None, .. } | Kind::Notification { .. } | Kind::Request { .. } => true,
+                Kind::Response { id: Some(id), outcome } => {
+                    self.answered(&id.value(), outcome, &message.bytes, envelope.body)
+                }
+                Kind::Request { id, .. } => {
+                    self.server_requests.came(&id);
+                    true
+                }
+                Kind::Notification { method } => {
+                    if method == "notifications/cancelled"
+                        && let Some(id) = envelope::cancelled_request(&message.bytes, envelope.body)
+                    {
+                        self.server_requests.withdrawn(&id);
+                    }
+                    true
+                }
+                Kind::Response { id: None, .. } => true,
             },
             Err(malformed) => {
                 if let Some(raw) = malformed.id.as_deref() {
                     let unknown = Answer::outcome_unknown("its answer could not be read");
-                    self.answer(&Id { raw, span: 0..0 }.value(), &unknown, &unknown);
+                    let id = Id { raw, span: 0..0 }.value();
+                    match self.memory.is_own(&id) {
+                        true => self.own_answer(&id, Outcome::Error, &[], None),
+                        false => self.answer(&id, &unknown, &unknown),
+                    }
                 }
                 false
             }
@@ -241,13 +256,21 @@ impl Guest {
     }
 
     /// Whether somebody waits for this answer.
-    fn answered(&mut self, id: &IdValue, outcome: Outcome) -> bool {
-        if self.handshake.is_replay(id) || self.pending.remove(id).is_none() {
+    fn answered(
+        &mut self,
+        id: &IdValue,
+        outcome: Outcome,
+        message: &[u8],
+        body: Option<Range<usize>>,
+    ) -> bool {
+        if self.memory.is_own(id) {
+            self.own_answer(id, outcome, message, body);
             return false;
         }
-        if outcome == Outcome::Result {
-            self.handshake.answered(id);
+        if self.pending.remove(id).is_none() {
+            return false;
         }
+        self.memory.answered(id, outcome, message, body);
         true
     }
 }

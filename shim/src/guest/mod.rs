@@ -1,6 +1,7 @@
 //! What to do with a line from the harness, a frame from the sidecar, or a deadline. No I/O and no clock of its own.
 //!
-//! `from_harness` takes lines, `from_sidecar` takes frames; both leave bytes in [`Guest::to_harness`] and
+//! `from_harness` takes lines, `from_sidecar` takes frames, `introduction` tells a new server process what the old one
+//! knew; all leave bytes in [`Guest::to_harness`] and
 //! [`Guest::to_sidecar`], which the loop writes.
 //!
 //! What must stay true: a request that the shim answers with "did not run" is in no outbox, so that nothing runs it
@@ -8,6 +9,9 @@
 
 mod from_harness;
 mod from_sidecar;
+mod introduction;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod model;
 #[cfg(test)]
 mod tests;
 
@@ -19,15 +23,17 @@ use relay_proto::delivery::{Inbox, Outbox};
 use relay_proto::envelope::IdValue;
 use relay_proto::frame::{Ack, Frame, PREFACE};
 use relay_proto::limits::{DEFAULT_WINDOW, MAX_MESSAGE, VERSION};
+use relay_proto::memory::Memory;
 use relay_proto::name::Name;
+use relay_proto::notice;
 use tokio::time::Instant;
 
 use crate::answer::Answer;
-use crate::handshake::Handshake;
 use crate::options::SOFTWARE;
 use crate::pacing::{Pacing, Waiting};
 use crate::pending::Pending;
 use crate::queue::Queue;
+use crate::server_requests::ServerRequests;
 use crate::timing::Timing;
 
 /// Above this much for the harness to read, nothing more is read for it.
@@ -54,7 +60,9 @@ pub(crate) struct Guest {
     pending: Pending,
     backlog: VecDeque<Queued>,
     backlog_bytes: usize,
-    handshake: Handshake,
+    memory: Memory,
+    introduction: Introduction,
+    server_requests: ServerRequests,
     /// The sidecar's limit for a message.
     max_message: usize,
     /// A Welcome that the loop has not heard of yet.
@@ -123,6 +131,16 @@ struct Link {
     token: ResumeToken,
 }
 
+/// Whether the link's server process knows what the harness said to the one before.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Introduction {
+    /// It is made before the next request.
+    Due,
+    Made,
+    /// The handshake is said again and not answered yet: everything else waits.
+    UnderWay,
+}
+
 /// What waits for a link or for credit, in the order in which it came.
 #[derive(Debug)]
 enum Queued {
@@ -146,7 +164,9 @@ impl Guest {
             pending: Pending::default(),
             backlog: VecDeque::new(),
             backlog_bytes: 0,
-            handshake: Handshake::default(),
+            memory: Memory::new(OWN_IDS),
+            introduction: Introduction::Made,
+            server_requests: ServerRequests::default(),
             max_message: MAX_MESSAGE,
             welcomed: None,
             tidy_at: None,
@@ -395,6 +415,7 @@ impl Guest {
     /// Answers one request: with `did_not_run` where that is certain.
     fn answer(&mut self, id: &IdValue, did_not_run: &Answer, may_run: &Answer) {
         let Some(request) = self.pending.remove(id) else { return };
+        self.memory.forget(id);
         self.unqueue(id, request.bytes.as_deref());
         let answer = if request.may_run() { may_run } else { did_not_run };
         self.write_line(&answer.to(Some(&request.id)));
@@ -414,10 +435,15 @@ impl Guest {
         self.phase = Phase::Refused { answer, again };
     }
 
-    /// The link cannot be resumed: what it carried is sent again on another, or answered.
+    /// The link cannot be resumed: what it carried is sent again on another, or answered. Its server process is gone,
+    /// and what that asked of the harness with it.
     fn forget_link(&mut self) {
+        for id in self.server_requests.drain() {
+            self.write_line(&notice::cancelled(&id, "the server that asked is gone"));
+        }
         if let Some(link) = &self.link {
             self.pending.unsend(&link.name, self.outbox.handed_out());
+            self.introduction = Introduction::Due;
         }
         self.outbox.restart(DEFAULT_WINDOW);
         self.inbox.restart();
@@ -440,6 +466,8 @@ impl Guest {
     }
 }
 
+/// Ids of requests that the shim makes by itself begin with this.
+const OWN_IDS: &str = "cofferdam-shim:replay:";
 /// Beats in a row without a sign of life.
 const DEAD_AFTER: u32 = 3;
 

@@ -133,11 +133,11 @@ fn a_sidecar_that_starts_anew_gets_the_handshake_and_marked_requests() {
     assert!(hello.resume.is_some());
     peer.welcome(Resumed::Fresh);
     assert!(peer.text().contains(r#""id":"cofferdam-shim:replay:1","method":"initialize""#));
+    peer.send(br#"{"jsonrpc":"2.0","id":"cofferdam-shim:replay:1","result":{}}"#);
     assert_eq!(peer.text(), initialized);
     let again = peer.message().unwrap();
     let earlier = MaybeRan::Yes(Origin { link: "l-1".into(), seq: 3 });
     assert_eq!((again.bytes, again.maybe_ran), (request(2, "tools/call").into_bytes(), earlier));
-    peer.send(br#"{"jsonrpc":"2.0","id":"cofferdam-shim:replay:1","result":{}}"#);
     peer.send(result(2).as_bytes());
     assert_eq!(lines.next(), result(2));
 }

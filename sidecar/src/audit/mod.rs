@@ -32,6 +32,7 @@ mod witness;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -48,6 +49,7 @@ pub use self::record::{
     Call, CallResult, DecisionRecord, Event, EventRecord, FollowedBy, Mac, OutcomeRecord, SecretUse,
 };
 pub use self::verify::{Place, Verified, VerifyError, verify};
+pub use self::witness::{Left, RETRY};
 
 use self::budget::{Charge, Report};
 use self::files::Creation;
@@ -187,9 +189,9 @@ impl Audit {
 
     /// Which of these messages of a link the audit knows of, in one search. Blocks: it reads files, newest first.
     ///
-    /// Where the search is given up because the audit is too large, all that is left is said to be decided: it
-    /// will then not be run twice.
-    pub fn decided(&self, link: &str, seqs: &[u64]) -> Result<Vec<u64>, AuditError> {
+    /// Where the search is given up because the audit is too large, all that is left is said to be decided, and
+    /// repeated: it will then not be run once more.
+    pub fn decided(&self, link: &str, seqs: &[u64]) -> Result<BTreeMap<u64, Left>, AuditError> {
         let mut needle = Vec::new();
         Members::new(&mut needle, self.0.field_bytes).text("link", link);
         witness::decided(&self.0.directory, &needle, seqs, witness::SEARCH_BYTES)

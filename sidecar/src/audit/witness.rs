@@ -1,13 +1,27 @@
-//! What left: which messages have a decision. Asked after a restart, about requests that may have run.
+//! What left: which messages have a decision, and which were repeated. Asked after a restart, about requests that may
+//! have run.
 //!
-//! It must never say "not decided" of something that was: lines are matched as text, so that even a torn one counts
-//! where it can be read, and where the search is given up the answer is "decided".
+//! It must never say "not decided" of something that was, nor "once" of something that was repeated: lines are matched
+//! as text, so that even a torn one counts where it can be read, and where the search is given up the answer is that it
+//! was repeated.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
 
 use super::error::AuditError;
 use super::files::{self, Lines};
+
+/// How often a message may have left.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Left {
+    Once,
+    /// It was repeated, or may have been.
+    Again,
+}
+
+/// The rule of a decision that repeats a call begins with this, and no other does.
+pub const RETRY: &str = "retry: ";
 
 /// How far back to look. Reading this takes about a second; a sandbox that asks again and again must not be able
 /// to have the whole history read each time.
@@ -19,11 +33,10 @@ pub(super) fn decided(
     link: &[u8],
     seqs: &[u64],
     search_bytes: u64,
-) -> Result<Vec<u64>, AuditError> {
+) -> Result<BTreeMap<u64, Left>, AuditError> {
     let mut open: Vec<u64> = seqs.to_vec();
-    open.sort_unstable();
-    open.dedup();
-    let mut found = Vec::new();
+    let mut found = BTreeMap::new();
+    let repeated = format!(",\"rule\":\"{RETRY}");
     let mut budget = search_bytes;
     let member = [link, b",\"seq\":"].concat();
     let finder = memchr::memmem::Finder::new(&member);
@@ -37,7 +50,7 @@ pub(super) fn decided(
         let file = File::open(&path).map_err(AuditError::read(&path))?;
         let length = file.metadata().map_err(AuditError::read(&path))?.len();
         let Some(left) = budget.checked_sub(length) else {
-            found.append(&mut open);
+            found.extend(open.drain(..).map(|seq| (seq, Left::Again)));
             break;
         };
         budget = left;
@@ -54,23 +67,29 @@ pub(super) fn decided(
             if count == digits.len() {
                 // Torn within the number: it may be any that begins so.
                 let prefix = String::from_utf8_lossy(digits);
-                take(&mut open, &mut found, |seq| seq.to_string().starts_with(&*prefix));
+                note(&mut open, &mut found, Left::Again, |seq| seq.to_string().starts_with(&*prefix));
             } else if let Some(number) =
                 std::str::from_utf8(&digits[..count]).ok().and_then(|text| text.parse::<u64>().ok())
             {
-                take(&mut open, &mut found, |seq: u64| seq == number);
+                // The policy stands behind the rule: where it is missing, the rule may be.
+                let once = contains(digits, b",\"policy\":") && !contains(digits, repeated.as_bytes());
+                let left = if once { Left::Once } else { Left::Again };
+                note(&mut open, &mut found, left, |seq| seq == number);
             }
         }
     }
-    found.sort_unstable();
     Ok(found)
 }
 
-fn take(open: &mut Vec<u64>, found: &mut Vec<u64>, matches: impl Fn(u64) -> bool) {
+/// A repetition stands behind what it repeats, so what was found before may turn out to be more.
+fn note(open: &mut Vec<u64>, found: &mut BTreeMap<u64, Left>, left: Left, matches: impl Fn(u64) -> bool) {
+    for (_, known) in found.iter_mut().filter(|(seq, _)| matches(**seq)) {
+        *known = left.max(*known);
+    }
     open.retain(|seq| {
         let taken = matches(*seq);
         if taken {
-            found.push(*seq);
+            found.insert(*seq, left);
         }
         !taken
     });

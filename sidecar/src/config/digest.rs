@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use relay_proto::name::Name;
 
-use super::{Grant, Server};
+use super::{Grant, Retry, Server};
 
 pub(super) fn policy_digest(
     servers: &BTreeMap<Name, Arc<Server>>,
@@ -28,6 +28,9 @@ fn canonical(servers: &BTreeMap<Name, Arc<Server>>, grants: &BTreeMap<Name, Arc<
     for server in servers.values() {
         lines.push(format!("server {}", server.name));
         lines.extend(server.rules.canonical().into_iter().map(|rule| format!("  {rule}")));
+        if server.retry == Retry::WhereSafe {
+            lines.push("  retry".into());
+        }
     }
     for grant in grants.values() {
         let mut named: Vec<&str> = grant.servers.iter().map(Name::as_str).collect();

@@ -134,7 +134,8 @@ pub(super) struct RawServer {
     /// How long a call may take. Default: `4m`, for Codex gives up at five.
     #[schemars(extend("default" = "4m"))]
     pub(super) call_timeout: Option<At<Time>>,
-    /// Re-send what may have run, for tools that say they are idempotent or read-only. Default: false.
+    /// Send once more what may have run: calls of tools that say they are idempotent or read-only, and methods that only
+    /// read. Default: false, which answers `outcome_unknown`.
     pub(super) retry: Option<At<bool>>,
     pub(super) replace: Option<Later>,
     pub(super) reload: Option<Later>,

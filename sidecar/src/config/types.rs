@@ -97,6 +97,17 @@ pub struct Server {
     pub kind: ServerKind,
     pub rules: crate::policy::Rules,
     pub call_timeout: Duration,
+    pub retry: Retry,
+}
+
+/// What is done with a request that may have run and has no answer.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Retry {
+    /// It is answered `outcome_unknown`.
+    #[default]
+    Never,
+    /// `retry = true`: it is sent once more where that is safe by its method or by what its tool says of itself.
+    WhereSafe,
 }
 
 impl Server {

@@ -13,6 +13,8 @@ pub(crate) enum Event {
         code: Code,
         why: String,
     },
+    /// The server has forgotten its session, and with it what it asked of the harness; a new one is being opened.
+    Forgotten,
     /// The server is gone with all that it was working on; the next message starts it again.
     Gone {
         why: String,

@@ -1,20 +1,21 @@
 //! The one server of one link, whatever state it is in.
 //!
 //! It is started by the first message for it, and again after a crash by the next one, not before its backoff is over
-//! and its predecessor dead. A new process hears the recorded handshake before anything else, unless the harness makes
-//! its own; so does an HTTP server that has forgotten its session. What waits for a server did not run, and is told so
+//! and its predecessor dead. A new process hears what its predecessor was told before anything else, unless the harness
+//! makes a handshake of its own; so does an HTTP server that has forgotten its session. Answers to what we asked in
+//! doing so come out like others, under ids that are [`Memory::is_own`]. What waits for a server did not run, and is told so
 //! before whatever may have. [`Instance::next`] may be dropped at any await.
 
 use std::future::pending;
 use std::time::Duration;
 
 use relay_proto::envelope::{IdValue, Outcome};
+use relay_proto::memory::{Heard, Memory, Question, Saying};
 use tokio::time::{Instant, timeout, timeout_at};
 
 pub(crate) use super::event::{CancelledWhile, Event, Unavailable};
 
 use super::backoff::Backoff;
-use super::handshake::Handshake;
 use super::leaving::{Custody, Leaving};
 use super::queue::Queue;
 use super::start::Starter;
@@ -26,7 +27,8 @@ use crate::upstream::stdio::StdioEvent;
 
 pub(crate) struct Instance {
     state: State,
-    pub(crate) handshake: Handshake,
+    /// What the harness said to this server, for its successor.
+    pub(crate) memory: Memory,
     /// Messages that wait for the start or the handshake.
     queue: Queue,
     backoff: Backoff,
@@ -36,6 +38,8 @@ pub(crate) struct Instance {
     telling: Telling,
 }
 
+/// Ids of requests that the sidecar makes by itself begin with this.
+const OWN_IDS: &str = "cofferdam-replay-";
 /// The whole of an end. With the goodbye before it, a session is over within the promised five seconds.
 const END_TIME: Duration = Duration::from_secs(4);
 /// What an end may take on top of its grace.
@@ -47,7 +51,7 @@ impl Default for Instance {
     fn default() -> Self {
         Self {
             state: State::Idle,
-            handshake: Handshake::default(),
+            memory: Memory::new(OWN_IDS),
             queue: Queue::default(),
             backoff: Backoff::default(),
             started: Instant::now(),
@@ -184,24 +188,28 @@ impl Instance {
                             self.renew();
                         }
                     }
+                    if matches!(self.state, State::Replaying { .. }) {
+                        return Event::Forgotten;
+                    }
                 }
-                State::Replaying { upstream, replay, deadline } => {
+                State::Replaying { upstream, asked, deadline } => {
                     let Ok(said) = timeout_at(*deadline, upstream.next()).await else {
                         let why = "the server did not answer the repeated handshake in time";
                         self.give_up(Duration::ZERO, why.into());
                         continue;
                     };
                     match said {
-                        Said::Event(Event::Message(message)) => match replay.outcome(&message) {
-                            Some(Outcome::Result) => self.replayed(),
-                            Some(Outcome::Error) => self.give_up(
+                        Said::Event(Event::Message(message)) => match self.memory.hear(&message) {
+                            Some(Heard::Handshake(Outcome::Result)) => self.replayed(),
+                            Some(Heard::Handshake(Outcome::Error)) => self.give_up(
                                 Duration::ZERO,
                                 "the server refused the handshake that it accepted before".into(),
                             ),
+                            Some(Heard::Nothing | Heard::ToolsChanged) => {}
                             None => return Event::Message(message),
                         },
                         Said::Event(Event::Gone { why }) => self.give_up(Duration::ZERO, why),
-                        Said::Event(Event::Failed { id, why, .. }) if id == replay.id => {
+                        Said::Event(Event::Failed { id, why, .. }) if id == *asked => {
                             self.give_up(Duration::ZERO, why);
                         }
                         Said::Event(event) => return event,
@@ -272,23 +280,24 @@ impl Instance {
         let patience = self.custody.as_ref().map_or(Duration::ZERO, |custody| custody.patience);
         let deadline = self.started + patience;
         let first = self.queue.first_method();
-        let replay = match first {
+        let handshake = match first {
             // The harness makes its own.
             Some("initialize") => None,
-            _ => self.handshake.replay(),
+            _ => self.memory.handshake(),
         };
-        match replay {
+        match handshake {
             None => {
                 let is_prompt = first.is_some_and(|method| PROMPT.contains(&method));
                 let first_word = (is_prompt && matches!(upstream, Upstream::Stdio(_))).then_some(deadline);
+                if first != Some("initialize") {
+                    self.tell_settings(&mut upstream);
+                }
                 self.state = State::Running { upstream, first_word };
             }
-            Some(replay) => {
-                let request = replay.request.clone();
-                let message = Outbound::request(request, replay.id.clone(), "initialize", None);
+            Some(Question { id, method, message }) => {
                 // If it cannot be sent, the time runs out.
-                drop(upstream.send(message));
-                self.state = State::Replaying { upstream, replay, deadline };
+                drop(upstream.send(Outbound::request(message, id.clone(), method, None)));
+                self.state = State::Replaying { upstream, asked: id, deadline };
             }
         }
     }
@@ -297,11 +306,20 @@ impl Instance {
         let State::Replaying { mut upstream, .. } = std::mem::replace(&mut self.state, State::Idle) else {
             return;
         };
-        if let Some(confirmation) = self.handshake.confirmation() {
-            let message = Outbound::notification(confirmation.to_vec(), "notifications/initialized");
-            drop(upstream.send(message));
-        }
+        self.tell_settings(&mut upstream);
         self.state = State::Running { upstream, first_word: None };
+    }
+
+    /// What cannot be sent is not told; the process is then on its way out.
+    fn tell_settings(&mut self, upstream: &mut Upstream) {
+        for saying in self.memory.settings() {
+            drop(upstream.send(match saying {
+                Saying::Notification { method, message } => Outbound::notification(message, method),
+                Saying::Request(Question { id, method, message }) => {
+                    Outbound::request(message, id, method, None)
+                }
+            }));
+        }
     }
 
     /// Opens a forgotten session again, unless the server forgets all the time.
@@ -315,7 +333,7 @@ impl Instance {
         if self.backoff.wait().is_some() {
             return self.give_up(Duration::ZERO, "the server keeps forgetting the MCP session".into());
         }
-        if !self.handshake.is_known() && self.queue.first_method() != Some("initialize") {
+        if !self.memory.has_handshake() && self.queue.first_method() != Some("initialize") {
             return self.give_up(Duration::ZERO, "the server ended the MCP session".into());
         }
         if let State::Running { upstream, .. } = std::mem::replace(&mut self.state, State::Idle) {

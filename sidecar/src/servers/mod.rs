@@ -5,7 +5,6 @@
 //! | [`backoff`] | when a server that failed may be started again |
 //! | [`event`] | what a server gives its link |
 //! | [`gate`] | how many processes and starts a grant may have |
-//! | [`handshake`] | the legacy handshake as the harness made it, to be made again towards a new process |
 //! | [`instance`] | the one server of one link, whatever state it is in |
 //! | [`leaving`] | servers that were given up and may still be dying |
 //! | [`pace`] | how often something may happen within a minute |
@@ -18,7 +17,6 @@
 mod backoff;
 mod event;
 pub(crate) mod gate;
-pub(crate) mod handshake;
 pub(crate) mod instance;
 mod leaving;
 pub(crate) mod pace;

@@ -4,9 +4,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
+use relay_proto::envelope::IdValue;
 use tokio::time::Instant;
 
-use super::handshake::Replay;
 use super::start::StartError;
 use super::upstream::Upstream;
 
@@ -20,7 +20,8 @@ pub(super) enum State {
     Idle,
     Replaying {
         upstream: Upstream,
-        replay: Replay,
+        /// Of the repeated handshake.
+        asked: IdValue,
         deadline: Instant,
     },
     Running {

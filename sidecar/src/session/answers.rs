@@ -8,11 +8,12 @@ use std::ops::Range;
 use relay_proto::code::{self, Code};
 use relay_proto::envelope::{self, Id, Kind, Outcome, Strictness};
 use relay_proto::frame::MaybeRan;
-use relay_proto::json;
+use relay_proto::{json, notice};
 
-use super::calls::{Call, Purpose};
+use super::calls::{Attempt, Call, Purpose};
 use super::link::Link;
 use crate::audit::CallResult;
+use crate::config::Retry;
 use crate::servers::instance::{CancelledWhile, Event};
 use crate::upstream::outbound::Outbound;
 
@@ -21,13 +22,15 @@ impl Link {
         match event {
             Event::Message(message) => self.server_message(&message),
             Event::Oversize { id } => self.oversize(id.as_deref()),
-            Event::Failed { id, code, why } => {
-                if let Some(call) = self.calls.answered(&id) {
-                    self.fail(call, code, &why);
-                }
-            }
+            Event::Failed { id, code, why } => match (self.calls.answered(&id), code) {
+                (Some(call), Code::OutcomeUnknown) => self.leave_behind(call, &why),
+                (Some(call), code) => self.fail(call, code, &why),
+                (None, _) => self.own_request_failed(&id),
+            },
+            Event::Forgotten => self.take_back_server_requests(),
             Event::NotStarted { code, why } => {
                 tracing::warn!(server = %self.server, link = %self.id, why, "server did not start");
+                self.nobody_to_ask();
                 for call in self.calls.drain() {
                     self.fail(call, code, &format!("it did not run: {why}"));
                 }
@@ -43,11 +46,8 @@ impl Link {
             let why = "it did not run: the server did not start in time";
             return self.fail(call, Code::ServerUnavailable, why);
         }
-        let id = String::from_utf8_lossy(&call.id);
-        let cancel = format!(
-            r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id},"reason":"the call's time is over"}}}}"#
-        );
-        self.instance.tell(Outbound::notification(cancel.into_bytes(), "notifications/cancelled"));
+        let cancel = notice::cancelled(&call.id, "the call's time is over");
+        self.instance.tell(Outbound::notification(cancel, "notifications/cancelled"));
         self.fail(
             call,
             Code::OutcomeUnknown,
@@ -116,10 +116,16 @@ impl Link {
     }
 
     fn server_response(&mut self, message: &[u8], id: &Id<'_>, outcome: Outcome, body: Option<Range<usize>>) {
-        // Late answers are dropped.
-        let Some(call) = self.calls.answered(&id.value()) else { return };
-        if call.purpose == Purpose::Initialize {
-            self.instance.handshake.settle(outcome);
+        let value = id.value();
+        let Some(call) = self.calls.answered(&value) else {
+            // Late answers are dropped.
+            if self.instance.memory.is_own(&value) {
+                self.own_answer(&value, outcome, message, body);
+            }
+            return;
+        };
+        if call.purpose != Purpose::Other {
+            self.instance.memory.answered(&value, outcome, message, body.clone());
         }
         let mut answer = Cow::Borrowed(message);
         if call.purpose == Purpose::ListTools
@@ -128,7 +134,12 @@ impl Link {
         {
             let config = self.session.context.config.load_full();
             match config.servers.get(&self.server) {
-                Some(server) => answer = self.shown.filter(message, result, &server.rules),
+                Some(server) => {
+                    if server.retry == Retry::WhereSafe {
+                        self.repeats.hints.learn(message, result.clone());
+                    }
+                    answer = self.shown.filter(message, result, &server.rules);
+                }
                 None => {
                     return self.fail(call, Code::ServerNotGranted, "the server is not configured any more");
                 }
@@ -192,28 +203,43 @@ impl Link {
 
     fn server_gone(&mut self, why: &str) {
         tracing::warn!(server = %self.server, link = %self.id, why, "server gone");
+        self.nobody_to_ask();
+        let sentence = format!(
+            "{why} while this request was under way; it may or may not have run, so check before you repeat it"
+        );
         for call in self.calls.drain() {
-            let sentence = format!(
-                "{why} while this request was under way; it may or may not have run, so check before you repeat it"
-            );
-            self.fail(call, Code::OutcomeUnknown, &sentence);
+            self.leave_behind(call, &sentence);
         }
+        self.take_back_server_requests();
+    }
+
+    /// Whoever asked these does not wait for their answers any more; late ones are dropped.
+    fn take_back_server_requests(&mut self) {
         for shown in self.server_requests.drain() {
-            let id = String::from_utf8_lossy(&shown);
-            let cancel = format!(
-                r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id},"reason":"the server is gone"}}}}"#
-            );
-            self.answer(cancel.as_bytes());
+            self.answer(&notice::cancelled(&shown, "the server that asked is gone"));
         }
     }
 
     /// Answers a call ourselves.
     pub(super) fn fail(&mut self, call: Call, code: Code, sentence: &str) {
+        self.forget_setting(&call);
+        let (code, sentence) = match (call.attempt, code) {
+            (
+                Attempt::Second,
+                Code::CredentialUnavailable | Code::ServerNotGranted | Code::ServerUnavailable,
+            ) => (
+                Code::OutcomeUnknown,
+                Cow::Owned(format!(
+                    "it may or may not have run before, and could not be repeated: {sentence}"
+                )),
+            ),
+            (_, code) => (code, Cow::Borrowed(sentence)),
+        };
         let result = match code {
             Code::OutcomeUnknown => CallResult::OutcomeUnknown,
             _ => CallResult::Refused,
         };
-        self.refuse(&call.id, code, sentence);
+        self.refuse(&call.id, code, &sentence);
         self.record_outcome(call, result, Some(code), 0, 0);
     }
 }

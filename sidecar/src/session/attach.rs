@@ -1,43 +1,104 @@
 //! A shim that comes back to its link on a new connection.
+//!
+//! Where the old connection seems to be there still, it is asked for a sign of life: a connection that died behind
+//! somebody's NAT looks just like one that is quiet. What must stay true: one that answers keeps its link and the
+//! newcomer is refused, as a clone would be; one that does not is dropped and the newcomer has the link at once; and the
+//! link serves on while it waits for that.
 
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use relay_proto::code::Code;
 use relay_proto::control::{Refusal, Resume, ResumeToken, Resumed, Retry, Welcome};
 use relay_proto::frame::Frame;
 use relay_proto::limits::{DEFAULT_WINDOW, VERSION};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::connection::Connection;
 use super::link::{End, GOODBYE_TIME, Link};
 use super::visitor::{Enrolled, EnrolledBy};
 use crate::audit::{Event, EventRecord};
 
+/// Somebody with the token of a link that another connection has. There is one at most.
+pub(super) struct Newcomer {
+    connection: Connection,
+    resume: Resume,
+    /// The Ping that the old connection must answer.
+    ping: u64,
+    until: Instant,
+}
+
+/// How long the old connection has to answer, unless a heartbeat is shorter. A shim waits five times as long for its
+/// Welcome.
+const SIGN_OF_LIFE_TIME: Duration = Duration::from_secs(2);
+/// When whoever comes meanwhile may try again: the test is over then.
+const TRY_AGAIN: Retry = Retry::AfterMs(SIGN_OF_LIFE_TIME.as_millis() as u64);
+/// Frames looked through for the end of a connection; one that has more to say is alive.
+const MAX_FRAMES: usize = 64;
+/// Why a connection is given up that nobody closed.
+pub(super) const NO_SIGN_OF_LIFE: &str = "the peer gave no sign of life";
+const FOREIGN_TOKEN: &str = "the resume token is not this link's: another shim may hold a copy of its state";
+
+impl Newcomer {
+    pub(super) fn deadline(&self) -> Instant {
+        self.until
+    }
+
+    /// One whose own connection is over makes room for the next.
+    fn still_waits(&mut self) -> bool {
+        self.connection.next().now_or_never().is_none()
+    }
+}
+
 impl Link {
     pub(super) async fn attach(&mut self, connection: Connection, resume: Resume) -> ControlFlow<End> {
         if !self.tokens.accept(&resume.token) {
-            let reason = "the resume token is not this link's: another shim may hold a copy of its state";
-            self.refuse_resume(connection, reason).await;
+            self.refuse_clone(connection, FOREIGN_TOKEN);
             return ControlFlow::Continue(());
         }
         self.hear_the_old_connection_out().await?;
-        match self.connection {
-            Some(_) => self.challenge(connection, resume),
-            None => self.take_up(connection, resume).await,
+        match &mut self.connection {
+            None => self.take_up(connection, resume),
+            Some(_) if self.newcomer.as_mut().is_some_and(Newcomer::still_waits) => {
+                let message = "the link is in use, and another connection that wants it came first".into();
+                let code = Code::RelayUnavailable.as_str().into();
+                self.refuse_newcomer(connection, Refusal { code, message, retry: TRY_AGAIN });
+            }
+            Some(old) => {
+                let ping = old.ping();
+                let time = self.session.context.config.load().relay.heartbeat.min(SIGN_OF_LIFE_TIME);
+                self.newcomer = Some(Newcomer { connection, resume, ping, until: Instant::now() + time });
+            }
         }
         ControlFlow::Continue(())
     }
 
-    /// The link goes on with this connection, which came with a good token. (It may have turned since.)
-    pub(super) async fn take_up(&mut self, connection: Connection, resume: Resume) {
-        if !self.tokens.accept(&resume.token) {
-            return self.refuse_resume(connection, "the resume token was used by another").await;
+    /// Decides between the old connection and a newcomer, as soon as that can be done.
+    pub(super) fn settle_newcomer(&mut self) {
+        let Some(newcomer) = &self.newcomer else { return };
+        let alive = match &self.connection {
+            Some(old) if old.has_answered(newcomer.ping) => true,
+            Some(_) if Instant::now() < newcomer.until => return,
+            Some(_) | None => false,
+        };
+        let Some(Newcomer { connection, resume, .. }) = self.newcomer.take() else { return };
+        if alive {
+            return self.refuse_clone(connection, "the link is in use on another connection, which answers");
         }
+        if self.connection.is_some() {
+            self.disconnected(&NO_SIGN_OF_LIFE);
+        }
+        // What the old connection said last may have turned the token.
+        match self.tokens.accept(&resume.token) {
+            true => self.take_up(connection, resume),
+            false => self.refuse_clone(connection, FOREIGN_TOKEN),
+        }
+    }
+
+    fn take_up(&mut self, connection: Connection, resume: Resume) {
         if self.outbox.resume(resume.received, DEFAULT_WINDOW).is_err() {
-            return self
-                .refuse_resume(connection, "the shim claims to have received what was never sent")
-                .await;
+            return self.refuse_clone(connection, "the shim claims to have received what was never sent");
         }
         let token = self.tokens.offer(resume.token);
         self.inbox.resume();
@@ -77,20 +138,24 @@ impl Link {
         ControlFlow::Continue(())
     }
 
-    /// Whoever has a copy of a key is a clone, and one is enough; elsewhere there is a link for everybody.
-    pub(super) async fn refuse_resume(&mut self, mut connection: Connection, reason: &str) {
+    /// Somebody else may hold a copy of the shim's memory. Of two copies of a key one is enough; elsewhere there is a link
+    /// for everybody.
+    fn refuse_clone(&mut self, connection: Connection, reason: &str) {
         self.alert(reason);
         let (next, retry) = match &self.session.enrolment {
             Some(Enrolled { kind: EnrolledBy::Key, next_step, .. }) => (*next_step, Retry::Never),
             _ => ("a new link is given to a shim that asks for none", Retry::AfterMs(1000)),
         };
-        connection.push(&Frame::Refusal(Refusal {
-            code: Code::CloneRefused.as_str().into(),
-            message: format!("{reason}; {next}"),
-            retry,
-        }));
-        // Whoever does not read its refusal goes without.
-        let _ = timeout(GOODBYE_TIME, connection.flush()).await;
+        let code = Code::CloneRefused.as_str().into();
+        self.refuse_newcomer(connection, Refusal { code, message: format!("{reason}; {next}"), retry });
+    }
+
+    /// The link does not wait for somebody who does not read its refusal.
+    fn refuse_newcomer(&self, mut connection: Connection, refusal: Refusal) {
+        connection.push(&Frame::Refusal(refusal));
+        self.session.context.tasks.spawn(async move {
+            let _ = timeout(GOODBYE_TIME, connection.flush()).await;
+        });
     }
 
     /// Two used what belongs to one.
@@ -110,5 +175,5 @@ impl Link {
     }
 }
 
-/// Frames looked through for the end of a connection; one that has more to say is alive.
-const MAX_FRAMES: usize = 64;
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,9 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
+use bytes::Bytes;
 use relay_proto::envelope::IdValue;
+use relay_proto::memory::Memory;
 use tokio::time::Instant;
 
 /// One request on its way through the server.
@@ -20,15 +22,28 @@ pub(crate) struct Call {
     pub(crate) began: Instant,
     /// None for requests that are meant to stay open.
     pub(crate) deadline: Option<Instant>,
+    pub(crate) attempt: Attempt,
+    /// The message, where it may be sent once more should its server go away.
+    pub(crate) kept: Option<Bytes>,
 }
 
 /// What its answer is for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Purpose {
-    /// The harness's own `initialize`: if it succeeds, the handshake is recorded.
-    Initialize,
     ListTools,
+    /// Open until somebody ends it. It only listens, so a new process is simply asked again.
+    Listen,
     Other,
+    /// If it succeeds, a new process is told the same: see [`relay_proto::memory`].
+    Setting,
+}
+
+/// Whether the request may have run before.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Attempt {
+    First,
+    /// There is no third, but for listeners.
+    Second,
 }
 
 #[derive(Debug, Default)]
@@ -37,6 +52,8 @@ pub(crate) struct Calls {
     /// In the order they were made; entries of answered calls are skipped.
     deadlines: VecDeque<(Instant, IdValue)>,
     abandoned: Abandoned,
+    /// Bytes of messages that are kept to be sent once more.
+    kept: usize,
 }
 
 /// Ids that were answered by us or cancelled by the harness while the server still had them.
@@ -48,6 +65,8 @@ struct Abandoned {
 
 /// How many abandoned ids are remembered: more late answers than this no honest server owes.
 const MAX_ABANDONED: usize = 1024;
+/// Bytes of messages that one link keeps to send them once more: what does not fit is not repeated.
+const MAX_KEPT: usize = 4 * 1024 * 1024;
 
 impl Calls {
     pub(crate) fn len(&self) -> usize {
@@ -59,7 +78,9 @@ impl Calls {
         self.waiting.contains_key(id) || self.abandoned.ids.contains(id)
     }
 
-    pub(crate) fn insert(&mut self, id: IdValue, call: Call) {
+    pub(crate) fn insert(&mut self, id: IdValue, mut call: Call) {
+        call.kept.take_if(|kept| self.kept + kept.len() > MAX_KEPT);
+        self.kept += call.kept_bytes();
         if let Some(deadline) = call.deadline {
             self.deadlines.push_back((deadline, id.clone()));
         }
@@ -73,7 +94,7 @@ impl Calls {
 
     /// The call that this answer belongs to; none for late or unasked answers.
     pub(crate) fn answered(&mut self, id: &IdValue) -> Option<Call> {
-        let call = self.waiting.remove(id);
+        let call = self.take(id);
         if call.is_none() {
             self.abandoned.forget(id);
         }
@@ -82,16 +103,19 @@ impl Calls {
 
     /// Gives up on a call whose answer may still come.
     pub(crate) fn abandon(&mut self, id: &IdValue) -> Option<Call> {
-        let call = self.waiting.remove(id)?;
+        let call = self.take(id)?;
         self.abandoned.remember(id.clone());
         Some(call)
     }
 
-    /// All calls, because their server is gone: no late answer can come from it.
+    /// All calls in the order they came, because their server is gone: no late answer can come from it.
     pub(crate) fn drain(&mut self) -> Vec<Call> {
         self.deadlines.clear();
         self.abandoned = Abandoned::default();
-        self.waiting.drain().map(|(_, call)| call).collect()
+        self.kept = 0;
+        let mut calls: Vec<Call> = self.waiting.drain().map(|(_, call)| call).collect();
+        calls.sort_by_key(|call| call.seq);
+        calls
     }
 
     /// When the next call runs out of time.
@@ -112,6 +136,29 @@ impl Calls {
         }
         let (_, id) = self.deadlines.pop_front()?;
         self.abandon(&id)
+    }
+
+    fn take(&mut self, id: &IdValue) -> Option<Call> {
+        let call = self.waiting.remove(id)?;
+        self.kept -= call.kept_bytes();
+        Some(call)
+    }
+}
+
+impl Call {
+    fn kept_bytes(&self) -> usize {
+        self.kept.as_ref().map_or(0, Bytes::len)
+    }
+}
+
+impl Purpose {
+    pub(crate) fn of(method: &str) -> Self {
+        match method {
+            "subscriptions/listen" => Self::Listen,
+            "tools/list" => Self::ListTools,
+            method if Memory::concerns(method) => Self::Setting,
+            _ => Self::Other,
+        }
     }
 }
 
@@ -209,7 +256,27 @@ mod tests {
             tool: None,
             began: Instant::now(),
             deadline,
+            attempt: Attempt::First,
+            kept: None,
         }
+    }
+
+    #[test]
+    fn what_is_kept_to_be_repeated_is_bounded_and_given_back() {
+        let mut calls = Calls::default();
+        let large = |calls: &mut Calls, number| {
+            let kept = Some(Bytes::from(vec![0; MAX_KEPT / 2]));
+            calls.insert(id(number), Call { kept, ..call(None) });
+        };
+        for number in 0..3 {
+            large(&mut calls, number);
+        }
+        assert!(calls.answered(&id(2)).is_some_and(|call| call.kept.is_none()), "it did not fit");
+        assert!(calls.answered(&id(1)).is_some_and(|call| call.kept.is_some()));
+        large(&mut calls, 4);
+        assert!(calls.abandon(&id(4)).is_some_and(|call| call.kept.is_some()), "there was room again");
+        calls.drain();
+        assert_eq!(calls.kept, 0);
     }
 
     #[test]

@@ -23,14 +23,14 @@ pub(crate) struct Connection {
     decoder: Decoder,
     out: Vec<u8>,
     written: usize,
-    /// Pings sent, and those that were answered.
-    pings: u64,
-    pub(crate) pongs: u64,
     unsent: Unsent,
     /// When the peer last gave a sign of life: any byte counts.
     pub(crate) heard: Instant,
     /// When this side last wrote anything.
     pub(crate) spoke: Instant,
+    /// How often the peer was asked for a sign of life on this connection, and how often it answered.
+    pings: u64,
+    pongs: u64,
 }
 
 /// Whether the stream keeps bytes for itself that it has taken, as TLS and WebSockets do.
@@ -75,11 +75,22 @@ impl Connection {
         frame.encode(&mut self.out);
     }
 
-    /// Asks for a sign of life. The peer is there when [`Self::pongs`] has come to the number that this gives.
+    /// Asks for a sign of life; gives the number of the question.
     pub(crate) fn ping(&mut self) -> u64 {
         self.push(&Frame::Ping);
         self.pings += 1;
         self.pings
+    }
+
+    /// The peer answered a Ping.
+    pub(crate) fn ponged(&mut self) {
+        self.pongs = self.pings.min(self.pongs + 1);
+    }
+
+    /// Whether the question with this number, and so all before it, was answered. Other bytes may have been under way
+    /// since before it was asked.
+    pub(crate) fn has_answered(&self, ping: u64) -> bool {
+        self.pongs >= ping
     }
 
     /// Where message frames are appended.
@@ -151,5 +162,32 @@ impl Connection {
             self.unsent = Unsent::No;
         }
         Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt as _, BufStream, duplex};
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// TLS and WebSockets keep what they have taken; nobody else would send it on while the link waits for the peer.
+    #[tokio::test]
+    async fn what_a_stream_keeps_for_itself_is_sent_on() {
+        let (near, mut far) = duplex(64 * 1024);
+        let mut connection = Connection::new(Box::new(BufStream::new(near)));
+        connection.push(&Frame::Ping);
+        let mut preface = vec![0; PREFACE.len()];
+        let heard = async {
+            far.read_exact(&mut preface).await.expect("the peer is there");
+            preface
+        };
+        tokio::select! {
+            frame = connection.next() => panic!("{frame:?}"),
+            heard = timeout(Duration::from_secs(10), heard) => assert_eq!(heard.expect("it was sent on"), PREFACE),
+        }
     }
 }

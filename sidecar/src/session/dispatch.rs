@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use relay_proto::code::{self, Code};
 use relay_proto::envelope::{self, Id, IdValue};
 use relay_proto::json;
 
-use super::calls::Purpose;
+use super::calls::{Attempt, Purpose};
 use super::link::Link;
 use super::message::{Asked, Content, Ruling, Standing};
 use super::requests::{Step, Written};
@@ -15,6 +16,10 @@ use crate::config::{Config, Server};
 use crate::policy::Verdict;
 use crate::servers::start::Starter;
 use crate::upstream::outbound::Outbound;
+
+const UNRECORDED: &str =
+    "it did not run, because the decision about it could not be recorded; tell the host's administrator";
+const UNRECORDED_REPEAT: &str = "it may or may not have run before, and was not repeated because the decision about that could not be recorded; tell the host's administrator";
 
 impl Link {
     pub(super) fn carry_out(&mut self, config: &Arc<Config>, step: Step<'_>, written: Written) {
@@ -48,26 +53,38 @@ impl Link {
         written: Written,
     ) {
         let (Verdict::Allow, Some(server)) = (ruling.decision.verdict, &ruling.server) else {
-            return match written {
-                Written::No => self.refuse_unrecorded(id.raw),
-                Written::Unsafely | Written::Yes => self.explain(asked, id, ruling),
+            return match (written, ruling.standing) {
+                // What may have run cannot be said not to have.
+                (Written::No, Standing::MaybeRan) => self.explain(asked, id, ruling),
+                (Written::No, _) => self.refuse_unrecorded(id.raw),
+                (Written::Unsafely | Written::Yes, _) => self.explain(asked, id, ruling),
             };
         };
-        let call = asked.call(id, server.call_timeout);
-        match written {
-            Written::No => return self.refuse_unrecorded(id.raw),
-            Written::Unsafely => {
-                // The record stands although the call is not made: it must not look like one that was.
-                self.record_outcome(call, CallResult::Refused, Some(Code::ServerUnavailable), 0, 0);
-                return self.refuse_unrecorded(id.raw);
+        let attempt = match ruling.standing {
+            Standing::Repeated => Attempt::Second,
+            _ => Attempt::First,
+        };
+        let mut call = asked.call(id, server.call_timeout, attempt);
+        call.deadline = ruling.deadline.or(call.deadline);
+        match (written, attempt) {
+            (Written::Yes, _) => {}
+            (Written::No, Attempt::Second) => {
+                return self.refuse(id.raw, Code::OutcomeUnknown, UNRECORDED_REPEAT);
             }
-            Written::Yes => {}
+            (Written::No, Attempt::First) => return self.refuse_unrecorded(id.raw),
+            (Written::Unsafely, _) => {
+                // The record stands although the call is not made: it must not look like one that was.
+                return self.fail(call, Code::ServerUnavailable, UNRECORDED);
+            }
         }
-        if call.purpose == Purpose::Initialize {
-            self.instance.handshake.offer(&asked.received.bytes);
-        }
+        self.instance.memory.request(&asked.received.bytes, id, &asked.method, asked.params.clone());
         self.counted.calls += 1;
-        let bytes = asked.received.bytes.clone();
+        let bytes = Bytes::from(asked.received.bytes.clone());
+        // A listener may be opened as often as its server goes away: backoff sees to the pace.
+        let again = attempt == Attempt::First || call.purpose == Purpose::Listen;
+        if again && asked.may_be_repeated(&self.repeats.hints, server.retry) {
+            call.kept = Some(bytes.clone());
+        }
         let message = Outbound::request(bytes, value.clone(), &asked.method, asked.header_name());
         match self.deliver(message, config, server) {
             Ok(()) => self.calls.insert(value, call),
@@ -78,19 +95,21 @@ impl Link {
     fn notification(&mut self, asked: &Asked<'_>) {
         let bytes = &asked.received.bytes;
         match &*asked.method {
-            "notifications/initialized" => self.instance.handshake.confirm(bytes),
             "notifications/cancelled" => self.cancelled(asked),
-            _ => {}
+            method => self.instance.memory.notification(bytes, method),
         }
         self.instance.tell(Outbound::notification(bytes.clone(), &asked.method));
     }
 
     /// The harness gave up on a request: it gets no answer any more.
     fn cancelled(&mut self, asked: &Asked<'_>) {
-        let id = asked.param("requestId").and_then(|id| envelope::id_value(&asked.received.bytes[id]));
-        let Some(id) = id else { return };
+        let Some(id) = envelope::cancelled_request(&asked.received.bytes, asked.params.clone()) else {
+            return;
+        };
+        self.repeats.withdraw(&id);
         if let Some(call) = self.calls.abandon(&id) {
             self.instance.cancel(&id);
+            self.instance.memory.forget(&id);
             self.record_outcome(call, CallResult::Cancelled, None, 0, 0);
         }
     }
@@ -103,7 +122,7 @@ impl Link {
         self.instance.tell(Outbound::response(message));
     }
 
-    fn deliver(
+    pub(super) fn deliver(
         &mut self,
         message: Outbound,
         config: &Arc<Config>,
@@ -138,21 +157,21 @@ impl Link {
                 Code::ServerUnavailable,
                 "it did not run: too many requests wait for answers already; wait for some of them".into(),
             ),
-            (Standing::Rules, Verdict::Ask, Some(tool)) => (
+            (Standing::Repeated | Standing::Rules, Verdict::Ask, Some(tool)) => (
                 Code::ApprovalRequired,
                 format!("tool `{tool}` of `{server}` needs a person's approval, which cannot be asked for yet; use another tool, or ask the user to change the rule"),
             ),
-            (Standing::Rules, _, Some(tool)) if self.shown.contains(tool) => (
+            (Standing::Repeated | Standing::Rules, _, Some(tool)) if self.shown.contains(tool) => (
                 Code::ToolDenied,
                 format!("the rules of the host do not allow tool `{tool}` any more; list the tools again"),
             ),
-            (Standing::Rules, _, Some(tool)) => {
+            (Standing::Repeated | Standing::Rules, _, Some(tool)) => {
                 self.counted.refused += 1;
                 let answer = code::unknown_tool_response(id.raw, tool);
                 self.answer(&answer);
                 return;
             }
-            (Standing::Rules, _, None) => (
+            (Standing::Repeated | Standing::Rules, _, None) => (
                 Code::ToolDenied,
                 format!("the rules of the host do not allow method `{}` on server `{server}`", asked.method),
             ),
@@ -161,8 +180,7 @@ impl Link {
     }
 
     fn refuse_unrecorded(&mut self, id: &[u8]) {
-        let why = "it did not run, because the decision about it could not be recorded; tell the host's administrator";
-        self.refuse(id, Code::ServerUnavailable, why);
+        self.refuse(id, Code::ServerUnavailable, UNRECORDED);
     }
 
     pub(super) fn refuse(&mut self, id: &[u8], code: Code, sentence: &str) {

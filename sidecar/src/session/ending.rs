@@ -19,7 +19,7 @@ impl Link {
     pub(super) async fn finish(mut self, reason: EndReason) -> Ended {
         let began = Instant::now();
         let unanswered = self.calls.drain();
-        let calls_unanswered = unanswered.len();
+        let calls_unanswered = unanswered.len() + self.repeats.len();
         for call in unanswered {
             self.record_outcome(call, CallResult::OutcomeUnknown, Some(Code::SessionEnded), 0, 0);
         }
@@ -63,7 +63,7 @@ impl Link {
             server: self.server.to_string(),
             connected: self.is_connected(),
             pid: self.instance.pid(),
-            in_flight: self.calls.len(),
+            in_flight: self.calls.len() + self.repeats.len(),
             calls: self.counted.calls,
             refused: self.counted.refused,
             redactions: self.counted.redactions,

@@ -4,6 +4,7 @@
 //! sent on without changing hands. The link outlives its connections; it ends by the shim's goodbye, by its grace or
 //! its session running out, or because somebody ended it, and then its server is dead before the task is over.
 
+use std::fmt;
 use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,11 +20,12 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use super::Session;
+use super::attach::Newcomer;
 use super::calls::{Calls, ServerRequests};
-use super::challenge::Challenger;
 use super::command::{Command, EndReason, Ended};
 use super::connection::{Connection, Lost};
 use super::outcomes::Outcomes;
+use super::repeats::Repeats;
 use super::tokens::Tokens;
 use super::tools::ShownTools;
 use super::visitor::{Offer, Offered};
@@ -35,11 +37,11 @@ pub(crate) struct Link {
     pub(super) server: Name,
     pub(super) session: Arc<Session>,
     pub(super) connection: Option<Connection>,
-    /// Somebody who wants to take the link up while it may be in use.
-    pub(super) challenger: Option<Challenger>,
     /// The epoch that came with the link's first Welcome, until the shim speaks.
     unconfirmed: Option<Box<dyn FnOnce() -> Offered + Send>>,
     pub(super) lost: Option<Instant>,
+    /// Somebody who wants this link while another connection has it.
+    pub(super) newcomer: Option<Newcomer>,
     /// When the last Ping was sent: one is enough until something is heard.
     pub(super) pinged: Instant,
     pub(super) outbox: Outbox,
@@ -51,6 +53,7 @@ pub(crate) struct Link {
     pub(super) calls: Calls,
     pub(super) server_requests: ServerRequests,
     pub(super) shown: ShownTools,
+    pub(super) repeats: Repeats,
     commands: mpsc::Receiver<Command>,
     timer: Pin<Box<Sleep>>,
     pub(super) counted: Counted,
@@ -120,9 +123,9 @@ impl Link {
             server,
             session,
             connection: Some(connection),
-            challenger: None,
             unconfirmed,
             lost: None,
+            newcomer: None,
             pinged: Instant::now(),
             outbox: Outbox::new(DEFAULT_WINDOW),
             inbox: Inbox::new(limits.message_bytes, limits.window_bytes),
@@ -132,6 +135,7 @@ impl Link {
             calls: Calls::default(),
             server_requests: ServerRequests::default(),
             shown: ShownTools::default(),
+            repeats: Repeats::default(),
             commands,
             timer: Box::pin(sleep_until(Instant::now())),
             counted: Counted::default(),
@@ -148,13 +152,14 @@ impl Link {
     /// Lives until the link is over, and says why it is.
     pub(crate) async fn run(mut self) -> EndReason {
         let (reason, waiting) = loop {
-            self.settle_challenge().await;
             self.hand_out();
             self.write_due_outcomes();
             let wake = self.wait().await;
             if let ControlFlow::Break(end) = self.handle(wake).await {
                 break end;
             }
+            self.repeat().await;
+            self.settle_newcomer();
         };
         let ended = self.finish(reason).await;
         if let Some(waiting) = waiting {
@@ -220,7 +225,7 @@ impl Link {
             };
         }
         if !messages.is_empty() {
-            self.requests(messages).await;
+            self.arrived(messages).await;
         }
         flow.map_break(|reason| (reason, None))
     }
@@ -240,7 +245,7 @@ impl Link {
             Frame::Ping => self.pong(),
             Frame::Pong => {
                 if let Some(connection) = &mut self.connection {
-                    connection.pongs += 1;
+                    connection.ponged();
                 }
             }
             Frame::Goodbye(_) => return ControlFlow::Break(EndReason::Goodbye),
@@ -292,9 +297,9 @@ impl Link {
         }
     }
 
-    pub(super) fn disconnected(&mut self, lost: &Lost) {
+    pub(super) fn disconnected(&mut self, reason: &impl fmt::Display) {
         if self.talk.allows() {
-            tracing::info!(link = %self.id, session = %self.session.id, reason = %lost, "connection lost");
+            tracing::info!(link = %self.id, session = %self.session.id, %reason, "connection lost");
         }
         self.connection = None;
         self.lost = Some(Instant::now());

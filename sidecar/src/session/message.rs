@@ -11,7 +11,7 @@ use relay_proto::json;
 use relay_proto::name::Name;
 use tokio::time::Instant;
 
-use super::calls::{Call, Purpose};
+use super::calls::{Attempt, Call, Purpose};
 use crate::config::{Config, Server};
 use crate::policy::{self, Decision, Request, Verdict};
 
@@ -45,6 +45,8 @@ pub(super) struct Ruling {
     pub(super) standing: Standing,
     /// None where the grant does not name it.
     pub(super) server: Option<Arc<Server>>,
+    /// When the time of a repeated call is over, counted from its first attempt.
+    pub(super) deadline: Option<Instant>,
 }
 
 /// What stood in the way, where something did.
@@ -52,6 +54,8 @@ pub(super) struct Ruling {
 pub(super) enum Standing {
     MaybeRan,
     NotGranted,
+    /// It may have run, and runs once more.
+    Repeated,
     Rules,
     TooManyInFlight,
 }
@@ -111,20 +115,18 @@ impl<'a> Asked<'a> {
     }
 
     /// The call that this request makes, now.
-    pub(super) fn call(&self, id: &Id<'_>, timeout: Duration) -> Call {
+    pub(super) fn call(&self, id: &Id<'_>, timeout: Duration, attempt: Attempt) -> Call {
         let began = Instant::now();
         Call {
             id: id.raw.into(),
             seq: self.received.seq,
-            purpose: match &*self.method {
-                "initialize" => Purpose::Initialize,
-                "tools/list" => Purpose::ListTools,
-                _ => Purpose::Other,
-            },
+            purpose: Purpose::of(&self.method),
             method: (&*self.method).into(),
             tool: self.tool.as_deref().map(Into::into),
             began,
             deadline: (!OPEN_ENDED.contains(&&*self.method)).then(|| began + timeout),
+            attempt,
+            kept: None,
         }
     }
 }
@@ -135,7 +137,7 @@ impl Ruling {
         let granted = config.grants.get(grant).is_some_and(|grant| grant.servers.contains(server));
         let Some(server) = config.servers.get(server).filter(|_| granted) else {
             let decision = policy::server_not_granted(server);
-            return Self { decision, standing: Standing::NotGranted, server: None };
+            return Self { decision, standing: Standing::NotGranted, server: None, deadline: None };
         };
         let decision = match (&*asked.method, asked.tool.as_deref()) {
             ("tools/call", Some(tool)) => server.rules.decide(Request::Tool(tool)),
@@ -144,16 +146,23 @@ impl Ruling {
             }
             (method, _) => server.rules.decide(Request::Method(method)),
         };
-        Self { decision, standing: Standing::Rules, server: Some(Arc::clone(server)) }
+        Self { decision, standing: Standing::Rules, server: Some(Arc::clone(server)), deadline: None }
     }
 
     pub(super) fn malformed() -> Self {
         let decision = Decision { verdict: Verdict::Deny, rule: "message_malformed".into() };
-        Self { decision, standing: Standing::Rules, server: None }
+        Self { decision, standing: Standing::Rules, server: None, deadline: None }
     }
 
     pub(super) fn allows(&self) -> bool {
         self.decision.verdict == Verdict::Allow
+    }
+
+    /// Allowed although it may have run, by this rule.
+    pub(super) fn repeat(&mut self, rule: &'static str, deadline: Option<Instant>) {
+        self.deadline = deadline;
+        self.standing = Standing::Repeated;
+        self.decision.rule = rule.into();
     }
 
     pub(super) fn deny(&mut self, standing: Standing, rule: &'static str) {

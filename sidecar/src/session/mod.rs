@@ -5,16 +5,17 @@
 //! | [`answers`] | from the server back to the harness: matched, scrubbed, recorded |
 //! | [`attach`] | a shim that comes back |
 //! | [`calls`] | what waits for an answer |
-//! | [`challenge`] | two who want the same link |
 //! | [`command`] | what others may ask of a link |
 //! | [`connection`] | frames over one byte stream |
 //! | [`dispatch`] | what follows from a decision |
 //! | [`ending`] | the end of a link |
+//! | [`hints`] | what may be done twice |
 //! | [`link`] | the one task that owns a link: connection, server, timers |
 //! | [`message`] | one message of the harness's, and what is decided about it |
 //! | [`outcomes`] | what became of calls, written down |
 //! | [`pulse`] | heartbeats, deadlines, credit |
 //! | [`registry`] | all links, by id; who may open one, who ends one |
+//! | [`repeats`] | requests that may have run, and may run once more |
 //! | [`requests`] | from the harness to the server: read, decided, recorded, carried out |
 //! | [`tokens`] | resume tokens that turn |
 //! | [`tools`] | what of a server's tools the harness is shown |
@@ -23,16 +24,17 @@
 mod answers;
 mod attach;
 mod calls;
-mod challenge;
 pub(crate) mod command;
 pub(crate) mod connection;
 mod dispatch;
 mod ending;
+mod hints;
 pub(crate) mod link;
 mod message;
 mod outcomes;
 mod pulse;
 pub(crate) mod registry;
+mod repeats;
 mod requests;
 mod tokens;
 mod tools;

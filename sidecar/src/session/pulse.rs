@@ -10,8 +10,8 @@ use std::time::Duration;
 use relay_proto::frame::Frame;
 use tokio::time::Instant;
 
+use super::attach::{NO_SIGN_OF_LIFE, Newcomer};
 use super::command::EndReason;
-use super::connection::Lost;
 use super::link::Link;
 
 /// Silence of this many heartbeats means that the connection is dead.
@@ -37,10 +37,11 @@ impl Link {
         while let Some(call) = self.calls.take_expired(now) {
             self.timed_out(call);
         }
+        self.end_inquiry_by(now);
         let acknowledge = self.may_acknowledge();
         if let Some(connection) = &mut self.connection {
             if now >= connection.heard + config.relay.heartbeat * SILENT_HEARTBEATS {
-                self.disconnected(&Lost::Closed);
+                self.disconnected(&NO_SIGN_OF_LIFE);
             } else if connection.waiting() == 0
                 && now >= connection.quiet_since(self.pinged) + config.relay.heartbeat
             {
@@ -62,11 +63,9 @@ impl Link {
         if let Some(call) = self.calls.next_deadline() {
             deadline = deadline.min(call);
         }
-        if let Some(challenger) = &self.challenger {
-            deadline = deadline.min(challenger.until);
-        }
-        if let Some(due) = self.outcomes.due() {
-            deadline = deadline.min(due);
+        let newcomer = self.newcomer.as_ref().map(Newcomer::deadline);
+        for further in [self.outcomes.due(), self.repeats.deadline(), newcomer] {
+            deadline = further.map_or(deadline, |further| deadline.min(further));
         }
         match (&self.connection, self.lost) {
             (Some(connection), _) => {

@@ -8,11 +8,13 @@ use relay_proto::delivery::Received;
 use relay_proto::envelope::{self, IdValue, Malformed, MalformedReason};
 use relay_proto::frame::{MaybeRan, Origin};
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
+use super::hints::Repeat;
 use super::link::Link;
 use super::message::{Asked, Content, Ruling, Standing};
-use crate::audit::{self, AuditError, DecisionRecord, FollowedBy, Mac, Recorded, SecretUse};
+use super::repeats::{Incoming, Past};
+use crate::audit::{self, AuditError, DecisionRecord, FollowedBy, Left, Mac, Recorded, SecretUse};
 use crate::config::Config;
 
 /// One message on its way, with what was decided about it; nothing is decided about answers.
@@ -37,14 +39,26 @@ static SEARCHING: Semaphore = Semaphore::const_new(1);
 const SEARCH_TIME: Duration = Duration::from_secs(2);
 
 impl Link {
-    pub(super) async fn requests(&mut self, batch: Vec<Received>) {
+    /// Messages that came together, with what is known of their past.
+    pub(super) async fn arrived(&mut self, batch: Vec<Received>) {
+        let batch = self.look_up(batch).await;
+        self.requests(batch).await;
+    }
+
+    pub(super) async fn requests(&mut self, batch: Vec<Incoming>) {
         let config = self.session.context.config.load_full();
-        let never_left = self.never_left(&batch).await;
+        let batch = self.hold_back(&config, batch);
+        self.decide(batch).await;
+        self.inquire(&config);
+    }
+
+    pub(super) async fn decide(&mut self, batch: Vec<Incoming>) {
+        let config = self.session.context.config.load_full();
         let mut rest = batch.as_slice();
         while !rest.is_empty() {
             let mut steps = Vec::with_capacity(rest.len());
-            for received in rest {
-                steps.push(self.rule(&config, received, &never_left, &steps));
+            for incoming in rest {
+                steps.push(self.rule(&config, incoming, &steps));
                 if steps.last().is_some_and(Step::frees_a_place) {
                     break;
                 }
@@ -58,13 +72,8 @@ impl Link {
     }
 
     /// Reads one message and decides about it, knowing what was decided about those `before` it.
-    fn rule<'a>(
-        &self,
-        config: &Config,
-        received: &'a Received,
-        never_left: &[Origin],
-        before: &[Step<'a>],
-    ) -> Step<'a> {
+    fn rule<'a>(&self, config: &Config, incoming: &'a Incoming, before: &[Step<'a>]) -> Step<'a> {
+        let Incoming { received, past, deadline } = incoming;
         let mut content = Content::read(received, config.limits.message_depth);
         if let Content::Malformed(malformed) = &mut content {
             // An answer under an id that is in flight would end somebody else's request.
@@ -83,16 +92,24 @@ impl Link {
             }
             Content::Call { asked, .. } => {
                 let mut ruling = Ruling::of(config, &self.session.grant, &self.server, asked);
-                let in_flight =
-                    self.calls.len() + before.iter().filter(|step| step.is_allowed_call()).count();
-                let may_have_run = match &received.maybe_ran {
-                    MaybeRan::No => false,
-                    MaybeRan::Yes(origin) => !never_left.contains(origin),
-                };
-                if ruling.allows() && may_have_run {
-                    ruling.deny(Standing::MaybeRan, "maybe-ran");
-                } else if ruling.allows() && in_flight >= config.limits.requests_in_flight {
-                    ruling.deny(Standing::TooManyInFlight, "limits.requests-in-flight");
+                let in_flight = self.calls.len()
+                    + self.repeats.len()
+                    + before.iter().filter(|step| step.is_allowed_call()).count();
+                let room = in_flight < config.limits.requests_in_flight;
+                match (past, ruling.server.as_ref().filter(|_| ruling.allows())) {
+                    (_, None) => {}
+                    (Past::None, Some(_)) if room => {}
+                    (Past::None, Some(_)) => {
+                        ruling.deny(Standing::TooManyInFlight, "limits.requests-in-flight");
+                    }
+                    (Past::Once, Some(server)) => {
+                        let in_time = deadline.is_none_or(|deadline| deadline > Instant::now());
+                        match self.repeats.hints.repeat(server.retry, asked) {
+                            Repeat::Yes(rule) if room && in_time => ruling.repeat(rule, *deadline),
+                            _ => ruling.deny(Standing::MaybeRan, "maybe-ran"),
+                        }
+                    }
+                    (Past::Twice, Some(_)) => ruling.deny(Standing::MaybeRan, "maybe-ran"),
                 }
                 Some(ruling)
             }
@@ -100,13 +117,17 @@ impl Link {
         Step { received, content, ruling }
     }
 
-    fn is_in_flight(&self, id: &IdValue, before: &[Step<'_>]) -> bool {
-        self.calls.is_taken(id) || before.iter().any(|step| step.calls(id))
+    /// Whether this id may not be used now.
+    pub(super) fn is_in_flight(&self, id: &IdValue, before: &[Step<'_>]) -> bool {
+        self.calls.is_taken(id)
+            || self.repeats.holds(id)
+            || self.instance.memory.is_own(id)
+            || before.iter().any(|step| step.calls(id))
     }
 
-    /// Which of the messages that say they may have run never left on their earlier link. The audit is the witness;
-    /// where it cannot tell, or would have to be asked too often, they did leave.
-    async fn never_left(&mut self, batch: &[Received]) -> Vec<Origin> {
+    /// What is known of messages that say they may have run. The audit is the witness; where it cannot tell, or would
+    /// have to be asked too often, they did, and are not repeated.
+    async fn look_up(&mut self, batch: Vec<Received>) -> Vec<Incoming> {
         let origins: Vec<Origin> = batch
             .iter()
             .filter_map(|received| match &received.maybe_ran {
@@ -114,7 +135,27 @@ impl Link {
                 MaybeRan::No => None,
             })
             .collect();
-        let Some(link) = origins.first().map(|origin| origin.link.clone()) else { return Vec::new() };
+        let known = match origins.is_empty() {
+            true => Vec::new(),
+            false => self.witnessed(origins).await,
+        };
+        let past = |received: &Received| match &received.maybe_ran {
+            MaybeRan::No => Past::None,
+            MaybeRan::Yes(origin) => {
+                known.iter().find(|(other, _)| other == origin).map_or(Past::Twice, |(_, past)| *past)
+            }
+        };
+        batch
+            .into_iter()
+            .map(|received| {
+                let past = past(&received);
+                Incoming::new(received, past)
+            })
+            .collect()
+    }
+
+    /// What the audit says of those on the first one's link: an honest shim comes from one link at a time.
+    async fn witnessed(&mut self, mut origins: Vec<Origin>) -> Vec<(Origin, Past)> {
         if self.searches == 0 {
             return Vec::new();
         }
@@ -123,13 +164,18 @@ impl Link {
         let search = async move {
             // One at a time in the whole sidecar: a search may read a gigabyte.
             let place = SEARCHING.acquire().await.ok()?;
-            let same_link = move |origin: &Origin| origin.link == link;
             let found = tokio::task::spawn_blocking(move || {
                 let _place = place;
-                let origins: Vec<Origin> = origins.into_iter().filter(same_link).collect();
+                let link = origins.first()?.link.clone();
+                origins.retain(|origin| origin.link == link);
                 let numbers: Vec<u64> = origins.iter().map(|origin| origin.seq).collect();
-                let decided = audit.decided(&origins.first()?.link, &numbers).ok()?;
-                Some(origins.into_iter().filter(|origin| !decided.contains(&origin.seq)).collect())
+                let decided = audit.decided(&link, &numbers).ok()?;
+                let past = |origin: &Origin| match decided.get(&origin.seq) {
+                    None => Past::None,
+                    Some(Left::Once) => Past::Once,
+                    Some(Left::Again) => Past::Twice,
+                };
+                Some(origins.into_iter().map(|origin| (origin.clone(), past(&origin))).collect())
             });
             found.await.ok()?
         };

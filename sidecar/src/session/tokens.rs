@@ -2,19 +2,29 @@
 //!
 //! A token is good for one resume. The new one counts from the shim's first frame after the `Welcome` that brought it;
 //! until then the old one is still good, because that `Welcome` may never have arrived.
+//!
+//! Must stay true: every token that the shim may hold is good. A `Welcome` may have arrived although its confirmation
+//! was lost, and a Hello that was under way for long may come after it with the token before: then two were offered,
+//! and the shim holds the first.
+
+use std::collections::VecDeque;
 
 use relay_proto::control::ResumeToken;
 use subtle::ConstantTimeEq;
 
 pub(crate) struct Tokens {
     current: ResumeToken,
-    offered: Option<ResumeToken>,
+    /// Those of the unconfirmed `Welcome`s that answered `current`, the last one's last.
+    offered: VecDeque<ResumeToken>,
 }
+
+/// Unconfirmed offers for one token: a shim holds one of the first few, or its network is beyond help.
+const MAX_OFFERED: usize = 16;
 
 impl Tokens {
     /// The token of a new link's first `Welcome`.
     pub(crate) fn new() -> Self {
-        Self { current: fresh(), offered: None }
+        Self { current: fresh(), offered: VecDeque::new() }
     }
 
     pub(crate) fn current(&self) -> ResumeToken {
@@ -23,21 +33,29 @@ impl Tokens {
 
     /// Whether this token may resume the link.
     pub(crate) fn accept(&self, token: &ResumeToken) -> bool {
-        same(&self.current, token) || self.offered.as_ref().is_some_and(|offered| same(offered, token))
+        self.offered.iter().fold(same(&self.current, token), |found, offered| found | same(offered, token))
     }
 
     /// The token for the next `Welcome`; `used` stays good until it is confirmed.
     pub(crate) fn offer(&mut self, used: ResumeToken) -> ResumeToken {
-        self.current = used;
+        if !same(&self.current, &used) {
+            // The shim holds it, so it has what came before it no longer.
+            self.current = used;
+            self.offered.clear();
+        }
+        if self.offered.len() == MAX_OFFERED {
+            self.offered.pop_front();
+        }
         let token = fresh();
-        self.offered = Some(token.clone());
+        self.offered.push_back(token.clone());
         token
     }
 
-    /// The shim spoke after the `Welcome`: the token it brought is the only one now.
+    /// The shim spoke after the last `Welcome`: the token it brought is the only one now.
     pub(crate) fn confirm(&mut self) {
-        if let Some(offered) = self.offered.take() {
+        if let Some(offered) = self.offered.pop_back() {
             self.current = offered;
+            self.offered.clear();
         }
     }
 }
@@ -64,5 +82,33 @@ mod tests {
         tokens.confirm();
         assert!(!tokens.accept(&first));
         assert!(tokens.accept(&second));
+    }
+
+    #[test]
+    fn a_hello_that_comes_late_does_not_cost_the_shim_the_token_it_holds() {
+        let mut tokens = Tokens::new();
+        let first = tokens.current();
+        let held = tokens.offer(first.clone());
+        // Its confirmation is lost, and an older Hello arrives at last.
+        tokens.offer(first.clone());
+        assert!(tokens.accept(&held));
+        let next = tokens.offer(held.clone());
+        assert!(!tokens.accept(&first), "the shim has turned");
+        assert!(tokens.accept(&held) && tokens.accept(&next));
+        tokens.confirm();
+        assert!(!tokens.accept(&held));
+    }
+
+    #[test]
+    fn unconfirmed_offers_are_few() {
+        let mut tokens = Tokens::new();
+        let first = tokens.current();
+        let second = tokens.offer(first.clone());
+        for _ in 0..MAX_OFFERED {
+            tokens.offer(first.clone());
+        }
+        assert_eq!(tokens.offered.len(), MAX_OFFERED);
+        assert!(!tokens.accept(&second));
+        assert!(tokens.accept(&first));
     }
 }

@@ -84,8 +84,16 @@ impl World {
     /// The shim with its link and nothing of the test's environment.
     #[track_caller]
     pub fn shim_command(&self) -> Command {
+        let mut command = self.bare_shim_command();
+        command.arg("--relay").arg(self.link());
+        command
+    }
+
+    /// The shim without a link, for a test that says itself where it goes.
+    #[track_caller]
+    pub fn bare_shim_command(&self) -> Command {
         let mut command = command(built("COFFERDAM_SHIM_BIN", "cofferdam-shim"));
-        command.env_clear().arg("--relay").arg(self.link());
+        command.env_clear();
         command
     }
 
@@ -189,6 +197,15 @@ impl World {
         text.lines().filter_map(|line| line.split(' ').next()?.parse().ok()).collect()
     }
 
+    /// What each process of a fixture heard, in the order of their starts: messages with `id`, `method` and `params`.
+    pub fn heard(&self, server: &str) -> Vec<Vec<Value>> {
+        let text =
+            String::from_utf8_lossy(&read(&self.layout.records.join(format!("{server}.heard")))).into_owned();
+        let all: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let of = |id: u32| all.iter().filter(|message| message["process"] == id).cloned().collect();
+        self.fixture_processes(server).into_iter().map(of).collect()
+    }
+
     /// Every byte that crossed to a shim.
     ///
     /// # Panics
@@ -205,6 +222,15 @@ impl World {
     #[track_caller]
     pub fn cut_connections(&self) {
         self.tee.as_ref().expect("the world was built with `capturing`").cut();
+    }
+
+    /// Cuts the shims' side of the connections only: the sidecar sees nothing of it, as behind a NAT that forgot.
+    ///
+    /// # Panics
+    /// When the world was not built with [`Builder::capturing`].
+    #[track_caller]
+    pub fn half_cut_connections(&self) {
+        self.tee.as_ref().expect("the world was built with `capturing`").half_cut();
     }
 
     /// Asserts that a secret is in no form in anything that left the sidecar: towards shims, in the log, in the audit.

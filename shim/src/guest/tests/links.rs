@@ -198,3 +198,50 @@ fn too_much_is_not_taken() {
     scene.guest.to_harness.back().extend_from_slice(&vec![0; MAX_TO_HARNESS]);
     assert!(!scene.guest.wants_frames() && !scene.guest.wants_lines());
 }
+
+/// A laptop that slept for a week: whatever the shim was doing, each request has one answer, and what was said not to
+/// have run does not run later.
+#[test]
+fn a_clock_that_jumps_costs_no_request_its_one_answer() {
+    const WEEK: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+    for phase in ["down", "greeting", "up", "lost"] {
+        let mut scene = if ["up", "lost"].contains(&phase) { Scene::up() } else { Scene::new() };
+        if phase == "greeting" {
+            scene.connect();
+        }
+        for id in 1..=3 {
+            scene.harness(&request(id, "tools/call"));
+        }
+        scene.frames();
+        if phase == "lost" {
+            scene.lose();
+        }
+        scene.now += WEEK;
+        for _ in 0..3 {
+            let _ = scene.guest.tick(scene.now);
+        }
+        let answers = errors(&scene.heard());
+        let expected = |code| (1..=3).map(|id: u32| pair(&id.to_string(), code)).collect::<Vec<_>>();
+        match phase {
+            // The connection may be as good as before.
+            "up" => assert_eq!(answers, []),
+            "lost" => assert_eq!(answers, expected("outcome_unknown")),
+            _ => assert_eq!(answers, expected("relay_unavailable"), "{phase}"),
+        }
+        if phase == "up" {
+            (1..=3).for_each(|id| scene.sidecar(&result(id)));
+            assert_eq!(scene.heard().len(), 3);
+        }
+        if phase == "down" || phase == "greeting" {
+            if phase == "down" {
+                scene.connect();
+            } else {
+                scene.lose();
+                scene.now += WEEK;
+                scene.connect();
+            }
+            scene.welcome(Resumed::Fresh);
+            assert_eq!(scene.said(), [], "{phase}");
+        }
+    }
+}

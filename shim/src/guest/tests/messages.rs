@@ -85,37 +85,6 @@ fn a_lost_connection_that_is_resumed_is_not_noticed() {
 }
 
 #[test]
-fn on_a_fresh_link_what_may_have_run_is_marked_and_the_handshake_goes_first() {
-    let mut scene = Scene::up();
-    let initialized = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
-    scene.harness(&request(1, "initialize"));
-    scene.sidecar(&result(1));
-    scene.harness(initialized);
-    scene.harness(&request(2, "tools/call"));
-    scene.harness(&request(3, "tools/call"));
-    scene.said();
-    scene.sidecar(&result(3));
-    scene.heard();
-    scene.lose();
-    scene.harness(&request(4, "tools/call"));
-    scene.connect();
-    scene.welcome(Resumed::Fresh);
-    let replayed = request(1, "initialize").replace("\"id\":1", "\"id\":\"cofferdam-shim:replay:1\"");
-    assert_eq!(
-        scene.said(),
-        [
-            (replayed, PLAIN),
-            (initialized.to_owned(), PLAIN),
-            (request(2, "tools/call"), sent_as(3)),
-            (request(4, "tools/call"), PLAIN),
-        ]
-    );
-    scene.sidecar(r#"{"jsonrpc":"2.0","id":"cofferdam-shim:replay:1","result":{}}"#);
-    scene.sidecar(&result(4));
-    assert_eq!(scene.heard(), [result(4)], "the replay's answer is for nobody");
-}
-
-#[test]
 fn a_link_that_stays_lost_leaves_the_outcome_unknown() {
     let mut scene = Scene::up();
     scene.harness(&request(1, "tools/call"));

@@ -2,6 +2,7 @@
 
 mod links;
 mod messages;
+mod successors;
 
 use relay_proto::control::{Refusal, Resumed, Welcome};
 use relay_proto::decoder::Decoder;

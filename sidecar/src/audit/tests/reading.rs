@@ -105,7 +105,10 @@ fn what_was_decided_is_known_after_a_restart() {
     assert!(!audit.has_decision("l-1", 12).unwrap());
     assert!(!audit.has_decision("l-", 1).unwrap());
     assert!(!audit.has_decision("l-9", 5).unwrap(), "an outcome is no decision");
-    assert_eq!(audit.decided("l-1", &[40, 1, 11, 1, 110]).unwrap(), [1, 11]);
+    assert_eq!(
+        audit.decided("l-1", &[40, 1, 11, 1, 110]).unwrap(),
+        [(1, Left::Once), (11, Left::Once)].into()
+    );
 }
 
 #[test]
@@ -128,15 +131,32 @@ fn what_cannot_be_ruled_out_counts_as_decided() {
     let audit = directory.open();
     assert_eq!(
         audit.decided("l-1", &[1, 2, 3, 25]).unwrap(),
-        [1, 2, 25],
+        [(1, Left::Once), (2, Left::Again), (25, Left::Again)].into(),
         "a torn number may be any that begins so"
     );
 
     let needle = br#","link":"l-1""#;
     assert_eq!(
         witness::decided(&directory.audit(), needle, &[3, 77], 10).unwrap(),
-        [3, 77],
+        [(3, Left::Again), (77, Left::Again)].into(),
         "search given up"
     );
-    assert_eq!(witness::decided(&directory.audit(), needle, &[3, 77], 1 << 20).unwrap(), Vec::<u64>::new());
+    assert_eq!(witness::decided(&directory.audit(), needle, &[3, 77], 1 << 20).unwrap(), [].into());
+}
+
+#[test]
+fn what_was_repeated_is_known_whichever_file_says_so() {
+    for bytes in [900, 1 << 20] {
+        let directory = Directory::new();
+        let audit = directory.open_with_files_of(bytes);
+        decide_many(&audit, 0..4);
+        let repeated = DecisionRecord { rule: "retry: annotations.readOnlyHint", ..decision(call("l-1", 2)) };
+        decide(&audit, &plenty(), &repeated).unwrap();
+        let forged = Call { tool: Some(r#"","rule":"retry: "#), ..call("l-1", 4) };
+        decide(&audit, &plenty(), &decision(forged)).unwrap();
+        assert_eq!(
+            audit.decided("l-1", &[1, 2, 4]).unwrap(),
+            [(1, Left::Once), (2, Left::Again), (4, Left::Once)].into()
+        );
+    }
 }

@@ -9,7 +9,7 @@ use super::{Checker, Known, present, span_of};
 use crate::config::at::At;
 use crate::config::document::dotted;
 use crate::config::raw::RawServer;
-use crate::config::{Server, ServerKind, StdioServer};
+use crate::config::{Retry, Server, ServerKind, StdioServer};
 use crate::inject::Template;
 use crate::policy::{Glob, Rules};
 
@@ -43,17 +43,17 @@ impl Checker<'_, '_> {
         self.later(&format!("{table}.scopes"), raw.scopes.take());
         let call_timeout =
             self.time(&format!("{table}.call-timeout"), raw.call_timeout.take(), "4m", "100ms"..="1d");
-        if let Some(retry) = raw.retry.take().filter(|retry| retry.value) {
-            let message = format!("`{table}.retry` is not supported by this version");
-            self.add(&retry.span, message, "leave it out, or write `false`");
-        }
+        let retry = match raw.retry.take() {
+            Some(At { value: true, .. }) => Retry::WhereSafe,
+            Some(At { value: false, .. }) | None => Retry::Never,
+        };
         let allow = raw.tools.allow.take().map(|list| self.globs(&format!("{table}.tools.allow"), list));
         let ask = self.globs(&format!("{table}.tools.ask"), std::mem::take(&mut raw.tools.ask));
         let deny = self.globs(&format!("{table}.tools.deny"), std::mem::take(&mut raw.tools.deny));
         let methods = self.globs(&format!("{table}.methods"), std::mem::take(&mut raw.methods));
         let kind = self.kind(&table, written, raw, known);
         let rules = Rules::new(allow, ask, deny, methods);
-        Some(Server { name: name?, kind: kind?, rules, call_timeout })
+        Some(Server { name: name?, kind: kind?, rules, call_timeout, retry })
     }
 
     fn kind(

@@ -95,6 +95,7 @@ fn the_digest_follows_what_decides_and_nothing_else() {
     assert_ne!(digest(base), digest(&base.replace("'x', 'y'", "'x'")));
     assert_ne!(digest(base), digest(&base.replace("tools.allow = ['x', 'y']", "tools.ask = ['x', 'y']")));
     assert_ne!(digest(base), digest(&base.replace("servers = ['a']", "servers = []")));
+    assert_ne!(digest(base), digest(&base.replace("command = ['a']", "command = ['a']\nretry = true")));
     assert_ne!(digest(base), digest(&format!("{base}\nttl = '1h'")));
 }
 

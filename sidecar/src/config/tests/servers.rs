@@ -176,3 +176,13 @@ fn patterns_and_grants() {
          cofferdam.toml:8: `grants.h.servers` names `a` twice\n  hint: keep one of them",
     );
 }
+
+#[test]
+fn what_may_have_run_is_not_repeated_unless_it_is_said() {
+    for (line, retry) in
+        [("", Retry::Never), ("retry = false\n", Retry::Never), ("retry = true\n", Retry::WhereSafe)]
+    {
+        let config = good(&format!("[servers.a]\ncommand = ['a']\n{line}"));
+        assert_eq!(config.servers[&"a".parse().unwrap()].retry, retry, "{line}");
+    }
+}

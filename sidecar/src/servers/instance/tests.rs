@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use relay_proto::code::Code;
+use relay_proto::envelope::{Kind, Strictness, read};
 use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
 
 use super::*;
-use crate::config::{Addresses, HttpServer, Server, ServerKind};
+use crate::config::{Addresses, HttpServer, Retry, Server, ServerKind};
 use crate::inject::Secrets;
 use crate::policy::Rules;
 use crate::servers::state::Starting;
@@ -28,6 +29,17 @@ fn request(id: u32, method: &str, padding: usize) -> Outbound {
 fn notification(padding: usize) -> Outbound {
     let bytes = format!(r#"{{"jsonrpc":"2.0","method":"n","params":{{"p":"{}"}}}}"#, "x".repeat(padding));
     Outbound::notification(bytes.into_bytes(), "n")
+}
+
+/// A process before this one accepted a handshake.
+fn shake_hands(instance: &mut Instance) {
+    let bytes = request(0, "initialize", 0).bytes;
+    let Ok(Kind::Request { id, method }) = read(&bytes, Strictness::Envelope).map(|envelope| envelope.kind)
+    else {
+        panic!("a request")
+    };
+    instance.memory.request(&bytes, &id, &method, None);
+    instance.memory.answered(&id.value(), Outcome::Result, b"", None);
 }
 
 fn no_starter() -> Starter {
@@ -66,6 +78,7 @@ async fn deaf() -> (TcpListener, Upstream) {
         kind: ServerKind::Http(HttpServer { url, headers: Vec::new(), addresses }),
         rules: Rules::default(),
         call_timeout: Duration::from_secs(60),
+        retry: Retry::Never,
     });
     let connection = HttpConnection { upstream, server, secrets: Secrets::new() };
     (listener, Upstream::Http(Box::new(connection)))
@@ -144,8 +157,7 @@ async fn a_handshake_of_the_harness_is_not_preceded_by_ours() {
     for (first, replays) in [("initialize", false), ("tools/call", true)] {
         let (_listener, upstream) = deaf().await;
         let mut instance = starting(Box::pin(pending()));
-        instance.handshake.offer(&request(0, "initialize", 0).bytes);
-        instance.handshake.settle(Outcome::Result);
+        shake_hands(&mut instance);
         instance.send(request(1, first, 0), no_starter).unwrap();
         instance.send(request(2, "initialize", 0), no_starter).unwrap();
         instance.open(upstream);
@@ -165,8 +177,7 @@ async fn a_start_that_does_not_end_is_not_waited_for_and_not_called_ended() {
 async fn what_waits_for_a_failed_handshake_did_not_run_and_the_rest_is_unknown() {
     let (_listener, upstream) = deaf().await;
     let mut instance = starting(Box::pin(pending()));
-    instance.handshake.offer(&request(0, "initialize", 0).bytes);
-    instance.handshake.settle(Outcome::Result);
+    shake_hands(&mut instance);
     instance.send(request(1, "tools/call", 0), no_starter).unwrap();
     instance.open(upstream);
     match instance.next().await {

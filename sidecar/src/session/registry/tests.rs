@@ -1,5 +1,7 @@
 //! The registry with links that do as little as a test wants.
 
+mod clock;
+
 use std::path::PathBuf;
 
 use relay_proto::control::ResumeToken;

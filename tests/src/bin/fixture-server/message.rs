@@ -6,13 +6,15 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Map, Value, json};
 
 use super::mode::Mode;
-use super::output::Output;
+use super::output::{Output, record};
 use super::tools;
 
-/// Tools that wait for an answer of the client, by the id of the server's request; and how far the handshake is.
+/// Tools that wait for an answer of the client, by the id of the server's request; who listens; and how far the
+/// handshake is.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pending {
     handshake: Arc<Mutex<Handshake>>,
+    listeners: Arc<Mutex<Vec<Value>>>,
     waiting: Arc<Mutex<HashMap<String, Waiting>>>,
 }
 
@@ -43,6 +45,17 @@ impl Pending {
     pub(crate) fn wait(&self, id: &Value, waiting: Waiting) {
         if let Ok(mut map) = self.waiting.lock() {
             map.insert(id.to_string(), waiting);
+        }
+    }
+
+    /// The ids of the `subscriptions/listen` that are open.
+    pub(crate) fn listeners(&self) -> Vec<Value> {
+        self.listeners.lock().map(|listeners| listeners.clone()).unwrap_or_default()
+    }
+
+    fn listen(&self, id: &Value) {
+        if let Ok(mut listeners) = self.listeners.lock() {
+            listeners.push(id.clone());
         }
     }
 
@@ -111,8 +124,18 @@ fn handle(mode: Mode, message: &Value, output: &Output, pending: &Pending) {
     let empty = Map::new();
     let params = lax(object, "params").and_then(Value::as_object).unwrap_or(&empty);
     let call = tools::Call { mode, request: id.clone().unwrap_or(Value::Null), params, era: era_of(params) };
+    record(
+        "HEARD_FILE",
+        &format!(
+            "{}\n",
+            json!({"process": std::process::id(), "id": id, "method": method, "params": params})
+        ),
+    );
     let greeted = pending.greeted(method);
     if id.is_none() && method != "tools/call" {
+        if method == "notifications/tally" {
+            tools::count(method, &Value::Object(params.clone()), &Value::Null);
+        }
         return;
     }
     if mode == Mode::NeverAnswers {
@@ -128,8 +151,16 @@ fn handle(mode: Mode, message: &Value, output: &Output, pending: &Pending) {
         "server/discover" if mode != Mode::Legacy => {
             answer(mode, &call.request, Era::Modern, discovered(), output)
         }
-        "ping" => reply(json!({})),
-        "tools/list" => reply(json!({"tools": tools::list(mode), "ttlMs": 0, "cacheScope": "private"})),
+        "logging/setLevel" | "ping" | "resources/subscribe" | "resources/unsubscribe" => reply(json!({})),
+        "subscriptions/listen" => {
+            // Stays open: its answer would be its end.
+            pending.listen(&call.request);
+            let meta = json!({"io.modelcontextprotocol/subscriptionId": call.request});
+            let params = json!({"_meta": meta, "notifications": params.get("notifications")});
+            output.message(&json!({"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged", "params": params}));
+        }
+        "tools/list" if mode == Mode::HidesItsTools => {}
+        "tools/list" => reply(tools::page(mode, params)),
         "tools/call" => tools::run(&call, output, pending),
         "resources/list" => reply(json!({"resources": [], "ttlMs": 0, "cacheScope": "private"})),
         "prompts/list" => reply(json!({"prompts": [], "ttlMs": 0, "cacheScope": "private"})),

@@ -13,8 +13,12 @@ pub(crate) enum Mode {
     DemandsHandshake,
     /// Starts a daemon of its own that ignores everything, then serves.
     DoubleFork,
+    /// Every process after the first has one tool more.
+    GainsATool,
     /// Gone before it reads anything.
     ExitsAtOnce,
+    /// Never answers when it is asked for its tools.
+    HidesItsTools,
     /// Serves, and outlives SIGTERM and the end of its input.
     IgnoresTerm,
     /// The middle process of a double fork.
@@ -23,6 +27,8 @@ pub(crate) enum Mode {
     LeaksInList,
     /// Knows `initialize` only.
     Legacy,
+    /// One tool on each page of its list.
+    ListsInPages,
     /// Reads, never writes.
     NeverAnswers,
     /// Neither reads nor writes.
@@ -44,12 +50,15 @@ impl FromStr for Mode {
         Ok(match text {
             "demands-handshake" => Self::DemandsHandshake,
             "double-fork" => Self::DoubleFork,
+            "gains-a-tool" => Self::GainsATool,
             "exits-at-once" => Self::ExitsAtOnce,
+            "hides-its-tools" => Self::HidesItsTools,
             "id-respelled" => Self::RespellsIds,
             "ignores-term" => Self::IgnoresTerm,
             "intermediate" => Self::Intermediate,
             "leaks-in-list" => Self::LeaksInList,
             "legacy" => Self::Legacy,
+            "lists-in-pages" => Self::ListsInPages,
             "never-answers" => Self::NeverAnswers,
             "never-reads" => Self::NeverReads,
             "orphan" => Self::Orphan,
@@ -95,8 +104,11 @@ impl Mode {
                 None
             }
             Self::DemandsHandshake
+            | Self::GainsATool
+            | Self::HidesItsTools
             | Self::LeaksInList
             | Self::Legacy
+            | Self::ListsInPages
             | Self::NeverAnswers
             | Self::Plain
             | Self::RespellsIds => None,

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use cofferdam_tests::chaos::conversation;
 use serde_json::{Map, Value, json};
 
 use super::leak;
 use super::message::{Era, Pending, Waiting, answer, lax, refuse};
 use super::mode::Mode;
-use super::output::{Output, record};
+use super::output::{Output, process_number, record};
 
 /// One `tools/call`.
 #[derive(Debug)]
@@ -35,15 +36,20 @@ impl Call<'_> {
 }
 
 pub(crate) fn list(mode: Mode) -> Vec<Value> {
-    const NAMES: [&str; 16] = [
+    const NAMES: [&str; 22] = [
         "add",
         "ask_client",
         "big",
+        "change_tools",
         "count",
         "crash",
         "delete_everything",
         "echo",
         "env",
+        "falter_putting",
+        "falter_reading",
+        "falter_sending",
+        "flood",
         "flood_stderr",
         "garbage",
         "leak",
@@ -51,11 +57,23 @@ pub(crate) fn list(mode: Mode) -> Vec<Value> {
         "read_file",
         "slow",
         "structured",
+        "tally",
         "write_file",
     ];
     let schema = json!({"type": "object"});
-    let tool =
-        |name: &str| json!({"name": name, "description": format!("The tool {name}"), "inputSchema": schema});
+    let annotations = |name: &str| match name {
+        "falter_putting" => json!({"idempotentHint": true}),
+        "falter_reading" => json!({"readOnlyHint": true}),
+        _ => json!({}),
+    };
+    let tool = |name: &str| {
+        json!({
+            "name": name,
+            "description": format!("The tool {name}"),
+            "inputSchema": schema,
+            "annotations": annotations(name),
+        })
+    };
     let mut tools: Vec<Value> = NAMES.into_iter().map(tool).collect();
     if mode == Mode::LeaksInList {
         let secret = leak::secret();
@@ -64,7 +82,25 @@ pub(crate) fn list(mode: Mode) -> Vec<Value> {
             json!({"name": "described", "description": format!("uses {secret}"), "inputSchema": schema}),
         );
     }
+    if mode == Mode::GainsATool && process_number() > 1 {
+        tools.push(tool("gained"));
+    }
     tools
+}
+
+/// The result of a `tools/list`.
+pub(crate) fn page(mode: Mode, params: &Map<String, Value>) -> Value {
+    let all = list(mode);
+    let mut result = json!({"tools": all, "ttlMs": 0, "cacheScope": "private"});
+    if mode == Mode::ListsInPages {
+        let place = params.get("cursor").and_then(Value::as_str).and_then(|text| text.parse().ok());
+        let place: usize = place.unwrap_or_default();
+        result["tools"] = json!(all.get(place).into_iter().collect::<Vec<_>>());
+        if place + 1 < all.len() {
+            result["nextCursor"] = json!((place + 1).to_string());
+        }
+    }
+    result
 }
 
 pub(crate) fn text(text: &str) -> Value {
@@ -75,16 +111,31 @@ pub(crate) fn text(text: &str) -> Value {
 pub(crate) fn run(call: &Call<'_>, output: &Output, pending: &Pending) {
     let name = lax(call.params, "name").and_then(Value::as_str).unwrap_or_default();
     let arguments = lax(call.params, "arguments").cloned().unwrap_or_else(|| json!({}));
-    record("COUNT_FILE", &format!("{}\n", json!({"tool": name, "arguments": arguments, "id": call.request})));
+    count(name, &arguments, &call.request);
     let reply = |result| answer(call.mode, &call.request, call.era, result, output);
     match name {
         "add" => reply(text(&(call.number("a") + call.number("b")).to_string())),
         "ask_client" => ask_client(call, output, pending),
         "big" => reply(text(&"x".repeat(usize::try_from(call.number("bytes")).unwrap_or_default()))),
+        "change_tools" => {
+            for id in pending.listeners() {
+                let meta = json!({"io.modelcontextprotocol/subscriptionId": id});
+                output.message(&json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed", "params": {"_meta": meta}}));
+            }
+            reply(text("changed"));
+        }
         "count" | "delete_everything" | "read_file" | "write_file" => reply(text(&format!("ran {name}"))),
         "crash" => std::process::exit(9),
         "echo" => reply(text(call.argument("text").as_str().unwrap_or_default())),
         "env" => reply(text(&leak::environment())),
+        "falter_putting" | "falter_reading" | "falter_sending" => falter(call, output),
+        "flood" => {
+            let data = "f".repeat(usize::try_from(call.number("bytes")).unwrap_or_default());
+            let params = json!({"level": "info", "data": data});
+            let flood = json!({"jsonrpc": "2.0", "method": "notifications/message", "params": params});
+            (0..call.number("messages")).for_each(|_| output.message(&flood));
+            reply(text("flooded"));
+        }
         "flood_stderr" => {
             for number in 0..call.number("lines") {
                 eprintln!("line {number} of a flood {}", "~".repeat(200));
@@ -110,18 +161,58 @@ pub(crate) fn run(call: &Call<'_>, output: &Output, pending: &Pending) {
             result["structuredContent"] = json!({"secret": leak::secret(), "kept": 1.0});
             reply(result);
         }
+        "tally" => {
+            let number = call.number("number");
+            let params = json!({"level": "info", "data": {"number": number}});
+            output.message(&json!({"jsonrpc": "2.0", "method": "notifications/message", "params": params}));
+            let bytes = usize::try_from(call.number("answer")).unwrap_or_default();
+            reply(text(&conversation::text(number, bytes)));
+        }
         unknown => refuse(call.mode, &call.request, -32602, &format!("Unknown tool: {unknown}"), output),
     }
 }
 
-/// Answers on another thread, so that other calls overtake.
+/// Writes down that something was executed. Of a numbered text its length and its sum are enough.
+pub(crate) fn count(name: &str, arguments: &Value, id: &Value) {
+    let numbered = arguments["number"].as_u64().zip(arguments["text"].as_str());
+    let arguments = match numbered {
+        Some((number, text)) => {
+            json!({"number": number, "bytes": text.len(), "sum": conversation::sum(text)})
+        }
+        None => arguments.clone(),
+    };
+    record("COUNT_FILE", &format!("{}\n", json!({"tool": name, "arguments": arguments, "id": id})));
+}
+
+/// Answers on another thread, so that other calls overtake. Says how far it is, in `steps`, where that is wanted.
 fn later(call: &Call<'_>, output: &Output) {
     let (mode, request, era, output) = (call.mode, call.request.clone(), call.era, output.clone());
-    let time = Duration::from_millis(call.number("ms"));
+    let (token, steps) = (call.progress_token().cloned(), call.number("steps").max(1));
+    let pause = Duration::from_millis(call.number("ms") / steps);
     std::thread::spawn(move || {
-        std::thread::sleep(time);
+        for step in 1..=steps {
+            std::thread::sleep(pause);
+            if let Some(token) = &token {
+                let params = json!({"progressToken": token, "progress": step, "total": steps});
+                output.message(
+                    &json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": params}),
+                );
+            }
+        }
         answer(mode, &request, era, text("late"), &output);
     });
+}
+
+/// The first process of this server, or the first `processes`, do not survive it, or (`hang`) never answer.
+fn falter(call: &Call<'_>, output: &Output) {
+    let faltering = call.argument("processes").as_u64().unwrap_or(1);
+    match (process_number() <= faltering, call.argument("how").as_str()) {
+        (true, Some("hang")) => {}
+        (true, _) => std::process::exit(9),
+        (false, _) => {
+            answer(call.mode, &call.request, call.era, text(&format!("ran on {}", process_number())), output);
+        }
+    }
 }
 
 /// Sends a request of the server's own; its answer becomes the tool's result.

@@ -1,0 +1,315 @@
+//! What a new server process must be told, because the harness said it to the old one.
+//!
+//! A harness makes its handshake once, and says once at which level it wants the log and which resources it watches.
+//! When another process takes the place of the one that heard it, whoever noticed says it again: the sidecar after a
+//! crash, the shim on a fresh link. Both remember with this. The stateless era has nothing to repeat. In either era
+//! the tools may be others now: the list is asked for again, and where it differs the harness is told.
+//!
+//! What must stay true: only what a server *accepted* is repeated, with the bytes of the harness and an id of our own;
+//! the answers to our own ids are for nobody else; nothing here grows beyond [`MAX_BYTES`], [`MAX_SUBSCRIPTIONS`] and
+//! [`MAX_UNDER_WAY`], whatever a harness says. What does not fit is relayed all the same, and not remembered.
+
+mod kept;
+#[cfg(test)]
+mod tests;
+mod tools;
+
+use std::ops::Range;
+
+use crate::envelope::{self, Id, IdValue, Kind, Outcome, Strictness};
+use crate::{json, notice};
+
+use kept::Kept;
+use tools::Listed;
+
+/// All bytes that are remembered together: a handshake has some hundred, a list of watched files some thousand.
+pub const MAX_BYTES: usize = 512 * 1024;
+/// Resources that are watched at the same time.
+pub const MAX_SUBSCRIPTIONS: usize = 256;
+/// Requests without an answer that may be worth remembering.
+pub const MAX_UNDER_WAY: usize = 64;
+
+/// What one harness said to one server.
+#[derive(Debug)]
+pub struct Memory {
+    /// Our own ids begin with this.
+    prefix: &'static str,
+    own_ids: u64,
+    under_way: Vec<(IdValue, Offer)>,
+    handshake: Option<Handshake>,
+    level: Option<Kept>,
+    subscriptions: Vec<(Box<str>, Kept)>,
+    tools: Option<Listed>,
+    /// Our own questions whose answers matter.
+    asked_handshake: Option<IdValue>,
+    asked_tools: Option<IdValue>,
+}
+
+/// A request under an id of our own.
+#[derive(Debug, Eq, PartialEq)]
+pub struct Question {
+    pub id: IdValue,
+    pub method: &'static str,
+    pub message: Vec<u8>,
+}
+
+/// One thing to say to a new process.
+#[derive(Debug, Eq, PartialEq)]
+pub enum Saying {
+    Notification { method: &'static str, message: Vec<u8> },
+    Request(Question),
+}
+
+/// What an answer to a question of ours means.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Heard {
+    /// The repeated handshake was answered.
+    Handshake(Outcome),
+    Nothing,
+    /// The tools are not those that the harness was shown: say [`Memory::tools_changed`].
+    ToolsChanged,
+}
+
+#[derive(Debug)]
+struct Handshake {
+    request: Kept,
+    /// `notifications/initialized`, once it was said.
+    initialized: Option<Box<[u8]>>,
+}
+
+/// What becomes of the memory if the server accepts a request.
+#[derive(Debug)]
+enum Offer {
+    /// None where it is too large to remember: then none is.
+    Initialize(Option<Kept>),
+    Level(Kept),
+    /// Open for as long as its request is; holds its id as it was spelled.
+    Listen(Box<[u8]>),
+    Subscribe(Box<str>, Kept),
+    Tools(Kept),
+    Unsubscribe(Box<str>),
+}
+
+const INITIALIZE: &str = "initialize";
+const INITIALIZED: &str = "notifications/initialized";
+const SET_LEVEL: &str = "logging/setLevel";
+const SUBSCRIBE: &str = "resources/subscribe";
+const UNSUBSCRIBE: &str = "resources/unsubscribe";
+const LIST_TOOLS: &str = "tools/list";
+const LISTEN: &str = "subscriptions/listen";
+
+impl Memory {
+    /// Ids of our own are `prefix` and a number. No harness may use one: see [`Self::is_own`].
+    pub fn new(prefix: &'static str) -> Self {
+        Self {
+            prefix,
+            own_ids: 0,
+            under_way: Vec::new(),
+            handshake: None,
+            level: None,
+            subscriptions: Vec::new(),
+            tools: None,
+            asked_handshake: None,
+            asked_tools: None,
+        }
+    }
+
+    /// Whether a request with this method can leave something behind: then its answer, or that none will come, is told.
+    pub fn concerns(method: &str) -> bool {
+        matches!(method, INITIALIZE | SET_LEVEL | SUBSCRIBE | UNSUBSCRIBE | LIST_TOOLS | LISTEN)
+    }
+
+    /// The harness asks; `params` is where its parameters stand.
+    pub fn request(&mut self, message: &[u8], id: &Id<'_>, method: &str, params: Option<Range<usize>>) {
+        if !Self::concerns(method) {
+            return;
+        }
+        let value = id.value();
+        self.forget(&value);
+        if self.under_way.len() >= MAX_UNDER_WAY {
+            return;
+        }
+        let fits = self.bytes() + message.len() <= MAX_BYTES;
+        let keep = || Kept::new(message, id);
+        let uri = || {
+            let span = json::member(message, params.clone()?, "uri")?;
+            json::text(message, span).map(Box::from)
+        };
+        let offer = match method {
+            INITIALIZE => Some(Offer::Initialize(fits.then(keep))),
+            UNSUBSCRIBE => uri().map(Offer::Unsubscribe),
+            LISTEN if tools::are_listened_for(message, params.clone()) => Some(Offer::Listen(id.raw.into())),
+            _ if !fits => None,
+            SET_LEVEL => Some(Offer::Level(keep())),
+            SUBSCRIBE => uri().map(|uri| Offer::Subscribe(uri, keep())),
+            LIST_TOOLS if tools::is_first_page(message, params.clone()) => Some(Offer::Tools(keep())),
+            _ => None,
+        };
+        self.under_way.extend(offer.map(|offer| (value, offer)));
+    }
+
+    /// The harness says something that has no answer.
+    pub fn notification(&mut self, message: &[u8], method: &str) {
+        if method == INITIALIZED
+            && self.bytes() + message.len() <= MAX_BYTES
+            && let Some(handshake) = &mut self.handshake
+        {
+            handshake.initialized = Some(message.into());
+        }
+    }
+
+    /// A request of the harness's gets no answer of the server's: it was cancelled, or we answered it.
+    pub fn forget(&mut self, id: &IdValue) {
+        self.under_way.retain(|(other, _)| other != id);
+    }
+
+    /// The server answered a request of the harness's.
+    pub fn answered(&mut self, id: &IdValue, outcome: Outcome, message: &[u8], body: Option<Range<usize>>) {
+        let Some(place) = self.under_way.iter().position(|(other, _)| other == id) else { return };
+        let (_, offer) = self.under_way.swap_remove(place);
+        if outcome == Outcome::Error {
+            return;
+        }
+        match offer {
+            Offer::Initialize(request) => {
+                // Whoever makes a handshake begins anew.
+                self.handshake = request.map(|request| Handshake { request, initialized: None });
+                (self.level, self.tools) = (None, None);
+                self.subscriptions.clear();
+            }
+            Offer::Level(request) => self.level = Some(request),
+            Offer::Listen(_) => {}
+            Offer::Subscribe(uri, request) => {
+                self.subscriptions.retain(|(other, _)| *other != uri);
+                if self.subscriptions.len() < MAX_SUBSCRIPTIONS {
+                    self.subscriptions.push((uri, request));
+                }
+            }
+            Offer::Tools(request) => self.tools = Listed::new(request, message, body),
+            Offer::Unsubscribe(uri) => self.subscriptions.retain(|(other, _)| *other != uri),
+        }
+    }
+
+    /// Whether a handshake was made that a new process must hear before anything else.
+    pub fn has_handshake(&self) -> bool {
+        self.handshake.is_some()
+    }
+
+    /// Whether the harness is making one now, and has no answer yet.
+    pub fn is_shaking_hands(&self) -> bool {
+        self.under_way.iter().any(|(_, offer)| matches!(offer, Offer::Initialize(_)))
+    }
+
+    /// The handshake for a new process. Everything else waits for its answer: [`Heard::Handshake`].
+    pub fn handshake(&mut self) -> Option<Question> {
+        self.handshake.as_ref()?;
+        let id = self.next_id();
+        let request = &self.handshake.as_ref()?.request;
+        self.asked_handshake = Some(id.clone());
+        Some(Question { message: request.with_id(&id), id, method: INITIALIZE })
+    }
+
+    /// What a new process is told after the handshake, or at once where there is none.
+    pub fn settings(&mut self) -> Vec<Saying> {
+        let initialized = self.handshake.as_ref().and_then(|handshake| handshake.initialized.as_ref());
+        let mut sayings = Vec::new();
+        sayings.extend(
+            initialized
+                .map(|message| Saying::Notification { method: INITIALIZED, message: message.to_vec() }),
+        );
+        let count = usize::from(self.level.is_some()) + self.subscriptions.len();
+        let ids: Vec<IdValue> = (0..count).map(|_| self.next_id()).collect();
+        let level = self.level.iter().map(|request| (SET_LEVEL, request));
+        let subscriptions = self.subscriptions.iter().map(|(_, request)| (SUBSCRIBE, request));
+        for ((method, request), id) in level.chain(subscriptions).zip(ids) {
+            sayings.push(Saying::Request(Question { message: request.with_id(&id), id, method }));
+        }
+        sayings.extend(self.ask_for_tools().map(Saying::Request));
+        sayings
+    }
+
+    /// Whether an id is of our own kind: what is answered under it is for nobody else.
+    pub fn is_own(&self, id: &IdValue) -> bool {
+        matches!(id, IdValue::Text(text) if text.starts_with(self.prefix))
+    }
+
+    /// An id that was not used before.
+    pub fn next_id(&mut self) -> IdValue {
+        self.own_ids += 1;
+        IdValue::Text(format!("{}{}", self.prefix, self.own_ids).into())
+    }
+
+    /// The answer to a question of ours, if this message is one.
+    pub fn hear(&mut self, message: &[u8]) -> Option<Heard> {
+        let envelope = envelope::read(message, Strictness::Envelope).ok()?;
+        match envelope.kind {
+            Kind::Response { id: Some(id), outcome } => {
+                let id = id.value();
+                self.is_own(&id).then(|| self.own_answer(&id, outcome, message, envelope.body))
+            }
+            _ => None,
+        }
+    }
+
+    /// An answer under an id of our own.
+    pub fn own_answer(
+        &mut self,
+        id: &IdValue,
+        outcome: Outcome,
+        message: &[u8],
+        body: Option<Range<usize>>,
+    ) -> Heard {
+        if self.asked_handshake.take_if(|asked| asked == id).is_some() {
+            return Heard::Handshake(outcome);
+        }
+        if self.asked_tools.take_if(|asked| asked == id).is_none() || outcome == Outcome::Error {
+            return Heard::Nothing;
+        }
+        match self.tools.as_mut().is_some_and(|listed| listed.renew(message, body)) {
+            true => Heard::ToolsChanged,
+            false => Heard::Nothing,
+        }
+    }
+
+    /// What the harness is told when its tools changed: nothing, where it would not understand.
+    pub fn tools_changed(&self) -> Vec<Vec<u8>> {
+        if self.has_handshake() {
+            return vec![notice::tools_changed()];
+        }
+        let listeners = self.under_way.iter().filter_map(|(_, offer)| match offer {
+            Offer::Listen(id) => Some(notice::tools_changed_for(id)),
+            _ => None,
+        });
+        listeners.collect()
+    }
+
+    fn ask_for_tools(&mut self) -> Option<Question> {
+        self.tools.as_ref()?;
+        let id = self.next_id();
+        let request = &self.tools.as_ref()?.request;
+        self.asked_tools = Some(id.clone());
+        Some(Question { message: request.with_id(&id), id, method: LIST_TOOLS })
+    }
+
+    fn bytes(&self) -> usize {
+        let handshake = self.handshake.iter().map(|handshake| {
+            handshake.request.len() + handshake.initialized.as_ref().map_or(0, |message| message.len())
+        });
+        let subscriptions = self.subscriptions.iter().map(|(uri, request)| uri.len() + request.len());
+        let settings = self.level.iter().chain(self.tools.iter().map(|listed| &listed.request));
+        let offers = self.under_way.iter().map(|(_, offer)| offer.bytes());
+        handshake.chain(subscriptions).chain(settings.map(Kept::len)).chain(offers).sum()
+    }
+}
+
+impl Offer {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Initialize(request) => request.as_ref().map_or(0, Kept::len),
+            Self::Level(request) | Self::Tools(request) => request.len(),
+            Self::Listen(id) => id.len(),
+            Self::Subscribe(uri, request) => uri.len() + request.len(),
+            Self::Unsubscribe(uri) => uri.len(),
+        }
+    }
+}

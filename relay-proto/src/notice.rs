@@ -1,0 +1,39 @@
+//! Notifications that shim and sidecar say to a harness by themselves, on behalf of a server that is gone.
+
+use crate::code::json_string;
+
+/// The request whose id was spelled `id` is taken back.
+pub fn cancelled(id: &[u8], reason: &str) -> Vec<u8> {
+    let reason = json_string(reason);
+    let head = br#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"#;
+    [head, id, br#","reason":"#, reason.as_bytes(), b"}}"].concat()
+}
+
+/// The tools are not what they were: to a harness that made a handshake.
+pub fn tools_changed() -> Vec<u8> {
+    br#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#.to_vec()
+}
+
+/// The same to one of the stateless era, which hears it under the id of its `subscriptions/listen` or not at all.
+pub fn tools_changed_for(listener: &[u8]) -> Vec<u8> {
+    let head = br#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":"#;
+    [head, listener, b"}}}"].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::envelope::{Kind, Strictness, read};
+
+    #[test]
+    fn each_is_a_notification() {
+        for notice in [cancelled(br#""a""#, "why \"so\""), tools_changed(), tools_changed_for(b"7")] {
+            let read = read(&notice, Strictness::Whole).unwrap();
+            assert!(matches!(read.kind, Kind::Notification { .. }), "{read:?}");
+        }
+        assert_eq!(
+            String::from_utf8(cancelled(b"7", "gone")).unwrap(),
+            r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7,"reason":"gone"}}"#
+        );
+    }
+}

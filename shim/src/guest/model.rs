@@ -1,0 +1,419 @@
+//! A guest with a harness, a network and a sidecar around it, all driven by a script of bytes.
+//!
+//! Shared by a unit test and the fuzz target `guest`: every script is a possible life of a shim. After each one every
+//! request has had one answer, or none where the harness cancelled it; and where the sidecar was honest, every request
+//! ran at most once, and none that was answered "did not run".
+
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::time::Duration;
+
+use relay_proto::code::{self, Code};
+use relay_proto::control::{Goodbye, Proof, Refusal, ResumeToken, Resumed, Retry, Welcome};
+use relay_proto::decoder::Decoder;
+use relay_proto::delivery::{Inbox, Outbox, Received};
+use relay_proto::envelope::{self, IdValue, Kind, Strictness};
+use relay_proto::frame::{Frame, MaybeRan, PREFACE};
+use relay_proto::limits::{DEFAULT_WINDOW, MAX_MESSAGE, VERSION};
+use tokio::time::Instant;
+
+use super::{Connected, Guest};
+use crate::lines::Line;
+use crate::timing::Timing;
+
+/// Plays a script of (what, how much) pairs.
+pub(crate) fn play(script: &[(u8, u8)]) {
+    let honesty = match script.first() {
+        Some((first, _)) if first % 4 == 3 => Honesty::Hostile,
+        _ => Honesty::Honest,
+    };
+    let mut life = Life::new(honesty);
+    for (what, much) in script.iter().take(MAX_STEPS) {
+        life.step(*what, *much);
+    }
+    life.settle();
+}
+
+const MAX_STEPS: usize = 400;
+
+struct Life {
+    guest: Guest,
+    now: Instant,
+    wire: Option<Wire>,
+    sidecar: Sidecar,
+    /// The harness's requests, by number, and what became of each.
+    requests: BTreeMap<u32, Asked>,
+}
+
+#[derive(Default)]
+struct Asked {
+    answers: usize,
+    cancelled: bool,
+    said_not_to_have_run: bool,
+}
+
+/// One connection: bytes under way, and what each end has read.
+#[derive(Default)]
+struct Wire {
+    to_sidecar: VecDeque<u8>,
+    to_shim: VecDeque<u8>,
+    sidecar: Decoder,
+    shim: Decoder,
+}
+
+struct Sidecar {
+    links: u32,
+    link: Option<Box<str>>,
+    inbox: Inbox,
+    outbox: Outbox,
+    running: VecDeque<u32>,
+    ran: BTreeMap<u32, usize>,
+    decided: HashSet<(Box<str>, u64)>,
+    /// What the next Hello is answered with instead.
+    refusal: Option<Refusal>,
+    honesty: Honesty,
+}
+
+/// Whether the sidecar may send what no sidecar sends.
+#[derive(Eq, PartialEq)]
+enum Honesty {
+    Honest,
+    Hostile,
+}
+
+impl Life {
+    fn new(honesty: Honesty) -> Self {
+        let now = Instant::now();
+        Self {
+            guest: Guest::new(None, Timing::default(), now),
+            now,
+            wire: None,
+            sidecar: Sidecar::new(honesty),
+            requests: BTreeMap::new(),
+        }
+    }
+
+    fn step(&mut self, what: u8, much: u8) {
+        match what % 20 {
+            0..=3 => self.ask(much),
+            4 => self.say(r#"{"jsonrpc":"2.0","method":"notifications/x"}"#),
+            5 => self.cancel(much),
+            6 | 7 => self.connect(),
+            8 | 9 => self.carry_to_sidecar(usize::from(much) * usize::from(much)),
+            10 | 11 => self.carry_to_shim(usize::from(much) * usize::from(much)),
+            12 | 13 => self.sidecar.answer(),
+            14 => self.pass_time(Duration::from_millis(u64::from(much) * 300)),
+            15 => self.lose("cut"),
+            16 => self.hear(),
+            17 => self.sidecar.restart(),
+            18 => self.sidecar.trouble(much, self.wire.as_mut()),
+            _ => self.garbage(much),
+        }
+        self.guest.fill();
+    }
+
+    /// The network is good from now on, the sidecar honest: everything that waits is answered.
+    fn settle(&mut self) {
+        self.lose("the last cut");
+        self.sidecar.refusal = None;
+        self.sidecar.restart();
+        for _ in 0..2000 {
+            self.hear();
+            if self.requests.values().all(|asked| asked.answers > 0 || asked.cancelled) {
+                break;
+            }
+            self.connect();
+            self.carry_to_sidecar(usize::MAX);
+            while !self.sidecar.running.is_empty() {
+                self.sidecar.answer();
+            }
+            self.carry_to_shim(usize::MAX);
+            self.pass_time(Duration::from_millis(500));
+        }
+        self.hear();
+        for (number, asked) in &self.requests {
+            assert!(asked.answers == 1 || asked.cancelled, "{number} has {} answers", asked.answers);
+            let ran = self.sidecar.ran.get(number).copied().unwrap_or_default();
+            if self.sidecar.honesty == Honesty::Honest {
+                assert!(ran <= 1, "{number} ran {ran} times");
+                assert!(ran == 0 || !asked.said_not_to_have_run, "{number} ran although it was said not to");
+            }
+        }
+    }
+
+    fn ask(&mut self, much: u8) {
+        let number = self.requests.len() as u32 + 1;
+        // Some take several frames, most do not.
+        let padding = "p".repeat(if much > 200 { usize::from(much) * 700 } else { usize::from(much) });
+        let line = format!(r#"{{"jsonrpc":"2.0","id":{number},"method":"tools/call","params":"{padding}"}}"#);
+        if self.guest.wants_lines() {
+            self.requests.insert(number, Asked::default());
+            self.say(&line);
+        }
+    }
+
+    fn cancel(&mut self, much: u8) {
+        let number = u32::from(much) + 1;
+        if let Some(asked) = self.requests.get_mut(&number)
+            && asked.answers == 0
+        {
+            self.say(&format!(
+                r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{number}}}}}"#
+            ));
+            self.hear();
+            if let Some(asked) = self.requests.get_mut(&number) {
+                asked.cancelled = true;
+            }
+        }
+    }
+
+    fn say(&mut self, line: &str) {
+        self.guest.line(Line::Whole(line.as_bytes()), self.now);
+    }
+
+    /// The harness reads all there is.
+    fn hear(&mut self) {
+        let heard = self.guest.to_harness.waiting().to_vec();
+        self.guest.to_harness.consume(heard.len());
+        for line in heard.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            let envelope =
+                envelope::read(line, Strictness::Envelope).expect("a harness is told only messages");
+            let Kind::Response { id: Some(id), .. } = envelope.kind else { continue };
+            let IdValue::Integer(number) = id.value() else { panic!("an id that the harness never used") };
+            let number: u32 = number.parse().expect("the harness counts");
+            let asked = self.requests.get_mut(&number).expect("an answer to what was asked");
+            assert!(!asked.cancelled, "{number} was cancelled, and answered");
+            asked.answers += 1;
+            assert_eq!(asked.answers, 1, "{number} is answered again");
+            asked.said_not_to_have_run = contains(line, r#""code":"relay_unavailable""#)
+                || contains(line, r#""code":"session_ended""#);
+        }
+    }
+
+    fn connect(&mut self) {
+        if self.wire.is_none() && self.guest.wants_connection(self.now) {
+            self.guest.connected(Proof::Socket, self.now);
+            self.wire = Some(Wire { to_shim: PREFACE.iter().copied().collect(), ..Wire::default() });
+        }
+    }
+
+    fn lose(&mut self, why: &str) {
+        if self.wire.take().is_some() {
+            self.guest.disconnected(why.into(), self.now);
+        }
+    }
+
+    fn pass_time(&mut self, time: Duration) {
+        self.now += time;
+        if self.guest.tick(self.now) == Connected::Close {
+            self.wire = None;
+        }
+    }
+
+    fn carry_to_sidecar(&mut self, count: usize) {
+        let Some(wire) = &mut self.wire else { return };
+        while !self.guest.to_sidecar.is_empty() {
+            wire.to_sidecar.extend(self.guest.to_sidecar.waiting());
+            self.guest.to_sidecar.consume(self.guest.to_sidecar.len());
+            self.guest.fill();
+        }
+        let some: Vec<u8> = wire.to_sidecar.drain(..count.min(wire.to_sidecar.len())).collect();
+        wire.sidecar.feed(&some);
+        while let Some(frame) = wire.sidecar.next().expect("a guest says only frames") {
+            self.sidecar.take(frame, &mut wire.to_shim);
+        }
+    }
+
+    fn carry_to_shim(&mut self, count: usize) {
+        let Some(wire) = &mut self.wire else { return };
+        self.sidecar.hand_out(&mut wire.to_shim);
+        if !self.guest.wants_frames() {
+            return;
+        }
+        let some: Vec<u8> = wire.to_shim.drain(..count.min(wire.to_shim.len())).collect();
+        wire.shim.feed(&some);
+        self.guest.heard();
+        loop {
+            match wire.shim.next_view() {
+                Ok(Some(frame)) => match self.guest.frame(frame, self.now) {
+                    Connected::Close => break,
+                    Connected::Keep => {}
+                },
+                Ok(None) => return,
+                Err(error) => {
+                    self.guest.undecodable(&error, self.now);
+                    break;
+                }
+            }
+        }
+        self.wire = None;
+    }
+
+    /// The sidecar is none: bytes that nobody meant.
+    fn garbage(&mut self, much: u8) {
+        if let Some(wire) = &mut self.wire
+            && self.sidecar.honesty == Honesty::Hostile
+        {
+            wire.to_shim.extend([0, 0, 0, much % 16, 0x10 + much % 5, much, b'{', b'}']);
+        }
+    }
+}
+
+impl Sidecar {
+    fn new(honesty: Honesty) -> Self {
+        Self {
+            links: 0,
+            link: None,
+            inbox: Inbox::new(MAX_MESSAGE, DEFAULT_WINDOW),
+            outbox: Outbox::new(DEFAULT_WINDOW),
+            running: VecDeque::new(),
+            ran: BTreeMap::new(),
+            decided: HashSet::new(),
+            refusal: None,
+            honesty,
+        }
+    }
+
+    /// It forgets its links; what it decided is written down.
+    fn restart(&mut self) {
+        self.link = None;
+        self.running.clear();
+    }
+
+    fn trouble(&mut self, much: u8, wire: Option<&mut Wire>) {
+        let retry = Retry::AfterMs(u64::from(much) * 20);
+        if much.is_multiple_of(2) {
+            let code = if much.is_multiple_of(4) { "clone_refused" } else { "relay_unavailable" };
+            self.refusal = Some(Refusal { code: code.into(), message: "trouble".into(), retry });
+        } else if let Some(wire) = wire
+            && self.link.is_some()
+        {
+            let goodbye = Goodbye { code: "session_ended".into(), message: "trouble".into(), retry };
+            self.say(&Frame::Goodbye(goodbye), &mut wire.to_shim);
+            self.restart();
+        }
+    }
+
+    /// The oldest call that runs is done. Some answers are said twice.
+    fn answer(&mut self) {
+        if let Some(number) = self.running.pop_front() {
+            let answer = format!(r#"{{"jsonrpc":"2.0","id":{number},"result":{{}}}}"#);
+            for _ in 0..1 + number % 2 {
+                self.outbox.push(answer.as_bytes(), MaybeRan::No);
+            }
+        }
+    }
+
+    fn hand_out(&mut self, to_shim: &mut VecDeque<u8>) {
+        if self.link.is_some() {
+            let mut bytes = Vec::new();
+            self.outbox.take_ready(&mut bytes);
+            to_shim.extend(bytes);
+            if let Some(ack) = self.inbox.take_ack() {
+                self.say(&Frame::Ack(ack), to_shim);
+            }
+        }
+    }
+
+    fn take(&mut self, frame: Frame, to_shim: &mut VecDeque<u8>) {
+        match (frame, self.link.clone()) {
+            (Frame::Hello(hello), _) => {
+                if let Some(refusal) = self.refusal.take() {
+                    return self.say(&Frame::Refusal(refusal), to_shim);
+                }
+                let resumed = hello.resume.is_some_and(|resume| {
+                    self.link.as_deref() == Some(&resume.link)
+                        && self.outbox.resume(resume.received, DEFAULT_WINDOW).is_ok()
+                });
+                self.welcome(if resumed { Resumed::Resumed } else { Resumed::Fresh }, to_shim);
+            }
+            (Frame::Message(part), Some(link)) => {
+                // Garbage may have acknowledged what was never sent, and the guest began anew.
+                if let Ok(Some(message)) = self.inbox.accept(part) {
+                    self.message(message, link);
+                }
+            }
+            (Frame::Ack(ack), Some(_)) => {
+                let honest = self.outbox.acknowledge(ack).is_ok();
+                assert!(honest || self.honesty == Honesty::Hostile, "a guest acknowledges what came");
+            }
+            (Frame::Ping, Some(_)) => self.say(&Frame::Pong, to_shim),
+            _ => {}
+        }
+    }
+
+    fn welcome(&mut self, resumed: Resumed, to_shim: &mut VecDeque<u8>) {
+        match resumed {
+            Resumed::Resumed => self.inbox.resume(),
+            Resumed::Fresh => {
+                self.restart();
+                self.links += 1;
+                self.link = Some(format!("l{}", self.links).into());
+                self.inbox.restart();
+                self.outbox.restart(DEFAULT_WINDOW);
+            }
+        }
+        let welcome = Welcome {
+            version: VERSION,
+            session: "s".into(),
+            link: self.link.as_deref().unwrap_or_default().into(),
+            server: "tools".parse().expect("a name"),
+            resumed,
+            token: ResumeToken("t".into()),
+            epoch: None,
+            received: self.inbox.received(),
+            window: DEFAULT_WINDOW,
+            max_message: MAX_MESSAGE as u64,
+            heartbeat_ms: 20_000,
+        };
+        self.say(&Frame::Welcome(welcome), to_shim);
+    }
+
+    fn message(&mut self, message: Received, link: Box<str>) {
+        let Ok(envelope) = envelope::read(&message.bytes, Strictness::Envelope) else {
+            panic!("a guest passes on only messages")
+        };
+        let Kind::Request { id, .. } = envelope.kind else { return };
+        let IdValue::Integer(number) = id.value() else { panic!("the harness counts") };
+        let number: u32 = number.parse().expect("the harness counts");
+        if let MaybeRan::Yes(origin) = message.maybe_ran
+            && self.decided.contains(&(origin.link, origin.seq))
+        {
+            let answer = code::error_response(Some(id.raw), Code::OutcomeUnknown, "it may have run");
+            self.outbox.push(&answer, MaybeRan::No);
+            return;
+        }
+        self.decided.insert((link, message.seq));
+        *self.ran.entry(number).or_default() += 1;
+        self.running.push_back(number);
+    }
+
+    fn say(&self, frame: &Frame, to_shim: &mut VecDeque<u8>) {
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes);
+        to_shim.extend(bytes);
+    }
+}
+
+fn contains(line: &[u8], text: &str) -> bool {
+    line.windows(text.len()).any(|window| window == text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The fuzz target finds scripts that are worth more; these are for every run of the tests.
+    #[test]
+    fn every_life_gives_every_request_its_one_answer() {
+        let mut state = 1_u64;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as u8
+        };
+        for _ in 0..200 {
+            let length = usize::from(next()) + 20;
+            let script: Vec<(u8, u8)> = (0..length).map(|_| (next(), next())).collect();
+            play(&script);
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! A link in paused time, with its shim's end of each connection in the test's hands.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use relay_proto::decoder::Decoder;
+use relay_proto::frame::{Ack, PREFACE};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::audit::{self, Audit};
+use crate::config::check_text;
+use crate::inject::files::FileStore;
+use crate::session::command::{Command, EndReason};
+use crate::session::link::Arrived;
+use crate::session::visitor::Visitor;
+use crate::session::{Context, Session, random_id};
+
+/// One link of a sidecar without anything else.
+struct Scene {
+    directory: PathBuf,
+    commands: mpsc::Sender<Command>,
+    _link: JoinHandle<EndReason>,
+}
+
+/// The shim's end of a connection.
+struct End {
+    stream: DuplexStream,
+    decoder: Decoder,
+}
+
+impl Scene {
+    /// A link and its first connection, confirmed.
+    async fn new(heartbeat: &str) -> (Self, End, Resume) {
+        let directory = std::env::temp_dir().join(random_id("cofferdam-attach-"));
+        let text = format!(
+            "state-dir = \"{0}/state\"\n\
+             relay = {{ unix = \"{0}/relay/relay.sock\", unix-grant = \"dev\", heartbeat = \"{heartbeat}\" }}\n\
+             admin.socket = \"{0}/admin.sock\"\nservers.tools.command = [\"true\"]\n\
+             grants.dev.servers = [\"tools\"]\n",
+            directory.display()
+        );
+        let config = check_text(&text, &directory.join("cofferdam.toml")).unwrap();
+        let audit = Audit::open(audit::Options {
+            directory: directory.join("state/audit"),
+            sync: config.audit_sync,
+            file_bytes: config.limits.audit_file_bytes,
+            field_bytes: config.limits.audit_field_bytes,
+        });
+        let context = Context::new(config, audit.unwrap(), FileStore::open().unwrap(), Arc::default());
+        let context = Arc::new(context);
+        let session = Arc::new(Session::new(&context, &Visitor::anonymous("dev".parse().unwrap())));
+        let (commands, receiver) = mpsc::channel(4);
+        let (connection, mut end) = connect();
+        let link = Link::new(
+            session,
+            "l-1".into(),
+            "tools".parse().unwrap(),
+            Arrived { connection, offer: None },
+            receiver,
+        );
+        let link = context.tasks.spawn(link.run());
+        let welcome = end.welcome().await;
+        end.confirm().await;
+        let resume = Resume { link: "l-1".into(), token: welcome.token, received: 0 };
+        (Self { directory, commands, _link: link }, end, resume)
+    }
+
+    async fn come(&self, resume: &Resume) -> End {
+        let (connection, end) = connect();
+        let command = Command::Attach { connection: Box::new(connection), resume: resume.clone() };
+        assert!(self.commands.send(command).await.is_ok(), "the link is there");
+        end
+    }
+
+    fn alerts(&self) -> usize {
+        let files = std::fs::read_dir(self.directory.join("state/audit")).unwrap().flatten();
+        let text: String = files.filter_map(|file| std::fs::read_to_string(file.path()).ok()).collect();
+        text.matches("\"event\":\"alert\"").count()
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+impl End {
+    async fn send(&mut self, frame: &Frame) {
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes);
+        self.stream.write_all(&bytes).await.unwrap();
+    }
+
+    async fn confirm(&mut self) {
+        self.send(&Frame::Ack(Ack { seq: 0, window: DEFAULT_WINDOW })).await;
+    }
+
+    /// The next frame; none when the connection was closed.
+    async fn next(&mut self) -> Option<Frame> {
+        let mut buffer = [0; 4096];
+        loop {
+            if let Some(frame) = self.decoder.next().unwrap() {
+                return Some(frame);
+            }
+            match self.stream.read(&mut buffer).await {
+                Ok(0) | Err(_) => return None,
+                Ok(count) => self.decoder.feed(&buffer[..count]),
+            }
+        }
+    }
+
+    async fn welcome(&mut self) -> Welcome {
+        match self.next().await {
+            Some(Frame::Welcome(welcome)) => welcome,
+            other => panic!("a Welcome was due, not {other:?}"),
+        }
+    }
+
+    async fn refusal(&mut self) -> Refusal {
+        match self.next().await {
+            Some(Frame::Refusal(refusal)) => refusal,
+            other => panic!("a Refusal was due, not {other:?}"),
+        }
+    }
+}
+
+fn connect() -> (Connection, End) {
+    let (ours, theirs) = tokio::io::duplex(64 * 1024);
+    let end = End { stream: theirs, decoder: Decoder::new() };
+    let mut connection = Connection::new(Box::new(ours));
+    // The greeting has read this much before a link gets the connection.
+    let mut end = end;
+    let sent = end.stream.write_all(PREFACE).now_or_never();
+    assert!(matches!(sent, Some(Ok(()))), "there is room");
+    assert!(connection.next().now_or_never().is_none());
+    (connection, end)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_answers_keeps_its_link_and_the_newcomer_is_refused() {
+    let (scene, mut old, resume) = Scene::new("20s").await;
+    let mut newcomer = scene.come(&resume).await;
+    assert_eq!(old.next().await, Some(Frame::Ping));
+    old.send(&Frame::Pong).await;
+    let began = Instant::now();
+    assert_eq!(newcomer.refusal().await.code, "clone_refused");
+    assert_eq!(newcomer.next().await, None);
+    assert_eq!(began.elapsed(), Duration::ZERO, "at once");
+    assert_eq!(scene.alerts(), 1);
+    old.send(&Frame::Ping).await;
+    assert_eq!(old.next().await, Some(Frame::Pong), "the link is still its own");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_does_not_answer_is_dropped_and_the_newcomer_has_the_link() {
+    for (heartbeat, time) in [("20s", SIGN_OF_LIFE_TIME), ("500ms", Duration::from_millis(500))] {
+        let (scene, mut old, resume) = Scene::new(heartbeat).await;
+        let began = Instant::now();
+        let mut newcomer = scene.come(&resume).await;
+        assert_eq!(newcomer.welcome().await.resumed, Resumed::Resumed);
+        assert_eq!(began.elapsed(), time);
+        newcomer.confirm().await;
+        assert_eq!(old.next().await, Some(Frame::Ping));
+        assert_eq!(old.next().await, None, "the old one is closed");
+        assert_eq!(scene.alerts(), 0);
+        newcomer.send(&Frame::Ping).await;
+        assert_eq!(newcomer.next().await, Some(Frame::Pong));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn late_bytes_of_a_dead_connection_are_no_sign_of_life() {
+    let (scene, mut old, resume) = Scene::new("20s").await;
+    let mut newcomer = scene.come(&resume).await;
+    // Under way since before the question.
+    old.confirm().await;
+    assert_eq!(newcomer.welcome().await.resumed, Resumed::Resumed);
+
+    let (scene, mut old, resume) = Scene::new("20s").await;
+    tokio::time::sleep(Duration::from_secs(21)).await;
+    assert_eq!(old.next().await, Some(Frame::Ping));
+    let mut newcomer = scene.come(&resume).await;
+    old.send(&Frame::Pong).await;
+    assert_eq!(newcomer.welcome().await.resumed, Resumed::Resumed, "that answered an earlier question");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_the_old_connection_ends_the_wait() {
+    let (scene, old, resume) = Scene::new("20s").await;
+    let mut newcomer = scene.come(&resume).await;
+    let began = Instant::now();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    drop(old);
+    assert_eq!(newcomer.welcome().await.resumed, Resumed::Resumed);
+    assert_eq!(began.elapsed(), Duration::from_millis(100));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_link_serves_on_while_a_newcomer_waits_and_others_are_sent_away() {
+    let (scene, mut old, resume) = Scene::new("20s").await;
+    let mut newcomer = scene.come(&resume).await;
+    assert_eq!(old.next().await, Some(Frame::Ping));
+    let mut third = scene.come(&resume).await;
+    let refusal = third.refusal().await;
+    assert_eq!((refusal.code.as_str(), refusal.retry), ("relay_unavailable", TRY_AGAIN));
+    old.send(&Frame::Ping).await;
+    assert_eq!(old.next().await, Some(Frame::Pong), "served meanwhile");
+    assert_eq!(newcomer.welcome().await.resumed, Resumed::Resumed);
+    assert_eq!(scene.alerts(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_that_was_turned_during_the_wait_does_not_count() {
+    let (scene, old, first) = Scene::new("20s").await;
+    drop(old);
+    let mut second = scene.come(&first).await;
+    let welcome = second.welcome().await;
+    // Not confirmed yet, so the first token is good still; then it is, and then the connection dies.
+    let mut clone = scene.come(&first).await;
+    assert_eq!(second.next().await, Some(Frame::Ping));
+    second.confirm().await;
+    drop(second);
+    assert_eq!(clone.refusal().await.code, "clone_refused");
+    let mut honest = scene.come(&Resume { token: welcome.token, ..first }).await;
+    assert_eq!(honest.welcome().await.resumed, Resumed::Resumed);
+}

@@ -1,0 +1,182 @@
+//! What may be done twice: methods that only read, and tools that say so of themselves.
+//!
+//! A server says it, and a server may lie; so this is asked only where the configuration says `retry`. What must stay
+//! true: whoever said nothing said no, and what was said last counts.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use relay_proto::json;
+use relay_proto::limits::MAX_TOOL_NAME;
+
+use super::message::Asked;
+use crate::config::Retry;
+
+/// What the tools of one server said of themselves on one link.
+#[derive(Debug, Default)]
+pub(super) struct Hints {
+    tools: HashMap<Box<str>, Option<&'static str>>,
+    /// Whether there can be no tool that is not in here.
+    pub(super) coverage: Coverage,
+}
+
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(super) enum Coverage {
+    #[default]
+    Partial,
+    Whole,
+}
+
+/// Whether a request that may have run may run once more.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Repeat {
+    No,
+    /// The server must be asked first.
+    Unknown,
+    /// By this rule.
+    Yes(&'static str),
+}
+
+/// Requests that leave everything as it was, or as one of them leaves it.
+const HARMLESS: [&str; 16] = [
+    "completion/complete",
+    "initialize",
+    "logging/setLevel",
+    "ping",
+    "prompts/get",
+    "prompts/list",
+    "resources/list",
+    "resources/read",
+    "resources/subscribe",
+    "resources/templates/list",
+    "resources/unsubscribe",
+    "server/discover",
+    "tasks/get",
+    "tasks/list",
+    "tasks/result",
+    "tools/list",
+];
+/// A server cannot make us remember more tools than this; the others are not repeated.
+const MAX_TOOLS: usize = 4096;
+
+// Each begins with [`crate::audit::RETRY`]: by that the audit knows what was repeated.
+const LISTENS: &str = "retry: subscriptions/listen only listens";
+const METHOD: &str = "retry: the method can be repeated";
+const READ_ONLY: &str = "retry: annotations.readOnlyHint";
+const IDEMPOTENT: &str = "retry: annotations.idempotentHint";
+
+impl Hints {
+    /// Whether this request may be repeated on a server with this setting.
+    pub(super) fn repeat(&self, retry: Retry, asked: &Asked<'_>) -> Repeat {
+        match (&*asked.method, retry, asked.tool.as_deref()) {
+            ("subscriptions/listen", ..) => Repeat::Yes(LISTENS),
+            (_, Retry::Never, _) => Repeat::No,
+            ("tools/call", Retry::WhereSafe, Some(tool)) => match (self.tools.get(tool), self.coverage) {
+                (Some(Some(rule)), _) => Repeat::Yes(rule),
+                (None, Coverage::Partial) => Repeat::Unknown,
+                (Some(None), _) | (None, Coverage::Whole) => Repeat::No,
+            },
+            (method, Retry::WhereSafe, _) if HARMLESS.contains(&method) => Repeat::Yes(METHOD),
+            (_, Retry::WhereSafe, _) => Repeat::No,
+        }
+    }
+
+    /// Takes note of the tools in the result of a `tools/list`.
+    pub(super) fn learn(&mut self, message: &[u8], result: Range<usize>) {
+        let Some(list) = json::member(message, result, "tools") else { return };
+        for tool in json::elements(message, list) {
+            let name = json::member(message, tool.clone(), "name").and_then(|name| json::text(message, name));
+            let Some(name) = name.filter(|name| name.len() <= MAX_TOOL_NAME) else { continue };
+            let said = said(message, tool);
+            if let Some(known) = self.tools.get_mut(&*name) {
+                *known = said;
+            } else if self.tools.len() < MAX_TOOLS {
+                self.tools.insert(name.into(), said);
+            }
+        }
+    }
+}
+
+/// By which rule the tool at `tool` may be repeated, if it says that it may.
+fn said(message: &[u8], tool: Range<usize>) -> Option<&'static str> {
+    let annotations = json::member(message, tool, "annotations")?;
+    let is_true = |key: &str| {
+        json::member(message, annotations.clone(), key).is_some_and(|span| &message[span] == b"true")
+    };
+    match (is_true("readOnlyHint"), is_true("idempotentHint")) {
+        (true, _) => Some(READ_ONLY),
+        (false, true) => Some(IDEMPOTENT),
+        (false, false) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use relay_proto::delivery::Received;
+    use relay_proto::frame::MaybeRan;
+
+    use super::*;
+    use crate::audit::RETRY;
+    use crate::session::message::Content;
+
+    fn repeat(hints: &Hints, retry: Retry, method: &str, tool: &str) -> Repeat {
+        let bytes = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{"name":"{tool}"}}}}"#);
+        let received = Received { seq: 1, maybe_ran: MaybeRan::No, bytes: bytes.into_bytes() };
+        match Content::read(&received, 16) {
+            Content::Call { asked, .. } => hints.repeat(retry, &asked),
+            _ => panic!("a call"),
+        }
+    }
+
+    fn learn(hints: &mut Hints, tools: &str) {
+        let message = format!(r#"{{"tools":[{tools}]}}"#);
+        hints.learn(message.as_bytes(), 0..message.len());
+    }
+
+    #[test]
+    fn only_what_says_so_is_repeated_and_only_where_it_is_configured() {
+        let mut hints = Hints::default();
+        learn(
+            &mut hints,
+            r#"{"name":"reads","annotations":{"readOnlyHint":true}},
+               {"name":"puts","annotations":{"idempotentHint": true ,"readOnlyHint":false}},
+               {"name":"sends","annotations":{"idempotentHint":"true"}},{"name":"silent"}"#,
+        );
+        let call = |hints: &Hints, tool: &str| repeat(hints, Retry::WhereSafe, "tools/call", tool);
+        assert_eq!(call(&hints, "reads"), Repeat::Yes(READ_ONLY));
+        assert_eq!(call(&hints, "puts"), Repeat::Yes(IDEMPOTENT));
+        for tool in ["sends", "silent"] {
+            assert_eq!(call(&hints, tool), Repeat::No, "{tool}");
+        }
+        assert_eq!(call(&hints, "unheard-of"), Repeat::Unknown);
+        hints.coverage = Coverage::Whole;
+        assert_eq!(call(&hints, "unheard-of"), Repeat::No);
+        assert_eq!(repeat(&hints, Retry::Never, "tools/call", "reads"), Repeat::No);
+        learn(&mut hints, r#"{"name":"reads"}"#);
+        assert_eq!(call(&hints, "reads"), Repeat::No, "what was said last counts");
+    }
+
+    #[test]
+    fn methods_that_only_read_are_repeated_and_others_are_not() {
+        let hints = Hints::default();
+        for method in HARMLESS {
+            assert_eq!(repeat(&hints, Retry::WhereSafe, method, "x"), Repeat::Yes(METHOD));
+            assert_eq!(repeat(&hints, Retry::Never, method, "x"), Repeat::No);
+        }
+        for method in ["tasks/cancel", "tasks/update", "x/custom", "sampling/createMessage"] {
+            assert_eq!(repeat(&hints, Retry::WhereSafe, method, "x"), Repeat::No, "{method}");
+        }
+        assert_eq!(repeat(&hints, Retry::Never, "subscriptions/listen", "x"), Repeat::Yes(LISTENS));
+        assert!([LISTENS, METHOD, READ_ONLY, IDEMPOTENT].iter().all(|rule| rule.starts_with(RETRY)));
+    }
+
+    #[test]
+    fn a_server_cannot_make_it_remember_without_end() {
+        let mut hints = Hints::default();
+        for number in 0..MAX_TOOLS + 10 {
+            learn(&mut hints, &format!(r#"{{"name":"{number}"}}"#));
+        }
+        learn(&mut hints, &format!(r#"{{"name":"{}"}}"#, "n".repeat(MAX_TOOL_NAME + 1)));
+        assert_eq!(hints.tools.len(), MAX_TOOLS);
+    }
+}

@@ -1,0 +1,54 @@
+//! A process that Landlock keeps from every TCP port and from every file that it was not given.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{Access, Guest, Sandbox, shim, tried};
+use crate::process::{built, command};
+
+/// The launcher restricts itself and then becomes the guest: there is nothing to clean up.
+#[derive(Debug)]
+pub struct Landlocked {
+    launcher: PathBuf,
+}
+
+impl Landlocked {
+    #[track_caller]
+    pub fn open() -> Option<Self> {
+        tried(Self { launcher: built("COFFERDAM_LANDLOCKED_BIN", "landlocked") })
+    }
+
+    /// What runs another program under the same rules. `readable` and `writable` are whole trees.
+    pub fn command_for(&self, program: &Path, readable: &[&Path], writable: &[&Path]) -> Command {
+        let mut command = command(&self.launcher);
+        for path in readable {
+            command.arg("--read").arg(path);
+        }
+        for path in writable {
+            command.arg("--write").arg(path);
+        }
+        command.arg("--").arg(program);
+        command.env_clear();
+        command
+    }
+}
+
+impl Sandbox for Landlocked {
+    fn name(&self) -> &'static str {
+        "Landlock"
+    }
+
+    /// Mounts are permissions here: the guest sees the host's tree.
+    fn command(&self, guest: &Guest) -> Command {
+        let (mounts, shim) = (guest.mounts(), shim());
+        let trees = |access: Access| {
+            let mounts = mounts.iter().filter(move |mount| mount.access == access);
+            mounts.map(|mount| mount.outside.as_path())
+        };
+        let readable: Vec<&Path> = trees(Access::ReadOnly).chain([shim.as_path()]).collect();
+        let writable: Vec<&Path> = trees(Access::ReadWrite).collect();
+        let mut command = self.command_for(&shim, &readable, &writable);
+        command.args(&guest.arguments).envs(guest.environment_outside());
+        command
+    }
+}

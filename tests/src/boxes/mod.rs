@@ -1,0 +1,209 @@
+//! Real sandboxes, one file per kind. Each starts the same static shim inside and hands back a [`Harness`] on its stdio.
+//!
+//! ```ignore
+//! let Some(sandbox) = Bubblewrap::open() else { return };
+//! let mut shim = sandbox.start(&Guest::of(&world, "tools"));
+//! ```
+//!
+//! `open` tries the box with `--version` first: where that cannot work, the test fails under `CI=true` and elsewhere
+//! is written down as not run, with the reason. Must stay true: a box that goes out of scope leaves no process, mount,
+//! network or file behind, also when its test panicked, and ends only what it started, by its id.
+//!
+//! | box | its own file tree | a way out |
+//! |---|---|---|
+//! | [`Bubblewrap`] | yes, empty but for the shim | what is mounted |
+//! | [`Podman`] | yes, `FROM scratch` | what is mounted, `exec -i` |
+//! | [`Gvisor`] | yes, empty but for the shim | what is mounted, with `--host-uds=open` |
+//! | [`Srt`] | no, the host's, read-only | its CONNECT proxy; Unix sockets are forbidden |
+//! | [`Landlocked`] | no, the host's, what is named | Unix sockets; TCP is forbidden |
+//! | [`Veth`] | no, the host's | one network with the host at its other end |
+//! | [`Machine`] | yes, empty but for the shim | vsock, or a network; only in `just slow` |
+
+mod bubblewrap;
+mod gvisor;
+mod inside;
+mod landlocked;
+mod machine;
+mod podman;
+mod srt;
+mod veth;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::harness::Harness;
+use crate::process::{built, output_of};
+use crate::tools::cannot_run;
+use crate::world::World;
+
+pub use bubblewrap::Bubblewrap;
+pub use gvisor::{Gvisor, HostSockets};
+pub use inside::Inside;
+pub use landlocked::Landlocked;
+pub use machine::{Booted, Machine, Outlet, Snapshot};
+pub use podman::{Container, Podman};
+pub use srt::{PROXY_OF_SRT, Srt};
+pub use veth::{Cable, Veth};
+
+/// Where the relay's directory stands in boxes with a file tree of their own; the shim looks there by itself.
+pub const RELAY_INSIDE: &str = "/run/cofferdam/relay";
+/// Where the shim stands in such boxes.
+pub const SHIM_INSIDE: &str = "/cofferdam-shim";
+
+/// The shim as it is to be started inside: its arguments, its whole environment, and what it may reach.
+#[derive(Clone, Debug, Default)]
+pub struct Guest {
+    arguments: Vec<String>,
+    environment: BTreeMap<String, String>,
+    mounts: Vec<Mount>,
+    relay: Option<PathBuf>,
+}
+
+/// A directory of the host's that a guest sees. Boxes without a file tree of their own show it where it is.
+#[derive(Clone, Debug)]
+struct Mount {
+    outside: PathBuf,
+    inside: PathBuf,
+    access: Access,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Access {
+    ReadOnly,
+    ReadWrite,
+}
+
+/// The names of what a box has made and must remove.
+#[derive(Debug, Default)]
+struct Made(Mutex<Vec<String>>);
+
+/// Something that the shim can be put into.
+pub trait Sandbox {
+    fn name(&self) -> &'static str;
+
+    /// What starts the guest inside, with the guest's stdio as its own.
+    fn command(&self, guest: &Guest) -> Command;
+
+    /// A harness on the guest's stdio.
+    #[track_caller]
+    fn start(&self, guest: &Guest) -> Harness {
+        Harness::start(self.command(guest), self.name())
+    }
+}
+
+impl Guest {
+    pub fn new(arguments: &[&str]) -> Self {
+        let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        Self { arguments, ..Self::default() }
+    }
+
+    /// One that asks this world for a server, through the relay's directory.
+    pub fn of(world: &World, server: &str) -> Self {
+        let directory = world.layout().relay.parent().expect("a socket is in a directory");
+        Self { relay: Some(directory.to_owned()), ..Self::new(&["--server", server]) }
+    }
+
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.environment.insert(name.to_owned(), value.to_owned());
+        self
+    }
+
+    /// Shows it a directory, in boxes with a file tree of their own as `inside`.
+    pub fn mount(mut self, outside: &Path, inside: &str, access: Access) -> Self {
+        self.mounts.push(Mount { outside: outside.to_owned(), inside: inside.into(), access });
+        self
+    }
+
+    /// What is mounted in a box with a file tree of its own. Nobody needs to write in the relay's directory.
+    fn mounts(&self) -> Vec<Mount> {
+        let relay = self.relay.iter().map(|outside| Mount {
+            outside: outside.clone(),
+            inside: RELAY_INSIDE.into(),
+            access: Access::ReadOnly,
+        });
+        relay.chain(self.mounts.iter().cloned()).collect()
+    }
+
+    /// Its environment in a box that sees the host's file tree: there the relay is where it is.
+    fn environment_outside(&self) -> BTreeMap<String, String> {
+        let mut environment = self.environment.clone();
+        if let Some(relay) = &self.relay {
+            let link = format!("unix:{}", relay.join("relay.sock").display());
+            environment.entry("COFFERDAM_RELAY".to_owned()).or_insert(link);
+        }
+        environment
+    }
+}
+
+impl Made {
+    /// A name that nothing else on this machine has, for what is made next.
+    fn next(&self) -> String {
+        let name = unique();
+        self.0.lock().expect("nobody panics with it").push(name.clone());
+        name
+    }
+
+    #[track_caller]
+    fn last(&self) -> String {
+        self.all().pop().expect("something was started")
+    }
+
+    fn all(&self) -> Vec<String> {
+        self.0.lock().expect("nobody panics with it").clone()
+    }
+}
+
+/// A name that nothing else on this machine has, and the number in it that nothing else in this process has.
+fn unique_and_number() -> (String, u32) {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    (format!("cofferdam-{}-{number}", std::process::id()), number)
+}
+
+fn unique() -> String {
+    unique_and_number().0
+}
+
+/// The static shim on the host.
+#[track_caller]
+fn shim() -> PathBuf {
+    built("COFFERDAM_SHIM_BIN", "cofferdam-shim")
+}
+
+/// The box, if the shim can say its version in it.
+#[track_caller]
+fn tried<S: Sandbox>(sandbox: S) -> Option<S> {
+    let output = output_of(sandbox.command(&Guest::new(&["--version"])), sandbox.name());
+    if output.status.success() && output.stdout.starts_with(b"cofferdam-shim ") {
+        return Some(sandbox);
+    }
+    cannot_run(&format!("{} does not work here: {}", sandbox.name(), said(&output)));
+    None
+}
+
+/// Whether this process is root; else says that the box needs it.
+#[track_caller]
+fn is_root(name: &str) -> bool {
+    let root = nix::unistd::geteuid().is_root();
+    if !root {
+        cannot_run(&format!("{name} needs root here"));
+    }
+    root
+}
+
+/// Output for a failure.
+fn said(output: &Output) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    format!("{}: {} {}", output.status, text(&output.stdout), text(&output.stderr))
+}
+
+/// The text that a command of the box's own prints; it must succeed.
+#[track_caller]
+fn text_of_success(command: Command, name: &str) -> String {
+    let output = output_of(command, name);
+    assert!(output.status.success(), "{name}: {}", said(&output));
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}

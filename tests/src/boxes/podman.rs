@@ -1,0 +1,206 @@
+//! Containers of an image that is `FROM scratch` and holds the shim alone, without a network.
+//!
+//! Images, containers, locks and run-time files are in a directory of this box's own, so that it meets no other podman
+//! of the machine; a container is removed by its name.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{Access, Guest, Made, SHIM_INSIDE, Sandbox, is_root, said, shim, text_of_success, tried};
+use crate::harness::Harness;
+use crate::process::{command, output_of};
+use crate::tools::{Tool, cannot_run};
+
+/// One image and its containers.
+#[derive(Debug)]
+pub struct Podman {
+    program: PathBuf,
+    directory: tempfile::TempDir,
+    made: Made,
+}
+
+/// A container that stays until it goes out of scope. It holds the shim and nothing else, so the shim is also what
+/// keeps it running: one that waits for a harness which never says anything.
+#[derive(Debug)]
+pub struct Container<'podman> {
+    podman: &'podman Podman,
+    name: String,
+}
+
+const IMAGE: &str = "cofferdam-shim";
+/// Resource limits that a process without CAP_SYS_RESOURCE may set, file locks instead of a machine-wide segment.
+const SETTINGS: &str = "\
+[containers]
+default_ulimits = [\"nofile=1024:20000\", \"nproc=1024:1024\"]
+[engine]
+cgroup_manager = \"cgroupfs\"
+events_logger = \"none\"
+lock_type = \"file\"
+runtime = \"runc\"
+";
+
+impl Podman {
+    #[track_caller]
+    pub fn open() -> Option<Self> {
+        let program = Tool::Podman.path()?;
+        Tool::Runc.path()?;
+        if !is_root("podman") {
+            return None;
+        }
+        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        let podman = Self { program, directory, made: Made::default() };
+        podman.build()?;
+        tried(podman)
+    }
+
+    /// A container to `exec` into, with what this guest would see.
+    #[track_caller]
+    pub fn container(&self, guest: &Guest) -> Container<'_> {
+        let container = Container { podman: self, name: self.made.next() };
+        let mut run = self.run("--detach", &container.name, guest);
+        run.args(["--relay", "unix:/nobody/is/here"]);
+        text_of_success(run, "podman run --detach");
+        container
+    }
+
+    /// Where all of its files are, and what is mounted for its containers.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// The process id, on the host, of the last container's first process.
+    #[track_caller]
+    pub fn process(&self) -> u32 {
+        self.process_of(&self.made.last())
+    }
+
+    fn process_of(&self, name: &str) -> u32 {
+        let mut inspect = self.podman();
+        inspect.args(["inspect", "--format", "{{.State.Pid}}", name]);
+        text_of_success(inspect, "podman inspect").parse().expect("a process id")
+    }
+
+    #[track_caller]
+    fn build(&self) -> Option<()> {
+        let context = self.directory.path().join("context");
+        std::fs::create_dir(&context).expect("a temporary directory is writable");
+        std::fs::write(self.directory.path().join("containers.conf"), SETTINGS)
+            .expect("a temporary directory is writable");
+        std::fs::copy(shim(), context.join("cofferdam-shim")).expect("the shim can be copied");
+        let file =
+            format!("FROM scratch\nCOPY cofferdam-shim {SHIM_INSIDE}\nENTRYPOINT [\"{SHIM_INSIDE}\"]\n");
+        std::fs::write(context.join("Containerfile"), file).expect("a temporary directory is writable");
+        let mut build = self.podman();
+        build.args(["build", "--quiet", "--tag", IMAGE]).arg(&context);
+        let output = output_of(build, "podman build");
+        if !output.status.success() {
+            cannot_run(&format!("podman cannot build an image here: {}", said(&output)));
+            return None;
+        }
+        Some(())
+    }
+
+    fn run(&self, how: &str, name: &str, guest: &Guest) -> Command {
+        let mut command = self.podman();
+        command.args(["run", "--interactive", "--network", "none", how, "--name", name]);
+        for (variable, value) in &guest.environment {
+            command.arg("--env").arg(format!("{variable}={value}"));
+        }
+        for mount in guest.mounts() {
+            let mode = match mount.access {
+                Access::ReadOnly => "ro",
+                Access::ReadWrite => "rw",
+            };
+            let (outside, inside) = (mount.outside.display(), mount.inside.display());
+            command.arg("--volume").arg(format!("{outside}:{inside}:{mode}"));
+        }
+        command.arg(IMAGE);
+        command
+    }
+
+    fn podman(&self) -> Command {
+        let [program, arguments @ ..] = &self.line()[..] else { unreachable!("a line has a program") };
+        let mut command = command(program);
+        command.args(arguments);
+        command
+    }
+
+    /// `podman` with this box's directories, as arguments only: it can be handed on as it is.
+    fn line(&self) -> Vec<OsString> {
+        let place = |name: &str| self.directory.path().join(name).into_os_string();
+        let mut settings = OsString::from("CONTAINERS_CONF=");
+        settings.push(place("containers.conf"));
+        let mut line: Vec<OsString> = vec!["env".into(), settings, self.program.clone().into()];
+        for (flag, name) in [("--root", "root"), ("--runroot", "run"), ("--tmpdir", "tmp")] {
+            line.extend([flag.into(), place(name)]);
+        }
+        line.extend(["--storage-driver".into(), "vfs".into()]);
+        line
+    }
+
+    fn remove(&self, name: &str) {
+        let mut remove = self.podman();
+        remove.args(["rm", "--force", "--ignore", "--time", "0", name]);
+        let output = output_of(remove, "podman rm");
+        if !output.status.success() {
+            eprintln!("podman rm {name}: {}", said(&output));
+        }
+    }
+}
+
+impl Sandbox for Podman {
+    fn name(&self) -> &'static str {
+        "podman"
+    }
+
+    fn command(&self, guest: &Guest) -> Command {
+        let mut command = self.run("--rm", &self.made.next(), guest);
+        command.args(&guest.arguments);
+        command
+    }
+}
+
+impl Drop for Podman {
+    fn drop(&mut self) {
+        for name in self.made.all() {
+            self.remove(&name);
+        }
+    }
+}
+
+impl Container<'_> {
+    /// A harness on a further shim in the running container, by `exec -i`.
+    #[track_caller]
+    pub fn exec(&self, guest: &Guest) -> Harness {
+        let mut line = self.podman.line();
+        line.extend(["exec".into(), "--interactive".into()]);
+        for (variable, value) in &guest.environment {
+            line.extend(["--env".into(), format!("{variable}={value}").into()]);
+        }
+        line.extend([self.name.clone().into(), SHIM_INSIDE.into()]);
+        let mut command = command(&line[0]);
+        command.args(&line[1..]).args(&guest.arguments);
+        Harness::start(command, "podman exec")
+    }
+
+    /// A whole command line that runs these arguments inside with its stdio: what `attach exec --` takes.
+    pub fn exec_line(&self, arguments: &[&str]) -> Vec<OsString> {
+        let mut line = self.podman.line();
+        line.extend(["exec".into(), "--interactive".into(), self.name.clone().into()]);
+        line.extend(arguments.iter().map(OsString::from));
+        line
+    }
+
+    /// The process id, on the host, of its first process.
+    #[track_caller]
+    pub fn process(&self) -> u32 {
+        self.podman.process_of(&self.name)
+    }
+}
+
+impl Drop for Container<'_> {
+    fn drop(&mut self) {
+        self.podman.remove(&self.name);
+    }
+}

@@ -1,0 +1,294 @@
+//! Many calls over one link, each accounted for: at the harness, at the server, and in the audit.
+//!
+//! Everything that is said has a number, and the server writes the numbers down as it executes them. So "nothing
+//! lost, repeated or reordered" is a comparison of lists, and "at most once" is a count.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::random::Random;
+use crate::harness::{Harness, text_of};
+use crate::world::World;
+
+/// The server that conversations are held with.
+pub const SERVER: &str = "tools";
+
+/// A harness that talks, and keeps books.
+#[derive(Debug)]
+pub struct Conversation {
+    pub harness: Harness,
+    random: Random,
+    /// What was said, in order; its number is its place, from 1.
+    said: Vec<Said>,
+    /// Requests without an answer: their number by the id.
+    waiting: BTreeMap<u64, u64>,
+    answers: BTreeMap<u64, Value>,
+    /// The numbers that the server told of by itself, in the order of arrival.
+    told: Vec<u64>,
+    most_in_flight: usize,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Said {
+    /// The server asks something back before it answers.
+    Asking,
+    /// A call with a text, for an answer of this many bytes.
+    Call {
+        answer: usize,
+    },
+    Notification,
+}
+
+/// What an answer says about its call.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Fate {
+    DidNotRun,
+    Ran,
+    Unknown,
+}
+
+impl Conversation {
+    /// Begins with the legacy handshake, through whatever is in the way.
+    #[track_caller]
+    pub fn begin(mut harness: Harness, random: Random) -> Self {
+        let answer = harness.initialize();
+        assert!(answer.get("result").is_some(), "{answer}");
+        Self {
+            harness,
+            random,
+            said: Vec::new(),
+            waiting: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            told: Vec::new(),
+            most_in_flight: 1,
+        }
+    }
+
+    /// Says so many things, one to eight requests in flight, and waits for every answer.
+    #[track_caller]
+    pub fn hold(&mut self, things: usize) {
+        for _ in 0..things {
+            self.say();
+            if self.random.percent(10) {
+                self.most_in_flight = self.random.within(1..=8) as usize;
+            }
+            self.wait_until_in_flight(self.most_in_flight - 1);
+        }
+        self.wait_until_in_flight(0);
+    }
+
+    /// One more thing, with whatever size.
+    #[track_caller]
+    pub fn say(&mut self) {
+        let said = match self.random.within(0..=99) {
+            0..=2 => Said::Asking,
+            3..=22 => Said::Notification,
+            _ => Said::Call { answer: self.size() },
+        };
+        let text_bytes = self.size();
+        self.say_this(said, text_bytes);
+    }
+
+    /// One small call.
+    #[track_caller]
+    pub fn call(&mut self) {
+        self.say_this(Said::Call { answer: 10 }, 10);
+    }
+
+    /// One notification, which nobody answers.
+    #[track_caller]
+    pub fn notify(&mut self) {
+        self.say_this(Said::Notification, 10);
+    }
+
+    /// Takes messages until no more than so many requests wait.
+    #[track_caller]
+    pub fn wait_until_in_flight(&mut self, count: usize) {
+        while self.waiting.len() > count {
+            let message = self.harness.next_message();
+            self.hear(&message);
+        }
+    }
+
+    /// What became of the last thing that was answered, by its number.
+    ///
+    /// # Panics
+    /// When nothing was answered yet.
+    #[track_caller]
+    pub fn last_fate(&self) -> Fate {
+        fate(self.answers.values().next_back().expect("something was answered"))
+    }
+
+    /// Nothing lost, repeated or reordered, all of it on one link and one process, and the audit has every decision
+    /// and every outcome once.
+    #[track_caller]
+    pub fn assert_flawless(&mut self, world: &World) {
+        self.nothing_more_comes();
+        let all: Vec<u64> = (1..=self.said.len() as u64).collect();
+        assert_eq!(self.executed(world), all, "the server executed everything once and in order");
+        let tallies = |number: &u64| matches!(self.said[*number as usize - 1], Said::Call { .. });
+        let calls: Vec<u64> = all.iter().copied().filter(tallies).collect();
+        assert_eq!(self.told, calls, "what the server tells by itself comes once and in order");
+        for (number, answer) in &self.answers {
+            assert_eq!(fate(answer), Fate::Ran, "{number}: {answer}");
+        }
+        assert_eq!(world.fixture_processes(SERVER).len(), 1, "on one process");
+        let requests = self.said.iter().filter(|said| **said != Said::Notification).count();
+        assert_eq!(self.answers.len(), requests, "every request has its answer");
+        for (what, records) in [("decision", world.decisions()), ("outcome", world.outcomes())] {
+            let mut places: Vec<(String, u64)> = records.iter().map(place).collect();
+            places.sort();
+            places.dedup();
+            assert_eq!((records.len(), places.len()), (requests, requests), "one {what} for each request");
+            places.dedup_by_key(|(link, _)| link.clone());
+            assert_eq!(places.len(), 1, "on one link");
+        }
+    }
+
+    /// Each request has one answer and ran at most once: once where it says so, never where it says not.
+    #[track_caller]
+    pub fn assert_at_most_once(&mut self, world: &World) -> BTreeMap<Fate, usize> {
+        self.nothing_more_comes();
+        let executed = self.executed(world);
+        let mut fates = BTreeMap::new();
+        for (number, said) in (1..).zip(&self.said) {
+            let times = executed.iter().filter(|other| **other == number).count();
+            assert!(times <= 1, "{number} ran {times} times");
+            if *said == Said::Notification {
+                continue;
+            }
+            let Some(answer) = self.answers.get(&number) else { panic!("{number} has no answer") };
+            let fate = fate(answer);
+            match fate {
+                Fate::DidNotRun => assert_eq!(times, 0, "{number}: {answer}"),
+                Fate::Ran => assert_eq!(times, 1, "{number}"),
+                Fate::Unknown => {}
+            }
+            *fates.entry(fate).or_default() += 1;
+        }
+        fates
+    }
+
+    #[track_caller]
+    fn say_this(&mut self, said: Said, text_bytes: usize) {
+        self.said.push(said);
+        let number = self.said.len() as u64;
+        let text = text(number, text_bytes);
+        let id = match said {
+            Said::Notification => {
+                return self.harness.notify("notifications/tally", json!({"number": number, "text": text}));
+            }
+            Said::Asking => {
+                let arguments = json!({"number": number, "text": text, "id": format!("ask-{number}")});
+                self.harness.send_call("ask_client", arguments)
+            }
+            Said::Call { answer } => {
+                self.harness.send_call("tally", json!({"number": number, "text": text, "answer": answer}))
+            }
+        };
+        self.waiting.insert(id.as_u64().expect("ids are numbers here"), number);
+    }
+
+    /// Most are small; some take several frames.
+    fn size(&mut self) -> usize {
+        let range = match self.random.within(0..=99) {
+            0..=69 => 0..=300,
+            70..=89 => 300..=10_000,
+            90..=96 => 10_000..=100_000,
+            _ => 100_000..=400_000,
+        };
+        self.random.within(range) as usize
+    }
+
+    #[track_caller]
+    fn hear(&mut self, message: &Value) {
+        match message["method"].as_str() {
+            Some("notifications/message") => {
+                self.told.push(message["params"]["data"]["number"].as_u64().expect("a number is told"));
+            }
+            Some("roots/list") => {
+                self.harness.send(&json!({"jsonrpc": "2.0", "id": message["id"], "result": {"roots": []}}));
+            }
+            // Its server is gone: what it asked needs no answer.
+            Some("notifications/cancelled") => {}
+            Some(method) => panic!("nobody asked for {method}"),
+            None => self.answered(message),
+        }
+    }
+
+    #[track_caller]
+    fn answered(&mut self, message: &Value) {
+        let number = message["id"].as_u64().and_then(|id| self.waiting.remove(&id));
+        let Some(number) = number else { panic!("an answer that nobody waits for: {message}") };
+        if let Said::Call { answer } = self.said[number as usize - 1]
+            && message.get("result").is_some()
+        {
+            assert!(text_of(message) == text(number, answer), "{number}: the answer is another's");
+        }
+        // Only what it says of its call is kept of a long one.
+        let kept = if message.get("result").is_some() { json!({"result": {}}) } else { message.clone() };
+        self.answers.insert(number, kept);
+    }
+
+    /// The link keeps its order: had more been on its way, it would have come before this answer.
+    #[track_caller]
+    fn nothing_more_comes(&mut self) {
+        let ping = self.harness.send_request("ping", json!({}));
+        loop {
+            let message = self.harness.next_message();
+            if message["id"] == ping && message.get("method").is_none() {
+                return;
+            }
+            self.hear(&message);
+        }
+    }
+
+    /// The numbers that the server executed, in its order, each with the text that was sent.
+    #[track_caller]
+    fn executed(&self, world: &World) -> Vec<u64> {
+        let executions = world.executions(SERVER);
+        let mut numbers = Vec::new();
+        for execution in executions {
+            let number = execution.arguments["number"].as_u64().expect("everything has a number");
+            let bytes = execution.arguments["bytes"].as_u64().expect("the fixture measured it");
+            assert_eq!(execution.arguments["sum"], sum(&text(number, bytes as usize)), "{number}: changed");
+            numbers.push(number);
+        }
+        numbers
+    }
+}
+
+/// A text of this length that no other number has.
+pub fn text(number: u64, bytes: usize) -> String {
+    let mut random = Random::new(number);
+    let mut text = String::with_capacity(bytes + 16);
+    while text.len() < bytes {
+        text.push_str(&format!("{:016x}", random.next()));
+    }
+    text.truncate(bytes);
+    text
+}
+
+/// Two texts with the same sum are the same (FNV-1a).
+pub fn sum(text: &str) -> u64 {
+    text.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[track_caller]
+fn fate(answer: &Value) -> Fate {
+    if answer.get("result").is_some() {
+        return Fate::Ran;
+    }
+    match crate::harness::refusal_of(answer) {
+        "outcome_unknown" => Fate::Unknown,
+        "relay_unavailable" | "server_unavailable" | "session_ended" => Fate::DidNotRun,
+        other => panic!("not an answer to expect: {other} in {answer}"),
+    }
+}
+
+/// Where a record stands: its link and its number on it.
+fn place(record: &Value) -> (String, u64) {
+    (record["link"].as_str().unwrap_or_default().to_owned(), record["seq"].as_u64().unwrap_or_default())
+}

@@ -1,0 +1,202 @@
+//! The proxy: takes a connection, makes one to the sidecar, and does to them what their plan says.
+//!
+//! Two threads a connection, blocking reads, nothing clever: what happens is in the plan. Must stay true: bytes are
+//! never changed or reordered within a connection, only delayed or lost from some point on, as a network would.
+
+use std::collections::BTreeMap;
+use std::net::Shutdown;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::place::{Place, Stream};
+use super::plan::Plan;
+use super::pump::{self, Way};
+use crate::deadline::{Deadline, PATIENCE};
+
+/// Listens at one place, leads to another.
+#[derive(Debug)]
+pub struct Proxy {
+    front: Place,
+    shared: Arc<Shared>,
+}
+
+/// How often something was done to a connection.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Tally {
+    pub connections: usize,
+    pub cut: usize,
+    pub truncated: usize,
+    pub late: usize,
+    /// Bytes of old connections that reached the sidecar after the shim had come again.
+    pub late_bytes: usize,
+}
+
+impl std::ops::Add for Tally {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            connections: self.connections + other.connections,
+            cut: self.cut + other.cut,
+            truncated: self.truncated + other.truncated,
+            late: self.late + other.late,
+            late_bytes: self.late_bytes + other.late_bytes,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    story: Mutex<Story>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Story {
+    pub(super) tally: Tally,
+    /// The newest connection whose Hello went through whole.
+    pub(super) greeted: usize,
+    /// The connections that their plans ended, with the bytes that had gone through in that direction.
+    pub(super) ended: BTreeMap<usize, usize>,
+    /// How long the handshake of a connection was in a direction: preface, and Hello or Welcome.
+    pub(super) openings: BTreeMap<(usize, Way), usize>,
+    open: Vec<Arc<Connection>>,
+}
+
+/// Both ends of one connection.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) number: usize,
+    pub(super) plan: Plan,
+    pub(super) shim: Stream,
+    pub(super) sidecar: Stream,
+}
+
+impl Proxy {
+    /// Takes connections at `front` from now on; `plans` gives the fate of the n-th, the first is 1.
+    ///
+    /// # Panics
+    /// When it cannot listen there.
+    pub fn start(
+        front: &Place,
+        sidecar: Place,
+        mut plans: impl FnMut(usize) -> Plan + Send + 'static,
+    ) -> Self {
+        let (listener, front) = front.listen().expect("a fresh place can be listened at");
+        let shared = Arc::new(Shared::default());
+        let theirs = Arc::clone(&shared);
+        // Ends with the test's process; it holds nothing but its sockets.
+        std::thread::spawn(move || {
+            while let Ok(shim) = listener.accept() {
+                let number = theirs.tell(|story| {
+                    story.tally.connections += 1;
+                    story.tally.connections
+                });
+                let plan = plans(number);
+                // Without a sidecar the shim sees its connection end at once.
+                if let Ok(sidecar) = sidecar.connect() {
+                    theirs.join(Connection { number, plan, shim, sidecar });
+                }
+            }
+        });
+        Self { front, shared }
+    }
+
+    /// Where the shim finds it.
+    pub fn front(&self) -> &Place {
+        &self.front
+    }
+
+    pub fn tally(&self) -> Tally {
+        self.shared.lock().tally
+    }
+
+    /// Waits until the plan of this connection has ended it; gives the bytes that had gone through in that direction.
+    #[track_caller]
+    pub fn wait_for_the_end_of(&self, connection: usize) -> usize {
+        self.wait_for(&format!("connection {connection} ends"), |story| story.ended.get(&connection).copied())
+    }
+
+    /// How long the opening of this connection was, once it is through: towards the sidecar and towards the shim.
+    #[track_caller]
+    pub fn wait_for_the_openings_of(&self, connection: usize) -> (usize, usize) {
+        self.wait_for(&format!("connection {connection} is greeted"), |story| {
+            let opening = |way| story.openings.get(&(connection, way)).copied();
+            opening(Way::TowardsSidecar).zip(opening(Way::TowardsShim))
+        })
+    }
+
+    #[track_caller]
+    fn wait_for<T>(&self, what: &str, mut look: impl FnMut(&Story) -> Option<T>) -> T {
+        let deadline = Deadline::after(PATIENCE);
+        let mut story = self.shared.lock();
+        loop {
+            if let Some(found) = look(&story) {
+                return found;
+            }
+            assert!(!deadline.is_over(), "waited {PATIENCE:?} in vain: {what}");
+            story = match self.shared.changed.wait_timeout(story, deadline.left()) {
+                Ok((story, _)) => story,
+                Err(poisoned) => poisoned.into_inner().0,
+            };
+        }
+    }
+
+    /// Cuts every connection there is now.
+    pub fn cut(&self) {
+        for connection in std::mem::take(&mut self.shared.lock().open) {
+            connection.cut();
+        }
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let story = self.shared.lock();
+            eprintln!("=== proxy: {:?}, open: {:?}", story.tally, story.open);
+        }
+    }
+}
+
+impl Shared {
+    pub(super) fn tell<T>(&self, change: impl FnOnce(&mut Story) -> T) -> T {
+        let told = change(&mut self.lock());
+        self.changed.notify_all();
+        told
+    }
+
+    /// Waits until a later connection than this one has said its Hello, but not for ever.
+    pub(super) fn wait_for_a_later_hello(&self, number: usize) {
+        const LONG_ENOUGH: Duration = Duration::from_secs(3);
+        let story = self.lock();
+        let waited = self.changed.wait_timeout_while(story, LONG_ENOUGH, |story| story.greeted <= number);
+        drop(waited);
+    }
+
+    fn join(self: &Arc<Self>, connection: Connection) {
+        let connection = Arc::new(connection);
+        self.lock().open.push(Arc::clone(&connection));
+        for way in [Way::TowardsSidecar, Way::TowardsShim] {
+            let (shared, connection) = (Arc::clone(self), Arc::clone(&connection));
+            std::thread::spawn(move || {
+                // A descriptor could not be had twice: the connection is over.
+                if pump::run(way, &connection, &shared).is_err() {
+                    connection.cut();
+                }
+                shared.lock().open.retain(|open| open.number != connection.number);
+            });
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Story> {
+        self.story.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Connection {
+    pub(super) fn cut(&self) {
+        self.shim.close(Shutdown::Both);
+        self.sidecar.close(Shutdown::Both);
+    }
+}

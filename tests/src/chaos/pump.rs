@@ -1,0 +1,167 @@
+//! One direction of one connection, from its first byte to the end that its plan has for it.
+
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+
+use super::frames::frames;
+use super::place::Stream;
+use super::plan::{Course, End, How, Position};
+use super::proxy::{Connection, Shared};
+
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) enum Way {
+    TowardsShim,
+    TowardsSidecar,
+}
+
+/// Small pieces and delays are for this much of a stream: handshake, headers, and a message or two.
+const UNKIND_BYTES: usize = 4096;
+/// What is withheld of an old connection; a shim has no more than this under way.
+const MAX_WITHHELD: usize = 8 * 1024 * 1024;
+/// As much of a stream is kept as holds any Hello.
+const KEPT: usize = 16 * 1024;
+
+/// Runs until the direction is over, one way or the other.
+pub(super) fn run(way: Way, connection: &Connection, shared: &Shared) -> io::Result<()> {
+    let (from, to, course) = match way {
+        Way::TowardsShim => (&connection.sidecar, &connection.shim, &connection.plan.towards_shim),
+        Way::TowardsSidecar => (&connection.shim, &connection.sidecar, &connection.plan.towards_sidecar),
+    };
+    let (mut from, mut to) = (from.try_clone()?, to.try_clone()?);
+    let mut stream = Progress::default();
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        let (allowed, ends) = stream.allowed(course);
+        if forward(&stream.waiting[..allowed], stream.sent, course, &mut to).is_err() {
+            // The sidecar must not learn from us that nobody reads any more.
+            if connection.plan.is_late() {
+                discard(&mut from);
+            }
+            break;
+        }
+        stream.went(allowed);
+        if let Some(opening) = stream.just_opened() {
+            shared.tell(|story| story.openings.insert((connection.number, way), opening));
+        }
+        if way == Way::TowardsSidecar && stream.has_greeted() {
+            shared.tell(|story| story.greeted = story.greeted.max(connection.number));
+        }
+        if let Some(how) = ends {
+            shared.tell(|story| story.ended.insert(connection.number, stream.sent));
+            end(how, &mut from, &mut to, &stream.waiting, connection, shared);
+            return Ok(());
+        }
+        match from.read(&mut buffer) {
+            Ok(count) if count > 0 => stream.came(&buffer[..count]),
+            _ => break,
+        }
+    }
+    to.close(Shutdown::Write);
+    from.close(Shutdown::Read);
+    Ok(())
+}
+
+/// How far a stream has come.
+#[derive(Debug, Default)]
+struct Progress {
+    /// The beginning of the stream, as much of it as may be looked at.
+    head: Vec<u8>,
+    /// What came and was not sent on.
+    waiting: Vec<u8>,
+    sent: usize,
+    opened: bool,
+}
+
+impl Progress {
+    fn came(&mut self, bytes: &[u8]) {
+        let room = KEPT.saturating_sub(self.head.len());
+        self.head.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        self.waiting.extend_from_slice(bytes);
+    }
+
+    fn went(&mut self, count: usize) {
+        self.waiting.drain(..count);
+        self.sent += count;
+    }
+
+    /// How much of what waits may go now, and what happens after it.
+    fn allowed(&self, course: &Course) -> (usize, Option<How>) {
+        let came = self.sent + self.waiting.len();
+        let Some(End { at, how }) = course.end else { return (self.waiting.len(), None) };
+        let (limit, known) = match at {
+            Position::Byte(limit) => (limit, true),
+            Position::Message { number, byte } => {
+                let (found, next) = frames(&self.head);
+                match found.iter().filter(|frame| frame.is_message()).nth(number) {
+                    Some(frame) => (frame.start + byte, true),
+                    // Bytes of a frame whose kind is not known yet stay here.
+                    None if came <= KEPT => (next, false),
+                    None => (usize::MAX, false),
+                }
+            }
+        };
+        let allowed = limit.min(came).saturating_sub(self.sent);
+        (allowed, (known && came >= limit).then_some(how))
+    }
+
+    /// The length of the opening, once: when its last byte is through.
+    fn just_opened(&mut self) -> Option<usize> {
+        if self.opened {
+            return None;
+        }
+        let opening = frames(&self.head).0.first()?.end;
+        self.opened = self.sent >= opening;
+        self.opened.then_some(opening)
+    }
+
+    fn has_greeted(&self) -> bool {
+        self.opened || self.sent >= OPAQUE_HELLO
+    }
+}
+
+/// Where the stream cannot be read, because it is encrypted, a Hello is through with this many bytes.
+const OPAQUE_HELLO: usize = 2000;
+
+fn forward(bytes: &[u8], sent: usize, course: &Course, to: &mut Stream) -> io::Result<()> {
+    let unkind = UNKIND_BYTES.saturating_sub(sent).min(bytes.len());
+    let (slowly, rest) = bytes.split_at(unkind);
+    for piece in slowly.chunks(course.piece) {
+        if !course.delay.is_zero() && course.piece > 64 {
+            std::thread::sleep(course.delay);
+        }
+        to.write_all(piece)?;
+    }
+    to.write_all(rest)
+}
+
+fn end(how: How, from: &mut Stream, to: &mut Stream, rest: &[u8], connection: &Connection, shared: &Shared) {
+    match how {
+        How::Cut => {
+            connection.cut();
+            shared.tell(|story| story.tally.cut += 1);
+        }
+        How::Truncate => {
+            to.close(Shutdown::Write);
+            shared.tell(|story| story.tally.truncated += 1);
+            // Its writer must not notice by a full buffer.
+            discard(from);
+        }
+        How::Late { pause } => {
+            connection.shim.close(Shutdown::Write);
+            let mut withheld = rest.to_vec();
+            let _ = from.take(MAX_WITHHELD as u64).read_to_end(&mut withheld);
+            shared.wait_for_a_later_hello(connection.number);
+            std::thread::sleep(pause);
+            let delivered = to.write_all(&withheld).is_ok();
+            to.close(Shutdown::Both);
+            shared.tell(|story| {
+                story.tally.late += 1;
+                story.tally.late_bytes += if delivered { withheld.len() } else { 0 };
+            });
+        }
+    }
+}
+
+fn discard(from: &mut Stream) {
+    let _ = io::copy(from, &mut io::sink());
+}

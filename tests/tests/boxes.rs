@@ -1,0 +1,253 @@
+//! The same static shim from every kind of sandbox: MCP goes through, no credential is inside, and a sidecar that was
+//! killed and started again is found again through the mounted directory.
+
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::PathBuf;
+use std::process::Command;
+
+use cofferdam_tests::boxes::{
+    Bubblewrap, Cable, Guest, Gvisor, HostSockets, Inside, Landlocked, Podman, RELAY_INSIDE, SHIM_INSIDE,
+    Sandbox, Srt, Veth,
+};
+use cofferdam_tests::encodings::assert_absent;
+use cofferdam_tests::harness::{Harness, refusal_of};
+use cofferdam_tests::process::{built, children_of, is_alive, output_of};
+use cofferdam_tests::server::Server;
+use cofferdam_tests::world::World;
+use serde_json::json;
+
+const CANARY: &str = "canary-5b0d6a3f9c-must-not-cross";
+
+#[test]
+fn bubblewrap_with_an_empty_root_and_no_network() {
+    let Some(sandbox) = Bubblewrap::open() else { return };
+    let mut world = world();
+    let mut shim = sandbox.start(&Guest::of(&world, "tools"));
+    calls_go_through(&mut shim);
+    let inside = Inside::innermost(shim.id());
+    let socket = format!("{RELAY_INSIDE}/relay.sock");
+    assert_eq!(inside.files(), BTreeSet::from([SHIM_INSIDE.to_owned(), socket]));
+    assert_eq!(inside.interfaces(), BTreeSet::from(["lo".to_owned()]));
+    inside.assert_without(CANARY);
+    inside.assert_files_without(CANARY);
+    a_restarted_sidecar_is_found_again(&mut world, &mut shim);
+    world.assert_secret_stayed_here(CANARY);
+}
+
+#[test]
+fn a_container_from_scratch_without_a_network() {
+    let Some(sandbox) = Podman::open() else { return };
+    let mut world = world();
+    let mut shim = sandbox.start(&Guest::of(&world, "tools"));
+    calls_go_through(&mut shim);
+    let inside = Inside::of(sandbox.process());
+    assert_eq!(inside.interfaces(), BTreeSet::from(["lo".to_owned()]));
+    assert!(inside.files().contains(SHIM_INSIDE), "{:?}", inside.files());
+    inside.assert_without(CANARY);
+    inside.assert_files_without(CANARY);
+    a_restarted_sidecar_is_found_again(&mut world, &mut shim);
+    world.assert_secret_stayed_here(CANARY);
+}
+
+#[test]
+fn a_shim_in_a_running_container_by_exec() {
+    let Some(podman) = Podman::open() else { return };
+    let mut world = world();
+    let container = podman.container(&Guest::of(&world, "tools"));
+    let mut shims: Vec<Harness> =
+        (0..2).map(|_| container.exec(&Guest::new(&["--server", "tools"]))).collect();
+    shims.iter_mut().for_each(calls_go_through);
+    let inside = namesakes(container.process());
+    assert_eq!(inside.len(), 3, "the one that keeps the container, and two by exec: {inside:?}");
+    for process in inside {
+        Inside::of(process).assert_without(CANARY);
+    }
+    a_restarted_sidecar_is_found_again(&mut world, &mut shims[0]);
+    // The container outlives its harnesses, and a further one is served.
+    shims.clear();
+    calls_go_through(&mut container.exec(&Guest::new(&["--server", "tools"])));
+    assert!(is_alive(container.process()));
+}
+
+#[test]
+fn gvisor_with_sockets_of_the_host() {
+    let Some(sandbox) = Gvisor::open(HostSockets::Open) else { return };
+    let mut world = world();
+    let mut shim = sandbox.start(&Guest::of(&world, "tools").env("CONTROL", "this-is-in-the-guest"));
+    calls_go_through(&mut shim);
+    let kernel = sandbox.process();
+    let processes: Vec<Inside> = children_of(kernel).into_iter().chain([kernel]).map(Inside::of).collect();
+    assert!(processes.iter().any(|process| process.remembers("this-is-in-the-guest")), "{processes:?}");
+    processes.iter().for_each(|process| process.assert_without(CANARY));
+    a_restarted_sidecar_is_found_again(&mut world, &mut shim);
+}
+
+/// Nobody can mend that from inside; the harness's model is told what to ask for.
+#[test]
+fn a_forbidden_unix_socket_is_named_in_the_answer() {
+    let world = world();
+    let guest = Guest::of(&world, "tools");
+    let gvisor = Gvisor::open(HostSockets::Forbidden);
+    let srt = Srt::open(&[], &[&world.layout().root().join("secrets")]);
+    let in_gvisor = gvisor.as_ref().map(|sandbox| sandbox.start(&guest));
+    let in_srt = srt.as_ref().map(|sandbox| sandbox.start(&guest));
+    let mut waiting: Vec<_> = [in_gvisor, in_srt].into_iter().flatten().collect();
+    let ids: Vec<_> = waiting.iter_mut().map(Harness::send_initialize).collect();
+    for (shim, id) in waiting.iter_mut().zip(ids) {
+        let answer = shim.answer_to(&id);
+        assert_eq!(refusal_of(&answer), "relay_unavailable");
+        let message = answer["error"]["message"].as_str().unwrap_or_default();
+        assert!(message.contains("this sandbox forbids Unix sockets"), "{message}");
+        assert!(shim.is_running(), "its harness is still there");
+    }
+    assert_eq!(world.sessions(), json!([]), "nobody came");
+}
+
+#[test]
+fn srt_leads_out_through_its_proxy_only() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback can be bound");
+    let allowed = listener.local_addr().expect("it is bound").to_string();
+    let other = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback can be bound");
+    let other = other.local_addr().expect("it is bound").to_string();
+    let world = world();
+    let Some(sandbox) = Srt::open(&[&allowed], &[world.layout().root()]) else { return };
+    let probe = |way, place: &str| outcome(sandbox.command_for(&probe(), &[way, place]));
+    assert!(probe("proxy", &allowed).starts_with("HTTP/1.1 200"), "{}", probe("proxy", &allowed));
+    assert!(probe("proxy", &other).starts_with("HTTP/1.1 403"), "{}", probe("proxy", &other));
+    assert!(probe("tcp", &allowed).starts_with("ConnectionRefused"), "another loopback");
+    assert!(probe("unix", &world.layout().relay.display().to_string()).starts_with("PermissionDenied"));
+    assert_ne!(probe("read", &world.layout().config.display().to_string()), "ok", "the world is hidden");
+}
+
+#[test]
+fn landlock_with_tcp_denied() {
+    let Some(sandbox) = Landlocked::open() else { return };
+    let mut world = world();
+    let mut shim = sandbox.start(&Guest::of(&world, "tools"));
+    calls_go_through(&mut shim);
+    Inside::of(shim.id()).assert_without(CANARY);
+    a_restarted_sidecar_is_found_again(&mut world, &mut shim);
+
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback can be bound");
+    let address = listener.local_addr().expect("it is bound").to_string();
+    let libraries = [probe(), "/lib".into(), "/lib64".into(), "/usr/lib".into(), "/etc/ld.so.cache".into()];
+    let readable: Vec<_> = libraries.iter().map(PathBuf::as_path).filter(|path| path.exists()).collect();
+    let probe = |way: &str, place: &str| {
+        let mut command = sandbox.command_for(&probe(), &readable, &[]);
+        command.args([way, place]);
+        outcome(command)
+    };
+    assert!(probe("tcp", &address).starts_with("PermissionDenied"), "{}", probe("tcp", &address));
+    assert_eq!(probe("unix", &world.layout().relay.display().to_string()), "ok");
+    assert!(probe("read", &world.layout().config.display().to_string()).starts_with("PermissionDenied"));
+}
+
+#[test]
+fn a_network_namespace_sees_the_host_at_one_address() {
+    let Some(sandbox) = Veth::open() else { return };
+    let world = world();
+    let mut shim = sandbox.start(&Guest::of(&world, "tools"));
+    calls_go_through(&mut shim);
+    let inside = Inside::innermost(shim.id());
+    assert_eq!(inside.interfaces(), BTreeSet::from(["cable".to_owned(), "lo".to_owned()]));
+    inside.assert_without(CANARY);
+
+    let bound = |address| {
+        let listener = TcpListener::bind((address, 0)).expect("the address is this machine's");
+        let place = listener.local_addr().expect("it is bound").to_string();
+        (listener, place)
+    };
+    let (_listener, here) = bound(sandbox.host());
+    let (_other, elsewhere) = bound(Ipv4Addr::LOCALHOST);
+    let probe = |place: &str| {
+        let mut command = sandbox.command_for(&probe());
+        command.args(["tcp", place]);
+        outcome(command)
+    };
+    assert_eq!(probe(&here), "ok");
+    assert!(probe(&elsewhere).starts_with("ConnectionRefused"), "loopback is its own");
+    sandbox.set(Cable::Cut);
+    assert_ne!(probe(&here), "ok");
+    sandbox.set(Cable::Whole);
+    assert_eq!(probe(&here), "ok");
+}
+
+#[test]
+fn a_box_leaves_nothing_behind() {
+    let world = world();
+    let guest = Guest::of(&world, "tools");
+    let (mut inside, mut directories) = (Vec::new(), Vec::new());
+    if let Some(sandbox) = Podman::open() {
+        directories.push(sandbox.directory().to_owned());
+        let mut shim = sandbox.start(&guest);
+        calls_go_through(&mut shim);
+        inside.push(sandbox.process());
+        let container = sandbox.container(&guest);
+        inside.push(container.process());
+    }
+    if let Some(sandbox) = Gvisor::open(HostSockets::Open) {
+        let mut shim = sandbox.start(&guest);
+        calls_go_through(&mut shim);
+        inside.push(sandbox.process());
+    }
+    if let Some(sandbox) = Veth::open() {
+        let mut shim = sandbox.start(&guest);
+        calls_go_through(&mut shim);
+        inside.push(shim.id());
+    }
+    for process in inside {
+        world.wait_until("what was inside is gone", || !is_alive(process));
+    }
+    for directory in directories {
+        assert!(!directory.exists(), "{} is still there", directory.display());
+    }
+}
+
+fn world() -> World {
+    let server = Server::fixture().env("SECRET", "{local.value}");
+    World::new().secret_file("local", CANARY).server("tools", server).start()
+}
+
+/// A handshake, calls that use the credential, and none of it in what the harness received.
+#[track_caller]
+fn calls_go_through(shim: &mut Harness) {
+    assert_eq!(shim.initialize()["result"]["serverInfo"]["name"], "fixture-server");
+    let tools = shim.request("tools/list", json!({}));
+    assert!(tools["result"]["tools"].as_array().is_some_and(|tools| tools.len() > 10), "{tools}");
+    assert_eq!(shim.call_text("add", json!({"a": 20, "b": 22})), "42");
+    assert_eq!(shim.call_text("leak", json!({})), "the secret is <[redacted:local.value]>");
+    assert_eq!(shim.call_text("big", json!({"bytes": 300_000})).len(), 300_000);
+    assert_absent("what the harness received", shim.received(), CANARY);
+}
+
+/// The same harness goes on, though the socket in the mounted directory is another one.
+#[track_caller]
+fn a_restarted_sidecar_is_found_again(world: &mut World, shim: &mut Harness) {
+    world.kill9_sidecar();
+    world.start_sidecar();
+    assert_eq!(shim.call_text("echo", json!({"text": "after the restart"})), "after the restart");
+    assert_absent("what the harness received", shim.received(), CANARY);
+}
+
+/// The shims that share a process's file tree, itself included.
+fn namesakes(process: u32) -> Vec<u32> {
+    let tree = |id: u32| std::fs::read_link(format!("/proc/{id}/ns/mnt")).ok();
+    let ids = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    ids.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|id| tree(*id).is_some() && tree(*id) == tree(process))
+        .collect()
+}
+
+fn probe() -> PathBuf {
+    built("COFFERDAM_PROBE_BIN", "box-probe")
+}
+
+/// The one line that the probe says.
+#[track_caller]
+fn outcome(command: Command) -> String {
+    let output = output_of(command, "box-probe");
+    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    assert!(output.status.success() && !text.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    text
+}

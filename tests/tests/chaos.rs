@@ -1,0 +1,185 @@
+//! A link that is cut anywhere, at any byte, loses, repeats and reorders nothing.
+//!
+//! One line for each kind of link. `COFFERDAM_CHAOS_CALLS` says how many calls (`just chaos` says 10,000),
+//! `COFFERDAM_CHAOS_SEED` brings a failure back.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use cofferdam_tests::chaos::conversation::{Conversation, SERVER};
+use cofferdam_tests::chaos::frames::{HEADER, MESSAGE_HEADER};
+use cofferdam_tests::chaos::kind::LinkKind;
+use cofferdam_tests::chaos::plan::{Plan, Position};
+use cofferdam_tests::chaos::proxy::{Proxy, Tally};
+use cofferdam_tests::chaos::random::Random;
+use cofferdam_tests::deadline::{Deadline, PATIENCE};
+use cofferdam_tests::server::Server;
+use cofferdam_tests::world::World;
+use relay_proto::control::{Hello, Resume, ResumeToken};
+use relay_proto::frame::{Frame, PREFACE};
+use serde_json::json;
+
+/// What `tests/run` does.
+const CALLS: usize = 500;
+/// Calls over one link; then a new one begins.
+const CALLS_PER_LINK: usize = 500;
+
+#[test]
+fn calls_over_unix_survive_chaos() {
+    calls_survive_chaos(&LinkKind::UNIX);
+}
+
+#[test]
+fn every_byte_of_an_opening_and_of_headers_is_cut_over_unix() {
+    every_byte_is_cut(&LinkKind::UNIX);
+}
+
+fn calls_survive_chaos(kind: &LinkKind) {
+    let calls = match std::env::var("COFFERDAM_CHAOS_CALLS") {
+        Ok(text) => text.parse().expect("COFFERDAM_CHAOS_CALLS is a number"),
+        Err(_) => CALLS,
+    };
+    let mut seeds = Random::new(Random::seed());
+    let (mut done, mut tally) = (0, Tally::default());
+    while done < calls {
+        let count = CALLS_PER_LINK.min(calls - done);
+        tally = tally + one_link_survives(kind, count, seeds.next());
+        done += count;
+        eprintln!("chaos over {}: {done} of {calls} calls, {tally:?}", kind.name);
+    }
+    assert!(tally.cut > 0 && tally.truncated > 0 && tally.late > 0, "there was no chaos: {tally:?}");
+    assert!(tally.late_bytes > 0, "nothing came late: {tally:?}");
+}
+
+fn one_link_survives(kind: &LinkKind, calls: usize, seed: u64) -> Tally {
+    let world = (kind.configure)(World::new().server(SERVER, Server::fixture())).start();
+    let mut plans = Random::new(seed);
+    let proxy = Proxy::start(&(kind.front)(&world), (kind.sidecar)(&world), move |_| Plan::draw(&mut plans));
+    let shim = kind.shim(&world, &proxy, SERVER);
+    let mut conversation = Conversation::begin(shim, Random::new(!seed));
+    conversation.hold(calls);
+    conversation.assert_flawless(&world);
+    proxy.tally()
+}
+
+/// Cuts at each byte of a first handshake, of a resuming one, and of the first messages' headers, in both directions.
+fn every_byte_is_cut(kind: &LinkKind) {
+    let first = cut_first_handshakes(kind);
+    let (again, headers) = cut_resumes(kind);
+    let count = first.0 + first.1 + again.0 + again.1 + headers;
+    println!(
+        "{}: {count} places were cut: {} and {} bytes of first handshakes towards the sidecar and the shim, {} and {} of resuming ones, {headers} in headers",
+        kind.name, first.0, first.1, again.0, again.1
+    );
+    // Each byte that a shim sends in its handshake, and a Welcome is no shorter than its token.
+    assert!(first.0 > hello_bytes(None) && again.0 > hello_bytes(Some(())), "{first:?} {again:?}");
+    assert!(first.1.min(again.1) > PREFACE.len() + HEADER + TOKEN, "{first:?} {again:?}");
+    assert_eq!(headers, 2 * MESSAGES * (HEADER + MESSAGE_HEADER + 1));
+}
+
+/// Messages in each direction whose headers are cut.
+const MESSAGES: usize = 3;
+const TOKEN: usize = 64;
+
+/// Plans for the next connections; the others are left alone.
+#[derive(Clone, Default)]
+struct Planned(Arc<Mutex<VecDeque<Plan>>>);
+
+impl Planned {
+    fn add(&self, plan: Plan) {
+        self.0.lock().unwrap().push_back(plan);
+    }
+
+    fn proxy(&self, kind: &LinkKind, world: &World) -> Proxy {
+        let plans = Arc::clone(&self.0);
+        Proxy::start(&(kind.front)(world), (kind.sidecar)(world), move |_| {
+            plans.lock().unwrap().pop_front().unwrap_or_default()
+        })
+    }
+}
+
+/// A shim that is cut before it ever had a link. Gives the places in each direction.
+fn cut_first_handshakes(kind: &LinkKind) -> (usize, usize) {
+    // Each lost Welcome leaves a link behind.
+    let builder = World::new().server(SERVER, Server::fixture());
+    let builder = builder.limit("links = 8192").limit("links-per-minute = 100000");
+    let world = (kind.configure)(builder).start();
+    let planned = Planned::default();
+    let proxy = planned.proxy(kind, &world);
+    let (hello, welcome) = {
+        let _shim = kind.shim(&world, &proxy, SERVER);
+        proxy.wait_for_the_openings_of(1)
+    };
+    let towards_sidecar = (0..=hello).map(Position::Byte).map(Plan::cut_towards_sidecar);
+    // With the last byte of it there is a link.
+    let towards_shim = (0..welcome).map(Position::Byte).map(Plan::cut_towards_shim);
+    let plans: Vec<Plan> = towards_sidecar.chain(towards_shim).collect();
+    plans.iter().for_each(|plan| planned.add(plan.clone()));
+    let mut shim = kind.shim(&world, &proxy, SERVER);
+    for number in 2..plans.len() + 2 {
+        // Nothing waits for an answer, so the shim would take its time; a line makes it try at once.
+        let deadline = Deadline::after(PATIENCE);
+        while proxy.tally().connections < number {
+            assert!(!deadline.is_over(), "the shim does not come again");
+            shim.notify("notifications/nudge", json!({}));
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        proxy.wait_for_the_end_of(number);
+    }
+    shim.initialize();
+    assert_eq!(shim.call_text("echo", json!({"text": "at last"})), "at last");
+    (hello + 1, welcome)
+}
+
+/// A shim that is cut while it takes its link up again, and in the first messages after it. Gives the places in the
+/// handshake in each direction, and those in headers.
+fn cut_resumes(kind: &LinkKind) -> ((usize, usize), usize) {
+    let world = (kind.configure)(World::new().server(SERVER, Server::fixture())).start();
+    let planned = Planned::default();
+    let proxy = planned.proxy(kind, &world);
+    let mut conversation = Conversation::begin(kind.shim(&world, &proxy, SERVER), Random::new(1));
+    proxy.cut();
+    conversation.call();
+    conversation.wait_until_in_flight(0);
+    let (hello, welcome) = proxy.wait_for_the_openings_of(2);
+    // The counters in them grow by a few digits while this goes on.
+    let (hello, welcome) = (hello + 8, welcome + 8);
+    let in_headers = || {
+        (0..MESSAGES).flat_map(|number| {
+            (0..=HEADER + MESSAGE_HEADER).map(move |byte| Position::Message { number, byte })
+        })
+    };
+    let towards_sidecar = (0..=hello).map(Position::Byte).chain(in_headers()).map(Plan::cut_towards_sidecar);
+    let towards_shim = (0..=welcome).map(Position::Byte).chain(in_headers()).map(Plan::cut_towards_shim);
+    for plan in towards_sidecar.chain(towards_shim) {
+        let number = proxy.tally().connections + 1;
+        planned.add(plan.clone());
+        proxy.cut();
+        (0..MESSAGES).for_each(|_| conversation.call());
+        let went = proxy.wait_for_the_end_of(number);
+        for end in [plan.towards_sidecar.end, plan.towards_shim.end].into_iter().flatten() {
+            if let Position::Byte(byte) = end.at {
+                assert_eq!(went, byte, "it was cut where it should be");
+            }
+        }
+        // A line makes the shim try again at once.
+        conversation.call();
+        conversation.wait_until_in_flight(0);
+    }
+    conversation.assert_flawless(&world);
+    ((hello + 1, welcome + 1), 2 * in_headers().count())
+}
+
+/// The length of a shim's opening, with and without a link to take up again.
+fn hello_bytes(resume: Option<()>) -> usize {
+    let resume = resume.map(|()| Resume {
+        link: "l0123456789abcdef".into(),
+        token: ResumeToken("0".repeat(TOKEN)),
+        received: 1,
+    });
+    let mut bytes = PREFACE.to_vec();
+    let hello = Hello { software: String::new(), resume, ..cofferdam_tests::relay::hello(SERVER, &[1]) };
+    Frame::Hello(hello).encode(&mut bytes);
+    bytes.len()
+}

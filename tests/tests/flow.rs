@@ -1,0 +1,126 @@
+//! Whoever does not read, floods, or sends faster than is taken slows its own link, and costs no more memory than the
+//! configuration allows a link.
+
+use std::time::Duration;
+
+use cofferdam_tests::harness::{Harness, text_of};
+use cofferdam_tests::process::peak_memory_kib;
+use cofferdam_tests::server::Server;
+use cofferdam_tests::world::{Builder, World};
+use serde_json::{Value, json};
+
+const MESSAGE_KIB: u64 = 256;
+const WINDOW_KIB: u64 = 256;
+/// What is kept for a shim until it acknowledges it: the protocol's largest window, whatever the configuration says.
+const KEPT_KIB: u64 = 4 * 1024;
+/// What may wait for a server that does not read.
+const UNREAD_KIB: u64 = 1024 + MESSAGE_KIB + WINDOW_KIB;
+/// The most that one link may take: messages being put together, scrubbed and copied on in both directions, the two
+/// windows with a copy of each on its way, and what its server has not read.
+const LINK_KIB: u64 = 12 * MESSAGE_KIB + 2 * WINDOW_KIB + 2 * KEPT_KIB + UNREAD_KIB;
+const LINKS: u64 = 2;
+/// What all of them are made to carry, were there no bounds: many times the ceiling.
+const FLOOD_KIB: u64 = 64 * 1024;
+
+#[test]
+fn a_harness_that_stops_reading_slows_its_own_link_only() {
+    let mut world = bounded().server("tools", Server::fixture()).start();
+    let mut bystander = world.connected("tools");
+    let before = peak_memory_kib(world.sidecar().id());
+    let mut deaf: Vec<(Harness, Vec<Value>)> = (0..LINKS)
+        .map(|_| {
+            let mut harness = deaf(&world, "tools");
+            let bytes = 200 * 1024;
+            let calls = FLOOD_KIB * 1024 / bytes / LINKS;
+            let ids = (0..calls).map(|_| harness.send_call("big", json!({"bytes": bytes}))).collect();
+            (harness, ids)
+        })
+        .collect();
+    others_are_answered(&mut bystander);
+    within_the_ceiling(&mut world, before);
+    for (harness, ids) in &mut deaf {
+        harness.read_again();
+        for id in ids {
+            assert_eq!(text_of(&harness.answer_to(id)).len(), 200 * 1024, "what was held up arrives");
+        }
+    }
+    within_the_ceiling(&mut world, before);
+}
+
+#[test]
+fn a_server_that_floods_slows_its_own_link_only() {
+    let mut world = bounded().server("tools", Server::fixture()).start();
+    let mut bystander = world.connected("tools");
+    let before = peak_memory_kib(world.sidecar().id());
+    let bytes = 100 * 1024;
+    let messages = FLOOD_KIB * 1024 / bytes / LINKS;
+    let mut deaf: Vec<(Harness, Value)> = (0..LINKS)
+        .map(|_| {
+            let mut harness = deaf(&world, "tools");
+            let id = harness.send_call("flood", json!({"messages": messages, "bytes": bytes}));
+            (harness, id)
+        })
+        .collect();
+    others_are_answered(&mut bystander);
+    within_the_ceiling(&mut world, before);
+    for (harness, id) in &mut deaf {
+        harness.read_again();
+        assert_eq!(text_of(&harness.answer_to(id)), "flooded");
+        let told = (0..messages).map(|_| harness.message_with_method("notifications/message")).count();
+        assert_eq!(told as u64, messages, "all of the flood arrives, at the harness's pace");
+    }
+    within_the_ceiling(&mut world, before);
+}
+
+#[test]
+fn a_sandbox_that_sends_faster_than_its_server_takes_slows_its_own_link_only() {
+    let mut world = bounded()
+        .server("tools", Server::fixture())
+        .server("stuck", Server::fixture_that("never-reads"))
+        .limit("server-start-timeout = \"10m\"")
+        .start();
+    let mut bystander = world.connected("tools");
+    let before = peak_memory_kib(world.sidecar().id());
+    let text = "t".repeat(200 * 1024);
+    let mut senders: Vec<Harness> = (0..LINKS).map(|_| world.shim("stuck")).collect();
+    for harness in &mut senders {
+        let mut id = 0;
+        let taken = harness.flood_stdin(Duration::from_secs(2), FLOOD_KIB as usize * 1024, || {
+            id += 1;
+            let params = json!({"name": "echo", "arguments": {"text": text}});
+            format!("{}\n", json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}))
+        });
+        assert!(taken < FLOOD_KIB as usize * 1024, "everything was taken, for a server that reads nothing");
+        others_are_answered(&mut bystander);
+    }
+    within_the_ceiling(&mut world, before);
+}
+
+/// A world with small messages and windows, so that a ceiling is soon reached.
+fn bounded() -> Builder {
+    World::new()
+        .limit(&format!("message-bytes = \"{MESSAGE_KIB}KiB\""))
+        .limit(&format!("window-bytes = \"{WINDOW_KIB}KiB\""))
+}
+
+/// A harness that does not read what it is told any more.
+fn deaf(world: &World, server: &str) -> Harness {
+    let mut harness = world.connected(server);
+    harness.stop_reading();
+    harness
+}
+
+#[track_caller]
+fn others_are_answered(bystander: &mut Harness) {
+    for _ in 0..50 {
+        assert_eq!(bystander.call_text("echo", json!({"text": "undisturbed"})), "undisturbed");
+    }
+}
+
+#[track_caller]
+fn within_the_ceiling(world: &mut World, before: u64) {
+    let grown = peak_memory_kib(world.sidecar().id()).saturating_sub(before);
+    let ceiling = LINKS * LINK_KIB;
+    eprintln!("{LINKS} links took {grown} KiB, their ceiling is {ceiling} KiB");
+    assert!(grown < ceiling, "the sidecar took {grown} KiB more, {ceiling} is allowed");
+}

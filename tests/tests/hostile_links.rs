@@ -1,0 +1,179 @@
+//! A sandbox that opens, holds and breaks links to harm: each is refused or bounded, memory stays flat, and the links of
+//! others are answered all the while.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use cofferdam_tests::harness::Harness;
+use cofferdam_tests::process::memory_kib;
+use cofferdam_tests::relay::{Next, RawRelay, hello};
+use cofferdam_tests::server::Server;
+use cofferdam_tests::world::World;
+use relay_proto::control::{Hello, Resume, Resumed, Welcome};
+use relay_proto::delivery::Outbox;
+use relay_proto::frame::{Ack, Frame, MaybeRan, PREFACE};
+use serde_json::json;
+
+/// What is not flat: more than this above what the sidecar had after the first round.
+const FLAT_KIB: u64 = 16 * 1024;
+
+/// Somebody else's link, which must be answered whatever happens.
+struct Bystander(Harness);
+
+impl Bystander {
+    #[track_caller]
+    fn is_answered(&mut self) {
+        assert_eq!(self.0.call_text("echo", json!({"text": "undisturbed"})), "undisturbed");
+    }
+}
+
+#[test]
+fn ten_thousand_half_open_connections_keep_nobody_out() {
+    const BATCH: usize = 1000;
+    let mut world = World::new().server("tools", Server::fixture()).limit("links-per-minute = 10000").start();
+    let mut bystander = Bystander(world.connected("tools"));
+    let mut opening = PREFACE.to_vec();
+    Frame::Hello(hello("tools", &[1])).encode(&mut opening);
+    let mut first_round = None;
+    for round in 0..10_000 / BATCH {
+        let mut held = Vec::new();
+        for number in 0..BATCH {
+            let mut stream =
+                UnixStream::connect(&world.layout().relay).expect("the socket takes connections");
+            // Nothing, a part of the preface, or of the Hello; the sidecar may have closed it already.
+            let _ = stream.write_all(&opening[..(number * 7) % opening.len()]);
+            held.push(stream);
+        }
+        bystander.is_answered();
+        assert_eq!(world.connected("tools").call_text("echo", json!({"text": "a newcomer"})), "a newcomer");
+        let memory = memory_kib(world.sidecar().id());
+        let before = *first_round.get_or_insert(memory);
+        assert!(memory < before + FLAT_KIB, "round {round}: {memory} KiB, {before} after the first");
+    }
+}
+
+#[test]
+fn a_hello_that_comes_byte_by_byte_is_not_waited_for() {
+    let world = World::new().server("tools", Server::fixture()).limit("greeting-timeout = \"2s\"").start();
+    let mut bystander = Bystander(world.connected("tools"));
+    let mut opening = PREFACE.to_vec();
+    Frame::Hello(hello("tools", &[1])).encode(&mut opening);
+    let mut slow: Vec<UnixStream> =
+        (0..40).map(|_| UnixStream::connect(&world.layout().relay).unwrap()).collect();
+    // One byte less than a Hello: each is a sign of life, none is an end.
+    let pace = Duration::from_secs(6) / opening.len() as u32;
+    for byte in &opening[..opening.len() - 1] {
+        slow.retain_mut(|stream| stream.write_all(&[*byte]).is_ok());
+        std::thread::sleep(pace);
+    }
+    bystander.is_answered();
+    assert!(slow.is_empty(), "{} connections outlived their time to say Hello", slow.len());
+    world.wait_until("they were told why", || world.log().contains("no Hello came in time"));
+    assert_eq!(world.connected("tools").call_text("echo", json!({"text": "a newcomer"})), "a newcomer");
+}
+
+#[test]
+fn frames_that_no_shim_sends_end_their_link_and_no_other() {
+    let mut world = World::new().server("tools", Server::fixture()).start();
+    let mut bystander = Bystander(world.connected("tools"));
+    let before = memory_kib(world.sidecar().id());
+    let mut control = Vec::new();
+    Frame::Hello(hello("tools", &[1])).encode(&mut control);
+    let ack = |seq: u64, window: u64| {
+        let mut bytes = Vec::new();
+        Frame::Ack(Ack { seq, window }).encode(&mut bytes);
+        bytes
+    };
+    let message = |seq: u64, flags: u8, bytes: &[u8]| {
+        let mut frame = (1 + 9 + bytes.len() as u32).to_be_bytes().to_vec();
+        frame.push(0x10);
+        frame.extend_from_slice(&seq.to_be_bytes());
+        frame.push(flags);
+        frame.extend_from_slice(bytes);
+        frame
+    };
+    let endless: Vec<u8> = (1..200).flat_map(|seq| message(seq, 1, &[b'x'; 65_536])).collect();
+    let hostile: [(&str, Vec<u8>); 12] = [
+        ("four gigabytes", vec![0xff, 0xff, 0xff, 0xff, 0x10]),
+        ("an oversize control body", vec![0, 1, 0, 0, 0x11]),
+        ("nothing at all", vec![0, 0, 0, 0, 0]),
+        ("an unknown kind", vec![0, 0, 0, 1, 0x77]),
+        ("a body that is no JSON", b"\0\0\0\x05\x11nope".to_vec()),
+        ("noise", (0..5000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect()),
+        ("a second Hello", control),
+        ("an acknowledgement from the future", ack(1, 1 << 20)),
+        ("one from the far future", ack(u64::MAX, u64::MAX)),
+        ("a gap", message(7, 0, b"{}")),
+        ("unknown flags", message(1, 0x80, b"{}")),
+        ("a message without end", endless),
+    ];
+    for (what, bytes) in hostile {
+        let mut relay = RawRelay::connect(&world.layout().relay);
+        relay.take_up("tools");
+        relay.send(&bytes);
+        let closed =
+            std::iter::repeat_with(|| relay.next_frame()).find(|next| !matches!(next, Next::Frame(_)));
+        assert!(matches!(closed, Some(Next::Closed)), "{what}: {closed:?}");
+        bystander.is_answered();
+    }
+    let memory = memory_kib(world.sidecar().id());
+    assert!(memory < before + 2 * FLAT_KIB, "{memory} KiB, {before} before");
+}
+
+#[test]
+fn a_resume_that_has_received_what_was_never_sent_is_refused_and_costs_the_owner_nothing() {
+    let world = World::new().server("tools", Server::fixture()).start();
+    let mut owner = RawRelay::connect(&world.layout().relay);
+    let welcome = owner.take_up("tools");
+    owner.send_frame(&Frame::Ping);
+    assert!(matches!(owner.next_frame(), Next::Frame(frame) if *frame == Frame::Pong));
+    drop(owner);
+    let resume = |welcome: &Welcome, received| {
+        let mut relay = RawRelay::connect(&world.layout().relay);
+        let resume = Resume { link: welcome.link.clone(), token: welcome.token.clone(), received };
+        relay.send(PREFACE);
+        relay.send_frame(&Frame::Hello(Hello { resume: Some(resume), ..hello("tools", &[1]) }));
+        let Next::Frame(answer) = relay.next_frame() else { panic!("an answer was due") };
+        (relay, *answer)
+    };
+    for received in [1, u64::MAX] {
+        let (_, answer) = resume(&welcome, received);
+        assert!(matches!(&answer, Frame::Refusal(refusal) if refusal.code == "clone_refused"), "{answer:?}");
+    }
+    let link = welcome.link.clone();
+    let (_owner, answer) = resume(&welcome, 0);
+    let Frame::Welcome(again) = answer else { panic!("{answer:?}") };
+    assert_eq!((again.link, again.resumed), (link, Resumed::Resumed));
+}
+
+#[test]
+fn a_million_tiny_messages_fill_nothing() {
+    const COUNT: usize = 1_000_000;
+    let mut world = World::new().server("tools", Server::fixture()).start();
+    let mut bystander = Bystander(world.connected("tools"));
+    let mut relay = RawRelay::connect(&world.layout().relay);
+    let welcome = relay.take_up("tools");
+    let mut outbox = Outbox::new(welcome.window);
+    let tiny: [&[u8]; 4] =
+        [br#"{"jsonrpc":"2.0","method":"x"}"#, br#"{"jsonrpc":"2.0","id":1,"result":{}}"#, b"{}", b""];
+    let mut before = None;
+    for number in 0..COUNT {
+        outbox.push(tiny[number % tiny.len()], MaybeRan::No);
+        if number % 100 == 99 {
+            let mut bytes = Vec::new();
+            outbox.take_ready(&mut bytes);
+            relay.send(&bytes);
+            relay.take_acks(&mut outbox);
+        }
+        if number % 100_000 == 50_000 {
+            bystander.is_answered();
+            let memory = memory_kib(world.sidecar().id());
+            let first = *before.get_or_insert(memory);
+            assert!(memory < first + FLAT_KIB, "{memory} KiB after {number}, {first} before");
+        }
+    }
+    bystander.is_answered();
+    let audit: u64 = world.audit_files().iter().filter_map(|file| Some(file.metadata().ok()?.len())).sum();
+    assert!(audit < 300 << 20, "the audit took {audit} bytes");
+}

@@ -1,0 +1,127 @@
+//! Whatever is killed, stopped or restarted under load: each request has one answer and ran at most once.
+
+use std::collections::BTreeMap;
+
+use cofferdam_tests::chaos::conversation::{Conversation, Fate, SERVER};
+use cofferdam_tests::chaos::random::Random;
+use cofferdam_tests::harness::Harness;
+use cofferdam_tests::process::{built, command, is_stopped, send};
+use cofferdam_tests::server::Server;
+use cofferdam_tests::world::{Builder, World};
+use nix::sys::signal::Signal;
+
+const ROUNDS: usize = 8;
+/// Fewer: a server that dies again and again is started ever later.
+const SERVER_ROUNDS: usize = 4;
+
+#[test]
+fn a_sidecar_that_is_killed_under_load_runs_nothing_twice() {
+    let mut random = Random::new(Random::seed());
+    let mut world = strict().start();
+    let mut conversation = Conversation::begin(world.shim(SERVER), Random::new(random.next()));
+    for _ in 0..ROUNDS {
+        conversation.hold(15);
+        (0..random.within(1..=8)).for_each(|_| conversation.say());
+        a_moment(&mut random);
+        world.kill9_sidecar();
+        (0..random.within(0..=3)).for_each(|_| conversation.say());
+        world.start_sidecar();
+    }
+    conversation.wait_until_in_flight(0);
+    conversation.hold(5);
+    let fates = conversation.assert_at_most_once(&world);
+    eprintln!("sidecar killed {ROUNDS} times: {fates:?}");
+    assert!(ran(&fates) >= ROUNDS * 10, "{fates:?}");
+    assert_eq!(fates.get(&Fate::DidNotRun), None, "a sidecar was there in time");
+}
+
+#[test]
+fn a_server_that_is_killed_under_load_runs_nothing_twice() {
+    let mut random = Random::new(Random::seed());
+    let world = strict().start();
+    let mut conversation = Conversation::begin(world.shim(SERVER), Random::new(random.next()));
+    for _ in 0..SERVER_ROUNDS {
+        conversation.hold(15);
+        (0..random.within(1..=8)).for_each(|_| conversation.say());
+        a_moment(&mut random);
+        if let Some(server) = world.fixture_processes(SERVER).last() {
+            send(*server, Signal::SIGKILL);
+        }
+        conversation.wait_until_in_flight(0);
+        // One that keeps failing is not started again at once.
+        runs_again(&world, &mut conversation);
+    }
+    let fates = conversation.assert_at_most_once(&world);
+    eprintln!("server killed {SERVER_ROUNDS} times: {fates:?}");
+    assert!(ran(&fates) >= SERVER_ROUNDS * 10, "{fates:?}");
+    assert!(world.fixture_processes(SERVER).len() > SERVER_ROUNDS, "one process after the other");
+}
+
+#[test]
+fn a_sidecar_that_stands_still_for_too_long_runs_nothing_that_was_answered() {
+    let mut world = strict().relay("heartbeat = \"1s\"").start();
+    let mut conversation = Conversation::begin(impatient(&world), Random::new(1));
+    conversation.hold(10);
+    let sidecar = world.sidecar().id();
+    send(sidecar, Signal::SIGSTOP);
+    world.wait_until("every thread of the sidecar has stopped", || is_stopped(sidecar));
+    // These are handed out, and nobody knows whether they were taken.
+    (0..5).for_each(|_| conversation.call());
+    conversation.wait_until_in_flight(0);
+    // The link is lost by now: these never leave the shim.
+    (0..5).for_each(|_| conversation.call());
+    conversation.wait_until_in_flight(0);
+    send(sidecar, Signal::SIGCONT);
+    runs_again(&world, &mut conversation);
+    let fates = conversation.assert_at_most_once(&world);
+    eprintln!("sidecar stopped: {fates:?}");
+    assert_eq!(fates.get(&Fate::Unknown), Some(&5), "{fates:?}");
+    assert!(fates.get(&Fate::DidNotRun).is_some_and(|count| *count >= 5), "{fates:?}");
+}
+
+#[test]
+fn a_shim_that_stands_still_for_longer_than_the_heartbeat_goes_on_where_it_was() {
+    let world = strict().relay("heartbeat = \"1s\"").start();
+    let mut conversation = Conversation::begin(world.shim(SERVER), Random::new(1));
+    for _ in 0..2 {
+        conversation.hold(10);
+        conversation.harness.signal(Signal::SIGSTOP);
+        (0..5).for_each(|_| conversation.call());
+        world.wait_until("the silent connection is given up", || {
+            world.sessions().as_array().is_some_and(|all| all.iter().all(|link| link["connected"] == false))
+        });
+        conversation.harness.signal(Signal::SIGCONT);
+        conversation.wait_until_in_flight(0);
+    }
+    conversation.assert_flawless(&world);
+}
+
+/// A server that answers nothing before its handshake: a new process must be told it.
+fn strict() -> Builder {
+    World::new().server(SERVER, Server::fixture_that("demands-handshake"))
+}
+
+/// A shim that gives up after two seconds instead of sixty.
+fn impatient(world: &World) -> Harness {
+    let mut shim = command(built("COFFERDAM_QUICK_SHIM_BIN", "quick-shim"));
+    shim.env_clear().arg("--relay").arg(world.link()).args(["--server", SERVER]);
+    Harness::start(shim, "quick-shim")
+}
+
+#[track_caller]
+fn runs_again(world: &World, conversation: &mut Conversation) {
+    world.wait_until("calls run again", || {
+        conversation.call();
+        conversation.wait_until_in_flight(0);
+        conversation.last_fate() == Fate::Ran
+    });
+}
+
+fn ran(fates: &BTreeMap<Fate, usize>) -> usize {
+    fates.get(&Fate::Ran).copied().unwrap_or_default()
+}
+
+/// So that what comes next hits the calls at another point each time; nothing depends on it.
+fn a_moment(random: &mut Random) {
+    std::thread::sleep(std::time::Duration::from_micros(random.within(0..=4000)));
+}

@@ -1,0 +1,192 @@
+//! `retry = true`: what may have run runs once more where its tool says that this is safe, and is unknown elsewhere.
+
+use cofferdam_tests::deadline::{PATIENCE, holds_within, wait_until};
+use cofferdam_tests::harness::{refusal_of, text_of};
+use cofferdam_tests::process::send;
+use cofferdam_tests::server::Server;
+use cofferdam_tests::world::World;
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+const SAFE: [(&str, &str); 2] = [
+    ("falter_reading", "retry: annotations.readOnlyHint"),
+    ("falter_putting", "retry: annotations.idempotentHint"),
+];
+
+#[test]
+fn what_its_server_died_with_runs_once_more_where_the_tool_allows_it() {
+    for (tool, rule) in SAFE {
+        let world = World::new().server("tools", retrying("demands-handshake")).start();
+        let mut shim = world.connected("tools");
+        shim.request("tools/list", json!({}));
+        assert_eq!(shim.call_text(tool, json!({})), "ran on 2");
+        assert_eq!(world.times_executed("tools", tool), 2);
+        assert_eq!(rules(&world), ["tools: no rules", rule], "the second time is a decision of its own");
+        let results: Vec<Value> = world.outcomes().iter().map(|outcome| outcome["result"].clone()).collect();
+        assert_eq!(results, ["outcome_unknown", "result"]);
+    }
+}
+
+#[test]
+fn what_does_not_allow_it_does_not_run_again() {
+    for (server, tool) in [
+        (retrying("plain"), "falter_sending"),
+        (Server::fixture(), "falter_reading"),
+        (Server::fixture().line("retry = false"), "falter_reading"),
+    ] {
+        let world = World::new().server("tools", server).start();
+        let mut shim = world.connected("tools");
+        shim.request("tools/list", json!({}));
+        assert_eq!(refusal_of(&shim.call(tool, json!({}))), "outcome_unknown");
+        assert_eq!(shim.call_text("echo", json!({"text": "back"})), "back");
+        assert_eq!(world.times_executed("tools", tool), 1);
+    }
+}
+
+#[test]
+fn nothing_runs_a_third_time() {
+    let world = World::new().server("tools", retrying("plain")).start();
+    let mut shim = world.connected("tools");
+    shim.request("tools/list", json!({}));
+    let answer = shim.call("falter_reading", json!({"processes": 9}));
+    assert_eq!(refusal_of(&answer), "outcome_unknown");
+    assert!(!answer.to_string().contains("keeps failing"), "it was not even tried: {answer}");
+    assert_eq!(world.times_executed("tools", "falter_reading"), 2);
+}
+
+/// The harness never listed the tools, so somebody must ask the server, in either era.
+#[test]
+fn a_server_is_asked_what_its_tools_allow() {
+    for (mode, tool, outcome) in [
+        ("demands-handshake", "falter_putting", Ok("ran on 2")),
+        ("lists-in-pages", "falter_putting", Ok("ran on 2")),
+        ("lists-in-pages", "falter_sending", Err("outcome_unknown")),
+    ] {
+        let world = World::new().server("tools", retrying(mode)).start();
+        let mut shim = world.connected("tools");
+        let answer = shim.call(tool, json!({}));
+        match outcome {
+            Ok(text) => assert_eq!(text_of(&answer), text, "{mode} {tool}"),
+            Err(code) => assert_eq!(refusal_of(&answer), code, "{mode} {tool}"),
+        }
+    }
+    let world = World::new().server("tools", retrying("plain")).start();
+    let mut shim = world.shim("tools");
+    shim.discover();
+    assert_eq!(shim.call_text("falter_reading", json!({})), "ran on 2");
+    let heard = world.heard("tools");
+    let asked = heard[1].iter().find(|message| message["method"] == "tools/list").expect("it was asked");
+    let meta = &asked["params"]["_meta"];
+    assert_eq!(
+        meta["io.modelcontextprotocol/protocolVersion"], "2026-07-28",
+        "in the harness's era: {asked}"
+    );
+}
+
+#[test]
+fn what_an_old_sidecar_sent_runs_once_more_on_a_new_one() {
+    let mut world = World::new().server("tools", retrying("demands-handshake")).start();
+    let mut shim = world.connected("tools");
+    let hang = json!({"how": "hang"});
+    let calls = ["falter_reading", "falter_putting", "falter_sending"].map(|tool| {
+        let id = shim.send_call(tool, hang.clone());
+        wait_until("it runs", || world.times_executed("tools", tool) == 1);
+        (tool, id)
+    });
+    let list = shim.send_request("tools/list", json!({}));
+    shim.answer_to(&list);
+    world.kill9_sidecar();
+    world.start_sidecar();
+    for (tool, id) in calls {
+        let answer = shim.answer_to(&id);
+        match tool {
+            "falter_sending" => assert_eq!(refusal_of(&answer), "outcome_unknown"),
+            _ => assert_eq!(text_of(&answer), "ran on 2", "{tool}"),
+        }
+    }
+    for (tool, times) in [("falter_reading", 2), ("falter_putting", 2), ("falter_sending", 1)] {
+        assert_eq!(world.times_executed("tools", tool), times, "{tool}");
+    }
+}
+
+/// Repeated after a crash, and then the sidecar dies: the audit is the witness that this was the second time.
+#[test]
+fn a_new_sidecar_does_not_run_a_third_time_what_the_old_one_repeated() {
+    let mut world = World::new().server("tools", retrying("plain")).start();
+    let mut shim = world.connected("tools");
+    shim.request("tools/list", json!({}));
+    let id = shim.send_call("falter_reading", json!({"processes": 9, "how": "hang"}));
+    wait_until("it runs", || world.times_executed("tools", "falter_reading") == 1);
+    send(world.fixture_processes("tools")[0], Signal::SIGKILL);
+    wait_until("it runs again", || world.times_executed("tools", "falter_reading") == 2);
+    world.kill9_sidecar();
+    world.start_sidecar();
+    assert_eq!(refusal_of(&shim.answer_to(&id)), "outcome_unknown");
+    assert_eq!(shim.call_text("echo", json!({"text": "new"})), "new");
+    assert_eq!(world.times_executed("tools", "falter_reading"), 2);
+}
+
+#[test]
+fn what_the_rules_deny_by_now_is_not_repeated() {
+    let mut world = World::new().server("tools", retrying("plain")).start();
+    let mut shim = world.connected("tools");
+    shim.request("tools/list", json!({}));
+    let id = shim.send_call("falter_reading", json!({"how": "hang"}));
+    wait_until("it runs", || world.times_executed("tools", "falter_reading") == 1);
+    world.rewrite(|builder| builder.server("tools", retrying("plain").deny(&["falter_*"])));
+    world.cofferdam_text(&["reload"]);
+    send(world.fixture_processes("tools")[0], Signal::SIGKILL);
+    assert_eq!(refusal_of(&shim.answer_to(&id)), "tool_denied");
+    assert_eq!(shim.call_text("echo", json!({"text": "back"})), "back");
+    assert_eq!(world.times_executed("tools", "falter_reading"), 1);
+}
+
+#[test]
+fn a_request_that_waits_to_be_repeated_can_be_cancelled() {
+    let world = World::new().server("tools", retrying("hides-its-tools")).start();
+    let mut shim = world.connected("tools");
+    let id = shim.send_call("falter_reading", json!({}));
+    wait_until("a second process is asked for its tools", || asked_for_tools(&world, 1));
+    let in_flight = || world.sessions()[0]["in-flight"].clone();
+    assert_eq!(in_flight(), 1, "it waits");
+    shim.notify("notifications/cancelled", json!({"requestId": id}));
+    // Long before the server's time to tell what its tools allow is over.
+    assert!(holds_within(PATIENCE / 4, || in_flight() == 0), "it waits no more");
+    assert_eq!(shim.call_text("echo", json!({"text": "on"})), "on");
+    assert!(shim.answer_within(&id, std::time::Duration::ZERO).is_none(), "none after a cancellation");
+    assert_eq!(world.times_executed("tools", "falter_reading"), 1);
+}
+
+#[test]
+fn nobody_waits_for_ever_for_a_server_that_does_not_say_what_its_tools_allow() {
+    let server = retrying("hides-its-tools").line("call-timeout = \"1s\"");
+    let world = World::new().server("tools", server).start();
+    let mut shim = world.connected("tools");
+    assert_eq!(refusal_of(&shim.call("falter_reading", json!({}))), "outcome_unknown");
+    assert!(asked_for_tools(&world, 1), "it was asked");
+    assert_eq!(world.times_executed("tools", "falter_reading"), 1);
+}
+
+/// A sandbox that knew how the sidecar asks could have itself answered in its place, with tools that it may not see.
+#[test]
+fn an_id_of_the_sidecars_own_is_not_the_harnesss_to_use() {
+    let world = World::new().server("tools", retrying("plain").allow(&["falter_*"])).start();
+    let mut shim = world.connected("tools");
+    shim.send(&json!({"jsonrpc": "2.0", "id": "cofferdam-replay-1", "method": "ping"}));
+    assert_eq!(refusal_of(&shim.answer_to(&Value::Null)), "message_malformed");
+}
+
+fn asked_for_tools(world: &World, process: usize) -> bool {
+    let heard = world.heard("tools");
+    heard.get(process).is_some_and(|heard| heard.iter().any(|message| message["method"] == "tools/list"))
+}
+
+fn retrying(mode: &str) -> Server {
+    Server::fixture_that(mode).line("retry = true")
+}
+
+/// By which rules the tool calls were decided.
+fn rules(world: &World) -> Vec<String> {
+    let rule = |decision: Value| decision["rule"].as_str().unwrap_or_default().to_owned();
+    world.decisions().into_iter().map(rule).collect()
+}

@@ -1,0 +1,290 @@
+//! What survives a connection that is cut, and what a harness hears when its server does not survive.
+
+use cofferdam_tests::deadline::wait_until;
+use cofferdam_tests::harness::{Harness, refusal_of, text_of};
+use cofferdam_tests::process::send;
+use cofferdam_tests::relay::{Next, RawRelay, hello};
+use cofferdam_tests::server::Server;
+use cofferdam_tests::world::World;
+use nix::sys::signal::Signal;
+use relay_proto::control::{Hello, Resume};
+use relay_proto::frame::{Frame, PREFACE};
+use serde_json::{Value, json};
+
+#[test]
+fn progress_survives_a_cut_and_comes_once_and_in_order() {
+    let world = World::new().server("tools", Server::fixture()).capturing().start();
+    let mut shim = world.connected("tools");
+    const STEPS: u64 = 12;
+    let call =
+        json!({"name": "slow", "arguments": {"ms": 3000, "steps": STEPS}, "_meta": {"progressToken": "p"}});
+    let id = shim.send_request("tools/call", call);
+    for step in 1..=STEPS {
+        let progress = shim.message_with_method("notifications/progress");
+        assert_eq!(progress["params"]["progress"], step, "{progress}");
+        if step % 4 == 1 {
+            world.cut_connections();
+        }
+    }
+    assert_eq!(text_of(&shim.answer_to(&id)), "late");
+    assert_eq!(heard_of(&shim, "notifications/progress"), STEPS as usize);
+    assert_eq!((world.times_executed("tools", "slow"), world.fixture_processes("tools").len()), (1, 1));
+}
+
+#[test]
+fn a_cancellation_survives_a_cut_and_is_heard_once() {
+    let world = World::new().server("tools", Server::fixture()).capturing().start();
+    let mut shim = world.connected("tools");
+    let slow = shim.send_call("slow", json!({"ms": 2000}));
+    wait_until("the call runs", || world.times_executed("tools", "slow") == 1);
+    world.cut_connections();
+    shim.notify("notifications/cancelled", json!({"requestId": slow}));
+    world.cut_connections();
+    let cancellations = || count_heard(&world, 0, "notifications/cancelled");
+    wait_until("the server hears of it", || cancellations() == 1);
+    // The fixture answers all the same; what it says after that has passed the late answer.
+    assert_eq!(shim.call_text("slow", json!({"ms": 2500})), "late");
+    assert!(shim.answer_within(&slow, std::time::Duration::ZERO).is_none(), "none after a cancellation");
+    assert_eq!(cancellations(), 1);
+}
+
+#[test]
+fn a_listener_survives_a_cut() {
+    let world = World::new().server("tools", Server::fixture()).capturing().start();
+    let mut shim = world.shim("tools");
+    shim.discover();
+    let listener =
+        shim.send_request("subscriptions/listen", json!({"notifications": {"toolsListChanged": true}}));
+    shim.message_with_method("notifications/subscriptions/acknowledged");
+    world.cut_connections();
+    assert_eq!(shim.call_text("change_tools", json!({})), "changed");
+    assert_eq!(changed_for(&mut shim), listener);
+    assert_eq!(count_heard(&world, 0, "subscriptions/listen"), 1);
+    assert_eq!(world.fixture_processes("tools").len(), 1, "on one process");
+}
+
+#[test]
+fn what_a_server_asks_survives_a_cut() {
+    let world = World::new().server("tools", Server::fixture()).capturing().start();
+    let mut shim = world.connected("tools");
+    let call =
+        shim.send_call("ask_client", json!({"method": "elicitation/create", "params": {"message": "?"}}));
+    let asked = shim.message_with_method("elicitation/create");
+    world.cut_connections();
+    shim.send(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "decline"}}));
+    world.cut_connections();
+    assert!(text_of(&shim.answer_to(&call)).contains("decline"));
+    assert_eq!(heard_of(&shim, "elicitation/create"), 1);
+    assert_eq!(heard_of(&shim, "notifications/cancelled"), 0);
+}
+
+#[test]
+fn after_kill_9_of_the_server_its_successor_knows_what_it_knew() {
+    let world = World::new().server("tools", Server::fixture_that("gains-a-tool")).start();
+    let mut shim = world.connected("tools");
+    settle_in(&mut shim);
+    let call =
+        json!({"name": "slow", "arguments": {"ms": 60_000, "steps": 600}, "_meta": {"progressToken": "p"}});
+    let slow = shim.send_request("tools/call", call);
+    shim.message_with_method("notifications/progress");
+    let asking = shim.send_call("ask_client", json!({"method": "roots/list"}));
+    let asked = shim.message_with_method("roots/list");
+    send(world.fixture_processes("tools")[0], Signal::SIGKILL);
+    for call in [slow, asking] {
+        assert_eq!(refusal_of(&shim.answer_to(&call)), "outcome_unknown");
+    }
+    assert_eq!(shim.call_text("echo", json!({"text": "back"})), "back");
+    shim.message_with_method("notifications/tools/list_changed");
+    expect_no_answer_to(&mut shim, &asked, &world);
+    assert_successor_knows(&world, "cofferdam-replay-");
+    assert_eq!(world.times_executed("tools", "slow"), 1);
+    assert_eq!(heard_of(&shim, "notifications/tools/list_changed"), 1, "once");
+}
+
+#[test]
+fn after_kill_9_of_the_sidecar_the_new_server_knows_what_the_old_one_knew() {
+    let mut world = World::new().server("tools", Server::fixture_that("gains-a-tool")).start();
+    let mut shim = world.connected("tools");
+    settle_in(&mut shim);
+    let asking = shim.send_call("ask_client", json!({"method": "sampling/createMessage"}));
+    let asked = shim.message_with_method("sampling/createMessage");
+    world.kill9_sidecar();
+    world.start_sidecar();
+    assert_eq!(refusal_of(&shim.answer_to(&asking)), "outcome_unknown");
+    assert_eq!(shim.call_text("echo", json!({"text": "back"})), "back");
+    shim.message_with_method("notifications/tools/list_changed");
+    expect_no_answer_to(&mut shim, &asked, &world);
+    assert_successor_knows(&world, "cofferdam-shim:replay:");
+    assert_eq!(heard_of(&shim, "notifications/tools/list_changed"), 1, "once");
+}
+
+#[test]
+fn a_stateless_harness_has_its_listener_opened_again_and_hears_of_other_tools() {
+    for end in [End::Server, End::Sidecar] {
+        let mut world = World::new().server("tools", Server::fixture_that("gains-a-tool")).start();
+        let mut shim = world.shim("tools");
+        shim.discover();
+        shim.request("tools/list", json!({}));
+        let listener =
+            shim.send_request("subscriptions/listen", json!({"notifications": {"toolsListChanged": true}}));
+        shim.message_with_method("notifications/subscriptions/acknowledged");
+        match end {
+            End::Server => send(world.fixture_processes("tools")[0], Signal::SIGKILL),
+            End::Sidecar => {
+                world.kill9_sidecar();
+                world.start_sidecar();
+            }
+        }
+        // Nobody had to ask for anything.
+        assert_eq!(changed_for(&mut shim), listener, "{end:?}: the tools are others");
+        assert_eq!(shim.call_text("change_tools", json!({})), "changed");
+        assert_eq!(changed_for(&mut shim), listener, "{end:?}: it listens to the new process");
+        assert!(
+            shim.answer_within(&listener, std::time::Duration::ZERO).is_none(),
+            "{end:?}: it is still open"
+        );
+    }
+}
+
+#[test]
+fn a_server_that_falls_over_its_listener_is_not_started_without_end() {
+    let world = World::new().server("tools", Server::command(["/bin/sh", "-c", DIES_LISTENING])).start();
+    let mut shim = world.shim("tools");
+    shim.discover();
+    let listener = shim.request("subscriptions/listen", json!({"notifications": {"toolsListChanged": true}}));
+    assert_eq!(refusal_of(&listener), "outcome_unknown", "{listener}");
+    assert!(listener.to_string().contains("keeps failing"), "{listener}");
+}
+
+#[test]
+fn a_shim_that_is_stopped_for_longer_than_the_heartbeats_comes_back() {
+    let world = World::new().server("tools", Server::fixture()).relay("heartbeat = \"200ms\"").start();
+    let mut shim = world.connected("tools");
+    let slow = shim.send_call("slow", json!({"ms": 1500, "steps": 5}));
+    wait_until("the call runs", || world.times_executed("tools", "slow") == 1);
+    shim.signal(Signal::SIGSTOP);
+    wait_until("the sidecar gives the connection up", || world.log().contains("no sign of life"));
+    let waiting = shim.send_call("count", json!({}));
+    shim.signal(Signal::SIGCONT);
+    assert_eq!(text_of(&shim.answer_to(&slow)), "late");
+    assert_eq!(text_of(&shim.answer_to(&waiting)), "ran count");
+    assert_eq!((world.times_executed("tools", "slow"), world.times_executed("tools", "count")), (1, 1));
+    assert_eq!(world.fixture_processes("tools").len(), 1, "on one process");
+}
+
+/// The sidecar would find out by itself after three heartbeats: a minute, and no test waits for so long.
+#[test]
+fn a_shim_whose_connection_died_unnoticed_has_its_link_back_at_once() {
+    let world = World::new().server("tools", Server::fixture()).capturing().start();
+    let mut shim = world.connected("tools");
+    let slow = shim.send_call("slow", json!({"ms": 500}));
+    wait_until("the call runs", || world.times_executed("tools", "slow") == 1);
+    world.half_cut_connections();
+    assert_eq!(text_of(&shim.answer_to(&slow)), "late");
+    assert_eq!(shim.call_text("echo", json!({"text": "again"})), "again");
+    assert_eq!((world.times_executed("tools", "slow"), world.fixture_processes("tools").len()), (1, 1));
+    assert!(!world.audit().iter().any(|record| record["event"] == "alert"), "nobody is taken for a clone");
+}
+
+#[test]
+fn a_copy_of_a_link_that_answers_is_refused_and_reported() {
+    let world = World::new().server("tools", Server::fixture()).start();
+    let mut owner = RawRelay::connect(&world.layout().relay);
+    let welcome = owner.take_up("tools");
+    let resume = Resume { link: welcome.link, token: welcome.token, received: 0 };
+    let mut copy = RawRelay::connect(&world.layout().relay);
+    copy.send(PREFACE);
+    copy.send_frame(&Frame::Hello(Hello { resume: Some(resume), ..hello("tools", &[1]) }));
+    assert!(matches!(owner.next_frame(), Next::Frame(frame) if *frame == Frame::Ping));
+    owner.send_frame(&Frame::Pong);
+    let Next::Frame(refusal) = copy.next_frame() else { panic!("a refusal was due") };
+    assert!(matches!(&*refusal, Frame::Refusal(refusal) if refusal.code == "clone_refused"), "{refusal:?}");
+    owner.send_frame(&Frame::Ping);
+    assert!(matches!(owner.next_frame(), Next::Frame(frame) if *frame == Frame::Pong), "it keeps its link");
+    wait_until("it is reported", || world.audit().iter().any(|record| record["event"] == "alert"));
+}
+
+/// A server in a few lines of shell that ends when somebody wants to listen.
+const DIES_LISTENING: &str = r#"
+    while read -r line; do
+        id=$(printf '%s' "$line" | sed -n 's/.*"id":\([^,}]*\).*/\1/p')
+        case "$line" in
+            *subscriptions/listen*) exit 9;;
+            *) printf '{"jsonrpc":"2.0","id":%s,"result":{}}\n' "$id";;
+        esac
+    done"#;
+
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Server,
+    Sidecar,
+}
+
+/// What a harness says once, and a new process must hear too.
+fn settle_in(shim: &mut Harness) {
+    shim.request("tools/list", json!({}));
+    shim.request("logging/setLevel", json!({"level": "info"}));
+    shim.request("logging/setLevel", json!({"level": "debug"}));
+    shim.request("resources/subscribe", json!({"uri": "file:///kept"}));
+    shim.request("resources/subscribe", json!({"uri": "file:///dropped"}));
+    shim.request("resources/unsubscribe", json!({"uri": "file:///dropped"}));
+}
+
+/// The second process heard it, before anything else, under ids of our own.
+#[track_caller]
+fn assert_successor_knows(world: &World, ids: &str) {
+    let heard = world.heard("tools");
+    assert_eq!(heard.len(), 2, "{heard:?}");
+    let methods: Vec<&str> = heard[1].iter().filter_map(|message| message["method"].as_str()).collect();
+    assert_eq!(
+        methods[..6],
+        [
+            "initialize",
+            "notifications/initialized",
+            "logging/setLevel",
+            "resources/subscribe",
+            "tools/list",
+            "tools/call"
+        ]
+    );
+    assert_eq!(heard[1][2]["params"]["level"], "debug");
+    assert_eq!(heard[1][3]["params"]["uri"], "file:///kept");
+    for message in heard[1].iter().take(5).filter(|message| message["method"] != "notifications/initialized")
+    {
+        assert!(message["id"].as_str().is_some_and(|id| id.starts_with(ids)), "{message}");
+    }
+}
+
+/// The request was taken back once, and a late answer to it reaches nobody.
+#[track_caller]
+fn expect_no_answer_to(shim: &mut Harness, asked: &Value, world: &World) {
+    let taken_back = shim.message_with_method("notifications/cancelled");
+    assert_eq!(taken_back["params"]["requestId"], asked["id"]);
+    shim.send(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {}}));
+    // Had the new process got the answer, it would have got it before this.
+    let call = shim.send_call("ask_client", json!({"method": "roots/list", "id": "own"}));
+    let next = shim.message_with_method("roots/list");
+    assert_ne!(next["id"], asked["id"]);
+    shim.send(&json!({"jsonrpc": "2.0", "id": next["id"], "result": {"roots": ["the answer"]}}));
+    assert!(text_of(&shim.answer_to(&call)).contains("the answer"));
+    assert_eq!(heard_of(shim, "notifications/cancelled"), 1, "once: {}", world.log());
+}
+
+/// To which listener the news was told that tools changed.
+fn changed_for(shim: &mut Harness) -> Value {
+    let changed = shim.message_with_method("notifications/tools/list_changed");
+    changed["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"].clone()
+}
+
+/// How many messages with this method the harness has got.
+fn heard_of(shim: &Harness, method: &str) -> usize {
+    let text = String::from_utf8_lossy(shim.received());
+    let messages = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    messages.filter(|message| message["method"] == method).count()
+}
+
+/// How often a process of the fixture heard this.
+fn count_heard(world: &World, process: usize, method: &str) -> usize {
+    let heard = world.heard("tools");
+    heard.get(process).map_or(0, |heard| heard.iter().filter(|message| message["method"] == method).count())
+}
