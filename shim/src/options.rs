@@ -203,8 +203,8 @@ Usage: cofferdam-shim [--relay LINK] [--server NAME] [--state DIR] [--proxy URL]
        cofferdam-shim status [--json]   show the link, the session and what is granted
        cofferdam-shim hub --help        hold the one pipe of a sandbox that has only one
 
-  --relay LINK    where the sidecar is: unix:PATH, hub:FILE (a hub on the loopback), fd:N (an
-                  inherited socket), tls://HOST:PORT, wss://HOST[:PORT]/PATH, vsock:CID:PORT, or listen:HOST:PORT where it dials in
+  --relay LINK    where the sidecar is: unix:PATH, hub:FILE (a hub on the loopback), fd:N (an inherited socket),
+                  tls://HOST:PORT, wss://HOST[:PORT]/PATH, vsock:CID:PORT, or listen:HOST:PORT where it dials in
                   [environment: COFFERDAM_RELAY]
                   [default: where the enrolment leads, else unix:/run/cofferdam/relay/relay.sock]
   --server NAME   which MCP server to reach; without it, the only one that is granted

@@ -2,10 +2,10 @@
 //!
 //! | document | what is held |
 //! |---|---|
-//! | README.md | its configuration checks, its harness settings start the shim, its command lines are those that the suite runs |
+//! | README.md | its configuration checks, its harness settings start the shim, its command lines are those that the suite runs or that the programs take |
 //! | packaging/examples | each checks, and the full one leaves out no limit |
 //! | SPECIFICATION.md, THREAT-MODEL.md | every test they name is there, every promise names what holds it |
-//! | PROTOCOL.md | its kinds and limits are the codec's |
+//! | PROTOCOL.md | its kinds, limits and codes are the codec's, its links are those that the shim names |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -17,6 +17,8 @@ use cofferdam_tests::process::{built, command, output_of};
 use cofferdam_tests::server::Server;
 use cofferdam_tests::tools::Tool;
 use cofferdam_tests::world::World;
+use relay_carriage::{entrance, tls};
+use relay_proto::code::Code;
 use relay_proto::decoder::Decoder;
 use relay_proto::frame::{DecodeError, PREFACE};
 use relay_proto::limits;
@@ -32,9 +34,9 @@ const TOOLS: &str = include_str!("../tools");
 const CI: &str = include_str!("../../.ci/run");
 const JUSTFILE: &str = include_str!("../../Justfile");
 
-const CRATES: [&str; 4] = ["relay-proto", "shim", "sidecar", "tests"];
-const COMMANDS: [&str; 9] =
-    ["audit", "check", "demo", "enroll", "key", "kill", "reload", "serve", "sessions"];
+const CRATES: [&str; 5] = ["relay-proto", "relay-proto/carriage", "shim", "sidecar", "tests"];
+const COMMANDS: [&str; 10] =
+    ["attach", "audit", "check", "demo", "enroll", "key", "kill", "reload", "serve", "sessions"];
 
 #[test]
 fn the_configuration_of_the_readme_checks() {
@@ -52,7 +54,7 @@ fn every_example_checks() {
         .flatten()
         .map(|entry| entry.path())
         .collect();
-    assert!(examples.len() >= 2, "{examples:?}");
+    assert!(examples.len() >= 3, "{examples:?}");
     for example in examples {
         check(&example);
     }
@@ -182,6 +184,71 @@ fn the_help_lists_the_commands_that_the_readme_names() {
 }
 
 #[test]
+fn the_programs_take_the_command_lines_that_the_readme_shows() {
+    let (mut host, mut guest) = (0, 0);
+    // Help is given when everything before it was understood.
+    let help_after = |words: &[&str]| -> Vec<String> {
+        words.iter().copied().chain(["--help"]).map(str::to_owned).collect()
+    };
+    let shows = |words: &[&str]| {
+        let words = help_after(words);
+        let output = run_shim(&words.iter().map(String::as_str).collect::<Vec<_>>());
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    for span in spans(README) {
+        let words: Vec<&str> = span.split(' ').collect();
+        match words[..] {
+            ["cofferdam", "audit", _] => {}
+            ["cofferdam", ref words @ ..] => {
+                host += 1;
+                let (words, command) = match words.iter().position(|word| *word == "--") {
+                    Some(end) => (&words[..end], &words[end + 1..]),
+                    None => (words, &[][..]),
+                };
+                let words = help_after(words);
+                cofferdam(&words.iter().map(String::as_str).collect::<Vec<_>>());
+                if let Some(shim) = command.iter().position(|word| *word == "cofferdam-shim") {
+                    guest += 1;
+                    shows(&command[shim + 1..]);
+                }
+            }
+            ["cofferdam-shim", ref words @ ..] => {
+                guest += 1;
+                shows(words);
+            }
+            // Its input ends at once, so an accepted link is a success.
+            ["--relay", link] if link != "LINK" => {
+                assert!(run_shim(&["--relay", link]).status.success(), "{link}");
+            }
+            _ => {}
+        }
+    }
+    assert!(host >= 10 && guest >= 4, "{host} of the host's, {guest} of the guest's");
+}
+
+#[test]
+fn the_readme_lists_the_shims_flags_and_what_the_tests_install() {
+    let help = String::from_utf8(run_shim(&["--help"]).stdout).unwrap();
+    let (lists, words) = (rows(README).collect::<Vec<_>>(), spans(README).collect::<BTreeSet<_>>());
+    let listed = lists.iter().filter_map(|row| row[0].strip_prefix('`')?.strip_suffix('`'));
+    let listed: BTreeSet<&str> = listed.filter(|flag| flag.starts_with("--")).collect();
+    let known = help.lines().filter_map(|line| line.strip_prefix("  --")).filter_map(|line| {
+        let flag = line.split("  ").next()?;
+        (!flag.starts_with("help") && !flag.starts_with("version")).then(|| format!("--{flag}"))
+    });
+    let known: BTreeSet<String> = known.collect();
+    assert_eq!(listed, known.iter().map(String::as_str).collect());
+    for variable in words.iter().filter(|word| word.starts_with("COFFERDAM_")) {
+        assert!(help.contains(variable.as_str()), "the shim's help says nothing of {variable}");
+    }
+    // Those of the benchmark and of the machines are asked for by name.
+    let always = TOOLS.lines().filter_map(|line| line.strip_prefix("want "));
+    for package in always.filter_map(|line| line.split(' ').nth(1)).chain(["python3-venv"]) {
+        assert!(words.contains(package), "tests/tools installs {package}");
+    }
+}
+
+#[test]
 fn every_test_that_the_documents_name_exists() {
     let sources = sources();
     for (document, text) in [("SPECIFICATION.md", SPECIFICATION), ("THREAT-MODEL.md", THREAT_MODEL)] {
@@ -254,6 +321,36 @@ fn the_protocol_page_states_the_limits_of_the_wire() {
         ("window, at most", limits::MAX_WINDOW),
     ];
     assert_eq!(stated, known.map(|(what, bytes)| (what.to_owned(), bytes)).into());
+}
+
+#[test]
+fn the_protocol_page_names_the_links_codes_and_words_of_the_wire() {
+    let section =
+        |from: &str| PROTOCOL.split(from).nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap();
+    let help = String::from_utf8(run_shim(&["--help"]).stdout).unwrap();
+    let links: Vec<String> = rows(section("## 11. Carriage"))
+        .filter(|row| row[0] != "link")
+        .collect::<Vec<_>>()
+        .iter()
+        .flat_map(|row| spans(&row[0]).collect::<Vec<_>>())
+        .collect();
+    assert_eq!(links.len(), 7, "{links:?}");
+    for link in links {
+        assert!(help.contains(&link), "the shim's help says nothing of {link}");
+    }
+    let codes: Vec<String> = rows(section("## 3. Opening a connection"))
+        .filter_map(|row| Some(row[0].strip_prefix('`')?.strip_suffix('`')?.to_owned()))
+        .filter(|word| word.contains('_'))
+        .collect();
+    assert!(codes.len() > 5, "{codes:?}");
+    for code in codes {
+        assert!(code.parse::<Code>().is_ok(), "{code}");
+    }
+    let knock = String::from_utf8_lossy(entrance::KNOCK).replace('\n', "\\n");
+    assert!(PROTOCOL.contains(&format!("the {} bytes `{knock}`", entrance::KNOCK.len())));
+    for name in [tls::ALPN, tls::HUB_ALPN] {
+        assert!(PROTOCOL.contains(&format!("`{}`", String::from_utf8_lossy(name))));
+    }
 }
 
 /// The name of a kind of frame, as the codec calls it; none where it refuses the number.

@@ -63,7 +63,8 @@ impl LinkKind {
 
     pub const LISTEN: Self = Self {
         name: "listen",
-        configure: |builder| builder,
+        // Only the host can come again, and silence is all that tells it to.
+        configure: |builder| builder.relay("heartbeat = \"500ms\""),
         sidecar: |world| Place::Tcp(port_of_the_shim(world)),
         front: |_| Place::Tcp(ANY_PORT.into()),
         shim: |world, _, command| {
