@@ -68,7 +68,7 @@ fn every_byte_is_cut(kind: &LinkKind) {
     let first = cut_first_handshakes(kind);
     let (again, headers) = cut_resumes(kind);
     let count = first.0 + first.1 + again.0 + again.1 + headers;
-    println!(
+    eprintln!(
         "{}: {count} places were cut: {} and {} bytes of first handshakes towards the sidecar and the shim, {} and {} of resuming ones, {headers} in headers",
         kind.name, first.0, first.1, again.0, again.1
     );
@@ -88,13 +88,13 @@ struct Planned(Arc<Mutex<VecDeque<Plan>>>);
 
 impl Planned {
     fn add(&self, plan: Plan) {
-        self.0.lock().unwrap().push_back(plan);
+        self.0.lock().expect("no holder panics").push_back(plan);
     }
 
     fn proxy(&self, kind: &LinkKind, world: &World) -> Proxy {
         let plans = Arc::clone(&self.0);
         Proxy::start(&(kind.front)(world), (kind.sidecar)(world), move |_| {
-            plans.lock().unwrap().pop_front().unwrap_or_default()
+            plans.lock().expect("no holder panics").pop_front().unwrap_or_default()
         })
     }
 }
