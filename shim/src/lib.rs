@@ -160,7 +160,7 @@ fn run(options: Options) -> io::Result<()> {
     })
 }
 
-/// Talk goes to stderr; nobody listening is no reason to end.
+/// Talk goes to stderr, each line in one write: others write there too. Nobody listening is no reason to end.
 fn say(text: &str) {
-    let _ = writeln!(io::stderr(), "cofferdam-shim: {text}");
+    let _ = io::stderr().write_all(format!("cofferdam-shim: {text}\n").as_bytes());
 }

@@ -67,7 +67,11 @@ impl Port {
             Some(open) => open,
             None => match Open::new(&self.place).await {
                 Ok(open) => open,
-                Err(source) => return Err(ConnectError::Listen { address, source }),
+                Err(source) => {
+                    // Whoever listens asks again at once.
+                    sleep(PORT_PAUSE).await;
+                    return Err(ConnectError::Listen { address, source });
+                }
             },
         };
         let entered = open.next(&self).await;
@@ -130,7 +134,28 @@ impl Open {
     }
 }
 
+/// A port that another has is tried again after so long.
+const PORT_PAUSE: Duration = Duration::from_secs(1);
 /// The sidecar is one; the others are strangers.
 const MAX_ENTERING: usize = 8;
 /// A handshake takes a round trip or two.
 const LIMIT: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_port_that_another_has_is_not_tried_without_end() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let place: HostPort = taken.local_addr().unwrap().to_string().parse().unwrap();
+        let pin = Identity::generate().unwrap().public();
+        let network = Network { pin: Some(pin), ..Network::default() };
+        let port = Port::reopen(None, place, &network).unwrap();
+        let began = Instant::now();
+        assert!(matches!(port.next().await, Err(ConnectError::Listen { .. })));
+        assert!(began.elapsed() >= PORT_PAUSE, "the loop comes back at once");
+    }
+}

@@ -20,7 +20,7 @@
 //! | [`audit`] | the chain of decisions and outcomes | names |
 //! | [`scrub`] | finds credentials in whatever form | bytes |
 //! | [`config`] | the configuration: raw, checked, immutable | policy and template syntax |
-//! | [`clock`], [`random`] | wall-clock time; random bytes | nothing |
+//! | [`clock`], [`random`], [`whole_file`] | wall-clock time; random bytes; files that are whole or not there | nothing |
 
 #![deny(unsafe_code)]
 
@@ -42,3 +42,4 @@ pub mod secret;
 pub(crate) mod servers;
 pub(crate) mod session;
 pub mod upstream;
+mod whole_file;

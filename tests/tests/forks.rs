@@ -98,24 +98,57 @@ fn of_two_clones_that_come_at_once_exactly_one_survives() {
 }
 
 #[test]
-fn of_two_clones_that_were_both_welcomed_the_last_one_survives() {
+fn of_two_clones_that_were_both_welcomed_the_first_to_speak_survives() {
     let (world, _wire) = place();
     let sandbox = rested(&world);
     let (mut one, mut other) = (sandbox.relay(), sandbox.relay());
     let first = welcomed(one.say(key_hello(&sandbox, None)));
     let second = welcomed(other.say(key_hello(&sandbox, None)));
     assert!(first.epoch.is_some() && first.epoch != second.epoch);
-    one.send_frame(&Frame::Ack(Ack { seq: 0, window: 1 << 20 }));
-    match next(&mut one) {
+    one.send_frame(&Frame::Ping);
+    assert_eq!(next(&mut one), Frame::Pong);
+    other.send_frame(&Frame::Ack(Ack { seq: 0, window: 1 << 20 }));
+    match next(&mut other) {
         Frame::Goodbye(goodbye) => {
             assert_eq!((goodbye.code.as_str(), goodbye.retry), ("clone_refused", Retry::Never));
             assert!(goodbye.message.contains("`cofferdam enroll`"), "{}", goodbye.message);
         }
         frame => panic!("a Goodbye was due, not {frame:?}"),
     }
-    other.send_frame(&Frame::Ping);
-    assert_eq!(next(&mut other), Frame::Pong);
+    one.send_frame(&Frame::Ping);
+    assert_eq!(next(&mut one), Frame::Pong);
     assert_eq!(alerts(&world).len(), 1);
+}
+
+/// A connection that the shim gave up on may be heard after the one that it made instead.
+#[test]
+fn a_hello_that_comes_late_costs_nobody_his_epoch() {
+    let (world, _wire) = place();
+    let sandbox = rested(&world);
+    let (mut kept, mut given_up) = (sandbox.relay(), sandbox.relay());
+    welcomed(kept.say(key_hello(&sandbox, None)));
+    welcomed(given_up.say(key_hello(&sandbox, None)));
+    drop(given_up);
+    kept.send_frame(&Frame::Ping);
+    assert_eq!(next(&mut kept), Frame::Pong);
+    assert!(alerts(&world).is_empty(), "{:?}", alerts(&world));
+}
+
+/// Whoever asks for a link of somebody else's is told of; it cannot fill the audit with that.
+#[test]
+fn a_link_of_another_sandbox_is_refused_and_the_alerts_are_few() {
+    let (world, _wire) = place();
+    let (owner, thief) = (rested(&world), rested(&world));
+    let welcome = welcomed(owner.relay().say(key_hello(&owner, None)));
+    for _ in 0..20 {
+        assert_eq!(refused(thief.relay().say(key_hello(&thief, Some(&welcome)))).code, "clone_refused");
+        // By another door, where nobody has a name.
+        let mut stranger = RawRelay::connect(&world.layout().relay);
+        let asked = Hello { resume: Some(resume(&welcome)), ..hello("tools", &[1]) };
+        assert_eq!(refused(stranger.say(asked)).code, "clone_refused");
+    }
+    let count = alerts(&world).len();
+    assert!((2..=12).contains(&count), "{count}");
 }
 
 #[test]

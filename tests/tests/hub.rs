@@ -290,6 +290,21 @@ fn a_sandbox_is_attached_once() {
     talker.wait_until_said("nothing but the hub may write to its stdout");
 }
 
+/// Whoever asks for a sandbox and is gone before it has it does not hold it.
+#[test]
+fn an_attach_that_is_gone_before_its_answer_holds_nothing() {
+    let scene = Scene::new();
+    let mut asking = UnixStream::connect(&scene.world.layout().admin).unwrap();
+    let question = json!({"do": "attach", "grant": "dev", "name": "box", "ttl_ms": null});
+    asking.write_all(format!("{question}\nand more, which nobody may say yet").as_bytes()).unwrap();
+    let mut answer = String::new();
+    asking.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("attaching"), "{answer}");
+    let mut arguments = exec_hub(&scene.socket());
+    arguments.splice(1..1, ["--name".into(), "box".into()]);
+    Attach::start(&scene.world, &arguments).wait_until_attached(1);
+}
+
 #[test]
 fn a_hub_that_pins_another_key_refuses_and_says_so() {
     let scene = Scene::new();

@@ -133,11 +133,18 @@ impl Memory {
         let keep = || Kept::new(message, id);
         let uri = || {
             let span = json::member(message, params.clone()?, "uri")?;
-            json::text(message, span).map(Box::from)
+            json::text(message, span).map(Box::<str>::from)
         };
         let offer = match method {
             INITIALIZE => Some(Offer::Initialize(fits.then(keep))),
-            UNSUBSCRIBE => uri().map(Offer::Unsubscribe),
+            UNSUBSCRIBE if fits => uri().map(Offer::Unsubscribe),
+            UNSUBSCRIBE => {
+                // The answer cannot be waited for. Nobody watches it who wants to watch it no more.
+                if let Some(uri) = uri() {
+                    self.unsubscribe(&uri);
+                }
+                None
+            }
             LISTEN if tools::are_listened_for(message, params.clone()) => Some(Offer::Listen(id.raw.into())),
             _ if !fits => None,
             SET_LEVEL => Some(Offer::Level(keep())),
@@ -289,6 +296,11 @@ impl Memory {
         let request = &self.tools.as_ref()?.request;
         self.asked_tools = Some(id.clone());
         Some(Question { message: request.with_id(&id), id, method: LIST_TOOLS })
+    }
+
+    fn unsubscribe(&mut self, uri: &str) {
+        self.subscriptions.retain(|(other, _)| **other != *uri);
+        self.under_way.retain(|(_, offer)| !matches!(offer, Offer::Subscribe(other, _) if **other == *uri));
     }
 
     fn bytes(&self) -> usize {

@@ -181,6 +181,20 @@ fn a_harness_cannot_make_it_remember_without_end() {
         assert!(scene.memory.bytes() <= MAX_BYTES && scene.memory.under_way.len() <= MAX_UNDER_WAY);
     }
     let mut scene = Scene::greeted();
+    let long = "x".repeat(MAX_BYTES / 4);
+    for (id, uri) in [(1, "file:///a"), (2, "file:///b"), (3, &long)] {
+        scene.asks(&subscription(id, uri, "subscribe"), &accepted(id));
+    }
+    for id in 4..40 {
+        scene.says(&subscription(id, &format!("{long}{id}"), "unsubscribe"));
+        assert!(scene.memory.bytes() <= MAX_BYTES);
+    }
+    let message = subscription(40, "", "unsubscribe").len();
+    scene.says(&subscription(40, &"z".repeat(MAX_BYTES - scene.memory.bytes() - message), "unsubscribe"));
+    scene.says(&subscription(42, "file:///b", "unsubscribe"));
+    let uris: Vec<&str> = scene.memory.subscriptions.iter().map(|(uri, _)| &**uri).collect();
+    assert_eq!(uris, ["file:///a", &long], "where its answer cannot be waited for, it is not");
+    let mut scene = Scene::greeted();
     let large = format!(
         r#"{{"jsonrpc":"2.0","id":0,"method":"initialize","params":{{"x":"{}"}}}}"#,
         "y".repeat(MAX_BYTES)

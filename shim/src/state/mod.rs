@@ -18,6 +18,7 @@ mod source;
 #[cfg(test)]
 mod tests;
 
+use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,10 +38,12 @@ use crate::options::Sources;
 pub(crate) struct State {
     directory: PathBuf,
     sources: Sources,
-    /// A key that the sidecar will not take any more, and its ticket: another is looked for.
-    refused: Arc<Mutex<Option<Refused>>>,
+    /// Keys that the sidecar will not take any more, and their tickets, the last one last: another is looked for.
+    refused: Arc<Mutex<VecDeque<Refused>>>,
 }
 
+/// A string may stay where it is when its ticket is of no use any more, and there are several places for one: with all of
+/// them known, none is tried twice.
 #[derive(Clone, Debug)]
 struct Refused {
     key: PublicKey,
@@ -91,6 +94,8 @@ pub(crate) enum StateError {
     Write { doing: &'static str, path: PathBuf, source: io::Error },
 }
 
+/// More than there are places for a string.
+const MAX_REFUSED: usize = 8;
 const NEXT: &str = "run `cofferdam enroll` on the host and write its string to COFFERDAM_ENROLL_FILE or /run/cofferdam/enroll";
 
 impl State {
@@ -104,7 +109,7 @@ impl State {
             return Ok(saved);
         }
         // Nothing is made, and nobody waited for, where there is nothing to begin with.
-        if self.sources.read(self.burnt().as_ref())?.is_none() {
+        if self.sources.read(&self.burnt())?.is_none() {
             // Another shim may have turned it into a key since.
             return self.usable()?.ok_or(StateError::None);
         }
@@ -112,7 +117,7 @@ impl State {
         if let Ok(Some(saved)) = self.usable() {
             return Ok(saved);
         }
-        let found = self.sources.read(self.burnt().as_ref())?.ok_or(StateError::None)?;
+        let found = self.sources.read(&self.burnt())?.ok_or(StateError::None)?;
         let Enrolment { pin, ticket, relay } = found.enrolment.clone();
         let saved = Saved { relay, pin, identity: Identity::generate()?, ticket, epoch: None };
         file::write(&self.directory, &saved)?;
@@ -138,26 +143,30 @@ impl State {
         if let Ok(Some(saved)) = file::read(&self.directory)
             && saved.identity.public() == *key
         {
-            *self.lock() = Some(Refused { key: *key, ticket: saved.ticket });
+            let mut refused = self.lock();
+            if refused.len() == MAX_REFUSED {
+                refused.pop_front();
+            }
+            refused.push_back(Refused { key: *key, ticket: saved.ticket });
         }
-        let ready = matches!(self.usable(), Ok(Some(_)))
-            || matches!(self.sources.read(self.burnt().as_ref()), Ok(Some(_)));
+        let ready =
+            matches!(self.usable(), Ok(Some(_))) || matches!(self.sources.read(&self.burnt()), Ok(Some(_)));
         if ready { Another::Ready } else { Another::None }
     }
 
     /// What is in the file, unless it was refused.
     fn usable(&self) -> Result<Option<Saved>, StateError> {
-        let refused = self.lock().as_ref().map(|refused| refused.key);
         let saved = file::read(&self.directory)?;
-        Ok(saved.filter(|saved| Some(saved.identity.public()) != refused))
+        let refused = self.lock();
+        Ok(saved.filter(|saved| refused.iter().all(|refused| refused.key != saved.identity.public())))
     }
 
-    /// The ticket that is of no use any more.
-    fn burnt(&self) -> Option<Ticket> {
-        self.lock().as_ref().map(|refused| refused.ticket.clone())
+    /// Tickets that are of no use any more.
+    fn burnt(&self) -> Vec<Ticket> {
+        self.lock().iter().map(|refused| refused.ticket.clone()).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Refused>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Refused>> {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

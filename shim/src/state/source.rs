@@ -19,8 +19,8 @@ pub(super) struct Found {
 }
 
 impl Sources {
-    /// The first string whose ticket is not the burnt one. What is wrong with one is said if there is no other.
-    pub(super) fn read(&self, burnt: Option<&Ticket>) -> Result<Option<Found>, StateError> {
+    /// The first string whose ticket is not burnt. What is wrong with one is said if there is no other.
+    pub(super) fn read(&self, burnt: &[Ticket]) -> Result<Option<Found>, StateError> {
         let mut trouble = None;
         let variable = self
             .variable
@@ -42,7 +42,7 @@ impl Sources {
                 }
             };
             match String::from_utf8_lossy(&bytes).parse::<Enrolment>() {
-                Ok(enrolment) if burnt == Some(&enrolment.ticket) => {}
+                Ok(enrolment) if burnt.contains(&enrolment.ticket) => {}
                 Ok(enrolment) => return Ok(Some(Found { enrolment, file })),
                 Err(source) => {
                     trouble.get_or_insert(StateError::String { place, source });

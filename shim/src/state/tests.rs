@@ -120,6 +120,25 @@ async fn a_refused_key_gives_way_to_a_new_ticket_and_only_to_a_new_one() {
     assert_eq!(ticket_of(&proof), '2');
 }
 
+/// A secret that is mounted cannot be unlinked, and a variable is there for good.
+#[tokio::test]
+async fn strings_that_stay_where_they_are_are_tried_once_each() {
+    let folder = Folder::new("stay");
+    let state = folder.with(Some(string('1')));
+    for (ticket, another) in [('1', Another::Ready), ('2', Another::None)] {
+        folder.put(&string('2'));
+        let key = state.find().await.unwrap().identity.public();
+        let (held, proof) = state.hold(&key).await.unwrap();
+        assert_eq!(ticket_of(&proof), ticket);
+        drop(held);
+        folder.put(&string('2'));
+        assert_eq!(state.refused(&key), another, "{ticket}");
+    }
+    assert!(matches!(state.find().await, Err(StateError::None)));
+    folder.put(&string('3'));
+    state.find().await.expect("a new one is found still");
+}
+
 #[tokio::test]
 async fn an_enrolment_is_waited_for() {
     let folder = Folder::new("waited");

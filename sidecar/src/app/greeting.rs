@@ -11,7 +11,6 @@ use super::App;
 use super::admission::{self, Door, refuse};
 use super::places::{Dropped, Place};
 use super::status;
-use crate::audit::Event;
 use crate::session::command::EndReason;
 use crate::session::connection::{Connection, Lost, Transport};
 use crate::session::registry::{NotOpened, NotResumed};
@@ -110,7 +109,7 @@ async fn lead(
             // That link is over: the shim gets a new one and sees that it was not resumed.
             Err(NotResumed::Over(connection)) => connection,
             Err(NotResumed::Foreign(connection)) => {
-                app.record(Event::Alert, Some("a link was asked for by another enrolment than its own"));
+                app.alert_of_a_foreign_link(visitor);
                 let message =
                     "that link is another sandbox's; a new one is given to a shim that asks for none";
                 return Err((refuse(Code::CloneRefused, message, Retry::AfterMs(1000)), connection));

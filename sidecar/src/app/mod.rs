@@ -31,7 +31,7 @@ mod status;
 mod unix_stream;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use relay_carriage::identity::Identity;
@@ -46,12 +46,14 @@ use crate::attach::Attaches;
 use crate::audit::{self, Audit, AuditError, Event, EventRecord};
 use crate::config::{self, Config, Problems};
 use crate::enrolment::key::{self, KeyError};
-use crate::enrolment::{Enrolments, StoreError};
+use crate::enrolment::{ALERTS_PER_MINUTE, Enrolments, StoreError};
 use crate::inject::credentials::LogScrubber;
 use crate::inject::files::{FileError, FileStore};
+use crate::servers::pace::Pace;
 use crate::session::Context;
 use crate::session::command::EndReason;
 use crate::session::registry::Registry;
+use crate::session::visitor::Visitor;
 use admission::Door;
 use apart::ApartError;
 use greeting::Arrival;
@@ -78,6 +80,8 @@ pub(crate) struct App {
     /// The configuration of the start, which some keys keep until a restart.
     started: Arc<Config>,
     refusals: Arc<Refusals>,
+    /// Alerts about those who come by the shared socket.
+    shared_alerts: Mutex<Pace>,
 }
 
 /// What a reload did.
@@ -149,6 +153,7 @@ pub(crate) async fn serve(
         attaches: Attaches::default(),
         started: context.config.load_full(),
         refusals: Arc::default(),
+        shared_alerts: Mutex::new(Pace::new(ALERTS_PER_MINUTE)),
         context,
     });
     app.record(Event::SidecarStart, Some(env!("CARGO_PKG_VERSION")));
@@ -212,6 +217,23 @@ impl App {
             tracing::error!(tasks = self.context.tasks.len(), "some tasks did not end in time");
         }
         self.record(Event::SidecarStop, None);
+    }
+
+    /// Whoever asks for others' links can ask as often as it likes.
+    fn alert_of_a_foreign_link(&self, visitor: &Visitor) {
+        let (who, may) = match &visitor.enrolment {
+            Some(enrolled) => (
+                format!("enrolment {} ({})", enrolled.id, enrolled.name),
+                self.enrolments.may_alert(&enrolled.id),
+            ),
+            None => {
+                let mut alerts = self.shared_alerts.lock().unwrap_or_else(PoisonError::into_inner);
+                ("somebody on the shared socket".into(), alerts.allows())
+            }
+        };
+        if may {
+            self.record(Event::Alert, Some(&format!("{who} asked for a link of another's")));
+        }
     }
 
     fn record(&self, event: Event, detail: Option<&str>) {

@@ -35,8 +35,9 @@ pub(crate) enum NotHeld {
     NotMade(#[from] EnrollError),
 }
 
-/// Somebody wants this sandbox attached.
+/// Somebody wants this sandbox attached; however this ends, nobody does any more.
 pub(crate) struct Hold {
+    app: Arc<App>,
     pub(crate) enrolment: Arc<str>,
     sandbox: Sandbox,
     number: u64,
@@ -58,7 +59,7 @@ impl App {
         let sandbox = Sandbox { grant: asked.grant.clone(), name: asked.name.clone() };
         let give_up = Instant::now() + RELEASE_TIME;
         loop {
-            match self.attaches.hold(&sandbox) {
+            match self.attaches.hold(self, &sandbox) {
                 Holding::Yes(hold) => match self.enrolments.find(&hold.enrolment, clock::now()) {
                     Ok(_) => return Ok(hold),
                     // Its time is over, and nobody has looked yet.
@@ -103,8 +104,6 @@ impl App {
             }
         }
         tracing::info!(enrolment = %hold.enrolment, sandbox = hold.sandbox.name, "attach is not wanted any more");
-        self.attaches.release(&hold.sandbox, hold.number);
-        self.give_up_later(hold.sandbox, hold.number);
     }
 
     /// Ends the enrolment unless somebody takes hold of it in time.
@@ -135,7 +134,7 @@ impl Attaches {
         self.lock().by_sandbox.entry(sandbox).or_insert_with(|| Attached::new(enrolment));
     }
 
-    fn hold(&self, sandbox: &Sandbox) -> Holding {
+    fn hold(&self, app: &Arc<App>, sandbox: &Sandbox) -> Holding {
         let mut table = self.lock();
         table.holds += 1;
         let number = table.holds;
@@ -148,7 +147,7 @@ impl Attaches {
         attached.holder = Some(Holder { news: sender, over: over.clone() });
         attached.holds = number;
         let enrolment = Arc::clone(&attached.enrolment);
-        Holding::Yes(Hold { enrolment, sandbox: sandbox.clone(), number, news, over })
+        Holding::Yes(Hold { app: Arc::clone(app), enrolment, sandbox: sandbox.clone(), number, news, over })
     }
 
     fn release(&self, sandbox: &Sandbox, number: u64) {
@@ -168,6 +167,16 @@ impl Attaches {
             return None;
         }
         table.by_sandbox.remove(sandbox).map(|attached| attached.enrolment)
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.app.attaches.release(&self.sandbox, self.number);
+        // After the stop nobody waits for anything, and the next sidecar gives them a time of its own.
+        if !self.app.stop.is_cancelled() {
+            self.app.give_up_later(self.sandbox.clone(), self.number);
+        }
     }
 }
 

@@ -64,6 +64,8 @@ impl App {
             Ok(()) => return,
             Err(error) => error,
         };
+        // The table has a copy of the socket: whoever is at the other end would wait for its end in vain.
+        end.shut();
         tracing::info!(enrolment, why = %over, "pipe lost");
         self.attaches.tell(&enrolment, News::Lost { why: over.to_string() });
     }

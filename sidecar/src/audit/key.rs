@@ -2,8 +2,8 @@
 //!
 //! Without it the short arguments of a call could be guessed from their plain hash. It never leaves this directory.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
+use std::fs::OpenOptions;
+use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
@@ -12,6 +12,7 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 use zeroize::Zeroizing;
 
 use super::error::AuditError;
+use crate::whole_file::{Replace, place};
 
 /// Call it under the directory's lock.
 pub(super) fn load_or_create(directory: &Path) -> Result<hmac::Key, AuditError> {
@@ -29,7 +30,7 @@ pub(super) fn load_or_create(directory: &Path) -> Result<hmac::Key, AuditError> 
             SystemRandom::new().fill(&mut *bytes).map_err(|_| {
                 AuditError::prepare("find random bytes for", &path)(io::Error::other("no randomness"))
             })?;
-            create(directory, &path, &*bytes)
+            place(directory, &path, &*bytes, Replace::Always)
                 .map_err(AuditError::prepare("create the audit's key", &path))?;
         }
         Err(error) => return Err(AuditError::read(&path)(error)),
@@ -38,17 +39,3 @@ pub(super) fn load_or_create(directory: &Path) -> Result<hmac::Key, AuditError> 
 }
 
 const KEY_BYTES: usize = 32;
-
-/// Written aside and renamed: there is a whole key or none, even after a crash.
-fn create(directory: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let aside = directory.join("key.new");
-    match fs::remove_file(&aside) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&aside, path)?;
-    File::open(directory)?.sync_all()
-}

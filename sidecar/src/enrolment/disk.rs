@@ -3,12 +3,13 @@
 //! Must stay true: what stands under a record's name was written and synced whole; what cannot be read is named in the
 //! log, left where it is and skipped, for one bad file must not keep everybody out.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::fs::{self, DirBuilder, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use super::record::Record;
+use crate::whole_file::{ASIDE, Replace, place, read_bounded, sync};
 
 #[derive(Debug, thiserror::Error)]
 #[error("{doing} `{path}`")]
@@ -27,7 +28,6 @@ impl StoreError {
 
 /// A record is some hundred bytes; whatever is much longer is not one.
 const MAX_FILE_BYTES: u64 = 64 * 1024;
-const ASIDE: &str = ".new";
 
 /// Only the sidecar's user may look: the directory is 0700, made so if it was not.
 pub(super) fn prepare(directory: &Path) -> Result<(), StoreError> {
@@ -81,56 +81,8 @@ pub(super) fn remove(directory: &Path, id: &str) -> Result<(), StoreError> {
     }
 }
 
-/// Whether a file that stands there already is replaced.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Replace {
-    Always,
-    /// The first who comes is right; `AlreadyExists` says that it was another.
-    Never,
-}
-
-/// Puts a whole file, 0600, under its name.
-pub(super) fn place(directory: &Path, path: &Path, bytes: &[u8], replace: Replace) -> io::Result<()> {
-    let aside = directory.join(format!(".{}{ASIDE}", crate::random::hex::<8>()));
-    let placed = (|| {
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        match replace {
-            Replace::Always => fs::rename(&aside, path)?,
-            Replace::Never => {
-                fs::hard_link(&aside, path)?;
-                fs::remove_file(&aside)?;
-            }
-        }
-        sync(directory)
-    })();
-    placed.inspect_err(|_| {
-        let _ = fs::remove_file(&aside);
-    })
-}
-
-/// At most so many bytes of a regular file; no link is followed and no pipe waited for.
-pub(super) fn read_bounded(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
-    }
-    let mut bytes = Vec::new();
-    file.take(most + 1).read_to_end(&mut bytes)?;
-    match bytes.len() as u64 > most {
-        true => Err(io::Error::other(format!("it has more than {most} bytes"))),
-        false => Ok(bytes),
-    }
-}
-
 fn read(path: &Path) -> io::Result<Record> {
     Ok(serde_json::from_slice(&read_bounded(path, MAX_FILE_BYTES)?)?)
-}
-
-fn sync(directory: &Path) -> io::Result<()> {
-    File::open(directory)?.sync_all()
 }
 
 fn file_name(id: &str) -> String {

@@ -2,11 +2,13 @@
 //!
 //! Every new link of a key is offered a new epoch. It becomes the current one when somebody shows that it arrived: by
 //! the first frame of the link that it was offered to, or by coming with it. Until then the one before is still good,
-//! because the offer may have been lost on its way. So at most one chain of holders goes on; whoever comes with
-//! anything else holds a copy that was left behind.
+//! because the offer may have been lost on its way; and so is every other offer that answered the same one, because a
+//! Hello that was under way for long may come after its successor. So at most one chain of holders goes on; whoever
+//! comes with anything else holds a copy that was left behind.
 //!
 //! Must stay true: an offer is on disk before it is made; an epoch that was left behind never becomes current again.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -24,9 +26,12 @@ pub(crate) enum Confirmed {
     Turned,
     /// It was already: another link came with it before this one spoke.
     Known,
-    /// Another copy of the key was offered an epoch after this one: only one of them may go on.
+    /// Another copy of the key confirmed an epoch that was offered beside this one: only one of them may go on.
     LeftBehind,
 }
+
+/// Unconfirmed offers for one epoch: a sandbox holds one of the last few, or its network is beyond help.
+const MAX_OFFERED: usize = 16;
 
 /// Epochs that were current and may still be confirmed late. Each belongs to a link whose first frame is on its way
 /// while others of its sandbox have come already.
@@ -78,7 +83,7 @@ impl Enrolments {
             return Confirmed::Known;
         }
         match &mut entry.record.kind {
-            Kind::Key { offered, .. } if offered.as_ref() == Some(epoch) => {
+            Kind::Key { offered, .. } if offered.contains(epoch) => {
                 entry.make_current(epoch.clone());
                 Confirmed::Turned
             }
@@ -137,10 +142,9 @@ impl Table {
         let id = self.by_key.get(key).ok_or(Denied::UnknownKey)?;
         let entry = &self.by_id[id];
         let enrolled = entry.live(id, now)?;
-        let shown = epoch.map(Fingerprint::of_epoch);
-        match &entry.record.kind {
-            Kind::Key { current, offered, .. }
-                if shown.is_some() && (shown == *current || shown == *offered) =>
+        match (&entry.record.kind, epoch.map(Fingerprint::of_epoch)) {
+            (Kind::Key { current, offered, .. }, Some(shown))
+                if current.as_ref() == Some(&shown) || offered.contains(&shown) =>
             {
                 Ok(Arc::clone(id))
             }
@@ -159,14 +163,17 @@ impl Table {
         let entry = self.by_id.get_mut(id).ok_or(Denied::UnknownKey)?;
         if let Kind::Ticket { ticket, .. } = &entry.record.kind {
             let ticket = ticket.clone();
-            entry.record.kind = Kind::Key { key: *key, ticket, current: None, offered: None };
+            entry.record.kind = Kind::Key { key: *key, ticket, current: None, offered: VecDeque::new() };
             self.by_key.insert(*key, Arc::clone(id));
         }
         if let KeyProof::Epoch(Some(epoch)) = proof {
             entry.make_current(Fingerprint::of_epoch(epoch));
         }
         if let Kind::Key { offered, .. } = &mut entry.record.kind {
-            *offered = Some(next);
+            if offered.len() == MAX_OFFERED {
+                offered.pop_front();
+            }
+            offered.push_back(next);
         }
         Ok(entry.enrolled(id))
     }
@@ -175,15 +182,14 @@ impl Table {
 impl Entry {
     fn make_current(&mut self, epoch: Fingerprint) {
         let Kind::Key { current, offered, .. } = &mut self.record.kind else { return };
-        if current.as_ref() != Some(&epoch) {
-            *current = Some(epoch.clone());
+        if current.as_ref() == Some(&epoch) {
+            return;
         }
-        *offered = None;
-        if self.past.back() != Some(&epoch) {
-            if self.past.len() == PAST {
-                self.past.pop_front();
-            }
-            self.past.push_back(epoch);
+        *current = Some(epoch.clone());
+        offered.clear();
+        if self.past.len() == PAST {
+            self.past.pop_front();
         }
+        self.past.push_back(epoch);
     }
 }

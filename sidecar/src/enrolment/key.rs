@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use relay_carriage::identity::{Identity, IdentityError};
 use zeroize::Zeroizing;
 
-use super::disk::{self, Replace, StoreError};
+use super::disk::{self, StoreError};
+use crate::whole_file::{Replace, place, read_bounded};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KeyError {
@@ -38,7 +39,7 @@ pub(crate) fn load_or_make(state_dir: &Path) -> Result<Identity, KeyError> {
     }
     disk::prepare(state_dir)?;
     let identity = Identity::generate()?;
-    match disk::place(state_dir, &path, &identity.to_pkcs8(), Replace::Never) {
+    match place(state_dir, &path, &identity.to_pkcs8(), Replace::Never) {
         Ok(()) => Ok(identity),
         // Somebody else was first: its key is the one.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -49,7 +50,7 @@ pub(crate) fn load_or_make(state_dir: &Path) -> Result<Identity, KeyError> {
 }
 
 fn load(path: &Path) -> Result<Option<Identity>, KeyError> {
-    match disk::read_bounded(path, MAX_KEY_BYTES).map(Zeroizing::new) {
+    match read_bounded(path, MAX_KEY_BYTES).map(Zeroizing::new) {
         Ok(bytes) => {
             let identity = Identity::from_pkcs8(&bytes);
             identity.map(Some).map_err(|source| KeyError::Damaged { path: path.into(), source })

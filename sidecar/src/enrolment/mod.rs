@@ -114,7 +114,7 @@ const REMEMBERED: Duration = Duration::from_secs(24 * 60 * 60);
 /// A name is shown in tables.
 const MAX_NAME: usize = 64;
 /// Alerts in the audit about one enrolment, within a minute.
-const ALERTS_PER_MINUTE: u32 = 6;
+pub(crate) const ALERTS_PER_MINUTE: u32 = 6;
 
 impl Enrolments {
     /// Reads what there is under the state directory; reads and writes files.

@@ -3,6 +3,7 @@
 //! Must stay true: a file of another version is read as far as it is understood, and what is not understood in it is
 //! written back unchanged, so that neither an upgrade nor a step back strands anybody.
 
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
@@ -45,9 +46,9 @@ pub(super) enum Kind {
         /// None until its first epoch was confirmed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         current: Option<Fingerprint>,
-        /// Handed out, and not known to have arrived.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        offered: Option<Fingerprint>,
+        /// Handed out since, the last one last, and not known to have arrived.
+        #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
+        offered: VecDeque<Fingerprint>,
     },
     /// Whoever can open the socket in this directory.
     Socket { directory: PathBuf },

@@ -116,9 +116,9 @@ fn a_lost_welcome_strands_nobody() {
     scene.restart();
     scene.now += Duration::from_secs(600);
     let first = scene.redeem(&ticket, key).expect("the ticket's time is over, but it was redeemed before");
-    assert_eq!(scene.speak(key, &lost), Confirmed::LeftBehind, "only the latest offer counts");
     // This one arrived, and its confirmation did not.
     let second = scene.come(key, &first).unwrap();
+    assert_eq!(scene.speak(key, &lost), Confirmed::LeftBehind, "only one offer counts");
     assert_eq!(scene.speak(key, &second), Confirmed::Turned);
     assert_eq!(scene.speak(key, &first), Confirmed::Known, "a late first frame is no clone's");
     let lost = scene.come(key, &second).unwrap();
@@ -153,13 +153,40 @@ fn of_two_copies_exactly_one_goes_on() {
     let first = scene.come(key, &epoch).unwrap();
     assert_eq!(scene.speak(key, &first), Confirmed::Turned);
     assert!(matches!(scene.come(key, &epoch), Err(Denied::Cloned(_))));
-    // Both at once: whoever was offered last.
+    // Both at once: whoever speaks first.
     let one = scene.come(key, &first).unwrap();
     let other = scene.come(key, &first).unwrap();
-    assert_eq!(scene.speak(key, &one), Confirmed::LeftBehind);
     assert_eq!(scene.speak(key, &other), Confirmed::Turned);
+    assert_eq!(scene.speak(key, &one), Confirmed::LeftBehind);
     assert!(matches!(scene.come(key, &one), Err(Denied::Cloned(_))));
     scene.come(key, &other).unwrap();
+}
+
+#[test]
+fn a_hello_that_comes_late_strands_nobody() {
+    let mut scene = Scene::new();
+    let (key, epoch) = scene.enrolled();
+    let held = scene.come(key, &epoch).unwrap();
+    // The shim gave up on this connection long ago, and its Hello arrives before the other's first frame.
+    let lost = scene.come(key, &epoch).unwrap();
+    scene.restart();
+    let next = scene.come(key, &held).expect("the shim holds it");
+    assert!(matches!(scene.come(key, &lost), Err(Denied::Cloned(_))), "only one of them");
+    assert_eq!(scene.speak(key, &next), Confirmed::Turned);
+}
+
+#[test]
+fn offers_that_nobody_confirms_are_few() {
+    let scene = Scene::new();
+    let (key, epoch) = scene.enrolled();
+    let first = scene.come(key, &epoch).unwrap();
+    let mut last = first.clone();
+    for _ in 0..100 {
+        last = scene.come(key, &epoch).unwrap();
+    }
+    assert!(fs::metadata(&scene.files()[0]).unwrap().len() < 4096);
+    assert_eq!(scene.speak(key, &first), Confirmed::LeftBehind);
+    assert_eq!(scene.speak(key, &last), Confirmed::Turned);
 }
 
 #[test]

@@ -28,6 +28,8 @@ pub(crate) mod command;
 pub(crate) mod connection;
 mod dispatch;
 mod ending;
+#[cfg(test)]
+mod fixture;
 mod hints;
 pub(crate) mod link;
 mod message;

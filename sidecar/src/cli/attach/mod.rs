@@ -12,6 +12,7 @@ mod asking;
 mod reach;
 
 use std::fmt::Write as _;
+use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -174,9 +175,9 @@ fn known_by(reach: &Reach) -> String {
     name
 }
 
-/// Talk goes to stderr.
+/// Talk goes to stderr, each line in one write: the command writes there too. Nobody listening is no reason to end.
 fn say(text: &str) {
-    eprintln!("cofferdam attach: {text}");
+    let _ = std::io::stderr().write_all(format!("cofferdam attach: {text}\n").as_bytes());
 }
 
 struct Pause(Duration);

@@ -1,6 +1,5 @@
 //! A link in paused time, with its shim's end of each connection in the test's hands.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use relay_proto::decoder::Decoder;
@@ -10,17 +9,15 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::audit::{self, Audit};
-use crate::config::check_text;
-use crate::inject::files::FileStore;
+use crate::session::Session;
 use crate::session::command::{Command, EndReason};
+use crate::session::fixture::Fixture;
 use crate::session::link::Arrived;
 use crate::session::visitor::Visitor;
-use crate::session::{Context, Session, random_id};
 
 /// One link of a sidecar without anything else.
 struct Scene {
-    directory: PathBuf,
+    fixture: Fixture,
     commands: mpsc::Sender<Command>,
     _link: JoinHandle<EndReason>,
 }
@@ -34,23 +31,8 @@ struct End {
 impl Scene {
     /// A link and its first connection, confirmed.
     async fn new(heartbeat: &str) -> (Self, End, Resume) {
-        let directory = std::env::temp_dir().join(random_id("cofferdam-attach-"));
-        let text = format!(
-            "state-dir = \"{0}/state\"\n\
-             relay = {{ unix = \"{0}/relay/relay.sock\", unix-grant = \"dev\", heartbeat = \"{heartbeat}\" }}\n\
-             admin.socket = \"{0}/admin.sock\"\nservers.tools.command = [\"true\"]\n\
-             grants.dev.servers = [\"tools\"]\n",
-            directory.display()
-        );
-        let config = check_text(&text, &directory.join("cofferdam.toml")).unwrap();
-        let audit = Audit::open(audit::Options {
-            directory: directory.join("state/audit"),
-            sync: config.audit_sync,
-            file_bytes: config.limits.audit_file_bytes,
-            field_bytes: config.limits.audit_field_bytes,
-        });
-        let context = Context::new(config, audit.unwrap(), FileStore::open().unwrap(), Arc::default());
-        let context = Arc::new(context);
+        let fixture = Fixture::new(&format!("heartbeat = \"{heartbeat}\""));
+        let context = Arc::clone(&fixture.context);
         let session = Arc::new(Session::new(&context, &Visitor::anonymous("dev".parse().unwrap())));
         let (commands, receiver) = mpsc::channel(4);
         let (connection, mut end) = connect();
@@ -65,7 +47,7 @@ impl Scene {
         let welcome = end.welcome().await;
         end.confirm().await;
         let resume = Resume { link: "l-1".into(), token: welcome.token, received: 0 };
-        (Self { directory, commands, _link: link }, end, resume)
+        (Self { fixture, commands, _link: link }, end, resume)
     }
 
     async fn come(&self, resume: &Resume) -> End {
@@ -76,15 +58,7 @@ impl Scene {
     }
 
     fn alerts(&self) -> usize {
-        let files = std::fs::read_dir(self.directory.join("state/audit")).unwrap().flatten();
-        let text: String = files.filter_map(|file| std::fs::read_to_string(file.path()).ok()).collect();
-        text.matches("\"event\":\"alert\"").count()
-    }
-}
-
-impl Drop for Scene {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.directory);
+        self.fixture.audit().matches("\"event\":\"alert\"").count()
     }
 }
 

@@ -2,44 +2,26 @@
 
 mod clock;
 
-use std::path::PathBuf;
-
 use relay_proto::control::ResumeToken;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::*;
-use crate::audit::{self, Audit};
-use crate::config::check_text;
-use crate::inject::files::FileStore;
 use crate::session::command::Processes;
+use crate::session::fixture::Fixture;
 use crate::session::visitor::{Enrolled, EnrolledBy};
 
 /// A registry over a directory of its own, gone afterwards.
 struct Place {
-    directory: PathBuf,
     context: Arc<Context>,
     registry: Arc<Registry>,
+    fixture: Fixture,
 }
 
 impl Place {
     fn new() -> Self {
-        let directory = std::env::temp_dir().join(random_id("cofferdam-registry-"));
-        let text = format!(
-            "state-dir = \"{0}/state\"\nrelay = {{ unix = \"{0}/relay/relay.sock\", unix-grant = \"dev\" }}\n\
-             admin.socket = \"{0}/admin.sock\"\nservers.tools.command = [\"true\"]\n\
-             grants.dev.servers = [\"tools\"]\n",
-            directory.display()
-        );
-        let config = check_text(&text, &directory.join("cofferdam.toml")).unwrap();
-        let audit = Audit::open(audit::Options {
-            directory: directory.join("state/audit"),
-            sync: config.audit_sync,
-            file_bytes: config.limits.audit_file_bytes,
-            field_bytes: config.limits.audit_field_bytes,
-        });
-        let context = Context::new(config, audit.unwrap(), FileStore::open().unwrap(), Arc::default());
-        Self { directory, context: Arc::new(context), registry: Arc::default() }
+        let fixture = Fixture::new("");
+        Self { context: Arc::clone(&fixture.context), registry: Arc::default(), fixture }
     }
 
     fn register(&self) -> (Registered, mpsc::Receiver<Command>) {
@@ -78,18 +60,11 @@ impl Place {
     }
 
     fn audit(&self) -> String {
-        let files = std::fs::read_dir(self.directory.join("state/audit")).unwrap().flatten();
-        files.filter_map(|file| std::fs::read_to_string(file.path()).ok()).collect()
+        self.fixture.audit()
     }
 
     fn links(&self) -> usize {
         self.registry.lock().by_id.len()
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
 

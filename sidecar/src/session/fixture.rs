@@ -1,0 +1,49 @@
+//! What sessions share, over a directory of its own: for tests of the parts of a session.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::{Context, random_id};
+use crate::audit::{self, Audit};
+use crate::config::check_text;
+use crate::inject::files::FileStore;
+
+/// One server, one grant; the directory is gone afterwards.
+pub(super) struct Fixture {
+    directory: PathBuf,
+    pub(super) context: Arc<Context>,
+}
+
+impl Fixture {
+    /// `relay` is what more there is in `[relay]`.
+    pub(super) fn new(relay: &str) -> Self {
+        let directory = std::env::temp_dir().join(random_id("cofferdam-session-"));
+        let text = format!(
+            "state-dir = \"{0}/state\"\nadmin.socket = \"{0}/admin.sock\"\n\
+             servers.tools.command = [\"true\"]\ngrants.dev.servers = [\"tools\"]\n\
+             [relay]\nunix = \"{0}/relay/relay.sock\"\nunix-grant = \"dev\"\n{relay}\n",
+            directory.display()
+        );
+        let config = check_text(&text, &directory.join("cofferdam.toml")).unwrap();
+        let audit = Audit::open(audit::Options {
+            directory: directory.join("state/audit"),
+            sync: config.audit_sync,
+            file_bytes: config.limits.audit_file_bytes,
+            field_bytes: config.limits.audit_field_bytes,
+        });
+        let context = Context::new(config, audit.unwrap(), FileStore::open().unwrap(), Arc::default());
+        Self { directory, context: Arc::new(context) }
+    }
+
+    /// All that was recorded.
+    pub(super) fn audit(&self) -> String {
+        let files = std::fs::read_dir(self.directory.join("state/audit")).unwrap().flatten();
+        files.filter_map(|file| std::fs::read_to_string(file.path()).ok()).collect()
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
