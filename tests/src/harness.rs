@@ -3,11 +3,13 @@
 //! It parses what it receives only to find answers; what it sends is exactly what the test says. Every read has a
 //! deadline, and everything received is kept, so that a failure can show it.
 
+mod ear;
+
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -15,6 +17,7 @@ use serde_json::{Value, json};
 
 use crate::deadline::{Deadline, PATIENCE};
 use crate::process::{Running, into_file};
+use ear::{Ear, Reading};
 
 /// A child with MCP on its stdio.
 #[derive(Debug)]
@@ -29,32 +32,6 @@ pub struct Harness {
     ear: Arc<Ear>,
     stderr: PathBuf,
     _directory: tempfile::TempDir,
-}
-
-/// Whether the child's stdout is read.
-#[derive(Debug, Default)]
-struct Ear {
-    reading: Mutex<Reading>,
-    changed: Condvar,
-}
-
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-enum Reading {
-    #[default]
-    Going,
-    Stopped,
-}
-
-impl Ear {
-    fn set(&self, reading: Reading) {
-        *self.reading.lock().unwrap_or_else(PoisonError::into_inner) = reading;
-        self.changed.notify_all();
-    }
-
-    fn wait_until_open(&self) {
-        let reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(self.changed.wait_while(reading, |reading| *reading == Reading::Stopped));
-    }
 }
 
 /// Which MCP this harness speaks.

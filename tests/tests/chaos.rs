@@ -24,10 +24,26 @@ use serde_json::json;
 const CALLS: usize = 500;
 /// Calls over one link; then a new one begins.
 const CALLS_PER_LINK: usize = 500;
+const LINKS_AT_ONCE: usize = 5;
 
 #[test]
 fn calls_over_unix_survive_chaos() {
     calls_survive_chaos(&LinkKind::UNIX);
+}
+
+#[test]
+fn calls_over_tls_survive_chaos() {
+    calls_survive_chaos(&LinkKind::TLS);
+}
+
+#[test]
+fn calls_over_a_web_socket_survive_chaos() {
+    calls_survive_chaos(&LinkKind::WEB_SOCKET);
+}
+
+#[test]
+fn calls_over_a_port_that_the_host_dials_survive_chaos() {
+    calls_survive_chaos(&LinkKind::LISTEN);
 }
 
 #[test]
@@ -43,9 +59,18 @@ fn calls_survive_chaos(kind: &LinkKind) {
     let mut seeds = Random::new(Random::seed());
     let (mut done, mut tally) = (0, Tally::default());
     while done < calls {
-        let count = CALLS_PER_LINK.min(calls - done);
-        tally = tally + one_link_survives(kind, count, seeds.next());
-        done += count;
+        // A shim mostly waits for its next attempt; several wait no longer than one.
+        std::thread::scope(|scope| {
+            let mut links = Vec::new();
+            while links.len() < LINKS_AT_ONCE && done < calls {
+                let (count, seed) = (CALLS_PER_LINK.min(calls - done), seeds.next());
+                links.push(scope.spawn(move || one_link_survives(kind, count, seed)));
+                done += count;
+            }
+            for link in links {
+                tally = tally + link.join().expect("a link failed, see above");
+            }
+        });
         eprintln!("chaos over {}: {done} of {calls} calls, {tally:?}", kind.name);
     }
     assert!(tally.cut > 0 && tally.truncated > 0 && tally.late > 0, "there was no chaos: {tally:?}");
@@ -57,6 +82,7 @@ fn one_link_survives(kind: &LinkKind, calls: usize, seed: u64) -> Tally {
     let mut plans = Random::new(seed);
     let proxy = Proxy::start(&(kind.front)(&world), (kind.sidecar)(&world), move |_| Plan::draw(&mut plans));
     let shim = kind.shim(&world, &proxy, SERVER);
+    let _host = kind.host(&world, &proxy);
     let mut conversation = Conversation::begin(shim, Random::new(!seed));
     conversation.hold(calls);
     conversation.assert_flawless(&world);
@@ -68,7 +94,7 @@ fn every_byte_is_cut(kind: &LinkKind) {
     let first = cut_first_handshakes(kind);
     let (again, headers) = cut_resumes(kind);
     let count = first.0 + first.1 + again.0 + again.1 + headers;
-    println!(
+    eprintln!(
         "{}: {count} places were cut: {} and {} bytes of first handshakes towards the sidecar and the shim, {} and {} of resuming ones, {headers} in headers",
         kind.name, first.0, first.1, again.0, again.1
     );
@@ -88,13 +114,13 @@ struct Planned(Arc<Mutex<VecDeque<Plan>>>);
 
 impl Planned {
     fn add(&self, plan: Plan) {
-        self.0.lock().unwrap().push_back(plan);
+        self.0.lock().expect("nobody panics with it").push_back(plan);
     }
 
     fn proxy(&self, kind: &LinkKind, world: &World) -> Proxy {
         let plans = Arc::clone(&self.0);
         Proxy::start(&(kind.front)(world), (kind.sidecar)(world), move |_| {
-            plans.lock().unwrap().pop_front().unwrap_or_default()
+            plans.lock().expect("nobody panics with it").pop_front().unwrap_or_default()
         })
     }
 }

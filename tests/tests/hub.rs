@@ -233,6 +233,9 @@ fn nobody_holds_it_any_more_so_its_links_end_after_their_grace() {
     for id in scene.world.fixture_processes("tools") {
         wait_until("its server is over", || !is_alive(id));
     }
+    scene
+        .world
+        .wait_until("so is its enrolment", || scene.world.log().contains("nobody attached it again: over"));
     // Another attach is a new beginning, for the same shim too.
     let _again = scene.attach();
     assert_eq!(shim.call_text("add", json!({"a": 1, "b": 2})), "3");
@@ -250,6 +253,24 @@ fn a_killed_session_ends_its_attach() {
     assert!(!attach.wait().success());
     assert!(attach.said().contains("cofferdam kill"), "{}", attach.said());
     assert!(!is_alive(hub));
+}
+
+#[test]
+fn an_attach_is_over_when_its_time_is() {
+    let scene = Scene::new();
+    let mut arguments = exec_hub(&scene.socket());
+    arguments.splice(1..1, ["--ttl".to_owned(), "4s".to_owned()]);
+    let mut attach = Attach::start(&scene.world, &arguments);
+    attach.wait_until_attached(1);
+    let mut shim = scene.shim();
+    assert!(!attach.wait().success());
+    assert!(attach.said().contains("its time has come"), "{}", attach.said());
+    wait_until("the session is over", || scene.world.sessions().as_array().unwrap().is_empty());
+    assert_eq!(refusal_of(&shim.call("add", json!({}))), "session_ended");
+    let mut longer = exec_hub(&scene.socket());
+    longer.splice(1..1, ["--ttl".to_owned(), "400h".to_owned()]);
+    let mut attach = Attach::start(&scene.world, &longer);
+    assert_eq!(attach.wait().code(), Some(66));
 }
 
 #[test]

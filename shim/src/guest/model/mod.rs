@@ -4,17 +4,17 @@
 //! request has had one answer, or none where the harness cancelled it; and where the sidecar was honest, every request
 //! ran at most once, and none that was answered "did not run".
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+mod sidecar;
+
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use relay_proto::code::{self, Code};
-use relay_proto::control::{Goodbye, Proof, Refusal, ResumeToken, Resumed, Retry, Welcome};
 use relay_proto::decoder::Decoder;
-use relay_proto::delivery::{Inbox, Outbox, Received};
 use relay_proto::envelope::{self, IdValue, Kind, Strictness};
-use relay_proto::frame::{Frame, MaybeRan, PREFACE};
-use relay_proto::limits::{DEFAULT_WINDOW, MAX_MESSAGE, VERSION};
+use relay_proto::frame::PREFACE;
 use tokio::time::Instant;
+
+use sidecar::{Honesty, Sidecar};
 
 use super::{Connected, Guest};
 use crate::lines::Line;
@@ -58,26 +58,6 @@ struct Wire {
     to_shim: VecDeque<u8>,
     sidecar: Decoder,
     shim: Decoder,
-}
-
-struct Sidecar {
-    links: u32,
-    link: Option<Box<str>>,
-    inbox: Inbox,
-    outbox: Outbox,
-    running: VecDeque<u32>,
-    ran: BTreeMap<u32, usize>,
-    decided: HashSet<(Box<str>, u64)>,
-    /// What the next Hello is answered with instead.
-    refusal: Option<Refusal>,
-    honesty: Honesty,
-}
-
-/// Whether the sidecar may send what no sidecar sends.
-#[derive(Eq, PartialEq)]
-enum Honesty {
-    Honest,
-    Hostile,
 }
 
 impl Life {
@@ -255,142 +235,6 @@ impl Life {
         {
             wire.to_shim.extend([0, 0, 0, much % 16, 0x10 + much % 5, much, b'{', b'}']);
         }
-    }
-}
-
-impl Sidecar {
-    fn new(honesty: Honesty) -> Self {
-        Self {
-            links: 0,
-            link: None,
-            inbox: Inbox::new(MAX_MESSAGE, DEFAULT_WINDOW),
-            outbox: Outbox::new(DEFAULT_WINDOW),
-            running: VecDeque::new(),
-            ran: BTreeMap::new(),
-            decided: HashSet::new(),
-            refusal: None,
-            honesty,
-        }
-    }
-
-    /// It forgets its links; what it decided is written down.
-    fn restart(&mut self) {
-        self.link = None;
-        self.running.clear();
-    }
-
-    fn trouble(&mut self, much: u8, wire: Option<&mut Wire>) {
-        let retry = Retry::AfterMs(u64::from(much) * 20);
-        if much.is_multiple_of(2) {
-            let code = if much.is_multiple_of(4) { "clone_refused" } else { "relay_unavailable" };
-            self.refusal = Some(Refusal { code: code.into(), message: "trouble".into(), retry });
-        } else if let Some(wire) = wire
-            && self.link.is_some()
-        {
-            let goodbye = Goodbye { code: "session_ended".into(), message: "trouble".into(), retry };
-            self.say(&Frame::Goodbye(goodbye), &mut wire.to_shim);
-            self.restart();
-        }
-    }
-
-    /// The oldest call that runs is done. Some answers are said twice.
-    fn answer(&mut self) {
-        if let Some(number) = self.running.pop_front() {
-            let answer = format!(r#"{{"jsonrpc":"2.0","id":{number},"result":{{}}}}"#);
-            for _ in 0..1 + number % 2 {
-                self.outbox.push(answer.as_bytes(), MaybeRan::No);
-            }
-        }
-    }
-
-    fn hand_out(&mut self, to_shim: &mut VecDeque<u8>) {
-        if self.link.is_some() {
-            let mut bytes = Vec::new();
-            self.outbox.take_ready(&mut bytes);
-            to_shim.extend(bytes);
-            if let Some(ack) = self.inbox.take_ack() {
-                self.say(&Frame::Ack(ack), to_shim);
-            }
-        }
-    }
-
-    fn take(&mut self, frame: Frame, to_shim: &mut VecDeque<u8>) {
-        match (frame, self.link.clone()) {
-            (Frame::Hello(hello), _) => {
-                if let Some(refusal) = self.refusal.take() {
-                    return self.say(&Frame::Refusal(refusal), to_shim);
-                }
-                let resumed = hello.resume.is_some_and(|resume| {
-                    self.link.as_deref() == Some(&resume.link)
-                        && self.outbox.resume(resume.received, DEFAULT_WINDOW).is_ok()
-                });
-                self.welcome(if resumed { Resumed::Resumed } else { Resumed::Fresh }, to_shim);
-            }
-            (Frame::Message(part), Some(link)) => {
-                // Garbage may have acknowledged what was never sent, and the guest began anew.
-                if let Ok(Some(message)) = self.inbox.accept(part) {
-                    self.message(message, link);
-                }
-            }
-            (Frame::Ack(ack), Some(_)) => {
-                let honest = self.outbox.acknowledge(ack).is_ok();
-                assert!(honest || self.honesty == Honesty::Hostile, "a guest acknowledges what came");
-            }
-            (Frame::Ping, Some(_)) => self.say(&Frame::Pong, to_shim),
-            _ => {}
-        }
-    }
-
-    fn welcome(&mut self, resumed: Resumed, to_shim: &mut VecDeque<u8>) {
-        match resumed {
-            Resumed::Resumed => self.inbox.resume(),
-            Resumed::Fresh => {
-                self.restart();
-                self.links += 1;
-                self.link = Some(format!("l{}", self.links).into());
-                self.inbox.restart();
-                self.outbox.restart(DEFAULT_WINDOW);
-            }
-        }
-        let welcome = Welcome {
-            version: VERSION,
-            session: "s".into(),
-            link: self.link.as_deref().unwrap_or_default().into(),
-            server: "tools".parse().expect("a name"),
-            resumed,
-            token: ResumeToken("t".into()),
-            epoch: None,
-            received: self.inbox.received(),
-            window: DEFAULT_WINDOW,
-            max_message: MAX_MESSAGE as u64,
-            heartbeat_ms: 20_000,
-        };
-        self.say(&Frame::Welcome(welcome), to_shim);
-    }
-
-    fn message(&mut self, message: Received, link: Box<str>) {
-        let Ok(envelope) = envelope::read(&message.bytes, Strictness::Envelope) else {
-            panic!("a guest passes on only messages")
-        };
-        let Kind::Request { id, .. } = envelope.kind else { return };
-        let IdValue::Integer(number) = id.value() else { panic!("the harness counts") };
-        let number: u32 = number.parse().expect("the harness counts");
-        if let MaybeRan::Yes(origin) = message.maybe_ran
-            && self.decided.contains(&(origin.link, origin.seq))
-        {
-            let answer = code::error_response(Some(id.raw), Code::OutcomeUnknown, "it may have run");
-            self.outbox.push(&answer, MaybeRan::No);
-            return;
-        }
-        self.decided.insert((link, message.seq));
-        *self.ran.entry(number).or_default() += 1;
-        self.running.push_back(number);
-    }
-
-    fn say(&self, frame: &Frame, to_shim: &mut VecDeque<u8>) {
-        let mut bytes = Vec::new();
-        frame.encode(&mut bytes);
-        to_shim.extend(bytes);
     }
 }
 

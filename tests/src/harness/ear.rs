@@ -1,0 +1,29 @@
+//! Whether a harness listens: one that does not leaves its child's output where it is.
+
+use std::sync::{Condvar, Mutex, PoisonError};
+
+/// Whether the child's stdout is read.
+#[derive(Debug, Default)]
+pub(super) struct Ear {
+    reading: Mutex<Reading>,
+    changed: Condvar,
+}
+
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(super) enum Reading {
+    #[default]
+    Going,
+    Stopped,
+}
+
+impl Ear {
+    pub(super) fn set(&self, reading: Reading) {
+        *self.reading.lock().unwrap_or_else(PoisonError::into_inner) = reading;
+        self.changed.notify_all();
+    }
+
+    pub(super) fn wait_until_open(&self) {
+        let reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.changed.wait_while(reading, |reading| *reading == Reading::Stopped));
+    }
+}
