@@ -58,7 +58,7 @@ fn a_shim_in_a_running_container_by_exec() {
     let mut shims: Vec<Harness> =
         (0..2).map(|_| container.exec(&Guest::new(&["--server", "tools"]))).collect();
     shims.iter_mut().for_each(calls_go_through);
-    let inside = namesakes(container.process());
+    let inside = Inside::of(container.process()).companions();
     assert_eq!(inside.len(), 3, "the one that keeps the container, and two by exec: {inside:?}");
     for process in inside {
         Inside::of(process).assert_without(CANARY);
@@ -228,15 +228,6 @@ fn a_restarted_sidecar_is_found_again(world: &mut World, shim: &mut Harness) {
     world.start_sidecar();
     assert_eq!(shim.call_text("echo", json!({"text": "after the restart"})), "after the restart");
     assert_absent("what the harness received", shim.received(), CANARY);
-}
-
-/// The shims that share a process's file tree, itself included.
-fn namesakes(process: u32) -> Vec<u32> {
-    let tree = |id: u32| std::fs::read_link(format!("/proc/{id}/ns/mnt")).ok();
-    let ids = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    ids.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter(|id| tree(*id).is_some() && tree(*id) == tree(process))
-        .collect()
 }
 
 fn probe() -> PathBuf {

@@ -1,10 +1,13 @@
 //! Virtual machines in software: a real vsock, and a snapshot that is restored twice. Minutes, so only in `just slow`.
 
+use std::net::TcpListener;
 use std::time::Duration;
 
 use cofferdam_tests::boxes::{Guest, Machine, Outlet};
+use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::encodings::assert_absent;
-use cofferdam_tests::harness::{Harness, refusal_of, text_of};
+use cofferdam_tests::harness::{refusal_of, text_of};
+use cofferdam_tests::sandbox::enroll;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::World;
 use serde_json::{Value, json};
@@ -16,13 +19,18 @@ const CANARY: &str = "canary-5b0d6a3f9c-must-not-cross";
 fn a_machine_reaches_its_host_by_vsock() {
     let Some(machine) = Machine::open() else { return };
     let server = Server::fixture().env("SECRET", "{local.value}");
-    let mut world = World::new().secret_file("local", CANARY).server("tools", server).start();
-    let hybrid = world.layout().root().join("machine.vsock");
-    // What the guest dials at port 7443 arrives at this name.
-    std::os::unix::fs::symlink(&world.layout().relay, hybrid.with_extension("vsock_7443"))
-        .expect("a temporary directory is writable");
-    let guest = Guest::new(&["--relay", "vsock:2:7443", "--server", "tools"]);
-    let Some(mut booted) = machine.boot(&guest, &Outlet::Vsock(hybrid)) else { return };
+    let machines = tempfile::tempdir().expect("a temporary directory can be made");
+    let mut world = World::new()
+        .secret_file("local", CANARY)
+        .server("tools", server)
+        .relay(&format!("vsock-dir = {:?}", machines.path()))
+        .start();
+    // Where the monitor has this machine's vsock; what the guest dials at a port arrives beside it.
+    let own = machines.path().join("one");
+    let link = enroll(&world, &["--socket", &own.display().to_string()]);
+    assert_eq!(link, "vsock:2:7443");
+    let guest = Guest::new(&["--relay", &link, "--server", "tools"]);
+    let Some(mut booted) = machine.boot(&guest, &Outlet::Vsock(own.join("vsock"))) else { return };
     assert_eq!(booted.shim.initialize()["result"]["serverInfo"]["name"], "fixture-server");
     assert_eq!(booted.shim.call_text("add", json!({"a": 20, "b": 22})), "42");
     booted.pause();
@@ -40,20 +48,61 @@ fn a_machine_reaches_its_host_by_vsock() {
     world.assert_secret_stayed_here(CANARY);
 }
 
+/// All of a sandbox is in it twice: memory, key, epoch, and the token of a link with a call under way.
 #[test]
 #[ignore = "minutes: just slow"]
-fn a_snapshot_is_restored_twice() {
+fn of_a_snapshot_that_is_restored_twice_one_goes_on() {
     let Some(machine) = Machine::open() else { return };
-    let guest = Guest::new(&["--relay", "unix:/nobody/is/here"]);
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    let port = port.expect("loopback has a free port").port();
+    let world = World::new()
+        .server("tools", Server::fixture())
+        .relay(&format!("tls = \"127.0.0.1:{port}\"\nadvertise = \"10.0.2.2:{port}\"\nheartbeat = \"2s\""))
+        .start();
+    let guest =
+        Guest::new(&["--server", "tools", "--state", "/state"]).env("COFFERDAM_ENROLL", &enroll(&world, &[]));
     let Some(mut original) = machine.boot(&guest, &Outlet::Network) else { return };
-    // The shim refuses such a line by itself, without any sidecar: it is alive, and so is the way to it.
-    let refuses = |shim: &mut Harness| {
-        shim.send_raw(b"this is not json\n");
-        assert_eq!(refusal_of(&shim.answer_to(&Value::Null)), "message_malformed");
-    };
-    refuses(&mut original.shim);
+    assert_eq!(original.shim.initialize()["result"]["serverInfo"]["name"], "fixture-server");
+    let link = only_link(&world);
+    let under_way = original.shim.send_call("slow", json!({"ms": 1000}));
+    wait_until("it runs", || world.times_executed("tools", "slow") == 1);
     let snapshot = original.snapshot();
+
     let (mut one, mut other) = (snapshot.restore("one"), snapshot.restore("other"));
-    refuses(&mut one.shim);
-    refuses(&mut other.shim);
+    let answers = [&mut one, &mut other].map(|clone| clone.shim.answer_to(&under_way));
+    let clones = [one, other];
+    let (mut survivor, mut refused, answer) = match (&answers, clones) {
+        ([first, second], [one, other]) if first.get("result").is_some() => {
+            assert!(second.get("result").is_none(), "both had it: {answers:?}");
+            (one, other, second.clone())
+        }
+        ([first, second], [one, other]) => {
+            assert!(second.get("result").is_some(), "nobody had it: {answers:?}");
+            (other, one, first.clone())
+        }
+    };
+    assert_eq!(refusal_of(&answer), "outcome_unknown", "it may have run, and the copy cannot know");
+    let told = refused.shim.call("echo", json!({"text": "from the copy"}));
+    assert_eq!(refusal_of(&told), "clone_refused");
+    for word in ["`cofferdam enroll`", "/run/cofferdam/enroll"] {
+        assert!(told["error"]["message"].as_str().unwrap_or_default().contains(word), "{word}: {told}");
+    }
+    assert!(refused.shim.is_running());
+    assert_eq!(survivor.shim.call_text("echo", json!({"text": "on"})), "on");
+    assert_eq!(only_link(&world), link, "the survivor has the link of the original");
+    assert_eq!(world.times_executed("tools", "slow"), 1);
+    assert_eq!(world.times_executed("tools", "echo"), 1, "nothing of the copy's ran");
+    let alerts: Vec<Value> = world.audit().into_iter().filter(|record| record["event"] == "alert").collect();
+    let [alert] = &alerts[..] else { panic!("not one alert: {alerts:?}") };
+    assert_eq!(alert["link"], link);
+    let found_out = ["copy of its state", "in use on another connection"];
+    let detail = alert["detail"].as_str().unwrap_or_default();
+    assert!(found_out.iter().any(|way| detail.contains(way)), "{alert}");
+}
+
+#[track_caller]
+fn only_link(world: &World) -> String {
+    let sessions = world.sessions();
+    let [link] = &sessions.as_array().expect("a list")[..] else { panic!("not one link: {sessions}") };
+    link["link"].as_str().expect("a link has a name").to_owned()
 }

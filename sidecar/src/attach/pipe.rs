@@ -44,6 +44,10 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 /// At the stop, links have said their goodbyes when the registry is closed; these are the last bytes' way out.
 const LAST_BYTES: Duration = Duration::from_millis(100);
 const PAUSE: Duration = Duration::from_millis(20);
+/// A command that was killed may leave its hub running in the sandbox, with a pipe that has not ended; only silence tells
+/// it, and until then it keeps the next hub out. So pipes beat more often than links: a call waits a minute for its
+/// link, and three of these, with the time to attach again, are well under that.
+const LONGEST_BEAT: Duration = Duration::from_secs(5);
 
 impl App {
     /// Whether there is such a sandbox to make a pipe to.
@@ -115,7 +119,7 @@ impl App {
     ) -> Result<(), PipeError> {
         let (heartbeat, waiting) = {
             let config = self.context.config.load();
-            (config.relay.heartbeat, config.limits.greeting_connections.min(MAX_LOCAL))
+            (config.relay.heartbeat.min(LONGEST_BEAT), config.limits.greeting_connections.min(MAX_LOCAL))
         };
         let mut trunk = Trunk::new(stream, Side::Sidecar);
         let beats = trunk.open().await?;

@@ -7,8 +7,9 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use super::shim;
 use crate::encodings::{assert_absent, contains};
-use crate::process::{children_of, command_line, read};
+use crate::process::{children_of, command_line, process_ids, read};
 
 /// A process in a box, named by the host's id.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +35,30 @@ impl Inside {
             process = child;
         }
         Self { process }
+    }
+
+    /// The shim, where launchers with other children stand around it.
+    ///
+    /// # Panics
+    /// When there is none below.
+    #[track_caller]
+    pub fn shim_below(started: u32) -> Self {
+        let mut open = vec![started];
+        while let Some(process) = open.pop() {
+            let program = std::fs::read_link(format!("/proc/{process}/exe")).unwrap_or_default();
+            if program.file_name() == shim().file_name() {
+                return Self { process };
+            }
+            open.extend(children_of(process));
+        }
+        panic!("there is no shim below process {started}")
+    }
+
+    /// The processes that share its file tree, itself included.
+    pub fn companions(&self) -> Vec<u32> {
+        let tree = |id: u32| std::fs::read_link(format!("/proc/{id}/ns/mnt")).ok();
+        let Some(own) = tree(self.process) else { return Vec::new() };
+        process_ids().filter(|id| tree(*id).as_ref() == Some(&own)).collect()
     }
 
     /// Every file of its tree that is not the kernel's, as it sees them, directories not counted.

@@ -1,0 +1,225 @@
+//! The same static shim out of real boxes over the links of boxes that share no socket with their host: TLS and
+//! WebSocket over a cable that is cut, through a sandbox's own proxy, and through the one pipe of an `exec`.
+
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
+use std::time::Duration;
+
+use cofferdam_tests::attach::Attach;
+use cofferdam_tests::boxes::{
+    Access, Cable, Guest, Inside, PROXY_OF_SRT, Podman, SHIM_INSIDE, Sandbox, Srt, Veth,
+};
+use cofferdam_tests::deadline::wait_until;
+use cofferdam_tests::encodings::assert_absent;
+use cofferdam_tests::harness::{Harness, text_of};
+use cofferdam_tests::process::{command_line, is_alive, output_of, send};
+use cofferdam_tests::proxy::free_place;
+use cofferdam_tests::sandbox::enroll;
+use cofferdam_tests::server::Server;
+use cofferdam_tests::world::World;
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+const CANARY: &str = "canary-5b0d6a3f9c-must-not-cross";
+
+#[test]
+fn a_cut_cable_loses_nothing_and_repeats_nothing() {
+    let Some(sandbox) = Veth::open() else { return };
+    let place = SocketAddr::from((sandbox.host(), 7443));
+    let world = world(&[&format!("tls = \"{place}\""), "heartbeat = \"1s\""]);
+    let state = tempfile::tempdir().expect("a temporary directory can be made");
+    let start = |name: &str, arguments: &[&str]| {
+        let state = state.path().join(name);
+        let guest = enrolled(&world, &state, arguments);
+        connected(&sandbox, &guest)
+    };
+    let mut shims = [start("tls", &[]), start("web-socket", &["--relay", &format!("wss://{place}/relay")])];
+    for shim in &shims {
+        let inside = Inside::shim_below(shim.id());
+        assert_eq!(inside.interfaces(), BTreeSet::from(["cable".to_owned(), "lo".to_owned()]));
+    }
+    let before = links(&world);
+    assert_eq!(before.len(), 2);
+
+    // So short that TCP itself sends again what was lost.
+    let calls = shims.each_mut().map(|shim| send_calls(shim, "a blip"));
+    sandbox.set(Cable::Cut);
+    sandbox.set(Cable::Whole);
+    expect_answers(&mut shims, calls);
+    // So long that both ends give the connection up, with calls that wait, that run, and that nobody has heard of.
+    let sent = shims.each_mut().map(|shim| send_calls(shim, "before"));
+    wait_until("they run", || world.times_executed("tools", "slow") > 2);
+    let lost = || world.log().matches("connection lost").count();
+    let earlier = lost();
+    sandbox.set(Cable::Cut);
+    let unheard = shims.each_mut().map(|shim| send_calls(shim, "meanwhile"));
+    wait_until("the sidecar has noticed", || lost() == earlier + 2);
+    for (shim, calls) in shims.iter_mut().zip(&unheard) {
+        assert_eq!(shim.answer_within(&calls[0].0, Duration::from_millis(100)), None, "nothing passes");
+    }
+    sandbox.set(Cable::Whole);
+    expect_answers(&mut shims, sent);
+    expect_answers(&mut shims, unheard);
+
+    assert_eq!(links(&world), before, "they were resumed");
+    let executions = world.executions("tools");
+    assert_eq!(executions.len(), shims.len() * 3 * CALLS, "{executions:?}");
+    for (place, execution) in executions.iter().enumerate() {
+        assert!(!executions[..place].contains(execution), "{execution:?} ran twice");
+    }
+    for shim in &mut shims {
+        no_secret_crosses(shim);
+        Inside::shim_below(shim.id()).assert_without(CANARY);
+    }
+    world.assert_secret_stayed_here(CANARY);
+}
+
+#[test]
+fn srt_lets_a_shim_out_through_its_proxy() {
+    // What `NO_PROXY` inside excepts: only `--proxy` leads there.
+    let place = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
+    let place = place.expect("loopback has a free port");
+    let world = world(&[&format!("tls = \"{place}\"")]);
+    let Some(sandbox) = Srt::open(&[&place.to_string()], &[world.layout().root()]) else { return };
+    let web_socket = format!("wss://{place}/relay");
+    let links: [(&str, &[&str]); 2] = [("tls", &[]), ("web-socket", &["--relay", &web_socket])];
+    for (name, arguments) in links {
+        let arguments = [arguments, &["--proxy", PROXY_OF_SRT]].concat();
+        let guest = enrolled(&world, &sandbox.writable().join(name), &arguments);
+        let mut shim = connected(&sandbox, &guest);
+        assert_eq!(shim.call_text("add", json!({"a": 20, "b": 22})), "42");
+        assert_eq!(shim.call_text("big", json!({"bytes": 300_000})).len(), 300_000);
+        no_secret_crosses(&mut shim);
+        Inside::shim_below(shim.id()).assert_without(CANARY);
+    }
+    assert_eq!(world.executions("tools").len(), 6);
+    world.assert_secret_stayed_here(CANARY);
+}
+
+/// Nobody inside can mend that: the message must name what to ask for.
+#[test]
+fn srt_keeps_a_shim_from_an_address_that_is_not_allowed() {
+    let place = free_place();
+    let world = world(&[&format!("tls = \"{place}\"")]);
+    let Some(sandbox) = Srt::open(&["other.example:443"], &[world.layout().root()]) else { return };
+    for link in [format!("tls://{place}"), format!("wss://{place}/relay")] {
+        let arguments = ["status", "--json", "--relay", &link, "--proxy", PROXY_OF_SRT];
+        let guest = enrolled(&world, &sandbox.writable(), &arguments);
+        let output = output_of(sandbox.command(&guest), "cofferdam-shim status");
+        let status: Value = serde_json::from_slice(&output.stdout).expect("status --json is JSON");
+        assert_eq!(status["trouble"]["code"], "relay_unavailable", "{status}");
+        let message = status["trouble"]["message"].as_str().unwrap_or_default();
+        for word in [&format!("through to {place}"), "have it allow that", "`--proxy`"] {
+            assert!(message.contains(word), "{word}: {message}");
+        }
+    }
+    assert_eq!(world.sessions(), json!([]), "nobody came");
+}
+
+#[test]
+fn a_container_without_a_network_is_reached_by_exec() {
+    let Some(podman) = Podman::open() else { return };
+    let world = world(&["heartbeat = \"1s\""]);
+    let shared = tempfile::tempdir().expect("a temporary directory can be made");
+    let container =
+        podman.container(&Guest::new(&[]).mount(shared.path(), "/run/cofferdam/relay", Access::ReadWrite));
+    let mut arguments = ["exec", "--grant", "dev", "--name", "box", "--"].map(Into::into).to_vec();
+    arguments.extend(container.exec_line(&[SHIM_INSIDE, "hub", "--pin", "{pin}"]));
+    let attach = Attach::start(&world, &arguments);
+    attach.wait_until_attached(1);
+    let mut shims = [(); 2].map(|()| {
+        let mut shim = container.exec(&Guest::new(&["--server", "tools"]));
+        assert_eq!(shim.initialize()["result"]["serverInfo"]["name"], "fixture-server");
+        shim
+    });
+    let before = links(&world);
+    let inside = Inside::of(container.process());
+    assert_eq!(inside.interfaces(), BTreeSet::from(["lo".to_owned()]));
+    let hubs = || -> Vec<u32> {
+        inside.companions().into_iter().filter(|id| command_line(*id).contains(" hub ")).collect()
+    };
+    for round in 1..=2 {
+        let first = hubs();
+        assert_eq!(first.len(), 1, "{first:?}");
+        let calls = shims.each_mut().map(|shim| send_calls(shim, &format!("round {round}")));
+        // The command outside; whoever it started in the container does not die with it.
+        send(attach.command(), Signal::SIGKILL);
+        let meanwhile = shims.each_mut().map(|shim| send_calls(shim, &format!("meanwhile {round}")));
+        expect_answers(&mut shims, calls);
+        expect_answers(&mut shims, meanwhile);
+        attach.wait_until_attached(round + 1);
+        wait_until("the hub that lost its pipe is gone", || !is_alive(first[0]));
+    }
+    assert_eq!(links(&world), before, "they were resumed");
+    assert_eq!(world.executions("tools").len(), shims.len() * 4 * CALLS);
+    shims.iter_mut().for_each(no_secret_crosses);
+    for process in inside.companions() {
+        Inside::of(process).assert_without(CANARY);
+    }
+    inside.assert_files_without(CANARY);
+    world.assert_secret_stayed_here(CANARY);
+}
+
+/// A sidecar with a secret in use and these lines of `[relay]`.
+fn world(lines: &[&str]) -> World {
+    let server = Server::fixture().env("SECRET", "{local.value}");
+    let world = World::new().secret_file("local", CANARY).server("tools", server);
+    lines.iter().fold(world, |world, line| world.relay(line)).start()
+}
+
+/// A guest that brings an enrolment, with its state in this directory.
+#[track_caller]
+fn enrolled(world: &World, state: &Path, arguments: &[&str]) -> Guest {
+    let state = state.display().to_string();
+    let arguments = [arguments, &["--server", "tools", "--state", &state]].concat();
+    Guest::new(&arguments).env("COFFERDAM_ENROLL", &enroll(world, &[]))
+}
+
+#[track_caller]
+fn connected(sandbox: &impl Sandbox, guest: &Guest) -> Harness {
+    let mut shim = sandbox.start(guest);
+    assert_eq!(shim.initialize()["result"]["serverInfo"]["name"], "fixture-server", "{}", shim.stderr());
+    shim
+}
+
+const CALLS: usize = 6;
+
+/// Calls that take a while and calls that do not, none of them waited for; no two of a shim are the same.
+fn send_calls(shim: &mut Harness, when: &str) -> Vec<(Value, String)> {
+    let who = shim.id();
+    (0..CALLS)
+        .map(|number| match number % 3 {
+            0 => {
+                let about = format!("{who} {when} {number}");
+                (shim.send_call("slow", json!({"ms": 300, "about": about})), "late".into())
+            }
+            _ => {
+                let text = format!("{who} {when} {number} {}", "x".repeat(number * 3000));
+                (shim.send_call("echo", json!({"text": text})), text)
+            }
+        })
+        .collect()
+}
+
+#[track_caller]
+fn expect_answers<const COUNT: usize>(shims: &mut [Harness; COUNT], calls: [Vec<(Value, String)>; COUNT]) {
+    for (shim, calls) in shims.iter_mut().zip(calls) {
+        for (id, text) in calls {
+            assert_eq!(text_of(&shim.answer_to(&id)), text);
+        }
+    }
+}
+
+/// The server uses its secret, tries to tell it, and nobody hears it.
+#[track_caller]
+fn no_secret_crosses(shim: &mut Harness) {
+    assert_eq!(shim.call_text("leak", json!({})), "the secret is <[redacted:local.value]>");
+    assert_absent("what the harness received", shim.received(), CANARY);
+}
+
+fn links(world: &World) -> BTreeSet<String> {
+    let sessions = world.sessions();
+    let all = sessions.as_array().into_iter().flatten();
+    all.filter_map(|link| Some(link["link"].as_str()?.to_owned())).collect()
+}
