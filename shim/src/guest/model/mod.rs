@@ -9,6 +9,7 @@ mod sidecar;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use relay_proto::control::Proof;
 use relay_proto::decoder::Decoder;
 use relay_proto::envelope::{self, IdValue, Kind, Strictness};
 use relay_proto::frame::PREFACE;

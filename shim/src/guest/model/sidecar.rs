@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use relay_proto::code::{self, Code};
-use relay_proto::control::{Goodbye, Proof, Refusal, ResumeToken, Resumed, Retry, Welcome};
+use relay_proto::control::{Goodbye, Refusal, ResumeToken, Resumed, Retry, Welcome};
 use relay_proto::delivery::{Inbox, Outbox, Received};
 use relay_proto::envelope::{self, IdValue, Kind, Strictness};
 use relay_proto::frame::{Frame, MaybeRan};
