@@ -25,7 +25,8 @@ shim:
 bench *ARGS: shim
     cargo build --release --locked
     cargo build --release --locked -p cofferdam-bench
-    COFFERDAM_BIN={{target}}/release/cofferdam COFFERDAM_SHIM_BIN={{target}}/{{arch()}}-unknown-linux-musl/shim/cofferdam-shim tests/tools --bench {{target}}/release/bench {{ if ARGS == "" { "--out packaging" } else { ARGS } }}
+    cargo build --locked --manifest-path shim/Cargo.toml --profile shim --target "$(uname -m)-unknown-linux-musl" --no-default-features --target-dir {{target}}/small
+    COFFERDAM_SMALL_SHIM_BIN={{target}}/small/{{arch()}}-unknown-linux-musl/shim/cofferdam-shim COFFERDAM_BIN={{target}}/release/cofferdam COFFERDAM_SHIM_BIN={{target}}/{{arch()}}-unknown-linux-musl/shim/cofferdam-shim tests/tools --bench {{target}}/release/bench {{ if ARGS == "" { "--out packaging" } else { ARGS } }}
 
 # each fuzz target for SECONDS, on the toolchain that builds the product
 fuzz SECONDS="60":

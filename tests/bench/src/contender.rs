@@ -30,6 +30,8 @@ pub(crate) struct Contender {
     /// What listens on the host; runs all the time.
     pub(crate) host: &'static [&'static str],
     pub(crate) ready: Ready,
+    /// Run once when it listens; what it prints goes to `{dir}/enrolment`.
+    pub(crate) enrol: &'static [&'static str],
     /// What a harness starts.
     pub(crate) client: &'static [&'static str],
     pub(crate) env: &'static [(&'static str, &'static str)],
@@ -50,6 +52,8 @@ pub(crate) struct Prepared {
     pub(crate) host: CommandLine,
     pub(crate) client: CommandLine,
     ready: Readiness,
+    enrol: Vec<String>,
+    enrolment: PathBuf,
 }
 
 #[derive(Clone, Debug)]
@@ -72,7 +76,7 @@ impl Contender {
         let port = free_port()?;
         let fill = |text: &str| fill(text, dir, port, places);
         let fill_all = |texts: &[&str]| texts.iter().map(|text| fill(text)).collect::<Result<Vec<_>, _>>();
-        let (host, client) = (fill_all(self.host)?, fill_all(self.client)?);
+        let (host, enrol, client) = (fill_all(self.host)?, fill_all(self.enrol)?, fill_all(self.client)?);
         let env = self.env.iter().map(|(name, value)| Ok(((*name).to_owned(), fill(value)?)));
         let env: Vec<_> = env.collect::<Result<_, Trouble>>()?;
         for directory in [""].iter().chain(self.directories) {
@@ -93,7 +97,13 @@ impl Contender {
             Ready::Unix(path) => Readiness::Unix(dir.join(path)),
         };
         let line = |argv, log| CommandLine { argv, env: env.clone(), log: dir.join(log) };
-        Ok(Prepared { host: line(host, "host.log"), client: line(client, "client.log"), ready })
+        Ok(Prepared {
+            host: line(host, "host.log"),
+            client: line(client, "client.log"),
+            ready,
+            enrol,
+            enrolment: dir.join("enrolment"),
+        })
     }
 }
 
@@ -117,7 +127,18 @@ impl Prepared {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
+        self.enrol()?;
         Ok(Some(running))
+    }
+
+    fn enrol(&self) -> Result<(), Trouble> {
+        let Some((program, arguments)) = self.enrol.split_first() else { return Ok(()) };
+        let mut command = process::command(program);
+        command.args(arguments);
+        let printed = process::output_of(command, READY_WITHIN);
+        let printed = printed.ok_or_else(|| Trouble::Missing("an enrolment string".into()))?;
+        std::fs::write(&self.enrolment, printed)
+            .map_err(|source| Trouble::Write { what: "an enrolment string".into(), source })
     }
 }
 

@@ -82,6 +82,7 @@ fn run(plan: &Plan) -> Result<(), Trouble> {
     let findings = Findings {
         standings,
         shim_size: places.shim().and_then(|shim| weight::file_size(&shim)).ok(),
+        small_shim_size: places.small_shim().and_then(|shim| weight::file_size(&shim).ok()),
         counts,
         rounds: plan.pace.rounds,
         machine: machine::shape(),

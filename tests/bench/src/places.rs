@@ -36,6 +36,11 @@ impl Places {
         self.place("{shim}")
     }
 
+    /// The shim without its default features, where it was built.
+    pub(crate) fn small_shim(&self) -> Option<PathBuf> {
+        std::env::var_os("COFFERDAM_SMALL_SHIM_BIN").map(PathBuf::from)
+    }
+
     /// The versions of what was installed, as `name version`.
     pub(crate) fn npm_version(&self, package: &str) -> Option<String> {
         let manifest = self.tools.join("npm/node_modules").join(package).join("package.json");

@@ -8,6 +8,8 @@ pub(crate) const SOCAT: &str = "two socat";
 pub(crate) const MCP_PROXY: &str = "mcp-proxy twice";
 pub(crate) const MCP_REMOTE: &str = "mcp-remote + supergateway";
 pub(crate) const COFFERDAM: &str = "cofferdam";
+pub(crate) const COFFERDAM_TLS: &str = "cofferdam over TLS";
+pub(crate) const COFFERDAM_WEB_SOCKET: &str = "cofferdam over WebSocket";
 
 /// What people use today to reach a stdio server that is elsewhere.
 pub(crate) const PEERS: [&str; 2] = [MCP_PROXY, MCP_REMOTE];
@@ -20,6 +22,7 @@ pub(crate) const ROSTER: &[Contender] = &[
         files: &[],
         host: &[],
         ready: Ready::AtOnce,
+        enrol: &[],
         client: &["{server}"],
         env: &[],
     },
@@ -30,6 +33,7 @@ pub(crate) const ROSTER: &[Contender] = &[
         files: &[],
         host: &["{socat}", "UNIX-LISTEN:{dir}/socat.sock,fork", "EXEC:{server}"],
         ready: Ready::Unix("socat.sock"),
+        enrol: &[],
         client: &["{socat}", "STDIO", "UNIX-CONNECT:{dir}/socat.sock"],
         env: &[],
     },
@@ -50,6 +54,7 @@ pub(crate) const ROSTER: &[Contender] = &[
             "{server}",
         ],
         ready: Ready::Port,
+        enrol: &[],
         client: &["{mcp-proxy}", "--log-level", "ERROR", "http://127.0.0.1:{port}/sse"],
         env: &[("NO_PROXY", "127.0.0.1")],
     },
@@ -60,19 +65,54 @@ pub(crate) const ROSTER: &[Contender] = &[
         files: &[],
         host: &["{supergateway}", "--logLevel", "none", "--port", "{port}", "--stdio", "{server}"],
         ready: Ready::Port,
+        enrol: &[],
         client: &["{mcp-remote}", "http://127.0.0.1:{port}/sse", "--transport", "sse-only", "--silent"],
         env: &[("MCP_REMOTE_CONFIG_DIR", "{dir}/mcp-auth"), ("NO_PROXY", "127.0.0.1")],
     },
     Contender {
         name: COFFERDAM,
         about: "`cofferdam-shim --relay unix:… --server …` (the static build) to `cofferdam serve`: policy, audit and scrubbing on, one secret injected",
-        directories: &["relay", "admin", "state"],
-        files: &[("cofferdam.toml", include_str!("cofferdam.toml")), ("secret", SECRET)],
-        host: &["{cofferdam}", "serve", "-c", "{dir}/cofferdam.toml"],
+        directories: SIDECAR_DIRECTORIES,
+        files: SIDECAR_FILES,
+        host: SIDECAR,
         ready: Ready::Unix("relay/relay.sock"),
+        enrol: &[],
         client: &["{shim}", "--relay", "unix:{dir}/relay/relay.sock", "--server", "bench"],
         env: &[],
     },
+    Contender {
+        name: COFFERDAM_TLS,
+        about: "the same over `tls://127.0.0.1:…`, enrolled: pinned keys both ways, every byte encrypted",
+        directories: SIDECAR_DIRECTORIES,
+        files: SIDECAR_FILES,
+        host: SIDECAR,
+        ready: Ready::Port,
+        enrol: ENROL,
+        client: &["{shim}", "--server", "bench"],
+        env: ENROLLED,
+    },
+    Contender {
+        name: COFFERDAM_WEB_SOCKET,
+        about: "the same over `wss://127.0.0.1:…/`: that, in a WebSocket, in a second TLS",
+        directories: SIDECAR_DIRECTORIES,
+        files: SIDECAR_FILES,
+        host: SIDECAR,
+        ready: Ready::Port,
+        enrol: ENROL,
+        client: &["{shim}", "--relay", "wss://127.0.0.1:{port}/", "--server", "bench"],
+        env: ENROLLED,
+    },
+];
+
+const SIDECAR: &[&str] = &["{cofferdam}", "serve", "-c", "{dir}/cofferdam.toml"];
+const SIDECAR_DIRECTORIES: &[&str] = &["relay", "admin", "state", "sandbox"];
+const SIDECAR_FILES: &[(&str, &str)] =
+    &[("cofferdam.toml", include_str!("cofferdam.toml")), ("secret", SECRET)];
+const ENROL: &[&str] = &["{cofferdam}", "enroll", "-c", "{dir}/cofferdam.toml", "--grant", "bench"];
+const ENROLLED: &[(&str, &str)] = &[
+    ("COFFERDAM_ENROLL_FILE", "{dir}/enrolment"),
+    ("COFFERDAM_STATE", "{dir}/sandbox"),
+    ("NO_PROXY", "127.0.0.1"),
 ];
 
 /// Injected, so that every answer is searched for it; the server never says it.

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use super::units::{rate, time};
-use crate::roster::{COFFERDAM, DIRECT, SOCAT};
+use crate::roster::{COFFERDAM, COFFERDAM_TLS, COFFERDAM_WEB_SOCKET, DIRECT, SOCAT};
 use crate::tournament::Standing;
 
 pub(super) fn svg(standings: &[Standing]) -> String {
@@ -132,7 +132,7 @@ impl Panel {
             return;
         };
         let class = match standing.name {
-            COFFERDAM => "ours",
+            COFFERDAM | COFFERDAM_TLS | COFFERDAM_WEB_SOCKET => "ours",
             DIRECT | SOCAT => "plain",
             _ => "bar",
         };

@@ -31,6 +31,7 @@ pub(super) fn judge(findings: &Findings) -> Vec<Judgement> {
         Bound::AtMost(3.0),
     ));
     judgements.push(size("shim: size of the static file", findings.shim_size, 2_500_000));
+    judgements.push(size("the same without TLS and hub", findings.small_shim_size, 1_000_000));
     let weight = findings.standing(COFFERDAM).and_then(|standing| standing.weight);
     judgements.push(size(
         "shim: resident after 1,000 small calls",

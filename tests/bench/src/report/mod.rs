@@ -28,6 +28,8 @@ pub(crate) struct Findings {
     pub(crate) standings: Vec<Standing>,
     /// Bytes of the shim's file.
     pub(crate) shim_size: Option<u64>,
+    /// Built without its default features.
+    pub(crate) small_shim_size: Option<u64>,
     pub(crate) counts: Vec<Count>,
     pub(crate) rounds: usize,
     pub(crate) machine: String,
@@ -96,6 +98,7 @@ mod tests {
                 standing(COFFERDAM, 28, None),
             ],
             shim_size: Some(2_600_000),
+            small_shim_size: Some(800_000),
             counts: Vec::new(),
             rounds: 2,
             machine: "2 cores".into(),
