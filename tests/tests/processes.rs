@@ -90,8 +90,12 @@ fn a_killed_session_is_over() {
     shim.call("echo", json!({"text": "x"}));
     let session = world.decisions()[0]["session"].as_str().unwrap().to_owned();
     assert!(world.sessions().to_string().contains(&session));
-    world.cofferdam_text(&["kill", &session]);
+    let told = world.cofferdam_text(&["kill", &session]);
+    assert!(told.contains("link ") && told.contains(" ms") && told.contains("ended after "), "{told}");
     all_gone(&world, "double-fork");
+    let ends: Vec<_> = world.audit().into_iter().filter(|record| record["event"] == "link_end").collect();
+    let detail = ends[0]["detail"].as_str().unwrap_or_default();
+    assert!(detail.starts_with("killed; server ended after ") && detail.ends_with(" ms"), "{detail}");
     assert_eq!(refusal_of(&shim.call("echo", json!({"text": "y"}))), "session_ended");
     assert!(shim.is_running());
     assert!(!world.sessions().to_string().contains(&session));
