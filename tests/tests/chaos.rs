@@ -23,7 +23,7 @@ use serde_json::json;
 /// What `tests/run` does.
 const CALLS: usize = 500;
 /// Calls over one link; then a new one begins.
-const CALLS_PER_LINK: usize = 500;
+const CALLS_PER_LINK: usize = 100;
 const LINKS_AT_ONCE: usize = 5;
 
 #[test]
@@ -42,8 +42,20 @@ fn calls_over_a_web_socket_survive_chaos() {
 }
 
 #[test]
-fn calls_over_a_port_that_the_host_dials_survive_chaos() {
-    calls_survive_chaos(&LinkKind::LISTEN);
+fn a_port_that_the_host_dials_is_dialled_again_and_again() {
+    let kind = &LinkKind::LISTEN;
+    let world = (kind.configure)(World::new().server(SERVER, Server::fixture())).start();
+    let proxy = Proxy::start(&(kind.front)(&world), (kind.sidecar)(&world), |_| Plan::default());
+    let shim = kind.shim(&world, &proxy, SERVER);
+    let _host = kind.host(&world, &proxy);
+    let mut conversation = Conversation::begin(shim, Random::new(1));
+    for _ in 0..10 {
+        conversation.call();
+        proxy.cut();
+        conversation.call();
+        conversation.wait_until_in_flight(0);
+    }
+    conversation.assert_flawless(&world);
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`hold`] | one `cofferdam attach`, for as long as it is there |
+//! | [`last_user`] | the stream of a pipe that one link has |
 //! | [`pipe`] | one pipe, from its handshake to its end |
 //!
 //! Must stay true: a sandbox has one enrolment, whichever pipe leads to it, so its links resume through the next one;
@@ -14,6 +15,7 @@
 //! enrolment that nobody holds any more ends when its links' grace is over.
 
 pub(crate) mod hold;
+mod last_user;
 pub(crate) mod pipe;
 
 use std::collections::HashMap;

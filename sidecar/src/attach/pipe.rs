@@ -11,6 +11,7 @@ use relay_carriage::trunk::{self, MAX_LOCAL, Side, Silence, Substream, Trunk, Tr
 use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
 
+use super::last_user::LastUser;
 use super::{News, PipeEnd};
 use crate::app::App;
 use crate::app::admission::Door;
@@ -64,7 +65,7 @@ impl App {
             Err(error) => return tracing::error!(%error, enrolment, "begin a pipe"),
         };
         let _gone = end.gone.clone().drop_guard();
-        let over = match self.carry(&enrolment, stream).await {
+        let over = match self.carry(&enrolment, stream, &end).await {
             Ok(()) => return,
             Err(error) => error,
         };
@@ -86,7 +87,12 @@ impl App {
     }
 
     /// Ends without an error where the pipe was one link's, which has it now.
-    async fn carry(self: &Arc<Self>, enrolment: &str, stream: UnixStream) -> Result<(), PipeError> {
+    async fn carry(
+        self: &Arc<Self>,
+        enrolment: &str,
+        stream: UnixStream,
+        end: &PipeEnd,
+    ) -> Result<(), PipeError> {
         let first = self.stop.run_until_cancelled(stream.readable()).await.ok_or(PipeError::Stopping)?;
         first?;
         let mut room = [0];
@@ -103,7 +109,7 @@ impl App {
             Inside::Link => {
                 let places = Places::new(1, self.stop.clone());
                 let arrival = Arrival {
-                    stream: Box::new(stream),
+                    stream: Box::new(LastUser::new(stream, end.clone())),
                     door: Door::Attached { enrolment: enrolment.into() },
                 };
                 greeting::greet(self, arrival, places.take().await).await;

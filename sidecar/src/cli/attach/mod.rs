@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use ring::digest::{SHA256, digest};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use super::arguments::{AttachCommand, AttachTerms};
 use super::failure::{Failure, Sysexit};
@@ -30,9 +30,9 @@ use reach::{Reach, Reached};
 
 /// Pauses between two times, the first and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// What lasted this long was good: the next pause is a short one.
-const GOOD: Duration = Duration::from_secs(20);
+///
+/// A call in the sandbox may be waiting: nobody here knows, so it is treated as if one was.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// As long as an enrolment's name may be.
 const MAX_NAME: usize = 64;
 
@@ -85,9 +85,8 @@ async fn stay(
                 }
             },
         };
-        let began = Instant::now();
-        let mut ended = once(admin, &mut holding, reach, stop.as_mut()).await?;
-        if began.elapsed() >= GOOD {
+        let (mut ended, proof) = once(admin, &mut holding, reach, stop.as_mut()).await?;
+        if proof == Proof::Seen {
             pause = Pause::new();
         }
         if let Once::Ended = ended {
@@ -107,6 +106,13 @@ async fn stay(
     }
 }
 
+/// Whether the other end proved its key this time: then the way is good, and the next pause is a short one.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Proof {
+    None,
+    Seen,
+}
+
 /// How one time ended.
 enum Once {
     Ended,
@@ -121,17 +127,18 @@ async fn once(
     held: &mut Held,
     reach: &Reach,
     mut stop: std::pin::Pin<&mut impl Future<Output = ()>>,
-) -> Result<Once, Failure> {
+) -> Result<(Once, Proof), Failure> {
     let pipe = match asking::pipe(admin, &held.enrolment).await {
         Ok(pipe) => pipe,
         Err(Unanswered::Refused(why)) => {
             say(&why);
-            return Ok(Once::Ended);
+            return Ok((Once::Ended, Proof::None));
         }
-        Err(_) => return Ok(Once::SidecarGone),
+        Err(_) => return Ok((Once::SidecarGone, Proof::None)),
     };
     let mut reached = Reached::begin(reach, pipe, &held.pin).await?;
     let mut why = None;
+    let mut proof = Proof::None;
     let once = loop {
         tokio::select! {
             () = stop.as_mut() => break Once::Stopped,
@@ -140,7 +147,10 @@ async fn once(
                 break Once::Ended;
             }
             news = held.news() => match news {
-                Some(News::Attached { key }) => say(&format!("attached (the sandbox's key is {key})")),
+                Some(News::Attached { key }) => {
+                    say(&format!("attached (the sandbox's key is {key})"));
+                    proof = Proof::Seen;
+                }
                 Some(News::Lost { why: lost }) => {
                     // The command may have more to say, and ends when its pipe has.
                     say(&lost);
@@ -153,7 +163,7 @@ async fn once(
         }
     };
     reached.end().await;
-    Ok(once)
+    Ok((once, proof))
 }
 
 /// What a sandbox without a name is known by: the way to it.

@@ -15,7 +15,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use relay_carriage::{BoxedStream, dial, entrance, outer, websocket};
 use relay_proto::address::{Address, HostPort, WebSocket};
-use tokio::io::copy_bidirectional;
+use tokio::io::{copy, split};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
@@ -154,10 +154,19 @@ async fn dialled(reach: Reach, mut pipe: UnixStream) -> String {
     match timeout(DIAL_TIME, connected(&reach)).await {
         Err(_) => format!("dial {reach}: no answer in {} seconds", DIAL_TIME.as_secs()),
         Ok(Err(why)) => why,
-        Ok(Ok(mut stream)) => match copy_bidirectional(&mut stream, &mut pipe).await {
-            Ok(_) => format!("{reach} closed the connection"),
-            Err(error) => format!("the connection to {reach} failed: {error}"),
-        },
+        Ok(Ok(stream)) => {
+            let (mut from_sandbox, mut to_sandbox) = split(stream);
+            let (mut from_sidecar, mut to_sidecar) = pipe.split();
+            // One direction without the other carries nothing: with the end of either, all of it is over.
+            let over = tokio::select! {
+                over = copy(&mut from_sandbox, &mut to_sidecar) => over,
+                over = copy(&mut from_sidecar, &mut to_sandbox) => over,
+            };
+            match over {
+                Ok(_) => format!("{reach} closed the connection"),
+                Err(error) => format!("the connection to {reach} failed: {error}"),
+            }
+        }
     }
 }
 

@@ -1,0 +1,57 @@
+//! The stream of a pipe that one link has: when the link lets go of it, the pipe is over.
+//!
+//! The table of pipes has a copy of the socket, so closing ours would tell nobody; whoever is at the other end would
+//! wait in vain, and not come again.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::PipeEnd;
+
+pub(super) struct LastUser<S> {
+    stream: S,
+    end: PipeEnd,
+}
+
+impl<S> LastUser<S> {
+    pub(super) fn new(stream: S, end: PipeEnd) -> Self {
+        Self { stream, end }
+    }
+}
+
+impl<S> Drop for LastUser<S> {
+    fn drop(&mut self) {
+        self.end.shut();
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for LastUser<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        space: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, space)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for LastUser<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
