@@ -91,8 +91,10 @@ fn calls_survive_chaos(kind: &LinkKind) {
 
 fn one_link_survives(kind: &LinkKind, calls: usize, seed: u64) -> Tally {
     let world = (kind.configure)(World::new().server(SERVER, Server::fixture())).start();
-    let mut plans = Random::new(seed);
-    let proxy = Proxy::start(&(kind.front)(&world), (kind.sidecar)(&world), move |_| Plan::draw(&mut plans));
+    let (mut plans, opening) = (Random::new(seed), kind.opening);
+    let proxy = Proxy::start(&(kind.front)(&world), (kind.sidecar)(&world), move |_| {
+        Plan::draw_past(opening, &mut plans)
+    });
     let shim = kind.shim(&world, &proxy, SERVER);
     let _host = kind.host(&world, &proxy);
     let mut conversation = Conversation::begin(shim, Random::new(!seed));

@@ -17,6 +17,8 @@ use crate::world::{Builder, World};
 #[derive(Clone, Copy, Debug)]
 pub struct LinkKind {
     pub name: &'static str,
+    /// About the bytes of the handshakes around a link's own, in each direction; more where progress would be rare.
+    pub opening: usize,
     /// What the sidecar's configuration needs for it.
     pub configure: fn(Builder) -> Builder,
     /// Where the sidecar listens.
@@ -32,6 +34,7 @@ pub struct LinkKind {
 impl LinkKind {
     pub const UNIX: Self = Self {
         name: "unix",
+        opening: 0,
         configure: |builder| builder,
         sidecar: |world| Place::Unix(world.layout().relay.clone()),
         front: |world| Place::Unix(fresh(world)),
@@ -45,6 +48,7 @@ impl LinkKind {
 
     pub const TLS: Self = Self {
         name: "tls",
+        opening: 3_000,
         configure: |builder| {
             let port = free_port();
             builder.relay(&format!("tls = \"{port}\""))
@@ -57,12 +61,14 @@ impl LinkKind {
 
     pub const WEB_SOCKET: Self = Self {
         name: "wss",
+        opening: 6_000,
         shim: |world, front, command| dial_out(world, &format!("wss://{}/relay", address(front)), command),
         ..Self::TLS
     };
 
     pub const LISTEN: Self = Self {
         name: "listen",
+        opening: 3_000,
         // Only the host can come again, and silence is all that tells it to.
         configure: |builder| builder.relay("heartbeat = \"500ms\""),
         sidecar: |world| Place::Tcp(port_of_the_shim(world)),

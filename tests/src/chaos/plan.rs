@@ -71,6 +71,20 @@ impl Plan {
         matches!(self.towards_sidecar.end, Some(End { how: How::Late { .. }, .. }))
     }
 
+    /// Anything that can happen to a stream that is wrapped in others: mostly after their handshakes of so many bytes,
+    /// or few connections would ever be of use.
+    pub fn draw_past(opening: usize, random: &mut Random) -> Self {
+        let mut plan = Self::draw(random);
+        if random.percent(75) {
+            for course in [&mut plan.towards_sidecar, &mut plan.towards_shim] {
+                if let Some(End { at: Position::Byte(byte), .. }) = &mut course.end {
+                    *byte += opening;
+                }
+            }
+        }
+        plan
+    }
+
     /// Anything that can happen.
     pub fn draw(random: &mut Random) -> Self {
         let mut plan = Self { towards_sidecar: Course::draw(random), towards_shim: Course::draw(random) };
