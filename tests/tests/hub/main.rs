@@ -1,5 +1,7 @@
 //! One pipe into a sandbox: a hub in it, `cofferdam attach` outside; and what becomes of calls when any of them dies.
 
+mod ports;
+
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
@@ -364,126 +366,6 @@ fn a_stale_socket_is_taken_over_and_a_strangers_is_left_alone() {
     attach.wait_until_said("somebody else listens there");
     drop(attach);
     UnixStream::connect(scene.socket()).expect("it listens still");
-}
-
-/// A port that is free, most likely.
-fn free_port() -> u16 {
-    let bound = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    bound.expect("the loopback has ports").port()
-}
-
-/// A hub that listens, for the sidecar of this scene.
-fn listening_hub(scene: &Scene, port: u16, more: &[&str]) -> (Running, PathBuf) {
-    let pin = scene.world.cofferdam_text(&["key"]);
-    let stderr = scene.directory.path().join("hub");
-    let mut hub = command(shim_binary());
-    hub.env_clear()
-        .env("COFFERDAM_PIN", pin.trim())
-        .arg("hub")
-        .args(["--listen", &format!("127.0.0.1:{port}")]);
-    hub.args(more).stdin(Stdio::null()).stdout(Stdio::null()).stderr(into_file(&stderr));
-    let hub = Running::spawn(hub, "cofferdam-shim hub");
-    wait_until("the hub listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
-    (hub, stderr)
-}
-
-#[test]
-fn whoever_else_dials_a_listening_hub_gets_nothing() {
-    let scene = Scene::new();
-    let port = free_port();
-    let socket = scene.socket().display().to_string();
-    let (_hub, stderr) = listening_hub(&scene, port, &["--socket", &socket]);
-    let address = format!("127.0.0.1:{port}");
-    for opening in
-        [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], b"\x16\x03\x01\x00\x05hello", b"cofferdam-relay/1\n"]
-    {
-        let mut stranger = TcpStream::connect(&address).unwrap();
-        stranger.write_all(opening).unwrap();
-        stranger.shutdown(std::net::Shutdown::Write).unwrap();
-        let mut heard = Vec::new();
-        let _ = stranger.read_to_end(&mut heard);
-        let heard = String::from_utf8_lossy(&heard).into_owned();
-        assert!(heard.is_empty() || heard.starts_with("HTTP/1.1 4"), "{heard:?}");
-    }
-    let other = World::new().server("tools", Server::fixture()).start();
-    let impostor = Attach::start(&other, &["dial", &address, "--grant", "dev"]);
-    wait_until("the hub refuses the impostor", || {
-        String::from_utf8_lossy(&read(&stderr)).contains("did not prove the sidecar's key")
-    });
-    assert_eq!(impostor.times_attached(), 0);
-    assert!(!scene.socket().exists());
-
-    // Silence holds up nobody either.
-    let _silent: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(&address).unwrap()).collect();
-    let attach = Attach::start(&scene.world, &["dial", &address, "--grant", "dev"]);
-    attach.wait_until_attached(1);
-    let mut shim = scene.shim();
-    assert_eq!(shim.call_text("add", json!({"a": 1, "b": 1})), "2");
-    let calls = send_calls(&mut shim, 0, 6);
-    attach.stop();
-    let _again = Attach::start(&scene.world, &["dial", &address, "--grant", "dev"]);
-    expect_answers(&mut shim, calls);
-    assert_eq!(scene.world.executions("tools").len(), 7);
-}
-
-#[test]
-fn a_shim_that_listens_is_dialled_without_a_hub() {
-    let scene = Scene::new();
-    let address = format!("127.0.0.1:{}", free_port());
-    let pin = scene.world.cofferdam_text(&["key"]);
-    let mut listening = shim_at(&format!("listen:{address}"), "tools");
-    listening.args(["--pin", pin.trim()]);
-    let mut shim = Harness::start(listening, "cofferdam-shim");
-    let first = shim.send_initialize();
-    let attach = Attach::start(&scene.world, &["dial", &address, "--grant", "dev"]);
-    assert!(shim.answer_to(&first).get("result").is_some());
-    shim.notify("notifications/initialized", json!({}));
-    attach.wait_until_attached(1);
-    let calls = send_calls(&mut shim, 0, 6);
-    attach.stop();
-    let meanwhile = send_calls(&mut shim, 1, 6);
-    let _again = Attach::start(&scene.world, &["dial", &address, "--grant", "dev"]);
-    expect_answers(&mut shim, calls);
-    expect_answers(&mut shim, meanwhile);
-    assert_eq!(scene.world.executions("tools").len(), 12);
-    assert_eq!(scene.world.sessions().as_array().unwrap().len(), 1, "the link is the same one");
-}
-
-#[test]
-fn on_the_loopback_a_shim_shows_the_hubs_key() {
-    let scene = Scene::new();
-    let file = scene.directory.path().join("hub-file");
-    let shim = shim_binary().display().to_string();
-    let words = ["exec", "--grant", "dev", "--", &shim, "hub", "--pin", "{pin}", "--loopback"];
-    let arguments: Vec<String> =
-        words.into_iter().map(str::to_owned).chain([file.display().to_string()]).collect();
-    let attach = Attach::start(&scene.world, &arguments);
-    attach.wait_until_attached(1);
-    wait_until("the file is there", || file.exists());
-    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o7777, 0o600);
-    let relay = format!("hub:{}", file.display());
-    let mut shim = connected(&relay, "tools");
-    assert_eq!(shim.call_text("add", json!({"a": 1, "b": 1})), "2");
-
-    let text = std::fs::read_to_string(&file).unwrap();
-    let (place, key) = text.trim().split_once(' ').unwrap();
-    let wrong = key.chars().rev().collect::<String>();
-    let hello = b"cofferdam-relay/1\n";
-    for shown in ["", &wrong, &key[1..], "\n"] {
-        let mut stranger = TcpStream::connect(place).unwrap();
-        let _ = stranger.write_all(shown.as_bytes()).and_then(|()| stranger.write_all(b"\n"));
-        let _ = stranger.write_all(&hello.repeat(10));
-        let _ = stranger.shutdown(std::net::Shutdown::Write);
-        let mut heard = Vec::new();
-        let _ = stranger.read_to_end(&mut heard);
-        assert!(heard.is_empty(), "{:?}", String::from_utf8_lossy(&heard));
-    }
-    // The next hub has another port and another key.
-    let calls = send_calls(&mut shim, 0, 6);
-    send(attach.command(), Signal::SIGKILL);
-    expect_answers(&mut shim, calls);
-    assert_ne!(std::fs::read_to_string(&file).unwrap(), text);
-    assert_eq!(scene.world.executions("tools").len(), 7);
 }
 
 #[test]
