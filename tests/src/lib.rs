@@ -17,8 +17,9 @@
 //! | [`http`] | as much HTTP as a scripted server needs |
 //! | [`http_fixture`] | an MCP server over HTTP that tells what it was sent |
 //! | [`markdown`] | blocks, spans and tables of our own documents |
+//! | [`port`] | places on loopback to listen at |
 //! | [`process`] | starting and ending processes, the only place that does |
-//! | [`proxy`] | a CONNECT proxy, and places to listen on |
+//! | [`proxy`] | a CONNECT proxy |
 //! | [`relay`] | a hand-held relay connection, for saying things a shim never would |
 //! | [`sandbox`] | a sandbox as far as an enrolment goes: its state directory, its shims |
 //! | [`server`] | the MCP servers that a world can have |
@@ -38,6 +39,7 @@ pub mod harness;
 pub mod http;
 pub mod http_fixture;
 pub mod markdown;
+pub mod port;
 pub mod process;
 pub mod proxy;
 pub mod relay;

@@ -47,17 +47,6 @@ impl Proxy {
     }
 }
 
-/// A place that nobody has now: each call has a loopback address of its own, so that tests cannot take each other's.
-pub fn free_place() -> SocketAddr {
-    static NEXT: Mutex<u8> = Mutex::new(0);
-    let mut next = NEXT.lock().unwrap_or_else(PoisonError::into_inner);
-    *next += 1;
-    let [high, low] = (std::process::id() as u16).to_be_bytes();
-    let listener = TcpListener::bind(SocketAddr::from(([127, high.max(1), low, *next], 0)))
-        .expect("all of 127/8 is loopback");
-    listener.local_addr().expect("it was just bound")
-}
-
 fn serve(mut stream: TcpStream, manner: Manner, heard: &Mutex<Vec<String>>) {
     let Some(head) = head(&mut stream) else { return };
     heard

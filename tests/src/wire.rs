@@ -5,6 +5,8 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use crate::port::free_place;
+
 /// Listens on loopback, passes on to a port there.
 #[derive(Debug)]
 pub struct Wire {
@@ -27,8 +29,7 @@ impl Wire {
     /// When loopback has no port left.
     #[track_caller]
     pub fn start() -> Self {
-        let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-        let target = free.expect("loopback has a free port").port();
+        let target = free_place().port();
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
         let port = listener.local_addr().expect("it is bound").port();
         let shared = Arc::new(Shared::default());

@@ -42,6 +42,11 @@ fn calls_over_a_web_socket_survive_chaos() {
 }
 
 #[test]
+fn calls_over_a_port_that_the_host_dials_survive_chaos() {
+    calls_survive_chaos(&LinkKind::LISTEN);
+}
+
+#[test]
 fn a_port_that_the_host_dials_is_dialled_again_and_again() {
     let kind = &LinkKind::LISTEN;
     let world = (kind.configure)(World::new().server(SERVER, Server::fixture())).start();

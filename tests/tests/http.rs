@@ -1,6 +1,5 @@
 //! HTTP servers: credentials are put into headers on the host, and come back redacted.
 
-use std::net::TcpListener;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 
@@ -8,6 +7,7 @@ use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::harness::{refusal_of, text_of};
 use cofferdam_tests::http::{Reply, listen};
 use cofferdam_tests::http_fixture::{Behaviour, HttpFixture};
+use cofferdam_tests::port::free_place;
 use cofferdam_tests::process::{Running, command};
 use cofferdam_tests::server::Server;
 use cofferdam_tests::tools::Tool;
@@ -112,8 +112,8 @@ fn a_failing_server_is_an_honest_error() {
         assert!(answer.get("error").is_some(), "{status}: {answer}");
         assert!(shim.is_running());
     }
-    let world =
-        World::new().server("remote", local(&format!("http://127.0.0.1:{}/mcp", free_port()))).start();
+    let nobody = format!("http://{}/mcp", free_place());
+    let world = World::new().server("remote", local(&nobody)).start();
     let answer = world.shim("remote").initialize();
     assert_eq!(refusal_of(&answer), "server_unavailable");
 }
@@ -225,18 +225,11 @@ fn local(url: &str) -> Server {
 /// `server-everything` on a port of its own; nothing where it is missing.
 fn everything() -> Option<(Running, String)> {
     let (node, everything) = (Tool::Node.path()?, Tool::Everything.path()?);
-    let port = free_port();
+    let port = free_place().port();
     let mut server = command(node);
     server.arg(everything).arg("streamableHttp").env("PORT", port.to_string());
     server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let server = Running::spawn(server, "server-everything streamableHttp");
     wait_until("server-everything listens", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
     Some((server, format!("http://127.0.0.1:{port}/mcp")))
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0")
-        .and_then(|listener| listener.local_addr())
-        .expect("loopback has a free port")
-        .port()
 }

@@ -1,12 +1,12 @@
 //! Virtual machines in software: a real vsock, and a snapshot that is restored twice. Minutes, so only in `just slow`.
 
-use std::net::TcpListener;
 use std::time::Duration;
 
 use cofferdam_tests::boxes::{Guest, Machine, Outlet};
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::encodings::assert_absent;
 use cofferdam_tests::harness::{refusal_of, text_of};
+use cofferdam_tests::port::free_place;
 use cofferdam_tests::sandbox::enroll;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::World;
@@ -53,8 +53,7 @@ fn a_machine_reaches_its_host_by_vsock() {
 #[ignore = "minutes: just slow"]
 fn of_a_snapshot_that_is_restored_twice_one_goes_on() {
     let Some(machine) = Machine::open() else { return };
-    let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    let port = port.expect("loopback has a free port").port();
+    let port = free_place().port();
     let world = World::new()
         .server("tools", Server::fixture())
         .relay(&format!("tls = \"127.0.0.1:{port}\"\nadvertise = \"10.0.2.2:{port}\"\nheartbeat = \"2s\""))

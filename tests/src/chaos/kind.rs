@@ -3,7 +3,7 @@
 //! A new kind is one constructor here and one line in the chaos tests: what the sidecar's configuration needs, where
 //! it then listens, where the proxy is to listen, and how a shim is told of the proxy.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -11,6 +11,7 @@ use super::place::Place;
 use super::proxy::Proxy;
 use crate::attach::Attach;
 use crate::harness::Harness;
+use crate::port::free_place;
 use crate::sandbox::enroll;
 use crate::world::{Builder, World};
 
@@ -50,7 +51,7 @@ impl LinkKind {
         name: "tls",
         opening: 3_000,
         configure: |builder| {
-            let port = free_port();
+            let port = free_place();
             builder.relay(&format!("tls = \"{port}\""))
         },
         sidecar: |world| Place::Tcp(port_of_the_sidecar(world)),
@@ -117,12 +118,6 @@ fn address(place: &Place) -> SocketAddr {
     }
 }
 
-/// One that was free a moment ago.
-fn free_port() -> SocketAddr {
-    let listener = TcpListener::bind(SocketAddr::from(ANY_PORT)).expect("a port is free");
-    listener.local_addr().expect("a listener has an address")
-}
-
 fn port_of_the_sidecar(world: &World) -> SocketAddr {
     let config = std::fs::read_to_string(&world.layout().config).expect("the configuration is there");
     let line = config.lines().find_map(|line| line.strip_prefix("tls = \"")).expect("the sidecar has a port");
@@ -135,7 +130,7 @@ fn port_of_the_shim(world: &World) -> SocketAddr {
     if let Ok(text) = std::fs::read_to_string(&file) {
         return text.parse().expect("it is an address");
     }
-    let port = free_port();
+    let port = free_place();
     std::fs::write(file, port.to_string()).expect("a temporary directory is writable");
     port
 }

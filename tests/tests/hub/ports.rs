@@ -1,35 +1,33 @@
 //! Where a hub or a shim has a port: one that the host dials, or one on the loopback for its own shims.
 
+use std::net::SocketAddr;
+
+use cofferdam_tests::port::free_place;
+
 use super::*;
 
-/// A port that is free, most likely.
-fn free_port() -> u16 {
-    let bound = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    bound.expect("the loopback has ports").port()
-}
-
 /// A hub that listens, for the sidecar of this scene.
-fn listening_hub(scene: &Scene, port: u16, more: &[&str]) -> (Running, PathBuf) {
+fn listening_hub(scene: &Scene, place: SocketAddr, more: &[&str]) -> (Running, PathBuf) {
     let pin = scene.world.cofferdam_text(&["key"]);
     let stderr = scene.directory.path().join("hub");
     let mut hub = command(shim_binary());
     hub.env_clear()
         .env("COFFERDAM_PIN", pin.trim())
         .arg("hub")
-        .args(["--listen", &format!("127.0.0.1:{port}")]);
+        .args(["--listen", &place.to_string()]);
     hub.args(more).stdin(Stdio::null()).stdout(Stdio::null()).stderr(into_file(&stderr));
     let hub = Running::spawn(hub, "cofferdam-shim hub");
-    wait_until("the hub listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+    wait_until("the hub listens", || TcpStream::connect(place).is_ok());
     (hub, stderr)
 }
 
 #[test]
 fn whoever_else_dials_a_listening_hub_gets_nothing() {
     let scene = Scene::new();
-    let port = free_port();
+    let place = free_place();
     let socket = scene.socket().display().to_string();
-    let (_hub, stderr) = listening_hub(&scene, port, &["--socket", &socket]);
-    let address = format!("127.0.0.1:{port}");
+    let (_hub, stderr) = listening_hub(&scene, place, &["--socket", &socket]);
+    let address = place.to_string();
     for opening in
         [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], b"\x16\x03\x01\x00\x05hello", b"cofferdam-relay/1\n"]
     {
@@ -65,7 +63,7 @@ fn whoever_else_dials_a_listening_hub_gets_nothing() {
 #[test]
 fn a_shim_that_listens_is_dialled_without_a_hub() {
     let scene = Scene::new();
-    let address = format!("127.0.0.1:{}", free_port());
+    let address = free_place().to_string();
     let pin = scene.world.cofferdam_text(&["key"]);
     let mut listening = shim_at(&format!("listen:{address}"), "tools");
     listening.args(["--pin", pin.trim()]);

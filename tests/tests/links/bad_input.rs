@@ -2,7 +2,8 @@
 
 use cofferdam_tests::harness::Harness;
 use cofferdam_tests::process::output_of;
-use cofferdam_tests::proxy::{Manner, Proxy, free_place};
+use cofferdam_tests::port::free_place;
+use cofferdam_tests::proxy::{Manner, Proxy};
 use serde_json::Value;
 use tokio::io::AsyncWriteExt as _;
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::harness::Harness;
+use cofferdam_tests::port::free_place;
 use cofferdam_tests::process::{built, command, output_of};
-use cofferdam_tests::proxy::free_place;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::World;
 use relay_carriage::identity::Identity;

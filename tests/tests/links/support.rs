@@ -6,8 +6,8 @@ use std::process::Command;
 use std::sync::Arc;
 
 use cofferdam_tests::harness::Harness;
+use cofferdam_tests::port::free_place;
 use cofferdam_tests::process::{built, command};
-use cofferdam_tests::proxy::free_place;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::{Builder, World};
 use relay_carriage::identity::Identity;
