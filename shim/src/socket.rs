@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::task::{Context, Poll, ready};
 
 use rustix::io::{Errno, retry_on_intr};
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -34,6 +34,17 @@ impl AsRawFd for Descriptor {
         match self {
             Self::Inherited(number) => *number,
             Self::Owned(descriptor) => descriptor.as_raw_fd(),
+        }
+    }
+}
+
+/// Whoever handed an inherited one down may have it still, so its end would never be seen: it is shut instead. The link
+/// that it was is over, and what was written before still arrives.
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if let Descriptor::Inherited(_) = self.watched.get_ref() {
+            // One that is shut already is what was wanted.
+            let _ = shutdown(&self.watched, Shutdown::Both);
         }
     }
 }
@@ -99,4 +110,26 @@ impl Socket {
 )]
 pub(crate) fn watch<T: AsRawFd>(descriptor: T, interest: Interest) -> io::Result<AsyncFd<T>> {
     AsyncFd::with_interest(descriptor, interest)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_end_of_an_inherited_socket_is_seen_though_others_have_it_too() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.set_read_timeout(Some(Duration::from_secs(40))).unwrap();
+        let socket = Socket::new(Descriptor::Inherited(ours.as_raw_fd())).unwrap();
+        assert_eq!(socket.try_write(b"last").unwrap(), 4);
+        drop(socket);
+        let mut text = String::new();
+        theirs.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "last");
+        drop(ours);
+    }
 }

@@ -13,8 +13,8 @@ use cofferdam_tests::boxes::{
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::encodings::assert_absent;
 use cofferdam_tests::harness::{Harness, text_of};
-use cofferdam_tests::process::{command_line, is_alive, output_of, send};
 use cofferdam_tests::port::free_place;
+use cofferdam_tests::process::{command_line, is_alive, output_of, send};
 use cofferdam_tests::sandbox::enroll;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::World;

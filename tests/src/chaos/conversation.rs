@@ -18,6 +18,7 @@ pub const SERVER: &str = "tools";
 #[derive(Debug)]
 pub struct Conversation {
     pub harness: Harness,
+    server: String,
     random: Random,
     /// What was said, in order; its number is its place, from 1.
     said: Vec<Said>,
@@ -51,11 +52,18 @@ pub enum Fate {
 impl Conversation {
     /// Begins with the legacy handshake, through whatever is in the way.
     #[track_caller]
-    pub fn begin(mut harness: Harness, random: Random) -> Self {
+    pub fn begin(harness: Harness, random: Random) -> Self {
+        Self::begin_with(SERVER, harness, random)
+    }
+
+    /// The same with another server; it is this conversation's alone.
+    #[track_caller]
+    pub fn begin_with(server: &str, mut harness: Harness, random: Random) -> Self {
         let answer = harness.initialize();
         assert!(answer.get("result").is_some(), "{answer}");
         Self {
             harness,
+            server: server.to_owned(),
             random,
             said: Vec::new(),
             waiting: BTreeMap::new(),
@@ -133,14 +141,16 @@ impl Conversation {
         for (number, answer) in &self.answers {
             assert_eq!(fate(answer), Fate::Ran, "{number}: {answer}");
         }
-        assert_eq!(world.fixture_processes(SERVER).len(), 1, "on one process");
+        assert_eq!(world.fixture_processes(&self.server).len(), 1, "on one process");
         let requests = self.said.iter().filter(|said| **said != Said::Notification).count();
         assert_eq!(self.answers.len(), requests, "every request has its answer");
         for (what, records) in [("decision", world.decisions()), ("outcome", world.outcomes())] {
-            let mut places: Vec<(String, u64)> = records.iter().map(place).collect();
+            let ours = records.iter().filter(|record| record["server"] == *self.server);
+            let mut places: Vec<(String, u64)> = ours.map(place).collect();
+            let count = places.len();
             places.sort();
             places.dedup();
-            assert_eq!((records.len(), places.len()), (requests, requests), "one {what} for each request");
+            assert_eq!((count, places.len()), (requests, requests), "one {what} for each request");
             places.dedup_by_key(|(link, _)| link.clone());
             assert_eq!(places.len(), 1, "on one link");
         }
@@ -247,7 +257,7 @@ impl Conversation {
     /// The numbers that the server executed, in its order, each with the text that was sent.
     #[track_caller]
     fn executed(&self, world: &World) -> Vec<u64> {
-        let executions = world.executions(SERVER);
+        let executions = world.executions(&self.server);
         let mut numbers = Vec::new();
         for execution in executions {
             let number = execution.arguments["number"].as_u64().expect("everything has a number");

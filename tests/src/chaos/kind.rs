@@ -5,13 +5,14 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use super::place::Place;
 use super::proxy::Proxy;
 use crate::attach::Attach;
 use crate::harness::Harness;
 use crate::port::free_place;
+use crate::process::{Running, into_file};
 use crate::sandbox::enroll;
 use crate::world::{Builder, World};
 
@@ -26,10 +27,19 @@ pub struct LinkKind {
     pub sidecar: fn(&World) -> Place,
     /// Where a proxy for it can listen.
     pub front: fn(&World) -> Place,
-    /// Tells a shim to go to the proxy, or to wait for the host.
+    /// Tells a shim to go to the proxy, to the hub, or to wait for the host.
     pub shim: fn(&World, &Place, &mut Command),
-    /// Where the host reaches in: its end, which goes to the proxy.
-    pub reach: Option<fn(&World, &Place) -> Attach>,
+    /// Shims that share what goes through the proxy.
+    pub shims: usize,
+    /// What runs beside them, where the host reaches in.
+    pub host: fn(&World, &Place) -> Beside,
+}
+
+/// What a link needs besides its shim and its sidecar, for as long as it does.
+#[derive(Debug, Default)]
+pub struct Beside {
+    _attach: Option<Attach>,
+    _hub: Option<Running>,
 }
 
 impl LinkKind {
@@ -44,7 +54,21 @@ impl LinkKind {
                 command.arg("--relay").arg(format!("unix:{}", path.display()));
             }
         },
-        reach: None,
+        shims: 1,
+        host: |_, _| Beside::default(),
+    };
+
+    /// A microVM's monitor connects its guest's port to a socket on the host; here the proxy is the monitor, and the shim
+    /// goes to it as it would to a vsock. What is real is the sidecar's side.
+    pub const VSOCK_DIR: Self = Self {
+        name: "vsock-dir",
+        configure: |builder| builder.relay("vsock-dir = \"machines\""),
+        sidecar: |world| {
+            let machine = world.layout().root().join("machines/one");
+            enroll(world, &["--socket", &machine.display().to_string()]);
+            Place::Unix(machine.join("vsock_7443"))
+        },
+        ..Self::UNIX
     };
 
     pub const TLS: Self = Self {
@@ -57,7 +81,7 @@ impl LinkKind {
         sidecar: |world| Place::Tcp(port_of_the_sidecar(world)),
         front: |_| Place::Tcp(ANY_PORT.into()),
         shim: |world, front, command| dial_out(world, &format!("tls://{}", address(front)), command),
-        reach: None,
+        ..Self::UNIX
     };
 
     pub const WEB_SOCKET: Self = Self {
@@ -72,16 +96,26 @@ impl LinkKind {
         opening: 3_000,
         // Only the host can come again, and silence is all that tells it to.
         configure: |builder| builder.relay("heartbeat = \"500ms\""),
-        sidecar: |world| Place::Tcp(port_of_the_shim(world)),
+        sidecar: |world| Place::Tcp(port_in_the_sandbox(world)),
         front: |_| Place::Tcp(ANY_PORT.into()),
         shim: |world, _, command| {
             let pin = world.cofferdam_text(&["key"]);
-            command.arg("--relay").arg(format!("listen:{}", port_of_the_shim(world)));
+            command.arg("--relay").arg(format!("listen:{}", port_in_the_sandbox(world)));
             command.args(["--pin", pin.trim()]);
         },
-        reach: Some(|world, front| {
-            Attach::start(world, &["dial", &address(front).to_string(), "--grant", "dev"])
-        }),
+        shims: 1,
+        host: |world, front| Beside { _attach: Some(dial_in(world, front)), _hub: None },
+    };
+
+    /// Shims that share a pipe; the pipe goes through the proxy.
+    pub const HUB: Self = Self {
+        name: "hub",
+        shim: |world, _, command| {
+            command.arg("--relay").arg(format!("unix:{}", socket_of_the_hub(world).display()));
+        },
+        shims: 2,
+        host: |world, front| Beside { _hub: Some(hub(world)), _attach: Some(dial_in(world, front)) },
+        ..Self::LISTEN
     };
 
     /// A harness on a new shim that goes through the proxy, its handshake not yet said.
@@ -95,8 +129,8 @@ impl LinkKind {
 
     /// What the host has to run for it, where it reaches in.
     #[track_caller]
-    pub fn host(&self, world: &World, proxy: &Proxy) -> Option<Attach> {
-        self.reach.map(|reach| reach(world, proxy.front()))
+    pub fn host(&self, world: &World, proxy: &Proxy) -> Beside {
+        (self.host)(world, proxy.front())
     }
 }
 
@@ -124,9 +158,29 @@ fn port_of_the_sidecar(world: &World) -> SocketAddr {
     line.trim_end_matches('"').parse().expect("it is an address")
 }
 
-/// The port on which the world's shim waits, chosen once.
-fn port_of_the_shim(world: &World) -> SocketAddr {
-    let file = world.layout().root().join("port-of-the-shim");
+/// The host reaches in, through the proxy.
+fn dial_in(world: &World, front: &Place) -> Attach {
+    Attach::start(world, &["dial", &address(front).to_string(), "--grant", "dev"])
+}
+
+/// A hub that waits for the host.
+fn hub(world: &World) -> Running {
+    let pin = world.cofferdam_text(&["key"]);
+    let said = world.layout().root().join("hub.log");
+    let mut hub = world.bare_shim_command();
+    hub.args(["hub", "--listen", &port_in_the_sandbox(world).to_string(), "--pin", pin.trim(), "--socket"]);
+    hub.arg(socket_of_the_hub(world));
+    hub.stdin(Stdio::null()).stdout(Stdio::null()).stderr(into_file(&said));
+    Running::spawn(hub, "cofferdam-shim hub")
+}
+
+fn socket_of_the_hub(world: &World) -> PathBuf {
+    world.layout().root().join("box/relay.sock")
+}
+
+/// The port at which the world's shim or hub waits, chosen once.
+fn port_in_the_sandbox(world: &World) -> SocketAddr {
+    let file = world.layout().root().join("port-in-the-sandbox");
     if let Ok(text) = std::fs::read_to_string(&file) {
         return text.parse().expect("it is an address");
     }

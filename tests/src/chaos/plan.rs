@@ -18,7 +18,17 @@ pub struct Course {
     pub piece: usize,
     /// Before each of those pieces.
     pub delay: Duration,
+    /// What becomes of everything else.
+    pub rest: Rest,
     pub end: Option<End>,
+}
+
+/// How the bytes after a stream's beginning go on.
+#[derive(Clone, Debug)]
+pub enum Rest {
+    AsTheyCome,
+    /// Torn at random bytes, now and then after a pause.
+    Torn(Random),
 }
 
 /// Where a direction ends, and how.
@@ -47,9 +57,43 @@ pub enum How {
     Truncate,
 }
 
+/// Plans for one connection after the other of one link.
+///
+/// A long message goes on with its next part over the next connection, but a part has to go through whole. Where a
+/// pause and a handshake come with every connection, many in a row that are cut before that would look like a loss; so
+/// there are not more of them in a row than [`MISERLY`].
+#[derive(Clone, Debug)]
+pub struct Plans {
+    opening: usize,
+    random: Random,
+    miserly: usize,
+}
+
+/// Connections in a row that may be too short for a part of a long message.
+const MISERLY: usize = 6;
+/// A part with its header, and the handshakes before it, fit in.
+const GENEROUS: usize = 80_000;
+
+impl Plans {
+    /// About so many bytes of each direction are handshakes around the link's own.
+    pub fn new(opening: usize, random: Random) -> Self {
+        Self { opening, random, miserly: 0 }
+    }
+
+    #[expect(clippy::should_implement_trait, reason = "no iterator: it never ends")]
+    pub fn next(&mut self) -> Plan {
+        let mut plan = Plan::draw_past(self.opening, &mut self.random);
+        if self.miserly >= MISERLY {
+            plan.put_off(2 * GENEROUS);
+        }
+        self.miserly = if plan.is_generous() { 0 } else { self.miserly + 1 };
+        plan
+    }
+}
+
 impl Default for Course {
     fn default() -> Self {
-        Self { piece: usize::MAX, delay: Duration::ZERO, end: None }
+        Self { piece: usize::MAX, delay: Duration::ZERO, rest: Rest::AsTheyCome, end: None }
     }
 }
 
@@ -71,18 +115,51 @@ impl Plan {
         matches!(self.towards_sidecar.end, Some(End { how: How::Late { .. }, .. }))
     }
 
+    /// Torn from the first byte to the last and in no hurry, but all of it arrives.
+    pub fn torn(random: &mut Random) -> Self {
+        let mut course = || Course { rest: Rest::Torn(Random::new(random.next())), ..Course::draw(random) };
+        Self { towards_sidecar: course(), towards_shim: course() }
+    }
+
+    /// The same, with an end after so many bytes in one of the directions.
+    pub fn ending(mut self, after: usize, random: &mut Random) -> Self {
+        let at = Position::Byte(after);
+        let pause = Duration::from_millis(random.within(0..=30));
+        let (course, how) = match random.within(0..=4) {
+            0 => (&mut self.towards_sidecar, How::Cut),
+            1 => (&mut self.towards_shim, How::Cut),
+            2 => (&mut self.towards_sidecar, How::Truncate),
+            3 => (&mut self.towards_shim, How::Truncate),
+            _ => (&mut self.towards_sidecar, How::Late { pause }),
+        };
+        course.end = Some(End { at, how });
+        self
+    }
+
     /// Anything that can happen to a stream that is wrapped in others: mostly after their handshakes of so many bytes,
     /// or few connections would ever be of use.
-    pub fn draw_past(opening: usize, random: &mut Random) -> Self {
+    fn draw_past(opening: usize, random: &mut Random) -> Self {
         let mut plan = Self::draw(random);
         if random.percent(75) {
-            for course in [&mut plan.towards_sidecar, &mut plan.towards_shim] {
-                if let Some(End { at: Position::Byte(byte), .. }) = &mut course.end {
-                    *byte += opening;
-                }
-            }
+            plan.put_off(opening);
         }
         plan
+    }
+
+    /// The same happens, so many bytes later.
+    fn put_off(&mut self, bytes: usize) {
+        for course in [&mut self.towards_sidecar, &mut self.towards_shim] {
+            if let Some(End { at: Position::Byte(byte), .. }) = &mut course.end {
+                *byte += bytes;
+            }
+        }
+    }
+
+    /// Whether a message of any length gets a part further in both directions.
+    fn is_generous(&self) -> bool {
+        [&self.towards_sidecar, &self.towards_shim].iter().all(
+            |course| !matches!(course.end, Some(End { at: Position::Byte(byte), .. }) if byte < GENEROUS),
+        )
     }
 
     /// Anything that can happen.
@@ -122,7 +199,7 @@ impl Course {
             _ => u64::MAX,
         };
         let delay = if random.percent(20) { random.within(1..=15) } else { 0 };
-        Self { piece: piece as usize, delay: Duration::from_millis(delay), end: None }
+        Self { piece: piece as usize, delay: Duration::from_millis(delay), ..Self::default() }
     }
 }
 
@@ -137,4 +214,30 @@ fn offset(random: &mut Random) -> usize {
         _ => 100_000..=1_500_000,
     };
     random.within(range) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_message_always_gets_further_soon() {
+        let mut plans = Plans::new(3_000, Random::new(7));
+        let generous: Vec<bool> = (0..1_000).map(|_| plans.next().is_generous()).collect();
+        assert!(generous.windows(MISERLY + 1).all(|some| some.contains(&true)));
+        assert!(
+            generous.iter().filter(|generous| !**generous).count() > 700,
+            "most are cut early all the same"
+        );
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_plans() {
+        let drawn = |seed| {
+            let mut plans = Plans::new(3_000, Random::new(seed));
+            (0..20).map(|_| format!("{:?}", plans.next())).collect::<Vec<_>>()
+        };
+        assert_eq!(drawn(1), drawn(1));
+        assert_ne!(drawn(1), drawn(2));
+    }
 }

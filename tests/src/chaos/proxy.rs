@@ -117,6 +117,11 @@ impl Proxy {
         self.wait_for(&format!("connection {connection} ends"), |story| story.ended.get(&connection).copied())
     }
 
+    /// Whether the plan of this connection has ended it.
+    pub fn has_ended(&self, connection: usize) -> bool {
+        self.shared.lock().ended.contains_key(&connection)
+    }
+
     /// How long the opening of this connection was, once it is through: towards the sidecar and towards the shim.
     #[track_caller]
     pub fn wait_for_the_openings_of(&self, connection: usize) -> (usize, usize) {

@@ -2,11 +2,13 @@
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
+use std::time::Duration;
 
 use super::frames::frames;
 use super::place::Stream;
-use super::plan::{Course, End, How, Position};
+use super::plan::{Course, End, How, Position, Rest};
 use super::proxy::{Connection, Shared};
+use super::random::Random;
 
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) enum Way {
@@ -27,12 +29,12 @@ pub(super) fn run(way: Way, connection: &Connection, shared: &Shared) -> io::Res
         Way::TowardsShim => (&connection.sidecar, &connection.shim, &connection.plan.towards_shim),
         Way::TowardsSidecar => (&connection.shim, &connection.sidecar, &connection.plan.towards_sidecar),
     };
-    let (mut from, mut to) = (from.try_clone()?, to.try_clone()?);
+    let (mut from, mut to, mut rest) = (from.try_clone()?, to.try_clone()?, course.rest.clone());
     let mut stream = Progress::default();
     let mut buffer = vec![0; 64 * 1024];
     loop {
         let (allowed, ends) = stream.allowed(course);
-        if forward(&stream.waiting[..allowed], stream.sent, course, &mut to).is_err() {
+        if forward(&stream.waiting[..allowed], stream.sent, course, &mut rest, &mut to).is_err() {
             // The sidecar must not learn from us that nobody reads any more.
             if connection.plan.is_late() {
                 discard(&mut from);
@@ -122,16 +124,33 @@ impl Progress {
 /// Where the stream cannot be read, because it is encrypted, a Hello is through with this many bytes.
 const OPAQUE_HELLO: usize = 2000;
 
-fn forward(bytes: &[u8], sent: usize, course: &Course, to: &mut Stream) -> io::Result<()> {
+fn forward(bytes: &[u8], sent: usize, course: &Course, rest: &mut Rest, to: &mut Stream) -> io::Result<()> {
     let unkind = UNKIND_BYTES.saturating_sub(sent).min(bytes.len());
-    let (slowly, rest) = bytes.split_at(unkind);
+    let (slowly, others) = bytes.split_at(unkind);
     for piece in slowly.chunks(course.piece) {
         if !course.delay.is_zero() && course.piece > 64 {
             std::thread::sleep(course.delay);
         }
         to.write_all(piece)?;
     }
-    to.write_all(rest)
+    match rest {
+        Rest::AsTheyCome => to.write_all(others),
+        Rest::Torn(random) => tear(others, random, to),
+    }
+}
+
+/// Mostly into large pieces, for there is much of it; some are single bytes.
+fn tear(mut bytes: &[u8], random: &mut Random, to: &mut Stream) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let longest = [1, 20, 1_000, 20_000][random.within(0..=3) as usize];
+        let (piece, rest) = bytes.split_at((random.within(1..=longest) as usize).min(bytes.len()));
+        if random.percent(2) {
+            std::thread::sleep(Duration::from_millis(random.within(1..=20)));
+        }
+        to.write_all(piece)?;
+        bytes = rest;
+    }
+    Ok(())
 }
 
 fn end(how: How, from: &mut Stream, to: &mut Stream, rest: &[u8], connection: &Connection, shared: &Shared) {

@@ -11,10 +11,7 @@ fn listening_hub(scene: &Scene, place: SocketAddr, more: &[&str]) -> (Running, P
     let pin = scene.world.cofferdam_text(&["key"]);
     let stderr = scene.directory.path().join("hub");
     let mut hub = command(shim_binary());
-    hub.env_clear()
-        .env("COFFERDAM_PIN", pin.trim())
-        .arg("hub")
-        .args(["--listen", &place.to_string()]);
+    hub.env_clear().env("COFFERDAM_PIN", pin.trim()).arg("hub").args(["--listen", &place.to_string()]);
     hub.args(more).stdin(Stdio::null()).stdout(Stdio::null()).stderr(into_file(&stderr));
     let hub = Running::spawn(hub, "cofferdam-shim hub");
     wait_until("the hub listens", || TcpStream::connect(place).is_ok());

@@ -1,8 +1,8 @@
 //! Trouble on the way: named in the shim's stderr, in its status and in the answer to a waiting call, with a next step.
 
 use cofferdam_tests::harness::Harness;
-use cofferdam_tests::process::output_of;
 use cofferdam_tests::port::free_place;
+use cofferdam_tests::process::output_of;
 use cofferdam_tests::proxy::{Manner, Proxy};
 use serde_json::Value;
 use tokio::io::AsyncWriteExt as _;

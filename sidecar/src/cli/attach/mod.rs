@@ -150,6 +150,8 @@ async fn once(
                 Some(News::Attached { key }) => {
                     say(&format!("attached (the sandbox's key is {key})"));
                     proof = Proof::Seen;
+                    // Whatever was lost before it was another pipe, and its news came late.
+                    why = None;
                 }
                 Some(News::Lost { why: lost }) => {
                     // The command may have more to say, and ends when its pipe has.
@@ -209,23 +211,29 @@ impl Pause {
         held: &mut Held,
         stop: std::pin::Pin<&mut impl Future<Output = ()>>,
     ) -> Once {
+        let mut proof = Proof::None;
         let said = async {
             loop {
                 match held.news().await {
-                    Some(News::Attached { .. }) => {}
+                    // It was over before we heard that it was good.
+                    Some(News::Attached { .. }) => proof = Proof::Seen,
                     Some(News::Lost { why }) => say(&why),
                     Some(News::Over { why }) => return Once::Over(why),
                     None => return Once::SidecarGone,
                 }
             }
         };
-        tokio::select! {
+        let once = tokio::select! {
             once = said => once,
             waited = self.wait(stop) => match waited {
                 Waited::Out => Once::Ended,
                 Waited::Stopped => Once::Stopped,
             },
+        };
+        if proof == Proof::Seen {
+            *self = Self::new();
         }
+        once
     }
 
     /// The next one is longer.
@@ -241,7 +249,72 @@ impl Pause {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::{TcpListener, UnixListener};
+    use tokio::time::timeout;
+
     use super::*;
+    use crate::admin::Answer;
+
+    /// What a sidecar would do: it holds, has news of these, and gives as many pipes as it is asked for.
+    async fn sidecar(listener: UnixListener, news: Vec<News>) {
+        let mut connections = Vec::new();
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut lines = vec![match connections.is_empty() {
+                true => serde_json::to_string(&Answer::Attaching { enrolment: "e".into(), pin: "k".into() }),
+                false => serde_json::to_string(&Answer::Piped),
+            }];
+            if connections.is_empty() {
+                lines.extend(news.iter().map(serde_json::to_string));
+            }
+            for line in lines {
+                stream.write_all((line.unwrap() + "\n").as_bytes()).await.unwrap();
+            }
+            connections.push(stream);
+        }
+    }
+
+    async fn held(news: Vec<News>) -> (tempfile::TempDir, std::path::PathBuf, Held) {
+        let directory = tempfile::tempdir().unwrap();
+        let admin = directory.path().join("admin");
+        let listener = UnixListener::bind(&admin).unwrap();
+        tokio::spawn(sidecar(listener, news));
+        let grant = "dev".parse().unwrap();
+        let question = Question::Attach { grant, name: "box".into(), ttl_ms: None };
+        let held = Held::take(&admin, &question).await.map_err(|error| error.to_string()).unwrap();
+        (directory, admin, held)
+    }
+
+    fn lost() -> News {
+        News::Lost { why: "the pipe before".into() }
+    }
+
+    fn attached() -> News {
+        News::Attached { key: "k".into() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn late_news_of_the_pipe_before_end_none_that_is_good() {
+        for (news, ends) in [(vec![lost(), attached()], false), (vec![attached(), lost()], true)] {
+            let (_directory, admin, mut held) = held(news).await;
+            let port = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let reach = Reach::dial(&port.local_addr().unwrap().to_string()).unwrap();
+            let mut stop = std::pin::pin!(std::future::pending());
+            let once = once(&admin, &mut held, &reach, stop.as_mut());
+            assert_eq!(timeout(10 * reach::ENDS_WITHIN, once).await.is_ok(), ends);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pipe_that_was_good_makes_the_next_pause_short_however_late_we_hear_of_it() {
+        for (news, next) in [(vec![attached(), lost()], FIRST_PAUSE), (vec![lost()], 4 * FIRST_PAUSE)] {
+            let (_directory, _admin, mut held) = held(news).await;
+            let mut pause = Pause(2 * FIRST_PAUSE);
+            let mut stop = std::pin::pin!(std::future::pending());
+            assert!(matches!(pause.wait_holding(&mut held, stop.as_mut()).await, Once::Ended));
+            assert_eq!(pause.0, next);
+        }
+    }
 
     #[test]
     fn a_sandbox_is_known_by_the_whole_way_to_it() {

@@ -1,7 +1,4 @@
-//! A link that is cut anywhere, at any byte, loses, repeats and reorders nothing.
-//!
-//! One line for each kind of link. `COFFERDAM_CHAOS_CALLS` says how many calls (`just chaos` says 10,000),
-//! `COFFERDAM_CHAOS_SEED` brings a failure back.
+//! One cut at every place where something begins: each byte of a handshake, each byte of a header.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -11,7 +8,7 @@ use cofferdam_tests::chaos::conversation::{Conversation, SERVER};
 use cofferdam_tests::chaos::frames::{HEADER, MESSAGE_HEADER};
 use cofferdam_tests::chaos::kind::LinkKind;
 use cofferdam_tests::chaos::plan::{Plan, Position};
-use cofferdam_tests::chaos::proxy::{Proxy, Tally};
+use cofferdam_tests::chaos::proxy::Proxy;
 use cofferdam_tests::chaos::random::Random;
 use cofferdam_tests::deadline::{Deadline, PATIENCE};
 use cofferdam_tests::server::Server;
@@ -20,92 +17,9 @@ use relay_proto::control::{Hello, Resume, ResumeToken};
 use relay_proto::frame::{Frame, PREFACE};
 use serde_json::json;
 
-/// What `tests/run` does.
-const CALLS: usize = 500;
-/// Calls over one link; then a new one begins.
-const CALLS_PER_LINK: usize = 100;
-const LINKS_AT_ONCE: usize = 5;
-
-#[test]
-fn calls_over_unix_survive_chaos() {
-    calls_survive_chaos(&LinkKind::UNIX);
-}
-
-#[test]
-fn calls_over_tls_survive_chaos() {
-    calls_survive_chaos(&LinkKind::TLS);
-}
-
-#[test]
-fn calls_over_a_web_socket_survive_chaos() {
-    calls_survive_chaos(&LinkKind::WEB_SOCKET);
-}
-
-#[test]
-fn calls_over_a_port_that_the_host_dials_survive_chaos() {
-    calls_survive_chaos(&LinkKind::LISTEN);
-}
-
-#[test]
-fn a_port_that_the_host_dials_is_dialled_again_and_again() {
-    let kind = &LinkKind::LISTEN;
-    let world = (kind.configure)(World::new().server(SERVER, Server::fixture())).start();
-    let proxy = Proxy::start(&(kind.front)(&world), (kind.sidecar)(&world), |_| Plan::default());
-    let shim = kind.shim(&world, &proxy, SERVER);
-    let _host = kind.host(&world, &proxy);
-    let mut conversation = Conversation::begin(shim, Random::new(1));
-    for _ in 0..10 {
-        conversation.call();
-        proxy.cut();
-        conversation.call();
-        conversation.wait_until_in_flight(0);
-    }
-    conversation.assert_flawless(&world);
-}
-
 #[test]
 fn every_byte_of_an_opening_and_of_headers_is_cut_over_unix() {
     every_byte_is_cut(&LinkKind::UNIX);
-}
-
-fn calls_survive_chaos(kind: &LinkKind) {
-    let calls = match std::env::var("COFFERDAM_CHAOS_CALLS") {
-        Ok(text) => text.parse().expect("COFFERDAM_CHAOS_CALLS is a number"),
-        Err(_) => CALLS,
-    };
-    let mut seeds = Random::new(Random::seed());
-    let (mut done, mut tally) = (0, Tally::default());
-    while done < calls {
-        // A shim mostly waits for its next attempt; several wait no longer than one.
-        std::thread::scope(|scope| {
-            let mut links = Vec::new();
-            while links.len() < LINKS_AT_ONCE && done < calls {
-                let (count, seed) = (CALLS_PER_LINK.min(calls - done), seeds.next());
-                links.push(scope.spawn(move || one_link_survives(kind, count, seed)));
-                done += count;
-            }
-            for link in links {
-                tally = tally + link.join().expect("a link failed, see above");
-            }
-        });
-        eprintln!("chaos over {}: {done} of {calls} calls, {tally:?}", kind.name);
-    }
-    assert!(tally.cut > 0 && tally.truncated > 0 && tally.late > 0, "there was no chaos: {tally:?}");
-    assert!(tally.late_bytes > 0, "nothing came late: {tally:?}");
-}
-
-fn one_link_survives(kind: &LinkKind, calls: usize, seed: u64) -> Tally {
-    let world = (kind.configure)(World::new().server(SERVER, Server::fixture())).start();
-    let (mut plans, opening) = (Random::new(seed), kind.opening);
-    let proxy = Proxy::start(&(kind.front)(&world), (kind.sidecar)(&world), move |_| {
-        Plan::draw_past(opening, &mut plans)
-    });
-    let shim = kind.shim(&world, &proxy, SERVER);
-    let _host = kind.host(&world, &proxy);
-    let mut conversation = Conversation::begin(shim, Random::new(!seed));
-    conversation.hold(calls);
-    conversation.assert_flawless(&world);
-    proxy.tally()
 }
 
 /// Cuts at each byte of a first handshake, of a resuming one, and of the first messages' headers, in both directions.

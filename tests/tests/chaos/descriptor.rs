@@ -1,0 +1,91 @@
+//! A link over an inherited descriptor: it cannot be made again, so a cut is its end, and every call hears an honest one.
+
+use std::collections::BTreeMap;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::net::UnixStream;
+
+use cofferdam_tests::chaos::conversation::{Conversation, Fate, SERVER};
+use cofferdam_tests::chaos::kind::LinkKind;
+use cofferdam_tests::chaos::place::Place;
+use cofferdam_tests::chaos::plan::Plan;
+use cofferdam_tests::chaos::proxy::{Proxy, Tally};
+use cofferdam_tests::chaos::random::Random;
+use cofferdam_tests::deadline::wait_until;
+use cofferdam_tests::harness::Harness;
+use cofferdam_tests::server::Server;
+use cofferdam_tests::world::World;
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+
+use crate::over_many_links;
+
+/// Links that are cut.
+const CUTS: usize = 12;
+/// Between two looks whether one is.
+const CALLS_AT_ONCE: usize = 5;
+
+#[test]
+fn calls_over_an_inherited_descriptor_survive_tearing_and_delays() {
+    let tally = over_many_links("fd", |calls, seed| {
+        let world = World::new().server(SERVER, Server::fixture()).start();
+        let (shim, proxy) = handed_down(&world, Plan::torn(&mut Random::new(seed)));
+        let mut conversation = Conversation::begin(shim, Random::new(!seed));
+        conversation.hold(calls);
+        conversation.assert_flawless(&world);
+        proxy.tally()
+    });
+    assert_eq!((tally.cut, tally.truncated, tally.late), (0, 0, 0), "{tally:?}");
+}
+
+#[test]
+fn calls_over_an_inherited_descriptor_that_is_cut_are_answered_honestly() {
+    let mut seeds = Random::new(Random::seed());
+    let mut fates = BTreeMap::new();
+    let mut tally = Tally::default();
+    let seeds: Vec<u64> = (0..CUTS).map(|_| seeds.next()).collect();
+    for some in seeds.chunks(4) {
+        std::thread::scope(|scope| {
+            let links: Vec<_> = some.iter().map(|seed| scope.spawn(|| cut_once(*seed))).collect();
+            for link in links {
+                let (came, went) = link.join().expect("a link failed, see above");
+                tally = tally + went;
+                for (fate, count) in came {
+                    *fates.entry(fate).or_insert(0) += count;
+                }
+            }
+        });
+    }
+    eprintln!("chaos over fd: {CUTS} descriptors, {fates:?}, {tally:?}");
+    assert_eq!(tally.connections, CUTS, "nobody comes again: {tally:?}");
+    for fate in [Fate::Ran, Fate::Unknown, Fate::DidNotRun] {
+        assert!(fates.get(&fate).is_some_and(|count| *count > 0), "none is {fate:?}: {fates:?}");
+    }
+}
+
+/// One link to its end, which comes somewhere among the calls.
+fn cut_once(seed: u64) -> (BTreeMap<Fate, usize>, Tally) {
+    let mut random = Random::new(seed);
+    // The handshakes are through when it comes: who never had a link has no calls to tell of.
+    let plan = Plan::torn(&mut random).ending(random.within(3_000..=150_000) as usize, &mut random);
+    let world = World::new().server(SERVER, Server::fixture()).relay("resume-grace = \"1s\"").start();
+    let (shim, proxy) = handed_down(&world, plan);
+    let mut conversation = Conversation::begin(shim, random);
+    while !proxy.has_ended(1) {
+        conversation.hold(CALLS_AT_ONCE);
+    }
+    conversation.hold(CALLS_AT_ONCE);
+    // What was under way may still run: until the link is over, nobody knows.
+    wait_until("the link is over", || world.sessions().as_array().is_some_and(Vec::is_empty));
+    (conversation.assert_at_most_once(&world), proxy.tally())
+}
+
+/// A shim whose link is a descriptor that leads to the proxy.
+fn handed_down(world: &World, plan: Plan) -> (Harness, Proxy) {
+    let kind = &LinkKind::UNIX;
+    let proxy = Proxy::start(&(kind.front)(world), (kind.sidecar)(world), move |_| plan.clone());
+    let Place::Unix(path) = proxy.front() else { panic!("this kind has a socket") };
+    let socket = UnixStream::connect(path).expect("the proxy listens");
+    fcntl(&socket, FcntlArg::F_SETFD(FdFlag::empty())).expect("a flag can be cleared");
+    let mut command = world.bare_shim_command();
+    command.args(["--relay", &format!("fd:{}", socket.as_raw_fd()), "--server", SERVER]);
+    (Harness::start(command, "cofferdam-shim"), proxy)
+}
