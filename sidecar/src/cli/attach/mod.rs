@@ -255,6 +255,16 @@ mod tests {
 
     use super::*;
     use crate::admin::Answer;
+    use crate::session::random_id;
+
+    /// Where the sidecar would be asked; gone when it is not needed.
+    struct Socket(std::path::PathBuf);
+
+    impl Drop for Socket {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
 
     /// What a sidecar would do: it holds, has news of these, and gives as many pipes as it is asked for.
     async fn sidecar(listener: UnixListener, news: Vec<News>) {
@@ -274,15 +284,14 @@ mod tests {
         }
     }
 
-    async fn held(news: Vec<News>) -> (tempfile::TempDir, std::path::PathBuf, Held) {
-        let directory = tempfile::tempdir().unwrap();
-        let admin = directory.path().join("admin");
-        let listener = UnixListener::bind(&admin).unwrap();
+    async fn held(news: Vec<News>) -> (Socket, Held) {
+        let admin = Socket(std::env::temp_dir().join(random_id("cofferdam-attach-")));
+        let listener = UnixListener::bind(&admin.0).unwrap();
         tokio::spawn(sidecar(listener, news));
         let grant = "dev".parse().unwrap();
         let question = Question::Attach { grant, name: "box".into(), ttl_ms: None };
-        let held = Held::take(&admin, &question).await.map_err(|error| error.to_string()).unwrap();
-        (directory, admin, held)
+        let held = Held::take(&admin.0, &question).await.map_err(|error| error.to_string()).unwrap();
+        (admin, held)
     }
 
     fn lost() -> News {
@@ -296,11 +305,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn late_news_of_the_pipe_before_end_none_that_is_good() {
         for (news, ends) in [(vec![lost(), attached()], false), (vec![attached(), lost()], true)] {
-            let (_directory, admin, mut held) = held(news).await;
+            let (admin, mut held) = held(news).await;
             let port = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let reach = Reach::dial(&port.local_addr().unwrap().to_string()).unwrap();
             let mut stop = std::pin::pin!(std::future::pending());
-            let once = once(&admin, &mut held, &reach, stop.as_mut());
+            let once = once(&admin.0, &mut held, &reach, stop.as_mut());
             assert_eq!(timeout(10 * reach::ENDS_WITHIN, once).await.is_ok(), ends);
         }
     }
@@ -308,7 +317,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_pipe_that_was_good_makes_the_next_pause_short_however_late_we_hear_of_it() {
         for (news, next) in [(vec![attached(), lost()], FIRST_PAUSE), (vec![lost()], 4 * FIRST_PAUSE)] {
-            let (_directory, _admin, mut held) = held(news).await;
+            let (_admin, mut held) = held(news).await;
             let mut pause = Pause(2 * FIRST_PAUSE);
             let mut stop = std::pin::pin!(std::future::pending());
             assert!(matches!(pause.wait_holding(&mut held, stop.as_mut()).await, Once::Ended));
