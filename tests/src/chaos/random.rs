@@ -19,7 +19,9 @@ impl Random {
             Ok(text) => text.parse().expect("COFFERDAM_CHAOS_SEED is a number"),
             Err(_) => RandomState::new().build_hasher().finish() >> 32,
         };
-        eprintln!("chaos: COFFERDAM_CHAOS_SEED={seed}");
+        // Several tests talk at the same time; each runs in a thread that has its name.
+        let thread = std::thread::current();
+        eprintln!("chaos: COFFERDAM_CHAOS_SEED={seed} for {}", thread.name().unwrap_or("a thread"));
         seed
     }
 
