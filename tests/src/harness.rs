@@ -208,9 +208,14 @@ impl Harness {
     /// The next line with its newline.
     #[track_caller]
     pub fn next_line(&mut self) -> Vec<u8> {
-        match self.line_within(PATIENCE) {
+        self.next_line_within(PATIENCE)
+    }
+
+    #[track_caller]
+    fn next_line_within(&mut self, time: Duration) -> Vec<u8> {
+        match self.line_within(time) {
             Some(line) => line,
-            None => panic!("no line within {PATIENCE:?}{}", self.story()),
+            None => panic!("no line within {time:?}{}", self.story()),
         }
     }
 
@@ -226,7 +231,13 @@ impl Harness {
 
     #[track_caller]
     pub fn next_message(&mut self) -> Value {
-        let line = self.next_line();
+        self.next_message_within(PATIENCE)
+    }
+
+    /// The next message, for somebody with another patience.
+    #[track_caller]
+    pub fn next_message_within(&mut self, time: Duration) -> Value {
+        let line = self.next_line_within(time);
         parse(&line)
     }
 

@@ -4,12 +4,18 @@
 //! lost, repeated or reordered" is a comparison of lists, and "at most once" is a count.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::random::Random;
+use crate::deadline::PATIENCE;
 use crate::harness::{Harness, text_of};
 use crate::world::World;
+
+/// A shim that is cut off again and again comes again every two seconds at most, and a long message takes as many
+/// connections as it has parts; that is slow, not broken.
+const PATIENCE_IN_CHAOS: Duration = PATIENCE.saturating_mul(3);
 
 /// The server that conversations are held with.
 pub const SERVER: &str = "tools";
@@ -114,7 +120,7 @@ impl Conversation {
     #[track_caller]
     pub fn wait_until_in_flight(&mut self, count: usize) {
         while self.waiting.len() > count {
-            let message = self.harness.next_message();
+            let message = self.harness.next_message_within(PATIENCE_IN_CHAOS);
             self.hear(&message);
         }
     }
@@ -246,7 +252,7 @@ impl Conversation {
     fn nothing_more_comes(&mut self) {
         let ping = self.harness.send_request("ping", json!({}));
         loop {
-            let message = self.harness.next_message();
+            let message = self.harness.next_message_within(PATIENCE_IN_CHAOS);
             if message["id"] == ping && message.get("method").is_none() {
                 return;
             }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use super::place::Place;
+use super::plan::Manner;
 use super::proxy::Proxy;
 use crate::attach::Attach;
 use crate::harness::Harness;
@@ -19,8 +20,8 @@ use crate::world::{Builder, World};
 #[derive(Clone, Copy, Debug)]
 pub struct LinkKind {
     pub name: &'static str,
-    /// About the bytes of the handshakes around a link's own, in each direction; more where progress would be rare.
-    pub opening: usize,
+    /// What becomes of connections of this kind.
+    pub manner: Manner,
     /// What the sidecar's configuration needs for it.
     pub configure: fn(Builder) -> Builder,
     /// Where the sidecar listens.
@@ -45,7 +46,7 @@ pub struct Beside {
 impl LinkKind {
     pub const UNIX: Self = Self {
         name: "unix",
-        opening: 0,
+        manner: manner(0),
         configure: |builder| builder,
         sidecar: |world| Place::Unix(world.layout().relay.clone()),
         front: |world| Place::Unix(fresh(world)),
@@ -73,7 +74,7 @@ impl LinkKind {
 
     pub const TLS: Self = Self {
         name: "tls",
-        opening: 3_000,
+        manner: manner(3_000),
         configure: |builder| {
             let port = free_place();
             builder.relay(&format!("tls = \"{port}\""))
@@ -86,14 +87,14 @@ impl LinkKind {
 
     pub const WEB_SOCKET: Self = Self {
         name: "wss",
-        opening: 6_000,
+        manner: manner(6_000),
         shim: |world, front, command| dial_out(world, &format!("wss://{}/relay", address(front)), command),
         ..Self::TLS
     };
 
     pub const LISTEN: Self = Self {
         name: "listen",
-        opening: 3_000,
+        manner: manner(3_000),
         // Only the host can come again, and silence is all that tells it to.
         configure: |builder| builder.relay("heartbeat = \"500ms\""),
         sidecar: |world| Place::Tcp(port_in_the_sandbox(world)),
@@ -110,6 +111,8 @@ impl LinkKind {
     /// Shims that share a pipe; the pipe goes through the proxy.
     pub const HUB: Self = Self {
         name: "hub",
+        // Behind a pipe that is never there for long a shim comes again as seldom as it ever does.
+        manner: Manner { stretch: 3 * STRETCH, ..manner(3_000) },
         shim: |world, _, command| {
             command.arg("--relay").arg(format!("unix:{}", socket_of_the_hub(world).display()));
         },
@@ -132,6 +135,13 @@ impl LinkKind {
     pub fn host(&self, world: &World, proxy: &Proxy) -> Beside {
         (self.host)(world, proxy.front())
     }
+}
+
+/// Two parts of a long message.
+const STRETCH: usize = 160_000;
+
+const fn manner(opening: usize) -> Manner {
+    Manner { opening, stretch: STRETCH }
 }
 
 const ANY_PORT: ([u8; 4], u16) = ([127, 0, 0, 1], 0);

@@ -64,9 +64,18 @@ pub enum How {
 /// there are not more of them in a row than [`MISERLY`].
 #[derive(Clone, Debug)]
 pub struct Plans {
-    opening: usize,
+    manner: Manner,
     random: Random,
     miserly: usize,
+}
+
+/// What connections of a kind of link are like.
+#[derive(Clone, Copy, Debug)]
+pub struct Manner {
+    /// About the bytes of the handshakes around a link's own, in each direction; more where progress would be rare.
+    pub opening: usize,
+    /// What one that must be long lets through at least, in each direction.
+    pub stretch: usize,
 }
 
 /// Connections in a row that may be too short for a part of a long message.
@@ -75,16 +84,15 @@ const MISERLY: usize = 6;
 const GENEROUS: usize = 80_000;
 
 impl Plans {
-    /// About so many bytes of each direction are handshakes around the link's own.
-    pub fn new(opening: usize, random: Random) -> Self {
-        Self { opening, random, miserly: 0 }
+    pub fn new(manner: Manner, random: Random) -> Self {
+        Self { manner, random, miserly: 0 }
     }
 
     #[expect(clippy::should_implement_trait, reason = "no iterator: it never ends")]
     pub fn next(&mut self) -> Plan {
-        let mut plan = Plan::draw_past(self.opening, &mut self.random);
+        let mut plan = Plan::draw_past(self.manner.opening, &mut self.random);
         if self.miserly >= MISERLY {
-            plan.put_off(2 * GENEROUS);
+            plan.put_off(self.manner.stretch);
         }
         self.miserly = if plan.is_generous() { 0 } else { self.miserly + 1 };
         plan
@@ -220,9 +228,11 @@ fn offset(random: &mut Random) -> usize {
 mod tests {
     use super::*;
 
+    const MANNER: Manner = Manner { opening: 3_000, stretch: 160_000 };
+
     #[test]
     fn a_long_message_always_gets_further_soon() {
-        let mut plans = Plans::new(3_000, Random::new(7));
+        let mut plans = Plans::new(MANNER, Random::new(7));
         let generous: Vec<bool> = (0..1_000).map(|_| plans.next().is_generous()).collect();
         assert!(generous.windows(MISERLY + 1).all(|some| some.contains(&true)));
         assert!(
@@ -234,7 +244,7 @@ mod tests {
     #[test]
     fn the_same_seed_gives_the_same_plans() {
         let drawn = |seed| {
-            let mut plans = Plans::new(3_000, Random::new(seed));
+            let mut plans = Plans::new(MANNER, Random::new(seed));
             (0..20).map(|_| format!("{:?}", plans.next())).collect::<Vec<_>>()
         };
         assert_eq!(drawn(1), drawn(1));

@@ -259,16 +259,16 @@ impl World {
         self.sidecar.as_mut().expect("the sidecar was started")
     }
 
-    /// Starts the sidecar and waits until it takes links.
+    /// Starts the sidecar and waits until it takes links and questions.
     #[track_caller]
     pub fn start_sidecar(&mut self) {
         self.launch();
-        let socket = self.layout.relay.clone();
+        let (socket, admin) = (self.layout.relay.clone(), self.layout.admin.clone());
         let running = self.sidecar.as_mut().expect("it was just launched");
         let mut ended = false;
         wait_until("the sidecar takes links", || {
             ended = !running.is_running();
-            ended || UnixStream::connect(&socket).is_ok()
+            ended || UnixStream::connect(&socket).is_ok() && admin.exists()
         });
         assert!(!ended, "the sidecar ended at once:\n{}", self.log());
     }

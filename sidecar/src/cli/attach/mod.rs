@@ -251,14 +251,15 @@ impl Pause {
 mod tests {
     use tokio::io::AsyncWriteExt as _;
     use tokio::net::{TcpListener, UnixListener};
+    use tokio::task::JoinSet;
     use tokio::time::timeout;
 
     use super::*;
     use crate::admin::Answer;
     use crate::session::random_id;
 
-    /// Where the sidecar would be asked; gone when it is not needed.
-    struct Socket(std::path::PathBuf);
+    /// Where the sidecar is asked; gone, with it, when it is not needed.
+    struct Socket(std::path::PathBuf, JoinSet<()>);
 
     impl Drop for Socket {
         fn drop(&mut self) {
@@ -285,9 +286,9 @@ mod tests {
     }
 
     async fn held(news: Vec<News>) -> (Socket, Held) {
-        let admin = Socket(std::env::temp_dir().join(random_id("cofferdam-attach-")));
+        let mut admin = Socket(std::env::temp_dir().join(random_id("cofferdam-attach-")), JoinSet::new());
         let listener = UnixListener::bind(&admin.0).unwrap();
-        tokio::spawn(sidecar(listener, news));
+        admin.1.spawn(sidecar(listener, news));
         let grant = "dev".parse().unwrap();
         let question = Question::Attach { grant, name: "box".into(), ttl_ms: None };
         let held = Held::take(&admin.0, &question).await.map_err(|error| error.to_string()).unwrap();
