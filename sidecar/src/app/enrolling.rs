@@ -118,8 +118,9 @@ impl App {
             Some(id) => {
                 self.close_own_socket(id);
                 let ending = self.registry.end_enrolment(id, EndReason::Killed).await;
-                // Its links have said their goodbyes through it.
-                self.attaches.end(id);
+                // Whoever kills does not wait for a pipe.
+                let (app, id) = (Arc::clone(self), Arc::clone(id));
+                self.context.tasks.spawn(async move { app.end_attach(&id).await });
                 ending
             }
             None => self.registry.end(name, EndReason::Killed).await,
@@ -140,7 +141,7 @@ impl App {
                 self.context.tasks.spawn(async move {
                     // Who is late has been named in the log.
                     drop(app.registry.end_enrolment(&id, EndReason::Expired).await);
-                    app.attaches.end(&id);
+                    app.end_attach(&id).await;
                 });
             }
             let left = swept.next.map(|next| next.duration_since(clock::now()).unwrap_or_default());

@@ -42,7 +42,7 @@ enum PipeError {
 
 /// From the hub's first byte on. Before it somebody may have to type a password.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// At the stop, links have said their goodbyes when the registry is closed; these are the last bytes' way out.
+/// Links have said their goodbyes when the registry has ended them; this is the last bytes' way out.
 const LAST_BYTES: Duration = Duration::from_millis(100);
 const PAUSE: Duration = Duration::from_millis(20);
 /// A command that was killed may leave its hub running in the sandbox, with a pipe that has not ended; only silence tells
@@ -54,6 +54,13 @@ impl App {
     /// Whether there is such a sandbox to make a pipe to.
     pub(crate) fn is_held(&self, enrolment: &str) -> bool {
         self.attaches.lock().attached(enrolment).is_some_and(|attached| attached.holder.is_some())
+    }
+
+    /// The enrolment is over, and its links have said their goodbyes: when those are through the pipe, so is the pipe.
+    pub(crate) async fn end_attach(&self, enrolment: &str) {
+        // At the stop, all pipes have this time.
+        let _ = self.stop.run_until_cancelled(sleep(LAST_BYTES)).await;
+        self.attaches.end(enrolment);
     }
 
     /// Carries what comes through this connection until it is over.
