@@ -59,6 +59,7 @@ pub struct Guest {
     arguments: Vec<String>,
     environment: BTreeMap<String, String>,
     mounts: Vec<Mount>,
+    beside: Option<Vec<String>>,
     relay: Option<PathBuf>,
 }
 
@@ -108,6 +109,12 @@ impl Guest {
 
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.environment.insert(name.to_owned(), value.to_owned());
+        self
+    }
+
+    /// Has another of the shim's programs run beside it. Only a machine does that: elsewhere a test starts both.
+    pub fn beside(mut self, arguments: &[&str]) -> Self {
+        self.beside = Some(arguments.iter().map(|argument| (*argument).to_owned()).collect());
         self
     }
 

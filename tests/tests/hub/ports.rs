@@ -3,13 +3,13 @@
 use super::*;
 
 /// A port that is free, most likely.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let bound = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     bound.expect("the loopback has ports").port()
 }
 
 /// A hub that listens, for the sidecar of this scene.
-fn listening_hub(scene: &Scene, port: u16, more: &[&str]) -> (Running, PathBuf) {
+pub(crate) fn listening_hub(scene: &Scene, port: u16, more: &[&str]) -> (Running, PathBuf) {
     let pin = scene.world.cofferdam_text(&["key"]);
     let stderr = scene.directory.path().join("hub");
     let mut hub = command(shim_binary());

@@ -202,6 +202,17 @@ mod tests {
         }
     }
 
+    /// A machine that stands still has a monitor that takes connections and never answers.
+    #[tokio::test(start_paused = true)]
+    async fn whoever_never_answers_is_given_up() {
+        let path = std::env::temp_dir().join(crate::session::random_id("cofferdam-monitor-"));
+        let _silent = tokio::net::UnixListener::bind(&path).unwrap();
+        let (pipe, _other) = UnixStream::pair().unwrap();
+        let said = dialled(DialPlace::HybridVsock { path: path.clone(), port: 7443 }, pipe).await;
+        std::fs::remove_file(path).unwrap();
+        assert!(said.contains("no answer in 15 seconds") && said.contains("not paused?"), "{said}");
+    }
+
     #[test]
     fn what_cannot_be_dialled_is_said() {
         for place in ["", "box", "box:0", "wss://", "tls://box:7", "listen:127.0.0.1:7", "vsock:7443"] {
