@@ -16,7 +16,7 @@
 //! | `lines` | bytes from the harness → lines |
 //! | `link`, `stream` | opening a connection; reading and writing it, whatever carries it |
 //! | `loopback` | a link to a hub where Unix sockets are forbidden |
-//! | `listen` | a port that the host dials |
+//! | `doorway`, `listen` | a port that the host dials, and the link that it is |
 //! | `state` | the sandbox's key and where it comes from (with TLS; without, `stateless`) |
 //! | `status` | how things stand, for a person |
 //! | `talk` | what is said on stderr |
@@ -25,6 +25,8 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+#[cfg(feature = "tls")]
+mod doorway;
 mod guest;
 #[cfg(feature = "hub")]
 pub mod hub;

@@ -10,6 +10,8 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use relay_proto::address::Address;
+#[cfg(feature = "tls")]
+use relay_proto::address::ListenPlace;
 use relay_proto::code::Code;
 use relay_proto::control::{Epoch, Proof, Retry};
 use relay_proto::decoder::Decoder;
@@ -18,6 +20,8 @@ use rustix::io::Errno;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
+#[cfg(feature = "tls")]
+use crate::doorway;
 #[cfg(feature = "tls")]
 use crate::listen::Port;
 use crate::loopback;
@@ -57,8 +61,8 @@ pub(crate) enum ConnectError {
     #[error("connect to {address}: {source}")]
     Dial { address: Address, source: Box<relay_carriage::dial::DialError> },
     #[cfg(feature = "tls")]
-    #[error("wait at {address}: {source}; is another shim there, and is the address this machine's?")]
-    Listen { address: Address, source: io::Error },
+    #[error("wait at listen:{place}: {source}; {}", doorway::advice(.place, .source))]
+    Listen { place: ListenPlace, source: io::Error },
     #[error("{0}")]
     NoEnrolment(String),
     /// Neither of the ways that are tried by themselves.

@@ -2,7 +2,7 @@
 
 #[cfg(feature = "tls")]
 use relay_carriage::proxy::{InvalidProxy, Proxies};
-use relay_proto::address::{Address, HostPort};
+use relay_proto::address::{Address, HostPort, ListenPlace};
 #[cfg(feature = "tls")]
 use relay_proto::key::{InvalidKey, PublicKey};
 
@@ -60,7 +60,8 @@ impl Network {
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, NetworkUsageError> {
         let Written { relay, proxy, pin, expose } = written;
-        if let Some(Address::Listen(place)) = relay
+        // Of a machine's vsock only its host and the machine itself can make use.
+        if let Some(Address::Listen(ListenPlace::Tcp(place))) = relay
             && !place.host.is_loopback()
             && expose == Expose::No
         {

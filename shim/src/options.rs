@@ -204,7 +204,8 @@ Usage: cofferdam-shim [--relay LINK] [--server NAME] [--state DIR] [--proxy URL]
        cofferdam-shim hub --help        hold the one pipe of a sandbox that has only one
 
   --relay LINK    where the sidecar is: unix:PATH, hub:FILE (a hub on the loopback), fd:N (an inherited socket),
-                  tls://HOST:PORT, wss://HOST[:PORT]/PATH, vsock:CID:PORT, or listen:HOST:PORT where it dials in
+                  tls://HOST:PORT, wss://HOST[:PORT]/PATH, vsock:CID:PORT, or where it dials in: listen:HOST:PORT,
+                  listen:vsock:PORT
                   [environment: COFFERDAM_RELAY]
                   [default: where the enrolment leads, else unix:/run/cofferdam/relay/relay.sock]
   --server NAME   which MCP server to reach; without it, the only one that is granted
@@ -353,7 +354,9 @@ mod tests {
         assert!(said(&["--relay=listen:[::1]:7443", "--pin=abc"]).starts_with("read --pin: a key has 64"));
         let pin = |arguments: &[&str]| options(arguments, None).network.pin.map(|pin| pin.to_string());
         assert_eq!(pin(&["--relay=listen:127.0.0.1:7443", "--pin", &key]), Some(key.clone()));
-        assert_eq!(pin(&["--relay=listen:0.0.0.0:7443", "--expose", "--pin", &key]), Some(key));
+        assert_eq!(pin(&["--relay=listen:0.0.0.0:7443", "--expose", "--pin", &key]), Some(key.clone()));
+        assert!(said(&["--relay=listen:vsock:7443"]).contains("--pin KEY"));
+        assert_eq!(pin(&["--relay=listen:vsock:7443", "--pin", &key]), Some(key));
     }
 
     #[cfg(feature = "tls")]

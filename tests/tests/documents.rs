@@ -334,7 +334,7 @@ fn the_protocol_page_names_the_links_codes_and_words_of_the_wire() {
         .iter()
         .flat_map(|row| spans(&row[0]).collect::<Vec<_>>())
         .collect();
-    assert_eq!(links.len(), 7, "{links:?}");
+    assert_eq!(links.len(), 8, "{links:?}");
     for link in links {
         assert!(help.contains(&link), "the shim's help says nothing of {link}");
     }

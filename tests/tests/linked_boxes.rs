@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use cofferdam_tests::attach::Attach;
 use cofferdam_tests::boxes::{
-    Access, Cable, Guest, Inside, PROXY_OF_SRT, Podman, SHIM_INSIDE, Sandbox, Srt, Veth,
+    Access, Cable, Guest, Inside, PROXY_OF_SRT, Podman, SHIM_INSIDE, Sandbox, Srt, Ssh, Veth,
 };
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::encodings::assert_absent;
@@ -158,6 +158,42 @@ fn a_container_without_a_network_is_reached_by_exec() {
         Inside::of(process).assert_without(CANARY);
     }
     inside.assert_files_without(CANARY);
+    world.assert_secret_stayed_here(CANARY);
+}
+
+/// Hub and shims are started by a real client on a real server, which is all that leads there.
+#[test]
+fn a_host_is_reached_by_ssh() {
+    let Some(sandbox) = Ssh::open() else { return };
+    let mut world = world(&["heartbeat = \"1s\""]);
+    let mut arguments = ["exec", "--grant", "dev", "--name", "box", "--"].map(Into::into).to_vec();
+    arguments.extend(sandbox.shim_line(&["hub", "--pin", "{pin}"]));
+    let attach = Attach::start(&world, &arguments);
+    attach.wait_until_attached(1);
+    let mut shims = [(); 2].map(|()| connected(&sandbox, &Guest::new(&["--server", "tools"])));
+    let before = links(&world);
+    let inside = Inside::of(sandbox.process());
+    let hubs = || -> Vec<u32> {
+        inside.companions().into_iter().filter(|id| command_line(*id).contains("shim hub ")).collect()
+    };
+    for round in 1..=2 {
+        let first = hubs();
+        let calls = shims.each_mut().map(|shim| send_calls(shim, &format!("round {round}")));
+        send(attach.command(), Signal::SIGKILL);
+        let meanwhile = shims.each_mut().map(|shim| send_calls(shim, &format!("meanwhile {round}")));
+        expect_answers(&mut shims, calls);
+        expect_answers(&mut shims, meanwhile);
+        attach.wait_until_attached(round + 1);
+        wait_until("the hub that lost its pipe is gone", || first.iter().all(|hub| !is_alive(*hub)));
+    }
+    assert_eq!(links(&world), before, "they were resumed");
+    assert_eq!(world.executions("tools").len(), shims.len() * 4 * CALLS);
+    world.kill9_sidecar();
+    world.start_sidecar();
+    shims.iter_mut().for_each(no_secret_crosses);
+    for process in inside.companions() {
+        Inside::of(process).assert_without(CANARY);
+    }
     world.assert_secret_stayed_here(CANARY);
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use cofferdam_tests::attach::Attach;
 use cofferdam_tests::boxes::{Guest, Machine, Outlet};
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::encodings::assert_absent;
@@ -45,6 +46,62 @@ fn a_machine_reaches_its_host_by_vsock() {
     world.start_sidecar();
     assert_eq!(shim.call_text("echo", json!({"text": "after the restart"})), "after the restart");
     assert_absent("what the harness received", shim.received(), CANARY);
+    world.assert_secret_stayed_here(CANARY);
+}
+
+/// The other way round: the machine listens, with a shim or with a hub, and its host dials.
+#[test]
+#[ignore = "minutes: just slow"]
+fn a_machine_that_listens_is_dialled_by_vsock() {
+    let Some(machine) = Machine::open() else { return };
+    let server = Server::fixture().env("SECRET", "{local.value}");
+    let monitors = tempfile::tempdir().expect("a temporary directory can be made");
+    let mut world = World::new().secret_file("local", CANARY).server("tools", server).start();
+    let other = World::new().server("tools", Server::fixture()).start();
+    let pin = world.cofferdam_text(&["key"]).trim().to_owned();
+    let shim = ["--relay", "listen:vsock:7443", "--server", "tools", "--pin", &pin];
+    let hub = ["hub", "--listen", "vsock:7443", "--pin", &pin];
+    for (name, guest) in
+        [("shim", Guest::new(&shim)), ("hub", Guest::new(&["--server", "tools"]).beside(&hub))]
+    {
+        let vsock = monitors.path().join(name);
+        let Some(mut booted) = machine.boot(&guest, &Outlet::Vsock(vsock.clone())) else { return };
+        let place = format!("vsock:{}:7443", vsock.display());
+        let dial = |world: &World| Attach::start(world, &["dial", &place, "--grant", "dev"]);
+        let impostor = dial(&other);
+        wait_until("another sidecar gets nothing there", || {
+            booted.shim.stderr().contains("did not prove the sidecar's key")
+        });
+        assert_eq!(impostor.times_attached(), 0);
+        impostor.stop();
+
+        let attach = dial(&world);
+        assert_eq!(booted.shim.initialize()["result"]["serverInfo"]["name"], "fixture-server", "{name}");
+        assert_eq!(booted.shim.call_text("add", json!({"a": 20, "b": 22})), "42");
+        let link = only_link(&world);
+        // So short that no heartbeat is due: the emulated device does not bear the host's bytes while it stands still.
+        booted.pause();
+        let id = booted.shim.send_call("echo", json!({"text": "asked while it stood still"}));
+        assert_eq!(booted.shim.answer_within(&id, Duration::from_secs(2)), None);
+        booted.go_on();
+        assert_eq!(text_of(&booted.shim.answer_to(&id)), "asked while it stood still");
+        let shim = &mut booted.shim;
+        let id = shim.send_call("slow", json!({"ms": 500}));
+        attach.stop();
+        let attach = dial(&world);
+        assert_eq!(text_of(&shim.answer_to(&id)), "late");
+        assert_eq!(only_link(&world), link, "it was resumed");
+        assert_eq!(shim.call_text("leak", json!({})), "the secret is <[redacted:local.value]>");
+        assert_eq!(shim.call_text("big", json!({"bytes": 300_000})).len(), 300_000);
+        world.kill9_sidecar();
+        world.start_sidecar();
+        assert_eq!(shim.call_text("echo", json!({"text": "after the restart"})), "after the restart");
+        assert_absent("what the harness received", shim.received(), CANARY);
+        let session = world.sessions()[0]["session"].as_str().expect("a name").to_owned();
+        attach.stop();
+        world.cofferdam_text(&["kill", &session]);
+    }
+    assert_eq!(other.executions("tools").len(), 0);
     world.assert_secret_stayed_here(CANARY);
 }
 

@@ -19,7 +19,8 @@
 //! | [`entrance`] | the sandbox's side of a port that the host dials |
 //! | [`reception`] | the sidecar's side of its one port |
 //! | [`trunk`] | many links on one pipe |
-//! | [`vsock`] | from a virtual machine to its host |
+//! | [`vsock`] | between a virtual machine and its host |
+//! | [`hybrid_vsock`] | the same, through a Unix socket of the machine's monitor |
 
 #![forbid(unsafe_code)]
 
@@ -29,6 +30,7 @@ pub mod dial;
 pub mod entrance;
 #[cfg(feature = "tls")]
 mod head;
+pub mod hybrid_vsock;
 #[cfg(feature = "tls")]
 pub mod identity;
 #[cfg(feature = "tls")]

@@ -27,10 +27,11 @@ use std::time::Duration;
 
 use relay_carriage::identity::{Identity, IdentityError};
 use relay_carriage::tls::{self, Inside, TlsError};
-use relay_proto::address::HostPort;
+use relay_proto::address::ListenPlace;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
 
+use crate::doorway::{self, Entry};
 use crate::say;
 use local::{Claim, LocalError};
 use options::{HubOptions, PipePlace};
@@ -74,8 +75,8 @@ enum HubError {
     Tls(#[from] TlsError),
     #[error(transparent)]
     Local(#[from] LocalError),
-    #[error("listen on {place}: {source}; is another program there? choose another port with --listen")]
-    Listen { place: HostPort, source: io::Error },
+    #[error("listen on {place}: {source}; {}", doorway::advice(.place, .source))]
+    Listen { place: ListenPlace, source: io::Error },
     #[error(transparent)]
     Identity(#[from] IdentityError),
     #[error("use the pipe: {0}")]
@@ -120,7 +121,10 @@ async fn run(options: HubOptions) -> Result<(), HubError> {
     };
     let identity = Identity::generate()?;
     match &options.pipe {
-        PipePlace::Listen(place) => dialled::run(place, &options.pin, &identity, &claim, stop).await,
+        PipePlace::Listen(place) => {
+            let entry = Entry { inside: Inside::Hub, identity, pin: options.pin };
+            dialled::run(place, entry, &claim, stop).await
+        }
         PipePlace::Stdio => {
             let handshake = tls::connect_for(Inside::Hub, Duplex::open()?, &identity, &options.pin);
             let stream = tokio::select! {

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use relay_proto::address::{Host, HostPort, InvalidAddress};
+use relay_proto::address::{Host, HostPort, InvalidAddress, ListenPlace};
 use relay_proto::key::{InvalidKey, PublicKey};
 
 /// What a hub holds on its two sides.
@@ -25,7 +25,7 @@ pub enum LocalPlace {
 /// Where the host comes.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum PipePlace {
-    Listen(HostPort),
+    Listen(ListenPlace),
     Stdio,
 }
 
@@ -119,16 +119,16 @@ pub(crate) enum Parsed {
 pub(crate) const HELP: &str = "\
 Holds the one pipe of a sandbox that has only one, and carries the links of all its shims through it.
 
-Usage: cofferdam-shim hub --pin KEY [--socket PATH | --loopback FILE] [--listen HOST:PORT [--expose]]
+Usage: cofferdam-shim hub --pin KEY [--socket PATH | --loopback FILE] [--listen PLACE [--expose]]
 
   --pin KEY           the sidecar's public key, as `cofferdam key` prints it [environment: COFFERDAM_PIN]
   --socket PATH       where the sandbox's shims come (their --relay is unix:PATH)
                       [default: /run/cofferdam/relay/relay.sock, which is where they look]
   --loopback FILE     instead, where Unix sockets are forbidden: a loopback port; it and the key that a shim must
                       show are written to FILE (their --relay is hub:FILE)
-  --listen HOST:PORT  the host dials this port (`cofferdam attach dial`); without it, stdin and stdout are the pipe
-                      (`cofferdam attach exec`)
-  --expose            let --listen be reached from other machines
+  --listen PLACE      the host dials this port (`cofferdam attach dial`): HOST:PORT, or vsock:PORT of a virtual machine;
+                      without it, stdin and stdout are the pipe (`cofferdam attach exec`)
+  --expose            let --listen HOST:PORT be reached from other machines
   --help, -h          print this
 ";
 
@@ -146,11 +146,13 @@ const SOCKET: &str = "--socket";
 const LOOPBACK: &str = "--loopback";
 const LISTEN: &str = "--listen";
 
-fn listening(text: &str, exposed: Exposed) -> Result<HostPort, HubUsageError> {
-    let place: HostPort = text.parse().map_err(HubUsageError::Listen)?;
-    match &place.host {
+fn listening(text: &str, exposed: Exposed) -> Result<ListenPlace, HubUsageError> {
+    let place = text.parse().map_err(HubUsageError::Listen)?;
+    // Of a machine's vsock only its host and the machine itself can make use.
+    let ListenPlace::Tcp(port) = &place else { return Ok(place) };
+    match &port.host {
         Host::Name(name) => Err(HubUsageError::ListenName(name.clone())),
-        host if exposed == Exposed::No && !host.is_loopback() => Err(HubUsageError::Exposed(place)),
+        host if exposed == Exposed::No && !host.is_loopback() => Err(HubUsageError::Exposed(port.clone())),
         _ => Ok(place),
     }
 }
@@ -190,6 +192,8 @@ mod tests {
         let listen = PipePlace::Listen("[::1]:70".parse().unwrap());
         assert_eq!(options(&["--listen", "[::1]:70"], Some(KEY)).pipe, listen);
         assert!(matches!(options(&["--expose", "--listen=0.0.0.0:7"], Some(KEY)).pipe, PipePlace::Listen(_)));
+        let vsock = PipePlace::Listen(ListenPlace::Vsock { port: 7443 });
+        assert_eq!(options(&["--listen", "vsock:7443"], Some(KEY)).pipe, vsock, "only the host sees it");
         assert_eq!(parsed(&["-h"], None), Ok(Parsed::Help));
     }
 
@@ -201,7 +205,9 @@ mod tests {
         assert_eq!(said(&["--socket=a", "--loopback=b"]), HubUsageError::Both);
         assert!(matches!(said(&["--listen=0.0.0.0:7"]), HubUsageError::Exposed(_)));
         assert!(matches!(said(&["--listen=box:7", "--expose"]), HubUsageError::ListenName(_)));
-        assert!(matches!(said(&["--listen=7"]), HubUsageError::Listen(_)));
+        for place in ["7", "vsock:", "vsock:0", "vsock:2:7443"] {
+            assert!(matches!(said(&["--listen", place]), HubUsageError::Listen(_)), "{place}");
+        }
         assert_eq!(said(&["--pin"]), HubUsageError::Value { flag: "--pin" });
         assert_eq!(said(&["--pin=1", "--pin=2"]), HubUsageError::Twice { flag: "--pin" });
         assert_eq!(said(&["--relay=x"]), HubUsageError::Unknown("--relay=x".into()));

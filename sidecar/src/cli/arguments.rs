@@ -69,7 +69,8 @@ pub(super) struct AttachTerms {
 
 #[derive(Debug, Args)]
 pub(super) struct DialArguments {
-    /// HOST:PORT, or wss://HOST[:PORT]/PATH where the port is exposed as a WebSocket
+    /// HOST:PORT; wss://HOST[:PORT]/PATH where the port is exposed as a WebSocket; vsock:CID:PORT of a virtual machine, or
+    /// vsock:PATH:PORT where its monitor has a Unix socket for its vsock (Firecracker and the like)
     pub(super) place: String,
     #[command(flatten)]
     pub(super) terms: AttachTerms,

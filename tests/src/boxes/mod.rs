@@ -17,6 +17,7 @@
 //! | [`Srt`] | no, the host's, read-only | its CONNECT proxy; Unix sockets are forbidden |
 //! | [`Landlocked`] | no, the host's, what is named | Unix sockets; TCP is forbidden |
 //! | [`Veth`] | no, the host's | one network with the host at its other end |
+//! | [`Ssh`] | no, the host's, read-only | the stdin and stdout of an `ssh` |
 //! | [`Machine`] | yes, empty but for the shim | vsock, or a network; only in `just slow` |
 
 mod bubblewrap;
@@ -26,6 +27,7 @@ mod landlocked;
 mod machine;
 mod podman;
 mod srt;
+mod ssh;
 mod veth;
 
 use std::collections::BTreeMap;
@@ -46,6 +48,7 @@ pub use landlocked::Landlocked;
 pub use machine::{Booted, Machine, Outlet, Snapshot};
 pub use podman::{Container, Podman};
 pub use srt::{PROXY_OF_SRT, Srt};
+pub use ssh::Ssh;
 pub use veth::{Cable, Veth};
 
 /// Where the relay's directory stands in boxes with a file tree of their own; the shim looks there by itself.
@@ -59,6 +62,7 @@ pub struct Guest {
     arguments: Vec<String>,
     environment: BTreeMap<String, String>,
     mounts: Vec<Mount>,
+    beside: Option<Vec<String>>,
     relay: Option<PathBuf>,
 }
 
@@ -108,6 +112,12 @@ impl Guest {
 
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.environment.insert(name.to_owned(), value.to_owned());
+        self
+    }
+
+    /// Has another of the shim's programs run beside it. Only a machine does that: elsewhere a test starts both.
+    pub fn beside(mut self, arguments: &[&str]) -> Self {
+        self.beside = Some(arguments.iter().map(|argument| (*argument).to_owned()).collect());
         self
     }
 

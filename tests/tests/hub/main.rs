@@ -1,6 +1,7 @@
 //! One pipe into a sandbox: a hub in it, `cofferdam attach` outside; and what becomes of calls when any of them dies.
 
 mod ports;
+mod vsock;
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

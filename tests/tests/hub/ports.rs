@@ -7,7 +7,7 @@ use cofferdam_tests::port::free_place;
 use super::*;
 
 /// A hub that listens, for the sidecar of this scene.
-fn listening_hub(scene: &Scene, place: SocketAddr, more: &[&str]) -> (Running, PathBuf) {
+pub(crate) fn listening_hub(scene: &Scene, place: SocketAddr, more: &[&str]) -> (Running, PathBuf) {
     let pin = scene.world.cofferdam_text(&["key"]);
     let stderr = scene.directory.path().join("hub");
     let mut hub = command(shim_binary());

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use relay_carriage::{BoxedStream, dial, entrance, outer, websocket};
-use relay_proto::address::{Address, HostPort, WebSocket};
+use relay_carriage::{BoxedStream, Stream, dial, entrance, hybrid_vsock, outer, vsock, websocket};
+use relay_proto::address::{DialPlace, HostPort, InvalidAddress};
 use tokio::io::{copy, split};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
@@ -25,8 +25,7 @@ use super::super::failure::{Failure, Sysexit};
 /// The way into a sandbox.
 #[derive(Clone, Debug)]
 pub(super) enum Reach {
-    Dial(HostPort),
-    DialWebSocket(WebSocket),
+    Dial(DialPlace),
     Exec(Vec<OsString>),
 }
 
@@ -51,18 +50,10 @@ const PIN: &str = "{pin}";
 
 impl Reach {
     pub(super) fn dial(place: &str) -> Result<Self, Failure> {
-        let usage = |error: &dyn fmt::Display| {
-            let next = "give HOST:PORT, or wss://HOST[:PORT]/PATH";
+        place.parse().map(Self::Dial).map_err(|error: InvalidAddress| {
+            let next = "give HOST:PORT, wss://HOST[:PORT]/PATH, vsock:CID:PORT, or vsock:PATH:PORT";
             Failure::new(Sysexit::Usage, format!("read where to dial: {error}")).hint(next)
-        };
-        if place.starts_with("wss://") {
-            return match place.parse() {
-                Ok(Address::WebSocket(place)) => Ok(Self::DialWebSocket(place)),
-                Ok(other) => Err(usage(&other)),
-                Err(error) => Err(usage(&error)),
-            };
-        }
-        place.parse().map(Self::Dial).map_err(|error: relay_proto::address::InvalidAddress| usage(&error))
+        })
     }
 }
 
@@ -70,7 +61,6 @@ impl fmt::Display for Reach {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Dial(place) => write!(f, "{place}"),
-            Self::DialWebSocket(place) => write!(f, "{}", Address::WebSocket(place.clone())),
             Self::Exec(command) => {
                 let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
                 f.write_str(&words.join(" "))
@@ -85,12 +75,10 @@ impl Reached {
         let theirs = pipe.try_clone().map_err(failed)?;
         let kind = match reach {
             Reach::Exec(command) => Kind::Command(Box::new(started(command, theirs, pin)?)),
-            Reach::Dial(_) | Reach::DialWebSocket(_) => {
+            Reach::Dial(place) => {
                 theirs.set_nonblocking(true).map_err(failed)?;
-                Kind::Dialling(Box::pin(dialled(
-                    reach.clone(),
-                    UnixStream::from_std(theirs).map_err(failed)?,
-                )))
+                let pipe = UnixStream::from_std(theirs).map_err(failed)?;
+                Kind::Dialling(Box::pin(dialled(place.clone(), pipe)))
             }
         };
         Ok(Self { pipe, kind })
@@ -150,9 +138,12 @@ fn with_pin(word: &OsStr, pin: &str) -> OsString {
     OsString::from_vec(filled)
 }
 
-async fn dialled(reach: Reach, mut pipe: UnixStream) -> String {
-    match timeout(DIAL_TIME, connected(&reach)).await {
-        Err(_) => format!("dial {reach}: no answer in {} seconds", DIAL_TIME.as_secs()),
+async fn dialled(place: DialPlace, mut pipe: UnixStream) -> String {
+    match timeout(DIAL_TIME, connected(&place)).await {
+        Err(_) => {
+            let seconds = DIAL_TIME.as_secs();
+            format!("dial {place}: no answer in {seconds} seconds; is the sandbox running, and not paused?")
+        }
         Ok(Err(why)) => why,
         Ok(Ok(stream)) => {
             let (mut from_sandbox, mut to_sandbox) = split(stream);
@@ -163,31 +154,39 @@ async fn dialled(reach: Reach, mut pipe: UnixStream) -> String {
                 over = copy(&mut from_sidecar, &mut to_sandbox) => over,
             };
             match over {
-                Ok(_) => format!("{reach} closed the connection"),
-                Err(error) => format!("the connection to {reach} failed: {error}"),
+                Ok(_) => format!("{place} closed the connection"),
+                Err(error) => format!("the connection to {place} failed: {error}"),
             }
         }
     }
 }
 
-async fn connected(reach: &Reach) -> Result<BoxedStream, String> {
-    let place = match reach {
-        Reach::Dial(place) => place.clone(),
-        Reach::DialWebSocket(WebSocket { host, port, .. }) => HostPort { host: host.clone(), port: *port },
-        Reach::Exec(_) => unreachable!("a command is not dialled"),
-    };
-    let mut stream = dial::tcp(&place, DIAL_TIME).await.map_err(|error| error.to_string())?;
-    match reach {
-        Reach::DialWebSocket(place) => {
-            let stream = outer::connect(stream, &place.host).await.map_err(|error| error.to_string())?;
-            let stream = websocket::client(stream, place, &[]).await.map_err(|error| error.to_string())?;
-            Ok(Box::new(stream))
+async fn connected(place: &DialPlace) -> Result<BoxedStream, String> {
+    match place {
+        DialPlace::HybridVsock { path, port } => {
+            knocked(hybrid_vsock::connect(path, *port).await.map_err(text)?).await
         }
-        _ => {
-            entrance::knock(&mut stream).await.map_err(|error| error.to_string())?;
-            Ok(Box::new(stream))
+        DialPlace::Tcp(place) => knocked(dial::tcp(place, DIAL_TIME).await.map_err(text)?).await,
+        DialPlace::Vsock { cid, port } => {
+            let advised = |error| format!("dial {place}: {error}; {}", vsock::dial_advice(&error));
+            knocked(vsock::connect(*cid, *port).await.map_err(advised)?).await
+        }
+        DialPlace::WebSocket(place) => {
+            let port = HostPort { host: place.host.clone(), port: place.port };
+            let stream = dial::tcp(&port, DIAL_TIME).await.map_err(text)?;
+            let stream = outer::connect(stream, &place.host).await.map_err(text)?;
+            Ok(Box::new(websocket::client(stream, place, &[]).await.map_err(text)?))
         }
     }
+}
+
+async fn knocked(mut stream: impl Stream + 'static) -> Result<BoxedStream, String> {
+    entrance::knock(&mut stream).await.map_err(text)?;
+    Ok(Box::new(stream))
+}
+
+fn text(error: impl fmt::Display) -> String {
+    error.to_string()
 }
 
 #[cfg(test)]
@@ -203,11 +202,24 @@ mod tests {
         }
     }
 
+    /// A machine that stands still has a monitor that takes connections and never answers.
+    #[tokio::test(start_paused = true)]
+    async fn whoever_never_answers_is_given_up() {
+        let path = std::env::temp_dir().join(crate::session::random_id("cofferdam-monitor-"));
+        let _silent = tokio::net::UnixListener::bind(&path).unwrap();
+        let (pipe, _other) = UnixStream::pair().unwrap();
+        let said = dialled(DialPlace::HybridVsock { path: path.clone(), port: 7443 }, pipe).await;
+        std::fs::remove_file(path).unwrap();
+        assert!(said.contains("no answer in 15 seconds") && said.contains("not paused?"), "{said}");
+    }
+
     #[test]
     fn what_cannot_be_dialled_is_said() {
-        for place in ["", "box", "box:0", "wss://", "tls://box:7", "listen:127.0.0.1:7"] {
+        for place in ["", "box", "box:0", "wss://", "tls://box:7", "listen:127.0.0.1:7", "vsock:7443"] {
             assert!(Reach::dial(place).is_err(), "{place}");
         }
-        assert_eq!(Reach::dial("wss://h/x").unwrap().to_string(), "wss://h/x");
+        for place in ["wss://h/x", "vsock:4:7443", "vsock:/run/vm1/vsock:7443"] {
+            assert_eq!(Reach::dial(place).unwrap().to_string(), place);
+        }
     }
 }

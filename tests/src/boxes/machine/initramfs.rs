@@ -43,18 +43,22 @@ pub(super) fn write(place: &Path, busybox: &Path, modules: &Path, guest: &Guest)
     prepare(pack, "pack the initramfs");
 }
 
-/// What starts the shim: its environment, then itself, with the serial port as its stdio.
+/// What starts the shim: its environment, whoever is beside it, then itself, with the serial port as its stdio.
 fn script(guest: &Guest) -> String {
     let quoted = |word: &str| format!("'{}'", word.replace('\'', r"'\''"));
+    let line = |words: &[String]| words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
     let mut script = String::new();
     for (name, value) in &guest.environment {
         let _ = writeln!(script, "export {name}={}", quoted(value));
     }
-    let arguments: Vec<String> = guest.arguments.iter().map(|argument| quoted(argument)).collect();
+    if let Some(beside) = &guest.beside {
+        let _ =
+            writeln!(script, "busybox chroot /root {SHIM_INSIDE} {} </dev/null >/dev/null &", line(beside));
+    }
     let _ = writeln!(
         script,
         "exec busybox chroot /root {SHIM_INSIDE} {} <>/dev/vport0p1 >&0",
-        arguments.join(" ")
+        line(&guest.arguments)
     );
     script
 }
@@ -69,5 +73,7 @@ mod tests {
         let script = script(&guest);
         assert!(script.starts_with("export A='b c'\n"), "{script}");
         assert!(script.contains(r"'--server' 'it'\''s' <>/dev/vport0p1"), "{script}");
+        let script = self::script(&guest.beside(&["hub", "--pin", "k"]));
+        assert!(script.contains("'hub' '--pin' 'k' </dev/null >/dev/null &\nexec "), "{script}");
     }
 }

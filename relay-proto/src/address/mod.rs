@@ -8,12 +8,16 @@
 //! | `tls://HOST:PORT` | out over TCP |
 //! | `wss://HOST[:PORT]/PATH` | out over a WebSocket, through whatever stands in between |
 //! | `vsock:CID:PORT` | from a virtual machine to its host |
-//! | `listen:HOST:PORT` | the host dials in |
+//! | `listen:HOST:PORT`, `listen:vsock:PORT` | the host dials in, as [`DialPlace`] says |
+
+mod inward;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::str::FromStr;
+
+pub use inward::{DialPlace, ListenPlace};
 
 /// One of the links above.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -21,7 +25,7 @@ use std::str::FromStr;
 pub enum Address {
     Fd(i32),
     Hub(PathBuf),
-    Listen(HostPort),
+    Listen(ListenPlace),
     Tls(HostPort),
     Unix(PathBuf),
     Vsock { cid: u32, port: u32 },
@@ -63,10 +67,19 @@ pub enum InvalidAddress {
     Hub,
     #[error("`{0}` is not a link: use {KINDS}")]
     Unknown(String),
-    #[error("`unix:` needs a path of 1 to {MAX_UNIX_PATH} bytes, this one has {0}")]
+    #[error("a Unix socket needs a path of 1 to {MAX_UNIX_PATH} bytes, this one has {0}")]
     UnixPath(usize),
     #[error("`{0}` is not CID:PORT: use two numbers; the host has CID 2")]
     Vsock(String),
+    #[error(
+        "`{0}` is neither CID:PORT nor PATH:PORT: after `vsock:` name a virtual machine by its number or by its monitor's \
+         socket, a path with a slash, and a port from 1 to 4294967294; a host that is named `vsock` is written `vsock.`"
+    )]
+    VsockDial(String),
+    #[error(
+        "`{0}` is not a vsock port: use a number from 1 to 4294967294; a host that is named `vsock` is written `vsock.`"
+    )]
+    VsockListen(String),
     #[error("`{0}` is not HOST[:PORT]/PATH of printable ASCII characters")]
     WebSocket(String),
 }
@@ -76,10 +89,7 @@ impl FromStr for Address {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if let Some(path) = text.strip_prefix("unix:") {
-            return match (1..=MAX_UNIX_PATH).contains(&path.len()) && !path.contains('\0') {
-                true => Ok(Self::Unix(path.into())),
-                false => Err(InvalidAddress::UnixPath(path.len())),
-            };
+            return unix_path(path).map(Self::Unix);
         }
         if let Some(file) = text.strip_prefix("hub:") {
             return match file.is_empty() || file.contains('\0') {
@@ -183,7 +193,7 @@ impl fmt::Display for Host {
 }
 
 const HTTPS: u16 = 443;
-const KINDS: &str = "`unix:PATH`, `hub:FILE`, `fd:N`, `tls://HOST:PORT`, `wss://HOST[:PORT]/PATH`, `vsock:CID:PORT` or `listen:HOST:PORT`";
+const KINDS: &str = "`unix:PATH`, `hub:FILE`, `fd:N`, `tls://HOST:PORT`, `wss://HOST[:PORT]/PATH`, `vsock:CID:PORT`, `listen:HOST:PORT` or `listen:vsock:PORT`";
 /// A name in the DNS.
 const MAX_HOST: usize = 253;
 /// Longer than any path that a proxy passes on.
@@ -194,6 +204,13 @@ const MAX_UNIX_PATH: usize = 107;
 /// Digits only: `parse` alone would take a sign.
 pub(crate) fn number<T: FromStr>(text: &str) -> Option<T> {
     (!text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())).then(|| text.parse().ok()).flatten()
+}
+
+fn unix_path(text: &str) -> Result<PathBuf, InvalidAddress> {
+    match (1..=MAX_UNIX_PATH).contains(&text.len()) && !text.contains('\0') {
+        true => Ok(text.into()),
+        false => Err(InvalidAddress::UnixPath(text.len())),
+    }
 }
 
 fn web_socket(text: &str) -> Option<WebSocket> {

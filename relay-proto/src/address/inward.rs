@@ -1,0 +1,164 @@
+//! The two ends of a connection that the host opens: where the sandbox listens, and the host's way there.
+//!
+//! | the sandbox listens | the host dials |
+//! |---|---|
+//! | `HOST:PORT` | `HOST:PORT`, or `wss://HOST[:PORT]/PATH` where the platform makes it a WebSocket |
+//! | `vsock:PORT` | `vsock:CID:PORT`, or `vsock:PATH:PORT` where the machine's monitor has a Unix socket instead of a CID |
+//!
+//! Must stay true: what begins with `vsock:` is never a host. One that has this name is written `vsock.`, which a
+//! resolver takes for the same. A PATH has a slash, so it is never a CID.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use super::{Address, HostPort, InvalidAddress, WebSocket, number, unix_path};
+
+/// Where a sandbox listens: after `listen:`, and for a hub's `--listen`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum ListenPlace {
+    Tcp(HostPort),
+    /// A port of the virtual machine's that this is.
+    Vsock {
+        port: u32,
+    },
+}
+
+/// How the host gets to a sandbox that listens.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum DialPlace {
+    /// A Unix socket of the machine's monitor, which connects to a port of the machine when it is asked to.
+    HybridVsock {
+        path: PathBuf,
+        port: u32,
+    },
+    Tcp(HostPort),
+    Vsock {
+        cid: u32,
+        port: u32,
+    },
+    WebSocket(WebSocket),
+}
+
+impl FromStr for ListenPlace {
+    type Err = InvalidAddress;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.strip_prefix(VSOCK) {
+            Some(rest) => match vsock_port(rest) {
+                Some(port) => Ok(Self::Vsock { port }),
+                None => Err(InvalidAddress::VsockListen(rest.into())),
+            },
+            None => text.parse().map(Self::Tcp),
+        }
+    }
+}
+
+impl fmt::Display for ListenPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(place) => write!(f, "{place}"),
+            Self::Vsock { port } => write!(f, "{VSOCK}{port}"),
+        }
+    }
+}
+
+impl FromStr for DialPlace {
+    type Err = InvalidAddress;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text.starts_with("wss://") {
+            return match text.parse()? {
+                Address::WebSocket(place) => Ok(Self::WebSocket(place)),
+                other => Err(InvalidAddress::Unknown(other.to_string())),
+            };
+        }
+        let Some(rest) = text.strip_prefix(VSOCK) else { return text.parse().map(Self::Tcp) };
+        let refused = || InvalidAddress::VsockDial(rest.into());
+        let (machine, port) = rest.rsplit_once(':').ok_or_else(refused)?;
+        let port = vsock_port(port).ok_or_else(refused)?;
+        match machine.contains('/') {
+            true => Ok(Self::HybridVsock { path: unix_path(machine)?, port }),
+            false => Ok(Self::Vsock { cid: number(machine).ok_or_else(refused)?, port }),
+        }
+    }
+}
+
+impl fmt::Display for DialPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::HybridVsock { path, port } => write!(f, "{VSOCK}{}:{port}", path.display()),
+            Self::Tcp(place) => write!(f, "{place}"),
+            Self::Vsock { cid, port } => write!(f, "{VSOCK}{cid}:{port}"),
+            Self::WebSocket(place) => write!(f, "{}", Address::WebSocket(place.clone())),
+        }
+    }
+}
+
+const VSOCK: &str = "vsock:";
+
+/// All bits set means any port to the kernel; 0 is nobody's.
+fn vsock_port(text: &str) -> Option<u32> {
+    number(text).filter(|port| (1..u32::MAX).contains(port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ends_are_read_and_written_the_same() {
+        for text in ["127.0.0.1:7443", "[::1]:1", "localhost:7443", "vsock:1", "vsock:4294967294"] {
+            assert_eq!(text.parse::<ListenPlace>().unwrap().to_string(), text);
+            let link = format!("listen:{text}");
+            assert_eq!(link.parse::<Address>().unwrap(), Address::Listen(text.parse().unwrap()));
+            assert_eq!(link.parse::<Address>().unwrap().to_string(), link);
+        }
+        for text in [
+            "10.0.0.7:7443",
+            "box.example.com:1",
+            "wss://box.example.com/x",
+            "vsock:4:7443",
+            "vsock:/run/vm1/vsock:7443",
+            "vsock:./a:b/4:7443",
+        ] {
+            assert_eq!(text.parse::<DialPlace>().unwrap().to_string(), text);
+        }
+        let path = DialPlace::HybridVsock { path: "/run/4:5".into(), port: 6 };
+        assert_eq!("vsock:/run/4:5:6".parse(), Ok(path));
+    }
+
+    #[test]
+    fn what_begins_with_vsock_is_no_host() {
+        assert_eq!("vsock:7443".parse(), Ok(ListenPlace::Vsock { port: 7443 }));
+        for text in ["vsock.:7443", "vsocks:7443", "VSOCK:7443"] {
+            assert!(matches!(text.parse(), Ok(ListenPlace::Tcp(_))), "{text}");
+            assert!(matches!(text.parse(), Ok(DialPlace::Tcp(_))), "{text}");
+        }
+        assert_eq!("vsock:7443".parse::<DialPlace>(), Err(InvalidAddress::VsockDial("7443".into())));
+    }
+
+    #[test]
+    fn the_rest_is_refused() {
+        for rest in ["", "0", "-1", "+1", "x", "1:2", "4294967295", "4294967296", " 1"] {
+            let refused = InvalidAddress::VsockListen(rest.into());
+            assert_eq!(format!("vsock:{rest}").parse::<ListenPlace>(), Err(refused.clone()));
+            assert_eq!(format!("listen:vsock:{rest}").parse::<Address>(), Err(refused));
+        }
+        for rest in
+            ["", "4", "4:", ":7", "4:0", "x:7", "4:5:6", "4294967296:7", "/run/vsock", "/run/vsock:", "/v:x"]
+        {
+            assert_eq!(
+                format!("vsock:{rest}").parse::<DialPlace>(),
+                Err(InvalidAddress::VsockDial(rest.into()))
+            );
+        }
+        for text in ["", "box", "box:0", "unix:/x", "tls://box:7", "listen:127.0.0.1:7"] {
+            assert_eq!(text.parse::<DialPlace>(), Err(InvalidAddress::HostPort(text.into())));
+        }
+        assert_eq!("wss://".parse::<DialPlace>(), Err(InvalidAddress::WebSocket(String::new())));
+        let long = format!("vsock:/{}:7", "x".repeat(107));
+        assert_eq!(long.parse::<DialPlace>(), Err(InvalidAddress::UnixPath(108)));
+        assert_eq!("vsock:/a\0b:7".parse::<DialPlace>(), Err(InvalidAddress::UnixPath(4)));
+    }
+}

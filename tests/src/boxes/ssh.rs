@@ -1,0 +1,145 @@
+//! A host that is reached by a real `ssh`: OpenSSH's server, in a box with processes, accounts and temporary files of its
+//! own and the host's other files, read-only.
+//!
+//! The server is not this machine's: it has keys, a port of the loopback's and a configuration that are made for it, and it
+//! is not started by anything but the test. It ends with its box, and with it all that it started.
+
+use std::ffi::OsString;
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::{Guest, Sandbox, shim, text_of_success, tried};
+use crate::deadline::wait_until;
+use crate::port::free_place;
+use crate::process::{Running, children_of, command, into_file, read};
+use crate::tools::Tool;
+
+#[derive(Debug)]
+pub struct Ssh {
+    client: PathBuf,
+    place: SocketAddr,
+    server: Running,
+    directory: tempfile::TempDir,
+}
+
+/// Where the shim stands in it.
+const SHIM: &str = "/run/cofferdam-shim";
+/// The account that everybody has there: the test's own user, with a shell.
+const USER: &str = "box";
+
+impl Ssh {
+    #[track_caller]
+    pub fn open() -> Option<Self> {
+        let (bubblewrap, client) = (Tool::Bubblewrap.path()?, Tool::Ssh.path()?);
+        let (keys, server) = (Tool::SshKeygen.path()?, Tool::Sshd.path()?);
+        let directory = tempfile::Builder::new().prefix("ssh-").tempdir();
+        let directory = directory.expect("a temporary directory can be made");
+        let place = free_place();
+        write_files(directory.path(), &keys, place);
+        let server = start(&bubblewrap, &server, directory.path());
+        let started = Self { client, place, server, directory };
+        wait_until("the SSH server listens", || TcpStream::connect(place).is_ok());
+        tried(started)
+    }
+
+    /// What runs these words in the box.
+    pub fn line(&self, words: &[&str]) -> Vec<OsString> {
+        let file = |name: &str| self.directory.path().join(name).display().to_string();
+        let options = [
+            "BatchMode=yes".to_owned(),
+            "HostKeyAlias=box".to_owned(),
+            format!("IdentityFile={}", file("user")),
+            "IdentitiesOnly=yes".to_owned(),
+            "LogLevel=ERROR".to_owned(),
+            format!("Port={}", self.place.port()),
+            "StrictHostKeyChecking=yes".to_owned(),
+            format!("UserKnownHostsFile={}", file("known")),
+        ];
+        let mut line: Vec<OsString> =
+            vec![self.client.clone().into(), "-T".into(), "-F".into(), "none".into()];
+        line.extend(options.into_iter().flat_map(|option| ["-o".into(), option.into()]));
+        line.push(format!("{USER}@{}", self.place.ip()).into());
+        line.extend(words.iter().map(OsString::from));
+        line
+    }
+
+    /// What runs the shim in the box.
+    pub fn shim_line(&self, arguments: &[&str]) -> Vec<OsString> {
+        self.line(&[&[SHIM], arguments].concat())
+    }
+
+    /// A process in the box.
+    #[track_caller]
+    pub fn process(&self) -> u32 {
+        *children_of(self.server.id()).first().expect("the box has a first process")
+    }
+}
+
+impl Sandbox for Ssh {
+    fn name(&self) -> &'static str {
+        "ssh"
+    }
+
+    /// An environment is nothing that `ssh` passes on.
+    fn command(&self, guest: &Guest) -> Command {
+        let arguments: Vec<&str> = guest.arguments.iter().map(String::as_str).collect();
+        let line = self.shim_line(&arguments);
+        let mut command = command(&line[0]);
+        command.env_clear().args(&line[1..]);
+        command
+    }
+}
+
+impl Drop for Ssh {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = read(&self.directory.path().join("log"));
+            eprintln!("=== the SSH server\n{}", String::from_utf8_lossy(&log));
+        }
+    }
+}
+
+fn write_files(directory: &Path, keys: &Path, place: SocketAddr) {
+    let file = |name: &str| directory.join(name);
+    let write = |name: &str, text: String| {
+        std::fs::write(file(name), text).expect("a temporary directory is writable");
+    };
+    for name in ["host", "user"] {
+        let mut make = command(keys);
+        make.args(["-q", "-t", "ed25519", "-N", "", "-C", name, "-f"]).arg(file(name));
+        text_of_success(make, "ssh-keygen");
+    }
+    let public = |name: &str| String::from_utf8_lossy(&read(&file(name).with_extension("pub"))).into_owned();
+    write("authorized", public("user"));
+    write("known", format!("box {}", public("host")));
+    let lines = [
+        format!("ListenAddress {place}"),
+        format!("HostKey {}", file("host").display()),
+        format!("AuthorizedKeysFile {}", file("authorized").display()),
+        // Their directory is below one that everybody can write to.
+        "StrictModes no".to_owned(),
+        "AuthenticationMethods publickey".to_owned(),
+        "UsePAM no".to_owned(),
+        "PidFile none\n".to_owned(),
+    ];
+    write("config", lines.join("\n"));
+    let id = nix::unistd::geteuid();
+    // Where it is root's, the server takes on the second account before anybody has proved a key.
+    write("accounts", format!("{USER}:x:{id}:{id}::/:/bin/sh\nsshd:x:65533:65533::/:/bin/false\n"));
+    std::fs::create_dir(file("relay")).expect("a temporary directory is writable");
+}
+
+fn start(bubblewrap: &Path, server: &Path, directory: &Path) -> Running {
+    let mut boxed = command(bubblewrap);
+    boxed.args(["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--die-with-parent", "--clearenv"]);
+    boxed.args(["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]);
+    boxed.arg("--tmpfs").arg(std::env::temp_dir()).arg("--ro-bind").args([directory, directory]);
+    boxed.arg("--ro-bind").arg(directory.join("accounts")).arg("/etc/passwd");
+    boxed.args(["--tmpfs", "/run", "--dir", "/run/sshd", "--ro-bind"]).arg(shim()).arg(SHIM);
+    boxed.arg("--bind").arg(directory.join("relay")).arg(super::RELAY_INSIDE);
+    boxed.arg(server).args(["-D", "-e", "-f"]).arg(directory.join("config"));
+    let log = directory.join("log");
+    boxed.stdin(Stdio::null()).stdout(into_file(&log)).stderr(into_file(&log));
+    Running::spawn(boxed, "sshd")
+}

@@ -1,0 +1,159 @@
+//! A virtual machine that the host dials through the Unix socket of its monitor. Here the test is the monitor, and the
+//! machine's port is one of the loopback; `machines` has a real one.
+
+use std::io::{BufRead as _, BufReader};
+use std::net::{Shutdown, SocketAddr};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use cofferdam_tests::port::free_place;
+
+use super::ports::listening_hub;
+use super::*;
+
+/// What a monitor does with whoever asks it for a port.
+#[derive(Clone, Copy, Debug)]
+enum Manner {
+    /// Says this and nothing else.
+    Answers(&'static [u8]),
+    /// Port 7443 of the machine is this one of the loopback; at others nobody listens.
+    Connects { to: SocketAddr },
+}
+
+/// A monitor's socket, served until the test's process ends.
+struct Monitor {
+    path: PathBuf,
+    carried: Arc<Mutex<Vec<UnixStream>>>,
+}
+
+impl Monitor {
+    fn start(directory: &Path, manner: Manner) -> Self {
+        let path = directory.join("vsock");
+        let _ = std::fs::remove_file(&path);
+        let listener = UnixListener::bind(&path).expect("a socket can be made there");
+        let carried = Arc::<Mutex<Vec<UnixStream>>>::default();
+        let monitor = Self { path, carried: Arc::clone(&carried) };
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let carried = Arc::clone(&carried);
+                thread::spawn(move || serve(&stream, manner, &carried));
+            }
+        });
+        monitor
+    }
+
+    fn place(&self, port: u32) -> String {
+        format!("vsock:{}:{port}", self.path.display())
+    }
+
+    /// Ends every connection that it carries, as a machine that is restored from a snapshot does. Says how many.
+    fn cut(&self) -> usize {
+        let carried: Vec<UnixStream> =
+            self.carried.lock().expect("nobody panics with it").drain(..).collect();
+        carried.iter().filter(|stream| stream.shutdown(Shutdown::Both).is_ok()).count()
+    }
+}
+
+fn serve(stream: &UnixStream, manner: Manner, carried: &Mutex<Vec<UnixStream>>) {
+    let mut line = String::new();
+    // One byte at a time: what follows the line is for the machine.
+    let heard = BufReader::with_capacity(1, stream).read_line(&mut line);
+    heard.expect("whoever connects asks for a port");
+    let again = || stream.try_clone().expect("descriptors are to be had");
+    let mut answering = stream;
+    // Whoever asked may be gone.
+    let mut answer = |text: &[u8]| drop(answering.write_all(text));
+    match manner {
+        Manner::Answers(text) => answer(text),
+        Manner::Connects { to } if line == "CONNECT 7443\n" => {
+            let Ok(machine) = TcpStream::connect(to) else { return };
+            carried.lock().expect("nobody panics with it").push(again());
+            answer(b"OK 1073741824\n");
+            let (mut from_host, mut to_host) = (again(), again());
+            let (mut from_machine, mut to_machine) =
+                (machine.try_clone().expect("descriptors are to be had"), machine);
+            let inwards = thread::spawn(move || {
+                let _ = std::io::copy(&mut from_host, &mut to_machine);
+                let _ = to_machine.shutdown(Shutdown::Both);
+            });
+            let _ = std::io::copy(&mut from_machine, &mut to_host);
+            let _ = to_host.shutdown(Shutdown::Both);
+            inwards.join().expect("it only copies");
+        }
+        Manner::Connects { .. } => {}
+    }
+}
+
+#[test]
+fn a_machine_with_a_hub_is_dialled_through_its_monitor() {
+    let scene = Scene::new();
+    let place = free_place();
+    let socket = scene.socket().display().to_string();
+    let (_hub, _) = listening_hub(&scene, place, &["--socket", &socket]);
+    let monitor = Monitor::start(scene.directory.path(), Manner::Connects { to: place });
+    let attach = Attach::start(&scene.world, &["dial", &monitor.place(7443), "--grant", "dev"]);
+    attach.wait_until_attached(1);
+    let (mut first, mut second) = (scene.shim(), scene.shim());
+    for round in 0..2 {
+        let calls = [send_calls(&mut first, round, 6), send_calls(&mut second, round, 6)];
+        assert_eq!(monitor.cut(), 1);
+        let [of_first, of_second] = calls;
+        expect_answers(&mut first, of_first);
+        expect_answers(&mut second, of_second);
+        attach.wait_until_attached(round + 2);
+    }
+    assert_eq!(scene.world.executions("tools").len(), 2 * 2 * 6);
+    assert_eq!(scene.world.sessions().as_array().unwrap().len(), 2, "the links are the same ones");
+    assert_eq!(session_of(&scene.world).len(), 1, "one machine is one session");
+}
+
+#[test]
+fn a_shim_in_a_machine_is_dialled_through_its_monitor() {
+    let scene = Scene::new();
+    let place = free_place();
+    let pin = scene.world.cofferdam_text(&["key"]);
+    let mut listening = shim_at(&format!("listen:{place}"), "tools");
+    listening.args(["--pin", pin.trim()]);
+    let mut shim = Harness::start(listening, "cofferdam-shim");
+    let first = shim.send_initialize();
+    let monitor = Monitor::start(scene.directory.path(), Manner::Connects { to: place });
+    let other = World::new().server("tools", Server::fixture()).start();
+    let _impostor = Attach::start(&other, &["dial", &monitor.place(7443), "--grant", "dev"]);
+    wait_until("the shim refuses the impostor", || shim.stderr().contains("did not prove the sidecar's key"));
+    let _attach = Attach::start(&scene.world, &["dial", &monitor.place(7443), "--grant", "dev"]);
+    assert!(shim.answer_to(&first).get("result").is_some());
+    shim.notify("notifications/initialized", json!({}));
+    let calls = send_calls(&mut shim, 0, 6);
+    expect_answers(&mut shim, calls);
+    assert_eq!(other.executions("tools").len(), 0);
+    assert_eq!(scene.world.executions("tools").len(), 6);
+}
+
+#[test]
+fn a_machine_that_cannot_be_dialled_is_named_with_a_next_step() {
+    let scene = Scene::new();
+    let dial = |place: &str| Attach::start(&scene.world, &["dial", place, "--grant", "dev"]);
+    let missing = format!("vsock:{}:7443", scene.directory.path().join("none").display());
+    dial(&missing).wait_until_said("is the machine running");
+    let monitor = Monitor::start(scene.directory.path(), Manner::Connects { to: free_place() });
+    for port in [7443, 7] {
+        let attach = dial(&monitor.place(port));
+        attach.wait_until_said(&format!("start `cofferdam-shim hub --listen vsock:{port}` there"));
+        assert_eq!(attach.times_attached(), 0);
+    }
+    for answer in [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], b"OK 99999999999999999999", b"NO\n"] {
+        let monitor = Monitor::start(scene.directory.path(), Manner::Answers(answer));
+        dial(&monitor.place(7443)).wait_until_said("what answers is no monitor's vsock");
+    }
+    // Nobody has this port of this machine's own; a kernel without vsock says so in other words.
+    dial("vsock:1:4294967290").wait_until_said("dial vsock:1:4294967290: ");
+    let mut wrong = dial("vsock:7443");
+    assert_eq!(wrong.wait().code(), Some(64));
+    assert!(
+        wrong.said().contains("vsock:PATH:PORT") && wrong.said().contains("`vsock.`"),
+        "{}",
+        wrong.said()
+    );
+}
