@@ -55,7 +55,9 @@ pub(crate) fn run(attack: Attack, socket: &Path) -> Result<(), Trouble> {
     let mut count = 0;
     let warm = match attack {
         Attack::Busy => 1,
-        Attack::Connections | Attack::Messages => 2_000,
+        // More than come at once before the sidecar lets them in at its pace.
+        Attack::Connections => 500,
+        Attack::Messages => 2_000,
     };
     while count < warm && !is_over() {
         count += work.turn()?;
