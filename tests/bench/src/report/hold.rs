@@ -45,8 +45,11 @@ pub(super) fn judge(findings: &Findings) -> Vec<Judgement> {
     judgements.push(crowd(findings.crowd.found()));
     judgements.extend(
         [
-            ("the same beside a sandbox that floods the socket with connections", Attack::Connections),
-            ("the same beside a sandbox that floods its link with messages", Attack::Messages),
+            (
+                "one small call, p50, beside a sandbox that floods the socket with connections",
+                Attack::Connections,
+            ),
+            ("one small call, p50, beside a sandbox that floods its link with messages", Attack::Messages),
         ]
         .map(|(what, attack)| attacked(what, findings.hostile.found(), attack)),
     );
