@@ -1,22 +1,33 @@
 //! Places for connections that have not been led anywhere yet.
 //!
-//! There are few, and whoever connects and says nothing holds one. So when all are taken and somebody else knocks, the
+//! Whoever knocks without end is let in at a pace: each costs the sidecar some work, and leaves the others of this door
+//! the less time to say their Hello. There are few places, and whoever connects and says nothing holds one. So when all are taken and somebody else knocks, the
 //! one that has been silent longest gives its place up: silence never keeps an honest shim waiting.
 //!
-//! Must stay true: a connection that has said its Hello is never dropped for another, and whoever was dropped is led
+//! Must stay true: everybody else has a turn between two who knock; a connection that has said its Hello is never dropped for another, and whoever was dropped is led
 //! nowhere, whatever it says afterwards.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) struct Places {
+    /// When the next one would come, had all come at the sustained pace.
+    due: Mutex<Instant>,
     free: Arc<Semaphore>,
     silent: Arc<Silent>,
     stop: CancellationToken,
 }
+
+/// The sustained pace: two thousand a second. All places then change hands in 32 ms, and the kernel's queue in half a
+/// second.
+const PACE: Duration = Duration::from_micros(500);
+/// So many come at once before the pace counts: more than a host's sandboxes after a restart.
+const BURST: u32 = 256;
 
 /// Those who have said nothing yet, in the order in which they came.
 #[derive(Default)]
@@ -42,11 +53,17 @@ pub(super) struct Dropped;
 
 impl Places {
     pub(crate) fn new(count: usize, stop: CancellationToken) -> Self {
-        Self { free: Arc::new(Semaphore::new(count)), silent: Arc::default(), stop }
+        Self {
+            due: Mutex::new(Instant::now()),
+            free: Arc::new(Semaphore::new(count)),
+            silent: Arc::default(),
+            stop,
+        }
     }
 
     /// A place for a connection that is there already.
     pub(crate) async fn take(&self) -> Place {
+        self.keep_pace().await;
         let permit = match Arc::clone(&self.free).try_acquire_owned() {
             Ok(permit) => permit,
             Err(_) => {
@@ -57,12 +74,24 @@ impl Places {
                 Arc::clone(&self.free).acquire_owned().await.expect("the semaphore is never closed")
             }
         };
-        let dropped = self.stop.child_token();
-        let mut silent = self.silent.lock();
-        let number = silent.next;
-        silent.next += 1;
-        silent.by_age.insert(number, dropped.clone());
-        Place { number, dropped, silent: Arc::clone(&self.silent), _permit: permit }
+        let place = self.silent.seat(self.stop.child_token(), permit);
+        // Whoever knocks without end keeps nobody's events from being looked for in between.
+        tokio::task::yield_now().await;
+        place
+    }
+
+    async fn keep_pace(&self) {
+        let now = Instant::now();
+        let turn = {
+            let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+            let turn = *due;
+            *due = turn.max(now) + PACE;
+            turn
+        };
+        let wait = turn.saturating_duration_since(now + PACE * BURST);
+        if !wait.is_zero() {
+            sleep(wait).await;
+        }
     }
 }
 
@@ -86,6 +115,14 @@ impl Drop for Place {
 }
 
 impl Silent {
+    fn seat(self: &Arc<Self>, dropped: CancellationToken, permit: OwnedSemaphorePermit) -> Place {
+        let mut waiting = self.lock();
+        let number = waiting.next;
+        waiting.next += 1;
+        waiting.by_age.insert(number, dropped.clone());
+        Place { number, dropped, silent: Arc::clone(self), _permit: permit }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -94,8 +131,10 @@ impl Silent {
 #[cfg(test)]
 mod tests {
     use std::future::{pending, ready};
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use futures_util::FutureExt as _;
+    use tokio::task::JoinSet;
 
     use super::*;
 
@@ -110,6 +149,48 @@ mod tests {
         drop(first);
         third.await;
         assert_eq!(second.hear(ready("hello")).await, Ok("hello"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_knocks_without_end_is_let_in_at_a_pace_and_a_burst_at_once() {
+        let places = Places::new(1, CancellationToken::new());
+        let begin = Instant::now();
+        for _ in 0..BURST {
+            drop(places.take().await);
+        }
+        assert_eq!(begin.elapsed(), Duration::ZERO);
+        for _ in 0..2_000 {
+            drop(places.take().await);
+        }
+        let took = begin.elapsed();
+        assert!((990..1_010).contains(&took.as_millis()), "{took:?}");
+        tokio::time::advance(PACE * BURST).await;
+        let again = Instant::now();
+        for _ in 0..BURST - 2 {
+            drop(places.take().await);
+        }
+        assert_eq!(again.elapsed(), Duration::ZERO, "quiet times earn the burst again");
+    }
+
+    #[tokio::test]
+    async fn between_two_who_knock_everybody_else_has_a_turn() {
+        const KNOCKS: usize = 100;
+        let places = Places::new(KNOCKS, CancellationToken::new());
+        let turns = Arc::new(AtomicUsize::new(0));
+        let mine = Arc::clone(&turns);
+        let mut others = JoinSet::new();
+        others.spawn(async move {
+            loop {
+                mine.fetch_add(1, Ordering::Relaxed);
+                tokio::task::yield_now().await;
+            }
+        });
+        let mut taken = Vec::new();
+        for _ in 0..KNOCKS {
+            taken.push(places.take().await);
+        }
+        let turns = turns.load(Ordering::Relaxed);
+        assert!(turns >= KNOCKS / 2, "others had {turns} turns");
     }
 
     #[tokio::test]

@@ -2,6 +2,8 @@
 //!
 //! [`Connection::next`] is the only place that waits, and it may be dropped at any await without losing a byte:
 //! what was read is in the decoder, what is to be written is in `out`.
+//!
+//! A peer that always has more to say makes others wait no longer than it takes to hear [`FRAMES_IN_A_ROW`] of its frames.
 
 use std::future::poll_fn;
 use std::io;
@@ -31,6 +33,8 @@ pub(crate) struct Connection {
     /// How often the peer was asked for a sign of life on this connection, and how often it answered.
     pings: u64,
     pongs: u64,
+    /// Frames given since the peer last had none.
+    in_a_row: usize,
 }
 
 /// Whether the stream keeps bytes for itself that it has taken, as TLS and WebSockets do.
@@ -51,6 +55,8 @@ pub(crate) enum Lost {
     Io(#[from] io::Error),
 }
 
+/// Then everybody else has a turn. Nobody may look for new events meanwhile, and a read can bring thousands of frames.
+const FRAMES_IN_A_ROW: usize = 32;
 /// Buffers above this are given back once they are empty.
 const KEPT_BUFFER: usize = 64 * 1024;
 
@@ -65,6 +71,7 @@ impl Connection {
             written: 0,
             pings: 0,
             pongs: 0,
+            in_a_row: 0,
             unsent: Unsent::No,
             heard: now,
             spoke: now,
@@ -110,12 +117,17 @@ impl Connection {
 
     /// Writes what waits and gives the next frame. It always reads: what a peer may send is bounded by its credit.
     pub(crate) async fn next(&mut self) -> Result<Frame, Lost> {
+        if self.in_a_row >= FRAMES_IN_A_ROW {
+            // Before the wait, which may be given up: whoever waits for something else too must not start over.
+            self.in_a_row = 0;
+            tokio::task::yield_now().await;
+        }
         poll_fn(|cx| self.poll_next(cx)).await
     }
 
     /// A frame that has arrived already. What is wrong with the bytes after it is told by [`Self::next`].
     pub(crate) fn buffered(&mut self) -> Option<Frame> {
-        self.decoder.next().ok().flatten()
+        self.decoder.next().ok().flatten().inspect(|_| self.in_a_row += 1)
     }
 
     /// Writes everything that waits, for a goodbye. Bound it with a time-out.
@@ -129,10 +141,15 @@ impl Connection {
         }
         loop {
             if let Some(frame) = self.decoder.next()? {
+                self.in_a_row += 1;
                 return Poll::Ready(Ok(frame));
             }
             let mut space = ReadBuf::new(self.decoder.spare());
-            ready!(Pin::new(&mut self.stream).poll_read(cx, &mut space))?;
+            let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(cx, &mut space) else {
+                self.in_a_row = 0;
+                return Poll::Pending;
+            };
+            read?;
             let count = space.filled().len();
             if count == 0 {
                 return Poll::Ready(Err(Lost::Closed));
@@ -167,12 +184,41 @@ impl Connection {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
-    use tokio::io::{AsyncReadExt as _, BufStream, duplex};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufStream, duplex};
+    use tokio::task::JoinSet;
     use tokio::time::timeout;
 
     use super::*;
+
+    #[tokio::test]
+    async fn a_peer_that_always_has_more_to_say_does_not_silence_others() {
+        const FRAMES: usize = 1_000; // fewer than one read brings
+        let (near, mut far) = duplex(64 * 1024);
+        let mut bytes = PREFACE.to_vec();
+        (0..FRAMES).for_each(|_| Frame::Ping.encode(&mut bytes));
+        far.write_all(&bytes).await.expect("the duplex has room");
+        let turns = Arc::new(AtomicUsize::new(0));
+        let mine = Arc::clone(&turns);
+        let mut others = JoinSet::new();
+        others.spawn(async move {
+            loop {
+                mine.fetch_add(1, Ordering::Relaxed);
+                tokio::task::yield_now().await;
+            }
+        });
+        let mut connection = Connection::new(Box::new(near));
+        let mut heard = 0;
+        while heard < FRAMES {
+            assert_eq!(connection.next().await.expect("the peer is there"), Frame::Ping);
+            heard += 1 + std::iter::from_fn(|| connection.buffered()).take(20).count();
+        }
+        let turns = turns.load(Ordering::Relaxed);
+        assert!(turns >= FRAMES / 60, "others had {turns} turns");
+    }
 
     /// TLS and WebSockets keep what they have taken; nobody else would send it on while the link waits for the peer.
     #[tokio::test]

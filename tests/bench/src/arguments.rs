@@ -3,10 +3,13 @@
 use std::path::PathBuf;
 
 use crate::codec::Body;
+use crate::hostile::attack::Attack;
 use crate::measure::Pace;
 
 #[derive(Debug)]
 pub(crate) enum Mode {
+    /// Be the hostile sandbox of a sidecar that listens there, until the input ends.
+    Attack(Attack, PathBuf),
     /// Encode and decode so many frames; run under callgrind.
     Codec(Body, u64),
     Run(Plan),
@@ -41,6 +44,10 @@ pub(crate) fn read(arguments: impl Iterator<Item = String>) -> Result<Mode, Stri
     let arguments: Vec<String> = arguments.collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words[..] {
+        ["attack", word, socket] => {
+            let attack = Attack::ALL.into_iter().find(|attack| attack.word() == word);
+            return attack.map(|attack| Mode::Attack(attack, socket.into())).ok_or_else(|| USAGE.into());
+        }
         ["spin"] => return Ok(Mode::Spin),
         ["codec", body, count] => {
             let body = match body {
@@ -67,12 +74,12 @@ pub(crate) fn read(arguments: impl Iterator<Item = String>) -> Result<Mode, Stri
 }
 
 const USAGE: &str = "\
-usage: bench [--out DIR] [--quick] [--no-counts] [--only CONTENDER]…
+usage: bench [--out DIR] [--quick] [--no-counts] [--only NAME]…
 
 Runs all contenders and prints the report; with --out it is also written to DIR (BENCHMARKS.md, benchmarks.svg).
 --quick          short rounds, to see that everything works
 --no-counts      without the instruction counts
---only NAME      this contender; may be repeated
+--only NAME      this contender, or `hostile` or `crowd`; may be repeated
 
 COFFERDAM_BIN and COFFERDAM_SHIM_BIN name the sidecar and the static shim, COFFERDAM_TEST_TOOLS what tests/tools installed.";
 
@@ -89,6 +96,8 @@ mod tests {
         assert!(mode("--slow").unwrap_err().starts_with("usage"));
         assert!(mode("--only").is_err());
         assert!(mode("codec medium 3").is_err());
+        assert!(mode("attack politely /s").is_err());
+        assert!(matches!(mode("attack messages /s"), Ok(Mode::Attack(Attack::Messages, _))));
     }
 
     #[test]

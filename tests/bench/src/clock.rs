@@ -26,6 +26,11 @@ impl Deadline {
         Self(now() + time)
     }
 
+    /// That much after this one.
+    pub(crate) fn later(self, time: Duration) -> Self {
+        Self(self.0 + time)
+    }
+
     pub(crate) fn left(self) -> Duration {
         self.0.saturating_duration_since(now())
     }

@@ -8,10 +8,13 @@
 //! | [`clock`] | the only reader of the clock |
 //! | [`codec`] | the relay's codec alone, for counting |
 //! | [`contender`] | a contender as data, and with its places filled in |
+//! | [`crowd`] | a thousand sessions on one sidecar: their memory, their calls |
+//! | [`hostile`] | an honest link beside a hostile sandbox |
 //! | [`instructions`] | counts under callgrind |
 //! | [`measure`] | what is measured in one round |
 //! | [`places`] | where programs are |
 //! | [`process`] | starting and ending processes, the only place that does |
+//! | [`relay`] | a link held by hand |
 //! | [`report`] | tables and chart |
 //! | [`roster`] | who takes part |
 //! | [`tournament`] | the run |
@@ -26,7 +29,7 @@ use std::process::ExitCode;
 
 use crate::arguments::{Counting, Mode, Plan};
 use crate::places::Places;
-use crate::report::{Findings, machine};
+use crate::report::{Findings, Trial, machine};
 use crate::trouble::Trouble;
 
 mod arguments;
@@ -35,10 +38,13 @@ mod client;
 mod clock;
 mod codec;
 mod contender;
+mod crowd;
+mod hostile;
 mod instructions;
 mod measure;
 mod places;
 mod process;
+mod relay;
 mod report;
 mod roster;
 mod tournament;
@@ -47,6 +53,9 @@ mod weight;
 
 fn main() -> ExitCode {
     let done = match arguments::read(std::env::args().skip(1)) {
+        Ok(Mode::Attack(attack, socket)) => {
+            hostile::attack::run(attack, &socket).map_err(|trouble| trouble.sentence())
+        }
         Ok(Mode::Codec(body, count)) => codec::run(body, count),
         Ok(Mode::Run(plan)) => run(&plan).map_err(|trouble| trouble.sentence()),
         Ok(Mode::Spin) => {
@@ -79,8 +88,12 @@ fn run(plan: &Plan) -> Result<(), Trouble> {
         Counting::Off => Vec::new(),
         Counting::On => instructions::count_all(directory.path(), &places),
     };
+    let hostile = Trial::of(plan, hostile::HOSTILE, || hostile::run(plan.pace, directory.path(), &places));
+    let crowd = Trial::of(plan, crowd::CROWD, || crowd::run(plan.pace, directory.path(), &places));
     let findings = Findings {
         standings,
+        hostile,
+        crowd,
         shim_size: places.shim().and_then(|shim| weight::file_size(&shim)).ok(),
         small_shim_size: places.small_shim().and_then(|shim| weight::file_size(&shim).ok()),
         counts,

@@ -26,6 +26,12 @@ pub(crate) struct Small {
     pub(crate) calls: usize,
 }
 
+impl Small {
+    pub(crate) fn of(mut took: Vec<Duration>) -> Self {
+        Self { median: percentile(&mut took, 50), p99: percentile(&mut took, 99), calls: took.len() }
+    }
+}
+
 /// How long the parts of a round may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
@@ -41,6 +47,22 @@ impl Pace {
     pub(crate) const FULL: Self = Self::of(12, 400);
     /// To see that everything works; its numbers mean little.
     pub(crate) const QUICK: Self = Self::of(2, 250);
+
+    /// One small call at a time, `most` of them or as many as a round has time for.
+    pub(crate) fn small_calls(
+        self,
+        most: usize,
+        mut call: impl FnMut() -> Result<(), Trouble>,
+    ) -> Result<Small, Trouble> {
+        let deadline = Deadline::after(self.small);
+        let mut took = Vec::with_capacity(most);
+        while !deadline.is_over() && took.len() < most {
+            let begin = now();
+            call()?;
+            took.push(begin.elapsed());
+        }
+        Ok(Small::of(took))
+    }
 
     const fn of(rounds: usize, unit: u64) -> Self {
         Self {
@@ -70,7 +92,7 @@ pub(crate) fn round(client: &CommandLine, pace: Pace) -> Result<Round, Trouble> 
     while !deadline.is_over() {
         client.small_call()?;
     }
-    let small = small(&mut client, pace.small)?;
+    let small = pace.small_calls(MAX_CALLS, || client.small_call())?;
     let calls_per_second = throughput(&mut client, pace.throughput)?;
     let large = large(&mut client, pace.large)?;
     client.end();
@@ -90,17 +112,6 @@ fn starts(line: &CommandLine, time: Duration) -> Result<(Client, Duration), Trou
         }
         client.end();
     }
-}
-
-fn small(client: &mut Client, time: Duration) -> Result<Small, Trouble> {
-    let deadline = Deadline::after(time);
-    let mut took = Vec::with_capacity(MAX_CALLS);
-    while !deadline.is_over() && took.len() < MAX_CALLS {
-        let begin = now();
-        client.small_call()?;
-        took.push(begin.elapsed());
-    }
-    Ok(Small { median: percentile(&mut took, 50), p99: percentile(&mut took, 99), calls: took.len() })
 }
 
 /// Calls per second with [`IN_FLIGHT`] of them waiting at any time.

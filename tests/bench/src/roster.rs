@@ -104,8 +104,8 @@ pub(crate) const ROSTER: &[Contender] = &[
     },
 ];
 
-const SIDECAR: &[&str] = &["{cofferdam}", "serve", "-c", "{dir}/cofferdam.toml"];
-const SIDECAR_DIRECTORIES: &[&str] = &["relay", "admin", "state", "sandbox"];
+pub(crate) const SIDECAR: &[&str] = &["{cofferdam}", "serve", "-c", "{dir}/cofferdam.toml"];
+pub(crate) const SIDECAR_DIRECTORIES: &[&str] = &["relay", "admin", "state", "sandbox"];
 const SIDECAR_FILES: &[(&str, &str)] =
     &[("cofferdam.toml", include_str!("cofferdam.toml")), ("secret", SECRET)];
 const ENROL: &[&str] = &["{cofferdam}", "enroll", "-c", "{dir}/cofferdam.toml", "--grant", "bench"];
@@ -116,4 +116,4 @@ const ENROLLED: &[(&str, &str)] = &[
 ];
 
 /// Injected, so that every answer is searched for it; the server never says it.
-const SECRET: &str = "c29tZSBjcmVkZW50aWFs-benchmark-only";
+pub(crate) const SECRET: &str = "c29tZSBjcmVkZW50aWFs-benchmark-only";

@@ -36,7 +36,8 @@ pub(crate) fn file_size(path: &Path) -> Result<u64, Trouble> {
     Ok(metadata.map_err(|source| Trouble::Read { what: "the size of the shim".into(), source })?.len())
 }
 
-fn resident(process: u32) -> Result<u64, Trouble> {
+/// Bytes of a process that are in memory.
+pub(crate) fn resident(process: u32) -> Result<u64, Trouble> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status"));
     let status = status.map_err(|source| Trouble::Read { what: "the memory of a process".into(), source })?;
     resident_in(&status).ok_or_else(|| Trouble::Missing("VmRSS of a process".into()))

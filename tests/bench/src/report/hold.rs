@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use super::Findings;
 use super::units::{digits, megabytes, rate, time};
+use crate::crowd::Crowd;
+use crate::hostile::Hostile;
+use crate::hostile::attack::Attack;
 use crate::roster::{COFFERDAM, PEERS, SOCAT};
 use crate::tournament::Standing;
 
@@ -38,6 +41,18 @@ pub(super) fn judge(findings: &Findings) -> Vec<Judgement> {
         weight.map(|weight| weight.after_small_calls),
         3_000_000,
     ));
+    judgements.push(idle_session(findings.crowd.found()));
+    judgements.push(crowd(findings.crowd.found()));
+    judgements.extend(
+        [
+            (
+                "one small call, p50, beside a sandbox that floods the socket with connections",
+                Attack::Connections,
+            ),
+            ("one small call, p50, beside a sandbox that floods its link with messages", Attack::Messages),
+        ]
+        .map(|(what, attack)| attacked(what, findings.hostile.found(), attack)),
+    );
     judgements
 }
 
@@ -123,6 +138,48 @@ fn size(what: &'static str, bytes: Option<u64>, most: u32) -> Judgement {
         ratio: "–".into(),
         target: format!("≤ {} MB", f64::from(most) / 1e6),
         outcome: outcome(bytes.map(|bytes| bytes as f64), Bound::AtMost(f64::from(most))),
+    }
+}
+
+fn attacked(what: &'static str, hostile: Option<&Hostile>, attack: Attack) -> Judgement {
+    let ours = hostile.and_then(|hostile| hostile.under(attack)).map(|attacked| attacked.small.median);
+    against(what, ours, "quiet", hostile.map(|hostile| hostile.quiet.median), Bound::AtMost(3.0))
+}
+
+fn crowd(crowd: Option<&Crowd>) -> Judgement {
+    let ours = crowd.map(|crowd| crowd.together.p99);
+    let alone = crowd.map(|crowd| crowd.alone.median);
+    against(
+        "1,000 sessions, each calling once a second: p99, no error",
+        ours,
+        "one session, p50",
+        alone,
+        Bound::AtMost(5.0),
+    )
+}
+
+/// Two times of ours.
+fn against(
+    what: &'static str,
+    ours: Option<Duration>,
+    name: &str,
+    other: Option<Duration>,
+    bound: Bound,
+) -> Judgement {
+    let ratio = ours.zip(other).map(|(ours, other)| ours.as_secs_f64() / other.as_secs_f64());
+    judgement(what, ours.map(time), name, other.map(time), ratio, bound)
+}
+
+fn idle_session(crowd: Option<&Crowd>) -> Judgement {
+    const MOST: f64 = 64.0;
+    let kibibytes = crowd.map(|crowd| crowd.idle_session as f64 / 1024.0);
+    Judgement {
+        what: "sidecar: resident for one idle session",
+        ours: kibibytes.map_or_else(|| NOT_MEASURED.into(), |found| format!("{} KiB", digits(found))),
+        against: "–".into(),
+        ratio: "–".into(),
+        target: format!("≤ {MOST} KiB"),
+        outcome: outcome(kibibytes, Bound::AtMost(MOST)),
     }
 }
 

@@ -4,7 +4,9 @@
 //! |---|---|
 //! | [`chart`] | the picture |
 //! | [`hold`] | the numbers to hold, and whether they were |
+//! | [`hostile`] | an honest link beside a hostile sandbox |
 //! | [`machine`] | the shape of the machine and the versions of the contenders: no host names, no paths |
+//! | [`method`] | how it is measured |
 //! | [`table`] | the text |
 //! | [`units`] | numbers as people read them |
 //!
@@ -12,13 +14,18 @@
 
 use std::path::Path;
 
+use crate::arguments::Plan;
+use crate::crowd::Crowd;
+use crate::hostile::Hostile;
 use crate::instructions::Count;
 use crate::tournament::Standing;
 use crate::trouble::Trouble;
 
 mod chart;
 mod hold;
+mod hostile;
 pub(crate) mod machine;
+mod method;
 mod table;
 mod units;
 
@@ -26,6 +33,8 @@ mod units;
 #[derive(Debug)]
 pub(crate) struct Findings {
     pub(crate) standings: Vec<Standing>,
+    pub(crate) hostile: Trial<Hostile>,
+    pub(crate) crowd: Trial<Crowd>,
     /// Bytes of the shim's file.
     pub(crate) shim_size: Option<u64>,
     /// Built without its default features.
@@ -35,6 +44,46 @@ pub(crate) struct Findings {
     pub(crate) machine: String,
     pub(crate) versions: Vec<String>,
     pub(crate) date: String,
+}
+
+/// Something about cofferdam alone.
+#[derive(Debug)]
+pub(crate) enum Trial<T> {
+    Done(T),
+    Failed(String),
+    /// Nobody asked for it.
+    LeftOut,
+}
+
+impl<T> Trial<T> {
+    /// Does it, if it is in the plan by this name.
+    pub(crate) fn of(plan: &Plan, name: &str, run: impl FnOnce() -> Result<T, Trouble>) -> Self {
+        if !plan.includes(name) {
+            return Self::LeftOut;
+        }
+        match run() {
+            Ok(found) => Self::Done(found),
+            Err(trouble) => {
+                let reason = trouble.sentence();
+                eprintln!("bench: {name} failed: {reason}");
+                Self::Failed(reason)
+            }
+        }
+    }
+
+    fn found(&self) -> Option<&T> {
+        match self {
+            Self::Done(found) => Some(found),
+            Self::Failed(_) | Self::LeftOut => None,
+        }
+    }
+
+    fn failure(&self) -> Option<&str> {
+        match self {
+            Self::Failed(reason) => Some(reason),
+            Self::Done(_) | Self::LeftOut => None,
+        }
+    }
 }
 
 impl Findings {
@@ -69,6 +118,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::hostile::Attacked;
+    use crate::hostile::attack::Attack;
     use crate::measure::{Round, Small};
     use crate::roster::{COFFERDAM, SOCAT};
 
@@ -97,6 +148,8 @@ mod tests {
                 standing("broken", 1, Some("start /home/me/x/broken.py: no such file")),
                 standing(COFFERDAM, 28, None),
             ],
+            hostile: Trial::LeftOut,
+            crowd: Trial::LeftOut,
             shim_size: Some(2_600_000),
             small_shim_size: Some(800_000),
             counts: Vec::new(),
@@ -115,6 +168,52 @@ mod tests {
         assert!(text.contains("1.40 × | ≤ 1.5 × | holds"), "{text}");
         assert!(text.contains("| 2.60 MB | – | – | ≤ 2.5 MB | **misses by 4.0 %**"), "{text}");
         assert!(text.contains("≥ 25 × | not measured"), "{text}");
+    }
+
+    fn small(median: u64) -> Small {
+        Small { median: Duration::from_micros(median), p99: Duration::from_micros(10 * median), calls: 100 }
+    }
+
+    #[test]
+    fn an_attacked_link_is_compared_with_a_quiet_one_and_the_load_is_told() {
+        let attacked = |attack, median, per_second| Attacked {
+            attack,
+            small: small(median),
+            per_second,
+            in_all: 12_345,
+        };
+        let attacked = vec![
+            attacked(Attack::Busy, 60, 9.0),
+            attacked(Attack::Connections, 100, 20_000.0),
+            attacked(Attack::Messages, 200, 400_000.0),
+        ];
+        let mut findings = findings();
+        findings.hostile = Trial::Done(Hostile { quiet: small(50), attacked });
+        let text = findings.text("");
+        assert!(text.contains("| 100 µs | quiet: 50.0 µs | 2.00 × | ≤ 3 × | holds"), "{text}");
+        assert!(text.contains("| 200 µs | quiet: 50.0 µs | 4.00 × | ≤ 3 × | **misses by 33.3 %**"), "{text}");
+        assert!(text.contains("| only computes | 60.0 µs | 1.20 | 600 µs | – | – |"), "{text}");
+        assert!(text.contains("| 100 µs | 2.00 | 1.00 ms | 20\u{202f}000 | 12\u{202f}345 |"), "{text}");
+    }
+
+    #[test]
+    fn a_thousand_sessions_are_compared_with_one() {
+        let mut findings = findings();
+        findings.crowd =
+            Trial::Done(Crowd { idle_session: 65 * 1024, alone: small(100), together: small(40) });
+        let text = findings.text("");
+        assert!(text.contains("| 400 µs | one session, p50: 100 µs | 4.00 × | ≤ 5 × | holds"), "{text}");
+        assert!(text.contains("| 65.0 KiB | – | – | ≤ 64 KiB | **misses by 1.6 %**"), "{text}");
+    }
+
+    #[test]
+    fn a_trial_that_failed_says_why_and_one_left_out_is_not_judged() {
+        let mut findings = findings();
+        findings.crowd = Trial::Failed("read /home/me/x.sock: gone".into());
+        let text = findings.text("");
+        assert!(text.contains("failed: read x.sock: gone"), "{text}");
+        assert!(text.contains("| one session, p50: not measured | – | ≤ 5 × | not measured"), "{text}");
+        assert!(!text.contains("## Beside a hostile sandbox"), "{text}");
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use std::fmt::Write;
 
 use super::hold::judge;
+use super::hostile;
+use super::method::METHOD;
 use super::units::{digits, grouped, megabytes, rate, time, without_places};
 use super::{Findings, NOTES};
 use crate::roster::SOCAT;
@@ -27,6 +29,7 @@ pub(super) fn text(findings: &Findings, notes: &str) -> String {
     );
     side_by_side(findings, &mut out);
     numbers_to_hold(findings, &mut out);
+    hostile::beside(&findings.hostile, &mut out);
     counts(findings, &mut out);
     out.push_str(METHOD);
     for standing in &findings.standings {
@@ -38,17 +41,6 @@ pub(super) fn text(findings: &Findings, notes: &str) -> String {
     }
     out
 }
-
-const METHOD: &str = "
-## How it is measured
-
-The driver is a harness with raw MCP lines on a command's stdin and stdout, one write a request, and checks every answer.
-A small call echoes 28 characters: one at a time for the percentiles, 32 in flight for the throughput. A large result is
-1 MiB of text with a line break in every 80 characters. The start is timed from starting the client's end to the answer
-to `tools/list`, with the host's end already listening. Resident memory is that of the process that the harness starts.
-A slow contender makes fewer calls in the same time, a failing one is named with its reason.
-
-";
 
 fn side_by_side(findings: &Findings, out: &mut String) {
     out.push_str(
@@ -107,6 +99,13 @@ fn numbers_to_hold(findings: &Findings, out: &mut String) {
             judgement.target,
             judgement.outcome
         );
+    }
+    let failed =
+        [("a hostile sandbox", findings.hostile.failure()), ("1,000 sessions", findings.crowd.failure())];
+    for (what, reason) in failed {
+        if let Some(reason) = reason {
+            let _ = write!(out, "\n**{what}** failed: {}\n", without_places(reason));
+        }
     }
 }
 

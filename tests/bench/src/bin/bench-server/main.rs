@@ -1,7 +1,7 @@
 //! The MCP server behind every contender: it does next to nothing, so that what is measured is the way to it.
 //!
 //! Legacy handshake, `tools/list`, and two tools: `echo` gives its text back, `big` gives as many bytes as asked for.
-//! It must end when its input ends, however its parent ended: that is how the benchmark leaves nothing running.
+//! `bench-server http PORT` is the same over HTTP. It must end when its input ends, however its parent ended: that is how the benchmark leaves nothing running.
 //! Each answer is one write, as servers do it.
 
 use std::borrow::Cow;
@@ -13,8 +13,15 @@ use std::process::ExitCode;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+mod http;
+
 fn main() -> ExitCode {
-    match unbuffered_stdout().and_then(|output| serve(io::stdin().lock(), output)) {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let served = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["http", port] => http::serve(port),
+        _ => unbuffered_stdout().and_then(|output| serve(io::stdin().lock(), output)),
+    };
+    match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("bench-server: {error}");

@@ -1,0 +1,104 @@
+//! The same server over streamable HTTP: a thread for each connection, which is kept, and no sessions.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+
+/// Listens on this port of loopback until the input ends.
+pub(crate) fn serve(port: &str) -> io::Result<()> {
+    let port: u16 = port.parse().map_err(io::Error::other)?;
+    let listener = TcpListener::bind(("127.0.0.1", port))?;
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            // One that cannot be served is closed, and its client says so.
+            let _ = thread::Builder::new().stack_size(STACK).spawn(move || {
+                stream.set_nodelay(true)?;
+                talk(BufReader::new(stream.try_clone()?), stream)
+            });
+        }
+    });
+    io::copy(&mut io::stdin().lock(), &mut io::sink())?;
+    Ok(())
+}
+
+const STACK: usize = 128 * 1024;
+const MAX_BODY: usize = 1 << 20;
+
+/// Answers requests until the client has no more.
+fn talk(mut reader: BufReader<TcpStream>, mut writer: TcpStream) -> io::Result<()> {
+    let mut out = Vec::new();
+    while respond(&mut reader, &mut out)? == Asked::Something {
+        writer.write_all(&out)?;
+        out.clear();
+    }
+    Ok(())
+}
+
+#[derive(Debug, Eq, PartialEq)]
+enum Asked {
+    Nothing,
+    Something,
+}
+
+/// Reads a request and writes what answers it.
+fn respond(reader: &mut impl BufRead, out: &mut Vec<u8>) -> io::Result<Asked> {
+    let mut first = String::new();
+    if reader.read_line(&mut first)? == 0 {
+        return Ok(Asked::Nothing);
+    }
+    let mut length = 0;
+    let mut line = String::new();
+    while reader.read_line(&mut line)? > 0 && !line.trim_end().is_empty() {
+        if let Some((name, value)) = line.split_once(':')
+            && name.eq_ignore_ascii_case("content-length")
+        {
+            length = value.trim().parse().map_err(io::Error::other)?;
+        }
+        line.clear();
+    }
+    if length > MAX_BODY {
+        return Err(io::Error::other("a body is too long"));
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body)?;
+    if !first.starts_with("POST ") {
+        out.extend_from_slice(b"HTTP/1.1 405 Method Not Allowed\r\ncontent-length: 0\r\n\r\n");
+        return Ok(Asked::Something);
+    }
+    let mut answer = Vec::new();
+    super::answer(&body, &mut answer)?;
+    match answer.len() {
+        0 => out.extend_from_slice(b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n"),
+        length => {
+            write!(
+                out,
+                "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+            )?;
+            out.extend_from_slice(&answer);
+        }
+    }
+    Ok(Asked::Something)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn response(request: &str) -> String {
+        let mut out = Vec::new();
+        assert_eq!(respond(&mut request.as_bytes(), &mut out).unwrap(), Asked::Something);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_request_is_answered_a_notification_accepted_and_a_stream_refused() {
+        let post = |body: &str| format!("POST /mcp HTTP/1.1\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        let answered = response(&post(r#"{"jsonrpc":"2.0","id":7,"method":"ping"}"#));
+        let (head, body) = answered.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200") && head.ends_with(&body.len().to_string()), "{answered}");
+        assert_eq!(body.trim_end(), r#"{"jsonrpc":"2.0","id":7,"result":{}}"#);
+        assert!(response(&post(r#"{"method":"notifications/initialized"}"#)).starts_with("HTTP/1.1 202"));
+        assert!(response("GET /mcp HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
+        assert_eq!(respond(&mut &b""[..], &mut Vec::new()).unwrap(), Asked::Nothing);
+    }
+}

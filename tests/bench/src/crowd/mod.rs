@@ -1,0 +1,164 @@
+//! A thousand sessions on one sidecar: what an idle one weighs, and how long calls take when each makes one a second.
+//!
+//! The sessions are links held by hand, a thread each, so that the driver is one process; the server is one process over
+//! HTTP, so that a session is no process either. A second sidecar of the same configuration has one session, which calls
+//! without a pause: its median is what the thousand are compared with. Calls of the thousand begin at even distances
+//! within each second. Any error ends the measurement and is in the report.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+use crate::awake::Awake;
+use crate::clock::{Deadline, now};
+use crate::contender::{Contender, Ready};
+use crate::measure::{Pace, Small};
+use crate::places::Places;
+use crate::process::Running;
+use crate::relay::Link;
+use crate::roster::{SECRET, SIDECAR, SIDECAR_DIRECTORIES};
+use crate::trouble::Trouble;
+use crate::weight::resident;
+
+/// Its name for `--only`.
+pub(crate) const CROWD: &str = "crowd";
+pub(crate) const SESSIONS: usize = 1_000;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Crowd {
+    /// Bytes of the sidecar for one session that has said Hello and nothing more.
+    pub(crate) idle_session: u64,
+    /// The best round of one session alone.
+    pub(crate) alone: Small,
+    /// The best round of all of them, by its 99th percentile.
+    pub(crate) together: Small,
+}
+
+/// Runs all of it; `dir` is for the sidecars' files.
+pub(crate) fn run(pace: Pace, dir: &Path, places: &Places) -> Result<Crowd, Trouble> {
+    make_room()?;
+    let single = Sidecar::start(&dir.join("single"), places)?;
+    let shared = Sidecar::start(&dir.join(CROWD), places)?;
+    let (mut links, idle_session) = shared.idle_links()?;
+    eprintln!("bench: {SESSIONS} idle sessions, {idle_session} bytes each");
+    let mut alone = single.link()?;
+    for link in links.iter_mut().chain([&mut alone]) {
+        link.shake_hands()?;
+        link.small_call()?;
+    }
+    let _awake = Awake::keep()?;
+    let mut rounds = Vec::new();
+    for number in 1..=pace.rounds.min(MOST_ROUNDS) {
+        let alone = pace.small_calls(MOST_CALLS, || alone.small_call())?;
+        let together = once_a_second(&mut links)?;
+        eprintln!(
+            "bench: round {number}, one session: {:?} a small call; {SESSIONS} sessions: {:?}, 99 % of them within {:?}",
+            alone.median, together.median, together.p99
+        );
+        rounds.push((alone, together));
+    }
+    let alone = rounds.iter().map(|(alone, _)| *alone).min_by_key(|alone| alone.median);
+    let together = rounds.iter().map(|(_, together)| *together).min_by_key(|together| together.p99);
+    let (alone, together) = alone.zip(together).ok_or_else(|| Trouble::Missing("a round".into()))?;
+    Ok(Crowd { idle_session, alone, together })
+}
+
+const SERVER: &str = "bench";
+const SOCKET: &str = "relay/relay.sock";
+const SIDECAR_OF_MANY: Contender = Contender {
+    name: CROWD,
+    about: "a sidecar and a server over HTTP",
+    directories: SIDECAR_DIRECTORIES,
+    files: &[("cofferdam.toml", include_str!("cofferdam.toml")), ("secret", SECRET)],
+    host: SIDECAR,
+    ready: Ready::Unix(SOCKET),
+    enrol: &[],
+    // What runs beside it here is the server.
+    client: &["{server}", "http", "{port}"],
+    env: &[],
+};
+/// Each lasts some seconds.
+const MOST_ROUNDS: usize = 4;
+/// Calls of each session in a round, one a second.
+const SECONDS: u32 = 3;
+/// Of the one session in a round: what the audit takes of a session at once is not to be what is measured.
+const MOST_CALLS: usize = 1_500;
+/// Descriptors for the sessions and for as many connections of the server, with some to spare.
+const DESCRIPTORS: u64 = 4_096;
+/// A thread of the driver keeps a link's place and little else.
+const STACK: usize = 128 * 1024;
+/// Until the last thread is there.
+const BEGIN_AFTER: Duration = Duration::from_millis(300);
+
+struct Sidecar {
+    host: Running,
+    socket: std::path::PathBuf,
+    _server: Running,
+}
+
+impl Sidecar {
+    fn start(dir: &Path, places: &Places) -> Result<Self, Trouble> {
+        let prepared = SIDECAR_OF_MANY.prepare(dir, places)?;
+        let mut server = prepared.client.command();
+        // It ends with its input, and it is ended with this process.
+        server.stdin(Stdio::piped()).stdout(Stdio::null());
+        let server = Running::spawn(server, "the server over HTTP")?;
+        let host = prepared.start_host()?.ok_or_else(|| Trouble::Missing("a sidecar".into()))?;
+        Ok(Self { host, socket: dir.join(SOCKET), _server: server })
+    }
+
+    fn link(&self) -> Result<Link, Trouble> {
+        Link::open(&self.socket, SERVER)
+    }
+
+    /// All sessions, and what each of them added to the sidecar. One more came before: what a first one costs is not theirs.
+    fn idle_links(&self) -> Result<(Vec<Link>, u64), Trouble> {
+        let _first = self.link()?;
+        let before = resident(self.host.child.id())?;
+        let links: Vec<Link> =
+            std::iter::repeat_with(|| self.link()).take(SESSIONS).collect::<Result<_, _>>()?;
+        let after = resident(self.host.child.id())?;
+        Ok((links, after.saturating_sub(before) / SESSIONS as u64))
+    }
+}
+
+/// Every link makes a call a second, each at its own moment of the second.
+fn once_a_second(links: &mut [Link]) -> Result<Small, Trouble> {
+    let count = u32::try_from(links.len()).expect("there are a thousand").max(1);
+    let begin = Deadline::after(BEGIN_AFTER);
+    let took = std::thread::scope(|scope| {
+        let caller = |(place, link): (u32, &'_ mut Link)| -> Result<Vec<Duration>, Trouble> {
+            let mut took = Vec::new();
+            for second in 0..SECONDS {
+                let moment = Duration::from_secs(second.into()) + Duration::from_secs(1) * place / count;
+                std::thread::sleep(begin.later(moment).left());
+                let call = now();
+                link.small_call()?;
+                took.push(call.elapsed());
+            }
+            Ok(took)
+        };
+        let threads: Vec<_> = (0_u32..)
+            .zip(links)
+            .map(|numbered| {
+                std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, move || caller(numbered))
+            })
+            .collect::<Result<_, _>>()
+            .map_err(|source| Trouble::Start { what: "a thread for a session".into(), source })?;
+        let took = threads.into_iter().map(|thread| thread.join().expect("a caller does not panic"));
+        took.collect::<Result<Vec<_>, _>>()
+    })?;
+    Ok(Small::of(took.concat()))
+}
+
+/// Many descriptors for this process and for those it starts.
+fn make_room() -> Result<(), Trouble> {
+    let missing = || Trouble::Missing(format!("{DESCRIPTORS} descriptors for one process (`ulimit -Hn`)"));
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(|_| missing())?;
+    if hard < DESCRIPTORS {
+        return Err(missing());
+    }
+    setrlimit(Resource::RLIMIT_NOFILE, soft.max(DESCRIPTORS), hard).map_err(|_| missing())
+}

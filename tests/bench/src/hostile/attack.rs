@@ -1,0 +1,222 @@
+//! The hostile sandbox: a process of its own that does one harmful thing as fast as it can, until its input ends.
+//!
+//! It says when it is at work and, at its end, how often it did its thing. It is bounded by the descriptors it holds and
+//! by the credit it is given; everything else about it is as bad as it can be made.
+
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use relay_proto::frame::{Frame, PREFACE};
+
+use crate::clock::now;
+use crate::relay::{Link, opening};
+use crate::trouble::Trouble;
+
+/// What a neighbour does to a sidecar.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Attack {
+    /// Nothing: it computes, as the others do to make their load. It shows what of a slowdown is the machine's.
+    Busy,
+    /// Connects, says nothing, half a Hello or garbage, and connects again.
+    Connections,
+    /// Sends tiny messages and pings on a link, as many as its credit allows.
+    Messages,
+}
+
+impl Attack {
+    pub(crate) const ALL: [Self; 3] = [Self::Busy, Self::Connections, Self::Messages];
+
+    /// Its name on a command line.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Busy => "busy",
+            Self::Connections => "connections",
+            Self::Messages => "messages",
+        }
+    }
+}
+
+/// Said when it has begun in earnest.
+pub(crate) const AT_WORK: &str = "at work";
+
+/// Until the input ends. What was done goes to the output: how often, and in how many seconds.
+pub(crate) fn run(attack: Attack, socket: &Path) -> Result<(), Trouble> {
+    std::thread::spawn(|| {
+        // Whatever it was that ended the input, nobody wants this any more.
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        OVER.store(true, Ordering::Relaxed);
+    });
+    let mut work = Work::new(attack, socket)?;
+    let mut count = 0;
+    let warm = match attack {
+        Attack::Busy => 1,
+        // More than come at once before the sidecar lets them in at its pace.
+        Attack::Connections => 500,
+        Attack::Messages => 2_000,
+    };
+    while count < warm && !is_over() {
+        count += work.turn()?;
+    }
+    say(AT_WORK)?;
+    let begin = now();
+    let mut count = 0;
+    while !is_over() {
+        count += work.turn()?;
+    }
+    say(&format!("{count} {}", begin.elapsed().as_secs_f64()))
+}
+
+enum Work {
+    Busy,
+    Connections(Connections),
+    Messages(Box<Link>),
+}
+
+/// The newest so many are held. The sidecar keeps fewer: it has closed the older ones.
+const HELD: usize = 500;
+/// Messages between two pings.
+const BATCH: usize = 100;
+/// None is a request that a server could answer: each is dropped or refused by the sidecar itself.
+const TINY: [&[u8]; 4] =
+    [br#"{"jsonrpc":"2.0","method":"x"}"#, br#"{"jsonrpc":"2.0","id":1,"result":{}}"#, b"{}", b""];
+
+static OVER: AtomicBool = AtomicBool::new(false);
+
+impl Work {
+    fn new(attack: Attack, socket: &Path) -> Result<Self, Trouble> {
+        Ok(match attack {
+            Attack::Busy => Self::Busy,
+            Attack::Connections => Self::Connections(Connections {
+                socket: socket.into(),
+                openings: openings(),
+                held: VecDeque::with_capacity(HELD),
+                made: 0,
+            }),
+            Attack::Messages => {
+                let link = Link::open(socket, super::SERVER)?;
+                let unblocked = link.stream().set_nonblocking(true);
+                unblocked.map_err(|source| Trouble::Start { what: "a flood of messages".into(), source })?;
+                Self::Messages(Box::new(link))
+            }
+        })
+    }
+
+    /// A little of the work; how often the thing was done.
+    fn turn(&mut self) -> Result<u64, Trouble> {
+        match self {
+            Self::Busy => {
+                for _ in 0..100_000 {
+                    std::hint::spin_loop();
+                }
+                Ok(1)
+            }
+            Self::Connections(connections) => connections.next().map(|()| 1),
+            Self::Messages(link) => flood(link),
+        }
+    }
+}
+
+struct Connections {
+    socket: PathBuf,
+    openings: Vec<Vec<u8>>,
+    held: VecDeque<UnixStream>,
+    made: usize,
+}
+
+impl Connections {
+    fn next(&mut self) -> Result<(), Trouble> {
+        let mut stream = UnixStream::connect(&self.socket)
+            .map_err(|source| Trouble::Start { what: "one connection too many".into(), source })?;
+        // The sidecar may have closed it already.
+        let _ = stream.write_all(&self.openings[self.made % self.openings.len()]);
+        self.made += 1;
+        if self.held.len() == HELD
+            && let Some(mut oldest) = self.held.pop_front()
+        {
+            let _ = oldest.write_all(b"\0"); // a Hello that goes on slowly
+        }
+        self.held.push_back(stream);
+        Ok(())
+    }
+}
+
+/// How connections begin that lead nowhere.
+fn openings() -> Vec<Vec<u8>> {
+    let whole = opening(super::SERVER);
+    let noise: Vec<u8> = (0..200_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let after_the_preface = |bytes: &[u8]| [PREFACE, bytes].concat();
+    vec![
+        Vec::new(),
+        PREFACE[..5].to_vec(),
+        whole[..PREFACE.len() + 5].to_vec(),
+        whole[..whole.len() - 1].to_vec(),
+        noise.clone(),
+        after_the_preface(&noise),
+        after_the_preface(&[0xff; 8]),
+        opening("nobody-has-this"),
+    ]
+}
+
+/// As many messages as credit allows, until the socket takes no more.
+fn flood(link: &mut Link) -> Result<u64, Trouble> {
+    let mut sent = 0;
+    while !link.outbox.is_full() && !link.has_unwritten() {
+        for number in 0..BATCH {
+            link.push(TINY[number % TINY.len()]);
+        }
+        link.push_frame(&Frame::Ping);
+        link.write()?;
+        sent += BATCH as u64;
+    }
+    let both = PollFlags::POLLIN | if link.has_unwritten() { PollFlags::POLLOUT } else { PollFlags::empty() };
+    let mut ready = [PollFd::new(link.stream().as_fd(), both)];
+    // Short, so that the end of the input is seen.
+    match poll(&mut ready, PollTimeout::from(50_u8)) {
+        Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+        Err(error) => return Err(Trouble::Read { what: "from the sidecar".into(), source: error.into() }),
+    }
+    let readable = ready[0].revents().is_some_and(|events| events.intersects(!PollFlags::POLLOUT));
+    if readable {
+        link.take_in()?;
+    }
+    link.write()?;
+    Ok(sent)
+}
+
+fn is_over() -> bool {
+    OVER.load(Ordering::Relaxed)
+}
+
+fn say(words: &str) -> Result<(), Trouble> {
+    let mut out = std::io::stdout();
+    writeln!(out, "{words}")
+        .and_then(|()| out.flush())
+        .map_err(|source| Trouble::Write { what: "what was done".into(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use relay_proto::decoder::Decoder;
+
+    use super::*;
+
+    #[test]
+    fn no_opening_leads_to_a_link() {
+        for opening in openings() {
+            let mut decoder = Decoder::new();
+            decoder.feed(&opening);
+            let led = match decoder.next() {
+                Ok(Some(Frame::Hello(hello))) => {
+                    hello.server.is_some_and(|server| server.as_str() == super::super::SERVER)
+                }
+                _ => false,
+            };
+            assert!(!led, "{opening:?}");
+        }
+    }
+}

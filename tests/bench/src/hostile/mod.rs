@@ -1,0 +1,215 @@
+//! How much slower an honest link is while a hostile sandbox does its worst on the same sidecar.
+//!
+//! One sidecar with its limits as they come. In turn, again and again: nobody else there, a neighbour that only computes,
+//! and each attack; every time a fresh honest shim, connected before the attack begins, makes small calls one at a time.
+//! The attacker is a process of normal priority on the same cores, so part of a slowdown is the machine's: the neighbour
+//! that only computes shows how much.
+
+use std::io::{BufRead, BufReader};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::{ChildStdout, Stdio};
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::awake::Awake;
+use crate::client::Client;
+use crate::contender::{Contender, Prepared, Ready};
+use crate::measure::{Pace, Small};
+use crate::places::Places;
+use crate::process::{Running, command};
+use crate::roster::{SECRET, SIDECAR, SIDECAR_DIRECTORIES};
+use crate::trouble::Trouble;
+
+use self::attack::{AT_WORK, Attack};
+
+pub(crate) mod attack;
+
+/// Its name for `--only`.
+pub(crate) const HOSTILE: &str = "hostile";
+
+/// The best round of each.
+#[derive(Clone, Debug)]
+pub(crate) struct Hostile {
+    pub(crate) quiet: Small,
+    pub(crate) attacked: Vec<Attacked>,
+}
+
+/// What an honest shim got beside an attack.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attacked {
+    pub(crate) attack: Attack,
+    pub(crate) small: Small,
+    /// How often a second the attacker did its thing in that round.
+    pub(crate) per_second: f64,
+    /// How often in all rounds.
+    pub(crate) in_all: u64,
+}
+
+impl Hostile {
+    pub(crate) fn under(&self, attack: Attack) -> Option<&Attacked> {
+        self.attacked.iter().find(|attacked| attacked.attack == attack)
+    }
+}
+
+/// Runs all rounds; `dir` is for the sidecar's files.
+pub(crate) fn run(pace: Pace, dir: &Path, places: &Places) -> Result<Hostile, Trouble> {
+    let prepared = SIDECAR_UNDER_ATTACK.prepare(&dir.join(HOSTILE), places)?;
+    let _host = prepared.start_host()?;
+    let socket = dir.join(HOSTILE).join(SOCKET);
+    let _awake = Awake::keep()?;
+    let mut quiet: Option<Small> = None;
+    let mut attacked: Vec<Attacked> = Vec::new();
+    for number in 1..=pace.rounds {
+        let small = round(&prepared, pace, || Ok(()), |()| Ok(()))?.0;
+        eprintln!("bench: round {number}, quiet: {:?} a small call", small.median);
+        quiet = quiet.into_iter().chain([small]).min_by_key(|small| small.median);
+        for attack in Attack::ALL {
+            let (small, done) =
+                round(&prepared, pace, || Attacker::start(attack, &socket), Attacker::finish)?;
+            let per_second = done.count as f64 / done.seconds;
+            eprintln!(
+                "bench: round {number}, {}: {:?} a small call, {per_second:.0} a second of the attack",
+                attack.word(),
+                small.median
+            );
+            keep_best(&mut attacked, Attacked { attack, small, per_second, in_all: done.count });
+        }
+    }
+    let quiet = quiet.ok_or_else(|| Trouble::Missing("a round without an attack".into()))?;
+    Ok(Hostile { quiet, attacked })
+}
+
+/// The server that honest and hostile sandboxes ask for.
+const SERVER: &str = "bench";
+const SOCKET: &str = "relay/relay.sock";
+const SIDECAR_UNDER_ATTACK: Contender = Contender {
+    name: HOSTILE,
+    about: "the sidecar under attack",
+    directories: SIDECAR_DIRECTORIES,
+    files: &[("cofferdam.toml", include_str!("cofferdam.toml")), ("secret", SECRET)],
+    host: SIDECAR,
+    ready: Ready::Unix(SOCKET),
+    enrol: &[],
+    client: &["{shim}", "--relay", "unix:{dir}/relay/relay.sock", "--server", SERVER],
+    env: &[],
+};
+/// Under what the audit takes of one session at once by default: ten thousand calls. More are let through more slowly.
+const MOST_CALLS: usize = 5_000;
+const WARMING_CALLS: usize = 1_000;
+/// To begin in earnest, and to end.
+const ATTACKER_WITHIN: Duration = Duration::from_secs(10);
+
+/// An honest shim's calls between the beginning and the end of something.
+fn round<A, T>(
+    prepared: &Prepared,
+    pace: Pace,
+    begin: impl FnOnce() -> Result<A, Trouble>,
+    end: impl FnOnce(A) -> Result<T, Trouble>,
+) -> Result<(Small, T), Trouble> {
+    let mut client = Client::start(&prepared.client)?;
+    for _ in 0..WARMING_CALLS {
+        client.small_call()?;
+    }
+    let begun = begin()?;
+    let small = pace.small_calls(MOST_CALLS, || client.small_call())?;
+    let ended = end(begun)?;
+    client.end();
+    Ok((small, ended))
+}
+
+fn keep_best(all: &mut Vec<Attacked>, new: Attacked) {
+    let Some(known) = all.iter_mut().find(|known| known.attack == new.attack) else { return all.push(new) };
+    let in_all = known.in_all + new.in_all;
+    if new.small.median < known.small.median {
+        *known = new;
+    }
+    known.in_all = in_all;
+}
+
+/// The hostile sandbox, at work.
+struct Attacker {
+    running: Running,
+    said: BufReader<ChildStdout>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Done {
+    count: u64,
+    seconds: f64,
+}
+
+impl Attacker {
+    fn start(attack: Attack, socket: &Path) -> Result<Self, Trouble> {
+        let failed = |source| Trouble::Start { what: "an attacker".into(), source };
+        let mut attacker = command(std::env::current_exe().map_err(failed)?);
+        attacker.args(["attack", attack.word()]).arg(socket);
+        attacker.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut running = Running::spawn(attacker, "an attacker")?;
+        let said = BufReader::new(running.child.stdout.take().expect("it was asked for a pipe"));
+        let mut attacker = Self { running, said };
+        match attacker.line()?.as_str() {
+            AT_WORK => Ok(attacker),
+            other => Err(Trouble::WrongAnswer(other.into())),
+        }
+    }
+
+    fn finish(mut self) -> Result<Done, Trouble> {
+        drop(self.running.child.stdin.take());
+        let line = self.line()?;
+        done(&line).ok_or(Trouble::WrongAnswer(line))
+    }
+
+    fn line(&mut self) -> Result<String, Trouble> {
+        if self.said.buffer().is_empty() {
+            let mut ready = [PollFd::new(self.said.get_ref().as_fd(), PollFlags::POLLIN)];
+            let within = PollTimeout::try_from(ATTACKER_WITHIN).unwrap_or(PollTimeout::MAX);
+            if poll(&mut ready, within) == Ok(0) {
+                let what = "an attacker".into();
+                return Err(Trouble::NotReady { what, within: ATTACKER_WITHIN, last_words: String::new() });
+            }
+        }
+        let mut line = String::new();
+        let read = self.said.read_line(&mut line);
+        read.map_err(|source| Trouble::Read { what: "from an attacker".into(), source })?;
+        match line.trim_end() {
+            "" => Err(Trouble::Ended { what: "an attacker".into(), last_words: String::new() }),
+            words => Ok(words.into()),
+        }
+    }
+}
+
+fn done(line: &str) -> Option<Done> {
+    let (count, seconds) = line.split_once(' ')?;
+    let done = Done { count: count.parse().ok()?, seconds: seconds.parse().ok()? };
+    (done.seconds > 0.0).then_some(done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attacked(median: u64, in_all: u64) -> Attacked {
+        let time = Duration::from_micros(median);
+        let small = Small { median: time, p99: time, calls: 1 };
+        Attacked { attack: Attack::Messages, small, per_second: median as f64, in_all }
+    }
+
+    #[test]
+    fn the_best_round_counts_and_the_blows_of_all() {
+        let mut all = Vec::new();
+        for (median, blows) in [(9, 1), (5, 10), (7, 100)] {
+            keep_best(&mut all, attacked(median, blows));
+        }
+        let [best] = all[..] else { panic!("one attack, one entry") };
+        assert_eq!((best.small.median, best.per_second, best.in_all), (Duration::from_micros(5), 5.0, 111));
+    }
+
+    #[test]
+    fn what_an_attacker_says_at_its_end_is_a_count_and_a_time() {
+        assert_eq!(done("1200 0.5"), Some(Done { count: 1200, seconds: 0.5 }));
+        assert_eq!(done("1200 0"), None);
+        assert_eq!(done("at work"), None);
+    }
+}

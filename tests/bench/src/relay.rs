@@ -1,0 +1,214 @@
+//! A link of the relay held by hand: what a shim would say, without a process of its own.
+//!
+//! It counts, acknowledges and answers heartbeats as a shim does, through the same code; it does not come back when its
+//! connection is lost, because nothing here cuts one.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use relay_proto::control::{Hello, Proof, Purpose};
+use relay_proto::decoder::Decoder;
+use relay_proto::delivery::{Inbox, Outbox};
+use relay_proto::frame::{Frame, MaybeRan, PREFACE};
+use relay_proto::limits::{DEFAULT_WINDOW, MAX_MESSAGE, VERSION};
+use serde_json::Value;
+
+use crate::trouble::Trouble;
+
+#[derive(Debug)]
+pub(crate) struct Link {
+    stream: UnixStream,
+    decoder: Decoder,
+    pub(crate) outbox: Outbox,
+    inbox: Inbox,
+    /// Encoded and not yet written.
+    out: Vec<u8>,
+    last_id: u64,
+}
+
+impl Link {
+    /// Connects, says Hello and is welcomed: a session without anything behind it yet.
+    pub(crate) fn open(socket: &Path, server: &str) -> Result<Self, Trouble> {
+        let connected = UnixStream::connect(socket).and_then(|stream| {
+            stream.set_read_timeout(Some(ANSWER_WITHIN))?;
+            Ok(stream)
+        });
+        let stream =
+            connected.map_err(|source| Trouble::Start { what: "a link to the sidecar".into(), source })?;
+        let mut link = Self {
+            stream,
+            decoder: Decoder::new(),
+            outbox: Outbox::new(0),
+            inbox: Inbox::new(MAX_MESSAGE, DEFAULT_WINDOW),
+            out: opening(server),
+            last_id: 0,
+        };
+        link.write()?;
+        match link.next_frame()? {
+            Frame::Welcome(welcome) => link.outbox = Outbox::new(welcome.window),
+            other => return Err(Trouble::WrongAnswer(format!("{other:?} to a Hello"))),
+        }
+        Ok(link)
+    }
+
+    /// The legacy handshake of MCP.
+    pub(crate) fn shake_hands(&mut self) -> Result<(), Trouble> {
+        self.ask("initialize", INITIALIZE)?;
+        self.push(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+        self.write()
+    }
+
+    /// One small call, to its answer.
+    pub(crate) fn small_call(&mut self) -> Result<(), Trouble> {
+        let result = self.ask("tools/call", SMALL_CALL)?;
+        match result.contains("How deep is the water") {
+            true => Ok(()),
+            false => Err(Trouble::WrongAnswer(result)),
+        }
+    }
+
+    /// Keeps a message until [`Self::write`] sends it.
+    pub(crate) fn push(&mut self, message: &[u8]) {
+        self.outbox.push(message, MaybeRan::No);
+    }
+
+    pub(crate) fn push_frame(&mut self, frame: &Frame) {
+        frame.encode(&mut self.out);
+    }
+
+    /// For a link whose owner waits for both directions at once.
+    pub(crate) fn stream(&self) -> &UnixStream {
+        &self.stream
+    }
+
+    /// Everything that credit allows is written, or as much as a socket that does not block takes.
+    pub(crate) fn write(&mut self) -> Result<(), Trouble> {
+        if let Some(ack) = self.inbox.take_ack() {
+            Frame::Ack(ack).encode(&mut self.out);
+        }
+        self.outbox.take_ready(&mut self.out);
+        let mut written = 0;
+        while written < self.out.len() {
+            match self.stream.write(&self.out[written..]) {
+                Ok(count) => written += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(source) => return Err(Trouble::Write { what: "to the sidecar".into(), source }),
+            }
+        }
+        self.out.drain(..written);
+        Ok(())
+    }
+
+    /// Whether something is left that the socket did not take.
+    pub(crate) fn has_unwritten(&self) -> bool {
+        !self.out.is_empty()
+    }
+
+    /// Reads once, and takes in what came: acknowledgements, heartbeats, and messages that nobody waits for.
+    pub(crate) fn take_in(&mut self) -> Result<(), Trouble> {
+        self.read()?;
+        while let Some(frame) = self.decoded()? {
+            self.heed(frame)?;
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self, method: &str, params: &str) -> Result<String, Trouble> {
+        self.last_id += 1;
+        let id = self.last_id;
+        let request = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#);
+        self.push(request.as_bytes());
+        self.write()?;
+        loop {
+            let frame = self.next_frame()?;
+            let Some(message) = self.heed(frame)? else { continue };
+            let answer: Value = serde_json::from_slice(&message).unwrap_or_default();
+            match (answer.get("id").and_then(Value::as_u64), answer.get("result")) {
+                (Some(answered), Some(result)) if answered == id => return Ok(result.to_string()),
+                (None, None) if answer.get("method").is_some() => {}
+                _ => return Err(Trouble::WrongAnswer(answer.to_string().chars().take(160).collect())),
+            }
+        }
+    }
+
+    /// What a shim does with a frame; gives the message that it completes.
+    fn heed(&mut self, frame: Frame) -> Result<Option<Vec<u8>>, Trouble> {
+        let wrong = |error: &dyn std::error::Error| Trouble::WrongAnswer(error.to_string());
+        match frame {
+            Frame::Ack(ack) => self.outbox.acknowledge(ack).map_err(|error| wrong(&error))?,
+            Frame::Message(part) => {
+                let message = self.inbox.accept(part).map_err(|error| wrong(&error))?;
+                return Ok(message.map(|message| message.bytes));
+            }
+            Frame::Ping => Frame::Pong.encode(&mut self.out),
+            Frame::Pong => {}
+            other => return Err(Trouble::WrongAnswer(format!("{other:?}"))),
+        }
+        Ok(None)
+    }
+
+    fn next_frame(&mut self) -> Result<Frame, Trouble> {
+        loop {
+            if let Some(frame) = self.decoded()? {
+                return Ok(frame);
+            }
+            self.read()?;
+        }
+    }
+
+    fn decoded(&mut self) -> Result<Option<Frame>, Trouble> {
+        self.decoder.next().map_err(|error| Trouble::WrongAnswer(error.to_string()))
+    }
+
+    fn read(&mut self) -> Result<(), Trouble> {
+        match self.stream.read(self.decoder.spare()) {
+            Ok(0) => Err(Trouble::Ended { what: "the link".into(), last_words: String::new() }),
+            Ok(count) => {
+                self.decoder.filled(count);
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                Err(Trouble::NoAnswer { id: self.last_id, within: ANSWER_WITHIN, last_words: String::new() })
+            }
+            Err(source) => Err(Trouble::Read { what: "from the sidecar".into(), source }),
+        }
+    }
+}
+
+/// A preface and a Hello that asks for this server.
+pub(crate) fn opening(server: &str) -> Vec<u8> {
+    let hello = Hello {
+        versions: vec![VERSION],
+        proof: Proof::Socket,
+        purpose: Purpose::Link,
+        server: Some(server.parse().expect("the benchmark's servers have valid names")),
+        resume: None,
+        capabilities: Vec::new(),
+        software: "bench".into(),
+    };
+    let mut opening = PREFACE.to_vec();
+    Frame::Hello(hello).encode(&mut opening);
+    opening
+}
+
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+const INITIALIZE: &str =
+    r#"{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}"#;
+const SMALL_CALL: &str = r#"{"name":"echo","arguments":{"text":"How deep is the water today?"}}"#;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_opening_is_what_a_sidecar_reads_as_a_hello() {
+        let mut decoder = Decoder::new();
+        decoder.feed(&opening("bench"));
+        let Ok(Some(Frame::Hello(hello))) = decoder.next() else { panic!("a Hello was due") };
+        assert_eq!((hello.server.unwrap().as_str(), hello.versions), ("bench", vec![VERSION]));
+    }
+}

@@ -1,0 +1,37 @@
+//! What an honest link gets beside a hostile sandbox, with the load that the sandbox made.
+
+use std::fmt::Write;
+
+use super::Trial;
+use super::units::{digits, grouped, rate, time};
+use crate::hostile::attack::Attack;
+use crate::hostile::{Attacked, Hostile};
+
+pub(super) fn beside(trial: &Trial<Hostile>, out: &mut String) {
+    let Some(hostile) = trial.found() else { return };
+    out.push_str(
+        "\n## Beside a hostile sandbox\n\n\
+         | the neighbour | one small call, p50 | × quiet | p99 | a second | in all rounds |\n\
+         |---|--:|--:|--:|--:|--:|\n",
+    );
+    // Writing to a string cannot fail.
+    let quiet = hostile.quiet;
+    let _ = writeln!(out, "| is not there | {} | 1 | {} | – | – |", time(quiet.median), time(quiet.p99));
+    for attacked in &hostile.attacked {
+        let Attacked { attack, small, per_second, in_all } = *attacked;
+        let (what, load) = match attack {
+            Attack::Busy => ("only computes", None),
+            Attack::Connections => ("connects and says nothing useful", Some((per_second, in_all))),
+            Attack::Messages => ("sends tiny messages", Some((per_second, in_all))),
+        };
+        let (per_second, in_all) =
+            load.map_or(("–".into(), "–".into()), |(often, count)| (rate(often), grouped(count)));
+        let _ = writeln!(
+            out,
+            "| {what} | {} | {} | {} | {per_second} | {in_all} |",
+            time(small.median),
+            digits(small.median.as_secs_f64() / quiet.median.as_secs_f64()),
+            time(small.p99)
+        );
+    }
+}
