@@ -114,14 +114,16 @@ impl<'a> Asked<'a> {
         json::text(&self.received.bytes, self.param(key)?).map(Into::into)
     }
 
-    /// The call that this request makes, now.
-    pub(super) fn call(&self, id: &Id<'_>, timeout: Duration, attempt: Attempt) -> Call {
-        let began = Instant::now();
+    /// The call that this request makes.
+    pub(super) fn call(&self, id: &Id<'_>, began: Instant, timeout: Duration, attempt: Attempt) -> Call {
         Call {
             id: id.raw.into(),
             seq: self.received.seq,
             purpose: Purpose::of(&self.method),
-            method: (&*self.method).into(),
+            method: match policy::known_method(&self.method) {
+                Some(method) => method.into(),
+                None => self.method.clone().into_owned().into(),
+            },
             tool: self.tool.as_deref().map(Into::into),
             began,
             deadline: (!OPEN_ENDED.contains(&&*self.method)).then(|| began + timeout),
