@@ -20,7 +20,7 @@ pub(super) struct Nesting {
 impl Nesting {
     #[inline]
     pub(super) fn push(&mut self, container: Container) {
-        if self.depth % 64 == 0 && self.depth > 0 {
+        if self.depth.is_multiple_of(64) && self.depth > 0 {
             self.outer.push(self.objects);
         }
         self.objects = self.objects << 1 | u64::from(container == Container::Object);
@@ -31,7 +31,7 @@ impl Nesting {
     pub(super) fn pop(&mut self) {
         self.depth -= 1;
         self.objects >>= 1;
-        if self.depth % 64 == 0 {
+        if self.depth.is_multiple_of(64) {
             self.objects = self.outer.pop().unwrap_or_default();
         }
     }
