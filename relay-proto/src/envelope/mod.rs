@@ -6,6 +6,7 @@
 
 mod keys;
 mod reader;
+mod short_text;
 #[cfg(test)]
 mod tests;
 
@@ -17,6 +18,7 @@ use crate::json::{self, JsonError};
 use crate::limits::MAX_ID;
 
 pub use reader::{read, read_within};
+pub use short_text::ShortText;
 
 /// How much is demanded of a message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -68,8 +70,8 @@ pub struct Id<'a> {
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub enum IdValue {
     /// Canonical digits, so that any size of integer is compared exactly.
-    Integer(Box<str>),
-    Text(Box<str>),
+    Integer(ShortText),
+    Text(ShortText),
 }
 
 /// Why a message is not relayed, and the id to answer where exactly one could be read.
@@ -128,10 +130,22 @@ pub enum MalformedReason {
 
 impl Id<'_> {
     pub fn value(&self) -> IdValue {
-        match json::text(self.raw, 0..self.raw.len()) {
-            Some(text) => IdValue::Text(text.into()),
-            None => IdValue::Integer(String::from_utf8_lossy(self.raw).into()),
+        let spelled = self.spelled();
+        if !spelled.starts_with('"') {
+            return IdValue::Integer(spelled.into());
         }
+        match spelled.get(1..spelled.len() - 1).filter(|_| !self.raw.contains(&b'\\')) {
+            Some(plain) => IdValue::Text(plain.into()),
+            None => match json::text(self.raw, 0..self.raw.len()) {
+                Some(text) => IdValue::Text(text.into()),
+                None => IdValue::Integer(spelled.into()),
+            },
+        }
+    }
+
+    /// As it was spelled.
+    pub fn spelled(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(self.raw)
     }
 }
 

@@ -45,35 +45,51 @@ fn read_message(
         _ => return Err(MalformedReason::NotAnObject),
     }
     let source = scanner.source();
-    let mut names = Vec::new();
     let mut members = Members::default();
-    while let Some(key) = scanner.key().map_err(told)? {
-        let key = key.decode(source).unwrap_or(Cow::Borrowed("\u{fffd}"));
+    let mut inside = Inside::new(source);
+    let mut others = Others::None;
+    while let Some(spelled) = scanner.key().map_err(told)? {
+        let key = spelled.decode(source).unwrap_or(Cow::Borrowed("\u{fffd}"));
         let value = match strictness {
             Strictness::Envelope => scanner.value().map_err(told)?,
             Strictness::Whole => {
-                let mut inside = Inside::new(source, if key == "params" { &keys::OF_PARAMS } else { &[] });
+                inside.begin(if key == "params" { &keys::OF_PARAMS } else { &[] });
                 let value = scanner.value_with(|token| inside.see(token)).map_err(told)?;
-                inside.verdict?;
+                std::mem::replace(&mut inside.verdict, Ok(()))?;
                 if key == "params" {
-                    members.tool = inside.name;
+                    members.tool = inside.name.take();
                 }
                 value
             }
         };
-        members.keep(&key, value);
-        names.push(key);
+        match members.keep(&key, value) {
+            Kept::Unknown if strictness == Strictness::Envelope && !keys::is_like_known(&key) => {}
+            Kept::Twice | Kept::Unknown => others = Others::Some,
+            Kept::Yes => {}
+        }
     }
     scanner.next().map_err(told)?;
-    if strictness == Strictness::Envelope {
-        names.retain(|name| {
-            keys::OF_MESSAGE.contains(&&**name)
-                || keys::OF_MESSAGE.iter().any(|known| keys::folds_to(name, known))
-        });
+    // The usual message has the keys that it can have, each at most once: there is nothing to judge.
+    if others == Others::Some {
+        judge_names(source, strictness, rules)?;
+    }
+    members.envelope(source, strictness)
+}
+
+/// Judges the keys of a message of which is known that it is one object. Walks it once more.
+fn judge_names(source: &str, strictness: Strictness, rules: Rules) -> Result<(), MalformedReason> {
+    let mut scanner = Scanner::over(source, rules);
+    scanner.next()?;
+    let mut names = Vec::new();
+    while let Some(key) = scanner.key()? {
+        let key = key.decode(source).unwrap_or(Cow::Borrowed("\u{fffd}"));
+        scanner.value()?;
+        if strictness == Strictness::Whole || keys::is_like_known(&key) {
+            names.push(key);
+        }
     }
     keys::unique(&names)?;
-    keys::unmistakable(&names, &keys::OF_MESSAGE)?;
-    members.envelope(source, strictness)
+    keys::unmistakable(&names, &keys::OF_MESSAGE)
 }
 
 /// The id to answer a refused message under: where its JSON can be read to the end and has exactly one.
@@ -108,8 +124,22 @@ struct Members {
     tool: Option<Text>,
 }
 
+/// Whether the keys of a message are more, or other ones, than [`Members`] has places for.
+#[derive(Eq, PartialEq)]
+enum Others {
+    None,
+    Some,
+}
+
+/// What became of a member.
+enum Kept {
+    Twice,
+    Unknown,
+    Yes,
+}
+
 impl Members {
-    fn keep(&mut self, key: &str, value: Value) {
+    fn keep(&mut self, key: &str, value: Value) -> Kept {
         let place = match key {
             "error" => &mut self.error,
             "id" => &mut self.id,
@@ -117,9 +147,13 @@ impl Members {
             "method" => &mut self.method,
             "params" => &mut self.params,
             "result" => &mut self.result,
-            _ => return,
+            _ => return Kept::Unknown,
         };
-        place.get_or_insert(value);
+        if place.is_some() {
+            return Kept::Twice;
+        }
+        *place = Some(value);
+        Kept::Yes
     }
 
     fn envelope(self, source: &str, strictness: Strictness) -> Result<Envelope<'_>, MalformedReason> {
@@ -188,16 +222,23 @@ struct Inside<'a> {
 }
 
 impl<'a> Inside<'a> {
-    fn new(source: &'a str, known: &'static [&'static str]) -> Self {
+    fn new(source: &'a str) -> Self {
         Self {
             source,
-            known,
+            known: &[],
             keys: Vec::new(),
             open: Vec::new(),
             name: None,
             at_name: false,
             verdict: Ok(()),
         }
+    }
+
+    /// The next member comes.
+    fn begin(&mut self, known: &'static [&'static str]) {
+        self.keys.clear();
+        self.open.clear();
+        (self.known, self.name, self.at_name) = (known, None, false);
     }
 
     fn see(&mut self, token: &Token) {

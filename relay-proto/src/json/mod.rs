@@ -7,17 +7,20 @@
 //! The functions here look up one thing in a value that was scanned before; [`edit`] changes a message by splicing.
 
 pub mod edit;
+mod nesting;
 mod number;
 mod scanner;
 mod string;
 #[cfg(test)]
 mod tests;
+mod token;
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 pub use edit::{line_safe, remove_elements, replace};
-pub use scanner::{Rules, Scanner, Shape, Surrogates, Text, Token, Value};
+pub use scanner::{Rules, Scanner, Surrogates};
+pub use token::{Shape, Text, Token, Value};
 
 /// Where the JSON stopped making sense.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]

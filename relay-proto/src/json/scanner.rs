@@ -1,9 +1,7 @@
 //! The scanner: one pass, no recursion, tokens with their places.
 
-use std::borrow::Cow;
-use std::ops::Range;
-
-use super::{JsonError, Problem, number, string};
+use super::nesting::{Container, Nesting};
+use super::{JsonError, Problem, Shape, Text, Token, Value, number, string};
 
 /// What the scanner demands beyond the grammar.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -18,45 +16,6 @@ pub struct Rules {
 pub enum Surrogates {
     Any,
     Paired,
-}
-
-/// A piece of JSON. Commas and colons are checked and not told.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Token {
-    ArrayEnd,
-    ArrayStart,
-    Key(Text),
-    /// `true`, `false` or `null`.
-    Literal(Range<usize>),
-    Number(Range<usize>),
-    ObjectEnd,
-    ObjectStart,
-    String(Text),
-}
-
-/// A string as it is spelled.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Text {
-    /// Where it stands, quotes included.
-    pub span: Range<usize>,
-    /// Whether there are escapes in it; without, what is between the quotes is the text.
-    pub escaped: bool,
-}
-
-/// A whole value: what it is and where.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Value {
-    pub shape: Shape,
-    pub span: Range<usize>,
-}
-
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Shape {
-    Array,
-    Literal,
-    Number,
-    Object,
-    String(Text),
 }
 
 /// Reads one JSON value, token by token.
@@ -74,19 +33,6 @@ pub struct Scanner<'a> {
 impl Rules {
     /// The grammar alone: for values that were judged before.
     pub const LENIENT: Self = Self { depth: usize::MAX, surrogates: Surrogates::Any };
-}
-
-impl Text {
-    /// Where the characters between the quotes stand.
-    pub fn inner(&self) -> Range<usize> {
-        self.span.start + 1..self.span.end - 1
-    }
-
-    /// What this string of `source` says; none where it has half a surrogate pair.
-    pub fn decode<'a>(&self, source: &'a str) -> Option<Cow<'a, str>> {
-        let inner = &source[self.inner()];
-        if self.escaped { string::decode(inner) } else { Some(Cow::Borrowed(inner)) }
-    }
 }
 
 impl<'a> Scanner<'a> {
@@ -110,8 +56,14 @@ impl<'a> Scanner<'a> {
                 (Expect::End, None) => return Ok(None),
                 (Expect::End, Some(_)) => return Err(self.error(Problem::TrailingData)),
                 (_, None) => return Err(self.error(Problem::UnexpectedEnd)),
-                (Expect::ElementOrClose, Some(b']')) => return Ok(Some(self.close(Token::ArrayEnd))),
-                (Expect::KeyOrClose, Some(b'}')) => return Ok(Some(self.close(Token::ObjectEnd))),
+                (Expect::ElementOrClose, Some(b']')) => {
+                    self.close();
+                    return Ok(Some(Token::ArrayEnd));
+                }
+                (Expect::KeyOrClose, Some(b'}')) => {
+                    self.close();
+                    return Ok(Some(Token::ObjectEnd));
+                }
                 (Expect::Key | Expect::KeyOrClose, Some(b'"')) => return self.read_key().map(Some),
                 (Expect::Key | Expect::KeyOrClose, Some(_)) => return Err(self.error(Problem::ExpectedKey)),
                 (Expect::ElementOrClose | Expect::Value, Some(byte)) => {
@@ -120,8 +72,14 @@ impl<'a> Scanner<'a> {
                 (Expect::CommaOrClose, Some(byte)) => match (byte, self.nesting.innermost()) {
                     (b',', Some(Container::Array)) => self.pass(Expect::Value),
                     (b',', Some(Container::Object)) => self.pass(Expect::Key),
-                    (b']', Some(Container::Array)) => return Ok(Some(self.close(Token::ArrayEnd))),
-                    (b'}', Some(Container::Object)) => return Ok(Some(self.close(Token::ObjectEnd))),
+                    (b']', Some(Container::Array)) => {
+                        self.close();
+                        return Ok(Some(Token::ArrayEnd));
+                    }
+                    (b'}', Some(Container::Object)) => {
+                        self.close();
+                        return Ok(Some(Token::ObjectEnd));
+                    }
                     _ => return Err(self.error(Problem::ExpectedCommaOrClose)),
                 },
             }
@@ -141,21 +99,30 @@ impl<'a> Scanner<'a> {
     pub fn element(&mut self) -> Result<Option<Value>, JsonError> {
         match self.next()? {
             Some(Token::ArrayEnd) => Ok(None),
-            Some(first) => self.rest_of_value(first, |_| ()).map(Some),
+            Some(first) => self.rest_of_value(first, Self::pass_container).map(Some),
             None => Err(self.error(Problem::ExpectedValue)),
         }
     }
 
     /// Passes one whole value.
     pub fn value(&mut self) -> Result<Value, JsonError> {
-        self.value_with(|_| ())
+        let Some(first) = self.next()? else { return Err(self.error(Problem::ExpectedValue)) };
+        self.rest_of_value(first, Self::pass_container)
     }
 
     /// Passes one whole value and shows each of its tokens.
     pub fn value_with(&mut self, mut visit: impl FnMut(&Token)) -> Result<Value, JsonError> {
         let Some(first) = self.next()? else { return Err(self.error(Problem::ExpectedValue)) };
         visit(&first);
-        self.rest_of_value(first, visit)
+        self.rest_of_value(first, |scanner| {
+            let outside = scanner.nesting.depth - 1;
+            while scanner.nesting.depth > outside {
+                if let Some(token) = scanner.next()? {
+                    visit(&token);
+                }
+            }
+            Ok(())
+        })
     }
 
     /// How many objects and arrays are open here.
@@ -173,8 +140,13 @@ impl<'a> Scanner<'a> {
         self.source
     }
 
-    /// After `first` was read: the rest of the value that it begins.
-    fn rest_of_value(&mut self, first: Token, mut visit: impl FnMut(&Token)) -> Result<Value, JsonError> {
+    /// After `first` was read: the rest of the value that it begins, where that is a container with `pass`.
+    #[inline]
+    fn rest_of_value(
+        &mut self,
+        first: Token,
+        pass: impl FnOnce(&mut Self) -> Result<(), JsonError>,
+    ) -> Result<Value, JsonError> {
         let shape = match first {
             Token::ArrayStart => Shape::Array,
             Token::ObjectStart => Shape::Object,
@@ -188,13 +160,72 @@ impl<'a> Scanner<'a> {
                 return Err(self.error(Problem::ExpectedValue));
             }
         };
-        let (start, outside) = (self.at - 1, self.nesting.depth - 1);
-        while self.nesting.depth > outside {
-            if let Some(token) = self.next()? {
-                visit(&token);
+        let start = self.at - 1;
+        pass(self)?;
+        Ok(Value { shape, span: start..self.at })
+    }
+
+    /// Passes the rest of a container that was just opened: what asking for its tokens one by one would accept, and no
+    /// more, in one loop that makes none.
+    fn pass_container(&mut self) -> Result<(), JsonError> {
+        let outside = self.nesting.depth - 1;
+        loop {
+            // Here a member or an element begins, or the container that was just opened ends at once.
+            let mut byte = self.skip_white_space();
+            let ends = match (self.expect, byte) {
+                (_, None) => return Err(self.error(Problem::UnexpectedEnd)),
+                (Expect::KeyOrClose, Some(b'}')) | (Expect::ElementOrClose, Some(b']')) => true,
+                (Expect::Key | Expect::KeyOrClose, Some(b'"')) => {
+                    self.read_key()?;
+                    byte = self.skip_white_space();
+                    false
+                }
+                (Expect::Key | Expect::KeyOrClose, Some(_)) => {
+                    return Err(self.error(Problem::ExpectedKey));
+                }
+                _ => false,
+            };
+            match byte {
+                _ if ends => self.close(),
+                Some(b'{') => {
+                    self.open(Container::Object)?;
+                    continue;
+                }
+                Some(b'[') => {
+                    self.open(Container::Array)?;
+                    continue;
+                }
+                Some(b'"') => {
+                    self.read_string()?;
+                    self.expect = Expect::CommaOrClose;
+                }
+                Some(other) => {
+                    self.read_value(other)?;
+                }
+                None => return Err(self.error(Problem::UnexpectedEnd)),
+            }
+            // A value is over, and with it perhaps what it stands in.
+            while self.nesting.depth > outside {
+                match (self.skip_white_space(), self.nesting.innermost()) {
+                    (Some(b','), Some(Container::Array)) => {
+                        self.pass(Expect::Value);
+                        break;
+                    }
+                    (Some(b','), Some(Container::Object)) => {
+                        self.pass(Expect::Key);
+                        break;
+                    }
+                    (Some(b']'), Some(Container::Array)) | (Some(b'}'), Some(Container::Object)) => {
+                        self.close()
+                    }
+                    (None, _) => return Err(self.error(Problem::UnexpectedEnd)),
+                    _ => return Err(self.error(Problem::ExpectedCommaOrClose)),
+                }
+            }
+            if self.nesting.depth == outside {
+                return Ok(());
             }
         }
-        Ok(Value { shape, span: start..self.at })
     }
 
     #[inline]
@@ -255,10 +286,9 @@ impl<'a> Scanner<'a> {
     }
 
     #[inline]
-    fn close(&mut self, token: Token) -> Token {
+    fn close(&mut self) {
         self.nesting.pop();
         self.pass(self.after_value());
-        token
     }
 
     fn after_value(&self) -> Expect {
@@ -295,41 +325,4 @@ enum Expect {
     Key,
     KeyOrClose,
     Value,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Container {
-    Array,
-    Object,
-}
-
-/// The open containers, one bit each, so that even a message of nothing but brackets costs an eighth of its size.
-#[derive(Clone, Debug, Default)]
-struct Nesting {
-    objects: Vec<u64>,
-    depth: usize,
-}
-
-impl Nesting {
-    fn push(&mut self, container: Container) {
-        let (word, bit) = (self.depth / 64, 1 << (self.depth % 64));
-        if word == self.objects.len() {
-            self.objects.push(0);
-        }
-        match container {
-            Container::Array => self.objects[word] &= !bit,
-            Container::Object => self.objects[word] |= bit,
-        }
-        self.depth += 1;
-    }
-
-    fn pop(&mut self) {
-        self.depth -= 1;
-    }
-
-    fn innermost(&self) -> Option<Container> {
-        let last = self.depth.checked_sub(1)?;
-        let object = self.objects[last / 64] >> (last % 64) & 1 == 1;
-        Some(if object { Container::Object } else { Container::Array })
-    }
 }
