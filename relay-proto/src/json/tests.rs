@@ -194,7 +194,11 @@ fn a_string_ends_where_it_ends_however_long_it_is() {
         for message in [&text, &padded] {
             let mut scanner = Scanner::over(message, Rules::LENIENT);
             let token = scanner.next().unwrap();
-            assert_eq!(token, Some(Token::String(Text { span: 0..text.len(), escaped: false })), "{length}");
+            assert_eq!(
+                token,
+                Some(Token::String(Text { span: 0..text.len(), escapes: Escapes::None })),
+                "{length}"
+            );
         }
         for at in 1..=length {
             for bad in [0, b'\n', 0x1f] {
@@ -233,9 +237,9 @@ fn tokens_carry_their_places() {
         tokens,
         [
             Token::ObjectStart,
-            Token::Key(Text { span: 2..7, escaped: true }),
+            Token::Key(Text { span: 2..7, escapes: Escapes::Some }),
             Token::ArrayStart,
-            Token::String(Text { span: 10..13, escaped: false }),
+            Token::String(Text { span: 10..13, escapes: Escapes::None }),
             Token::Number(15..21),
             Token::Literal(23..27),
             Token::ArrayEnd,
