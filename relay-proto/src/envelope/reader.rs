@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use super::{Envelope, Id, Kind, Malformed, MalformedReason, Outcome, Strictness, keys};
-use crate::json::{JsonError, Problem, Rules, Scanner, Shape, Surrogates, Text, Token, Value};
+use crate::json::{self, JsonError, Problem, Rules, Scanner, Shape, Surrogates, Text, Token, Value};
 use crate::limits;
 
 /// Towards a harness nesting is bounded more widely: a deep result is sloppy, not dangerous.
@@ -34,11 +34,25 @@ fn read_message(
     strictness: Strictness,
     rules: Rules,
 ) -> Result<Envelope<'_>, MalformedReason> {
+    let scanner = Scanner::new(message, rules)?;
+    if strictness == Strictness::Envelope
+        && let Some(members) = Members::quickly(scanner.source(), rules.depth)
+    {
+        return members.envelope(scanner.source(), strictness);
+    }
+    read_carefully(scanner, strictness, rules)
+}
+
+/// Reads any message, and says what is wrong with it if something is.
+pub(super) fn read_carefully(
+    mut scanner: Scanner<'_>,
+    strictness: Strictness,
+    rules: Rules,
+) -> Result<Envelope<'_>, MalformedReason> {
     let told = |error: JsonError| match error.problem {
         Problem::TooDeep => MalformedReason::TooDeep { limit: rules.depth },
         _ => MalformedReason::Json(error),
     };
-    let mut scanner = Scanner::new(message, rules)?;
     match scanner.next().map_err(told)? {
         Some(Token::ObjectStart) => {}
         Some(Token::ArrayStart) => return Err(MalformedReason::Batch),
@@ -139,6 +153,13 @@ enum Kept {
 }
 
 impl Members {
+    /// Those of a message with nothing unusual about it; none where it is to be walked with more care.
+    fn quickly(source: &str, depth: usize) -> Option<Self> {
+        let mut members = Self::default();
+        let keep = |key: &str, value| matches!(members.keep(key, value), Kept::Yes);
+        json::quick_members(source, depth, keep).then_some(members)
+    }
+
     fn keep(&mut self, key: &str, value: Value) -> Kept {
         let place = match key {
             "error" => &mut self.error,
@@ -296,7 +317,7 @@ fn id<'a>(source: &'a str, value: &Value) -> Result<Id<'a>, MalformedReason> {
     let valid = match &value.shape {
         Shape::Literal if raw == "null" => return Err(MalformedReason::NullId),
         Shape::Number => raw != "-0" && raw.bytes().all(|byte| byte == b'-' || byte.is_ascii_digit()),
-        Shape::String(text) => text.decode(source).is_some(),
+        Shape::String(_) => text(source, value).is_some(),
         Shape::Array | Shape::Literal | Shape::Object => false,
     };
     let span: Range<usize> = value.span.clone();
@@ -304,8 +325,5 @@ fn id<'a>(source: &'a str, value: &Value) -> Result<Id<'a>, MalformedReason> {
 }
 
 fn text<'a>(source: &'a str, value: &Value) -> Option<Cow<'a, str>> {
-    match &value.shape {
-        Shape::String(text) => text.decode(source),
-        _ => None,
-    }
+    value.as_text()?.decode(source)
 }

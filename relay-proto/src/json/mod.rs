@@ -9,6 +9,7 @@
 pub mod edit;
 mod nesting;
 mod number;
+mod quick;
 mod scanner;
 mod string;
 #[cfg(test)]
@@ -20,7 +21,7 @@ use std::ops::Range;
 
 pub use edit::{line_safe, remove_elements, replace};
 pub use scanner::{Rules, Scanner, Surrogates};
-pub use token::{Shape, Text, Token, Value};
+pub use token::{Escapes, Shape, Text, Token, Value};
 
 /// Where the JSON stopped making sense.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
@@ -59,6 +60,17 @@ pub enum Problem {
     UnexpectedEnd,
 }
 
+/// The members of the object that `source` is, nested at most `depth` deep: each key with its value, as long as `keep`
+/// takes them; says whether it took all. Knows the usual spelling of messages only: it may say no to any, and never passes what [`Scanner`] would
+/// not. Keys are short and plain, and nesting is not deep.
+pub(crate) fn quick_members<'a>(
+    source: &'a str,
+    depth: usize,
+    keep: impl FnMut(&'a str, Value) -> bool,
+) -> bool {
+    quick_object(source, depth, keep).is_some()
+}
+
 /// The span of the value of `key` in the object at `object` (a span of valid JSON), if it has one.
 ///
 /// Where a sloppy object has the key twice, the first one is given.
@@ -89,6 +101,32 @@ pub fn text(bytes: &[u8], span: Range<usize>) -> Option<Cow<'_, str>> {
     match scanner.next() {
         Ok(None) => text.decode(scanner.source()),
         Ok(Some(_)) | Err(_) => None,
+    }
+}
+
+fn quick_object<'a>(
+    source: &'a str,
+    depth: usize,
+    mut keep: impl FnMut(&'a str, Value) -> bool,
+) -> Option<()> {
+    let bytes = source.as_bytes();
+    let inside = depth.checked_sub(1)?;
+    let begins = |at: usize, with: u8| (*bytes.get(at)? == with).then(|| quick::space(bytes, at + 1));
+    let mut at = begins(quick::space(bytes, 0), b'{')?;
+    loop {
+        begins(at, b'"')?;
+        let key = at + 1..string::short(bytes, at + 1)?;
+        let start = begins(quick::space(bytes, key.end + 1), b':')?;
+        let (shape, end) = quick::shaped(bytes, start, inside)?;
+        if !keep(&source[key], Value { shape, span: start..end }) {
+            return None;
+        }
+        let after = quick::space(bytes, end);
+        if let Some(next) = begins(after, b',') {
+            at = next;
+            continue;
+        }
+        return (begins(after, b'}')? == bytes.len()).then_some(());
     }
 }
 

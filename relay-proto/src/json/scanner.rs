@@ -1,7 +1,7 @@
 //! The scanner: one pass, no recursion, tokens with their places.
 
 use super::nesting::{Container, Nesting};
-use super::{JsonError, Problem, Shape, Text, Token, Value, number, string};
+use super::{Escapes, JsonError, Problem, Shape, Text, Token, Value, number, quick, string};
 
 /// What the scanner demands beyond the grammar.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -64,7 +64,9 @@ impl<'a> Scanner<'a> {
                     self.close();
                     return Ok(Some(Token::ObjectEnd));
                 }
-                (Expect::Key | Expect::KeyOrClose, Some(b'"')) => return self.read_key().map(Some),
+                (Expect::Key | Expect::KeyOrClose, Some(b'"')) => {
+                    return self.read_key().map(|text| Some(Token::Key(text)));
+                }
                 (Expect::Key | Expect::KeyOrClose, Some(_)) => return Err(self.error(Problem::ExpectedKey)),
                 (Expect::ElementOrClose | Expect::Value, Some(byte)) => {
                     return self.read_value(byte).map(Some);
@@ -88,6 +90,17 @@ impl<'a> Scanner<'a> {
 
     /// The next key of the object the scanner stands in; none at its end, which is passed.
     pub fn key(&mut self) -> Result<Option<Text>, JsonError> {
+        // The usual ways on first: another key after a comma, or the first one.
+        let mut byte = self.skip_white_space();
+        if matches!((self.expect, byte), (Expect::CommaOrClose, Some(b',')))
+            && self.nesting.innermost() == Some(Container::Object)
+        {
+            self.pass(Expect::Key);
+            byte = self.skip_white_space();
+        }
+        if matches!((self.expect, byte), (Expect::Key | Expect::KeyOrClose, Some(b'"'))) {
+            return self.read_key().map(Some);
+        }
         match self.next()? {
             Some(Token::Key(text)) => Ok(Some(text)),
             Some(Token::ObjectEnd) => Ok(None),
@@ -99,30 +112,24 @@ impl<'a> Scanner<'a> {
     pub fn element(&mut self) -> Result<Option<Value>, JsonError> {
         match self.next()? {
             Some(Token::ArrayEnd) => Ok(None),
-            Some(first) => self.rest_of_value(first, Self::pass_container).map(Some),
+            Some(first) => self.rest_of_value(first, |_| ()).map(Some),
             None => Err(self.error(Problem::ExpectedValue)),
         }
     }
 
     /// Passes one whole value.
     pub fn value(&mut self) -> Result<Value, JsonError> {
-        let Some(first) = self.next()? else { return Err(self.error(Problem::ExpectedValue)) };
-        self.rest_of_value(first, Self::pass_container)
+        match self.quick_value() {
+            Some(value) => Ok(value),
+            None => self.value_with(|_| ()),
+        }
     }
 
     /// Passes one whole value and shows each of its tokens.
     pub fn value_with(&mut self, mut visit: impl FnMut(&Token)) -> Result<Value, JsonError> {
         let Some(first) = self.next()? else { return Err(self.error(Problem::ExpectedValue)) };
         visit(&first);
-        self.rest_of_value(first, |scanner| {
-            let outside = scanner.nesting.depth - 1;
-            while scanner.nesting.depth > outside {
-                if let Some(token) = scanner.next()? {
-                    visit(&token);
-                }
-            }
-            Ok(())
-        })
+        self.rest_of_value(first, visit)
     }
 
     /// How many objects and arrays are open here.
@@ -140,102 +147,48 @@ impl<'a> Scanner<'a> {
         self.source
     }
 
-    /// After `first` was read: the rest of the value that it begins, where that is a container with `pass`.
-    #[inline]
-    fn rest_of_value(
-        &mut self,
-        first: Token,
-        pass: impl FnOnce(&mut Self) -> Result<(), JsonError>,
-    ) -> Result<Value, JsonError> {
+    /// One whole value that stands here, if it can be passed in the quick way; where not, nothing is changed.
+    fn quick_value(&mut self) -> Option<Value> {
+        if !matches!(self.expect, Expect::Value) || self.rules.surrogates == Surrogates::Paired {
+            return None;
+        }
+        let bytes = self.source.as_bytes();
+        let start = quick::space(bytes, self.at);
+        let (shape, end) = quick::shaped(bytes, start, self.rules.depth - self.nesting.depth)?;
+        self.at = end;
+        self.expect = self.after_value();
+        Some(Value { shape, span: start..end })
+    }
+
+    /// After `first` was read: the rest of the value that it begins.
+    fn rest_of_value(&mut self, first: Token, mut visit: impl FnMut(&Token)) -> Result<Value, JsonError> {
         let shape = match first {
             Token::ArrayStart => Shape::Array,
             Token::ObjectStart => Shape::Object,
             Token::Literal(span) => return Ok(Value { shape: Shape::Literal, span }),
             Token::Number(span) => return Ok(Value { shape: Shape::Number, span }),
-            Token::String(text) => {
-                let span = text.span.clone();
-                return Ok(Value { shape: Shape::String(text), span });
-            }
+            Token::String(text) => return Ok(Value { shape: Shape::String(text.escapes), span: text.span }),
             Token::ArrayEnd | Token::Key(_) | Token::ObjectEnd => {
                 return Err(self.error(Problem::ExpectedValue));
             }
         };
-        let start = self.at - 1;
-        pass(self)?;
+        let (start, outside) = (self.at - 1, self.nesting.depth - 1);
+        while self.nesting.depth > outside {
+            if let Some(token) = self.next()? {
+                visit(&token);
+            }
+        }
         Ok(Value { shape, span: start..self.at })
     }
 
-    /// Passes the rest of a container that was just opened: what asking for its tokens one by one would accept, and no
-    /// more, in one loop that makes none.
-    fn pass_container(&mut self) -> Result<(), JsonError> {
-        let outside = self.nesting.depth - 1;
-        loop {
-            // Here a member or an element begins, or the container that was just opened ends at once.
-            let mut byte = self.skip_white_space();
-            let ends = match (self.expect, byte) {
-                (_, None) => return Err(self.error(Problem::UnexpectedEnd)),
-                (Expect::KeyOrClose, Some(b'}')) | (Expect::ElementOrClose, Some(b']')) => true,
-                (Expect::Key | Expect::KeyOrClose, Some(b'"')) => {
-                    self.read_key()?;
-                    byte = self.skip_white_space();
-                    false
-                }
-                (Expect::Key | Expect::KeyOrClose, Some(_)) => {
-                    return Err(self.error(Problem::ExpectedKey));
-                }
-                _ => false,
-            };
-            match byte {
-                _ if ends => self.close(),
-                Some(b'{') => {
-                    self.open(Container::Object)?;
-                    continue;
-                }
-                Some(b'[') => {
-                    self.open(Container::Array)?;
-                    continue;
-                }
-                Some(b'"') => {
-                    self.read_string()?;
-                    self.expect = Expect::CommaOrClose;
-                }
-                Some(other) => {
-                    self.read_value(other)?;
-                }
-                None => return Err(self.error(Problem::UnexpectedEnd)),
-            }
-            // A value is over, and with it perhaps what it stands in.
-            while self.nesting.depth > outside {
-                match (self.skip_white_space(), self.nesting.innermost()) {
-                    (Some(b','), Some(Container::Array)) => {
-                        self.pass(Expect::Value);
-                        break;
-                    }
-                    (Some(b','), Some(Container::Object)) => {
-                        self.pass(Expect::Key);
-                        break;
-                    }
-                    (Some(b']'), Some(Container::Array)) | (Some(b'}'), Some(Container::Object)) => {
-                        self.close()
-                    }
-                    (None, _) => return Err(self.error(Problem::UnexpectedEnd)),
-                    _ => return Err(self.error(Problem::ExpectedCommaOrClose)),
-                }
-            }
-            if self.nesting.depth == outside {
-                return Ok(());
-            }
-        }
-    }
-
     #[inline]
-    fn read_key(&mut self) -> Result<Token, JsonError> {
+    fn read_key(&mut self) -> Result<Text, JsonError> {
         let text = self.read_string()?;
         if self.skip_white_space() != Some(b':') {
             return Err(self.error(Problem::ExpectedColon));
         }
         self.pass(Expect::Value);
-        Ok(Token::Key(text))
+        Ok(text)
     }
 
     #[inline]
@@ -266,9 +219,19 @@ impl<'a> Scanner<'a> {
     #[inline]
     fn read_string(&mut self) -> Result<Text, JsonError> {
         let start = self.at;
-        let (quote, escaped) = string::scan(self.source.as_bytes(), start + 1, self.rules.surrogates)?;
+        if let Some(quote) = string::short(self.source.as_bytes(), start + 1) {
+            self.at = quote + 1;
+            return Ok(Text { span: start..self.at, escapes: Escapes::None });
+        }
+        self.read_any_string()
+    }
+
+    #[inline(never)]
+    fn read_any_string(&mut self) -> Result<Text, JsonError> {
+        let start = self.at;
+        let (quote, escapes) = string::scan(self.source.as_bytes(), start + 1, self.rules.surrogates)?;
         self.at = quote + 1;
-        Ok(Text { span: start..self.at, escaped })
+        Ok(Text { span: start..self.at, escapes })
     }
 
     #[inline]

@@ -3,19 +3,46 @@
 use std::borrow::Cow;
 
 use super::scanner::Surrogates;
-use super::{JsonError, Problem};
+use super::{Escapes, JsonError, Problem};
+
+/// Where the closing quote of the string is whose first character after the quote is at `at`, if that is a plain one of
+/// a few characters; none where [`scan`] is to look.
+#[inline]
+pub(super) fn short(bytes: &[u8], at: usize) -> Option<usize> {
+    let first = marks(*bytes.get(at..)?.first_chunk()?);
+    let quote = if first != 0 {
+        at + (first.trailing_zeros() / 8) as usize
+    } else {
+        let second = marks(*bytes.get(at + 8..)?.first_chunk()?);
+        if second == 0 {
+            return None;
+        }
+        at + 8 + (second.trailing_zeros() / 8) as usize
+    };
+    (*bytes.get(quote)? == b'"').then_some(quote)
+}
+
+/// The place after the closing quote of the string whose first character is at `at`; none where there is anything
+/// wrong with it. Half a surrogate pair is not.
+pub(super) fn end(bytes: &[u8], at: usize) -> Option<usize> {
+    let (quote, _) = scan(bytes, at, Surrogates::Any).ok()?;
+    Some(quote + 1)
+}
 
 /// Reads the string whose first character after the quote is at `at`: where its closing quote is, and whether it has escapes.
-#[inline]
-pub(super) fn scan(bytes: &[u8], mut at: usize, surrogates: Surrogates) -> Result<(usize, bool), JsonError> {
-    let mut escaped = false;
+pub(super) fn scan(
+    bytes: &[u8],
+    mut at: usize,
+    surrogates: Surrogates,
+) -> Result<(usize, Escapes), JsonError> {
+    let mut escapes = Escapes::None;
     loop {
         at = special(bytes, at);
         match bytes.get(at) {
             None => return Err(JsonError { offset: at, problem: Problem::UnexpectedEnd }),
-            Some(b'"') => return Ok((at, escaped)),
+            Some(b'"') => return Ok((at, escapes)),
             Some(b'\\') => {
-                escaped = true;
+                escapes = Escapes::Some;
                 at = escape(bytes, at, surrogates)?;
             }
             Some(_) => return Err(JsonError { offset: at, problem: Problem::ControlCharacter }),

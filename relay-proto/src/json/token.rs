@@ -24,8 +24,7 @@ pub enum Token {
 pub struct Text {
     /// Where it stands, quotes included.
     pub span: Range<usize>,
-    /// Whether there are escapes in it; without, what is between the quotes is the text.
-    pub escaped: bool,
+    pub escapes: Escapes,
 }
 
 /// A whole value: what it is and where.
@@ -35,13 +34,20 @@ pub struct Value {
     pub span: Range<usize>,
 }
 
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Shape {
     Array,
     Literal,
     Number,
     Object,
-    String(Text),
+    String(Escapes),
+}
+
+/// Whether a string has escapes; without, what is between its quotes is its text.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Escapes {
+    None,
+    Some,
 }
 
 impl Text {
@@ -53,6 +59,19 @@ impl Text {
     /// What this string of `source` says; none where it has half a surrogate pair.
     pub fn decode<'a>(&self, source: &'a str) -> Option<Cow<'a, str>> {
         let inner = &source[self.inner()];
-        if self.escaped { string::decode(inner) } else { Some(Cow::Borrowed(inner)) }
+        match self.escapes {
+            Escapes::None => Some(Cow::Borrowed(inner)),
+            Escapes::Some => string::decode(inner),
+        }
+    }
+}
+
+impl Value {
+    /// The string that it is; none where it is something else.
+    pub fn as_text(&self) -> Option<Text> {
+        match self.shape {
+            Shape::String(escapes) => Some(Text { span: self.span.clone(), escapes }),
+            _ => None,
+        }
     }
 }
