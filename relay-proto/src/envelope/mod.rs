@@ -35,6 +35,17 @@ pub struct Envelope<'a> {
     pub kind: Kind<'a>,
     /// Where the value of `params`, `result` or `error` stands in the message.
     pub body: Option<Range<usize>>,
+    /// What a `tools/call` calls; only looked for in [`Strictness::Whole`].
+    pub call: Option<ToolCall<'a>>,
+}
+
+/// The parameters of a `tools/call` that decide what it does.
+#[derive(Clone, Debug)]
+pub struct ToolCall<'a> {
+    /// None where the name is missing or is no text.
+    pub tool: Option<Cow<'a, str>>,
+    /// Where the value of `arguments` stands in the message.
+    pub arguments: Option<Range<usize>>,
 }
 
 #[derive(Clone, Debug)]

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::{Envelope, Id, Kind, Malformed, MalformedReason, Outcome, Strictness, keys};
+use super::{Envelope, Id, Kind, Malformed, MalformedReason, Outcome, Strictness, ToolCall, keys};
 use crate::json::{self, JsonError, Problem, Rules, Scanner, Shape, Surrogates, Text, Token, Value};
 use crate::limits;
 
@@ -35,9 +35,7 @@ fn read_message(
     rules: Rules,
 ) -> Result<Envelope<'_>, MalformedReason> {
     let scanner = Scanner::new(message, rules)?;
-    if strictness == Strictness::Envelope
-        && let Some(members) = Members::quickly(scanner.source(), rules.depth)
-    {
+    if let Some(members) = Members::quickly(scanner.source(), strictness, rules.depth) {
         return members.envelope(scanner.source(), strictness);
     }
     read_carefully(scanner, strictness, rules)
@@ -136,6 +134,8 @@ struct Members {
     result: Option<Value>,
     /// The value of `name` in `params`; only looked for in [`Strictness::Whole`].
     tool: Option<Text>,
+    /// Where the value of `arguments` in `params` stands, if it was met.
+    arguments: Option<Range<usize>>,
 }
 
 /// Whether the keys of a message are more, or other ones, than [`Members`] has places for.
@@ -154,10 +154,46 @@ enum Kept {
 
 impl Members {
     /// Those of a message with nothing unusual about it; none where it is to be walked with more care.
-    fn quickly(source: &str, depth: usize) -> Option<Self> {
+    fn quickly(source: &str, strictness: Strictness, depth: usize) -> Option<Self> {
         let mut members = Self::default();
         let keep = |key: &str, value| matches!(members.keep(key, value), Kept::Yes);
-        json::quick_members(source, depth, keep).then_some(members)
+        if !json::quick_members(source, depth, keep) {
+            return None;
+        }
+        match strictness {
+            Strictness::Envelope => Some(members),
+            Strictness::Whole => members.is_plain_inside(source, depth).then_some(members),
+        }
+    }
+
+    /// Whether nothing inside the members needs a closer look: `params` has no keys but its known ones, each once,
+    /// what stands there is flat, and half a surrogate pair cannot be spelled.
+    fn is_plain_inside(&mut self, source: &str, depth: usize) -> bool {
+        let others = [&self.error, &self.id, &self.jsonrpc, &self.method, &self.result];
+        let simple = |value: &Value| !matches!(value.shape, Shape::Array | Shape::Object);
+        if !others.into_iter().flatten().all(simple) || source.contains("\\u") {
+            return false;
+        }
+        let Some(params) = &self.params else { return true };
+        if params.shape != Shape::Object {
+            return false;
+        }
+        let mut met = [false; keys::OF_PARAMS.len()];
+        let (mut tool, mut arguments) = (None, None);
+        let plain = json::quick_members_at(source, params.span.start, depth, |key, value| {
+            let Some(place) = keys::OF_PARAMS.iter().position(|known| *known == key) else { return false };
+            if std::mem::replace(&mut met[place], true) || !is_flat(source, &value, depth) {
+                return false;
+            }
+            match key {
+                "arguments" => arguments = Some(value.span),
+                "name" => tool = value.as_text(),
+                _ => {}
+            }
+            true
+        });
+        (self.tool, self.arguments) = (tool, arguments);
+        plain
     }
 
     fn keep(&mut self, key: &str, value: Value) -> Kept {
@@ -191,17 +227,26 @@ impl Members {
                 if strictness == Strictness::Whole {
                     check_lengths(source, &method, self.tool.as_ref())?;
                 }
+                let params = body(self.params);
+                let call = (strictness == Strictness::Whole && method == "tools/call").then(|| {
+                    let member = || json::member(source.as_bytes(), params.clone()?, "arguments");
+                    ToolCall {
+                        tool: self.tool.and_then(|tool| tool.decode(source)),
+                        arguments: self.arguments.or_else(member),
+                    }
+                });
                 let kind = match self.id {
                     Some(value) => Kind::Request { id: id(source, &value)?, method },
                     None => Kind::Notification { method },
                 };
-                Ok(Envelope { kind, body: body(self.params) })
+                Ok(Envelope { kind, body: params, call })
             }
             (None, result @ Some(_), None) => {
                 let id = id(source, &self.id.ok_or(MalformedReason::MissingId)?)?;
                 Ok(Envelope {
                     kind: Kind::Response { id: Some(id), outcome: Outcome::Result },
                     body: body(result),
+                    call: None,
                 })
             }
             (None, None, error @ Some(_)) => {
@@ -210,7 +255,8 @@ impl Members {
                     (_, Strictness::Envelope) => None,
                     (_, Strictness::Whole) => return Err(MalformedReason::MissingId),
                 };
-                Ok(Envelope { kind: Kind::Response { id, outcome: Outcome::Error }, body: body(error) })
+                let kind = Kind::Response { id, outcome: Outcome::Error };
+                Ok(Envelope { kind, body: body(error), call: None })
             }
         }
     }
@@ -224,6 +270,29 @@ impl Members {
             _ => Ok(()),
         }
     }
+}
+
+/// Whether a value holds no object but itself, and that one few keys, no two of them equal.
+fn is_flat(source: &str, value: &Value, depth: usize) -> bool {
+    const FEW: usize = 12;
+    let without_objects =
+        |value: &Value| value.shape != Shape::Array || !source[value.span.clone()].contains('{');
+    if value.shape != Shape::Object {
+        return without_objects(value);
+    }
+    let mut keys = [""; FEW];
+    let mut count = 0;
+    json::quick_members_at(source, value.span.start, depth, |key, value| {
+        let plain = count < FEW
+            && value.shape != Shape::Object
+            && without_objects(&value)
+            && !keys[..count].contains(&key);
+        if plain {
+            keys[count] = key;
+            count += 1;
+        }
+        plain
+    })
 }
 
 /// The keys of all objects inside one member of the message.

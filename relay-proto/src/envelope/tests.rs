@@ -290,13 +290,25 @@ fn the_quick_way_and_the_careful_one_agree() {
         r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"echo","arguments":{"text":"a\n\u00e4 \ud800"}}}"#,
         r#"{"jsonrpc": "2.0", "id": "x-1", "result": {"content": [{"type": "text", "text": ""}], "n": -1.5e3}} "#,
         r#"{"method":"notifications/initialized","jsonrpc":"2.0"}"#,
+        r#"{"jsonrpc":"2.0","id":8,"method":"tools/call","params":{"name":"find","arguments":{"a":1,"b":[2,"c"],"d":{}},"_meta":{"progressToken":1}}}"#,
+        r#"{"jsonrpc":"2.0","id":9,"method":"tools/call","params": {"_meta":{}, "arguments" :{"a" : null} ,"name":"t\n"}}"#,
+        r#"{"jsonrpc":"2.0","id":10,"method":"resources/read","params":{"uri":"file:///a","name":1,"requestId":[{"a":1,"a":2}]}}"#,
         r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"no","data":[[],{},[{}],true,false,null]}}"#,
         r#"{"jsonrpc":"2.0","id":3,"result":"a long text that goes on for a while and then says \"end\""}"#,
     ];
     let damages: Vec<&[u8]> =
         [&b""[..], b"\"", b"\\", b"{", b"}", b"[", b"]", b",", b":", b" ", b"0", b"x", b"\n"]
             .into_iter()
-            .chain([&br#","id":1"#[..], br#","ID":1"#, br#""_meta":{},"#, b"\xff", b"\\u00", b"\\ud8"])
+            .chain([
+                &br#","id":1"#[..],
+                br#","ID":1"#,
+                br#""_meta":{},"#,
+                br#","a":1"#,
+                br#","name":"x""#,
+                b"\xff",
+                b"\\u00",
+                b"\\ud8",
+            ])
             .collect();
     let mut compared = 0;
     for depth in [1, 2, 3, 4, 5, 64, 65, 66, 1024] {
@@ -320,10 +332,14 @@ fn the_quick_way_and_the_careful_one_agree() {
 
 /// Whether the message could be read; panics where the two ways differ.
 fn agree(message: &[u8], depth: usize) -> bool {
-    let rules = Rules { depth, surrogates: Surrogates::Any };
-    let Ok(scanner) = Scanner::new(message, rules) else { return false };
-    let careful = reader::read_carefully(scanner, Strictness::Envelope, rules);
-    let read = read_within(message, Strictness::Envelope, depth).map_err(|malformed| malformed.reason);
-    assert_eq!(format!("{read:?}"), format!("{careful:?}"), "{}", String::from_utf8_lossy(message));
-    careful.is_ok()
+    let ways = [(Strictness::Envelope, Surrogates::Any), (Strictness::Whole, Surrogates::Paired)];
+    let readable = ways.map(|(strictness, surrogates)| {
+        let rules = Rules { depth, surrogates };
+        let Ok(scanner) = Scanner::new(message, rules) else { return false };
+        let careful = reader::read_carefully(scanner, strictness, rules);
+        let read = read_within(message, strictness, depth).map_err(|malformed| malformed.reason);
+        assert_eq!(format!("{read:?}"), format!("{careful:?}"), "{}", String::from_utf8_lossy(message));
+        careful.is_ok()
+    });
+    readable.contains(&true)
 }

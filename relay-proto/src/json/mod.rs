@@ -61,14 +61,26 @@ pub enum Problem {
 }
 
 /// The members of the object that `source` is, nested at most `depth` deep: each key with its value, as long as `keep`
-/// takes them; says whether it took all. Knows the usual spelling of messages only: it may say no to any, and never passes what [`Scanner`] would
-/// not. Keys are short and plain, and nesting is not deep.
+/// takes them; says whether it took all. Knows the usual spelling of messages only: it may say no to any, and never
+/// passes what [`Scanner`] would not. Keys are short and plain, and nesting is not deep.
 pub(crate) fn quick_members<'a>(
     source: &'a str,
     depth: usize,
     keep: impl FnMut(&'a str, Value) -> bool,
 ) -> bool {
-    quick_object(source, depth, keep).is_some()
+    let bytes = source.as_bytes();
+    let end = quick_object(source, quick::space(bytes, 0), depth, keep);
+    end.is_some_and(|end| quick::space(bytes, end) == bytes.len())
+}
+
+/// The same for the object that begins at `at`.
+pub(crate) fn quick_members_at<'a>(
+    source: &'a str,
+    at: usize,
+    depth: usize,
+    keep: impl FnMut(&'a str, Value) -> bool,
+) -> bool {
+    quick_object(source, at, depth, keep).is_some()
 }
 
 /// The span of the value of `key` in the object at `object` (a span of valid JSON), if it has one.
@@ -104,15 +116,20 @@ pub fn text(bytes: &[u8], span: Range<usize>) -> Option<Cow<'_, str>> {
     }
 }
 
+/// Where the object ends that begins at `at`.
 fn quick_object<'a>(
     source: &'a str,
+    at: usize,
     depth: usize,
     mut keep: impl FnMut(&'a str, Value) -> bool,
-) -> Option<()> {
+) -> Option<usize> {
     let bytes = source.as_bytes();
     let inside = depth.checked_sub(1)?;
     let begins = |at: usize, with: u8| (*bytes.get(at)? == with).then(|| quick::space(bytes, at + 1));
-    let mut at = begins(quick::space(bytes, 0), b'{')?;
+    let mut at = begins(at, b'{')?;
+    if *bytes.get(at)? == b'}' {
+        return Some(at + 1);
+    }
     loop {
         begins(at, b'"')?;
         let key = at + 1..string::short(bytes, at + 1)?;
@@ -126,7 +143,7 @@ fn quick_object<'a>(
             at = next;
             continue;
         }
-        return (begins(after, b'}')? == bytes.len()).then_some(());
+        return (*bytes.get(after)? == b'}').then_some(after + 1);
     }
 }
 

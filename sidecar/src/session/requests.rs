@@ -12,8 +12,8 @@ use tokio::time::{Instant, timeout};
 
 use super::hints::Repeat;
 use super::link::Link;
-use super::outcomes::method_name;
 use super::message::{Asked, Content, Ruling, Standing};
+use super::outcomes::method_name;
 use super::repeats::{Incoming, Past};
 use crate::audit::{self, AuditError, DecisionRecord, FollowedBy, Left, Mac, Recorded, SecretUse};
 use crate::config::Config;
@@ -199,7 +199,11 @@ impl Link {
             .map(|step| match step.asked() {
                 Some(asked) => {
                     let mac = asked.arguments().map(|arguments| audit.arguments_mac(arguments));
-                    (method_name(&scrubber, &asked.method), asked.tool.as_deref().map(|tool| scrubber.name(tool)), mac)
+                    (
+                        method_name(&scrubber, &asked.method),
+                        asked.tool.as_deref().map(|tool| scrubber.name(tool)),
+                        mac,
+                    )
                 }
                 None => ("".into(), None, None),
             })
