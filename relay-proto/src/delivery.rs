@@ -7,6 +7,7 @@
 //! Credit counts whole `Message` frames, headers included, so that a flood of empty parts is not free. A sender with
 //! nothing under way may always send one frame where the window is not zero, so a small window is slow, never stuck.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use crate::frame::{Ack, MaybeRan, More, Part, PartFlags, PartView, encode_part, part_length};
@@ -200,11 +201,11 @@ enum Seen {
 
 /// One whole message out of an [`Inbox`].
 #[derive(Debug, Eq, PartialEq)]
-pub struct Received {
+pub struct Received<B = Vec<u8>> {
     /// The sequence number of its first part: by this it is known in the audit.
     pub seq: u64,
     pub maybe_ran: MaybeRan,
-    pub bytes: Vec<u8>,
+    pub bytes: B,
 }
 
 impl Inbox {
@@ -238,22 +239,28 @@ impl Inbox {
         Ok(self.completed(message, flags.more))
     }
 
-    /// The same for a part that is still where it was read: its bytes are copied once, into their message.
-    pub fn accept_view(&mut self, part: PartView<'_>) -> Result<Option<Received>, DeliveryError> {
+    /// The same for a part that is still where it was read: the bytes of a message in parts are copied once, those of
+    /// a message in one part not at all.
+    pub fn accept_view<'a>(
+        &mut self,
+        part: PartView<'a>,
+    ) -> Result<Option<Received<Cow<'a, [u8]>>>, DeliveryError> {
         let PartView { seq, flags, bytes } = part;
         if self.take_up(seq, &flags, bytes)? == Seen::Before {
             return Ok(None);
         }
-        let mut message = self.half.take().unwrap_or_else(|| Received {
-            seq,
-            maybe_ran: flags.maybe_ran,
-            bytes: match flags.more {
-                More::Follows => std::mem::take(&mut self.room),
-                More::Last => Vec::with_capacity(bytes.len()),
-            },
-        });
+        let mut message = match (self.half.take(), flags.more) {
+            (None, More::Last) => {
+                return Ok(Some(Received { seq, maybe_ran: flags.maybe_ran, bytes: Cow::Borrowed(bytes) }));
+            }
+            (None, More::Follows) => {
+                Received { seq, maybe_ran: flags.maybe_ran, bytes: std::mem::take(&mut self.room) }
+            }
+            (Some(half), _) => half,
+        };
         message.bytes.extend_from_slice(bytes);
-        Ok(self.completed(message, flags.more))
+        let whole = self.completed(message, flags.more);
+        Ok(whole.map(|Received { seq, maybe_ran, bytes }| Received { seq, maybe_ran, bytes: bytes.into() }))
     }
 
     /// Lends memory for the next message in parts, which comes back in its [`Received`]. What is in it is lost.

@@ -6,6 +6,7 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::ack;
 use crate::control::{Goodbye, Hello, Refusal, Status, Welcome};
 use crate::limits::{MAX_CODE, MAX_CONTROL_BODY, MAX_LINK_ID, MAX_MESSAGE_PART, MAX_SENTENCE};
 
@@ -122,7 +123,7 @@ impl Frame {
     /// [`MAX_CONTROL_BODY`] whatever is said; the peer refuses a longer frame.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Self::Ack(ack) => encode_control(Kind::Ack, ack, out),
+            Self::Ack(ack) => encode_body(Kind::Ack, out, |out| ack::write(*ack, out)),
             Self::Goodbye(Goodbye { code, message, retry }) => {
                 let (code, message) = (cut(code, MAX_CODE).into(), cut(message, MAX_SENTENCE).into());
                 encode_control(Kind::Goodbye, &Goodbye { code, message, retry: *retry }, out);
@@ -143,7 +144,10 @@ impl Frame {
     /// Reads what follows the length: the kind, known to be within its limit, and the body.
     pub(crate) fn decode(kind: Kind, body: &[u8]) -> Result<FrameView<'_>, DecodeError> {
         Ok(FrameView::Control(match kind {
-            Kind::Ack => Self::Ack(decode_control(kind, body)?),
+            Kind::Ack => Self::Ack(match ack::read(body) {
+                Some(ack) => ack,
+                None => decode_control(kind, body)?,
+            }),
             Kind::Goodbye => Self::Goodbye(decode_control(kind, body)?),
             Kind::Hello => Self::Hello(decode_control(kind, body)?),
             Kind::Message => return decode_part(body).map(FrameView::Message),
@@ -281,10 +285,16 @@ const FLAG_MORE: u8 = 1;
 const FLAG_MAYBE_RAN: u8 = 1 << 1;
 
 fn encode_control(kind: Kind, body: &impl Serialize, out: &mut Vec<u8>) {
+    encode_body(kind, out, |out| {
+        serde_json::to_writer(out, body)
+            .expect("strings and numbers always serialise, and a Vec takes all bytes");
+    });
+}
+
+fn encode_body(kind: Kind, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend_from_slice(&[0, 0, 0, 0, kind as u8]);
-    serde_json::to_writer(&mut *out, body)
-        .expect("strings and numbers always serialise, and a Vec takes all bytes");
+    write(out);
     let length = (out.len() - start - 4) as u32;
     debug_assert!(length as usize <= 1 + MAX_CONTROL_BODY, "the peer refuses a longer {} frame", kind.name());
     out[start..start + 4].copy_from_slice(&length.to_be_bytes());

@@ -23,6 +23,7 @@
 
 #![forbid(unsafe_code)]
 
+mod ack;
 pub mod address;
 pub mod code;
 pub mod control;

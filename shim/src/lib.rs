@@ -74,6 +74,8 @@ use options::{Command, Form, Options};
 use status::Outcome;
 use timing::Timing;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 
 /// The whole program. `arguments` are those after the program's name; `environment` looks up one variable.
 pub fn main(
@@ -152,12 +154,17 @@ fn run(options: Options) -> io::Result<()> {
     runtime.block_on(async {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
-        let stop = async move {
+        // In a task of its own: the loop asks with each message whether it is to stop, and signals are slow to ask.
+        let (stop, stopped) = oneshot::channel();
+        let mut signals = JoinSet::new();
+        signals.spawn(async move {
             tokio::select! {
                 _ = interrupt.recv() => {}
                 _ = terminate.recv() => {}
             }
-        };
+            let _ = stop.send(());
+        });
+        let stop = async { stopped.await.unwrap_or(()) };
         relay(options, Timing::default(), input, output, stop).await
     })
 }

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use relay_proto::envelope::IdValue;
+use relay_proto::envelope::{Id, IdValue, ShortText};
 use relay_proto::frame::{MaybeRan, Origin};
 use tokio::time::Instant;
 
@@ -28,7 +28,7 @@ pub(crate) struct Pending {
 #[derive(Debug)]
 pub(crate) struct Request {
     /// As the harness spelled it.
-    pub(crate) id: Box<[u8]>,
+    pub(crate) id: ShortText,
     /// Absent where it was sent and could not be kept.
     pub(crate) bytes: Option<Box<[u8]>>,
     pub(crate) patience: Patience,
@@ -85,26 +85,30 @@ impl Pending {
         self.requests.contains_key(id)
     }
 
+    /// Takes a request that is not in the table: `value` is by what it is known, `id` how that was spelled.
     pub(crate) fn insert(
         &mut self,
-        id: IdValue,
-        raw: &[u8],
+        value: IdValue,
+        id: &Id<'_>,
         line: &[u8],
         patience: Patience,
+        place: Place,
         since: Instant,
     ) {
         self.arrivals += 1;
-        self.kept += line.len();
+        let keeps = place == Place::Queued || self.kept + line.len() <= MAX_KEPT;
+        let bytes: Option<Box<[u8]>> = keeps.then(|| line.into());
+        self.kept += bytes.as_ref().map_or(0, |bytes| bytes.len());
         let request = Request {
-            id: raw.into(),
-            bytes: Some(line.into()),
+            id: id.spelled().into(),
+            bytes,
             patience,
-            place: Place::Queued,
+            place,
             maybe_ran: MaybeRan::No,
             since,
             arrival: self.arrivals,
         };
-        self.requests.insert(id, request);
+        self.requests.insert(value, request);
     }
 
     pub(crate) fn request(&self, id: &IdValue) -> Option<&Request> {

@@ -6,7 +6,6 @@
 //! It is watched for reading only. Whoever watches a Unix socket for writing too is woken each time the peer has read
 //! something, which is as often as a message goes out. So room is watched for only where there was none.
 
-use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::task::{Context, Poll, ready};
@@ -54,11 +53,7 @@ impl Socket {
         Ok(Self { watched: watch(descriptor, Interest::READABLE)? })
     }
 
-    /// Waits for bytes; 0 is the end. Can be dropped at any time without losing any.
-    pub(crate) async fn read(&self, room: &mut [u8]) -> io::Result<usize> {
-        poll_fn(|context| self.poll_read(context, room)).await
-    }
-
+    /// Waits for bytes; 0 is the end. Where it is pending, none were taken.
     pub(crate) fn poll_read(&self, context: &mut Context<'_>, room: &mut [u8]) -> Poll<io::Result<usize>> {
         loop {
             let mut guard = ready!(self.watched.poll_read_ready(context))?;

@@ -1,6 +1,7 @@
 //! `cofferdam-shim status`: asks the sidecar how things stand, over the same link, and opens nothing.
 
 use std::fmt::Write as _;
+use std::future::poll_fn;
 use std::time::Duration;
 
 use relay_proto::control::{Hello, Purpose, Refusal, Status};
@@ -117,7 +118,7 @@ async fn next_frame(stream: &Stream, decoder: &mut Decoder) -> Result<Frame, Tro
         if let Some(frame) = decoder.next().map_err(|error| unavailable(&error.to_string()))? {
             return Ok(frame);
         }
-        let read = stream.read(decoder.spare()).await;
+        let read = poll_fn(|context| stream.poll_read(context, decoder.spare())).await;
         match read.map_err(|error| unavailable(&format!("read from the sidecar: {error}")))? {
             0 => return Err(unavailable("the sidecar closed the connection")),
             count => decoder.filled(count),

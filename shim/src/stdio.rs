@@ -4,9 +4,12 @@
 //! shared open file description is changed, and `/proc` is not needed.
 
 use std::fs::File;
+use std::future::Future;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
+use std::pin::pin;
+use std::task::{Context, Poll, ready};
 
 use rustix::io::{Errno, read, retry_on_intr, write};
 use tokio::io::Interest;
@@ -49,16 +52,16 @@ impl Stdio {
         }
     }
 
-    /// Waits for bytes; 0 is the end. Can be dropped at any time without losing any.
-    pub(crate) async fn read(&self, room: &mut [u8]) -> io::Result<usize> {
+    /// Waits for bytes; 0 is the end. Where it is pending, none were taken.
+    pub(crate) fn poll_read(&self, context: &mut Context<'_>, room: &mut [u8]) -> Poll<io::Result<usize>> {
         match self {
             Self::File(file) => {
                 // Never pending by itself: give the runtime its turn.
-                tokio::task::consume_budget().await;
-                Ok(retry_on_intr(|| read(file, &mut *room))?)
+                ready!(pin!(tokio::task::consume_budget()).poll(context));
+                Poll::Ready(Ok(retry_on_intr(|| read(file, &mut *room))?))
             }
-            Self::Pipe(pipe) => pipe.read(room).await,
-            Self::Socket(socket) => socket.read(room).await,
+            Self::Pipe(pipe) => pipe.poll_read(context, room),
+            Self::Socket(socket) => socket.poll_read(context, room),
         }
     }
 
@@ -86,6 +89,7 @@ impl Stdio {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
 
@@ -93,6 +97,10 @@ mod tests {
     use rustix::pipe::pipe;
 
     use super::*;
+
+    async fn read(input: &Stdio, room: &mut [u8]) -> io::Result<usize> {
+        poll_fn(|context| input.poll_read(context, room)).await
+    }
 
     /// Sends more than fits through a pair of ends and expects it all, with the flags as they were.
     async fn carries_everything(read_end: OwnedFd, write_end: OwnedFd) {
@@ -105,14 +113,14 @@ mod tests {
         while received.len() < sent.len() {
             written += output.try_write(&sent[written..]).unwrap();
             tokio::select! {
-                count = input.read(&mut room) => received.extend_from_slice(&room[..count.unwrap()]),
+                count = read(&input, &mut room) => received.extend_from_slice(&room[..count.unwrap()]),
                 count = output.write(&sent[written..]), if written < sent.len() => written += count.unwrap(),
             }
         }
         assert!(received == sent);
         assert_eq!((flags(&read_copy), flags(&write_copy)), (OFlags::empty(), OFlags::empty()));
         drop((output, write_copy));
-        assert_eq!(input.read(&mut room).await.unwrap(), 0, "the end");
+        assert_eq!(read(&input, &mut room).await.unwrap(), 0, "the end");
     }
 
     #[tokio::test]
@@ -130,7 +138,7 @@ mod tests {
     #[tokio::test]
     async fn a_file_is_always_ready() {
         let input = Stdio::input(File::open("/dev/null").unwrap().into()).unwrap();
-        assert_eq!(input.read(&mut [0; 10]).await.unwrap(), 0);
+        assert_eq!(read(&input, &mut [0; 10]).await.unwrap(), 0);
         let output = Stdio::output(File::create("/dev/null").unwrap().into()).unwrap();
         assert_eq!(output.write(b"abc").await.unwrap(), 3);
     }

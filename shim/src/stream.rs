@@ -45,11 +45,11 @@ impl Stream {
         Self::Carried(Carried(Mutex::new(Buffered { stream: Box::new(stream), unsent: Unsent::No })))
     }
 
-    /// Waits for bytes; 0 is the end. Can be dropped at any time without losing any.
-    pub(crate) async fn read(&self, room: &mut [u8]) -> io::Result<usize> {
+    /// Waits for bytes; 0 is the end. Where it is pending, none were taken.
+    pub(crate) fn poll_read(&self, context: &mut Context<'_>, room: &mut [u8]) -> Poll<io::Result<usize>> {
         match self {
-            Self::Carried(carried) => poll_fn(|context| carried.lock().poll_read(context, room)).await,
-            Self::Socket(socket) => socket.read(room).await,
+            Self::Carried(carried) => carried.lock().poll_read(context, room),
+            Self::Socket(socket) => socket.poll_read(context, room),
         }
     }
 

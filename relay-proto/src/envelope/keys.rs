@@ -39,6 +39,11 @@ pub(super) fn unmistakable(keys: &[Cow<'_, str>], known: &[&'static str]) -> Res
     }
 }
 
+/// Whether a parser could read `key` as one of the keys of every message: as it is, or ignoring case.
+pub(super) fn is_like_known(key: &str) -> bool {
+    OF_MESSAGE.iter().any(|known| folds_to(key, known))
+}
+
 /// Whether a parser that ignores case could read `key` as `known`, which is ASCII.
 pub(super) fn folds_to(key: &str, known: &str) -> bool {
     match key.is_ascii() {

@@ -6,6 +6,7 @@
 
 mod keys;
 mod reader;
+mod short_text;
 #[cfg(test)]
 mod tests;
 
@@ -17,6 +18,7 @@ use crate::json::{self, JsonError};
 use crate::limits::MAX_ID;
 
 pub use reader::{read, read_within};
+pub use short_text::ShortText;
 
 /// How much is demanded of a message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -33,6 +35,17 @@ pub struct Envelope<'a> {
     pub kind: Kind<'a>,
     /// Where the value of `params`, `result` or `error` stands in the message.
     pub body: Option<Range<usize>>,
+    /// What a `tools/call` calls; only looked for in [`Strictness::Whole`].
+    pub call: Option<ToolCall<'a>>,
+}
+
+/// The parameters of a `tools/call` that decide what it does.
+#[derive(Clone, Debug)]
+pub struct ToolCall<'a> {
+    /// None where the name is missing or is no text.
+    pub tool: Option<Cow<'a, str>>,
+    /// Where the value of `arguments` stands in the message.
+    pub arguments: Option<Range<usize>>,
 }
 
 #[derive(Clone, Debug)]
@@ -68,8 +81,8 @@ pub struct Id<'a> {
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub enum IdValue {
     /// Canonical digits, so that any size of integer is compared exactly.
-    Integer(Box<str>),
-    Text(Box<str>),
+    Integer(ShortText),
+    Text(ShortText),
 }
 
 /// Why a message is not relayed, and the id to answer where exactly one could be read.
@@ -128,10 +141,22 @@ pub enum MalformedReason {
 
 impl Id<'_> {
     pub fn value(&self) -> IdValue {
-        match json::text(self.raw, 0..self.raw.len()) {
-            Some(text) => IdValue::Text(text.into()),
-            None => IdValue::Integer(String::from_utf8_lossy(self.raw).into()),
+        let spelled = self.spelled();
+        if !spelled.starts_with('"') {
+            return IdValue::Integer(spelled.into());
         }
+        match spelled.get(1..spelled.len() - 1).filter(|_| !self.raw.contains(&b'\\')) {
+            Some(plain) => IdValue::Text(plain.into()),
+            None => match json::text(self.raw, 0..self.raw.len()) {
+                Some(text) => IdValue::Text(text.into()),
+                None => IdValue::Integer(spelled.into()),
+            },
+        }
+    }
+
+    /// As it was spelled.
+    pub fn spelled(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(self.raw)
     }
 }
 

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::{Envelope, Id, Kind, Malformed, MalformedReason, Outcome, Strictness, keys};
-use crate::json::{JsonError, Problem, Rules, Scanner, Shape, Surrogates, Text, Token, Value};
+use super::{Envelope, Id, Kind, Malformed, MalformedReason, Outcome, Strictness, ToolCall, keys};
+use crate::json::{self, JsonError, Problem, Rules, Scanner, Shape, Surrogates, Text, Token, Value};
 use crate::limits;
 
 /// Towards a harness nesting is bounded more widely: a deep result is sloppy, not dangerous.
@@ -34,46 +34,74 @@ fn read_message(
     strictness: Strictness,
     rules: Rules,
 ) -> Result<Envelope<'_>, MalformedReason> {
+    let scanner = Scanner::new(message, rules)?;
+    if let Some(members) = Members::quickly(scanner.source(), strictness, rules.depth) {
+        return members.envelope(scanner.source(), strictness);
+    }
+    read_carefully(scanner, strictness, rules)
+}
+
+/// Reads any message, and says what is wrong with it if something is.
+pub(super) fn read_carefully(
+    mut scanner: Scanner<'_>,
+    strictness: Strictness,
+    rules: Rules,
+) -> Result<Envelope<'_>, MalformedReason> {
     let told = |error: JsonError| match error.problem {
         Problem::TooDeep => MalformedReason::TooDeep { limit: rules.depth },
         _ => MalformedReason::Json(error),
     };
-    let mut scanner = Scanner::new(message, rules)?;
     match scanner.next().map_err(told)? {
         Some(Token::ObjectStart) => {}
         Some(Token::ArrayStart) => return Err(MalformedReason::Batch),
         _ => return Err(MalformedReason::NotAnObject),
     }
     let source = scanner.source();
-    let mut names = Vec::new();
     let mut members = Members::default();
-    while let Some(key) = scanner.key().map_err(told)? {
-        let key = key.decode(source).unwrap_or(Cow::Borrowed("\u{fffd}"));
+    let mut inside = Inside::new(source);
+    let mut others = Others::None;
+    while let Some(spelled) = scanner.key().map_err(told)? {
+        let key = spelled.decode(source).unwrap_or(Cow::Borrowed("\u{fffd}"));
         let value = match strictness {
             Strictness::Envelope => scanner.value().map_err(told)?,
             Strictness::Whole => {
-                let mut inside = Inside::new(source, if key == "params" { &keys::OF_PARAMS } else { &[] });
+                inside.begin(if key == "params" { &keys::OF_PARAMS } else { &[] });
                 let value = scanner.value_with(|token| inside.see(token)).map_err(told)?;
-                inside.verdict?;
+                std::mem::replace(&mut inside.verdict, Ok(()))?;
                 if key == "params" {
-                    members.tool = inside.name;
+                    members.tool = inside.name.take();
                 }
                 value
             }
         };
-        members.keep(&key, value);
-        names.push(key);
+        match members.keep(&key, value) {
+            Kept::Unknown if strictness == Strictness::Envelope && !keys::is_like_known(&key) => {}
+            Kept::Twice | Kept::Unknown => others = Others::Some,
+            Kept::Yes => {}
+        }
     }
     scanner.next().map_err(told)?;
-    if strictness == Strictness::Envelope {
-        names.retain(|name| {
-            keys::OF_MESSAGE.contains(&&**name)
-                || keys::OF_MESSAGE.iter().any(|known| keys::folds_to(name, known))
-        });
+    // The usual message has the keys that it can have, each at most once: there is nothing to judge.
+    if others == Others::Some {
+        judge_names(source, strictness, rules)?;
+    }
+    members.envelope(source, strictness)
+}
+
+/// Judges the keys of a message of which is known that it is one object. Walks it once more.
+fn judge_names(source: &str, strictness: Strictness, rules: Rules) -> Result<(), MalformedReason> {
+    let mut scanner = Scanner::over(source, rules);
+    scanner.next()?;
+    let mut names = Vec::new();
+    while let Some(key) = scanner.key()? {
+        let key = key.decode(source).unwrap_or(Cow::Borrowed("\u{fffd}"));
+        scanner.value()?;
+        if strictness == Strictness::Whole || keys::is_like_known(&key) {
+            names.push(key);
+        }
     }
     keys::unique(&names)?;
-    keys::unmistakable(&names, &keys::OF_MESSAGE)?;
-    members.envelope(source, strictness)
+    keys::unmistakable(&names, &keys::OF_MESSAGE)
 }
 
 /// The id to answer a refused message under: where its JSON can be read to the end and has exactly one.
@@ -106,10 +134,69 @@ struct Members {
     result: Option<Value>,
     /// The value of `name` in `params`; only looked for in [`Strictness::Whole`].
     tool: Option<Text>,
+    /// Where the value of `arguments` in `params` stands, if it was met.
+    arguments: Option<Range<usize>>,
+}
+
+/// Whether the keys of a message are more, or other ones, than [`Members`] has places for.
+#[derive(Eq, PartialEq)]
+enum Others {
+    None,
+    Some,
+}
+
+/// What became of a member.
+enum Kept {
+    Twice,
+    Unknown,
+    Yes,
 }
 
 impl Members {
-    fn keep(&mut self, key: &str, value: Value) {
+    /// Those of a message with nothing unusual about it; none where it is to be walked with more care.
+    fn quickly(source: &str, strictness: Strictness, depth: usize) -> Option<Self> {
+        let mut members = Self::default();
+        let keep = |key: &str, value| matches!(members.keep(key, value), Kept::Yes);
+        if !json::quick_members(source, depth, keep) {
+            return None;
+        }
+        match strictness {
+            Strictness::Envelope => Some(members),
+            Strictness::Whole => members.is_plain_inside(source, depth).then_some(members),
+        }
+    }
+
+    /// Whether nothing inside the members needs a closer look: `params` has no keys but its known ones, each once,
+    /// what stands there is flat, and half a surrogate pair cannot be spelled.
+    fn is_plain_inside(&mut self, source: &str, depth: usize) -> bool {
+        let others = [&self.error, &self.id, &self.jsonrpc, &self.method, &self.result];
+        let simple = |value: &Value| !matches!(value.shape, Shape::Array | Shape::Object);
+        if !others.into_iter().flatten().all(simple) || source.contains("\\u") {
+            return false;
+        }
+        let Some(params) = &self.params else { return true };
+        if params.shape != Shape::Object {
+            return false;
+        }
+        let mut met = [false; keys::OF_PARAMS.len()];
+        let (mut tool, mut arguments) = (None, None);
+        let plain = json::quick_members_at(source, params.span.start, depth, |key, value| {
+            let Some(place) = keys::OF_PARAMS.iter().position(|known| *known == key) else { return false };
+            if std::mem::replace(&mut met[place], true) || !is_flat(source, &value, depth) {
+                return false;
+            }
+            match key {
+                "arguments" => arguments = Some(value.span),
+                "name" => tool = value.as_text(),
+                _ => {}
+            }
+            true
+        });
+        (self.tool, self.arguments) = (tool, arguments);
+        plain
+    }
+
+    fn keep(&mut self, key: &str, value: Value) -> Kept {
         let place = match key {
             "error" => &mut self.error,
             "id" => &mut self.id,
@@ -117,9 +204,13 @@ impl Members {
             "method" => &mut self.method,
             "params" => &mut self.params,
             "result" => &mut self.result,
-            _ => return,
+            _ => return Kept::Unknown,
         };
-        place.get_or_insert(value);
+        if place.is_some() {
+            return Kept::Twice;
+        }
+        *place = Some(value);
+        Kept::Yes
     }
 
     fn envelope(self, source: &str, strictness: Strictness) -> Result<Envelope<'_>, MalformedReason> {
@@ -136,17 +227,26 @@ impl Members {
                 if strictness == Strictness::Whole {
                     check_lengths(source, &method, self.tool.as_ref())?;
                 }
+                let params = body(self.params);
+                let call = (strictness == Strictness::Whole && method == "tools/call").then(|| {
+                    let member = || json::member(source.as_bytes(), params.clone()?, "arguments");
+                    ToolCall {
+                        tool: self.tool.and_then(|tool| tool.decode(source)),
+                        arguments: self.arguments.or_else(member),
+                    }
+                });
                 let kind = match self.id {
                     Some(value) => Kind::Request { id: id(source, &value)?, method },
                     None => Kind::Notification { method },
                 };
-                Ok(Envelope { kind, body: body(self.params) })
+                Ok(Envelope { kind, body: params, call })
             }
             (None, result @ Some(_), None) => {
                 let id = id(source, &self.id.ok_or(MalformedReason::MissingId)?)?;
                 Ok(Envelope {
                     kind: Kind::Response { id: Some(id), outcome: Outcome::Result },
                     body: body(result),
+                    call: None,
                 })
             }
             (None, None, error @ Some(_)) => {
@@ -155,7 +255,8 @@ impl Members {
                     (_, Strictness::Envelope) => None,
                     (_, Strictness::Whole) => return Err(MalformedReason::MissingId),
                 };
-                Ok(Envelope { kind: Kind::Response { id, outcome: Outcome::Error }, body: body(error) })
+                let kind = Kind::Response { id, outcome: Outcome::Error };
+                Ok(Envelope { kind, body: body(error), call: None })
             }
         }
     }
@@ -169,6 +270,29 @@ impl Members {
             _ => Ok(()),
         }
     }
+}
+
+/// Whether a value holds no object but itself, and that one few keys, no two of them equal.
+fn is_flat(source: &str, value: &Value, depth: usize) -> bool {
+    const FEW: usize = 12;
+    let without_objects =
+        |value: &Value| value.shape != Shape::Array || !source[value.span.clone()].contains('{');
+    if value.shape != Shape::Object {
+        return without_objects(value);
+    }
+    let mut keys = [""; FEW];
+    let mut count = 0;
+    json::quick_members_at(source, value.span.start, depth, |key, value| {
+        let plain = count < FEW
+            && value.shape != Shape::Object
+            && without_objects(&value)
+            && !keys[..count].contains(&key);
+        if plain {
+            keys[count] = key;
+            count += 1;
+        }
+        plain
+    })
 }
 
 /// The keys of all objects inside one member of the message.
@@ -188,16 +312,23 @@ struct Inside<'a> {
 }
 
 impl<'a> Inside<'a> {
-    fn new(source: &'a str, known: &'static [&'static str]) -> Self {
+    fn new(source: &'a str) -> Self {
         Self {
             source,
-            known,
+            known: &[],
             keys: Vec::new(),
             open: Vec::new(),
             name: None,
             at_name: false,
             verdict: Ok(()),
         }
+    }
+
+    /// The next member comes.
+    fn begin(&mut self, known: &'static [&'static str]) {
+        self.keys.clear();
+        self.open.clear();
+        (self.known, self.name, self.at_name) = (known, None, false);
     }
 
     fn see(&mut self, token: &Token) {
@@ -255,7 +386,7 @@ fn id<'a>(source: &'a str, value: &Value) -> Result<Id<'a>, MalformedReason> {
     let valid = match &value.shape {
         Shape::Literal if raw == "null" => return Err(MalformedReason::NullId),
         Shape::Number => raw != "-0" && raw.bytes().all(|byte| byte == b'-' || byte.is_ascii_digit()),
-        Shape::String(text) => text.decode(source).is_some(),
+        Shape::String(_) => text(source, value).is_some(),
         Shape::Array | Shape::Literal | Shape::Object => false,
     };
     let span: Range<usize> = value.span.clone();
@@ -263,8 +394,5 @@ fn id<'a>(source: &'a str, value: &Value) -> Result<Id<'a>, MalformedReason> {
 }
 
 fn text<'a>(source: &'a str, value: &Value) -> Option<Cow<'a, str>> {
-    match &value.shape {
-        Shape::String(text) => text.decode(source),
-        _ => None,
-    }
+    value.as_text()?.decode(source)
 }

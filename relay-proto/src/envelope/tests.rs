@@ -1,5 +1,6 @@
 use super::*;
 use crate::json::Problem;
+use crate::json::{Rules, Scanner, Surrogates};
 use crate::limits;
 use MalformedReason as Reason;
 
@@ -280,4 +281,65 @@ fn what_is_kept_and_recorded_has_a_length() {
     assert_eq!(read(call("prompts/get", named(1025, "t")), Strictness::Whole), Ok(()));
     assert_eq!(read(call("tools/call", named(1025, "t")), Strictness::Envelope), Ok(()));
     assert_eq!(read(call("tools/call", format!("[{}]", named(1025, "t"))), Strictness::Whole), Ok(()));
+}
+
+/// What is usual is read in a quicker way: it must find the same, and refuse the same.
+#[test]
+fn the_quick_way_and_the_careful_one_agree() {
+    let usual = [
+        r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"echo","arguments":{"text":"a\n\u00e4 \ud800"}}}"#,
+        r#"{"jsonrpc": "2.0", "id": "x-1", "result": {"content": [{"type": "text", "text": ""}], "n": -1.5e3}} "#,
+        r#"{"method":"notifications/initialized","jsonrpc":"2.0"}"#,
+        r#"{"jsonrpc":"2.0","id":8,"method":"tools/call","params":{"name":"find","arguments":{"a":1,"b":[2,"c"],"d":{}},"_meta":{"progressToken":1}}}"#,
+        r#"{"jsonrpc":"2.0","id":9,"method":"tools/call","params": {"_meta":{}, "arguments" :{"a" : null} ,"name":"t\n"}}"#,
+        r#"{"jsonrpc":"2.0","id":10,"method":"resources/read","params":{"uri":"file:///a","name":1,"requestId":[{"a":1,"a":2}]}}"#,
+        r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"no","data":[[],{},[{}],true,false,null]}}"#,
+        r#"{"jsonrpc":"2.0","id":3,"result":"a long text that goes on for a while and then says \"end\""}"#,
+    ];
+    let damages: Vec<&[u8]> =
+        [&b""[..], b"\"", b"\\", b"{", b"}", b"[", b"]", b",", b":", b" ", b"0", b"x", b"\n"]
+            .into_iter()
+            .chain([
+                &br#","id":1"#[..],
+                br#","ID":1"#,
+                br#""_meta":{},"#,
+                br#","a":1"#,
+                br#","name":"x""#,
+                b"\xff",
+                b"\\u00",
+                b"\\ud8",
+            ])
+            .collect();
+    let mut compared = 0;
+    for depth in [1, 2, 3, 4, 5, 64, 65, 66, 1024] {
+        for message in usual {
+            for at in 0..=message.len() {
+                for (damage, removed) in damages.iter().flat_map(|damage| [(damage, 0), (damage, 1)]) {
+                    let mut bytes = message.as_bytes().to_vec();
+                    bytes.splice(at..(at + removed).min(message.len()), damage.iter().copied());
+                    compared += usize::from(agree(&bytes, depth));
+                }
+            }
+        }
+        let nested =
+            |levels: usize| format!(r#"{{"id":1,"result":{}{}}}"#, "[".repeat(levels), "]".repeat(levels));
+        for levels in depth.saturating_sub(3)..depth + 3 {
+            compared += usize::from(agree(nested(levels).as_bytes(), depth));
+        }
+    }
+    assert!(compared > 1000, "most of them could be read: {compared}");
+}
+
+/// Whether the message could be read; panics where the two ways differ.
+fn agree(message: &[u8], depth: usize) -> bool {
+    let ways = [(Strictness::Envelope, Surrogates::Any), (Strictness::Whole, Surrogates::Paired)];
+    let readable = ways.map(|(strictness, surrogates)| {
+        let rules = Rules { depth, surrogates };
+        let Ok(scanner) = Scanner::new(message, rules) else { return false };
+        let careful = reader::read_carefully(scanner, strictness, rules);
+        let read = read_within(message, strictness, depth).map_err(|malformed| malformed.reason);
+        assert_eq!(format!("{read:?}"), format!("{careful:?}"), "{}", String::from_utf8_lossy(message));
+        careful.is_ok()
+    });
+    readable.contains(&true)
 }

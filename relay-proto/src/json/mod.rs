@@ -7,17 +7,21 @@
 //! The functions here look up one thing in a value that was scanned before; [`edit`] changes a message by splicing.
 
 pub mod edit;
+mod nesting;
 mod number;
+mod quick;
 mod scanner;
 mod string;
 #[cfg(test)]
 mod tests;
+mod token;
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 pub use edit::{line_safe, remove_elements, replace};
-pub use scanner::{Rules, Scanner, Shape, Surrogates, Text, Token, Value};
+pub use scanner::{Rules, Scanner, Surrogates};
+pub use token::{Escapes, Shape, Text, Token, Value};
 
 /// Where the JSON stopped making sense.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
@@ -56,6 +60,29 @@ pub enum Problem {
     UnexpectedEnd,
 }
 
+/// The members of the object that `source` is, nested at most `depth` deep: each key with its value, as long as `keep`
+/// takes them; says whether it took all. Knows the usual spelling of messages only: it may say no to any, and never
+/// passes what [`Scanner`] would not. Keys are short and plain, and nesting is not deep.
+pub(crate) fn quick_members<'a>(
+    source: &'a str,
+    depth: usize,
+    keep: impl FnMut(&'a str, Value) -> bool,
+) -> bool {
+    let bytes = source.as_bytes();
+    let end = quick_object(source, quick::space(bytes, 0), depth, keep);
+    end.is_some_and(|end| quick::space(bytes, end) == bytes.len())
+}
+
+/// The same for the object that begins at `at`.
+pub(crate) fn quick_members_at<'a>(
+    source: &'a str,
+    at: usize,
+    depth: usize,
+    keep: impl FnMut(&'a str, Value) -> bool,
+) -> bool {
+    quick_object(source, at, depth, keep).is_some()
+}
+
 /// The span of the value of `key` in the object at `object` (a span of valid JSON), if it has one.
 ///
 /// Where a sloppy object has the key twice, the first one is given.
@@ -86,6 +113,37 @@ pub fn text(bytes: &[u8], span: Range<usize>) -> Option<Cow<'_, str>> {
     match scanner.next() {
         Ok(None) => text.decode(scanner.source()),
         Ok(Some(_)) | Err(_) => None,
+    }
+}
+
+/// Where the object ends that begins at `at`.
+fn quick_object<'a>(
+    source: &'a str,
+    at: usize,
+    depth: usize,
+    mut keep: impl FnMut(&'a str, Value) -> bool,
+) -> Option<usize> {
+    let bytes = source.as_bytes();
+    let inside = depth.checked_sub(1)?;
+    let begins = |at: usize, with: u8| (*bytes.get(at)? == with).then(|| quick::space(bytes, at + 1));
+    let mut at = begins(at, b'{')?;
+    if *bytes.get(at)? == b'}' {
+        return Some(at + 1);
+    }
+    loop {
+        begins(at, b'"')?;
+        let key = at + 1..string::short(bytes, at + 1)?;
+        let start = begins(quick::space(bytes, key.end + 1), b':')?;
+        let (shape, end) = quick::shaped(bytes, start, inside)?;
+        if !keep(&source[key], Value { shape, span: start..end }) {
+            return None;
+        }
+        let after = quick::space(bytes, end);
+        if let Some(next) = begins(after, b',') {
+            at = next;
+            continue;
+        }
+        return (*bytes.get(after)? == b'}').then_some(after + 1);
     }
 }
 

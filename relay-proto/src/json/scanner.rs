@@ -1,9 +1,7 @@
 //! The scanner: one pass, no recursion, tokens with their places.
 
-use std::borrow::Cow;
-use std::ops::Range;
-
-use super::{JsonError, Problem, number, string};
+use super::nesting::{Container, Nesting};
+use super::{Escapes, JsonError, Problem, Shape, Text, Token, Value, number, quick, string};
 
 /// What the scanner demands beyond the grammar.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -18,45 +16,6 @@ pub struct Rules {
 pub enum Surrogates {
     Any,
     Paired,
-}
-
-/// A piece of JSON. Commas and colons are checked and not told.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Token {
-    ArrayEnd,
-    ArrayStart,
-    Key(Text),
-    /// `true`, `false` or `null`.
-    Literal(Range<usize>),
-    Number(Range<usize>),
-    ObjectEnd,
-    ObjectStart,
-    String(Text),
-}
-
-/// A string as it is spelled.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Text {
-    /// Where it stands, quotes included.
-    pub span: Range<usize>,
-    /// Whether there are escapes in it; without, what is between the quotes is the text.
-    pub escaped: bool,
-}
-
-/// A whole value: what it is and where.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Value {
-    pub shape: Shape,
-    pub span: Range<usize>,
-}
-
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Shape {
-    Array,
-    Literal,
-    Number,
-    Object,
-    String(Text),
 }
 
 /// Reads one JSON value, token by token.
@@ -74,19 +33,6 @@ pub struct Scanner<'a> {
 impl Rules {
     /// The grammar alone: for values that were judged before.
     pub const LENIENT: Self = Self { depth: usize::MAX, surrogates: Surrogates::Any };
-}
-
-impl Text {
-    /// Where the characters between the quotes stand.
-    pub fn inner(&self) -> Range<usize> {
-        self.span.start + 1..self.span.end - 1
-    }
-
-    /// What this string of `source` says; none where it has half a surrogate pair.
-    pub fn decode<'a>(&self, source: &'a str) -> Option<Cow<'a, str>> {
-        let inner = &source[self.inner()];
-        if self.escaped { string::decode(inner) } else { Some(Cow::Borrowed(inner)) }
-    }
 }
 
 impl<'a> Scanner<'a> {
@@ -110,9 +56,17 @@ impl<'a> Scanner<'a> {
                 (Expect::End, None) => return Ok(None),
                 (Expect::End, Some(_)) => return Err(self.error(Problem::TrailingData)),
                 (_, None) => return Err(self.error(Problem::UnexpectedEnd)),
-                (Expect::ElementOrClose, Some(b']')) => return Ok(Some(self.close(Token::ArrayEnd))),
-                (Expect::KeyOrClose, Some(b'}')) => return Ok(Some(self.close(Token::ObjectEnd))),
-                (Expect::Key | Expect::KeyOrClose, Some(b'"')) => return self.read_key().map(Some),
+                (Expect::ElementOrClose, Some(b']')) => {
+                    self.close();
+                    return Ok(Some(Token::ArrayEnd));
+                }
+                (Expect::KeyOrClose, Some(b'}')) => {
+                    self.close();
+                    return Ok(Some(Token::ObjectEnd));
+                }
+                (Expect::Key | Expect::KeyOrClose, Some(b'"')) => {
+                    return self.read_key().map(|text| Some(Token::Key(text)));
+                }
                 (Expect::Key | Expect::KeyOrClose, Some(_)) => return Err(self.error(Problem::ExpectedKey)),
                 (Expect::ElementOrClose | Expect::Value, Some(byte)) => {
                     return self.read_value(byte).map(Some);
@@ -120,8 +74,14 @@ impl<'a> Scanner<'a> {
                 (Expect::CommaOrClose, Some(byte)) => match (byte, self.nesting.innermost()) {
                     (b',', Some(Container::Array)) => self.pass(Expect::Value),
                     (b',', Some(Container::Object)) => self.pass(Expect::Key),
-                    (b']', Some(Container::Array)) => return Ok(Some(self.close(Token::ArrayEnd))),
-                    (b'}', Some(Container::Object)) => return Ok(Some(self.close(Token::ObjectEnd))),
+                    (b']', Some(Container::Array)) => {
+                        self.close();
+                        return Ok(Some(Token::ArrayEnd));
+                    }
+                    (b'}', Some(Container::Object)) => {
+                        self.close();
+                        return Ok(Some(Token::ObjectEnd));
+                    }
                     _ => return Err(self.error(Problem::ExpectedCommaOrClose)),
                 },
             }
@@ -130,6 +90,17 @@ impl<'a> Scanner<'a> {
 
     /// The next key of the object the scanner stands in; none at its end, which is passed.
     pub fn key(&mut self) -> Result<Option<Text>, JsonError> {
+        // The usual ways on first: another key after a comma, or the first one.
+        let mut byte = self.skip_white_space();
+        if matches!((self.expect, byte), (Expect::CommaOrClose, Some(b',')))
+            && self.nesting.innermost() == Some(Container::Object)
+        {
+            self.pass(Expect::Key);
+            byte = self.skip_white_space();
+        }
+        if matches!((self.expect, byte), (Expect::Key | Expect::KeyOrClose, Some(b'"'))) {
+            return self.read_key().map(Some);
+        }
         match self.next()? {
             Some(Token::Key(text)) => Ok(Some(text)),
             Some(Token::ObjectEnd) => Ok(None),
@@ -148,7 +119,10 @@ impl<'a> Scanner<'a> {
 
     /// Passes one whole value.
     pub fn value(&mut self) -> Result<Value, JsonError> {
-        self.value_with(|_| ())
+        match self.quick_value() {
+            Some(value) => Ok(value),
+            None => self.value_with(|_| ()),
+        }
     }
 
     /// Passes one whole value and shows each of its tokens.
@@ -173,6 +147,19 @@ impl<'a> Scanner<'a> {
         self.source
     }
 
+    /// One whole value that stands here, if it can be passed in the quick way; where not, nothing is changed.
+    fn quick_value(&mut self) -> Option<Value> {
+        if !matches!(self.expect, Expect::Value) || self.rules.surrogates == Surrogates::Paired {
+            return None;
+        }
+        let bytes = self.source.as_bytes();
+        let start = quick::space(bytes, self.at);
+        let (shape, end) = quick::shaped(bytes, start, self.rules.depth - self.nesting.depth)?;
+        self.at = end;
+        self.expect = self.after_value();
+        Some(Value { shape, span: start..end })
+    }
+
     /// After `first` was read: the rest of the value that it begins.
     fn rest_of_value(&mut self, first: Token, mut visit: impl FnMut(&Token)) -> Result<Value, JsonError> {
         let shape = match first {
@@ -180,10 +167,7 @@ impl<'a> Scanner<'a> {
             Token::ObjectStart => Shape::Object,
             Token::Literal(span) => return Ok(Value { shape: Shape::Literal, span }),
             Token::Number(span) => return Ok(Value { shape: Shape::Number, span }),
-            Token::String(text) => {
-                let span = text.span.clone();
-                return Ok(Value { shape: Shape::String(text), span });
-            }
+            Token::String(text) => return Ok(Value { shape: Shape::String(text.escapes), span: text.span }),
             Token::ArrayEnd | Token::Key(_) | Token::ObjectEnd => {
                 return Err(self.error(Problem::ExpectedValue));
             }
@@ -198,13 +182,13 @@ impl<'a> Scanner<'a> {
     }
 
     #[inline]
-    fn read_key(&mut self) -> Result<Token, JsonError> {
+    fn read_key(&mut self) -> Result<Text, JsonError> {
         let text = self.read_string()?;
         if self.skip_white_space() != Some(b':') {
             return Err(self.error(Problem::ExpectedColon));
         }
         self.pass(Expect::Value);
-        Ok(Token::Key(text))
+        Ok(text)
     }
 
     #[inline]
@@ -235,9 +219,19 @@ impl<'a> Scanner<'a> {
     #[inline]
     fn read_string(&mut self) -> Result<Text, JsonError> {
         let start = self.at;
-        let (quote, escaped) = string::scan(self.source.as_bytes(), start + 1, self.rules.surrogates)?;
+        if let Some(quote) = string::short(self.source.as_bytes(), start + 1) {
+            self.at = quote + 1;
+            return Ok(Text { span: start..self.at, escapes: Escapes::None });
+        }
+        self.read_any_string()
+    }
+
+    #[inline(never)]
+    fn read_any_string(&mut self) -> Result<Text, JsonError> {
+        let start = self.at;
+        let (quote, escapes) = string::scan(self.source.as_bytes(), start + 1, self.rules.surrogates)?;
         self.at = quote + 1;
-        Ok(Text { span: start..self.at, escaped })
+        Ok(Text { span: start..self.at, escapes })
     }
 
     #[inline]
@@ -255,10 +249,9 @@ impl<'a> Scanner<'a> {
     }
 
     #[inline]
-    fn close(&mut self, token: Token) -> Token {
+    fn close(&mut self) {
         self.nesting.pop();
         self.pass(self.after_value());
-        token
     }
 
     fn after_value(&self) -> Expect {
@@ -295,41 +288,4 @@ enum Expect {
     Key,
     KeyOrClose,
     Value,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Container {
-    Array,
-    Object,
-}
-
-/// The open containers, one bit each, so that even a message of nothing but brackets costs an eighth of its size.
-#[derive(Clone, Debug, Default)]
-struct Nesting {
-    objects: Vec<u64>,
-    depth: usize,
-}
-
-impl Nesting {
-    fn push(&mut self, container: Container) {
-        let (word, bit) = (self.depth / 64, 1 << (self.depth % 64));
-        if word == self.objects.len() {
-            self.objects.push(0);
-        }
-        match container {
-            Container::Array => self.objects[word] &= !bit,
-            Container::Object => self.objects[word] |= bit,
-        }
-        self.depth += 1;
-    }
-
-    fn pop(&mut self) {
-        self.depth -= 1;
-    }
-
-    fn innermost(&self) -> Option<Container> {
-        let last = self.depth.checked_sub(1)?;
-        let object = self.objects[last / 64] >> (last % 64) & 1 == 1;
-        Some(if object { Container::Object } else { Container::Array })
-    }
 }

@@ -3,19 +3,46 @@
 use std::borrow::Cow;
 
 use super::scanner::Surrogates;
-use super::{JsonError, Problem};
+use super::{Escapes, JsonError, Problem};
+
+/// Where the closing quote of the string is whose first character after the quote is at `at`, if that is a plain one of
+/// a few characters; none where [`scan`] is to look.
+#[inline]
+pub(super) fn short(bytes: &[u8], at: usize) -> Option<usize> {
+    let first = marks(*bytes.get(at..)?.first_chunk()?);
+    let quote = if first != 0 {
+        at + (first.trailing_zeros() / 8) as usize
+    } else {
+        let second = marks(*bytes.get(at + 8..)?.first_chunk()?);
+        if second == 0 {
+            return None;
+        }
+        at + 8 + (second.trailing_zeros() / 8) as usize
+    };
+    (*bytes.get(quote)? == b'"').then_some(quote)
+}
+
+/// The place after the closing quote of the string whose first character is at `at`; none where there is anything
+/// wrong with it. Half a surrogate pair is not.
+pub(super) fn end(bytes: &[u8], at: usize) -> Option<usize> {
+    let (quote, _) = scan(bytes, at, Surrogates::Any).ok()?;
+    Some(quote + 1)
+}
 
 /// Reads the string whose first character after the quote is at `at`: where its closing quote is, and whether it has escapes.
-#[inline]
-pub(super) fn scan(bytes: &[u8], mut at: usize, surrogates: Surrogates) -> Result<(usize, bool), JsonError> {
-    let mut escaped = false;
+pub(super) fn scan(
+    bytes: &[u8],
+    mut at: usize,
+    surrogates: Surrogates,
+) -> Result<(usize, Escapes), JsonError> {
+    let mut escapes = Escapes::None;
     loop {
         at = special(bytes, at);
         match bytes.get(at) {
             None => return Err(JsonError { offset: at, problem: Problem::UnexpectedEnd }),
-            Some(b'"') => return Ok((at, escaped)),
+            Some(b'"') => return Ok((at, escapes)),
             Some(b'\\') => {
-                escaped = true;
+                escapes = Escapes::Some;
                 at = escape(bytes, at, surrogates)?;
             }
             Some(_) => return Err(JsonError { offset: at, problem: Problem::ControlCharacter }),
@@ -91,25 +118,31 @@ fn hex(bytes: &[u8], at: usize) -> Option<u32> {
 
 /// The first quote, backslash or control character from `at` on, or the end.
 ///
-/// Thirty-two bytes at a time, then eight: string bodies are most of every large message.
+/// Most strings are short: the first words are looked at one by one. Those that are not are most of every large
+/// message: they go in blocks, which the compiler looks at with the widest instructions that it has.
 #[inline]
 fn special(bytes: &[u8], mut at: usize) -> usize {
-    while let Some(block) = bytes[at..].first_chunk::<32>() {
-        let words = block.as_chunks().0;
-        if marks(words[0]) | marks(words[1]) | marks(words[2]) | marks(words[3]) != 0 {
-            break;
-        }
-        at += block.len();
-    }
+    const BLOCK: usize = 64;
+    let blocks_from = at + BLOCK;
     while let Some(word) = bytes[at..].first_chunk() {
         let marks = marks(*word);
         if marks != 0 {
             return at + (marks.trailing_zeros() / 8) as usize;
         }
         at += word.len();
+        if at == blocks_from {
+            at += bytes[at..].chunks_exact(BLOCK).take_while(|block| is_plain(block)).count() * BLOCK;
+        }
     }
     let tail = bytes[at..].iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1F));
     tail.map_or(bytes.len(), |found| at + found)
+}
+
+/// Whether no byte of the block is special. Without an early end, so that it can be done all at once.
+#[inline]
+fn is_plain(block: &[u8]) -> bool {
+    let special = |byte: &u8| u8::from((*byte == b'"') | (*byte == b'\\') | (*byte < 0x20));
+    block.iter().fold(0, |found, byte| found | special(byte)) == 0
 }
 
 /// The high bit of each byte that is special, and of none below the lowest of these.

@@ -27,6 +27,20 @@ fn agrees(bytes: &[u8]) -> bool {
     }
 }
 
+/// Whether a value is passed as a whole in the same way as token by token.
+fn passes_alike(bytes: &[u8]) -> bool {
+    let at_most = |depth| Rules { depth, surrogates: Surrogates::Any };
+    let all = [1, 2, 3, 63, 64, 65, usize::MAX].map(at_most);
+    all.into_iter().chain([Rules { depth: 127, surrogates: Surrogates::Paired }]).all(|rules| {
+        let Ok(mut whole) = Scanner::new(bytes, rules) else { return true };
+        let mut tokens = whole.clone();
+        let alike = whole.value() == tokens.value_with(|_| ());
+        alike
+            && (whole.position(), whole.depth()) == (tokens.position(), tokens.depth())
+            && whole.next() == tokens.next()
+    })
+}
+
 fn any_json() -> impl Strategy<Value = serde_json::Value> {
     let leaf = prop_oneof![
         Just(serde_json::Value::Null),
@@ -103,6 +117,22 @@ proptest! {
     }
 
     #[test]
+    fn passing_a_value_accepts_what_its_tokens_do(
+        value in any_json(),
+        at in any::<prop::sample::Index>(),
+        with in prop_oneof![
+            prop::collection::vec(any::<u8>(), 0..3),
+            prop::sample::select(b"{}[]:,\"\\0-e. \n".as_slice()).prop_map(|byte| vec![byte]),
+        ],
+        cut in 0..2_usize,
+    ) {
+        let mut bytes = value.to_string().into_bytes();
+        let at = at.index(bytes.len());
+        bytes.splice(at..(at + cut).min(bytes.len()), with);
+        prop_assert!(passes_alike(&bytes));
+    }
+
+    #[test]
     fn looking_up_agrees_with_serde_json(value in any_json()) {
         let bytes = value.to_string().into_bytes();
         let read = |span: Range<usize>| serde_json::from_slice::<serde_json::Value>(&bytes[span]).unwrap();
@@ -138,6 +168,51 @@ fn depth_is_counted_exactly() {
 }
 
 #[test]
+fn deep_containers_of_both_kinds_are_told_apart() {
+    for depth in [1, 31, 32, 33, 63, 64, 65, 127, 128, 129, 1000] {
+        let open: String = (0..depth).map(|level| if level % 3 == 0 { "[" } else { "{\"a\":" }).collect();
+        let close: String = (0..depth).rev().map(|level| if level % 3 == 0 { "]" } else { "}" }).collect();
+        let message = format!("{open}1{close}");
+        assert!(drain(message.as_bytes(), Rules::LENIENT).is_ok(), "{depth}");
+        assert!(passes_alike(message.as_bytes()));
+        for at in 0..depth {
+            let mut wrong = message.clone().into_bytes();
+            let place = wrong.len() - depth + at;
+            wrong[place] = if wrong[place] == b']' { b'}' } else { b']' };
+            assert!(drain(&wrong, Rules::LENIENT).is_err(), "{depth}, {at}");
+            assert!(passes_alike(&wrong));
+        }
+    }
+}
+
+#[test]
+fn a_string_ends_where_it_ends_however_long_it_is() {
+    for length in 0..300 {
+        let plain: String = (0..length).map(|at| char::from(b' ' + (at % 90) as u8)).collect();
+        let plain = plain.replace(['"', '\\'], "\u{7f}");
+        let text = format!("\"{plain}\"");
+        let padded = format!("{text}{}", " ".repeat(100));
+        for message in [&text, &padded] {
+            let mut scanner = Scanner::over(message, Rules::LENIENT);
+            let token = scanner.next().unwrap();
+            assert_eq!(
+                token,
+                Some(Token::String(Text { span: 0..text.len(), escapes: Escapes::None })),
+                "{length}"
+            );
+        }
+        for at in 1..=length {
+            for bad in [0, b'\n', 0x1f] {
+                let mut damaged = padded.clone().into_bytes();
+                damaged[at] = bad;
+                let expected = JsonError { offset: at, problem: Problem::ControlCharacter };
+                assert_eq!(drain(&damaged, Rules::LENIENT), Err(expected), "{length}, {at}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_byte_order_mark_is_no_white_space() {
     assert!(!accepts("\u{feff}{}".as_bytes()));
 }
@@ -163,9 +238,9 @@ fn tokens_carry_their_places() {
         tokens,
         [
             Token::ObjectStart,
-            Token::Key(Text { span: 2..7, escaped: true }),
+            Token::Key(Text { span: 2..7, escapes: Escapes::Some }),
             Token::ArrayStart,
-            Token::String(Text { span: 10..13, escaped: false }),
+            Token::String(Text { span: 10..13, escapes: Escapes::None }),
             Token::Number(15..21),
             Token::Literal(23..27),
             Token::ArrayEnd,

@@ -237,7 +237,7 @@ impl Memory {
 
     /// Whether an id is of our own kind: what is answered under it is for nobody else.
     pub fn is_own(&self, id: &IdValue) -> bool {
-        matches!(id, IdValue::Text(text) if text.starts_with(self.prefix))
+        matches!(id, IdValue::Text(text) if text.as_bytes().starts_with(self.prefix.as_bytes()))
     }
 
     /// An id that was not used before.

@@ -71,11 +71,13 @@ impl Guest {
             return self.write_line(&Answer::too_many(MAX_PENDING).to(Some(id.raw)));
         }
         self.memory.request(line, id, method, params);
-        self.pending.insert(value.clone(), id.raw, line, Patience::of(method), now);
+        let patience = Patience::of(method);
         if self.can_send() {
             let first = self.outbox.push(line, MaybeRan::No);
-            self.pending.sent(&value, first, self.outbox.last());
+            let place = Place::Sent { first, last: self.outbox.last() };
+            self.pending.insert(value, id, line, patience, place, now);
         } else {
+            self.pending.insert(value.clone(), id, line, patience, Place::Queued, now);
             self.backlog_bytes += line.len();
             self.backlog.push_back(Queued::Request(value));
             self.send_backlog();
@@ -124,7 +126,7 @@ impl Guest {
         let Some(bytes) = request.bytes.as_deref() else { return };
         self.backlog_bytes -= bytes.len();
         if bytes.len() > self.max_message {
-            let line = Answer::too_large(self.max_message).to(Some(&request.id));
+            let line = Answer::too_large(self.max_message).to(Some(request.id.as_bytes()));
             self.pending.remove(id);
             return self.write_line(&line);
         }

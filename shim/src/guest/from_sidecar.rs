@@ -1,12 +1,13 @@
 //! Frames from the sidecar: the handshake, messages for the harness, and the end.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::time::Duration;
 
 use memchr::memchr2;
 use relay_proto::code::Code;
 use relay_proto::control::{Resumed, Retry, Welcome};
-use relay_proto::delivery::{DeliveryError, Received};
+use relay_proto::delivery::DeliveryError;
 use relay_proto::envelope::{self, Id, IdValue, Kind, Outcome, Strictness};
 use relay_proto::frame::{DecodeError, Frame, FrameView, More, PartView};
 use relay_proto::json;
@@ -83,7 +84,7 @@ impl Guest {
             }
         }
         if let Some(message) = self.inbox.accept_view(part)? {
-            self.deliver(message);
+            self.deliver(message.bytes);
         }
         if let Phase::Up(up) = &mut self.phase
             && up.acknowledge_at.is_none()
@@ -216,11 +217,11 @@ impl Guest {
     }
 
     /// One whole message for the harness. Answers to what is no longer waited for are dropped.
-    fn deliver(&mut self, message: Received) {
-        let known = match envelope::read(&message.bytes, Strictness::Envelope) {
+    fn deliver(&mut self, message: Cow<'_, [u8]>) {
+        let known = match envelope::read(&message, Strictness::Envelope) {
             Ok(envelope) => match envelope.kind {
                 Kind::Response { id: Some(id), outcome } => {
-                    self.answered(&id.value(), outcome, &message.bytes, envelope.body)
+                    self.answered(&id.value(), outcome, &message, envelope.body)
                 }
                 Kind::Request { id, .. } => {
                     self.server_requests.came(&id);
@@ -228,7 +229,7 @@ impl Guest {
                 }
                 Kind::Notification { method } => {
                     if method == "notifications/cancelled"
-                        && let Some(id) = envelope::cancelled_request(&message.bytes, envelope.body)
+                        && let Some(id) = envelope::cancelled_request(&message, envelope.body)
                     {
                         self.server_requests.withdrawn(&id);
                     }
@@ -248,10 +249,11 @@ impl Guest {
                 false
             }
         };
-        match memchr2(b'\n', b'\r', &message.bytes) {
+        match (memchr2(b'\n', b'\r', &message), message) {
             _ if !known => {}
-            None => self.to_harness.push_line(message.bytes),
-            Some(_) => self.write_line(&json::line_safe(&message.bytes)),
+            (None, Cow::Borrowed(message)) => self.write_line(message),
+            (None, Cow::Owned(message)) => self.to_harness.push_line(message),
+            (Some(_), message) => self.write_line(&json::line_safe(&message)),
         }
     }
 

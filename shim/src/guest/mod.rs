@@ -418,7 +418,7 @@ impl Guest {
         self.memory.forget(id);
         self.unqueue(id, request.bytes.as_deref());
         let answer = if request.may_run() { may_run } else { did_not_run };
-        self.write_line(&answer.to(Some(&request.id)));
+        self.write_line(&answer.to(Some(request.id.as_bytes())));
     }
 
     /// Nobody will take requests: answers all that wait, and from now on each that comes.

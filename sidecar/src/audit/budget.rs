@@ -34,9 +34,8 @@ impl Budget {
     }
 
     /// Takes all that is asked for, or nothing.
-    pub(super) fn charge(&self, charge: Charge) -> Result<(), Exhausted> {
+    pub(super) fn charge(&self, charge: Charge, now: Instant) -> Result<(), Exhausted> {
         let mut state = self.lock();
-        let now = Instant::now();
         let idle = now.saturating_duration_since(state.refilled).as_secs_f64();
         state.tokens = state.burst.min(state.tokens + idle * state.rate);
         state.refilled = now;
@@ -121,14 +120,14 @@ mod tests {
     #[test]
     fn bytes_are_taken_whole_or_not_at_all_and_come_back() {
         let budget = budget(100, 1000);
-        budget.charge(Charge { bytes: 60, records: 1 }).unwrap();
-        let refused = budget.charge(Charge { bytes: 41, records: 1 }).unwrap_err();
+        budget.charge(Charge { bytes: 60, records: 1 }, Instant::now()).unwrap();
+        let refused = budget.charge(Charge { bytes: 41, records: 1 }, Instant::now()).unwrap_err();
         assert_eq!(refused, Exhausted { limit: BudgetLimit::Bytes, report: Report::Due });
-        let again = budget.charge(Charge { bytes: 41, records: 1 }).unwrap_err();
+        let again = budget.charge(Charge { bytes: 41, records: 1 }, Instant::now()).unwrap_err();
         assert_eq!(again.report, Report::Done);
-        budget.charge(Charge { bytes: 40, records: 1 }).unwrap();
+        budget.charge(Charge { bytes: 40, records: 1 }, Instant::now()).unwrap();
         budget.refund(5);
-        budget.charge(Charge { bytes: 5, records: 1 }).unwrap();
+        budget.charge(Charge { bytes: 5, records: 1 }, Instant::now()).unwrap();
     }
 
     #[tokio::test(start_paused = true)]
@@ -136,17 +135,17 @@ mod tests {
         let budget = budget(u64::MAX, 2);
         let one = Charge { bytes: 0, records: 1 };
         for _ in 0..20 {
-            budget.charge(one).unwrap();
+            budget.charge(one, Instant::now()).unwrap();
         }
-        let refused = budget.charge(one).unwrap_err();
+        let refused = budget.charge(one, Instant::now()).unwrap_err();
         assert_eq!(refused, Exhausted { limit: BudgetLimit::Rate, report: Report::Due });
         tokio::time::advance(Duration::from_millis(500)).await;
-        budget.charge(one).unwrap();
-        assert_eq!(budget.charge(one).unwrap_err().report, Report::Done);
+        budget.charge(one, Instant::now()).unwrap();
+        assert_eq!(budget.charge(one, Instant::now()).unwrap_err().report, Report::Done);
         tokio::time::advance(Duration::from_secs(3600)).await;
         for _ in 0..20 {
-            budget.charge(one).unwrap();
+            budget.charge(one, Instant::now()).unwrap();
         }
-        budget.charge(one).unwrap_err();
+        budget.charge(one, Instant::now()).unwrap_err();
     }
 }

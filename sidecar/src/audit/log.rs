@@ -15,7 +15,7 @@ use super::chain::{self, Hash};
 use super::error::AuditError;
 use super::files::{self, Creation, LINE_LIMIT};
 use super::text::{Members, write_number};
-use crate::clock;
+use crate::clock::{self, Rfc3339};
 
 pub(super) struct Log {
     pub(super) directory: PathBuf,
@@ -45,6 +45,8 @@ pub(super) struct Made {
     staged: u64,
     /// The chain of the last of them, where there are any.
     chain: Option<Hash>,
+    /// When the first of them was begun: what is written together has one time.
+    time: Option<Rfc3339>,
 }
 
 /// Whether the file ends where `length` says.
@@ -69,7 +71,7 @@ pub struct Head {
 impl Made {
     fn clear(&mut self) {
         self.bytes.clear();
-        (self.start, self.staged, self.chain) = (0, 0, None);
+        (self.start, self.staged, self.chain, self.time) = (0, 0, None, None);
     }
 }
 
@@ -82,9 +84,8 @@ impl Log {
         made.bytes.truncate(made.start);
         made.bytes.extend_from_slice(chain::START);
         write_number(&mut made.bytes, number);
-        Members::new(&mut made.bytes, usize::MAX)
-            .text("time", clock::Rfc3339::from(clock::now()).as_str())
-            .text("kind", kind);
+        let time = made.time.get_or_insert_with(|| clock::now().into());
+        Members::new(&mut made.bytes, usize::MAX).plain("time", time.as_str()).plain("kind", kind);
     }
 
     /// How long the record that is being made will be in the file.
@@ -131,9 +132,9 @@ impl Log {
     pub(super) fn mark_torn(&mut self, bytes: u64, sha256: Hash) -> Result<(), AuditError> {
         self.begin("event");
         Members::new(&mut self.made.bytes, usize::MAX)
-            .text("event", TORN)
+            .plain("event", TORN)
             .number("torn_bytes", bytes)
-            .text("torn_sha256", sha256.as_str());
+            .plain("torn_sha256", sha256.as_str());
         self.stage();
         self.made.bytes.insert(0, b'\n');
         self.write()?;

@@ -38,6 +38,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ring::hmac;
+use tokio::time::Instant;
 
 pub use self::budget::{Budget, BudgetLimits};
 pub use self::chain::{Hash, InvalidHash};
@@ -210,6 +211,7 @@ impl Audit {
         budget.refund(staged.reserved.saturating_sub(staged.used));
         let mut charged = staged.used;
         let mut recorded = Vec::with_capacity(records.len());
+        let now = Instant::now();
         for record in records {
             log.begin("decision");
             record.write(&mut inner.members(&mut log));
@@ -220,7 +222,7 @@ impl Audit {
                     records: 2,
                 },
             };
-            match budget.charge(charge) {
+            match budget.charge(charge, now) {
                 Ok(()) => {
                     charged += charge.bytes;
                     log.stage();

@@ -114,7 +114,7 @@ impl<'a> EventRecord<'a> {
 
     pub(super) fn write(&self, members: &mut Members<'_>) {
         members
-            .text("event", self.event.as_str())
+            .plain("event", self.event.as_str())
             .optional_text("session", self.session)
             .optional_text("link", self.link)
             .optional_text("server", self.server)
@@ -125,9 +125,11 @@ impl<'a> EventRecord<'a> {
 impl DecisionRecord<'_> {
     pub(super) fn write(&self, members: &mut Members<'_>) {
         self.call.write(members);
+        if let Some(mac) = self.arguments {
+            members.plain("args", mac.0.as_str());
+        }
         members
-            .optional_text("args", self.arguments.map(|mac| mac.0.as_str()))
-            .text("verdict", verdict(self.verdict))
+            .plain("verdict", verdict(self.verdict))
             .text("rule", self.rule)
             .text("policy", self.policy)
             .objects("secrets", &self.secrets[..self.secrets.len().min(SECRETS)], |members, secret| {
@@ -153,7 +155,7 @@ impl OutcomeRecord<'_> {
     pub(super) fn write(&self, members: &mut Members<'_>) {
         self.call.write(members);
         members
-            .text("result", self.result.as_str())
+            .plain("result", self.result.as_str())
             .optional_text("code", self.code)
             .number("bytes", self.bytes)
             .number("duration_us", u64::try_from(self.duration.as_micros()).unwrap_or(u64::MAX))

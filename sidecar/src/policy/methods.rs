@@ -38,6 +38,14 @@ pub(super) fn is_known(method: &str) -> bool {
     KNOWN.binary_search(&method).is_ok()
 }
 
+/// A word of the protocol's own, which needs neither a copy nor a scrubber.
+pub(super) fn named(method: &str) -> Option<&'static str> {
+    match method {
+        "tools/call" => Some("tools/call"),
+        method => KNOWN.binary_search(&method).ok().map(|place| KNOWN[place]),
+    }
+}
+
 /// Whether a server that trims, folds case or skips what cannot be seen would take this method for `tools/call`.
 /// The name itself counts too: a call that comes without its tool's name cannot be decided.
 pub(super) fn reads_like_tool_call(method: &str) -> bool {
@@ -61,6 +69,9 @@ mod tests {
     fn the_list_can_be_searched() {
         assert!(KNOWN.is_sorted());
         assert!(!is_known("tools/call"));
+        assert_eq!(named("tools/call"), Some("tools/call"));
+        assert_eq!(named("ping"), Some("ping"));
+        assert_eq!(named("pings"), None);
     }
 
     #[test]

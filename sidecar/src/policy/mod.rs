@@ -130,6 +130,11 @@ impl Rules {
     }
 }
 
+/// The same method as a word of the protocol's own, where it is one.
+pub fn known_method(method: &str) -> Option<&'static str> {
+    methods::named(method)
+}
+
 /// Refusal of a server that the grant does not name.
 pub fn server_not_granted(server: &Name) -> Decision {
     Decision::new(Verdict::Deny, Arc::from(format!("grant: server {server} not named")))

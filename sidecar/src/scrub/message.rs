@@ -1,6 +1,6 @@
 //! JSON messages: each string, key and number is judged by itself, and what is not changed stays byte for byte.
 
-use relay_proto::json::{JsonError, Rules, Scanner, Text, Token};
+use relay_proto::json::{Escapes, JsonError, Rules, Scanner, Text, Token};
 
 use super::Scrubber;
 use super::search::{Edit, LAYERS};
@@ -41,7 +41,7 @@ impl Scrubber {
         if !self.finder.might_match(spelled) {
             return;
         }
-        let decoded = if text.escaped { Coding::JsonEscapes.decode(spelled) } else { None };
+        let decoded = if text.escapes == Escapes::Some { Coding::JsonEscapes.decode(spelled) } else { None };
         let found = self.edits_in_text(decoded.as_deref().unwrap_or(spelled), layer);
         if found.is_empty() {
             return;

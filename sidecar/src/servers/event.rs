@@ -37,6 +37,13 @@ pub(crate) struct Unavailable {
     pub(crate) why: String,
 }
 
+/// Whether a message was handed to its server at once.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Passed {
+    No,
+    Yes,
+}
+
 /// Where a request was when it was cancelled.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum CancelledWhile {

@@ -13,7 +13,7 @@ use relay_proto::envelope::{IdValue, Outcome};
 use relay_proto::memory::{Heard, Memory, Question, Saying};
 use tokio::time::{Instant, timeout, timeout_at};
 
-pub(crate) use super::event::{CancelledWhile, Event, Unavailable};
+pub(crate) use super::event::{CancelledWhile, Event, Passed, Unavailable};
 
 use super::backoff::Backoff;
 use super::leaving::{Custody, Leaving};
@@ -63,6 +63,17 @@ impl Default for Instance {
 }
 
 impl Instance {
+    /// Hands one message to a process that can take it at once, which is almost always; otherwise it is to be
+    /// [sent](Self::send).
+    pub(crate) fn pass(&mut self, message: &[u8]) -> Passed {
+        match &mut self.state {
+            State::Running { upstream: Upstream::Stdio(stdio), .. } if self.queue.is_empty() => {
+                stdio.pass(message)
+            }
+            _ => Passed::No,
+        }
+    }
+
     /// Sends, or starts the server and sends then.
     pub(crate) fn send(
         &mut self,

@@ -9,7 +9,7 @@ use relay_proto::code::Code;
 use relay_proto::envelope::IdValue;
 use relay_proto::json;
 
-use super::event::Event;
+use super::event::{Event, Passed};
 use super::gate::Place;
 use crate::config::{Server, ServerKind};
 use crate::inject::files::FileSet;
@@ -158,6 +158,14 @@ impl HttpConnection {
 }
 
 impl StdioProcess {
+    pub(super) fn pass(&mut self, message: &[u8]) -> Passed {
+        if self.upstream.queued_bytes() > REFUSED_BYTES {
+            return Passed::No;
+        }
+        self.upstream.send(&json::line_safe(message));
+        Passed::Yes
+    }
+
     fn end_in_words(&mut self) -> String {
         match self.upstream.exit() {
             Some(exit) => format!("the server's process ended ({exit})"),

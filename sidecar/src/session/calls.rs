@@ -3,6 +3,7 @@
 //! Every request that was let through is in here until it is answered exactly once: by the server, or by us. An id
 //! that we gave up on stays known, so that its late answer is dropped and cannot be taken for another's.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use bytes::Bytes;
@@ -17,7 +18,7 @@ pub(crate) struct Call {
     pub(crate) id: Box<[u8]>,
     pub(crate) seq: u64,
     pub(crate) purpose: Purpose,
-    pub(crate) method: Box<str>,
+    pub(crate) method: Cow<'static, str>,
     pub(crate) tool: Option<Box<str>>,
     pub(crate) began: Instant,
     /// None for requests that are meant to stay open.

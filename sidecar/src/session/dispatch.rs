@@ -14,6 +14,7 @@ use super::requests::{Step, Written};
 use crate::audit::CallResult;
 use crate::config::{Config, Server};
 use crate::policy::Verdict;
+use crate::servers::instance::Passed;
 use crate::servers::start::Starter;
 use crate::upstream::outbound::Outbound;
 
@@ -64,7 +65,7 @@ impl Link {
             Standing::Repeated => Attempt::Second,
             _ => Attempt::First,
         };
-        let mut call = asked.call(id, server.call_timeout, attempt);
+        let mut call = asked.call(id, self.woke, server.call_timeout, attempt);
         call.deadline = ruling.deadline.or(call.deadline);
         match (written, attempt) {
             (Written::Yes, _) => {}
@@ -79,13 +80,16 @@ impl Link {
         }
         self.instance.memory.request(&asked.received.bytes, id, &asked.method, asked.params.clone());
         self.counted.calls += 1;
-        let bytes = Bytes::from(asked.received.bytes.clone());
+        let bytes = &asked.received.bytes;
         // A listener may be opened as often as its server goes away: backoff sees to the pace.
         let again = attempt == Attempt::First || call.purpose == Purpose::Listen;
         if again && asked.may_be_repeated(&self.repeats.hints, server.retry) {
-            call.kept = Some(bytes.clone());
+            call.kept = Some(Bytes::copy_from_slice(bytes));
         }
-        let message = Outbound::request(bytes, value.clone(), &asked.method, asked.header_name());
+        if self.instance.pass(bytes) == Passed::Yes {
+            return self.calls.insert(value, call);
+        }
+        let message = Outbound::request(bytes.clone(), value.clone(), &asked.method, asked.header_name());
         match self.deliver(message, config, server) {
             Ok(()) => self.calls.insert(value, call),
             Err(why) => self.fail(call, Code::ServerUnavailable, &format!("it did not run: {why}")),

@@ -39,6 +39,8 @@ pub(crate) struct Link {
     pub(super) connection: Option<Connection>,
     /// The epoch that came with the link's first Welcome, until the shim speaks.
     unconfirmed: Option<Box<dyn FnOnce() -> Offered + Send>>,
+    /// The time of this turn: whatever happens in one turn happens at once.
+    pub(super) woke: Instant,
     pub(super) lost: Option<Instant>,
     /// Somebody who wants this link while another connection has it.
     pub(super) newcomer: Option<Newcomer>,
@@ -124,6 +126,7 @@ impl Link {
             session,
             connection: Some(connection),
             unconfirmed,
+            woke: Instant::now(),
             lost: None,
             newcomer: None,
             pinged: Instant::now(),
@@ -155,6 +158,7 @@ impl Link {
             self.hand_out();
             self.write_due_outcomes();
             let wake = self.wait().await;
+            self.woke = Instant::now();
             if let ControlFlow::Break(end) = self.handle(wake).await {
                 break end;
             }

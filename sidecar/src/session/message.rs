@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use relay_proto::delivery::Received;
-use relay_proto::envelope::{self, Id, IdValue, Kind, Malformed, Strictness};
+use relay_proto::envelope::{self, Id, IdValue, Kind, Malformed, Strictness, ToolCall};
 use relay_proto::json;
 use relay_proto::name::Name;
 use tokio::time::Instant;
@@ -37,6 +37,8 @@ pub(super) struct Asked<'a> {
     pub(super) method: Cow<'a, str>,
     /// The tool of a `tools/call`.
     pub(super) tool: Option<Cow<'a, str>>,
+    /// Where what the record keeps a code of stands: a tool's arguments, or the parameters of anything else.
+    arguments: Option<Range<usize>>,
 }
 
 /// What was decided about a message, and about which server.
@@ -72,21 +74,28 @@ impl<'a> Content<'a> {
         match envelope.kind {
             Kind::Request { id, method } => {
                 let value = id.value();
-                Self::Call { asked: Asked::new(received, method, envelope.body), id, value }
+                Self::Call { asked: Asked::new(received, method, envelope.body, envelope.call), id, value }
             }
-            Kind::Notification { method } => Self::Notification(Asked::new(received, method, envelope.body)),
+            Kind::Notification { method } => {
+                Self::Notification(Asked::new(received, method, envelope.body, envelope.call))
+            }
             Kind::Response { id, .. } => Self::Response { id },
         }
     }
 }
 
 impl<'a> Asked<'a> {
-    fn new(received: &'a Received, method: Cow<'a, str>, params: Option<Range<usize>>) -> Self {
-        let mut asked = Self { received, params, method, tool: None };
-        if asked.method == "tools/call" {
-            asked.tool = asked.param("name").and_then(|name| json::text(&received.bytes, name));
-        }
-        asked
+    fn new(
+        received: &'a Received,
+        method: Cow<'a, str>,
+        params: Option<Range<usize>>,
+        call: Option<ToolCall<'a>>,
+    ) -> Self {
+        let (tool, arguments) = match call {
+            Some(ToolCall { tool: tool @ Some(_), arguments }) => (tool, arguments),
+            Some(ToolCall { tool: None, .. }) | None => (None, params.clone()),
+        };
+        Self { received, params, method, tool, arguments }
     }
 
     /// Where a member of the parameters stands.
@@ -96,11 +105,7 @@ impl<'a> Asked<'a> {
 
     /// What the record keeps a code of: a tool's arguments, or the parameters of anything else.
     pub(super) fn arguments(&self) -> Option<&'a [u8]> {
-        let span = match self.tool {
-            Some(_) => self.param("arguments"),
-            None => self.params.clone(),
-        };
-        span.map(|span| &self.received.bytes[span])
+        self.arguments.clone().map(|span| &self.received.bytes[span])
     }
 
     /// What the modern HTTP transport repeats in `Mcp-Name`.
@@ -114,14 +119,16 @@ impl<'a> Asked<'a> {
         json::text(&self.received.bytes, self.param(key)?).map(Into::into)
     }
 
-    /// The call that this request makes, now.
-    pub(super) fn call(&self, id: &Id<'_>, timeout: Duration, attempt: Attempt) -> Call {
-        let began = Instant::now();
+    /// The call that this request makes.
+    pub(super) fn call(&self, id: &Id<'_>, began: Instant, timeout: Duration, attempt: Attempt) -> Call {
         Call {
             id: id.raw.into(),
             seq: self.received.seq,
             purpose: Purpose::of(&self.method),
-            method: (&*self.method).into(),
+            method: match policy::known_method(&self.method) {
+                Some(method) => method.into(),
+                None => self.method.clone().into_owned().into(),
+            },
             tool: self.tool.as_deref().map(Into::into),
             began,
             deadline: (!OPEN_ENDED.contains(&&*self.method)).then(|| began + timeout),

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::calls::Call;
 use super::link::Link;
 use crate::audit::{self, CallResult, OutcomeRecord};
+use crate::policy;
 use crate::scrub::Scrubber;
 
 /// Outcomes of one link that wait to be written.
@@ -69,7 +70,7 @@ impl Outcomes {
             .iter()
             .map(|outcome| {
                 let tool = outcome.call.tool.as_deref().map(|tool| scrubber.name(tool));
-                (scrubber.name(&outcome.call.method), tool)
+                (method_name(scrubber, &outcome.call.method), tool)
             })
             .collect()
     }
@@ -97,6 +98,14 @@ impl Outcomes {
     }
 }
 
+/// A method as it may be written down. The protocol's own words are nobody's secret.
+pub(super) fn method_name<'a>(scrubber: &Scrubber, method: &'a str) -> Cow<'a, str> {
+    match policy::known_method(method) {
+        Some(known) => Cow::Borrowed(known),
+        None => scrubber.name(method),
+    }
+}
+
 impl Link {
     pub(super) fn record_outcome(
         &mut self,
@@ -106,15 +115,14 @@ impl Link {
         bytes: usize,
         redactions: u32,
     ) {
-        let now = Instant::now();
-        let duration = now.saturating_duration_since(call.began);
+        let duration = self.woke.saturating_duration_since(call.began);
         self.outcomes.waiting.push(Outcome { call, result, code, bytes, duration, redactions });
-        self.outcomes.due.get_or_insert(now + LATEST);
+        self.outcomes.due.get_or_insert(self.woke + LATEST);
     }
 
     /// Writes those that have waited long enough, or are many.
     pub(super) fn write_due_outcomes(&mut self) {
-        let due = self.outcomes.due.is_some_and(|due| due <= Instant::now());
+        let due = self.outcomes.due.is_some_and(|due| due <= self.woke);
         if due || self.outcomes.len() >= MAX_WAITING {
             self.write_outcomes();
         }

@@ -13,6 +13,7 @@ use tokio::time::{Instant, timeout};
 use super::hints::Repeat;
 use super::link::Link;
 use super::message::{Asked, Content, Ruling, Standing};
+use super::outcomes::method_name;
 use super::repeats::{Incoming, Past};
 use crate::audit::{self, AuditError, DecisionRecord, FollowedBy, Left, Mac, Recorded, SecretUse};
 use crate::config::Config;
@@ -65,6 +66,7 @@ impl Link {
             }
             rest = &rest[steps.len()..];
             let written = self.record_decisions(&config, &steps).await;
+            self.woke = Instant::now();
             for (step, written) in steps.into_iter().zip(written) {
                 self.carry_out(&config, step, written);
             }
@@ -197,7 +199,11 @@ impl Link {
             .map(|step| match step.asked() {
                 Some(asked) => {
                     let mac = asked.arguments().map(|arguments| audit.arguments_mac(arguments));
-                    (scrubber.name(&asked.method), asked.tool.as_deref().map(|tool| scrubber.name(tool)), mac)
+                    (
+                        method_name(&scrubber, &asked.method),
+                        asked.tool.as_deref().map(|tool| scrubber.name(tool)),
+                        mac,
+                    )
                 }
                 None => ("".into(), None, None),
             })

@@ -3,6 +3,8 @@
 //! One task owns everything. On the straight way a message costs one read and one write: what was read is written on
 //! in the same turn, without waiting for readiness first, and timers are only touched when an earlier one is needed.
 
+mod wait;
+
 use std::future::Future;
 use std::io;
 use std::pin::{Pin, pin};
@@ -17,9 +19,9 @@ use crate::lines::Lines;
 use crate::link::{Attempt, ConnectError, Connection, Dialer, Opened, Search};
 use crate::options::Options;
 use crate::stdio::Stdio;
-use crate::stream::Stream;
 use crate::talk::Talk;
 use crate::timing::Timing;
+use wait::Happened;
 
 /// Relays until the harness is gone (end of input, or output closed) or `stop` resolves.
 pub(crate) async fn run(
@@ -85,39 +87,7 @@ impl Relay {
         {
             alarm.as_mut().reset(deadline);
         }
-        let (wants_lines, wants_frames) = (self.guest.wants_lines(), self.guest.wants_frames());
-        let Self { guest, lines, attempt, connection, input, output, .. } = self;
-        let to_sidecar = &guest.to_sidecar;
-        let to_harness = &guest.to_harness;
-        let (reader, writer) = match connection {
-            Some(Connection { stream, decoder }) => (Some((&*stream, decoder)), Some(&*stream)),
-            None => (None, None),
-        };
-        let writes = !to_sidecar.is_empty() || writer.is_some_and(Stream::has_unsent);
-        let happened = tokio::select! {
-            () = stop => Happened::Stop,
-            result = async {
-                match attempt {
-                    Some(attempt) => attempt.await,
-                    None => std::future::pending().await,
-                }
-            } => Happened::Connected(Box::new(result)),
-            result = input.read(lines.spare()), if wants_lines => Happened::Line(result),
-            result = async {
-                match reader {
-                    Some((stream, decoder)) => stream.read(decoder.spare()).await,
-                    None => std::future::pending().await,
-                }
-            }, if wants_frames => Happened::Frames(result),
-            result = async {
-                match writer {
-                    Some(stream) => stream.write(to_sidecar.waiting()).await,
-                    None => std::future::pending().await,
-                }
-            }, if writes => Happened::SentToSidecar(result),
-            result = output.write(to_harness.waiting()), if !to_harness.is_empty() => Happened::SentToHarness(result),
-            () = alarm, if deadline.is_some() => Happened::Alarm,
-        };
+        let happened = self.wait(stop, alarm, deadline).await;
         let harness = self.react(happened);
         if let Some(trouble) = self.guest.take_news() {
             self.talk.trouble(trouble);
@@ -125,39 +95,50 @@ impl Relay {
         harness
     }
 
+    /// The order matters: what was written or read belongs to the connection that there was, not to a new one.
     fn react(&mut self, happened: Happened) -> Harness {
+        if happened.stop {
+            return Harness::Gone;
+        }
         let now = Instant::now();
-        match happened {
-            Happened::Stop => return Harness::Gone,
-            Happened::Connected(result) => {
-                self.attempt = None;
-                self.connected(*result, now);
-            }
-            Happened::Line(Ok(count @ 1..)) => {
+        match happened.sent_to_sidecar {
+            Some(Ok(count)) => self.guest.to_sidecar.consume(count),
+            Some(Err(error)) => self.lost(format!("write to the sidecar: {error}"), now),
+            None => {}
+        }
+        match happened.sent_to_harness {
+            Some(Ok(count)) => self.guest.to_harness.consume(count),
+            Some(Err(_)) => return Harness::Gone,
+            None => {}
+        }
+        match happened.frames {
+            Some(Ok(count @ 1..)) => self.frames(count, now),
+            Some(Ok(0)) => self.lost("the sidecar closed the connection".into(), now),
+            Some(Err(error)) => self.lost(format!("read from the sidecar: {error}"), now),
+            None => {}
+        }
+        match happened.lines {
+            Some(Ok(count @ 1..)) => {
                 self.lines.filled(count);
                 while let Some(line) = self.lines.next() {
                     self.guest.line(line, now);
                 }
             }
             // An error means the same as the end: there will be no more lines.
-            Happened::Line(Ok(0) | Err(_)) => {
+            Some(Ok(0) | Err(_)) => {
                 if let Some(line) = self.lines.last() {
                     self.guest.line(line, now);
                 }
                 return Harness::Gone;
             }
-            Happened::Frames(Ok(count @ 1..)) => self.frames(count, now),
-            Happened::Frames(Ok(0)) => self.lost("the sidecar closed the connection".into(), now),
-            Happened::Frames(Err(error)) => self.lost(format!("read from the sidecar: {error}"), now),
-            Happened::SentToSidecar(Ok(count)) => self.guest.to_sidecar.consume(count),
-            Happened::SentToSidecar(Err(error)) => self.lost(format!("write to the sidecar: {error}"), now),
-            Happened::SentToHarness(Ok(count)) => self.guest.to_harness.consume(count),
-            Happened::SentToHarness(Err(_)) => return Harness::Gone,
-            Happened::Alarm => {
-                if self.guest.tick(now) == Connected::Close {
-                    self.close();
-                }
-            }
+            None => {}
+        }
+        if happened.alarm && self.guest.tick(now) == Connected::Close {
+            self.close();
+        }
+        if let Some(result) = happened.connected {
+            self.attempt = None;
+            self.connected(result, now);
         }
         Harness::Here
     }
@@ -295,14 +276,4 @@ fn elsewhere(dialer: &mut Dialer, frame: &mut FrameView<'_>) -> Elsewhere {
     };
     let before = std::mem::replace(retry, dialer.turned_away(code, *retry));
     if before == *retry { Elsewhere::No } else { Elsewhere::Yes }
-}
-
-enum Happened {
-    Alarm,
-    Connected(Box<Result<Opened, ConnectError>>),
-    Frames(io::Result<usize>),
-    Line(io::Result<usize>),
-    SentToHarness(io::Result<usize>),
-    SentToSidecar(io::Result<usize>),
-    Stop,
 }

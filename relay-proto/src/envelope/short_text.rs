@@ -1,0 +1,104 @@
+//! A text that is mostly short, as ids are: up to [`IN_PLACE`] bytes need no memory of their own.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+
+/// An immutable text.
+#[derive(Clone, Eq, PartialEq)]
+pub struct ShortText(Place);
+
+const IN_PLACE: usize = 22;
+
+/// A text has one place only, and what is not used of it is zero: equal texts are equal here.
+#[derive(Clone, Eq, PartialEq)]
+enum Place {
+    Elsewhere(Box<str>),
+    Here { length: u8, bytes: [u8; IN_PLACE] },
+}
+
+impl ShortText {
+    pub fn as_bytes(&self) -> &[u8] {
+        match &self.0 {
+            Place::Elsewhere(text) => text.as_bytes(),
+            Place::Here { length, bytes } => &bytes[..usize::from(*length)],
+        }
+    }
+
+    pub fn as_str(&self) -> &str {
+        match &self.0 {
+            Place::Elsewhere(text) => text,
+            Place::Here { .. } => std::str::from_utf8(self.as_bytes()).expect("it was copied from a text"),
+        }
+    }
+}
+
+impl From<&str> for ShortText {
+    fn from(text: &str) -> Self {
+        let mut bytes = [0; IN_PLACE];
+        Self(match bytes.get_mut(..text.len()) {
+            Some(room) => {
+                room.copy_from_slice(text.as_bytes());
+                Place::Here { length: text.len() as u8, bytes }
+            }
+            None => Place::Elsewhere(text.into()),
+        })
+    }
+}
+
+impl From<String> for ShortText {
+    fn from(text: String) -> Self {
+        Self::from(text.as_str())
+    }
+}
+
+impl From<Cow<'_, str>> for ShortText {
+    fn from(text: Cow<'_, str>) -> Self {
+        Self::from(&*text)
+    }
+}
+
+impl std::ops::Deref for ShortText {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        self.as_str()
+    }
+}
+
+/// Like the text itself.
+impl Hash for ShortText {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write(self.as_bytes());
+        state.write_u8(0xff);
+    }
+}
+
+impl fmt::Debug for ShortText {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), formatter)
+    }
+}
+
+impl fmt::Display for ShortText {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_of_any_length_is_what_it_was() {
+        let long = "ä€😀".repeat(10);
+        let lengths = (0..=long.len()).filter(|length| long.is_char_boundary(*length));
+        let texts: Vec<&str> = lengths.map(|length| &long[..length]).collect();
+        for text in &texts {
+            let short = ShortText::from(*text);
+            assert_eq!((short.as_str(), short.as_bytes()), (*text, text.as_bytes()));
+            assert_eq!(texts.iter().filter(|other| ShortText::from(**other) == short).count(), 1);
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Passing over a value in one loop, without telling its tokens or what is wrong with it.
+//!
+//! Must stay true: what is passed here is what [`Scanner`](super::Scanner) accepts token by token, and no byte more. It
+//! may say `None` to anything: then the scanner looks itself, and says what is wrong if something is.
+
+use super::{Escapes, Shape, Surrogates, number, string};
+
+/// Containers inside each other that are passed here: one bit each.
+const DEPTH: usize = 64;
+
+/// What the value is that begins at `at`, and where it ends. It is nested at most `depth` deep; half a surrogate pair is
+/// allowed in it.
+pub(super) fn shaped(bytes: &[u8], at: usize, depth: usize) -> Option<(Shape, usize)> {
+    let shape = match *bytes.get(at)? {
+        b'"' => {
+            let (quote, escapes) = match string::short(bytes, at + 1) {
+                Some(quote) => (quote, Escapes::None),
+                None => string::scan(bytes, at + 1, Surrogates::Any).ok()?,
+            };
+            return Some((Shape::String(escapes), quote + 1));
+        }
+        b'{' => Shape::Object,
+        b'[' => Shape::Array,
+        b'-' | b'0'..=b'9' => Shape::Number,
+        _ => Shape::Literal,
+    };
+    Some((shape, value(bytes, at, depth.min(DEPTH))?))
+}
+
+/// Where the value ends that begins at `at`, nested at most `depth` deep, which is at most [`DEPTH`].
+fn value(bytes: &[u8], mut at: usize, depth: usize) -> Option<usize> {
+    // The open containers, the innermost at the lowest bit; set for an object.
+    let (mut objects, mut open) = (0_u64, 0);
+    loop {
+        match *bytes.get(at)? {
+            b'"' => at = string_end(bytes, at)?,
+            first @ (b'{' | b'[') => {
+                if open == depth {
+                    return None;
+                }
+                at = space(bytes, at + 1);
+                let object = first == b'{';
+                // In ASCII the closing bracket is the second after the opening one.
+                if *bytes.get(at)? == first + 2 {
+                    at += 1;
+                } else {
+                    (objects, open) = (objects << 1 | u64::from(object), open + 1);
+                    if object {
+                        at = key(bytes, at)?;
+                    }
+                    continue;
+                }
+            }
+            b'-' | b'0'..=b'9' => at = number::end(bytes, at)?,
+            b't' => at = literal(bytes, at, b"true")?,
+            b'f' => at = literal(bytes, at, b"false")?,
+            b'n' => at = literal(bytes, at, b"null")?,
+            _ => return None,
+        }
+        // A value is over, and with it perhaps what it stands in.
+        loop {
+            if open == 0 {
+                return Some(at);
+            }
+            at = space(bytes, at);
+            match (*bytes.get(at)?, objects & 1) {
+                (b',', 1) => {
+                    at = key(bytes, space(bytes, at + 1))?;
+                    break;
+                }
+                (b',', _) => {
+                    at = space(bytes, at + 1);
+                    break;
+                }
+                (b'}', 1) | (b']', 0) => (objects, open, at) = (objects >> 1, open - 1, at + 1),
+                _ => return None,
+            }
+        }
+    }
+}
+
+/// Where the string ends, its quote included, that begins with the quote at `at`.
+#[inline]
+fn string_end(bytes: &[u8], at: usize) -> Option<usize> {
+    match string::short(bytes, at + 1) {
+        Some(quote) => Some(quote + 1),
+        None => string::end(bytes, at + 1),
+    }
+}
+
+/// The first place from `at` on without white space.
+#[inline]
+pub(super) fn space(bytes: &[u8], mut at: usize) -> usize {
+    while let Some(b' ' | b'\t' | b'\n' | b'\r') = bytes.get(at) {
+        at += 1;
+    }
+    at
+}
+
+/// Where the value begins whose key is at `at`.
+#[inline]
+fn key(bytes: &[u8], at: usize) -> Option<usize> {
+    if *bytes.get(at)? != b'"' {
+        return None;
+    }
+    let colon = space(bytes, string_end(bytes, at)?);
+    (*bytes.get(colon)? == b':').then(|| space(bytes, colon + 1))
+}
+
+fn literal(bytes: &[u8], at: usize, literal: &[u8]) -> Option<usize> {
+    bytes[at..].starts_with(literal).then_some(at + literal.len())
+}
