@@ -4,10 +4,11 @@ mod links;
 mod messages;
 mod successors;
 
-use relay_proto::control::{Refusal, Resumed, Welcome};
+use relay_proto::control::{Goodbye, Hello, Proof, Refusal, Resumed, Retry, Welcome};
 use relay_proto::decoder::Decoder;
 use relay_proto::delivery::Inbox as PeerInbox;
-use relay_proto::frame::{FrameView, MaybeRan, More, Origin, Part, PartFlags, PartView};
+use relay_proto::frame::{Ack, FrameView, MaybeRan, More, Origin, Part, PartFlags, PartView};
+use relay_proto::notice;
 
 use super::*;
 use crate::lines::Line;
