@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use relay_carriage::tls::TlsError;
 use relay_carriage::{BoxedStream, dial, entrance, outer, websocket};
 use relay_proto::address::{Address, HostPort, WebSocket};
 use tokio::io::{copy, split};
@@ -179,7 +180,8 @@ async fn connected(reach: &Reach) -> Result<BoxedStream, String> {
     let mut stream = dial::tcp(&place, DIAL_TIME).await.map_err(|error| error.to_string())?;
     match reach {
         Reach::DialWebSocket(place) => {
-            let stream = outer::connect(stream, &place.host).await.map_err(|error| error.to_string())?;
+            let stream =
+                outer::connect(stream, &place.host).await.map_err(|error| without_tls(reach, &error))?;
             let stream = websocket::client(stream, place, &[]).await.map_err(|error| error.to_string())?;
             Ok(Box::new(stream))
         }
@@ -187,6 +189,20 @@ async fn connected(reach: &Reach) -> Result<BoxedStream, String> {
             entrance::knock(&mut stream).await.map_err(|error| error.to_string())?;
             Ok(Box::new(stream))
         }
+    }
+}
+
+/// Why there is no TLS around a WebSocket. The port of a hub or a shim has none of its own.
+fn without_tls(reach: &Reach, error: &TlsError) -> String {
+    match (reach, error) {
+        (Reach::DialWebSocket(WebSocket { host, port, .. }), TlsError::Closed | TlsError::NotTls) => {
+            let place = HostPort { host: host.clone(), port: *port };
+            format!(
+                "dial {reach}: nobody speaks TLS there; if it is the port of a hub or a shim itself, dial {place} without \
+                 wss://, which is for a platform's address in front of it"
+            )
+        }
+        _ => format!("dial {reach}: {error}"),
     }
 }
 
