@@ -54,6 +54,11 @@ impl RawRelay {
         }
     }
 
+    /// Leaves, without waiting for anything.
+    pub fn close(self) {
+        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+    }
+
     /// Sends bytes; a sidecar that has closed already is fine.
     pub fn send(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);

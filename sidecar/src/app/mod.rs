@@ -84,6 +84,8 @@ pub(crate) struct App {
     refusals: Arc<Refusals>,
     /// Alerts about those who come by the shared socket.
     shared_alerts: Mutex<Pace>,
+    /// Lines in the log about enrolments that were not written down.
+    unwritten: Mutex<Pace>,
 }
 
 /// What a reload did.
@@ -156,6 +158,7 @@ pub(crate) async fn serve(
         started: context.config.load_full(),
         refusals: Arc::default(),
         shared_alerts: Mutex::new(Pace::new(ALERTS_PER_MINUTE)),
+        unwritten: Mutex::new(Pace::new(ALERTS_PER_MINUTE)),
         context,
     });
     app.record(Event::SidecarStart, Some(env!("CARGO_PKG_VERSION")));
