@@ -28,6 +28,8 @@ pub struct Outbox {
     /// The highest number handed out on any connection of this link.
     handed_out: u64,
     window: u64,
+    /// What is kept at most, whatever the peer allows.
+    most: u64,
 }
 
 /// A misbehaving peer: the link must end.
@@ -47,6 +49,12 @@ pub enum DeliveryError {
 
 impl Outbox {
     pub fn new(window: u64) -> Self {
+        Self::bounded(window, MAX_WINDOW)
+    }
+
+    /// One that has no more than `most` under way, whatever window the peer gives.
+    pub fn bounded(window: u64, most: u64) -> Self {
+        let most = most.min(MAX_WINDOW);
         Self {
             log: Vec::new(),
             head: 0,
@@ -55,7 +63,8 @@ impl Outbox {
             sent_bytes: 0,
             acked: 0,
             handed_out: 0,
-            window: window.min(MAX_WINDOW),
+            window: window.min(most),
+            most,
         }
     }
 
@@ -123,7 +132,7 @@ impl Outbox {
             return Err(DeliveryError::AckFromTheFuture { acked: ack.seq, sent });
         }
         self.forget_up_to(ack.seq)?;
-        self.window = ack.window.min(MAX_WINDOW);
+        self.window = ack.window.min(self.most);
         Ok(())
     }
 
@@ -134,13 +143,13 @@ impl Outbox {
         }
         self.forget_up_to(received)?;
         (self.sent, self.sent_bytes) = (0, 0);
-        self.window = window.min(MAX_WINDOW);
+        self.window = window.min(self.most);
         Ok(())
     }
 
     /// A new link: forgets everything, sequence numbers begin anew.
     pub fn restart(&mut self, window: u64) {
-        *self = Self::new(window);
+        *self = Self::bounded(window, self.most);
     }
 
     fn kept_bytes(&self) -> usize {
