@@ -28,8 +28,6 @@ pub struct Outbox {
     /// The highest number handed out on any connection of this link.
     handed_out: u64,
     window: u64,
-    /// What is kept at most, whatever the peer allows.
-    most: u64,
 }
 
 /// A misbehaving peer: the link must end.
@@ -49,12 +47,6 @@ pub enum DeliveryError {
 
 impl Outbox {
     pub fn new(window: u64) -> Self {
-        Self::bounded(window, MAX_WINDOW)
-    }
-
-    /// One that has no more than `most` under way, whatever window the peer gives.
-    pub fn bounded(window: u64, most: u64) -> Self {
-        let most = most.min(MAX_WINDOW);
         Self {
             log: Vec::new(),
             head: 0,
@@ -63,8 +55,7 @@ impl Outbox {
             sent_bytes: 0,
             acked: 0,
             handed_out: 0,
-            window: window.min(most),
-            most,
+            window: window.min(MAX_WINDOW),
         }
     }
 
@@ -132,7 +123,7 @@ impl Outbox {
             return Err(DeliveryError::AckFromTheFuture { acked: ack.seq, sent });
         }
         self.forget_up_to(ack.seq)?;
-        self.window = ack.window.min(self.most);
+        self.window = ack.window.min(MAX_WINDOW);
         Ok(())
     }
 
@@ -143,13 +134,13 @@ impl Outbox {
         }
         self.forget_up_to(received)?;
         (self.sent, self.sent_bytes) = (0, 0);
-        self.window = window.min(self.most);
+        self.window = window.min(MAX_WINDOW);
         Ok(())
     }
 
     /// A new link: forgets everything, sequence numbers begin anew.
     pub fn restart(&mut self, window: u64) {
-        *self = Self::bounded(window, self.most);
+        *self = Self::new(window);
     }
 
     fn kept_bytes(&self) -> usize {

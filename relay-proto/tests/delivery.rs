@@ -184,22 +184,3 @@ fn a_new_link_begins_anew() {
 fn earlier() -> MaybeRan {
     MaybeRan::Yes(Origin { link: "l-0".into(), seq: 9 })
 }
-
-#[test]
-fn a_sender_with_a_bound_of_its_own_keeps_no_more_whatever_it_is_allowed() {
-    let mut outbox = Outbox::bounded(MAX_WINDOW, 1000);
-    let mut out = Vec::new();
-    for round in 0..3 {
-        for _ in 0..100 {
-            outbox.push(&[b'x'; 100], MaybeRan::No);
-        }
-        outbox.take_ready(&mut out);
-        assert!(outbox.is_full() && (1..=1000).contains(&out.len()), "{round}: {}", out.len());
-        out.clear();
-        match round {
-            0 => outbox.acknowledge(Ack { seq: 1, window: MAX_WINDOW }).unwrap(),
-            1 => outbox.resume(1, MAX_WINDOW).unwrap(),
-            _ => outbox.restart(MAX_WINDOW),
-        }
-    }
-}

@@ -197,8 +197,10 @@ fn enrolments_that_are_not_written_down_do_not_fill_the_log() {
 /// The files of enrolments: each write is another file.
 fn enrolments(world: &World) -> Vec<(std::path::PathBuf, u64)> {
     use std::os::unix::fs::MetadataExt as _;
-    let files = std::fs::read_dir(world.layout().state.join("enrolments")).unwrap().flatten();
-    let mut files: Vec<_> = files.map(|file| (file.path(), file.metadata().unwrap().ino())).collect();
+    let files =
+        std::fs::read_dir(world.layout().state.join("enrolments")).expect("the store is there").flatten();
+    let mut files: Vec<_> =
+        files.map(|file| (file.path(), file.metadata().expect("its files stay").ino())).collect();
     files.sort();
     files
 }

@@ -39,12 +39,12 @@ pub(crate) enum Door {
 pub(super) struct Refused {
     pub(super) refusal: Refusal,
     /// The key that was shown, and what was wrong with it.
-    pub(super) denied: Option<(PublicKey, Denied)>,
+    pub(super) denied: Option<Box<(PublicKey, Denied)>>,
 }
 
 impl Refused {
     fn denied(key: &PublicKey, denied: Denied) -> Self {
-        Self { refusal: denied.refusal(), denied: Some((*key, denied)) }
+        Self { refusal: denied.refusal(), denied: Some(Box::new((*key, denied))) }
     }
 }
 

@@ -74,7 +74,7 @@ async fn tell(mut connection: Connection, status: Status) {
 
 async fn turn_away(app: &App, mut connection: Connection, refused: Refused) {
     let Refused { refusal, denied } = refused;
-    if let Some((key, denied)) = &denied {
+    if let Some((key, denied)) = denied.as_deref() {
         if denied.alarming().is_some() && connection.leaves_within(LEAVING_TIME).await {
             // A Hello of the sandbox's own, most likely, that was under way for longer than its successor.
             return app.refusals.log(&refusal, &app.context.tasks, &app.stop);

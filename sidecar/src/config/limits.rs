@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use relay_proto::limits::MAX_WINDOW;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -77,7 +78,7 @@ limits! {
     /// Nesting of a message. Recursive parsers behind us overflow their stacks, and our own reads no deeper.
     message_depth: usize = Count "128" in "16"..="128";
     /// Memory that one link may take of the sidecar, however it, its harness or its server behaves. The sizes of messages and windows must fit in it.
-    link_memory: u64 = Size "240MiB" in "5MiB"..="4GiB";
+    link_memory: u64 = Size "244MiB" in "13MiB"..="4GiB";
     /// Requests of one link that wait for an answer. Each keeps its id and its place in memory.
     requests_in_flight: usize = Count "256" in "1"..="4096";
     /// Enrolments, those included that were over within a day. Each is a file, and a place in memory.
@@ -94,7 +95,7 @@ limits! {
     greeting_connections: usize = Count "64" in "1"..="4096";
     /// Time to say Hello. A silent connection gives its place back.
     greeting_timeout: Duration = Time "5s" in "100ms"..="1m";
-    /// Unacknowledged bytes in each direction of a link. Whoever sent them keeps them in memory to replay after a cut.
+    /// Unacknowledged bytes from the shim to the sidecar. The shim keeps them in memory to replay after a cut; the other direction's window is the shim's to give, 4 MiB at most.
     window_bytes: u64 = Size "2MiB" in "64KiB"..="4MiB";
     /// Time from start to the first answer of a server. Harnesses give up on a handshake that takes longer.
     server_start_timeout: Duration = Time "30s" in "100ms"..="10m";
@@ -124,12 +125,13 @@ limits! {
 pub(crate) const HTTP_MESSAGES: usize = 8;
 /// Messages that a link may hold at once: being put together, scrubbed, copied on and waiting, in both directions.
 const MESSAGES: u64 = 13 + HTTP_MESSAGES as u64;
-/// Windows: each direction's, with a copy on its way, and one that its server has not read.
-const WINDOWS: u64 = 5;
+/// Windows: what has come, a copy on its way, and what its server has not read.
+const WINDOWS: u64 = 3;
 /// A request under way: its names, and what an HTTP server has answered of it so far.
 const PER_REQUEST: u64 = 66 * 1024;
-/// What waits for a server, what waits to be repeated, what a new process must be told, and buffers.
-const BESIDES: u64 = 3 * 1024 * 1024;
+/// What waits for a server, what waits to be repeated, what a new process must be told, and buffers; and what is kept for
+/// a shim until it acknowledges it, with a copy on its way: the window is the shim's to give.
+const BESIDES: u64 = 3 * 1024 * 1024 + 2 * MAX_WINDOW;
 
 impl Limits {
     /// The most that a link takes.
@@ -241,11 +243,11 @@ mod tests {
             limits.of_a_link() <= limits.link_memory && limits.of_a_link() * 11 / 10 > limits.link_memory
         );
         for (text, hint) in [
-            ("link-memory = \"100MiB\"", Some("to 240MiB, or lower `limits.message-bytes` to 3437KiB")),
-            ("link-memory = \"100MiB\"\nmessage-bytes = \"3437KiB\"", None),
-            ("link-memory = \"100MiB\"\nmessage-bytes = \"3438KiB\"", Some("to 101MiB")),
-            ("requests-in-flight = 4096", Some("to 488MiB")),
-            ("link-memory = \"5MiB\"", Some("and `limits.requests-in-flight`")),
+            ("link-memory = \"100MiB\"", Some("to 244MiB, or lower `limits.message-bytes` to 3242KiB")),
+            ("link-memory = \"100MiB\"\nmessage-bytes = \"3242KiB\"", None),
+            ("link-memory = \"100MiB\"\nmessage-bytes = \"3243KiB\"", Some("to 101MiB")),
+            ("requests-in-flight = 4096", Some("to 491MiB")),
+            ("link-memory = \"13MiB\"", Some("and `limits.requests-in-flight`")),
         ] {
             let mut report = Report::new(text);
             toml::from_str::<RawLimits>(text).unwrap().check(&mut report);

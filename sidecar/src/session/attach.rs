@@ -90,7 +90,8 @@ impl Link {
             Some(_) | None => false,
         };
         let Some(mut newcomer) = self.newcomer.take() else { return };
-        if alive && !newcomer.still_waits() {
+        // Nobody is there to have the link, nor any reason to take it from the old connection.
+        if !newcomer.still_waits() {
             tracing::warn!(link = %self.id, session = %self.session.id, "{LATE}");
             return;
         }

@@ -127,7 +127,7 @@ impl Link {
             lost: None,
             newcomer: None,
             pinged: Instant::now(),
-            outbox: Outbox::bounded(DEFAULT_WINDOW, limits.window_bytes),
+            outbox: Outbox::new(DEFAULT_WINDOW),
             inbox: Inbox::new(limits.message_bytes, limits.window_bytes),
             promised: Promised { message_bytes: limits.message_bytes, window_bytes: limits.window_bytes },
             tokens: Tokens::new(),

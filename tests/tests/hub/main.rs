@@ -381,7 +381,7 @@ fn those_who_attach_one_sandbox_at_once_make_one_enrolment() {
             admin
         })
         .collect();
-    let mut answers: Vec<String> = asking.iter().map(|admin| first_line(admin)).collect();
+    let mut answers: Vec<String> = asking.iter().map(first_line).collect();
     answers.sort();
     let held = answers.iter().filter(|answer| answer.contains("\"enrolment\"")).count();
     assert_eq!(held, 1, "{answers:?}");
@@ -393,9 +393,9 @@ fn those_who_attach_one_sandbox_at_once_make_one_enrolment() {
 
 fn first_line(admin: &UnixStream) -> String {
     use std::io::BufRead as _;
-    admin.set_read_timeout(Some(PATIENCE)).unwrap();
+    admin.set_read_timeout(Some(PATIENCE)).expect("sockets work here");
     let mut line = String::new();
-    std::io::BufReader::new(admin).read_line(&mut line).unwrap();
+    std::io::BufReader::new(admin).read_line(&mut line).expect("sockets work here");
     line
 }
 
@@ -430,10 +430,10 @@ fn deaf_socket(path: &std::path::Path) -> (OwnedFd, Vec<OwnedFd>) {
     use nix::sys::socket::{
         AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket,
     };
-    let made = |flags| socket(AddressFamily::Unix, SockType::Stream, flags, None).unwrap();
-    let (listener, address) = (made(SockFlag::SOCK_CLOEXEC), UnixAddr::new(path).unwrap());
-    bind(std::os::fd::AsRawFd::as_raw_fd(&listener), &address).unwrap();
-    listen(&listener, Backlog::new(0).unwrap()).unwrap();
+    let made = |flags| socket(AddressFamily::Unix, SockType::Stream, flags, None).expect("sockets work here");
+    let (listener, address) = (made(SockFlag::SOCK_CLOEXEC), UnixAddr::new(path).expect("sockets work here"));
+    bind(std::os::fd::AsRawFd::as_raw_fd(&listener), &address).expect("sockets work here");
+    listen(&listener, Backlog::new(0).expect("sockets work here")).expect("sockets work here");
     let mut waiting = Vec::new();
     loop {
         let stream = made(SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK);
