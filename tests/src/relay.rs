@@ -54,9 +54,9 @@ impl RawRelay {
         }
     }
 
-    /// Leaves, without waiting for anything.
-    pub fn close(self) {
-        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+    /// Leaves, without waiting for anything: what was said arrives, and then the end.
+    pub fn leave(&mut self) {
+        let _ = self.stream.shutdown(std::net::Shutdown::Write);
     }
 
     /// Sends bytes; a sidecar that has closed already is fine.

@@ -141,10 +141,10 @@ fn a_hello_that_comes_when_its_epoch_has_turned_raises_no_alert() {
     let sandbox = rested(&world);
     let before = sandbox.copy();
     leave(sandbox.connected());
-    for _ in 0..3 {
-        let mut late = before.relay();
+    let mut late: Vec<RawRelay> = (0..3).map(|_| before.relay()).collect();
+    for late in &mut late {
         late.greet_with(key_hello(&before, None));
-        late.close();
+        late.leave();
     }
     wait_until("they were heard", || world.log().matches("clone_refused").count() == 3);
     assert!(alerts(&world).is_empty(), "{:?}", alerts(&world));
