@@ -6,11 +6,12 @@ use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use relay_proto::hub::Door;
-use tokio::io::AsyncWriteExt as _;
+use relay_proto::hub::{Door, Key};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// Connects to the hub that wrote this file, and shows its key. Bound it with a time-out.
+/// Connects to the hub that wrote this file: shows the key, and goes on only if the hub shows its own. Bound it with a
+/// time-out.
 pub(crate) async fn connect(file: &Path) -> io::Result<OwnedFd> {
     let mut text = String::new();
     // Another hub has another port and key, so the file is read anew each time.
@@ -23,5 +24,12 @@ pub(crate) async fn connect(file: &Path) -> io::Result<OwnedFd> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, door.port)).await?;
     stream.set_nodelay(true)?;
     stream.write_all(door.key.shown()).await?;
+    let mut answer = [0; Key::SHOWN];
+    let answered = stream.read_exact(&mut answer).await;
+    if answered.is_err() || !door.answer.is(&answer) {
+        let why = "whoever has the hub's port does not know its key: the hub is gone, and another program is there; start \
+                   the hub again";
+        return Err(io::Error::new(io::ErrorKind::ConnectionRefused, why));
+    }
     Ok(stream.into_std()?.into())
 }

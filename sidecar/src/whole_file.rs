@@ -1,6 +1,6 @@
 //! Files that are whole or not there, for the sidecar's user alone.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
@@ -39,11 +39,22 @@ pub(crate) fn place(directory: &Path, path: &Path, bytes: &[u8], replace: Replac
 
 /// At most so many bytes of a regular file; no link is followed and no pipe waited for.
 pub(crate) fn read_bounded(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    read_checked(path, most, |_| Ok(()))
+}
+
+/// The same of a file that passes; it is looked at before it is read.
+pub(crate) fn read_checked(
+    path: &Path,
+    most: u64,
+    check: impl FnOnce(&Metadata) -> io::Result<()>,
+) -> io::Result<Vec<u8>> {
     let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    if !file.metadata()?.is_file() {
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
         return Err(io::Error::other("it is not a regular file"));
     }
+    check(&metadata)?;
     let mut bytes = Vec::new();
     file.take(most + 1).read_to_end(&mut bytes)?;
     match bytes.len() as u64 > most {

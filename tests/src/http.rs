@@ -24,6 +24,8 @@ pub struct Request {
 /// One answer.
 #[derive(Clone, Debug)]
 pub enum Reply {
+    /// The connection is closed without a word.
+    Cut,
     /// Server-sent events: name and data.
     Events(Vec<(String, Value)>),
     Json(Value),
@@ -84,6 +86,7 @@ fn read(stream: TcpStream) -> Option<(Request, TcpStream)> {
 
 fn write(client: &mut TcpStream, reply: &Reply) {
     let (status, header, body) = match reply {
+        Reply::Cut => return,
         Reply::Events(events) => {
             let event = |(name, data): &(String, Value)| format!("event: {name}\ndata: {data}\n\n");
             (200, "content-type: text/event-stream".to_owned(), events.iter().map(event).collect())

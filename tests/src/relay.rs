@@ -54,6 +54,11 @@ impl RawRelay {
         }
     }
 
+    /// Leaves, without waiting for anything: what was said arrives, and then the end.
+    pub fn leave(&mut self) {
+        let _ = self.stream.shutdown(std::net::Shutdown::Write);
+    }
+
     /// Sends bytes; a sidecar that has closed already is fine.
     pub fn send(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);

@@ -11,16 +11,14 @@ use serde_json::{Value, json};
 
 const MESSAGE_KIB: u64 = 256;
 const WINDOW_KIB: u64 = 256;
-/// What is kept for a shim until it acknowledges it: the protocol's largest window, whatever the configuration says.
-const KEPT_KIB: u64 = 4 * 1024;
-/// What may wait for a server that does not read.
-const UNREAD_KIB: u64 = 1024 + MESSAGE_KIB + WINDOW_KIB;
-/// The most that one link may take: messages being put together, scrubbed and copied on in both directions, the two
-/// windows with a copy of each on its way, and what its server has not read.
-const LINK_KIB: u64 = 12 * MESSAGE_KIB + 2 * WINDOW_KIB + 2 * KEPT_KIB + UNREAD_KIB;
+const REQUESTS: u64 = 192;
+/// `limits.link-memory`: as little as the others let it be.
+const LINK_MIB: u64 = 30;
 const LINKS: u64 = 2;
-/// What all of them are made to carry, were there no bounds: many times the ceiling.
-const FLOOD_KIB: u64 = 64 * 1024;
+/// Nearly a whole message, so that all of the flood is under way at once.
+const ANSWER_KIB: u64 = 240;
+/// What all of them are made to carry, were there no bounds: well above the ceiling.
+const FLOOD_KIB: u64 = 88 * 1024;
 
 #[test]
 fn a_harness_that_stops_reading_slows_its_own_link_only() {
@@ -30,7 +28,7 @@ fn a_harness_that_stops_reading_slows_its_own_link_only() {
     let mut deaf: Vec<(Harness, Vec<Value>)> = (0..LINKS)
         .map(|_| {
             let mut harness = deaf(&world, "tools");
-            let bytes = 200 * 1024;
+            let bytes = ANSWER_KIB * 1024;
             let calls = FLOOD_KIB * 1024 / bytes / LINKS;
             let ids = (0..calls).map(|_| harness.send_call("big", json!({"bytes": bytes}))).collect();
             (harness, ids)
@@ -41,7 +39,11 @@ fn a_harness_that_stops_reading_slows_its_own_link_only() {
     for (harness, ids) in &mut deaf {
         harness.read_again();
         for id in ids {
-            assert_eq!(text_of(&harness.answer_to(id)).len(), 200 * 1024, "what was held up arrives");
+            assert_eq!(
+                text_of(&harness.answer_to(id)).len() as u64,
+                ANSWER_KIB * 1024,
+                "what was held up arrives"
+            );
         }
     }
     within_the_ceiling(&mut world, before);
@@ -101,6 +103,8 @@ fn bounded() -> Builder {
     World::new()
         .limit(&format!("message-bytes = \"{MESSAGE_KIB}KiB\""))
         .limit(&format!("window-bytes = \"{WINDOW_KIB}KiB\""))
+        .limit(&format!("requests-in-flight = {REQUESTS}"))
+        .limit(&format!("link-memory = \"{LINK_MIB}MiB\""))
 }
 
 /// A harness that does not read what it is told any more.
@@ -120,7 +124,7 @@ fn others_are_answered(bystander: &mut Harness) {
 #[track_caller]
 fn within_the_ceiling(world: &mut World, before: u64) {
     let grown = peak_memory_kib(world.sidecar().id()).saturating_sub(before);
-    let ceiling = LINKS * LINK_KIB;
+    let ceiling = LINKS * LINK_MIB * 1024;
     eprintln!("{LINKS} links took {grown} KiB, their ceiling is {ceiling} KiB");
     assert!(grown < ceiling, "the sidecar took {grown} KiB more, {ceiling} is allowed");
 }

@@ -134,6 +134,77 @@ fn a_hello_that_comes_late_costs_nobody_his_epoch() {
     assert!(alerts(&world).is_empty(), "{:?}", alerts(&world));
 }
 
+/// The same where what it shows has turned already: nobody waits for its answer, as a copy would.
+#[test]
+fn a_hello_that_comes_when_its_epoch_has_turned_raises_no_alert() {
+    let (world, _wire) = place();
+    let sandbox = rested(&world);
+    let before = sandbox.copy();
+    leave(sandbox.connected());
+    let mut late: Vec<RawRelay> = (0..3).map(|_| before.relay()).collect();
+    for late in &mut late {
+        late.greet_with(key_hello(&before, None));
+        late.leave();
+    }
+    wait_until("they were heard", || world.log().matches("clone_refused").count() == 3);
+    assert!(alerts(&world).is_empty(), "{:?}", alerts(&world));
+    assert_eq!(refused(before.relay().say(key_hello(&before, None))).code, "clone_refused");
+    assert_eq!(alerts(&world).len(), 1, "a copy wants its answer");
+    leave(sandbox.connected());
+}
+
+/// A new link costs a sync of the disk, and a place comes before that.
+#[test]
+fn a_sandbox_without_a_place_for_a_link_writes_nothing() {
+    let wire = Wire::start();
+    let world =
+        World::new().server("tools", Server::fixture()).relay(&wire.relay_lines()).limit("links = 2").start();
+    let sandbox = rested(&world);
+    let kept: Vec<RawRelay> = (0..2)
+        .map(|_| {
+            let mut relay = sandbox.relay();
+            welcomed(relay.say(key_hello(&sandbox, None)));
+            relay
+        })
+        .collect();
+    let written = enrolments(&world);
+    for _ in 0..10 {
+        let refusal = refused(sandbox.relay().say(key_hello(&sandbox, None)));
+        assert_eq!(refusal.code, "relay_unavailable");
+        assert!(refusal.message.contains("limits.links"), "{}", refusal.message);
+    }
+    assert_eq!(enrolments(&world), written);
+    drop(kept);
+}
+
+/// The disk is full for long, and a sandbox can come again and again.
+#[test]
+fn enrolments_that_are_not_written_down_do_not_fill_the_log() {
+    let (world, _wire) = place();
+    let sandbox = rested(&world);
+    let (store, aside) = (world.layout().state.join("enrolments"), world.layout().state.join("aside"));
+    std::fs::rename(&store, &aside).unwrap();
+    for _ in 0..30 {
+        let refusal = refused(sandbox.relay().say(key_hello(&sandbox, None)));
+        assert_eq!((refusal.code.as_str(), refusal.retry), ("relay_unavailable", Retry::AfterMs(2000)));
+    }
+    let lines = world.log().matches("an enrolment was not written down").count();
+    assert!((1..=6).contains(&lines), "{lines}");
+    std::fs::rename(&aside, &store).unwrap();
+    leave(sandbox.connected());
+}
+
+/// The files of enrolments: each write is another file.
+fn enrolments(world: &World) -> Vec<(std::path::PathBuf, u64)> {
+    use std::os::unix::fs::MetadataExt as _;
+    let files =
+        std::fs::read_dir(world.layout().state.join("enrolments")).expect("the store is there").flatten();
+    let mut files: Vec<_> =
+        files.map(|file| (file.path(), file.metadata().expect("its files stay").ino())).collect();
+    files.sort();
+    files
+}
+
 /// Whoever asks for a link of somebody else's is told of; it cannot fill the audit with that.
 #[test]
 fn a_link_of_another_sandbox_is_refused_and_the_alerts_are_few() {
@@ -147,6 +218,9 @@ fn a_link_of_another_sandbox_is_refused_and_the_alerts_are_few() {
         let asked = Hello { resume: Some(resume(&welcome)), ..hello("tools", &[1]) };
         assert_eq!(refused(stranger.say(asked)).code, "clone_refused");
     }
+    // The token was the right one: its owner has the link.
+    let resumed = welcomed(owner.relay().say(key_hello(&owner, Some(&welcome))));
+    assert_eq!((resumed.resumed, &resumed.link), (Resumed::Resumed, &welcome.link));
     let count = alerts(&world).len();
     assert!((2..=12).contains(&count), "{count}");
 }

@@ -12,7 +12,7 @@ use cofferdam_tests::process::{Running, command};
 use cofferdam_tests::server::Server;
 use cofferdam_tests::tools::Tool;
 use cofferdam_tests::world::World;
-use serde_json::json;
+use serde_json::{Value, json};
 
 const SECRET: &str = "http-secret-8Rt4/Qs+77";
 
@@ -159,6 +159,77 @@ fn calls_that_meet_a_forgotten_session_run_once_in_a_new_one() {
     assert_eq!(refusal_of(&shim.call("where", json!({}))), "server_unavailable");
 }
 
+/// Whoever asked in a session that is forgotten does not wait for the answer any more.
+#[test]
+fn what_a_server_asked_in_a_forgotten_session_is_taken_back() {
+    let server = ForgetfulServer::start();
+    let world = World::new().server("remote", local(&server.url())).start();
+    let mut shim = world.connected("remote");
+    assert_eq!(shim.call_text("ask", json!({})), "session-1");
+    let asked = shim.message_with_method("sampling/createMessage");
+    server.forget();
+    assert_eq!(shim.call_text("where", json!({})), "session-2");
+    let cancelled = shim.message_with_method("notifications/cancelled");
+    assert_eq!(cancelled["params"]["requestId"], asked["id"], "{cancelled}");
+    // A late answer is for nobody.
+    shim.send(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"late": true}}));
+    assert_eq!(shim.call_text("where", json!({})), "session-2");
+    assert!(server.heard().iter().all(|body| body.get("result").is_none()), "{:?}", server.heard());
+}
+
+/// The connection is cut when the call has arrived: it may have run.
+#[test]
+fn what_an_http_server_did_not_answer_runs_once_more_where_the_tool_allows_it() {
+    for (tool, retry, cuts, expected) in [
+        ("reading", "true", 1, Ok(2)),
+        ("reading", "true", 9, Err(2)),
+        ("sending", "true", 1, Err(1)),
+        ("reading", "false", 1, Err(1)),
+    ] {
+        let runs = Arc::new(Mutex::new(0));
+        let shared = Arc::clone(&runs);
+        let address = listen(move |request| {
+            let answer =
+                |result| Reply::Json(json!({"jsonrpc": "2.0", "id": request.body["id"], "result": result}));
+            let tool = |name: &str, safe: bool| json!({"name": name, "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": safe}});
+            match request.body["method"].as_str() {
+                _ if request.method != "POST" => Reply::Status(405),
+                Some("initialize") => {
+                    let version = &request.body["params"]["protocolVersion"];
+                    let info = json!({"name": "cut", "version": "1"});
+                    answer(
+                        json!({"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}),
+                    )
+                }
+                Some("tools/list") => {
+                    answer(json!({"tools": [tool("reading", true), tool("sending", false)]}))
+                }
+                Some("tools/call") => {
+                    let mut runs = shared.lock().expect("nobody panics with it");
+                    *runs += 1;
+                    match *runs <= cuts {
+                        true => Reply::Cut,
+                        false => {
+                            answer(json!({"content": [{"type": "text", "text": format!("run {runs}")}]}))
+                        }
+                    }
+                }
+                _ => Reply::Status(202),
+            }
+        });
+        let server = local(&format!("http://{address}/mcp")).line(&format!("retry = {retry}"));
+        let world = World::new().server("remote", server).start();
+        let mut shim = world.connected("remote");
+        let answer = shim.call(tool, json!({}));
+        match expected {
+            Ok(times) => assert_eq!(text_of(&answer), format!("run {times}"), "{tool}, retry = {retry}"),
+            Err(_) => assert_eq!(refusal_of(&answer), "outcome_unknown", "{tool}, retry = {retry}"),
+        }
+        let (Ok(times) | Err(times)) = expected;
+        assert_eq!(*runs.lock().unwrap(), times, "{tool}, retry = {retry}, {cuts} cuts");
+    }
+}
+
 /// A server with sessions; a call's answer names the one it ran in.
 struct ForgetfulServer {
     address: std::net::SocketAddr,
@@ -167,6 +238,7 @@ struct ForgetfulServer {
 
 #[derive(Default)]
 struct Memory {
+    heard: Vec<Value>,
     opened: u32,
     forgotten: u32,
 }
@@ -177,6 +249,7 @@ impl ForgetfulServer {
         let shared = Arc::clone(&memory);
         let address = listen(move |request| {
             let mut memory = shared.lock().expect("nobody panics with it");
+            memory.heard.push(request.body.clone());
             let session = request.headers.get("mcp-session-id");
             let number = session
                 .and_then(|session| session.strip_prefix("session-")?.parse::<u32>().ok())
@@ -196,7 +269,15 @@ impl ForgetfulServer {
                 _ if number <= memory.forgotten => Reply::Status(404),
                 Some("tools/call") => {
                     let text = format!("session-{number}");
-                    Reply::Json(answer(json!({"content": [{"type": "text", "text": text}]})))
+                    let answer = answer(json!({"content": [{"type": "text", "text": text}]}));
+                    match request.body["params"]["name"].as_str() {
+                        Some("ask") => {
+                            let question =
+                                json!({"jsonrpc": "2.0", "id": 7, "method": "sampling/createMessage"});
+                            Reply::Events(vec![("message".into(), question), ("message".into(), answer)])
+                        }
+                        _ => Reply::Json(answer),
+                    }
                 }
                 _ => Reply::Status(202),
             }
@@ -206,6 +287,11 @@ impl ForgetfulServer {
 
     fn url(&self) -> String {
         format!("http://{}/mcp", self.address)
+    }
+
+    /// The bodies of all that was sent to it.
+    fn heard(&self) -> Vec<Value> {
+        self.memory.lock().expect("nobody panics with it").heard.clone()
     }
 
     fn forget(&self) {

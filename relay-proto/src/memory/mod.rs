@@ -7,7 +7,8 @@
 //!
 //! What must stay true: only what a server *accepted* is repeated, with the bytes of the harness and an id of our own;
 //! the answers to our own ids are for nobody else; nothing here grows beyond [`MAX_BYTES`], [`MAX_SUBSCRIPTIONS`] and
-//! [`MAX_UNDER_WAY`], whatever a harness says. What does not fit is relayed all the same, and not remembered.
+//! [`MAX_UNDER_WAY`], whatever a harness says. What does not fit is relayed all the same, and not remembered; for a
+//! handshake there is always room.
 
 mod kept;
 #[cfg(test)]
@@ -26,8 +27,11 @@ use tools::Listed;
 pub const MAX_BYTES: usize = 512 * 1024;
 /// Resources that are watched at the same time.
 pub const MAX_SUBSCRIPTIONS: usize = 256;
-/// Requests without an answer that may be worth remembering.
+/// Requests without an answer that may be worth remembering. One of them is kept for a handshake: without it, a new
+/// process could be told nothing at all.
 pub const MAX_UNDER_WAY: usize = 64;
+/// Bytes that nothing but a handshake may take.
+const HANDSHAKE_BYTES: usize = 64 * 1024;
 
 /// What one harness said to one server.
 #[derive(Debug)]
@@ -126,10 +130,14 @@ impl Memory {
         }
         let value = id.value();
         self.forget(&value);
-        if self.under_way.len() >= MAX_UNDER_WAY {
+        let (places, room) = match method {
+            INITIALIZE => (MAX_UNDER_WAY, MAX_BYTES),
+            _ => (MAX_UNDER_WAY - usize::from(!self.is_shaking_hands()), MAX_BYTES - HANDSHAKE_BYTES),
+        };
+        if self.under_way.len() >= places {
             return;
         }
-        let fits = self.bytes() + message.len() <= MAX_BYTES;
+        let fits = self.bytes() + message.len() <= room;
         let keep = || Kept::new(message, id);
         let uri = || {
             let span = json::member(message, params.clone()?, "uri")?;

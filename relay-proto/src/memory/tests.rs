@@ -169,6 +169,21 @@ fn a_stateless_harness_hears_of_changed_tools_where_it_listens() {
 }
 
 #[test]
+fn a_handshake_is_remembered_whatever_else_is_under_way() {
+    for uri in ["short".into(), "x".repeat(MAX_BYTES / 8)] {
+        let mut scene = Scene::new();
+        for id in 1..=MAX_UNDER_WAY as u32 + 1 {
+            scene.says(&subscription(id, &uri, "subscribe"));
+        }
+        scene.says(INITIALIZE);
+        assert!(scene.memory.is_shaking_hands());
+        assert!(scene.memory.bytes() <= MAX_BYTES && scene.memory.under_way.len() <= MAX_UNDER_WAY);
+        scene.answers(r#"{"jsonrpc":"2.0","id":0,"result":{}}"#);
+        assert!(scene.memory.has_handshake());
+    }
+}
+
+#[test]
 fn a_harness_cannot_make_it_remember_without_end() {
     let mut scene = Scene::greeted();
     for id in 0..2000 {
@@ -190,7 +205,8 @@ fn a_harness_cannot_make_it_remember_without_end() {
         assert!(scene.memory.bytes() <= MAX_BYTES);
     }
     let message = subscription(40, "", "unsubscribe").len();
-    scene.says(&subscription(40, &"z".repeat(MAX_BYTES - scene.memory.bytes() - message), "unsubscribe"));
+    let room = MAX_BYTES - HANDSHAKE_BYTES - scene.memory.bytes() - message;
+    scene.says(&subscription(40, &"z".repeat(room), "unsubscribe"));
     scene.says(&subscription(42, "file:///b", "unsubscribe"));
     let uris: Vec<&str> = scene.memory.subscriptions.iter().map(|(uri, _)| &**uri).collect();
     assert_eq!(uris, ["file:///a", &long], "where its answer cannot be waited for, it is not");

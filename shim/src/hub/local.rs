@@ -12,13 +12,16 @@ use std::net::Ipv4Addr;
 use std::os::unix::fs::{
     DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
 };
-use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use relay_carriage::BoxedStream;
 use relay_proto::hub::{Door, Key};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+};
 use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::time::{Instant, sleep};
@@ -43,15 +46,15 @@ pub(super) struct Local {
 
 #[derive(Debug)]
 enum Listener {
-    Loopback(TcpListener, Key),
+    Loopback(TcpListener, Door),
     Unix(UnixListener),
 }
 
 /// Somebody at the door.
 pub(super) struct Knocking {
     stream: BoxedStream,
-    /// What it must show first.
-    key: Option<Key>,
+    /// What it must show first, and what it is shown then.
+    door: Option<Door>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -95,7 +98,16 @@ impl Claim {
         let beside = beside(path, ".lock");
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let mut lock = options.open(&beside).map_err(|source| LocalError::Io { path: beside, source })?;
+        // Whoever else can write to the directory must not lead us to another file, nor make us wait for a pipe.
+        options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
+        let mut lock = match options.open(&beside) {
+            Ok(lock) if lock.metadata().is_ok_and(|file| file.is_file()) => lock,
+            Ok(_) => return Err(LocalError::Taken { path: beside }),
+            Err(error) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {
+                return Err(LocalError::Taken { path: beside });
+            }
+            Err(source) => return Err(LocalError::Io { path: beside, source }),
+        };
         match lock.try_lock() {
             Ok(()) => {}
             Err(fs::TryLockError::WouldBlock) => {
@@ -134,12 +146,12 @@ impl Local {
 
     async fn try_accept(&self) -> io::Result<Knocking> {
         Ok(match &self.listener {
-            Listener::Loopback(listener, key) => {
+            Listener::Loopback(listener, door) => {
                 let (stream, _) = listener.accept().await?;
                 let _ = stream.set_nodelay(true);
-                Knocking { stream: Box::new(stream), key: Some(key.clone()) }
+                Knocking { stream: Box::new(stream), door: Some(door.clone()) }
             }
-            Listener::Unix(listener) => Knocking { stream: Box::new(listener.accept().await?.0), key: None },
+            Listener::Unix(listener) => Knocking { stream: Box::new(listener.accept().await?.0), door: None },
         })
     }
 }
@@ -166,11 +178,15 @@ impl Drop for Local {
 impl Knocking {
     /// The stream, if whoever it is may come in. Bound it with a time-out.
     pub(super) async fn admitted(mut self) -> Option<BoxedStream> {
-        use tokio::io::AsyncReadExt as _;
-        let Some(key) = &self.key else { return Some(self.stream) };
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let Some(door) = &self.door else { return Some(self.stream) };
         let mut shown = [0; Key::SHOWN];
         self.stream.read_exact(&mut shown).await.ok()?;
-        key.is(&shown).then_some(self.stream)
+        if !door.key.is(&shown) {
+            return None;
+        }
+        self.stream.write_all(door.answer.shown()).await.ok()?;
+        Some(self.stream)
     }
 }
 
@@ -186,12 +202,11 @@ fn unix(path: &Path) -> Result<Local, LocalError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(failed(error)),
         Ok(file) if !file.file_type().is_socket() => return Err(LocalError::Taken { path: path.into() }),
-        Ok(_) => match StdUnixStream::connect(path) {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                fs::remove_file(path).map_err(failed)?;
-            }
-            Ok(_) => return Err(LocalError::Live { path: path.into() }),
-            Err(error) => return Err(failed(error)),
+        Ok(_) => match knock(path) {
+            Err(Errno::CONNREFUSED) => fs::remove_file(path).map_err(failed)?,
+            // Somebody listens, whether there is room for one more or not.
+            Ok(()) | Err(Errno::AGAIN) => return Err(LocalError::Live { path: path.into() }),
+            Err(error) => return Err(failed(error.into())),
         },
     }
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -207,17 +222,18 @@ fn unix(path: &Path) -> Result<Local, LocalError> {
     Ok(Local { listener, file: identity(path).map_err(failed)?, path: path.into() })
 }
 
+/// Whether anybody listens there. Waits for nobody: a socket whose owner takes no connections is not stale.
+fn knock(path: &Path) -> Result<(), Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new(path)?)
+}
+
 async fn loopback(path: &Path) -> Result<Local, LocalError> {
     let failed = |source: io::Error| LocalError::Io { path: path.into(), source };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(failed)?;
-    let mut random = [0; 32];
-    let count = getrandom(&mut random, GetRandomFlags::empty()).map_err(|error| failed(error.into()))?;
-    if count != random.len() {
-        return Err(failed(io::ErrorKind::UnexpectedEof.into()));
-    }
-    let digits: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
-    let key = Key::from_hex(&digits).expect("these are 64 digits");
-    let door = Door { port: listener.local_addr().map_err(failed)?.port(), key: key.clone() };
+    let port = listener.local_addr().map_err(failed)?.port();
+    let door = Door { port, key: random_key().map_err(failed)?, answer: random_key().map_err(failed)? };
     let aside = beside(path, ".new");
     let written = (|| {
         // What a hub left behind that was killed in between.
@@ -228,10 +244,20 @@ async fn loopback(path: &Path) -> Result<Local, LocalError> {
         identity(path)
     })();
     Ok(Local {
-        listener: Listener::Loopback(listener, key),
+        listener: Listener::Loopback(listener, door),
         file: written.map_err(failed)?,
         path: path.into(),
     })
+}
+
+fn random_key() -> io::Result<Key> {
+    let mut random = [0; 32];
+    let count = getrandom(&mut random, GetRandomFlags::empty())?;
+    if count != random.len() {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let digits: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(Key::from_hex(&digits).expect("these are 64 digits"))
 }
 
 fn beside(path: &Path, end: &str) -> PathBuf {

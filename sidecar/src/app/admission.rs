@@ -3,7 +3,7 @@
 //! Must stay true: to be recognised changes nothing, so that whoever asks for what it may not have keeps its ticket; what
 //! was shown takes effect when a link is opened for it; and where two used what one was given, somebody is told.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::SystemTime;
 
 use relay_proto::code::Code;
@@ -35,8 +35,27 @@ pub(crate) enum Door {
     },
 }
 
+/// Why somebody does not come in.
+pub(super) struct Refused {
+    pub(super) refusal: Refusal,
+    /// The key that was shown, and what was wrong with it.
+    pub(super) denied: Option<Box<(PublicKey, Denied)>>,
+}
+
+impl Refused {
+    fn denied(key: &PublicKey, denied: Denied) -> Self {
+        Self { refusal: denied.refusal(), denied: Some(Box::new((*key, denied))) }
+    }
+}
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Self {
+        Self { refusal, denied: None }
+    }
+}
+
 /// Who this is, if it may come at all. Changes nothing.
-pub(super) fn recognise(app: &App, config: &Config, door: &Door, hello: &Hello) -> Result<Visitor, Refusal> {
+pub(super) fn recognise(app: &App, config: &Config, door: &Door, hello: &Hello) -> Result<Visitor, Refused> {
     let now = clock::now();
     match door {
         Door::Attached { enrolment } => {
@@ -54,7 +73,7 @@ pub(super) fn recognise(app: &App, config: &Config, door: &Door, hello: &Hello) 
                 (KeyProof::Epoch(_), Purpose::Link) => app.enrolments.recognise(key, now),
                 (KeyProof::Epoch(_) | KeyProof::Ticket(_), _) => app.enrolments.look(key, &proof, now),
             };
-            let enrolment = known.map_err(|denied| denied_to(app, key, &denied))?;
+            let enrolment = known.map_err(|denied| Refused::denied(key, denied))?;
             Ok(visitor(enrolment, EnrolledBy::Key, NEXT_STEP, now))
         }
         Door::Own { enrolment, uid } => {
@@ -66,7 +85,7 @@ pub(super) fn recognise(app: &App, config: &Config, door: &Door, hello: &Hello) 
         Door::Shared { uid } => {
             let Some(relay) = &config.relay.unix else {
                 let message = "the relay socket is not configured any more";
-                return Err(refuse(Code::SessionEnded, message, Retry::Never));
+                return Err(refuse(Code::SessionEnded, message, Retry::Never).into());
             };
             peer(config, *uid)?;
             without_a_ticket(hello)?;
@@ -93,8 +112,18 @@ pub(super) fn server(config: &Config, visitor: &Visitor, hello: &Hello) -> Resul
     }
 }
 
+/// For a new link: whether whoever comes with a key would get one. Changes nothing.
+pub(super) fn look(app: &App, door: &Door, hello: &Hello) -> Result<(), Refused> {
+    let Door::Key { key } = door else { return Ok(()) };
+    let known = match KeyProof::of(&hello.proof) {
+        Some(proof) => app.enrolments.look(key, &proof, clock::now()),
+        None => Err(Denied::UnknownKey),
+    };
+    known.map(drop).map_err(|denied| Refused::denied(key, denied))
+}
+
 /// For a new link: burns the ticket, or turns the epoch, of whoever comes with a key.
-pub(super) async fn offer(app: &App, door: &Door, hello: &Hello) -> Result<Option<Offer>, Refusal> {
+pub(super) async fn offer(app: &App, door: &Door, hello: &Hello) -> Result<Option<Offer>, Refused> {
     let Door::Key { key } = door else { return Ok(None) };
     let (store, proof, shown) = (Arc::clone(&app.enrolments), hello.proof.clone(), *key);
     let admitted = app.context.tasks.spawn_blocking(move || match KeyProof::of(&proof) {
@@ -106,7 +135,7 @@ pub(super) async fn offer(app: &App, door: &Door, hello: &Hello) -> Result<Optio
         .map_err(|_| {
             refuse(Code::RelayUnavailable, "the sidecar failed; look at its log", Retry::AfterMs(2000))
         })?
-        .map_err(|denied| denied_to(app, key, &denied))?;
+        .map_err(|denied| Refused::denied(key, denied))?;
     let (store, tasks, id) = (Arc::clone(&app.enrolments), app.context.tasks.clone(), enrolment.id);
     let fingerprint = Fingerprint::of_epoch(&epoch);
     let confirm = move || match store.confirm(&id, &fingerprint) {
@@ -139,8 +168,8 @@ fn visitor(enrolment: Enrolment, kind: EnrolledBy, next_step: &'static str, now:
     Visitor { grant: enrolment.grant, enrolment: Some(enrolled) }
 }
 
-/// The refusal; where two used what one was given, an alert too.
-fn denied_to(app: &App, key: &PublicKey, denied: &Denied) -> Refusal {
+/// What is told to whoever looks after the host: where two used what one was given, or a disk is full.
+pub(super) fn sound(app: &App, key: &PublicKey, denied: &Denied) {
     if let Some(enrolment) = denied.alarming()
         && app.enrolments.may_alert(&enrolment.id)
     {
@@ -149,10 +178,12 @@ fn denied_to(app: &App, key: &PublicKey, denied: &Denied) -> Refusal {
         tracing::warn!(enrolment = %enrolment.id, %key, why, "ticket or key used twice");
         app.record(Event::Alert, Some(&format!("enrolment {}{name}: {why}; key {key}", enrolment.id)));
     }
-    if let Denied::NotWritten(error) = denied {
+    // A full disk stays full for long, and whoever has a key can come again and again.
+    if let Denied::NotWritten(error) = denied
+        && app.unwritten.lock().unwrap_or_else(PoisonError::into_inner).allows()
+    {
         tracing::error!(error = error as &dyn std::error::Error, "an enrolment was not written down");
     }
-    denied.refusal()
 }
 
 fn over(next_step: &str) -> Refusal {

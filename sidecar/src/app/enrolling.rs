@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use relay_proto::address::Address;
 use relay_proto::name::Name;
@@ -10,9 +10,11 @@ use tokio::time::sleep;
 
 use super::App;
 use super::apart::{self, ApartError};
+use super::keep::keep;
 use super::socket::SocketError;
+use crate::audit::Event;
 use crate::clock;
-use crate::enrolment::{Enrolment, NotMade, StoreError, Terms};
+use crate::enrolment::{Enrolment, NotMade, StoreError, Swept, Terms};
 use crate::session::command::EndReason;
 use crate::session::registry::Ending;
 
@@ -84,6 +86,8 @@ const SHORTEST: Duration = Duration::from_secs(1);
 impl App {
     pub(crate) async fn enroll(self: &Arc<Self>, asked: Enrolling) -> Result<Enrolled, EnrollError> {
         let terms = self.terms(&asked)?;
+        // What is over makes room, and its socket's directory is free.
+        self.end_what_is_over().await;
         let enrolled = match asked.way {
             Way::Ticket { ttl } if ttl < SHORTEST => return Err(EnrollError::TooShort),
             Way::Ticket { ttl } => self.issue(terms, ttl).await?,
@@ -128,23 +132,22 @@ impl App {
         Some(Killed { ending, enrolment, unwritten })
     }
 
-    /// Ends what is over, until the stop.
-    pub(super) async fn watch_enrolments(self: Arc<Self>) {
+    /// Ends what is over, until the stop. Without this nothing would ever be over: if it fails, it is told and begun anew.
+    pub(super) async fn keep_watching_enrolments(self: Arc<Self>) {
+        let app = Arc::clone(&self);
+        let watch = || Arc::clone(&app).watch_enrolments();
+        keep(&self.context.tasks, &self.stop, watch, || {
+            let failed = "the watch over the ends of enrolments failed, and begins anew";
+            tracing::error!("{failed}; please report what was printed before this");
+            self.record(Event::Alert, Some(failed));
+        })
+        .await;
+    }
+
+    async fn watch_enrolments(self: Arc<Self>) {
         loop {
-            let store = Arc::clone(&self.enrolments);
-            let sweep = self.context.tasks.spawn_blocking(move || store.sweep(clock::now()));
-            let Ok(swept) = sweep.await else { return };
-            for id in swept.over {
-                tracing::info!(enrolment = %id, "enrolment over");
-                self.close_own_socket(&id);
-                let app = Arc::clone(&self);
-                self.context.tasks.spawn(async move {
-                    // Who is late has been named in the log.
-                    drop(app.registry.end_enrolment(&id, EndReason::Expired).await);
-                    app.end_attach(&id).await;
-                });
-            }
-            let left = swept.next.map(|next| next.duration_since(clock::now()).unwrap_or_default());
+            let next = self.end_what_is_over().await;
+            let left = next.map(|next| next.duration_since(clock::now()).unwrap_or_default());
             let pause =
                 left.map_or(LONGEST_SLEEP, |left| left.min(LONGEST_SLEEP)).max(Duration::from_millis(100));
             tokio::select! {
@@ -153,6 +156,28 @@ impl App {
                 () = sleep(pause) => {}
             }
         }
+    }
+
+    /// Ends what is over by now: its socket, its links, its pipe. The next time at which something will be.
+    async fn end_what_is_over(self: &Arc<Self>) -> Option<SystemTime> {
+        let store = Arc::clone(&self.enrolments);
+        let sweep = self.context.tasks.spawn_blocking(move || store.sweep(clock::now()));
+        let swept = sweep.await.unwrap_or_else(|failed| match failed.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The runtime is being taken down.
+            Err(_) => Swept::default(),
+        });
+        for id in swept.over {
+            tracing::info!(enrolment = %id, "enrolment over");
+            self.close_own_socket(&id);
+            let app = Arc::clone(self);
+            self.context.tasks.spawn(async move {
+                // Who is late has been named in the log.
+                drop(app.registry.end_enrolment(&id, EndReason::Expired).await);
+                app.end_attach(&id).await;
+            });
+        }
+        swept.next
     }
 
     fn terms(&self, asked: &Enrolling) -> Result<Terms, EnrollError> {

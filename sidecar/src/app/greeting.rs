@@ -8,11 +8,11 @@ use relay_proto::name::Name;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::App;
-use super::admission::{self, Door, refuse};
+use super::admission::{self, Door, Refused, refuse};
 use super::places::{Dropped, Place};
 use super::status;
 use crate::session::command::EndReason;
-use crate::session::connection::{Connection, Lost, Transport};
+use crate::session::connection::{Connection, LEAVING_TIME, Lost, Transport};
 use crate::session::registry::{NotOpened, NotResumed};
 use crate::session::visitor::Visitor;
 
@@ -45,7 +45,7 @@ pub(super) async fn greet_until(app: &App, arrival: Arrival, place: Place, until
     let mut connection = Connection::new(stream);
     let hello = match place.hear(hello(until, &mut connection)).await {
         Ok(Ok(hello)) => hello,
-        Ok(Err(Unheard::Refused(refusal))) => return turn_away(app, connection, refusal).await,
+        Ok(Err(Unheard::Refused(refusal))) => return turn_away(app, connection, refusal.into()).await,
         // Somebody who had longer than others to speak is told nothing.
         Ok(Err(Unheard::Gone)) | Err(Dropped) => return,
     };
@@ -56,10 +56,10 @@ pub(super) async fn greet_until(app: &App, arrival: Arrival, place: Place, until
     let admitted =
         recognised.and_then(|visitor| Ok((admission::server(&config, &visitor, &hello)?, visitor)));
     match admitted {
-        Err(refusal) => turn_away(app, connection, refusal).await,
+        Err(refused) => turn_away(app, connection, refused).await,
         Ok((server, visitor)) => {
-            if let Err((refusal, connection)) = lead(app, &door, &visitor, hello, server, connection).await {
-                turn_away(app, connection, refusal).await;
+            if let Err((refused, connection)) = lead(app, &door, &visitor, hello, server, connection).await {
+                turn_away(app, connection, refused).await;
             }
         }
     }
@@ -72,7 +72,15 @@ async fn tell(mut connection: Connection, status: Status) {
     let _ = timeout(REFUSAL_TIME, connection.flush()).await;
 }
 
-async fn turn_away(app: &App, mut connection: Connection, refusal: Refusal) {
+async fn turn_away(app: &App, mut connection: Connection, refused: Refused) {
+    let Refused { refusal, denied } = refused;
+    if let Some((key, denied)) = denied.as_deref() {
+        if denied.alarming().is_some() && connection.leaves_within(LEAVING_TIME).await {
+            // A Hello of the sandbox's own, most likely, that was under way for longer than its successor.
+            return app.refusals.log(&refusal, &app.context.tasks, &app.stop);
+        }
+        admission::sound(app, key, denied);
+    }
     app.refusals.log(&refusal, &app.context.tasks, &app.stop);
     connection.push(&Frame::Refusal(refusal));
     // Whoever does not read its refusal does not get it.
@@ -102,7 +110,7 @@ async fn lead(
     mut hello: Hello,
     server: Name,
     connection: Connection,
-) -> Result<(), (Refusal, Connection)> {
+) -> Result<(), (Refused, Connection)> {
     let connection = match hello.resume.take() {
         Some(resume) => match app.registry.resume(visitor, connection, resume).await {
             Ok(()) => return Ok(()),
@@ -112,34 +120,48 @@ async fn lead(
                 app.alert_of_a_foreign_link(visitor);
                 let message =
                     "that link is another sandbox's; a new one is given to a shim that asks for none";
-                return Err((refuse(Code::CloneRefused, message, Retry::AfterMs(1000)), connection));
+                return Err((refuse(Code::CloneRefused, message, Retry::AfterMs(1000)).into(), connection));
             }
             Err(NotResumed::Busy(connection)) => {
                 let message = "the link is there, but too busy to be resumed now";
-                return Err((refuse(Code::RelayUnavailable, message, Retry::AfterMs(1000)), connection));
+                return Err((
+                    refuse(Code::RelayUnavailable, message, Retry::AfterMs(1000)).into(),
+                    connection,
+                ));
             }
         },
         None => connection,
     };
+    // What a place costs comes first, and what is synced to disk last: a sandbox without a place costs no disk anything,
+    // and one that was left behind takes no place.
+    if let Err(refused) = admission::look(app, door, &hello) {
+        return Err((refused, connection));
+    }
+    let reserved = match app.registry.reserve(&app.context, visitor) {
+        Ok(reserved) => reserved,
+        Err(not_opened) => return Err((no_place(not_opened).into(), connection)),
+    };
     let offer = match admission::offer(app, door, &hello).await {
         Ok(offer) => offer,
-        Err(refusal) => return Err((refusal, connection)),
+        Err(refused) => return Err((refused, connection)),
     };
-    let opened = app.registry.open(&app.context, visitor, server, connection, offer);
-    if let (Ok(()), Some(enrolled)) = (&opened, &visitor.enrolment)
+    reserved.open(server, connection, offer);
+    if let Some(enrolled) = &visitor.enrolment
         && app.enrolments.find(&enrolled.id, crate::clock::now()).is_err()
     {
         // It ended between the question and the answer, and whoever ended it did not see this link yet.
         drop(app.registry.end_enrolment(&enrolled.id, EndReason::Killed).await);
     }
-    opened.map_err(|(not_opened, connection)| {
-        let (code, retry) = match not_opened {
-            NotOpened::Grant(_) | NotOpened::Socket(_) => (Code::RelayUnavailable, Retry::AfterMs(2000)),
-            // The next sidecar is most likely on its way.
-            NotOpened::Stopping => (Code::SessionEnded, Retry::AfterMs(500)),
-        };
-        (refuse(code, &not_opened.to_string(), retry), *connection)
-    })
+    Ok(())
+}
+
+fn no_place(why: NotOpened) -> Refusal {
+    let (code, retry) = match why {
+        NotOpened::Grant(_) | NotOpened::Socket(_) => (Code::RelayUnavailable, Retry::AfterMs(2000)),
+        // The next sidecar is most likely on its way.
+        NotOpened::Stopping => (Code::SessionEnded, Retry::AfterMs(500)),
+    };
+    refuse(code, &why.to_string(), retry)
 }
 
 fn version(ours: u16, theirs: &[u16]) -> Refusal {

@@ -6,6 +6,7 @@
 //! | [`apart`] | what must not lie in the relay's directory |
 //! | [`enrolling`] | making and ending enrolments |
 //! | [`greeting`] | a new connection's first frame, and where it leads |
+//! | [`keep`] | a task that must not end |
 //! | [`logging`] | the log, scrubbed on its way out |
 //! | [`own`] | sockets that were made for one sandbox each |
 //! | [`places`] | places for connections that have not been led anywhere yet |
@@ -20,6 +21,7 @@ pub(crate) mod admission;
 mod apart;
 pub(crate) mod enrolling;
 pub(crate) mod greeting;
+mod keep;
 pub(crate) mod logging;
 mod own;
 pub(crate) mod places;
@@ -82,6 +84,8 @@ pub(crate) struct App {
     refusals: Arc<Refusals>,
     /// Alerts about those who come by the shared socket.
     shared_alerts: Mutex<Pace>,
+    /// Lines in the log about enrolments that were not written down.
+    unwritten: Mutex<Pace>,
 }
 
 /// What a reload did.
@@ -154,6 +158,7 @@ pub(crate) async fn serve(
         started: context.config.load_full(),
         refusals: Arc::default(),
         shared_alerts: Mutex::new(Pace::new(ALERTS_PER_MINUTE)),
+        unwritten: Mutex::new(Pace::new(ALERTS_PER_MINUTE)),
         context,
     });
     app.record(Event::SidecarStart, Some(env!("CARGO_PKG_VERSION")));
@@ -167,7 +172,7 @@ pub(crate) async fn serve(
     }
     app.open_own_sockets();
     app.await_attaches();
-    app.context.tasks.spawn(Arc::clone(&app).watch_enrolments());
+    app.context.tasks.spawn(Arc::clone(&app).keep_watching_enrolments());
     tracing::info!(config = %app.config_file.display(), "ready");
     loop {
         tokio::select! {

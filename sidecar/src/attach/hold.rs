@@ -68,13 +68,27 @@ impl App {
                 Holding::Another if Instant::now() < give_up => sleep(RELEASE_PAUSE).await,
                 Holding::Another => return Err(NotHeld::Held(sandbox.name)),
                 Holding::Unknown => {
-                    let Asked { grant, name, ttl } = asked.clone();
-                    let asked = Enrolling { grant, name: Some(name), ttl, way: Way::Attached };
-                    let made = self.enroll(asked).await?;
-                    self.attaches.insert(sandbox.clone(), made.enrolment.id);
+                    // A task of its own: whoever asks may leave in the middle, and what was made must be known then.
+                    let made =
+                        self.context.tasks.spawn(Arc::clone(self).make(sandbox.clone(), asked.clone()));
+                    made.await.map_err(|_| EnrollError::Failed)??;
                 }
             }
         }
+    }
+
+    /// An enrolment for this sandbox, unless somebody else has made one by now.
+    async fn make(self: Arc<Self>, sandbox: Sandbox, asked: Asked) -> Result<(), EnrollError> {
+        let _turn = self.attaches.making.lock().await;
+        if self.attaches.lock().by_sandbox.contains_key(&sandbox) {
+            return Ok(());
+        }
+        let Asked { grant, name, ttl } = asked;
+        let asked = Enrolling { grant, name: Some(name), ttl, way: Way::Attached };
+        let made = self.enroll(asked).await?;
+        self.attaches.insert(sandbox.clone(), made.enrolment.id);
+        self.give_up_later(sandbox, 0);
+        Ok(())
     }
 
     /// Those that were attached before a restart may be again, for as long as a lost link would be kept.

@@ -34,7 +34,11 @@ use crate::enrolment::Enrolment;
 
 /// Every sandbox that is attached, or was and may be again.
 #[derive(Default)]
-pub(crate) struct Attaches(Mutex<Table>);
+pub(crate) struct Attaches {
+    table: Mutex<Table>,
+    /// Whoever makes an enrolment for a sandbox: of two who want the same one, the second finds the first one's.
+    making: tokio::sync::Mutex<()>,
+}
 
 #[derive(Default)]
 struct Table {
@@ -126,7 +130,7 @@ impl Attaches {
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

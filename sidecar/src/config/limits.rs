@@ -5,10 +5,11 @@
 
 use std::time::Duration;
 
+use relay_proto::limits::MAX_WINDOW;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::at::At;
+use super::at::{At, Span};
 use super::problem::Report;
 use super::units::{Count, Size, Time};
 
@@ -39,6 +40,18 @@ macro_rules! limits {
 
         impl RawLimits {
             pub(super) fn check(self, report: &mut Report<'_>) -> Limits {
+                let sizes = [&self.link_memory, &self.message_bytes, &self.window_bytes];
+                let written = sizes.into_iter().flatten().map(|size| &size.span);
+                let written = written.chain(self.requests_in_flight.iter().map(|count| &count.span)).next().cloned();
+                let limits = self.ranges(report);
+                if let Some(span) = written {
+                    limits.fit_a_link(report, &span);
+                }
+                limits
+            }
+
+            /// Each by itself.
+            fn ranges(self, report: &mut Report<'_>) -> Limits {
                 let mut limits = Limits::default();
                 $(
                     if let Some(written) = self.$name {
@@ -64,6 +77,8 @@ limits! {
     message_bytes: usize = Size "10239KiB" in "64KiB"..="10239KiB";
     /// Nesting of a message. Recursive parsers behind us overflow their stacks, and our own reads no deeper.
     message_depth: usize = Count "128" in "16"..="128";
+    /// Memory that one link may take of the sidecar, however it, its harness or its server behaves. The sizes of messages and windows must fit in it.
+    link_memory: u64 = Size "244MiB" in "13MiB"..="4GiB";
     /// Requests of one link that wait for an answer. Each keeps its id and its place in memory.
     requests_in_flight: usize = Count "256" in "1"..="4096";
     /// Enrolments, those included that were over within a day. Each is a file, and a place in memory.
@@ -80,7 +95,7 @@ limits! {
     greeting_connections: usize = Count "64" in "1"..="4096";
     /// Time to say Hello. A silent connection gives its place back.
     greeting_timeout: Duration = Time "5s" in "100ms"..="1m";
-    /// Unacknowledged bytes per direction of a link. Both sides keep them in memory to replay after a cut.
+    /// Unacknowledged bytes from the shim to the sidecar. The shim keeps them in memory to replay after a cut; the other direction's window is the shim's to give, 4 MiB at most.
     window_bytes: u64 = Size "2MiB" in "64KiB"..="4MiB";
     /// Time from start to the first answer of a server. Harnesses give up on a handshake that takes longer.
     server_start_timeout: Duration = Time "30s" in "100ms"..="10m";
@@ -105,6 +120,53 @@ limits! {
     /// Time that the children of an ended server or session may take to die politely. The end is promised within 5 s.
     stop_grace: Duration = Time "2s" in "10ms"..="2s";
 }
+
+/// Large messages from an HTTP server that a link may hold before it takes one.
+pub(crate) const HTTP_MESSAGES: usize = 8;
+/// Messages that a link may hold at once: being put together, scrubbed, copied on and waiting, in both directions.
+const MESSAGES: u64 = 13 + HTTP_MESSAGES as u64;
+/// Windows: what has come, a copy on its way, and what its server has not read.
+const WINDOWS: u64 = 3;
+/// A request under way: its names, and what an HTTP server has answered of it so far.
+const PER_REQUEST: u64 = 66 * 1024;
+/// What waits for a server, what waits to be repeated, what a new process must be told, and buffers; and what is kept for
+/// a shim until it acknowledges it, with a copy on its way: the window is the shim's to give.
+const BESIDES: u64 = 3 * 1024 * 1024 + 2 * MAX_WINDOW;
+
+impl Limits {
+    /// The most that a link takes.
+    fn of_a_link(&self) -> u64 {
+        self.besides_messages() + MESSAGES * self.message_bytes as u64
+    }
+
+    fn besides_messages(&self) -> u64 {
+        WINDOWS * self.window_bytes + PER_REQUEST * self.requests_in_flight as u64 + BESIDES
+    }
+
+    fn fit_a_link(&self, report: &mut Report<'_>, span: &Span) {
+        let needed = self.of_a_link();
+        if needed <= self.link_memory {
+            return;
+        }
+        let mebibytes = needed.div_ceil(1024 * 1024);
+        let mut hint = format!("raise `limits.link-memory` to {mebibytes}MiB");
+        let messages = self.link_memory.saturating_sub(self.besides_messages()) / MESSAGES / 1024;
+        match messages >= Size::known(LEAST_MESSAGE).0 / 1024 {
+            true => hint.push_str(&format!(", or lower `limits.message-bytes` to {messages}KiB")),
+            false => hint.push_str(
+                ", or lower `limits.message-bytes`, `limits.window-bytes` and `limits.requests-in-flight`",
+            ),
+        }
+        report.add(
+            span,
+            "a link could take more than `limits.link-memory`: its messages, windows and requests do not fit",
+            hint,
+        );
+    }
+}
+
+/// `message-bytes` goes no lower.
+const LEAST_MESSAGE: &str = "64KiB";
 
 /// A written unit as the type that the code uses. The ranges above keep every value within that type.
 trait Bound<T> {
@@ -175,6 +237,28 @@ mod tests {
     }
 
     #[test]
+    fn the_defaults_fit_a_link_and_what_does_not_is_told_what_to_do() {
+        let limits = Limits::default();
+        assert!(
+            limits.of_a_link() <= limits.link_memory && limits.of_a_link() * 11 / 10 > limits.link_memory
+        );
+        for (text, hint) in [
+            ("link-memory = \"100MiB\"", Some("to 244MiB, or lower `limits.message-bytes` to 3242KiB")),
+            ("link-memory = \"100MiB\"\nmessage-bytes = \"3242KiB\"", None),
+            ("link-memory = \"100MiB\"\nmessage-bytes = \"3243KiB\"", Some("to 101MiB")),
+            ("requests-in-flight = 4096", Some("to 491MiB")),
+            ("link-memory = \"13MiB\"", Some("and `limits.requests-in-flight`")),
+        ] {
+            let mut report = Report::new(text);
+            toml::from_str::<RawLimits>(text).unwrap().check(&mut report);
+            let problems = report.into_problems("cofferdam.toml".into());
+            let found = problems.list.first().map(|problem| problem.hint.as_str());
+            assert_eq!(found.is_some(), hint.is_some(), "{text}: {found:?}");
+            assert!(found.zip(hint).is_none_or(|(found, hint)| found.contains(hint)), "{text}: {found:?}");
+        }
+    }
+
+    #[test]
     fn every_entry_can_be_set_to_all_three_of_its_values() {
         for (name, default, least, most) in ENTRIES {
             for text in [default, least, most] {
@@ -185,7 +269,7 @@ mod tests {
                 let line = format!("{} = {value}", name.replace('_', "-"));
                 let raw: RawLimits = toml::from_str(&line).unwrap_or_else(|error| panic!("{line}: {error}"));
                 let mut report = Report::new(&line);
-                raw.check(&mut report);
+                raw.ranges(&mut report);
                 assert!(report.is_clean(), "{line}");
             }
         }

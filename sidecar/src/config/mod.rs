@@ -32,6 +32,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 pub use environment::{Environment, NoConfiguration, find};
+pub(crate) use limits::HTTP_MESSAGES;
 pub use limits::Limits;
 pub use problem::{Place, Problem, Problems};
 pub use schema::schema;

@@ -161,9 +161,10 @@ impl Table {
         next: Fingerprint,
     ) -> Result<Enrolment, Denied> {
         let entry = self.by_id.get_mut(id).ok_or(Denied::UnknownKey)?;
-        if let Kind::Ticket { ticket, .. } = &entry.record.kind {
-            let ticket = ticket.clone();
-            entry.record.kind = Kind::Key { key: *key, ticket, current: None, offered: VecDeque::new() };
+        if let Kind::Ticket { ticket, rest, .. } = &mut entry.record.kind {
+            let (ticket, rest) = (ticket.clone(), std::mem::take(rest));
+            entry.record.kind =
+                Kind::Key { key: *key, ticket, current: None, offered: VecDeque::new(), rest };
             self.by_key.insert(*key, Arc::clone(id));
         }
         if let KeyProof::Epoch(Some(epoch)) = proof {

@@ -3,14 +3,16 @@
 //! Must stay true: there is one key for a state directory, whoever asks first; and a key that cannot be read is an
 //! error, never a reason to make another, which no sandbox would know.
 
+use std::fs::Metadata;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use relay_carriage::identity::{Identity, IdentityError};
 use zeroize::Zeroizing;
 
 use super::disk::{self, StoreError};
-use crate::whole_file::{Replace, place, read_bounded};
+use crate::whole_file::{Replace, place, read_checked};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KeyError {
@@ -22,10 +24,25 @@ pub(crate) enum KeyError {
         #[source]
         source: IdentityError,
     },
+    #[error(
+        "{exposure} `{path}`, the sidecar's private key; if nobody else can have read it, run `chown {} {path}` and \
+         `chmod 600 {path}`; else remove it and enrol every sandbox again",
+        nix::unistd::geteuid()
+    )]
+    Exposed { path: PathBuf, exposure: Exposure },
     #[error(transparent)]
     Make(#[from] IdentityError),
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+/// Who else may have the key.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub(crate) enum Exposure {
+    #[error("others than its owner may read or change (mode {0:03o})")]
+    Mode(u32),
+    #[error("user {0} owns, and may read and change,")]
+    Owner(u32),
 }
 
 /// An Ed25519 key in PKCS#8 has some 85 bytes.
@@ -50,7 +67,18 @@ pub(crate) fn load_or_make(state_dir: &Path) -> Result<Identity, KeyError> {
 }
 
 fn load(path: &Path) -> Result<Option<Identity>, KeyError> {
-    match read_bounded(path, MAX_KEY_BYTES).map(Zeroizing::new) {
+    let mut exposed = None;
+    let read = read_checked(path, MAX_KEY_BYTES, |file| {
+        exposed = exposure(file);
+        match exposed {
+            Some(_) => Err(io::ErrorKind::PermissionDenied.into()),
+            None => Ok(()),
+        }
+    });
+    if let Some(exposure) = exposed {
+        return Err(KeyError::Exposed { path: path.into(), exposure });
+    }
+    match read.map(Zeroizing::new) {
         Ok(bytes) => {
             let identity = Identity::from_pkcs8(&bytes);
             identity.map(Some).map_err(|source| KeyError::Damaged { path: path.into(), source })
@@ -60,8 +88,18 @@ fn load(path: &Path) -> Result<Option<Identity>, KeyError> {
     }
 }
 
+fn exposure(file: &Metadata) -> Option<Exposure> {
+    let (mode, owner) = (file.mode() & 0o777, file.uid());
+    // Root can read it anyway.
+    if owner != 0 && owner != nix::unistd::geteuid().as_raw() {
+        return Some(Exposure::Owner(owner));
+    }
+    (mode & 0o077 != 0).then_some(Exposure::Mode(mode))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
@@ -78,9 +116,31 @@ mod tests {
     }
 
     #[test]
+    fn a_key_that_others_may_read_is_refused_with_what_to_do() {
+        let directory = Directory::new();
+        let key = directory.0.join("key");
+        let first = load_or_make(&directory.0).unwrap().public();
+        for mode in [0o640, 0o604, 0o620] {
+            std::fs::set_permissions(&key, Permissions::from_mode(mode)).unwrap();
+            let refused = load_or_make(&directory.0).unwrap_err();
+            assert!(
+                matches!(refused, KeyError::Exposed { exposure: Exposure::Mode(found), .. } if found == mode)
+            );
+            assert!(refused.to_string().contains("chmod 600"), "{refused}");
+        }
+        std::fs::set_permissions(&key, Permissions::from_mode(0o400)).unwrap();
+        assert_eq!(load_or_make(&directory.0).unwrap().public(), first);
+        if nix::unistd::geteuid().is_root() {
+            std::os::unix::fs::chown(&key, Some(12345), None).unwrap();
+            let refused = load_or_make(&directory.0).unwrap_err();
+            assert!(matches!(refused, KeyError::Exposed { exposure: Exposure::Owner(12345), .. }));
+        }
+    }
+
+    #[test]
     fn a_damaged_key_is_not_replaced() {
         let directory = Directory::new();
-        std::fs::write(directory.0.join("key"), "not a key").unwrap();
+        place(&directory.0, &directory.0.join("key"), b"not a key", Replace::Never).unwrap();
         assert!(matches!(load_or_make(&directory.0), Err(KeyError::Damaged { .. })));
         assert_eq!(std::fs::read(directory.0.join("key")).unwrap(), b"not a key");
     }

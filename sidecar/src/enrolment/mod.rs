@@ -39,7 +39,7 @@ pub(crate) use disk::StoreError;
 pub(crate) use epochs::{Confirmed, KeyProof};
 pub(crate) use hash::Fingerprint;
 pub(crate) use record::Why;
-use record::{Kind, Over, Record, Time};
+use record::{Kind, Over, Record, Rest, Time};
 
 pub(crate) struct Enrolments {
     directory: PathBuf,
@@ -138,7 +138,8 @@ impl Enrolments {
         let ticket = Ticket(crate::random::hex::<32>());
         let fingerprint = Fingerprint::of_ticket(&ticket).expect("it was made a moment ago, of 64 digits");
         let until = Time::from(now).after(ticket_ttl);
-        let enrolled = self.make(terms, Kind::Ticket { ticket: fingerprint, until }, now)?;
+        let enrolled =
+            self.make(terms, Kind::Ticket { ticket: fingerprint, until, rest: Rest::new() }, now)?;
         Ok((enrolled, ticket))
     }
 
@@ -153,7 +154,7 @@ impl Enrolments {
         if let Some((enrolled, _)) = taken {
             return Err(NotMade::Taken(directory, enrolled.id));
         }
-        self.make(terms, Kind::Socket { directory }, now)
+        self.make(terms, Kind::Socket { directory, rest: Rest::new() }, now)
     }
 
     /// A sandbox that the host reaches into. Writes.
@@ -166,7 +167,7 @@ impl Enrolments {
         let table = self.lock();
         let live = table.by_id.iter().filter(|(_, entry)| entry.record.over(now.into()).is_none());
         live.filter_map(|(id, entry)| match &entry.record.kind {
-            Kind::Socket { directory } => Some((entry.enrolled(id), directory.clone())),
+            Kind::Socket { directory, .. } => Some((entry.enrolled(id), directory.clone())),
             _ => None,
         })
         .collect()
@@ -268,7 +269,7 @@ impl Enrolments {
         let (enrolled, forgotten) = {
             let mut table = self.lock();
             let forgotten = match table.by_id.len() >= most {
-                true => Some(table.forget_one(made).ok_or(NotMade::Full(most))?),
+                true => Some(table.forget_one().ok_or(NotMade::Full(most))?),
                 false => None,
             };
             table.insert(Record::new(id.to_string(), name, grant, made, expires, kind));
@@ -309,9 +310,10 @@ impl Table {
         }
     }
 
-    /// Makes room: what has been over longest goes, if anything is.
-    fn forget_one(&mut self, now: Time) -> Option<Arc<str>> {
-        let over = self.by_id.iter().filter_map(|(id, entry)| Some((entry.record.over(now)?.at, id)));
+    /// Makes room: what has been over longest goes, if anything is. What no sweep has found yet stays: its socket and its
+    /// links would never be told.
+    fn forget_one(&mut self) -> Option<Arc<str>> {
+        let over = self.by_id.iter().filter_map(|(id, entry)| Some((entry.record.over?.at, id)));
         let (_, oldest) = over.min()?;
         let oldest = Arc::clone(oldest);
         self.remove(&oldest);

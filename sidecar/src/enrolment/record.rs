@@ -29,8 +29,11 @@ pub(super) struct Record {
     pub(super) over: Option<Over>,
     /// Keys of another version.
     #[serde(flatten)]
-    rest: serde_json::Map<String, serde_json::Value>,
+    rest: Rest,
 }
+
+/// What another version wrote, and this one does not understand.
+pub(super) type Rest = serde_json::Map<String, serde_json::Value>;
 
 /// How a sandbox is recognised.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -49,11 +52,22 @@ pub(super) enum Kind {
         /// Handed out since, the last one last, and not known to have arrived.
         #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
         offered: VecDeque<Fingerprint>,
+        #[serde(flatten)]
+        rest: Rest,
     },
     /// Whoever can open the socket in this directory.
-    Socket { directory: PathBuf },
+    Socket {
+        directory: PathBuf,
+        #[serde(flatten)]
+        rest: Rest,
+    },
     /// A ticket that nobody has used yet.
-    Ticket { ticket: Fingerprint, until: Time },
+    Ticket {
+        ticket: Fingerprint,
+        until: Time,
+        #[serde(flatten)]
+        rest: Rest,
+    },
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
@@ -87,7 +101,7 @@ impl Record {
         expires: Time,
         kind: Kind,
     ) -> Self {
-        Self { id, name, grant, made, expires, kind, over: None, rest: serde_json::Map::new() }
+        Self { id, name, grant, made, expires, kind, over: None, rest: Rest::new() }
     }
 
     /// Why it is over at this time, if it is.

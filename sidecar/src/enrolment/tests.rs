@@ -283,6 +283,21 @@ fn their_number_is_bounded_and_what_is_over_makes_room() {
 }
 
 #[test]
+fn what_no_sweep_has_found_is_not_forgotten() {
+    let mut scene = Scene::new();
+    let socket = Terms { ttl: Duration::from_secs(60), ..terms() };
+    let first = scene.store.socket(socket, "/run/box".into(), scene.now).unwrap();
+    for _ in 1..8 {
+        scene.issue();
+    }
+    scene.now += Duration::from_secs(60);
+    let full = scene.store.issue(terms(), Duration::from_secs(1), scene.now);
+    assert!(matches!(full, Err(NotMade::Full(8))), "its socket is still listened on");
+    assert_eq!(scene.store.sweep(scene.now).over, [first.id], "and this closes it");
+    scene.issue();
+}
+
+#[test]
 fn names_and_directories_are_looked_at() {
     let scene = Scene::new();
     for odd in ["", "a\nb", "\u{1b}[2J", &"é".repeat(65)] {
@@ -338,12 +353,42 @@ fn what_another_version_wrote_is_kept() {
     let mut scene = Scene::new();
     let (key, epoch) = scene.enrolled();
     let path = scene.files().remove(0);
-    let text = fs::read_to_string(&path).unwrap().replacen('{', "{\n  \"later\": {\"a\": [1, 2]},", 1);
-    fs::write(&path, text).unwrap();
+    with_later(&path, |record| record);
+    with_later(&path, |record| &mut record["kind"]["key"]);
     scene.restart();
     scene.come(key, &epoch).unwrap();
-    let again: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-    assert_eq!(again["later"], serde_json::json!({"a": [1, 2]}));
+    let again = json(&path);
+    assert_eq!(again["later"], later());
+    assert_eq!(again["kind"]["key"]["later"], later());
+
+    // Also where one kind turns into another, or it ends.
+    let (_, ticket) = scene.issue();
+    let socket = scene.store.socket(terms(), "/run/box".into(), scene.now).unwrap();
+    let enrolments = scene.directory.0.join("enrolments");
+    let path_of = |id: &str| enrolments.join(format!("{id}.json"));
+    let redeemed = path_of(&scene.store.lock().by_ticket[&Fingerprint::of_ticket(&ticket).unwrap()]);
+    with_later(&redeemed, |record| &mut record["kind"]["ticket"]);
+    with_later(&path_of(&socket.id), |record| &mut record["kind"]["socket"]);
+    scene.restart();
+    scene.redeem(&ticket, self::key()).unwrap();
+    scene.store.end(&socket.id, scene.now).unwrap();
+    assert_eq!(json(&redeemed)["kind"]["key"]["later"], later());
+    assert_eq!(json(&path_of(&socket.id))["kind"]["socket"]["later"], later());
+}
+
+fn later() -> serde_json::Value {
+    serde_json::json!({"a": [1, 2]})
+}
+
+fn json(path: &Path) -> serde_json::Value {
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+/// Writes a key of another version into a file.
+fn with_later(path: &Path, place: fn(&mut serde_json::Value) -> &mut serde_json::Value) {
+    let mut record = json(path);
+    place(&mut record)["later"] = later();
+    fs::write(path, record.to_string()).unwrap();
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //! link serves on while it waits for that.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -15,7 +16,8 @@ use relay_proto::frame::Frame;
 use relay_proto::limits::{DEFAULT_WINDOW, VERSION};
 use tokio::time::{Instant, timeout};
 
-use super::connection::Connection;
+use super::Session;
+use super::connection::{Connection, LEAVING_TIME};
 use super::link::{End, GOODBYE_TIME, Link};
 use super::visitor::{Enrolled, EnrolledBy};
 use crate::audit::{Event, EventRecord};
@@ -38,6 +40,8 @@ const TRY_AGAIN: Retry = Retry::AfterMs(SIGN_OF_LIFE_TIME.as_millis() as u64);
 const MAX_FRAMES: usize = 64;
 /// Why a connection is given up that nobody closed.
 pub(super) const NO_SIGN_OF_LIFE: &str = "the peer gave no sign of life";
+/// Nobody is harmed, and it may be a copy that was careful: it is in the log, and no alert.
+const LATE: &str = "somebody came with a link's former token and left before any answer: a Hello that was under way for long";
 const FOREIGN_TOKEN: &str = "the resume token is not this link's: another shim may hold a copy of its state";
 
 impl Newcomer {
@@ -54,7 +58,10 @@ impl Newcomer {
 impl Link {
     pub(super) async fn attach(&mut self, connection: Connection, resume: Resume) -> ControlFlow<End> {
         if !self.tokens.accept(&resume.token) {
-            self.refuse_clone(connection, FOREIGN_TOKEN);
+            match self.tokens.has_just_turned(&resume.token) {
+                true => self.refuse_clone_unless_late(connection),
+                false => self.refuse_clone(connection, FOREIGN_TOKEN),
+            }
             return ControlFlow::Continue(());
         }
         self.hear_the_old_connection_out().await?;
@@ -82,7 +89,13 @@ impl Link {
             Some(_) if Instant::now() < newcomer.until => return,
             Some(_) | None => false,
         };
-        let Some(Newcomer { connection, resume, .. }) = self.newcomer.take() else { return };
+        let Some(mut newcomer) = self.newcomer.take() else { return };
+        // Nobody is there to have the link, nor any reason to take it from the old connection.
+        if !newcomer.still_waits() {
+            tracing::warn!(link = %self.id, session = %self.session.id, "{LATE}");
+            return;
+        }
+        let Newcomer { connection, resume, .. } = newcomer;
         if alive {
             return self.refuse_clone(connection, "the link is in use on another connection, which answers");
         }
@@ -142,12 +155,34 @@ impl Link {
     /// for everybody.
     fn refuse_clone(&mut self, connection: Connection, reason: &str) {
         self.alert(reason);
+        self.refuse_newcomer(connection, self.clone_refusal(reason));
+    }
+
+    /// The same, where it may be a Hello of the shim's own that was under way for long: then nobody waits for an answer.
+    fn refuse_clone_unless_late(&mut self, mut connection: Connection) {
+        let refusal = self.clone_refusal(FOREIGN_TOKEN);
+        let may_alert = self.alerts.allows();
+        let (session, link) = (Arc::clone(&self.session), Arc::clone(&self.id));
+        self.session.context.tasks.spawn(async move {
+            if connection.leaves_within(LEAVING_TIME).await {
+                tracing::warn!(%link, session = %session.id, "{LATE}");
+                return;
+            }
+            if may_alert {
+                record_alert(&session, &link, FOREIGN_TOKEN);
+            }
+            connection.push(&Frame::Refusal(refusal));
+            let _ = timeout(GOODBYE_TIME, connection.flush()).await;
+        });
+    }
+
+    fn clone_refusal(&self, reason: &str) -> Refusal {
         let (next, retry) = match &self.session.enrolment {
             Some(Enrolled { kind: EnrolledBy::Key, next_step, .. }) => (*next_step, Retry::Never),
             _ => ("a new link is given to a shim that asks for none", Retry::AfterMs(1000)),
         };
         let code = Code::CloneRefused.as_str().into();
-        self.refuse_newcomer(connection, Refusal { code, message: format!("{reason}; {next}"), retry });
+        Refusal { code, message: format!("{reason}; {next}"), retry }
     }
 
     /// The link does not wait for somebody who does not read its refusal.
@@ -161,17 +196,21 @@ impl Link {
     /// Two used what belongs to one.
     pub(super) fn alert(&mut self, reason: &str) {
         if self.alerts.allows() {
-            tracing::warn!(link = %self.id, session = %self.session.id, reason, "link or key used twice");
-            let record = EventRecord {
-                session: Some(&self.session.id),
-                link: Some(&self.id),
-                detail: Some(reason),
-                ..EventRecord::new(Event::Alert)
-            };
-            if let Err(error) = self.session.context.audit.event(&record) {
-                tracing::error!(%error, "an alert was not recorded");
-            }
+            record_alert(&self.session, &self.id, reason);
         }
+    }
+}
+
+fn record_alert(session: &Session, link: &str, reason: &str) {
+    tracing::warn!(link, session = %session.id, reason, "link or key used twice");
+    let record = EventRecord {
+        session: Some(&session.id),
+        link: Some(link),
+        detail: Some(reason),
+        ..EventRecord::new(Event::Alert)
+    };
+    if let Err(error) = session.context.audit.event(&record) {
+        tracing::error!(%error, "an alert was not recorded");
     }
 }
 

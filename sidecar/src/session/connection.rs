@@ -9,11 +9,12 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use relay_proto::decoder::Decoder;
 use relay_proto::frame::{DecodeError, Frame, PREFACE};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 /// Any ordered byte stream that can carry a link.
 pub(crate) trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -57,6 +58,9 @@ pub(crate) enum Lost {
 
 /// Then everybody else has a turn. Nobody may look for new events meanwhile, and a read can bring thousands of frames.
 const FRAMES_IN_A_ROW: usize = 32;
+/// How long somebody is watched who shows what was good before: its end follows close behind a Hello that comes late.
+pub(crate) const LEAVING_TIME: Duration = Duration::from_secs(1);
+
 /// Buffers above this are given back once they are empty.
 const KEPT_BUFFER: usize = 64 * 1024;
 
@@ -128,6 +132,22 @@ impl Connection {
     /// A frame that has arrived already. What is wrong with the bytes after it is told by [`Self::next`].
     pub(crate) fn buffered(&mut self) -> Option<Frame> {
         self.decoder.next().ok().flatten().inspect(|_| self.in_a_row += 1)
+    }
+
+    /// Whether whoever it is has left, or leaves in this time, without having heard an answer.
+    ///
+    /// A shim gives up on a Hello that is under way for long and makes another connection, on which what it showed turns.
+    /// Where the first Hello arrives after all, nobody waits for its answer; somebody who holds a copy does.
+    pub(crate) async fn leaves_within(&mut self, time: Duration) -> bool {
+        let left = async {
+            loop {
+                match self.next().await {
+                    Ok(Frame::Goodbye(_)) | Err(_) => return true,
+                    Ok(_) => {}
+                }
+            }
+        };
+        timeout(time, left).await.unwrap_or(false)
     }
 
     /// Writes everything that waits, for a goodbye. Bound it with a time-out.

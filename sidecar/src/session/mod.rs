@@ -17,6 +17,7 @@
 //! | [`registry`] | all links, by id; who may open one, who ends one |
 //! | [`repeats`] | requests that may have run, and may run once more |
 //! | [`requests`] | from the harness to the server: read, decided, recorded, carried out |
+//! | [`searches`] | who may search the audit, and how many at once |
 //! | [`tokens`] | resume tokens that turn |
 //! | [`tools`] | what of a server's tools the harness is shown |
 //! | [`visitor`] | who comes, and what holds their links together |
@@ -38,6 +39,7 @@ mod pulse;
 pub(crate) mod registry;
 mod repeats;
 mod requests;
+mod searches;
 mod tokens;
 mod tools;
 pub(crate) mod visitor;
@@ -56,6 +58,7 @@ use crate::config::{Config, Limits};
 use crate::inject::credentials::{Credentials, LogScrubber};
 use crate::inject::files::FileStore;
 use crate::servers::gate::Gate;
+use searches::{Searches, Turn};
 use visitor::{Enrolled, Visitor};
 
 /// What all sessions share.
@@ -65,6 +68,7 @@ pub(crate) struct Context {
     pub(crate) tasks: TaskTracker,
     pub(crate) files: FileStore,
     pub(crate) log: Arc<LogScrubber>,
+    searches: Searches,
     gates: Mutex<BTreeMap<Name, Arc<Gate>>>,
     /// The limits of every gate, as they were at the start: a grant that comes later is treated as the others are.
     gate_limits: Limits,
@@ -79,6 +83,8 @@ pub(crate) struct Session {
     pub(crate) credentials: Arc<Credentials>,
     pub(crate) budget: Budget,
     pub(crate) gate: Arc<Gate>,
+    /// Its turn to search the audit.
+    searching: Arc<Turn>,
     pub(crate) began: SystemTime,
     pub(crate) expires: Instant,
     pub(crate) context: Arc<Context>,
@@ -93,6 +99,7 @@ impl Context {
             tasks: TaskTracker::new(),
             files,
             log,
+            searches: Searches::new(),
             gates: Mutex::default(),
         }
     }
@@ -125,6 +132,10 @@ impl Session {
                 records_per_second: config.limits.audit_session_records_per_second,
             }),
             gate: context.gate(grant),
+            searching: match &visitor.enrolment {
+                Some(_) => Arc::new(Turn::new()),
+                None => context.searches.shared(),
+            },
             began: crate::clock::now(),
             expires,
             context: Arc::clone(context),

@@ -3,7 +3,9 @@
 //!
 //! Must stay true: an entry is here for exactly as long as its link's task runs, however that task ends; no link can
 //! make others wait, so everything that is asked of many is asked at once and within a bound; and once the registry is
-//! closed, no link is opened.
+//! closed, no link is opened. A place comes before anything that a new link costs.
+
+mod reserved;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,18 +13,17 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use relay_proto::control::Resume;
-use relay_proto::name::Name;
 use tokio::sync::mpsc::{self, OwnedPermit};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::command::{Command, Description, EndReason, Ended};
 use super::connection::Connection;
-use super::link::{Arrived, Link};
-use super::visitor::{Offer, Visitor};
+use super::visitor::Visitor;
 use super::{Context, Session, random_id};
-use crate::audit::{Event, EventRecord};
 use crate::servers::gate;
+pub(crate) use reserved::Reserved;
+use reserved::{Registered, TaskState};
 
 #[derive(Default)]
 pub(crate) struct Registry {
@@ -48,7 +49,16 @@ enum Admission {
 
 struct OpenSession {
     session: Arc<Session>,
+    /// Those that are reserved count.
     links: usize,
+    begun: Begun,
+}
+
+/// Whether a session stands in the audit: it does from its first link on.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Begun {
+    No,
+    Yes,
 }
 
 #[derive(Clone)]
@@ -109,27 +119,30 @@ const END_TIME: Duration = Duration::from_secs(5);
 const RESUME_TIME: Duration = Duration::from_secs(2);
 
 impl Registry {
-    /// A new link on this connection, in its enrolment's session or in one of its own. Without a link the connection
-    /// comes back.
-    pub(crate) fn open(
+    /// A place for a link of this visitor's, in its enrolment's session or in one of its own, if there is one.
+    pub(crate) fn reserve(
         self: &Arc<Self>,
         context: &Arc<Context>,
         visitor: &Visitor,
-        server: Name,
-        connection: Connection,
-        offer: Option<Offer>,
-    ) -> Result<(), (NotOpened, Box<Connection>)> {
-        let (registered, receiver) = match self.register(context, visitor) {
-            Ok(registered) => registered,
-            Err(not_opened) => return Err((not_opened, Box::new(connection))),
+    ) -> Result<Reserved, NotOpened> {
+        let limit = context.config.load().limits.links;
+        let link: Arc<str> = random_id("l").into();
+        let (session, receiver) = {
+            let mut links = self.lock();
+            if links.admission == Admission::Closed {
+                return Err(NotOpened::Stopping);
+            }
+            if links.of(visitor) >= limit {
+                return Err(NotOpened::Socket(limit));
+            }
+            context.gate(&visitor.grant).admit_link()?;
+            let session = links.session(context, visitor);
+            let (handle, receiver) = Handle::new(&session);
+            links.by_id.insert(Arc::clone(&link), handle);
+            (session, receiver)
         };
-        let (id, session) = (Arc::clone(&registered.link), Arc::clone(&registered.session));
-        let grant = &session.grant;
-        tracing::info!(link = %id, session = %session.id, %grant, %server, "link opened");
-        registered.record(Event::LinkStart, &format!("server {server}"));
-        let link = Link::new(session, id, server, Arrived { connection, offer }, receiver);
-        context.tasks.spawn(registered.during(link.run()));
-        Ok(())
+        let registered = Registered { registry: Arc::clone(self), session, link, state: TaskState::Waiting };
+        Ok(Reserved { registered, receiver })
     }
 
     /// Hands a connection to the link it wants to resume.
@@ -200,67 +213,33 @@ impl Registry {
         end_all(links, reason).await
     }
 
-    /// A place for a link of this visitor's, if there is one.
-    fn register(
-        self: &Arc<Self>,
-        context: &Arc<Context>,
-        visitor: &Visitor,
-    ) -> Result<(Registered, mpsc::Receiver<Command>), NotOpened> {
-        let limit = context.config.load().limits.links;
-        let id: Arc<str> = random_id("l").into();
-        let (session, receiver, standing) = {
-            let mut links = self.lock();
-            if links.admission == Admission::Closed {
-                return Err(NotOpened::Stopping);
-            }
-            if links.of(visitor) >= limit {
-                return Err(NotOpened::Socket(limit));
-            }
-            context.gate(&visitor.grant).admit_link()?;
-            let (session, standing) = links.session(context, visitor);
-            let (handle, receiver) = Handle::new(&session);
-            links.by_id.insert(Arc::clone(&id), handle);
-            (session, receiver, standing)
-        };
-        let registered =
-            Registered { registry: Arc::clone(self), session, link: id, state: TaskState::Running };
-        if standing == Standing::New {
-            let name =
-                registered.session.enrolment.as_ref().map(|enrolled| format!(", sandbox {}", enrolled.name));
-            let detail = format!("grant {}{}", registered.session.grant, name.unwrap_or_default());
-            registered.record(Event::SessionStart, &detail);
-        }
-        Ok((registered, receiver))
-    }
-
     /// Each change under this lock is whole at every step, and it is taken while a failed task is taken down.
     fn lock(&self) -> MutexGuard<'_, Links> {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Whether a session has just begun.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Standing {
-    New,
-    Running,
-}
-
 impl Links {
     /// The session for one more link of this visitor's.
-    fn session(&mut self, context: &Arc<Context>, visitor: &Visitor) -> (Arc<Session>, Standing) {
+    fn session(&mut self, context: &Arc<Context>, visitor: &Visitor) -> Arc<Session> {
         let running = visitor.enrolment_id().and_then(|enrolment| self.by_enrolment.get(enrolment)).cloned();
         if let Some(open) = running.and_then(|session| self.sessions.get_mut(&session)) {
             open.links += 1;
-            return (Arc::clone(&open.session), Standing::Running);
+            return Arc::clone(&open.session);
         }
         let session = Arc::new(Session::new(context, visitor));
         if let Some(enrolment) = visitor.enrolment_id() {
             self.by_enrolment.insert(Arc::clone(enrolment), Arc::clone(&session.id));
         }
-        let open = OpenSession { session: Arc::clone(&session), links: 1 };
+        let open = OpenSession { session: Arc::clone(&session), links: 1, begun: Begun::No };
         self.sessions.insert(Arc::clone(&session.id), open);
-        (session, Standing::New)
+        session
+    }
+
+    /// A link of this session begins; how the session stood before.
+    fn begin(&mut self, session: &Session) -> Begun {
+        let open = self.sessions.get_mut(&session.id);
+        open.map_or(Begun::Yes, |open| std::mem::replace(&mut open.begun, Begun::Yes))
     }
 
     /// The links of this visitor's enrolment, or of the shared socket.
@@ -274,19 +253,18 @@ impl Links {
         }
     }
 
-    /// Takes a link out. Gives the number of links that its session has left.
-    fn remove(&mut self, link: &str, session: &Session) -> usize {
+    /// Takes a link out. Its session, where that ends with it.
+    fn remove(&mut self, link: &str, session: &Session) -> Option<OpenSession> {
         self.by_id.remove(link);
-        let Some(open) = self.sessions.get_mut(&session.id) else { return 0 };
+        let open = self.sessions.get_mut(&session.id)?;
         open.links -= 1;
         if open.links > 0 {
-            return open.links;
+            return None;
         }
-        self.sessions.remove(&session.id);
         if let Some(enrolled) = &session.enrolment {
             self.by_enrolment.remove(&enrolled.id);
         }
-        0
+        self.sessions.remove(&session.id)
     }
 
     fn chosen(&self, choice: impl Fn(&Handle) -> bool) -> Vec<(Arc<str>, Handle)> {
@@ -349,59 +327,6 @@ async fn end_all(links: Vec<(Arc<str>, Handle)>, reason: EndReason) -> Ending {
         }
     }
     ending
-}
-
-/// A link's place in the registry. It goes with the link's task, also when that fails.
-struct Registered {
-    registry: Arc<Registry>,
-    session: Arc<Session>,
-    link: Arc<str>,
-    state: TaskState,
-}
-
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum TaskState {
-    /// The link recorded its own end.
-    Ended(EndReason),
-    Running,
-}
-
-impl Registered {
-    /// Runs the link; the place is kept until then.
-    async fn during(mut self, link: impl Future<Output = EndReason>) {
-        self.state = TaskState::Ended(link.await);
-    }
-
-    fn record(&self, event: Event, detail: &str) {
-        let record = EventRecord {
-            session: Some(&self.session.id),
-            link: Some(&self.link),
-            detail: Some(detail),
-            ..EventRecord::new(event)
-        };
-        if let Err(error) = self.session.context.audit.event(&record) {
-            tracing::error!(%error, ?event, link = %self.link, "event not recorded");
-        }
-    }
-}
-
-impl Drop for Registered {
-    fn drop(&mut self) {
-        let left = self.registry.lock().remove(&self.link, &self.session);
-        let why = match self.state {
-            TaskState::Ended(reason) => reason.as_str(),
-            TaskState::Running => {
-                let failed = "link task failed";
-                tracing::error!(link = %self.link, session = %self.session.id, failed);
-                self.record(Event::Alert, failed);
-                self.record(Event::LinkEnd, failed);
-                failed
-            }
-        };
-        if left == 0 {
-            self.record(Event::SessionEnd, why);
-        }
-    }
 }
 
 #[cfg(test)]

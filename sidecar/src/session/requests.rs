@@ -2,12 +2,12 @@
 //!
 //! Messages that came together are taken through together, so that one write records all their decisions.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use relay_proto::delivery::Received;
 use relay_proto::envelope::{self, IdValue, Malformed, MalformedReason};
 use relay_proto::frame::{MaybeRan, Origin};
-use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
 use super::hints::Repeat;
@@ -34,8 +34,6 @@ pub(super) enum Written {
     Yes,
 }
 
-/// Searches of the audit under way.
-static SEARCHING: Semaphore = Semaphore::const_new(1);
 /// What a link may wait for one: it hears nothing else meanwhile, and its end is promised soon.
 const SEARCH_TIME: Duration = Duration::from_secs(2);
 
@@ -162,10 +160,10 @@ impl Link {
             return Vec::new();
         }
         self.searches -= 1;
-        let audit = self.session.context.audit.clone();
+        let (audit, searches) = (self.session.context.audit.clone(), &self.session.context.searches);
+        let own = Arc::clone(&self.session.searching);
         let search = async move {
-            // One at a time in the whole sidecar: a search may read a gigabyte.
-            let place = SEARCHING.acquire().await.ok()?;
+            let place = searches.place(&own).await?;
             let found = tokio::task::spawn_blocking(move || {
                 let _place = place;
                 let link = origins.first()?.link.clone();

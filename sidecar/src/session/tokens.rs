@@ -16,6 +16,8 @@ pub(crate) struct Tokens {
     current: ResumeToken,
     /// Those of the unconfirmed `Welcome`s that answered `current`, the last one's last.
     offered: VecDeque<ResumeToken>,
+    /// What was current before.
+    turned: Option<ResumeToken>,
 }
 
 /// Unconfirmed offers for one token: a shim holds one of the first few, or its network is beyond help.
@@ -24,7 +26,7 @@ const MAX_OFFERED: usize = 16;
 impl Tokens {
     /// The token of a new link's first `Welcome`.
     pub(crate) fn new() -> Self {
-        Self { current: fresh(), offered: VecDeque::new() }
+        Self { current: fresh(), offered: VecDeque::new(), turned: None }
     }
 
     pub(crate) fn current(&self) -> ResumeToken {
@@ -40,8 +42,7 @@ impl Tokens {
     pub(crate) fn offer(&mut self, used: ResumeToken) -> ResumeToken {
         if !same(&self.current, &used) {
             // The shim holds it, so it has what came before it no longer.
-            self.current = used;
-            self.offered.clear();
+            self.turn(used);
         }
         if self.offered.len() == MAX_OFFERED {
             self.offered.pop_front();
@@ -54,9 +55,18 @@ impl Tokens {
     /// The shim spoke after the last `Welcome`: the token it brought is the only one now.
     pub(crate) fn confirm(&mut self) {
         if let Some(offered) = self.offered.pop_back() {
-            self.current = offered;
-            self.offered.clear();
+            self.turn(offered);
         }
+    }
+
+    /// Whether this one was good until the present one was: a Hello that was under way for long may bring it.
+    pub(crate) fn has_just_turned(&self, token: &ResumeToken) -> bool {
+        self.turned.as_ref().is_some_and(|turned| same(turned, token))
+    }
+
+    fn turn(&mut self, token: ResumeToken) {
+        self.turned = Some(std::mem::replace(&mut self.current, token));
+        self.offered.clear();
     }
 }
 
@@ -80,8 +90,11 @@ mod tests {
         let second = tokens.offer(first.clone());
         assert!(tokens.accept(&first) && tokens.accept(&second));
         tokens.confirm();
-        assert!(!tokens.accept(&first));
-        assert!(tokens.accept(&second));
+        assert!(!tokens.accept(&first) && tokens.has_just_turned(&first));
+        assert!(tokens.accept(&second) && !tokens.has_just_turned(&second));
+        tokens.offer(second);
+        tokens.confirm();
+        assert!(!tokens.has_just_turned(&first), "that was long ago");
     }
 
     #[test]

@@ -4,7 +4,8 @@ mod ports;
 mod vsock;
 
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -367,6 +368,84 @@ fn a_stale_socket_is_taken_over_and_a_strangers_is_left_alone() {
     attach.wait_until_said("somebody else listens there");
     drop(attach);
     UnixStream::connect(scene.socket()).expect("it listens still");
+}
+
+/// Of those who attach one sandbox at once, one has it; the others leave no enrolments behind.
+#[test]
+fn those_who_attach_one_sandbox_at_once_make_one_enrolment() {
+    let scene = Scene::new();
+    let asking: Vec<UnixStream> = (0..8)
+        .map(|_| {
+            let mut admin = UnixStream::connect(&scene.world.layout().admin).unwrap();
+            let question = json!({"do": "attach", "grant": "dev", "name": "box", "ttl_ms": null});
+            admin.write_all(format!("{question}\n").as_bytes()).unwrap();
+            admin
+        })
+        .collect();
+    let mut answers: Vec<String> = asking.iter().map(first_line).collect();
+    answers.sort();
+    let held = answers.iter().filter(|answer| answer.contains("\"enrolment\"")).count();
+    assert_eq!(held, 1, "{answers:?}");
+    let refused = answers.iter().filter(|answer| answer.contains("attached by another")).count();
+    assert_eq!(refused, 7, "{answers:?}");
+    let files = std::fs::read_dir(scene.world.layout().state.join("enrolments")).unwrap().count();
+    assert_eq!(files, 1);
+}
+
+fn first_line(admin: &UnixStream) -> String {
+    use std::io::BufRead as _;
+    admin.set_read_timeout(Some(PATIENCE)).expect("sockets work here");
+    let mut line = String::new();
+    std::io::BufReader::new(admin).read_line(&mut line).expect("sockets work here");
+    line
+}
+
+/// Somebody in the box who can write to the hub's directory neither leads it elsewhere nor makes it wait.
+#[test]
+fn a_hub_is_neither_led_astray_by_its_lock_nor_held_up_by_a_deaf_socket() {
+    let scene = Scene::new();
+    let lock = scene.directory.path().join("box/relay.sock.lock");
+    std::fs::create_dir(lock.parent().unwrap()).unwrap();
+    let other = scene.directory.path().join("other");
+    std::fs::write(&other, "somebody's").unwrap();
+    std::os::unix::fs::symlink(&other, &lock).unwrap();
+    let attach = Attach::start(&scene.world, &exec_hub(&scene.socket()));
+    attach.wait_until_said("something that is not ours stands there");
+    drop(attach);
+    assert_eq!(read(&other), b"somebody's");
+    std::fs::remove_file(&lock).unwrap();
+    nix::unistd::mkfifo(&lock, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let attach = Attach::start(&scene.world, &exec_hub(&scene.socket()));
+    attach.wait_until_said("something that is not ours stands there");
+    drop(attach);
+    std::fs::remove_file(&lock).unwrap();
+
+    // Whoever connects to it now would wait for somebody to take the first ones.
+    let _deaf = deaf_socket(&scene.socket());
+    let attach = Attach::start(&scene.world, &exec_hub(&scene.socket()));
+    attach.wait_until_said("somebody else listens there");
+}
+
+/// A socket that has as many connections waiting as it can.
+fn deaf_socket(path: &std::path::Path) -> (OwnedFd, Vec<OwnedFd>) {
+    use nix::sys::socket::{
+        AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket,
+    };
+    let made = |flags| socket(AddressFamily::Unix, SockType::Stream, flags, None).expect("sockets work here");
+    let (listener, address) = (made(SockFlag::SOCK_CLOEXEC), UnixAddr::new(path).expect("sockets work here"));
+    bind(std::os::fd::AsRawFd::as_raw_fd(&listener), &address).expect("sockets work here");
+    listen(&listener, Backlog::new(0).expect("sockets work here")).expect("sockets work here");
+    let mut waiting = Vec::new();
+    loop {
+        let stream = made(SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK);
+        match connect(std::os::fd::AsRawFd::as_raw_fd(&stream), &address) {
+            Ok(()) => waiting.push(stream),
+            Err(error) => {
+                assert_eq!(error, nix::errno::Errno::EAGAIN);
+                return (listener, waiting);
+            }
+        }
+    }
 }
 
 #[test]

@@ -97,10 +97,11 @@ fn on_the_loopback_a_shim_shows_the_hubs_key() {
     assert_eq!(shim.call_text("add", json!({"a": 1, "b": 1})), "2");
 
     let text = std::fs::read_to_string(&file).unwrap();
-    let (place, key) = text.trim().split_once(' ').unwrap();
+    let (place, keys) = text.trim().split_once(' ').unwrap();
+    let (key, answer) = keys.split_once(' ').unwrap();
     let wrong = key.chars().rev().collect::<String>();
     let hello = b"cofferdam-relay/1\n";
-    for shown in ["", &wrong, &key[1..], "\n"] {
+    for shown in ["", &wrong, &key[1..], answer, "\n"] {
         let mut stranger = TcpStream::connect(place).unwrap();
         let _ = stranger.write_all(shown.as_bytes()).and_then(|()| stranger.write_all(b"\n"));
         let _ = stranger.write_all(&hello.repeat(10));
@@ -115,4 +116,29 @@ fn on_the_loopback_a_shim_shows_the_hubs_key() {
     expect_answers(&mut shim, calls);
     assert_ne!(std::fs::read_to_string(&file).unwrap(), text);
     assert_eq!(scene.world.executions("tools").len(), 7);
+}
+
+/// Whoever takes the port of a hub that is gone hears the old key, and nothing that a harness says.
+#[test]
+fn on_the_loopback_a_hub_shows_its_key_too() {
+    let scene = Scene::new();
+    let file = scene.directory.path().join("hub-file");
+    let impostor = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (key, answer) = ("5a".repeat(32), "c3".repeat(32));
+    let text = format!("127.0.0.1:{} {key} {answer}\n", impostor.local_addr().unwrap().port());
+    std::fs::write(&file, text).unwrap();
+    let mut shim = Harness::start(shim_at(&format!("hub:{}", file.display()), "tools"), "cofferdam-shim");
+    shim.send_initialize();
+    for answered in ["", &format!("{key}\n"), &format!("{}\n", "0".repeat(64))] {
+        let (mut stream, _) = impostor.accept().unwrap();
+        let mut heard = vec![0; key.len() + 1];
+        stream.read_exact(&mut heard).unwrap();
+        assert_eq!(heard, format!("{key}\n").as_bytes());
+        stream.write_all(answered.as_bytes()).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        heard.clear();
+        let _ = stream.read_to_end(&mut heard);
+        assert!(heard.is_empty(), "{:?}", String::from_utf8_lossy(&heard));
+    }
+    wait_until("the shim says what is wrong", || shim.stderr().contains("start the hub again"));
 }

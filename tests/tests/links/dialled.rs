@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use cofferdam_tests::attach::{Attach, shim_at};
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::harness::Harness;
 use cofferdam_tests::port::free_place;
@@ -37,6 +38,30 @@ fn the_sidecar_comes_by_tcp_or_web_socket() {
         let long = "long ".repeat(60_000);
         assert_eq!(shim.call_text("echo", json!({"text": long})), long);
     }
+}
+
+/// Platforms show a sandbox's port under a name of theirs, end the TLS there and pass a WebSocket on.
+#[test]
+fn attach_dials_a_web_socket_behind_whoever_ends_its_tls() {
+    let peers = Peers::new();
+    let world = World::new().server("tools", Server::fixture()).start();
+    let place = free_place();
+    let mut listening = shim_at(&format!("listen:{place}"), "tools");
+    listening.args(["--pin", world.cofferdam_text(&["key"]).trim()]);
+    let mut shim = Harness::start(listening, "cofferdam-shim");
+    let id = shim.send_initialize();
+    let front = format!("wss://{}/some/path", peers.balancer(place));
+    let attach = Attach::start(&world, &["dial", &front, "--grant", "dev"]);
+    attach.wait_until_attached(1);
+    assert!(shim.answer_to(&id).get("result").is_some());
+    shim.notify("notifications/initialized", json!({}));
+    let long = "long ".repeat(60_000);
+    assert_eq!(shim.call_text("echo", json!({"text": long})), long);
+    attach.stop();
+
+    // The port itself has no TLS around its WebSocket.
+    let attach = Attach::start(&world, &["dial", &format!("wss://{place}/"), "--grant", "dev"]);
+    attach.wait_until_said(&format!("dial {place} without wss://"));
 }
 
 /// Whoever comes again with the key is the one; the link goes on.

@@ -63,7 +63,7 @@ async fn another_key_than_the_pinned_one_is_refused() {
 }
 
 /// The public part of one pair with the private part of another.
-fn impostor(claimed: &Identity, own: &Identity) -> Arc<CertifiedKey> {
+pub(crate) fn impostor(claimed: &Identity, own: &Identity) -> Arc<CertifiedKey> {
     let mut spki = vec![0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
     spki.extend(claimed.public().as_bytes());
     let pkcs8 = own.to_pkcs8();
@@ -96,7 +96,7 @@ async fn a_public_key_alone_opens_nothing() {
 }
 
 /// A client that trusts any sidecar and shows what it is given.
-fn raw_key_config(key: Arc<CertifiedKey>) -> ClientConfig {
+pub(crate) fn raw_key_config(key: Arc<CertifiedKey>) -> ClientConfig {
     let mut config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_protocol_versions(&[&TLS13])
         .unwrap()

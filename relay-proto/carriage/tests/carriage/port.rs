@@ -9,6 +9,8 @@ use relay_carriage::tls::{self, TlsError};
 use relay_carriage::websocket::{self, UpgradeError};
 use relay_proto::address::HostPort;
 use relay_proto::key::PublicKey;
+use rustls::NamedGroup;
+use rustls::client::{ClientSessionStore, Resumption, Tls12ClientSessionValue, Tls13ClientSessionValue};
 use rustls::pki_types::ServerName;
 use rustls::version::TLS12;
 use rustls::{ClientConfig, RootCertStore};
@@ -17,6 +19,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
+use crate::handshake::{impostor, raw_key_config};
 use crate::support::*;
 
 /// A sidecar's port for one connection, whose bytes it sends back.
@@ -205,4 +208,49 @@ async fn the_handshake_works_on_any_stream() {
     });
     talk(soon(tls::connect(near, &sandbox, &pin)).await.unwrap(), 3_000).await;
     assert_eq!(soon(served).await.unwrap().unwrap(), sandbox.public());
+}
+
+/// What a client could take up again of a handshake, were there anything.
+#[derive(Debug, Default)]
+struct Tickets(std::sync::atomic::AtomicUsize);
+
+impl ClientSessionStore for Tickets {
+    fn set_kx_hint(&self, _: ServerName<'static>, _: NamedGroup) {}
+
+    fn kx_hint(&self, _: &ServerName<'_>) -> Option<NamedGroup> {
+        None
+    }
+
+    fn set_tls12_session(&self, _: ServerName<'static>, _: Tls12ClientSessionValue) {}
+
+    fn tls12_session(&self, _: &ServerName<'_>) -> Option<Tls12ClientSessionValue> {
+        None
+    }
+
+    fn remove_tls12_session(&self, _: &ServerName<'static>) {}
+
+    fn insert_tls13_ticket(&self, _: ServerName<'static>, _: Tls13ClientSessionValue) {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+    }
+
+    fn take_tls13_ticket(&self, _: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
+        None
+    }
+}
+
+/// A handshake that could be taken up again could be replayed, by a copy of the sandbox's memory too.
+#[tokio::test]
+async fn no_handshake_can_be_taken_up_again() {
+    let (sandbox, tickets) = (identity(), Arc::new(Tickets::default()));
+    let mut config = raw_key_config(impostor(&sandbox, &sandbox));
+    config.enable_early_data = true;
+    config.resumption = Resumption::store(Arc::clone(&tickets) as Arc<dyn ClientSessionStore>);
+    let (place, _, _served) = sidecar().await;
+    let name = ServerName::try_from("sidecar.invalid").unwrap();
+    let connected = TlsConnector::from(Arc::new(config)).connect(name, tcp(&place).await);
+    let mut stream = soon(connected).await.unwrap();
+    // Tickets would come before the first answer.
+    stream.write_all(b"hello").await.unwrap();
+    soon(stream.read_exact(&mut [0; 5])).await.unwrap();
+    assert_eq!(tickets.0.load(std::sync::atomic::Ordering::SeqCst), 0);
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use relay_carriage::tls::TlsError;
 use relay_carriage::{BoxedStream, Stream, dial, entrance, hybrid_vsock, outer, vsock, websocket};
 use relay_proto::address::{DialPlace, HostPort, InvalidAddress};
 use tokio::io::{copy, split};
@@ -174,7 +175,8 @@ async fn connected(place: &DialPlace) -> Result<BoxedStream, String> {
         DialPlace::WebSocket(place) => {
             let port = HostPort { host: place.host.clone(), port: place.port };
             let stream = dial::tcp(&port, DIAL_TIME).await.map_err(text)?;
-            let stream = outer::connect(stream, &place.host).await.map_err(text)?;
+            let stream =
+                outer::connect(stream, &place.host).await.map_err(|error| without_tls(&port, &error))?;
             Ok(Box::new(websocket::client(stream, place, &[]).await.map_err(text)?))
         }
     }
@@ -183,6 +185,17 @@ async fn connected(place: &DialPlace) -> Result<BoxedStream, String> {
 async fn knocked(mut stream: impl Stream + 'static) -> Result<BoxedStream, String> {
     entrance::knock(&mut stream).await.map_err(text)?;
     Ok(Box::new(stream))
+}
+
+/// Why there is no TLS around a WebSocket. The port of a hub or a shim has none of its own.
+fn without_tls(place: &HostPort, error: &TlsError) -> String {
+    match error {
+        TlsError::Closed | TlsError::NotTls => format!(
+            "dial {place}: nobody speaks TLS there; if it is the port of a hub or a shim itself, dial {place} without \
+             wss://, which is for a platform's address in front of it"
+        ),
+        _ => format!("dial {place}: {error}"),
+    }
 }
 
 fn text(error: impl fmt::Display) -> String {

@@ -202,3 +202,33 @@ async fn a_token_that_was_turned_during_the_wait_does_not_count() {
     let mut honest = scene.come(&Resume { token: welcome.token, ..first }).await;
     assert_eq!(honest.welcome().await.resumed, Resumed::Resumed);
 }
+
+/// The shim gave a connection up, and it arrives when the link has turned already.
+#[tokio::test(start_paused = true)]
+async fn a_hello_that_comes_late_raises_no_alert_and_a_copy_that_waits_does() {
+    let (scene, old, first) = Scene::new("20s").await;
+    drop(old);
+    let mut second = scene.come(&first).await;
+    let welcome = second.welcome().await;
+    // The late one finds its token good still, and the link in use.
+    let late = scene.come(&first).await;
+    assert_eq!(second.next().await, Some(Frame::Ping));
+    drop(late);
+    second.send(&Frame::Pong).await;
+    // The next one's token has turned meanwhile.
+    let late = scene.come(&first).await;
+    tokio::time::sleep(LEAVING_TIME / 2).await;
+    drop(late);
+    tokio::time::sleep(LEAVING_TIME).await;
+    assert_eq!(scene.alerts(), 0);
+
+    let mut copy = scene.come(&first).await;
+    assert_eq!(copy.refusal().await.code, "clone_refused");
+    assert_eq!(scene.alerts(), 1);
+    let unknown = Resume { token: ResumeToken("0".repeat(64)), ..first };
+    let began = Instant::now();
+    assert_eq!(scene.come(&unknown).await.refusal().await.code, "clone_refused");
+    assert_eq!(began.elapsed(), Duration::ZERO, "one that was never good is nobody's who was late");
+    assert_eq!(scene.alerts(), 2);
+    assert_ne!(welcome.token, unknown.token);
+}

@@ -3,6 +3,7 @@
 mod clock;
 
 use relay_proto::control::ResumeToken;
+use relay_proto::name::Name;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -25,7 +26,13 @@ impl Place {
     }
 
     fn register(&self) -> (Registered, mpsc::Receiver<Command>) {
-        self.registry.register(&self.context, &anybody()).unwrap()
+        self.register_for(&anybody())
+    }
+
+    fn register_for(&self, visitor: &Visitor) -> (Registered, mpsc::Receiver<Command>) {
+        let Reserved { mut registered, receiver } = self.registry.reserve(&self.context, visitor).unwrap();
+        registered.begin();
+        (registered, receiver)
     }
 
     /// A link that takes no command, and whose channel takes no more.
@@ -135,7 +142,7 @@ async fn a_link_that_ends_by_itself_raises_no_alert() {
 #[tokio::test]
 async fn the_links_of_an_enrolment_share_a_session_that_ends_with_the_last() {
     let place = Place::new();
-    let register = |id| place.registry.register(&place.context, &sandbox(id)).unwrap().0;
+    let register = |id| place.register_for(&sandbox(id)).0;
     let (first, second, other) = (register("e1"), register("e1"), register("e2"));
     assert_eq!(first.session.id, second.session.id);
     assert_ne!(first.session.id, other.session.id);
@@ -152,10 +159,30 @@ async fn the_links_of_an_enrolment_share_a_session_that_ends_with_the_last() {
 }
 
 #[tokio::test]
+async fn a_place_that_nobody_took_counts_while_it_is_kept_and_leaves_nothing_behind() {
+    let place = Place::new();
+    let limit = place.context.config.load().limits.links;
+    let reserve = || place.registry.reserve(&place.context, &sandbox("e1"));
+    let mut reserved: Vec<_> = (0..limit).map(|_| reserve().unwrap()).collect();
+    assert!(matches!(reserve(), Err(NotOpened::Socket(_))), "before anything was paid for them");
+    reserved.pop().unwrap().open(name("tools"), connection(), None);
+    drop(reserved);
+    assert_eq!(place.links(), 1);
+    assert!(place.registry.standing("e1").is_some(), "the session stays with its one link");
+    place.registry.close(EndReason::Stopped).await;
+    let audit = place.audit();
+    for event in ["session_start", "session_end", "link_start", "link_end"] {
+        let count = audit.lines().filter(|line| line.contains(&format!("\"event\":\"{event}\""))).count();
+        assert_eq!(count, 1, "{event} in {audit}");
+    }
+    assert!(!audit.contains("\"event\":\"alert\""), "{audit}");
+}
+
+#[tokio::test]
 async fn an_enrolment_that_has_all_its_links_is_in_nobodys_way() {
     let place = Place::new();
     let limit = place.context.config.load().limits.links;
-    let register = |visitor: &Visitor| place.registry.register(&place.context, visitor);
+    let register = |visitor: &Visitor| place.registry.reserve(&place.context, visitor);
     let _links: Vec<_> = (0..limit).map(|_| register(&sandbox("e1")).unwrap()).collect();
     assert!(matches!(register(&sandbox("e1")), Err(NotOpened::Socket(_))));
     let _other = register(&sandbox("e2")).unwrap();
@@ -211,8 +238,8 @@ async fn whoever_ends_a_link_second_waits_for_its_end_too() {
 async fn nothing_is_opened_once_the_registry_is_closed() {
     let place = Place::new();
     place.registry.close(EndReason::Stopped).await;
-    let opened = place.registry.open(&place.context, &anybody(), name("tools"), connection(), None);
-    assert!(matches!(opened, Err((NotOpened::Stopping, _))));
+    let reserved = place.registry.reserve(&place.context, &anybody());
+    assert!(matches!(reserved, Err(NotOpened::Stopping)));
     assert_eq!(place.links(), 0);
 }
 

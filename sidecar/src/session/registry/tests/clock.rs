@@ -62,7 +62,8 @@ impl Place {
     /// A link and its first connection, confirmed.
     async fn linked(&self) -> (Peer, Welcome) {
         let (mut peer, connection) = Peer::pair().await;
-        assert!(self.registry.open(&self.context, &anybody(), name("tools"), connection, None).is_ok());
+        let reserved = self.registry.reserve(&self.context, &anybody()).unwrap();
+        reserved.open(name("tools"), connection, None);
         let welcome = peer.welcome().await;
         peer.say(&ACK).await;
         (peer, welcome)
