@@ -118,12 +118,11 @@ fn hex(bytes: &[u8], at: usize) -> Option<u32> {
 
 /// The first quote, backslash or control character from `at` on, or the end.
 ///
-/// Most strings are short: the first words are looked at one by one. Those that are not are most of every large
-/// message: they go in blocks, which the compiler looks at with the widest instructions that it has.
+/// Most strings are short, or have a line's end every so often: the first words are looked at one by one. What goes on
+/// for longer goes in blocks, which the compiler looks at with the widest instructions that it has.
 #[inline]
 fn special(bytes: &[u8], mut at: usize) -> usize {
-    const BLOCK: usize = 64;
-    let blocks_from = at + BLOCK;
+    let blocks_from = at + WORDS_FIRST;
     while let Some(word) = bytes[at..].first_chunk() {
         let marks = marks(*word);
         if marks != 0 {
@@ -131,11 +130,24 @@ fn special(bytes: &[u8], mut at: usize) -> usize {
         }
         at += word.len();
         if at == blocks_from {
-            at += bytes[at..].chunks_exact(BLOCK).take_while(|block| is_plain(block)).count() * BLOCK;
+            at += plain_blocks(&bytes[at..]) * BLOCK;
         }
     }
     let tail = bytes[at..].iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1F));
     tail.map_or(bytes.len(), |found| at + found)
+}
+
+/// Bytes that are looked at at once.
+const BLOCK: usize = 64;
+/// Where blocks begin to pay: longer than a line of text.
+const WORDS_FIRST: usize = 256;
+
+/// How many blocks from the beginning have nothing special in them.
+///
+/// A function of its own, always: inside a caller that is built for size it would be built for size too, a byte at a time.
+#[inline(never)]
+fn plain_blocks(bytes: &[u8]) -> usize {
+    bytes.chunks_exact(BLOCK).take_while(|block| is_plain(block)).count()
 }
 
 /// Whether no byte of the block is special. Without an early end, so that it can be done all at once.
