@@ -257,3 +257,16 @@ fn the_schema_hides_what_is_not_supported() {
     assert!(schema["$defs"]["Vault"].is_null() && schema["$defs"]["VaultAuth"].is_null());
     assert!(schema["$defs"]["Duration"].is_object(), "what others use stays");
 }
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig { cases: 128, ..Default::default() })]
+
+    /// Whatever an editor leaves behind of it, there is an answer.
+    #[test]
+    fn a_damaged_set_up_is_answered(start in 0_usize..2600, length in 0_usize..40, insert in "[\\[\\]{}\"'=#.\\na1]{0,3}") {
+        let mut text = WHOLE.to_owned();
+        let (start, end) = (text.floor_char_boundary(start), text.floor_char_boundary(start + length));
+        text.replace_range(start..end, &insert);
+        proptest::prop_assert!(check(&text).is_err_and(|problems| !problems.list.is_empty()));
+    }
+}
