@@ -187,9 +187,9 @@ impl Speller<'_> {
         self.say("{");
         self.white();
         let count = self.one_of(&[0, 1, 1, 2, 3, 13]);
-        for place in 0..count {
+        for (place, usual) in KEYS.iter().take(count).enumerate() {
             // Many keys are mostly different ones.
-            let key = if count > 3 && self.pick(8) < 7 { KEYS[place] } else { self.one_of(&KEYS) };
+            let key = if count > 3 && self.pick(8) < 7 { usual } else { self.one_of(&KEYS) };
             self.member(place, key, |speller| speller.value(inside));
         }
         self.say("}");

@@ -4,10 +4,10 @@ use std::future::poll_fn;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex};
+use std::sync::mpsc;
 use std::task::Poll;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cofferdam_shim::options::{Options, Sources};
 use cofferdam_shim::timing::Timing;
@@ -126,33 +126,29 @@ fn a_stop_tears_no_line_that_is_being_written() {
     const LINES: usize = 8_000;
     let folder = Folder::new();
     let (stdout, output) = UnixStream::pair().unwrap();
-    let (read, room) = (Arc::new(Mutex::new(Vec::new())), stdout.try_clone().unwrap());
-    let (taken, mut waiting) = (Arc::clone(&read), 0);
+    let (room, mut waiting) = (stdout.try_clone().unwrap(), 0);
+    let (taking, taken) = mpsc::channel();
     // Resolves once nothing fits any more, and makes room just then.
     let stop = poll_fn(move |_| {
         let before = std::mem::replace(&mut waiting, ioctl_fionread(&room).unwrap());
-        if waiting == 0 || waiting != before {
+        if waiting < 16 * 1024 || waiting != before {
             return Poll::Pending;
         }
         let mut bytes = vec![0; waiting as usize];
         (&room).read_exact(&mut bytes).unwrap();
-        taken.lock().unwrap().extend(bytes);
+        taking.send(bytes).unwrap();
         Poll::Ready(())
     });
     let (mut stdin, thread) = started(&folder, output, stop);
     // None of them is a message, so each is answered at once, with more than a socket takes in all.
     let lines: String = (0..LINES).map(|id| format!("{{\"id\":{id}}}\n")).collect();
     let writing = std::thread::spawn(move || stdin.write_all(lines.as_bytes()));
-    let deadline = Instant::now() + PATIENCE;
-    while read.lock().unwrap().is_empty() {
-        assert!(Instant::now() < deadline, "the shim stops");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let first = taken.recv_timeout(PATIENCE).expect("the shim is stopped");
     let mut rest = Vec::new();
     (&stdout).read_to_end(&mut rest).unwrap();
     thread.join().unwrap().unwrap();
     drop(writing.join().unwrap());
-    let text = String::from_utf8([std::mem::take(&mut *read.lock().unwrap()), rest].concat()).unwrap();
+    let text = String::from_utf8([first, rest].concat()).unwrap();
     for (id, line) in text.lines().enumerate() {
         assert!(line.starts_with('{') && line.ends_with('}'), "line {id} is torn: {line}");
         assert!(line.contains(&format!(r#""id":{id},"#)), "line {id} comes in its turn: {line}");
