@@ -95,11 +95,9 @@ impl Relay {
         harness
     }
 
-    /// The order matters: what was written or read belongs to the connection that there was, not to a new one.
+    /// The order matters: what was written or read belongs to the connection that there was, not to a new one; and what
+    /// was written is not written again, though it be the last thing that happens.
     fn react(&mut self, happened: Happened) -> Harness {
-        if happened.stop {
-            return Harness::Gone;
-        }
         let now = Instant::now();
         match happened.sent_to_sidecar {
             Some(Ok(count)) => self.guest.to_sidecar.consume(count),
@@ -110,6 +108,9 @@ impl Relay {
             Some(Ok(count)) => self.guest.to_harness.consume(count),
             Some(Err(_)) => return Harness::Gone,
             None => {}
+        }
+        if happened.stop {
+            return Harness::Gone;
         }
         match happened.frames {
             Some(Ok(count @ 1..)) => self.frames(count, now),

@@ -1,16 +1,20 @@
 //! The loop in this process, with waits short enough to be waited for.
 
-use std::io::Write;
+use std::future::poll_fn;
+use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::mpsc;
+use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use cofferdam_shim::options::{Options, Sources};
 use cofferdam_shim::timing::Timing;
 use relay_proto::control::Resumed;
+use rustix::io::ioctl_fionread;
 
-use crate::support::{Folder, Lines, request, result};
+use crate::support::{Folder, Lines, PATIENCE, request, result};
 
 /// A shim on a thread, with sockets for stdio as Node's harnesses give them.
 struct Shim {
@@ -21,27 +25,8 @@ struct Shim {
 
 impl Shim {
     fn start(folder: &Folder) -> Self {
-        let timing = Timing {
-            handshake_wait: Duration::from_millis(200),
-            call_wait: Duration::from_millis(400),
-            first_retry: Duration::from_millis(5),
-            acknowledge: Duration::from_millis(20),
-            ..Timing::default()
-        };
-        let options = Options {
-            relay: folder.link().parse().ok(),
-            server: None,
-            network: Default::default(),
-            state: "/nonexistent".into(),
-            sources: Sources { variable: None, file: None, default_file: "/nonexistent".into() },
-        };
-        let (stdin, input) = UnixStream::pair().unwrap();
         let (stdout, output) = UnixStream::pair().unwrap();
-        let (input, output) = (OwnedFd::from(input), OwnedFd::from(output));
-        let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-            runtime.block_on(cofferdam_shim::relay(options, timing, input, output, std::future::pending()))
-        });
+        let (stdin, thread) = started(folder, output, std::future::pending());
         Self { stdin, lines: Lines::of(stdout), thread }
     }
 
@@ -54,6 +39,36 @@ impl Shim {
         self.thread.join().unwrap().unwrap();
         self.lines.expect_end();
     }
+}
+
+/// The shim itself: where its input is written, and its thread.
+fn started(
+    folder: &Folder,
+    output: UnixStream,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> (UnixStream, JoinHandle<std::io::Result<()>>) {
+    let timing = Timing {
+        handshake_wait: Duration::from_millis(200),
+        call_wait: Duration::from_millis(400),
+        first_retry: Duration::from_millis(5),
+        acknowledge: Duration::from_millis(20),
+        farewell: PATIENCE,
+        ..Timing::default()
+    };
+    let options = Options {
+        relay: folder.link().parse().ok(),
+        server: None,
+        network: Default::default(),
+        state: "/nonexistent".into(),
+        sources: Sources { variable: None, file: None, default_file: "/nonexistent".into() },
+    };
+    let (stdin, input) = UnixStream::pair().unwrap();
+    let (input, output) = (OwnedFd::from(input), OwnedFd::from(output));
+    let thread = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+        runtime.block_on(cofferdam_shim::relay(options, timing, input, output, stop))
+    });
+    (stdin, thread)
 }
 
 #[test]
@@ -103,4 +118,44 @@ fn an_answer_is_acknowledged_even_when_nothing_else_goes_out() {
     assert_eq!(shim.lines.next(), result(1));
     peer.until_acknowledged();
     shim.end();
+}
+
+/// Whoever stops it may do so in the moment in which the harness makes room.
+#[test]
+fn a_stop_tears_no_line_that_is_being_written() {
+    const LINES: usize = 8_000;
+    let folder = Folder::new();
+    let (stdout, output) = UnixStream::pair().unwrap();
+    let (room, mut waiting) = (stdout.try_clone().unwrap(), 0);
+    let (taking, taken) = mpsc::channel();
+    // Resolves once nothing fits any more, and makes room just then.
+    let stop = poll_fn(move |_| {
+        let before = std::mem::replace(&mut waiting, ioctl_fionread(&room).unwrap());
+        if waiting < 16 * 1024 || waiting != before {
+            return Poll::Pending;
+        }
+        let mut bytes = vec![0; waiting as usize];
+        (&room).read_exact(&mut bytes).unwrap();
+        taking.send(bytes).unwrap();
+        Poll::Ready(())
+    });
+    let (mut stdin, thread) = started(&folder, output, stop);
+    // None of them is a message, so each is answered at once, with more than a socket takes in all.
+    let lines: String = (0..LINES).map(|id| format!("{{\"id\":{id}}}\n")).collect();
+    let writing = std::thread::spawn(move || stdin.write_all(lines.as_bytes()));
+    let first = taken.recv_timeout(PATIENCE).expect("the shim is stopped");
+    let mut rest = Vec::new();
+    (&stdout).read_to_end(&mut rest).unwrap();
+    thread.join().unwrap().unwrap();
+    drop(writing.join().unwrap());
+    let text = String::from_utf8([first, rest].concat()).unwrap();
+    for (id, line) in text.lines().enumerate() {
+        assert!(line.starts_with('{') && line.ends_with('}'), "line {id} is torn: {line}");
+        assert!(line.contains(&format!(r#""id":{id},"#)), "line {id} comes in its turn: {line}");
+    }
+    assert!(
+        text.ends_with('\n') && text.lines().count() > 1_000,
+        "there were {} lines",
+        text.lines().count()
+    );
 }

@@ -12,7 +12,7 @@ use super::admission::{self, Door, Refused, refuse};
 use super::places::{Dropped, Place};
 use super::status;
 use crate::session::command::EndReason;
-use crate::session::connection::{Connection, LEAVING_TIME, Lost, Transport};
+use crate::session::connection::{Connection, Lost, Transport};
 use crate::session::registry::{NotOpened, NotResumed};
 use crate::session::visitor::Visitor;
 
@@ -45,7 +45,7 @@ pub(super) async fn greet_until(app: &App, arrival: Arrival, place: Place, until
     let mut connection = Connection::new(stream);
     let hello = match place.hear(hello(until, &mut connection)).await {
         Ok(Ok(hello)) => hello,
-        Ok(Err(Unheard::Refused(refusal))) => return turn_away(app, connection, refusal.into()).await,
+        Ok(Err(Unheard::Refused(refusal))) => return turn_away(app, connection, refusal.into(), place).await,
         // Somebody who had longer than others to speak is told nothing.
         Ok(Err(Unheard::Gone)) | Err(Dropped) => return,
     };
@@ -56,10 +56,10 @@ pub(super) async fn greet_until(app: &App, arrival: Arrival, place: Place, until
     let admitted =
         recognised.and_then(|visitor| Ok((admission::server(&config, &visitor, &hello)?, visitor)));
     match admitted {
-        Err(refused) => turn_away(app, connection, refused).await,
+        Err(refused) => turn_away(app, connection, refused, place).await,
         Ok((server, visitor)) => {
             if let Err((refused, connection)) = lead(app, &door, &visitor, hello, server, connection).await {
-                turn_away(app, connection, refused).await;
+                turn_away(app, connection, refused, place).await;
             }
         }
     }
@@ -72,13 +72,18 @@ async fn tell(mut connection: Connection, status: Status) {
     let _ = timeout(REFUSAL_TIME, connection.flush()).await;
 }
 
-async fn turn_away(app: &App, mut connection: Connection, refused: Refused) {
+async fn turn_away(app: &App, mut connection: Connection, refused: Refused, place: Place) {
     let Refused { refusal, denied } = refused;
+    let alarming = denied.as_deref().is_some_and(|(_, denied)| denied.alarming().is_some());
+    let staying = match alarming {
+        true => app.leaving.look(&mut connection, place).await,
+        false => Some(place.into()),
+    };
+    let Some(_staying) = staying else {
+        // A Hello of the sandbox's own, most likely, that was under way for longer than its successor.
+        return app.refusals.log(&refusal, &app.context.tasks, &app.stop);
+    };
     if let Some((key, denied)) = denied.as_deref() {
-        if denied.alarming().is_some() && connection.leaves_within(LEAVING_TIME).await {
-            // A Hello of the sandbox's own, most likely, that was under way for longer than its successor.
-            return app.refusals.log(&refusal, &app.context.tasks, &app.stop);
-        }
         admission::sound(app, key, denied);
     }
     app.refusals.log(&refusal, &app.context.tasks, &app.stop);

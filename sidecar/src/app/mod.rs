@@ -7,6 +7,7 @@
 //! | [`enrolling`] | making and ending enrolments |
 //! | [`greeting`] | a new connection's first frame, and where it leads |
 //! | [`keep`] | a task that must not end |
+//! | [`leaving`] | those who show what was good before, and leave by themselves |
 //! | [`logging`] | the log, scrubbed on its way out |
 //! | [`own`] | sockets that were made for one sandbox each |
 //! | [`places`] | places for connections that have not been led anywhere yet |
@@ -22,6 +23,7 @@ mod apart;
 pub(crate) mod enrolling;
 pub(crate) mod greeting;
 mod keep;
+mod leaving;
 pub(crate) mod logging;
 mod own;
 pub(crate) mod places;
@@ -59,6 +61,7 @@ use crate::session::visitor::Visitor;
 use admission::Door;
 use apart::ApartError;
 use greeting::Arrival;
+use leaving::Leaving;
 use own::OwnSockets;
 use places::Places;
 use port::{Port, PortError};
@@ -86,6 +89,7 @@ pub(crate) struct App {
     shared_alerts: Mutex<Pace>,
     /// Lines in the log about enrolments that were not written down.
     unwritten: Mutex<Pace>,
+    leaving: Leaving,
 }
 
 /// What a reload did.
@@ -159,6 +163,7 @@ pub(crate) async fn serve(
         refusals: Arc::default(),
         shared_alerts: Mutex::new(Pace::new(ALERTS_PER_MINUTE)),
         unwritten: Mutex::new(Pace::new(ALERTS_PER_MINUTE)),
+        leaving: Leaving::new(),
         context,
     });
     app.record(Event::SidecarStart, Some(env!("CARGO_PKG_VERSION")));

@@ -6,7 +6,7 @@
 //! link serves on while it waits for that.
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -21,6 +21,7 @@ use super::connection::{Connection, LEAVING_TIME};
 use super::link::{End, GOODBYE_TIME, Link};
 use super::visitor::{Enrolled, EnrolledBy};
 use crate::audit::{Event, EventRecord};
+use crate::servers::pace::Pace;
 
 /// Somebody with the token of a link that another connection has. There is one at most.
 pub(super) struct Newcomer {
@@ -92,7 +93,9 @@ impl Link {
         let Some(mut newcomer) = self.newcomer.take() else { return };
         // Nobody is there to have the link, nor any reason to take it from the old connection.
         if !newcomer.still_waits() {
-            tracing::warn!(link = %self.id, session = %self.session.id, "{LATE}");
+            if self.talk.allows() {
+                tracing::warn!(link = %self.id, session = %self.session.id, "{LATE}");
+            }
             return;
         }
         let Newcomer { connection, resume, .. } = newcomer;
@@ -159,16 +162,25 @@ impl Link {
     }
 
     /// The same, where it may be a Hello of the shim's own that was under way for long: then nobody waits for an answer.
+    /// Where too many are looked at already, it is not.
     fn refuse_clone_unless_late(&mut self, mut connection: Connection) {
+        let Ok(place) = Arc::clone(&self.late).try_acquire_owned() else {
+            return self.refuse_clone(connection, FOREIGN_TOKEN);
+        };
         let refusal = self.clone_refusal(FOREIGN_TOKEN);
-        let may_alert = self.alerts.allows();
-        let (session, link) = (Arc::clone(&self.session), Arc::clone(&self.id));
+        let may_talk = self.talk.allows();
+        let (session, link, alerts) =
+            (Arc::clone(&self.session), Arc::clone(&self.id), Arc::clone(&self.alerts));
         self.session.context.tasks.spawn(async move {
+            let _place = place;
             if connection.leaves_within(LEAVING_TIME).await {
-                tracing::warn!(%link, session = %session.id, "{LATE}");
+                if may_talk {
+                    tracing::warn!(%link, session = %session.id, "{LATE}");
+                }
                 return;
             }
-            if may_alert {
+            // Not before: whoever leaves must not use up the alerts about whoever comes next.
+            if allows(&alerts) {
                 record_alert(&session, &link, FOREIGN_TOKEN);
             }
             connection.push(&Frame::Refusal(refusal));
@@ -195,10 +207,14 @@ impl Link {
 
     /// Two used what belongs to one.
     pub(super) fn alert(&mut self, reason: &str) {
-        if self.alerts.allows() {
+        if allows(&self.alerts) {
             record_alert(&self.session, &self.id, reason);
         }
     }
+}
+
+fn allows(alerts: &Mutex<Pace>) -> bool {
+    alerts.lock().unwrap_or_else(PoisonError::into_inner).allows()
 }
 
 fn record_alert(session: &Session, link: &str, reason: &str) {

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::ops::ControlFlow;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use relay_proto::code::Code;
@@ -16,7 +16,7 @@ use relay_proto::delivery::{Inbox, Outbox, Received};
 use relay_proto::frame::Frame;
 use relay_proto::limits::DEFAULT_WINDOW;
 use relay_proto::name::Name;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use super::Session;
@@ -62,7 +62,9 @@ pub(crate) struct Link {
     pub(super) outcomes: Outcomes,
     /// How much this link may fill the log and the audit with its comings and goings.
     pub(super) talk: Pace,
-    pub(super) alerts: Pace,
+    pub(super) alerts: Arc<Mutex<Pace>>,
+    /// Places for those who may have been late, while it is seen whether they leave.
+    pub(super) late: Arc<Semaphore>,
     /// How many searches of the audit this link may still cause.
     pub(super) searches: usize,
 }
@@ -105,6 +107,8 @@ pub(super) const GOODBYE_TIME: Duration = Duration::from_millis(500);
 const TALK_PER_MINUTE: u32 = 60;
 /// Alerts in the audit about one link, within a minute: each is worth one look, not a thousand.
 const ALERTS_PER_MINUTE: u32 = 6;
+/// An honest shim gives up a few connections in a row at most.
+const MAX_LATE: usize = 8;
 /// Searches of the audit for what may have run on earlier links: an honest shim has one such link behind it, or two.
 const MAX_SEARCHES: usize = 4;
 
@@ -144,7 +148,8 @@ impl Link {
             counted: Counted::default(),
             outcomes: Outcomes::default(),
             talk: Pace::new(TALK_PER_MINUTE),
-            alerts: Pace::new(ALERTS_PER_MINUTE),
+            alerts: Arc::new(Mutex::new(Pace::new(ALERTS_PER_MINUTE))),
+            late: Arc::new(Semaphore::new(MAX_LATE)),
             searches: MAX_SEARCHES,
         };
         let welcome = Welcome { epoch, ..link.welcome(Resumed::Fresh, link.tokens.current()) };

@@ -232,3 +232,41 @@ async fn a_hello_that_comes_late_raises_no_alert_and_a_copy_that_waits_does() {
     assert_eq!(scene.alerts(), 2);
     assert_ne!(welcome.token, unknown.token);
 }
+
+/// A copy that comes and leaves, again and again, must not be able to come unnoticed afterwards.
+#[tokio::test(start_paused = true)]
+async fn those_who_leave_use_up_no_alerts() {
+    let (scene, old, first) = Scene::new("20s").await;
+    drop(old);
+    let mut second = scene.come(&first).await;
+    second.welcome().await;
+    second.send(&Frame::Ping).await;
+    assert_eq!(second.next().await, Some(Frame::Pong), "the first token has turned");
+    for _ in 0..20 {
+        drop(scene.come(&first).await);
+        tokio::time::sleep(LEAVING_TIME / 10).await;
+    }
+    tokio::time::sleep(LEAVING_TIME).await;
+    assert_eq!(scene.alerts(), 0);
+    assert_eq!(scene.come(&first).await.refusal().await.code, "clone_refused");
+    assert_eq!(scene.alerts(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn few_are_given_time_to_leave() {
+    let (scene, old, first) = Scene::new("20s").await;
+    drop(old);
+    let mut second = scene.come(&first).await;
+    second.welcome().await;
+    second.send(&Frame::Ping).await;
+    assert_eq!(second.next().await, Some(Frame::Pong), "the first token has turned");
+    let mut copies = Vec::new();
+    for _ in 0..30 {
+        copies.push(scene.come(&first).await);
+    }
+    let began = Instant::now();
+    assert_eq!(copies.pop().unwrap().refusal().await.code, "clone_refused");
+    assert_eq!(began.elapsed(), Duration::ZERO, "there are too many to wait for");
+    assert_eq!(copies[0].refusal().await.code, "clone_refused");
+    assert_eq!(began.elapsed(), LEAVING_TIME);
+}

@@ -1,0 +1,31 @@
+//! What is read in a message is what another parser reads in it, or it is refused.
+
+mod envelope_oracle;
+
+use std::cell::Cell;
+
+use envelope_oracle::{agree, spell};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use relay_proto::envelope::Strictness;
+
+#[test]
+fn every_message_means_what_another_parser_says_that_it_means() {
+    let (passed, refused) = (Cell::new(0), Cell::new(0));
+    let usual = ProptestConfig::default();
+    let config = ProptestConfig { cases: usual.cases.max(12_000), failure_persistence: None, ..usual };
+    let choices = vec(any::<u8>(), 0..400);
+    TestRunner::new(config)
+        .run(&choices, |choices| {
+            let (depth, message) = spell(&choices);
+            for strictness in [Strictness::Whole, Strictness::Envelope] {
+                let count = if agree(&message, strictness, depth) { &passed } else { &refused };
+                count.set(count.get() + 1);
+            }
+            Ok(())
+        })
+        .unwrap();
+    let (passed, refused) = (passed.get(), refused.get());
+    assert!(passed > 4_000 && refused > 4_000, "both are tried: {passed} passed, {refused} refused");
+}

@@ -1,0 +1,328 @@
+//! Messages out of bytes: each byte is a choice, so a few of them spell a message that is usual in most things, odd in
+//! some, and damaged in some places.
+
+/// How deep a message may be that is spelled, and the message.
+pub(crate) fn spell(choices: &[u8]) -> (usize, Vec<u8>) {
+    let mut speller = Speller { choices: choices.iter(), out: Vec::new(), care: Care::Usual };
+    let depth = speller.one_of(&[128, 128, 128, 1024, 64, 65, 66, 63, 128, 1024, 128, 4, 3, 2, 1, 128]);
+    speller.care = speller.one_of(&[Care::Usual, Care::Usual, Care::Usual, Care::None]);
+    let damages = speller.one_of(&[0, 0, 0, 0, 0, 1, 1, 3]);
+    speller.message();
+    (0..damages).for_each(|_| speller.damage());
+    (depth, speller.out)
+}
+
+struct Speller<'a> {
+    choices: std::slice::Iter<'a, u8>,
+    out: Vec<u8>,
+    care: Care,
+}
+
+/// Whether what is no JSON is spelled too.
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum Care {
+    None,
+    Usual,
+}
+
+/// Lengths around those at which strings are read in another way.
+const LENGTHS: [usize; 20] = [3, 0, 1, 6, 7, 8, 9, 14, 15, 16, 17, 63, 64, 65, 71, 72, 127, 129, 260, 1100];
+
+impl Speller<'_> {
+    /// Below `count`; 0 when there are no choices left.
+    fn pick(&mut self, count: usize) -> usize {
+        self.choices.next().map_or(0, |choice| usize::from(*choice) % count)
+    }
+
+    fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.pick(all.len())]
+    }
+
+    fn say(&mut self, text: &str) {
+        self.out.extend_from_slice(text.as_bytes());
+    }
+
+    fn message(&mut self) {
+        let mut members: Vec<&str> = match self.pick(8) {
+            0..=3 => vec!["jsonrpc", "id", "method", "params"],
+            4 => vec!["jsonrpc", "method", "params"],
+            5 => vec!["jsonrpc", "id", "result"],
+            6 => vec!["jsonrpc", "id", "error"],
+            _ => vec!["jsonrpc", "method", "id", "params", "result", "error"],
+        };
+        for _ in 0..self.one_of(&[0, 0, 0, 0, 0, 0, 1, 2]) {
+            let at = self.pick(members.len() + 1);
+            match self.pick(4) {
+                0 if at < members.len() => drop(members.remove(at)),
+                1 => members.insert(at, "future"),
+                2 => members.insert(at, "Future"),
+                _ => members.insert(at, ["id", "method", "params", "jsonrpc", "result"][at % 5]),
+            }
+        }
+        let turn = self.pick(members.len().max(1));
+        members.rotate_left(turn);
+        self.white();
+        self.say("{");
+        self.white();
+        for (place, member) in members.into_iter().enumerate() {
+            self.member(place, member, |speller| match (member, speller.pick(32)) {
+                (_, 31) => speller.value(3),
+                ("jsonrpc", _) => speller.say("\"2.0\""),
+                ("id", _) => speller.id(),
+                ("method", _) => {
+                    let method = speller.one_of(&["tools/call", "tools/call", "ping", "tools\\/call"]);
+                    speller.say(&format!("\"{method}\""));
+                }
+                ("params", _) => speller.params(),
+                _ => speller.value(3),
+            });
+        }
+        self.say("}");
+        self.white();
+    }
+
+    fn params(&mut self) {
+        self.say("{");
+        self.white();
+        for place in 0..self.one_of(&[2, 0, 1, 2, 3, 4]) {
+            let known = ["name", "arguments", "_meta", "uri", "requestId", "x", "X", "name", "arguments"];
+            let key = if self.pick(16) == 15 { self.one_of(&known) } else { known[place] };
+            self.member(place, key, |speller| match (key, speller.pick(8)) {
+                ("name", 0..7) => speller.text(),
+                ("arguments", 0..7) => speller.object(2),
+                _ => speller.value(2),
+            });
+        }
+        self.say("}");
+    }
+
+    fn member(&mut self, place: usize, key: &str, value: impl FnOnce(&mut Self)) {
+        if place > 0 {
+            self.say(",");
+            self.white();
+        }
+        self.key(key);
+        self.white();
+        self.say(":");
+        self.white();
+        value(self);
+        self.white();
+    }
+
+    /// The key, seldom in a way in which some parser or other might know it.
+    fn key(&mut self, key: &str) {
+        let at = self.pick(key.len().max(1));
+        let other = match (self.pick(128), key.chars().nth(at)) {
+            (31, Some(letter)) => letter.to_ascii_uppercase().to_string(),
+            (30, Some(letter)) => format!("\\u{:04x}", u32::from(letter)),
+            (29, Some('s')) => "ſ".into(),
+            (29, Some('k')) => "\u{212a}".into(),
+            (29, Some('i')) => "ı".into(),
+            (28, Some(letter)) => format!("{letter}\u{301}"),
+            (27, Some(letter)) => format!("{letter}\\ud800"),
+            (_, letter) => letter.map(String::from).unwrap_or_default(),
+        };
+        let (before, after) = (key.get(..at), key.get(at + 1..));
+        self.say(&format!("\"{}{other}{}\"", before.unwrap_or_default(), after.unwrap_or_default()));
+    }
+
+    fn id(&mut self) {
+        let ids =
+            ["7", "\"a\"", "-3", "null", "1.0", "-0", "1e3", "12345678901234567890", "\"\\u0061\"", "true"];
+        match self.pick(64) {
+            choice @ 0..10 => self.say(ids[choice]),
+            10..16 => self.text(),
+            16..20 => self.number(),
+            _ => self.say("8"),
+        }
+    }
+
+    fn value(&mut self, inside: usize) {
+        match (self.pick(16), inside) {
+            (0..=3, _) => self.text(),
+            (4..=5, _) => self.number(),
+            (6..=7, _) => self.literal(),
+            (8..=10, 1..) => self.array(inside - 1),
+            (11..=14, 1..) => self.object(inside - 1),
+            (15, 2..) => self.tower(),
+            _ => self.say("1"),
+        }
+    }
+
+    fn array(&mut self, inside: usize) {
+        self.say("[");
+        self.white();
+        for place in 0..self.one_of(&[0, 1, 2, 3]) {
+            if place > 0 {
+                self.say(",");
+                self.white();
+            }
+            self.value(inside);
+            self.white();
+        }
+        self.say("]");
+    }
+
+    fn object(&mut self, inside: usize) {
+        const KEYS: [&str; 18] = [
+            "a",
+            "b",
+            "c",
+            "A",
+            "name",
+            "Name",
+            "arguments",
+            "ä",
+            "Ä",
+            "{",
+            "12345678",
+            "123456789012345",
+            "1234567890123456",
+            "12345678901234567",
+            "d",
+            "e",
+            "",
+            "\\n",
+        ];
+        self.say("{");
+        self.white();
+        let count = self.one_of(&[0, 1, 1, 2, 3, 13]);
+        for (place, usual) in KEYS.iter().take(count).enumerate() {
+            // Many keys are mostly different ones.
+            let key = if count > 3 && self.pick(8) < 7 { usual } else { self.one_of(&KEYS) };
+            self.member(place, key, |speller| speller.value(inside));
+        }
+        self.say("}");
+    }
+
+    /// Around the depths at which something changes.
+    fn tower(&mut self) {
+        let levels = self.one_of(&[60, 61, 62, 63, 64, 65, 66, 67, 110, 124]);
+        let objects = self.pick(3);
+        let is_object = |level: usize| objects == 1 || objects == 2 && level.is_multiple_of(3);
+        for level in 0..levels {
+            self.say(if is_object(level) { "{\"a\":" } else { "[" });
+        }
+        self.say(["1", "\"\"", "{}"][objects]);
+        for level in (0..levels).rev() {
+            self.say(if is_object(level) { "}" } else { "]" });
+        }
+    }
+
+    fn text(&mut self) {
+        const ODD: [&str; 18] = [
+            "",
+            "",
+            "\\\"",
+            "\\\\",
+            "\\n",
+            "\\u0041",
+            "\\ud83d\\ude00",
+            "{",
+            "[",
+            "ä",
+            "😀",
+            "\u{7f}",
+            "\\\\u",
+            "\\/",
+            "\\\\\\\"",
+            "\\ud800",
+            "\\ude00\\ud83d",
+            "\\uD83D\\u0041",
+        ];
+        const WRONG: [&str; 8] = ["\"", "\\", "\u{1f}", "\u{0}", "\n", "\\x", "\\u12", "\\ud83d\\u"];
+        let length = self.one_of(&LENGTHS);
+        let at = self.pick(length + 1);
+        let odd = match (self.care, self.pick(8)) {
+            (Care::None, 7) => self.one_of(&WRONG),
+            _ => self.one_of(&ODD),
+        };
+        let (before, after) = ("x".repeat(at), "y".repeat(length - at));
+        self.say(&format!("\"{before}{odd}{after}\""));
+    }
+
+    fn number(&mut self) {
+        const NUMBERS: [&str; 10] = [
+            "0",
+            "-1",
+            "1.5",
+            "1e3",
+            "1E+2",
+            "-0",
+            "0.0",
+            "18446744073709551615",
+            "18446744073709551616",
+            "1e400",
+        ];
+        const WRONG: [&str; 9] = ["01", "-", "1.", "+1", ".5", "1e", "0x1", "NaN", "1 2"];
+        let number = match (self.care, self.pick(8)) {
+            (Care::None, 7) => self.one_of(&WRONG),
+            _ => self.one_of(&NUMBERS),
+        };
+        self.say(number);
+    }
+
+    fn literal(&mut self) {
+        let literal = match (self.care, self.pick(8)) {
+            (Care::None, 7) => self.one_of(&["tru", "True", "nulll", "undefined", ""]),
+            _ => self.one_of(&["true", "false", "null"]),
+        };
+        self.say(literal);
+    }
+
+    fn white(&mut self) {
+        let white = match (self.care, self.pick(16)) {
+            (_, 0..12) => "",
+            (Care::None, 15) => self.one_of(&["\u{a0}", "\u{c}", "\u{feff}", "\u{b}", "/**/", ",", "\u{0}"]),
+            _ => self.one_of(&[" ", "\n", "\t", "\r\n  "]),
+        };
+        self.say(white);
+    }
+
+    fn damage(&mut self) {
+        const PIECES: [&[u8]; 20] = [
+            b"",
+            b"\"",
+            b"\\",
+            b"{",
+            b"}",
+            b"[",
+            b"]",
+            b",",
+            b":",
+            b" ",
+            b"0",
+            b"\xff",
+            b"\xc3",
+            b"\xed\xa0\x80",
+            b"\0",
+            br#","id":1"#,
+            br#","ID":1"#,
+            br#","name":"x""#,
+            b"\\u00",
+            b"\\ud8",
+        ];
+        let place =
+            |speller: &mut Self| (speller.pick(256) << 8 | speller.pick(256)) % (speller.out.len() + 1);
+        let at = place(self);
+        let end = (at + self.pick(4)).min(self.out.len());
+        let piece = match self.pick(8) {
+            5..7 => {
+                // Another bracket where there was one.
+                let is_bracket = |byte: &u8| b"{}[]".contains(byte);
+                let Some(at) = self.out[at..].iter().position(is_bracket).map(|found| at + found) else {
+                    return;
+                };
+                self.out[at] = self.one_of(b"]}[{");
+                return;
+            }
+            7 => {
+                let from = place(self);
+                let to = (from + self.pick(64)).min(self.out.len());
+                self.out[from..to].to_vec()
+            }
+            _ => self.one_of(&PIECES).to_vec(),
+        };
+        self.out.splice(at..end, piece);
+    }
+}
