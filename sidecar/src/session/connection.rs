@@ -3,7 +3,7 @@
 //! [`Connection::next`] is the only place that waits, and it may be dropped at any await without losing a byte:
 //! what was read is in the decoder, what is to be written is in `out`.
 //!
-//! A peer that always has more to say makes others wait no longer than it takes to hear [`FRAMES_IN_A_ROW`] of its frames.
+//! A peer that always has more to say gives others a turn after [`FRAMES_IN_A_ROW`] of its frames, or one batch of them.
 
 use std::future::poll_fn;
 use std::io;

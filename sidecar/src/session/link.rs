@@ -99,7 +99,7 @@ enum Wake {
     Timer,
 }
 
-/// Messages taken in one turn: enough to share a write among, few enough that nobody else waits long.
+/// Frames, or messages of a server, taken in one turn: enough to share a write among, few enough that nobody else waits long.
 const MAX_BATCH: usize = 64;
 /// How long a goodbye may take to leave.
 pub(super) const GOODBYE_TIME: Duration = Duration::from_millis(500);
@@ -224,12 +224,12 @@ impl Link {
         let mut messages = Vec::new();
         let mut flow = ControlFlow::Continue(());
         let mut next = Some(first);
+        let mut taken = 0;
         while let Some(frame) = next {
             flow = self.frame(frame, &mut messages);
+            taken += 1;
             next = match (&flow, &mut self.connection) {
-                (ControlFlow::Continue(()), Some(connection)) if messages.len() < MAX_BATCH => {
-                    connection.buffered()
-                }
+                (ControlFlow::Continue(()), Some(connection)) if taken < MAX_BATCH => connection.buffered(),
                 _ => None,
             };
         }
