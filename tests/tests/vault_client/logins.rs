@@ -162,7 +162,7 @@ async fn a_service_account_of_kubernetes_logs_in() {
         let user = json!({"username": "system:serviceaccount:agents:cofferdam", "uid": "uid-1", "groups": ["system:serviceaccounts"]});
         Reply::Json(json!({
             "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview",
-            "status": {"authenticated": is_ours, "user": user},
+            "status": {"authenticated": is_ours, "user": user, "audiences": ["vault"]},
         }))
     });
     server.api("POST", "sys/auth/kubernetes", json!({"type": "kubernetes"}));
