@@ -3,13 +3,15 @@
 //! Must stay true: two configurations have one digest exactly when they decide alike by what they say, whatever
 //! the order they say it in.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::sync::Arc;
 
 use relay_proto::name::Name;
 
 use super::{Grant, Retry, Server};
+use crate::inject::Template;
+use crate::policy::Glob;
 
 pub(super) fn policy_digest(
     servers: &BTreeMap<Name, Arc<Server>>,
@@ -31,11 +33,38 @@ fn canonical(servers: &BTreeMap<Name, Arc<Server>>, grants: &BTreeMap<Name, Arc<
         if server.retry == Retry::WhereSafe {
             lines.push("  retry".into());
         }
+        lines.extend(scopes(server));
     }
     for grant in grants.values() {
         let mut named: Vec<&str> = grant.servers.iter().map(Name::as_str).collect();
         named.sort_unstable();
         lines.push(format!("grant {} {}ms {}", grant.name, grant.ttl.as_millis(), named.join(" ")));
+        let mut policies: Vec<String> =
+            grant.vault_policies.iter().map(|name| format!("  policy {name}")).collect();
+        policies.sort_unstable();
+        lines.extend(policies);
     }
     lines.join("\n")
+}
+
+/// Which credentials a tool runs with, where that depends on the tool: scopes in their order, for the first wins, and
+/// what is left to all other tools.
+fn scopes(server: &Server) -> Vec<String> {
+    let mut lines = Vec::new();
+    for scope in &server.scopes {
+        lines.push("  scope".into());
+        let patterns: BTreeSet<&str> = scope.tools.iter().map(Glob::as_str).collect();
+        lines.extend(patterns.into_iter().map(|pattern| format!("    tools {pattern}")));
+        lines.extend(fields(scope.templates()));
+    }
+    if !lines.is_empty() {
+        lines.push("  otherwise".into());
+        lines.extend(fields(server.templates()));
+    }
+    lines
+}
+
+fn fields<'a>(templates: impl Iterator<Item = &'a Template>) -> BTreeSet<String> {
+    let fields = templates.flat_map(Template::fields);
+    fields.map(|(secret, field)| format!("    secret {secret}.{field}")).collect()
 }

@@ -59,7 +59,7 @@ pub(super) fn read(text: &str, report: &mut Report<'_>) -> Option<Document> {
             report.add_anywhere("there are more problems than are shown here", "correct these first");
             return None;
         }
-        take_out(tree.get_mut(), &found.path);
+        take_out(tree.get_mut(), &found.path, &span);
         damage.0.push(found.path);
     }
 }
@@ -128,16 +128,22 @@ enum Role {
     Entry,
 }
 
-/// The entry whose key or value (or an element of whose array) stands exactly there.
+/// The entry whose key or value (or an element of whose array) stands exactly there. Tables in an array have no names:
+/// their entries are found as if they stood in one.
 fn find(table: &DeTable<'_>, span: &Span) -> Option<Found> {
     table.iter().find_map(|(key, value)| {
         let name = || key.get_ref().clone().into_owned();
         if key.span() == *span {
             return Some(Found { path: vec![name()], kind: kind(value.get_ref()), role: Role::Entry });
         }
-        if let DeValue::Table(inner) = value.get_ref()
-            && let Some(mut found) = find(inner, span)
-        {
+        let inside = match value.get_ref() {
+            DeValue::Table(inner) => find(inner, span),
+            DeValue::Array(elements) => {
+                elements.iter().find_map(|element| find(element.get_ref().as_table()?, span))
+            }
+            _ => None,
+        };
+        if let Some(mut found) = inside {
             found.path.insert(0, name());
             return Some(found);
         }
@@ -164,15 +170,23 @@ fn kind(value: &DeValue<'_>) -> &'static str {
     }
 }
 
-fn take_out(table: &mut DeTable<'_>, path: &[String]) {
+fn take_out(table: &mut DeTable<'_>, path: &[String], span: &Span) {
     match path {
         [] => {}
         [key] => drop(table.remove(key.as_str())),
-        [key, rest @ ..] => {
-            if let Some(DeValue::Table(inner)) = table.get_mut(key.as_str()).map(toml::Spanned::get_mut) {
-                take_out(inner, rest);
+        [key, rest @ ..] => match table.get_mut(key.as_str()).map(toml::Spanned::get_mut) {
+            Some(DeValue::Table(inner)) => take_out(inner, rest, span),
+            Some(DeValue::Array(elements)) => {
+                for element in elements.iter_mut() {
+                    if let DeValue::Table(inner) = element.get_mut()
+                        && find(inner, span).is_some()
+                    {
+                        take_out(inner, rest, span);
+                    }
+                }
             }
-        }
+            _ => {}
+        },
     }
 }
 

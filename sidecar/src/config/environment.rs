@@ -1,18 +1,26 @@
-//! What the configuration may know of the process around it: variables and the user. Passed in, so that reading
-//! a configuration is a pure function.
+//! What the configuration may know of the process around it: variables, the user, and files of certificates. Passed
+//! in, so that reading a configuration is a pure function.
 
 use std::ffi::OsString;
 use std::fmt;
+use std::fs::OpenOptions;
+use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 const FILE_NAME: &str = "cofferdam.toml";
 
+/// A bundle of every public CA is a quarter of this; a device or a wrong file is not.
+const MAX_CERTIFICATE_BYTES: u64 = 1024 * 1024;
+
 pub struct Environment {
     variable: Box<Lookup>,
     user: u32,
+    file: Box<ReadFile>,
 }
 
 type Lookup = dyn Fn(&str) -> Option<OsString> + Send + Sync;
+type ReadFile = dyn Fn(&Path) -> io::Result<Vec<u8>> + Send + Sync;
 
 #[derive(Debug, Eq, PartialEq, thiserror::Error)]
 #[error("found no configuration; looked for {}", .looked.iter().map(|path| format!("`{}`", path.display())).collect::<Vec<_>>().join(", "))]
@@ -42,13 +50,24 @@ pub fn find(explicit: Option<&Path>, environment: &Environment) -> Result<PathBu
 }
 
 impl Environment {
+    /// One without files.
     pub fn new(user: u32, variable: impl Fn(&str) -> Option<OsString> + Send + Sync + 'static) -> Self {
-        Self { variable: Box::new(variable), user }
+        let file = |_: &Path| Err(io::ErrorKind::NotFound.into());
+        Self { variable: Box::new(variable), user, file: Box::new(file) }
+    }
+
+    #[must_use]
+    pub fn with_files(self, file: impl Fn(&Path) -> io::Result<Vec<u8>> + Send + Sync + 'static) -> Self {
+        Self { file: Box::new(file), ..self }
     }
 
     /// This process's own.
     pub fn of_process() -> Self {
-        Self::new(nix::unistd::getuid().as_raw(), |name| std::env::var_os(name))
+        Self::new(nix::unistd::getuid().as_raw(), |name| std::env::var_os(name)).with_files(read_certificates)
+    }
+
+    pub(super) fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        (self.file)(path)
     }
 
     pub(super) fn default_state_dir(&self) -> Option<PathBuf> {
@@ -84,9 +103,38 @@ impl fmt::Debug for Environment {
     }
 }
 
+/// Links are followed, for mounted certificates are behind some; a pipe is not waited for.
+fn read_certificates(path: &Path) -> io::Result<Vec<u8>> {
+    let file = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(MAX_CERTIFICATE_BYTES + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > MAX_CERTIFICATE_BYTES {
+        true => Err(io::Error::other("it is larger than 1 MiB")),
+        false => Ok(bytes),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn certificates_are_in_files_that_end() {
+        let said = |path: &str| read_certificates(Path::new(path)).unwrap_err().to_string();
+        assert_eq!(said("/nonexistent/ca.pem"), "No such file or directory (os error 2)");
+        assert_eq!(said("/dev/zero"), "it is not a regular file");
+        assert_eq!(said("/tmp"), "it is not a regular file");
+        let path = std::env::temp_dir().join(crate::session::random_id("cofferdam-certificates-"));
+        std::fs::write(&path, vec![b'x'; 1024 * 1024]).unwrap();
+        assert_eq!(read_certificates(&path).unwrap().len(), 1024 * 1024);
+        std::fs::write(&path, vec![b'x'; 1024 * 1024 + 1]).unwrap();
+        let large = said(path.to_str().unwrap());
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(large, "it is larger than 1 MiB");
+    }
 
     fn user(variables: &'static [(&str, &str)]) -> Environment {
         let lookup =

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `document`, `raw`, `at`, `units` | text to raw types that know their places |
 //! | `check` | raw to checked: every rule, every problem at once |
-//! | `types`, `limits` | what a checked configuration is |
+//! | `types`, `vault`, `limits` | what a checked configuration is |
+//! | `not_yet` | what is checked and still refused |
 //! | `environment` | defaults and where the file is |
 //! | `problem`, `suggest` | what is said when it is wrong |
 //! | `digest`, `schema` | what others need of it: the audit, editors |
@@ -18,6 +19,7 @@ mod digest;
 mod document;
 mod environment;
 mod limits;
+mod not_yet;
 mod problem;
 mod raw;
 mod schema;
@@ -26,6 +28,7 @@ mod suggest;
 mod tests;
 mod types;
 mod units;
+mod vault;
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -37,6 +40,7 @@ pub use limits::Limits;
 pub use problem::{Place, Problem, Problems};
 pub use schema::schema;
 pub use types::*;
+pub use vault::{InvalidVaultPath, SecretId, Vault, VaultAuth, VaultPath};
 
 pub(crate) use check::relay::SHARED_DIRECTORIES;
 

@@ -24,7 +24,8 @@ pub(super) struct RawConfig {
     pub(super) audit_sync: Option<RawAuditSync>,
     pub(super) relay: RawRelay,
     pub(super) admin: RawAdmin,
-    pub(super) vault: Option<Later>,
+    /// Vault or OpenBao, where secrets come from it.
+    pub(super) vault: Option<At<RawVault>>,
     /// Credentials by name: where they come from, never what they are.
     pub(super) secrets: BTreeMap<At<String>, RawSecret>,
     /// MCP servers by name: a command (stdio) or a URL (streamable HTTP).
@@ -81,6 +82,63 @@ pub(super) struct RawAdmin {
     pub(super) http: Option<Later>,
 }
 
+/// Where Vault is, and how the sidecar logs in.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[schemars(rename = "Vault")]
+pub(super) struct RawVault {
+    /// `https://HOST:PORT`; `http://` to loopback only.
+    pub(super) address: Option<At<String>>,
+    pub(super) namespace: Option<At<String>>,
+    /// Certificates in PEM to trust. Where it is set, nothing else is trusted.
+    pub(super) ca_file: Option<At<String>>,
+    pub(super) auth: Option<At<RawVaultAuth>>,
+    /// Mint the tokens of sessions through this token role. Default: as children of the sidecar's own.
+    pub(super) token_role: Option<At<String>>,
+}
+
+/// How the sidecar logs in: `method`, and the keys that it needs. Files are read anew at each login.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[schemars(rename = "VaultAuth")]
+pub(super) struct RawVaultAuth {
+    pub(super) method: Option<At<RawVaultMethod>>,
+    /// Where the method is mounted, without `auth/`. Default: the method's name. Not for `token-file`.
+    pub(super) mount: Option<At<String>>,
+    /// The file with the token: `token-file`.
+    pub(super) path: Option<At<String>>,
+    /// `approle`
+    pub(super) role_id_file: Option<At<String>>,
+    /// `approle`
+    pub(super) secret_id_file: Option<At<String>>,
+    /// Whether that file holds a wrapping token, which is unwrapped once: `approle`. Default: false.
+    pub(super) secret_id_wrapped: Option<At<bool>>,
+    /// `cert`, `jwt` and `kubernetes`
+    pub(super) role: Option<At<String>>,
+    /// `jwt` and `kubernetes`
+    pub(super) jwt_file: Option<At<String>>,
+    /// `cert`: the certificate in PEM, with its chain.
+    pub(super) cert_file: Option<At<String>>,
+    /// `cert`: its key in PEM.
+    pub(super) key_file: Option<At<String>>,
+    /// `userpass`
+    pub(super) username: Option<At<String>>,
+    /// `userpass`
+    pub(super) password_file: Option<At<String>>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(rename = "VaultMethod")]
+pub(super) enum RawVaultMethod {
+    Approle,
+    Cert,
+    Jwt,
+    Kubernetes,
+    TokenFile,
+    Userpass,
+}
+
 /// A named source of credential fields: exactly one of `file`, `env` and `exec`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -92,10 +150,15 @@ pub(super) struct RawSecret {
     pub(super) env: Option<At<String>>,
     /// A program and its arguments (no shell) whose output is read like a file.
     pub(super) exec: Option<At<Vec<String>>>,
-    pub(super) vault: Option<Later>,
-    pub(super) kv: Option<Later>,
-    pub(super) write: Option<Later>,
-    pub(super) refresh: Option<Later>,
+    /// A path of Vault that makes a credential when it is read, as `database/creds/readonly`: a lease per session.
+    pub(super) vault: Option<At<String>>,
+    /// A path in a KV engine of Vault, as `secret/github`; which version the engine has is found out.
+    pub(super) kv: Option<At<String>>,
+    /// What is written to the path of `vault`, for those that must be written to, as `pki/issue/agent`.
+    pub(super) write: Option<At<BTreeMap<String, At<serde_json::Value>>>>,
+    /// How often a newer version of a `kv` secret is looked for. Default: `5m`.
+    #[schemars(extend("default" = "5m"))]
+    pub(super) refresh: Option<At<Time>>,
     /// Fields that are not secret: neither scrubbed nor too short.
     pub(super) public: Option<Vec<At<String>>>,
     /// Whether values under 8 bytes may be used; they are hard to scrub without hitting innocent text. Default: `refuse`.
@@ -137,9 +200,49 @@ pub(super) struct RawServer {
     /// Send once more what may have run: calls of tools that say they are idempotent or read-only, and methods that only
     /// read. Default: false, which answers `outcome_unknown`.
     pub(super) retry: Option<At<bool>>,
-    pub(super) replace: Option<Later>,
-    pub(super) reload: Option<Later>,
-    pub(super) scopes: Option<Later>,
+    /// How a new credential reaches a running process. Default: `hitless`.
+    pub(super) replace: Option<At<RawReplace>>,
+    /// That the server re-reads its `files`, and when.
+    pub(super) reload: Option<At<RawReload>>,
+    /// Tools that run with other credentials. Where several scopes name a tool, the first of them is the tool's.
+    pub(super) scopes: Option<At<Vec<At<RawScope>>>>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(rename = "Replace")]
+pub(super) enum RawReplace {
+    /// By another process, which takes over between two calls.
+    Hitless,
+    /// By another process, once no call runs.
+    Idle,
+    /// Not at all: the process ends with its credential.
+    Never,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(rename = "Reload")]
+pub(super) enum RawReload {
+    /// It notices by itself that a file has changed.
+    File,
+    /// On SIGHUP.
+    Sighup,
+}
+
+/// Some tools, and what they run with: these entries, and the server's own where a scope does not name them.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[schemars(rename = "Scope")]
+pub(super) struct RawScope {
+    /// Patterns on tools' names, as in the server's `tools`.
+    pub(super) tools: Option<Vec<At<String>>>,
+    /// As the server's, for servers with `command`: these tools have a process of their own.
+    pub(super) env: Option<At<BTreeMap<At<String>, At<String>>>>,
+    /// As the server's, for servers with `command`.
+    pub(super) files: Option<At<BTreeMap<At<String>, At<String>>>>,
+    /// As the server's, for servers with `url`.
+    pub(super) headers: Option<At<BTreeMap<At<String>, At<String>>>>,
 }
 
 /// Rules on tools' names; `*` is any run of characters, `?` is one. `deny` goes before `ask` before `allow`.
@@ -162,7 +265,8 @@ pub(super) struct RawTools {
 pub(super) struct RawGrant {
     /// Servers by name.
     pub(super) servers: Option<Vec<At<String>>>,
-    pub(super) vault_policies: Option<Later>,
+    /// What the tokens of its sessions may do in Vault. Required where a server uses Vault: never all that the sidecar may.
+    pub(super) vault_policies: Option<At<Vec<At<String>>>>,
     /// How long the grant lasts from enrolment. Default: `8h`.
     #[schemars(extend("default" = "8h"))]
     pub(super) ttl: Option<At<Time>>,

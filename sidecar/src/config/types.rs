@@ -8,8 +8,9 @@ use std::time::Duration;
 use relay_proto::address::{Address, HostPort};
 use relay_proto::name::Name;
 
-use super::Limits;
+use super::{Limits, Vault, VaultPath};
 use crate::inject::Template;
+use crate::policy::Glob;
 
 /// A configuration that checked. Everything it names exists in it.
 #[derive(Debug)]
@@ -18,6 +19,8 @@ pub struct Config {
     pub audit_sync: AuditSync,
     pub relay: Relay,
     pub admin: Admin,
+    /// Present wherever a secret comes from it.
+    pub vault: Option<Vault>,
     pub secrets: BTreeMap<Name, Arc<SecretSource>>,
     pub servers: BTreeMap<Name, Arc<Server>>,
     pub grants: BTreeMap<Name, Arc<Grant>>,
@@ -82,6 +85,27 @@ pub enum Origin {
     /// Never empty; argv only, never a shell.
     Exec(Vec<String>),
     File(PathBuf),
+    /// A static secret of Vault's, in a KV engine of either version.
+    Kv {
+        path: VaultPath,
+        /// How often a newer version is looked for.
+        refresh: Duration,
+    },
+    /// A credential that Vault makes: a lease, a certificate, a token.
+    Vault {
+        path: VaultPath,
+        /// What is written to have it; without it, the path is read.
+        write: Option<BTreeMap<String, serde_json::Value>>,
+    },
+}
+
+impl Origin {
+    pub fn is_in_vault(&self) -> bool {
+        match self {
+            Self::Env(_) | Self::Exec(_) | Self::File(_) => false,
+            Self::Kv { .. } | Self::Vault { .. } => true,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -98,6 +122,12 @@ pub struct Server {
     pub rules: crate::policy::Rules,
     pub call_timeout: Duration,
     pub retry: Retry,
+    /// How a new credential reaches a running process.
+    pub replace: Replace,
+    /// Where the server can re-read its files, which it then has; it is not replaced for what stands in them.
+    pub reload: Option<Reload>,
+    /// Tools that run with other credentials. The first scope that names a tool is the tool's.
+    pub scopes: Vec<Scope>,
 }
 
 /// What is done with a request that may have run and has no answer.
@@ -110,8 +140,39 @@ pub enum Retry {
     WhereSafe,
 }
 
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Replace {
+    /// By another process, which takes over between two calls.
+    #[default]
+    Hitless,
+    /// By another process, once no call runs.
+    Idle,
+    /// Not at all: the process ends with its credential.
+    Never,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Reload {
+    /// It notices that a file has changed.
+    File,
+    /// It is told so.
+    Sighup,
+}
+
+/// What some tools of a server run with. Complete: the server's own entries, with those of the scope in their place.
+#[derive(Debug)]
+pub struct Scope {
+    /// Never empty.
+    pub tools: Vec<Glob>,
+    /// Of stdio servers only, as `files`.
+    pub env: BTreeMap<String, Template>,
+    pub files: BTreeMap<String, Template>,
+    /// Of HTTP servers only; each name once.
+    pub headers: Vec<(http::HeaderName, Template)>,
+}
+
 impl Server {
-    /// The templates that are filled for this server.
+    /// The templates that are filled for this server, but for tools of a scope.
     pub fn templates(&self) -> impl Iterator<Item = &Template> {
         let (env, files, headers) = match &self.kind {
             ServerKind::Http(http) => (None, None, Some(&http.headers)),
@@ -123,7 +184,30 @@ impl Server {
 
     /// The secrets that they name, each once.
     pub fn secrets(&self) -> BTreeSet<&Name> {
-        self.templates().flat_map(Template::fields).map(|(secret, _)| secret).collect()
+        named(self.templates())
+    }
+
+    /// The secrets of the server and of all its scopes.
+    pub fn every_secret(&self) -> BTreeSet<&Name> {
+        named(self.templates().chain(self.scopes.iter().flat_map(Scope::templates)))
+    }
+
+    /// The scope that a tool runs in, if it is not the server's own.
+    pub fn scope(&self, tool: &str) -> Option<&Scope> {
+        self.scopes.iter().find(|scope| scope.tools.iter().any(|glob| glob.matches(tool)))
+    }
+}
+
+impl Scope {
+    /// The templates that are filled for tools of this scope.
+    pub fn templates(&self) -> impl Iterator<Item = &Template> {
+        let of_process = self.env.values().chain(self.files.values());
+        of_process.chain(self.headers.iter().map(|(_, template)| template))
+    }
+
+    /// The secrets that they name, each once.
+    pub fn secrets(&self) -> BTreeSet<&Name> {
+        named(self.templates())
     }
 }
 
@@ -163,5 +247,11 @@ pub enum Addresses {
 pub struct Grant {
     pub name: Name,
     pub servers: Vec<Name>,
+    /// What its sessions' tokens may do in Vault, and nothing besides. Not empty where a server of the grant uses Vault.
+    pub vault_policies: Vec<String>,
     pub ttl: Duration,
+}
+
+fn named<'a>(templates: impl Iterator<Item = &'a Template>) -> BTreeSet<&'a Name> {
+    templates.flat_map(Template::fields).map(|(secret, _)| secret).collect()
 }

@@ -128,6 +128,7 @@ fn described(origin: &Origin) -> String {
         Origin::Env(name) => format!("the environment variable `{name}`"),
         Origin::Exec(command) => format!("the command `{}`", command.first().map_or("", String::as_str)),
         Origin::File(path) => format!("the file `{}`", path.display()),
+        Origin::Kv { path, .. } | Origin::Vault { path, .. } => format!("Vault's `{path}`"),
     }
 }
 

@@ -21,6 +21,8 @@ const READABLE_BY_OTHERS: u32 = 0o004;
 
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
+    #[error("it is in Vault, not on this host")]
+    Elsewhere,
     #[error("run it")]
     Exec(#[from] RunError),
     #[error("it is not a regular file")]
@@ -47,6 +49,7 @@ pub(super) async fn read(origin: &Origin, limits: &Limits) -> Result<Zeroizing<V
             let read = tokio::task::spawn_blocking(move || read_file(&path, limit)).await;
             read.map_err(|panic| SourceError::Read(io::Error::other(panic)))?
         }
+        Origin::Kv { .. } | Origin::Vault { .. } => Err(SourceError::Elsewhere),
     }
 }
 

@@ -1,4 +1,4 @@
-//! `[grants.*]`: which servers a sandbox may use.
+//! `[grants.*]`: which servers a sandbox may use, and what its sessions may do in Vault.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,19 +6,34 @@ use std::sync::Arc;
 use relay_proto::name::Name;
 
 use super::{Checker, Known};
-use crate::config::Grant;
 use crate::config::at::At;
 use crate::config::raw::RawGrant;
+use crate::config::{Grant, SecretSource, Server};
+
+/// Servers that use Vault, each with a secret that it has from there.
+type VaultUses = BTreeMap<Name, Name>;
+
+pub(super) fn vault_uses(
+    servers: &BTreeMap<Name, Arc<Server>>,
+    secrets: &BTreeMap<Name, Arc<SecretSource>>,
+) -> VaultUses {
+    let in_vault = |name: &&Name| secrets.get(*name).is_some_and(|secret| secret.origin.is_in_vault());
+    let used = servers.values().filter_map(|server| {
+        server.every_secret().into_iter().find(in_vault).map(|secret| (server.name.clone(), secret.clone()))
+    });
+    used.collect()
+}
 
 impl Checker<'_, '_> {
     pub(super) fn grants(
         &mut self,
         raw: BTreeMap<At<String>, RawGrant>,
         known: &Known,
+        uses: &VaultUses,
     ) -> BTreeMap<Name, Arc<Grant>> {
         let checked = raw.into_iter().filter_map(|(written, grant)| {
             let name = self.name("a grant", &written);
-            let grant = self.grant(&written, name, grant, known)?;
+            let grant = self.grant(&written, name, grant, known, uses)?;
             Some((grant.name.clone(), Arc::new(grant)))
         });
         checked.collect()
@@ -30,9 +45,9 @@ impl Checker<'_, '_> {
         name: Option<Name>,
         raw: RawGrant,
         known: &Known,
+        uses: &VaultUses,
     ) -> Option<Grant> {
         let table = format!("grants.{}", written.value);
-        self.later(&format!("{table}.vault-policies"), raw.vault_policies);
         let ttl = self.time(&format!("{table}.ttl"), raw.ttl, "8h", "100ms"..="366d");
         if raw.servers.is_none() && !self.damage.touches(&["grants", &written.value]) {
             let hint = "name the servers, as in `servers = [\"github\"]`; an empty list grants nothing";
@@ -50,6 +65,25 @@ impl Checker<'_, '_> {
                 false => servers.push(name),
             }
         }
-        Some(Grant { name: name?, servers, ttl })
+        let key = format!("{table}.vault-policies");
+        let (policies, span) = match raw.vault_policies {
+            Some(At { value, span }) => {
+                self.needs_vault(&key, &span, known.vault);
+                (value, span)
+            }
+            None => (Vec::new(), written.span.clone()),
+        };
+        if policies.is_empty()
+            && let Some((server, secret)) = servers.iter().find_map(|server| uses.get_key_value(server))
+            && !self.damage.touches(&["grants", &written.value])
+        {
+            let message = format!(
+                "`{table}` has no `vault-policies`, and its server `{server}` uses the secret `{secret}` of Vault's"
+            );
+            let hint = "name the policies that allow it, as in `vault-policies = [\"agent-dev\"]`";
+            self.add(&span, message, hint);
+        }
+        let vault_policies = self.policies(&key, policies);
+        Some(Grant { name: name?, servers, vault_policies, ttl })
     }
 }

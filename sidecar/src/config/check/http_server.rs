@@ -37,7 +37,23 @@ impl Checker<'_, '_> {
         known: &Known,
     ) -> Option<HttpServer> {
         let url = self.url(&format!("{table}.url"), written);
-        if let Some(url) = &url
+        let headers = self.headers(table, raw_headers, url.as_ref(), known);
+        let addresses = match private {
+            Some(At { value: true, .. }) => Addresses::PrivateToo,
+            Some(At { value: false, .. }) | None => Addresses::PublicOnly,
+        };
+        Some(HttpServer { url: url?, headers, addresses })
+    }
+
+    /// Headers of a server, or of a scope of it, at `table`.
+    pub(super) fn headers(
+        &mut self,
+        table: &str,
+        raw_headers: RawTemplates,
+        url: Option<&Uri>,
+        known: &Known,
+    ) -> Vec<(HeaderName, Template)> {
+        if let Some(url) = url
             && url.scheme_str() == Some("http")
             && !is_loopback(url)
             && let Some(header) = raw_headers.keys().next()
@@ -65,11 +81,7 @@ impl Checker<'_, '_> {
             }
             headers.extend(template.map(|template| (header, template)));
         }
-        let addresses = match private {
-            Some(At { value: true, .. }) => Addresses::PrivateToo,
-            Some(At { value: false, .. }) | None => Addresses::PublicOnly,
-        };
-        Some(HttpServer { url: url?, headers, addresses })
+        headers
     }
 
     fn url(&mut self, key: &str, written: &At<String>) -> Option<Uri> {
@@ -124,7 +136,7 @@ impl Checker<'_, '_> {
 }
 
 /// By what is written. What a name resolves to is checked again at every connection.
-fn is_loopback(url: &Uri) -> bool {
+pub(super) fn is_loopback(url: &Uri) -> bool {
     let host = url.host().unwrap_or_default();
     let address = host.trim_start_matches('[').trim_end_matches(']');
     host.eq_ignore_ascii_case("localhost")

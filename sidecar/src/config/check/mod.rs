@@ -1,15 +1,19 @@
 //! From raw to checked: every rule of the configuration, each broken one reported, none hiding another.
 //!
-//! Must stay true: nothing here touches the disk, the network or the clock; and what is returned is used only
-//! when nothing was reported, so a value that could not be had may simply be left out.
+//! Must stay true: nothing here touches the network or the clock, and of the disk only what the environment reads for
+//! it; and what is returned is used only when nothing was reported, so a value that could not be had may simply be left
+//! out.
 
 mod grants;
 mod http_server;
 mod paths;
 mod port;
 pub(crate) mod relay;
+mod scopes;
 mod secrets;
 mod servers;
+mod vault;
+mod vault_auth;
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -18,6 +22,7 @@ use std::time::Duration;
 
 use relay_proto::name::Name;
 
+use self::vault::Presence;
 use super::at::{At, Later, Span};
 use super::digest::policy_digest;
 use super::document::{Damage, Document};
@@ -26,7 +31,7 @@ use super::problem::Report;
 use super::raw::RawAuditSync;
 use super::suggest::nearest;
 use super::units::Time;
-use super::{AuditSync, Config};
+use super::{AuditSync, Config, not_yet};
 
 /// Where a configuration stands and who reads it.
 #[derive(Clone, Copy, Debug)]
@@ -40,30 +45,36 @@ pub(super) struct Setting<'a> {
 pub(super) fn check(document: Document, setting: Setting<'_>, report: &mut Report<'_>) -> Option<Config> {
     let raw = document.raw;
     let mut checker = Checker { damage: document.damage, report, setting };
-    checker.later("vault", raw.vault);
+    let not_yet = not_yet::keys(&raw);
     let known = Known {
+        vault: match raw.vault {
+            Some(_) => Presence::Present,
+            None => Presence::Absent,
+        },
         secrets: raw.secrets.keys().map(|name| name.value.clone()).collect(),
         servers: raw.servers.keys().map(|name| name.value.clone()).collect(),
         grants: raw.grants.keys().map(|name| name.value.clone()).collect(),
     };
-    let secrets = checker.secrets(raw.secrets);
+    let vault = raw.vault.and_then(|written| checker.vault(written));
+    let secrets = checker.secrets(raw.secrets, known.vault);
     let servers = checker.servers(raw.servers, &known);
-    let grants = checker.grants(raw.grants, &known);
+    let grants = checker.grants(raw.grants, &known, &grants::vault_uses(&servers, &secrets));
     let state_dir = checker.state_dir(raw.state_dir);
     let admin = checker.admin(raw.admin, state_dir.as_deref());
     let (socket_span, vsock_span) = (span_of(&raw.relay.unix), span_of(&raw.relay.vsock_dir));
     let relay = checker.relay(raw.relay, &known);
+    let places = checker.places(state_dir.as_deref(), admin.as_ref(), vault.as_ref(), &secrets, &servers);
     let socket_directory = relay.unix.as_ref().and_then(|unix| unix.path.parent());
     for (key, directory, span) in [
         ("relay.unix", socket_directory, socket_span),
         ("relay.vsock-dir", relay.vsock_dir.as_deref(), vsock_span),
     ] {
         if let (Some(value), Some(span)) = (directory, span) {
-            let directory = At { value, span };
-            checker.keep_apart(key, &directory, state_dir.as_deref(), admin.as_ref(), &secrets, &servers);
+            checker.keep_apart(key, &At { value, span }, &places);
         }
     }
     let limits = raw.limits.check(checker.report);
+    not_yet::refuse(not_yet, checker.report);
     Some(Config {
         state_dir: state_dir?,
         audit_sync: match raw.audit_sync {
@@ -72,6 +83,7 @@ pub(super) fn check(document: Document, setting: Setting<'_>, report: &mut Repor
         },
         relay,
         admin: admin?,
+        vault,
         policy_digest: policy_digest(&servers, &grants),
         secrets,
         servers,
@@ -88,6 +100,7 @@ struct Checker<'a, 'text> {
 
 /// Names as they were written, well-formed or not: naming a server whose table is wrong is not a second mistake.
 struct Known {
+    vault: Presence,
     secrets: Vec<String>,
     servers: Vec<String>,
     grants: Vec<String>,

@@ -10,7 +10,7 @@ use super::paths::normal;
 use super::{Checker, Known, span_of};
 use crate::config::at::At;
 use crate::config::raw::{RawAdmin, RawRelay};
-use crate::config::{Admin, Origin, Relay, SecretSource, Server, ServerKind, UnixRelay};
+use crate::config::{Admin, Origin, Relay, SecretSource, Server, ServerKind, UnixRelay, Vault};
 
 /// Directories that everybody uses: mounted into a sandbox, they would bring everybody's things along.
 pub(crate) const SHARED_DIRECTORIES: [&str; 7] =
@@ -84,33 +84,8 @@ impl Checker<'_, '_> {
     }
 
     /// Whatever lies in a directory of `key` is in the sandbox, to be read and perhaps to be replaced.
-    pub(super) fn keep_apart(
-        &mut self,
-        key: &str,
-        directory: &At<&Path>,
-        state_dir: Option<&Path>,
-        admin: Option<&Admin>,
-        secrets: &BTreeMap<Name, Arc<SecretSource>>,
-        servers: &BTreeMap<Name, Arc<Server>>,
-    ) {
-        let file = normal(self.setting.file);
-        let mut inside = vec![("this configuration".to_owned(), file.as_path())];
-        inside.extend(state_dir.map(|path| ("`state-dir`".to_owned(), path)));
-        inside.extend(admin.map(|admin| ("`admin.socket`".to_owned(), admin.socket.as_path())));
-        inside.extend(secrets.values().filter_map(|secret| match &secret.origin {
-            Origin::Env(_) => None,
-            Origin::Exec(arguments) => {
-                Some((format!("`secrets.{}.exec`", secret.name), Path::new(&arguments[0])))
-            }
-            Origin::File(path) => Some((format!("`secrets.{}.file`", secret.name), path.as_path())),
-        }));
-        inside.extend(servers.values().filter_map(|server| match &server.kind {
-            ServerKind::Http(_) => None,
-            ServerKind::Stdio(stdio) => {
-                Some((format!("`servers.{}.command`", server.name), Path::new(&stdio.command[0])))
-            }
-        }));
-        for (what, path) in inside {
+    pub(super) fn keep_apart(&mut self, key: &str, directory: &At<&Path>, places: &[(String, PathBuf)]) {
+        for (what, path) in places {
             if path.starts_with(directory.value) {
                 self.add(
                     &directory.span,
@@ -122,6 +97,39 @@ impl Checker<'_, '_> {
                 );
             }
         }
+    }
+
+    /// What the host keeps for itself, by name: this configuration, and all that it names of secrets and programs.
+    pub(super) fn places(
+        &self,
+        state_dir: Option<&Path>,
+        admin: Option<&Admin>,
+        vault: Option<&Vault>,
+        secrets: &BTreeMap<Name, Arc<SecretSource>>,
+        servers: &BTreeMap<Name, Arc<Server>>,
+    ) -> Vec<(String, PathBuf)> {
+        let mut places = vec![("this configuration".to_owned(), normal(self.setting.file))];
+        places.extend(state_dir.map(|path| ("`state-dir`".to_owned(), path.to_owned())));
+        places.extend(admin.map(|admin| ("`admin.socket`".to_owned(), admin.socket.clone())));
+        if let Some(vault) = vault {
+            places.extend(vault.ca_file.clone().map(|path| ("`vault.ca-file`".to_owned(), path)));
+            let files = vault.auth.files().into_iter();
+            places.extend(files.map(|(key, path)| (format!("`vault.auth.{key}`"), path.to_owned())));
+        }
+        places.extend(secrets.values().filter_map(|secret| match &secret.origin {
+            Origin::Env(_) | Origin::Kv { .. } | Origin::Vault { .. } => None,
+            Origin::Exec(arguments) => {
+                Some((format!("`secrets.{}.exec`", secret.name), (&arguments[0]).into()))
+            }
+            Origin::File(path) => Some((format!("`secrets.{}.file`", secret.name), path.clone())),
+        }));
+        places.extend(servers.values().filter_map(|server| match &server.kind {
+            ServerKind::Http(_) => None,
+            ServerKind::Stdio(stdio) => {
+                Some((format!("`servers.{}.command`", server.name), (&stdio.command[0]).into()))
+            }
+        }));
+        places
     }
 
     fn has_its_own_directory(&mut self, path: &Path, written: &At<String>) -> bool {

@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use relay_proto::name::Name;
 
+use super::vault::Presence;
 use super::{Checker, present, span_of};
 use crate::config::at::{At, Span};
+use crate::config::document::dotted;
 use crate::config::raw::{RawSecret, RawShort};
 use crate::config::{Origin, SecretSource, ShortValues};
 use crate::inject::is_field_name;
@@ -15,40 +17,80 @@ impl Checker<'_, '_> {
     pub(super) fn secrets(
         &mut self,
         raw: BTreeMap<At<String>, RawSecret>,
+        vault: Presence,
     ) -> BTreeMap<Name, Arc<SecretSource>> {
         let checked = raw.into_iter().filter_map(|(written, secret)| {
             let name = self.name("a secret", &written);
-            let source = self.secret(&written, secret);
+            let source = self.secret(&written, secret, vault);
             let (name, (origin, public, short)) = name.zip(source)?;
             Some((name.clone(), Arc::new(SecretSource { name, origin, public, short })))
         });
         checked.collect()
     }
 
-    fn secret(&mut self, name: &At<String>, raw: RawSecret) -> Option<(Origin, Vec<String>, ShortValues)> {
+    fn secret(
+        &mut self,
+        name: &At<String>,
+        raw: RawSecret,
+        vault: Presence,
+    ) -> Option<(Origin, Vec<String>, ShortValues)> {
         let table = format!("secrets.{}", name.value);
         let sources = present([
             ("env", span_of(&raw.env)),
             ("exec", span_of(&raw.exec)),
             ("file", span_of(&raw.file)),
-            ("kv", raw.kv.as_ref().map(|later| later.span.clone())),
-            ("vault", raw.vault.as_ref().map(|later| later.span.clone())),
+            ("kv", span_of(&raw.kv)),
+            ("vault", span_of(&raw.vault)),
         ]);
         self.one_source(&table, name, &sources);
-        self.later(&format!("{table}.vault"), raw.vault);
-        self.later(&format!("{table}.kv"), raw.kv);
-        self.later(&format!("{table}.write"), raw.write);
-        self.later(&format!("{table}.refresh"), raw.refresh);
+        for key in ["kv", "vault"] {
+            if let Some(span) = sources.get(key) {
+                self.needs_vault(&format!("{table}.{key}"), span, vault);
+            }
+        }
+        for (key, span, source) in
+            [("refresh", span_of(&raw.refresh), "kv"), ("write", span_of(&raw.write), "vault")]
+        {
+            if let Some(span) = span
+                && !sources.contains_key(source)
+                && !self.damage.touches(&["secrets", &name.value])
+            {
+                let message = format!("`{table}.{key}` is for secrets with `{source}`");
+                self.add(&span, message, "leave it out");
+            }
+        }
         let file = raw.file.and_then(|written| self.path(&format!("{table}.file"), &written));
         let env = raw.env.and_then(|written| self.variable(&format!("{table}.env"), &written));
         let exec = raw.exec.and_then(|written| self.arguments(&format!("{table}.exec"), written));
+        let kv = raw.kv.and_then(|written| self.vault_path(&format!("{table}.kv"), &written));
+        let refresh = self.time(&format!("{table}.refresh"), raw.refresh, "5m", "1s"..="7d");
+        let made = raw.vault.and_then(|written| self.vault_path(&format!("{table}.vault"), &written));
+        let write = raw.write.map(|written| self.parameters(&format!("{table}.write"), written.value));
         let public = self.public(&table, raw.public.unwrap_or_default());
         let short = match raw.short {
             Some(RawShort::Allow) => ShortValues::Allow,
             Some(RawShort::Refuse) | None => ShortValues::Refuse,
         };
-        let origin = file.map(Origin::File).or(env.map(Origin::Env)).or(exec.map(Origin::Exec))?;
-        Some((origin, public, short))
+        let of_host = file.map(Origin::File).or(env.map(Origin::Env)).or(exec.map(Origin::Exec));
+        let of_vault = kv
+            .map(|path| Origin::Kv { path, refresh })
+            .or_else(|| made.map(|path| Origin::Vault { path, write }));
+        Some((of_host.or(of_vault)?, public, short))
+    }
+
+    /// What is written to a path of Vault: JSON, which has no dates, and of numbers only those that end.
+    fn parameters(
+        &mut self,
+        key: &str,
+        written: BTreeMap<String, At<serde_json::Value>>,
+    ) -> BTreeMap<String, serde_json::Value> {
+        for (name, At { value, span }) in &written {
+            if !is_plain_json(value) {
+                let message = format!("`{key}.{}` holds what JSON cannot say", dotted(&[name]));
+                self.add(span, message, "write a date or an endless number as a string");
+            }
+        }
+        written.into_iter().map(|(name, At { value, .. })| (name, value)).collect()
     }
 
     fn one_source(&mut self, table: &str, name: &At<String>, sources: &BTreeMap<&str, Span>) {
@@ -86,5 +128,17 @@ impl Checker<'_, '_> {
             return None;
         }
         Some(name.clone())
+    }
+}
+
+/// By what the TOML reader makes of dates (a table with a key of its own) and of numbers that JSON does not have.
+fn is_plain_json(value: &serde_json::Value) -> bool {
+    match value {
+        serde_json::Value::Array(elements) => elements.iter().all(is_plain_json),
+        serde_json::Value::Null => false,
+        serde_json::Value::Object(entries) => {
+            entries.iter().all(|(key, value)| !key.starts_with("$__toml_private") && is_plain_json(value))
+        }
+        _ => true,
     }
 }

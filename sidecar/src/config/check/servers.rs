@@ -8,8 +8,8 @@ use relay_proto::name::Name;
 use super::{Checker, Known, present, span_of};
 use crate::config::at::At;
 use crate::config::document::dotted;
-use crate::config::raw::RawServer;
-use crate::config::{Retry, Server, ServerKind, StdioServer};
+use crate::config::raw::{RawReload, RawReplace, RawServer};
+use crate::config::{Reload, Replace, Retry, Server, ServerKind, StdioServer};
 use crate::inject::Template;
 use crate::policy::{Glob, Rules};
 
@@ -38,9 +38,6 @@ impl Checker<'_, '_> {
         known: &Known,
     ) -> Option<Server> {
         let table = dotted(&["servers", &written.value]);
-        self.later(&format!("{table}.replace"), raw.replace.take());
-        self.later(&format!("{table}.reload"), raw.reload.take());
-        self.later(&format!("{table}.scopes"), raw.scopes.take());
         let call_timeout =
             self.time(&format!("{table}.call-timeout"), raw.call_timeout.take(), "4m", "100ms"..="1d");
         let retry = match raw.retry.take() {
@@ -51,9 +48,14 @@ impl Checker<'_, '_> {
         let ask = self.globs(&format!("{table}.tools.ask"), std::mem::take(&mut raw.tools.ask));
         let deny = self.globs(&format!("{table}.tools.deny"), std::mem::take(&mut raw.tools.deny));
         let methods = self.globs(&format!("{table}.methods"), std::mem::take(&mut raw.methods));
-        let kind = self.kind(&table, written, raw, known);
         let rules = Rules::new(allow, ask, deny, methods);
-        Some(Server { name: name?, kind: kind?, rules, call_timeout, retry })
+        let replace =
+            raw.replace.as_ref().map(|replace| replace.value).map_or_else(Replace::default, Into::into);
+        let reload = self.reload(&table, written, &raw);
+        let scopes = raw.scopes.take().map(|scopes| scopes.value).unwrap_or_default();
+        let kind = self.kind(&table, written, raw, known);
+        let scopes = self.scopes(&written.value, scopes, kind.as_ref(), known);
+        Some(Server { name: name?, kind: kind?, rules, call_timeout, retry, replace, reload, scopes })
     }
 
     fn kind(
@@ -63,7 +65,12 @@ impl Checker<'_, '_> {
         raw: RawServer,
         known: &Known,
     ) -> Option<ServerKind> {
-        let of_stdio = present([("env", span_of(&raw.env)), ("files", span_of(&raw.files))]);
+        let of_stdio = present([
+            ("env", span_of(&raw.env)),
+            ("files", span_of(&raw.files)),
+            ("reload", span_of(&raw.reload)),
+            ("replace", span_of(&raw.replace)),
+        ]);
         let of_http = present([("headers", span_of(&raw.headers)), ("private", span_of(&raw.private))]);
         let (foreign, belongs) = match (&raw.command, &raw.url) {
             (Some(_), None) => (of_http, "url"),
@@ -109,20 +116,44 @@ impl Checker<'_, '_> {
         self.no_placeholders(&format!("{table}.command"), &command, known);
         let command = self.arguments(&format!("{table}.command"), command);
         let names: Vec<String> = raw_files.keys().map(|name| name.value.clone()).collect();
+        let files = self.files(table, raw_files, &names, known);
+        let env = self.variables(table, raw_env, &names, known);
+        Some(StdioServer { command: command?, env, files })
+    }
+
+    /// Files of a server, or of a scope of it, at `table`. `names` are all that a template there can name.
+    pub(super) fn files(
+        &mut self,
+        table: &str,
+        raw_files: RawTemplates,
+        names: &[String],
+        known: &Known,
+    ) -> BTreeMap<String, Template> {
         let mut files = BTreeMap::new();
         for (name, written) in raw_files {
             let key = format!("{table}.files.{}", dotted(&[&name.value]));
-            let template = self.template(&key, &written, &names, known);
+            let template = self.template(&key, &written, names, known);
             if !is_plain_file_name(&name.value) {
                 let hint = "use 1 to 64 of letters, digits, `.`, `-` and `_`, not beginning with a dot";
                 self.add(&name.span, format!("`{key}` is not a plain file name"), hint);
             }
             files.extend(template.map(|template| (name.value, template)));
         }
+        files
+    }
+
+    /// Variables, likewise.
+    pub(super) fn variables(
+        &mut self,
+        table: &str,
+        raw_env: RawTemplates,
+        names: &[String],
+        known: &Known,
+    ) -> BTreeMap<String, Template> {
         let mut env = BTreeMap::new();
         for (name, written) in raw_env {
             let key = format!("{table}.env.{}", dotted(&[&name.value]));
-            let template = self.template(&key, &written, &names, known);
+            let template = self.template(&key, &written, names, known);
             let variable = self.variable(&key, &name);
             if template.as_ref().is_some_and(|template| template.literals().any(|text| text.contains('\0'))) {
                 let hint = "no variable can hold one: leave it out";
@@ -130,7 +161,18 @@ impl Checker<'_, '_> {
             }
             env.extend(variable.zip(template));
         }
-        Some(StdioServer { command: command?, env, files })
+        env
+    }
+
+    /// Where a server has a `url`, that is said of the key itself.
+    fn reload(&mut self, table: &str, server: &At<String>, raw: &RawServer) -> Option<Reload> {
+        let written = raw.reload.as_ref()?;
+        let files = raw.files.as_ref().is_some_and(|files| !files.value.is_empty());
+        if raw.command.is_some() && !files && !self.damage.touches(&["servers", &server.value]) {
+            let message = format!("`{table}.reload` has no file that could be read again");
+            self.add(&written.span, message, "pass the credential in `files`, or leave it out");
+        }
+        Some(written.value.into())
     }
 
     /// A template whose secrets and files exist.
@@ -174,7 +216,7 @@ impl Checker<'_, '_> {
         }
     }
 
-    fn globs(&mut self, key: &str, written: Vec<At<String>>) -> Vec<Glob> {
+    pub(super) fn globs(&mut self, key: &str, written: Vec<At<String>>) -> Vec<Glob> {
         let parsed = written.into_iter().filter_map(|written| match written.value.parse::<Glob>() {
             Ok(glob) => Some(glob),
             Err(error) => {
@@ -184,6 +226,25 @@ impl Checker<'_, '_> {
             }
         });
         parsed.collect()
+    }
+}
+
+impl From<RawReplace> for Replace {
+    fn from(raw: RawReplace) -> Self {
+        match raw {
+            RawReplace::Hitless => Self::Hitless,
+            RawReplace::Idle => Self::Idle,
+            RawReplace::Never => Self::Never,
+        }
+    }
+}
+
+impl From<RawReload> for Reload {
+    fn from(raw: RawReload) -> Self {
+        match raw {
+            RawReload::File => Self::File,
+            RawReload::Sighup => Self::Sighup,
+        }
     }
 }
 

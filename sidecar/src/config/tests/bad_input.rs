@@ -145,11 +145,11 @@ fn a_problem_knows_its_column() {
 #[test]
 fn what_this_version_does_not_support_is_named() {
     let later = "[admin]\nhttp = '127.0.0.1:7480'\n\
-         [vault]\naddress = 'https://vault'\nauth = { method = 'x' }\n\
+         [vault]\naddress = 'https://vault'\nauth = { method = 'token-file', path = '/t' }\n\
          [secrets.a]\nkv = 'secret/a'\nrefresh = '5m'\n\
          [secrets.b]\nvault = 'pki/issue/b'\nwrite = { ttl = '1m' }\n\
-         [servers.a]\ncommand = ['a']\nreplace = 'hitless'\nreload = 'file'\n\
-         [[servers.a.scopes]]\ntools = ['x']\n\
+         [servers.a]\ncommand = ['a']\nfiles = { f = '' }\nreplace = 'hitless'\nreload = 'file'\n\
+         [[servers.a.scopes]]\ntools = ['x']\nenv = { A = 'a' }\n\
          [grants.g]\nservers = []\nvault-policies = ['p']\n";
     let problems = check(later).unwrap_err();
     let named: Vec<&str> = problems

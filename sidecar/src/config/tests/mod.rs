@@ -2,15 +2,33 @@
 
 mod bad_input;
 mod relay;
+mod scopes;
 mod servers;
 mod values;
+mod vault;
+mod vault_auth;
+mod vault_secrets;
 
 use std::path::{Path, PathBuf};
 
 use super::*;
 
 fn environment() -> Environment {
-    Environment::new(1000, |name| (name == "HOME").then(|| "/home/ada".into()))
+    Environment::new(1000, |name| (name == "HOME").then(|| "/home/ada".into())).with_files(certificates)
+}
+
+/// The files of a host, as far as a configuration looks into them.
+fn certificates(path: &Path) -> std::io::Result<Vec<u8>> {
+    let pem = |label: &str, body: &str| format!("-----BEGIN {label}-----\n{body}\n-----END {label}-----\n");
+    let text = match path.to_str() {
+        Some("/etc/cofferdam/empty.pem") => String::new(),
+        Some("/etc/cofferdam/key.pem") => pem("PRIVATE KEY", "AAAA"),
+        Some("/etc/cofferdam/nonsense.pem") => pem("CERTIFICATE", "AAAA"),
+        Some("/etc/cofferdam/torn.pem") => "-----BEGIN CERTIFICATE-----\nAAAA\n".to_owned(),
+        Some("/etc/cofferdam/vault-ca.pem") => include_str!("ca.pem").to_owned(),
+        _ => return Err(std::io::ErrorKind::NotFound.into()),
+    };
+    Ok(text.into_bytes())
 }
 
 fn check(text: &str) -> Result<Config, Problems> {

@@ -143,6 +143,8 @@ fn a_secret_has_one_source() {
         "cofferdam.toml:1: `secrets.none` has no source\n  hint: set one of `file`, `env` and `exec`\n\
          cofferdam.toml:2: `secrets.two` has 2 sources: `env`, `file`\n  hint: keep one of them\n\
          cofferdam.toml:5: `secrets.later` has 2 sources: `env`, `vault`\n  hint: keep one of them\n\
+         cofferdam.toml:6: `secrets.later.vault` needs Vault, and there is none\n  \
+         hint: say in a table `[vault]` where it is (`address`) and how to log in (`auth`)\n\
          cofferdam.toml:6: `secrets.later.vault` is not supported by this version\n  hint: leave it out",
     );
 }

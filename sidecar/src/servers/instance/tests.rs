@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
 
 use super::*;
-use crate::config::{Addresses, HttpServer, Retry, Server, ServerKind};
+use crate::config::{Addresses, HttpServer, Replace, Retry, Server, ServerKind};
 use crate::inject::Secrets;
 use crate::policy::Rules;
 use crate::servers::state::Starting;
@@ -79,6 +79,9 @@ async fn deaf() -> (TcpListener, Upstream) {
         rules: Rules::default(),
         call_timeout: Duration::from_secs(60),
         retry: Retry::Never,
+        replace: Replace::Hitless,
+        reload: None,
+        scopes: Vec::new(),
     });
     let connection = HttpConnection { upstream, server, secrets: Secrets::new() };
     (listener, Upstream::Http(Box::new(connection)))

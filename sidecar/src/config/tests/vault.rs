@@ -1,0 +1,259 @@
+//! `[vault]` itself, and a whole set-up. What nothing obeys yet is refused beside everything else, so these tests look
+//! beside that.
+
+use super::*;
+use crate::config::{check as checks, document, not_yet, problem};
+
+pub(super) const VAULT: &str =
+    "[vault]\naddress = 'https://v'\nauth = { method = 'token-file', path = '/t' }\n";
+
+/// What a text would mean if all of it were supported.
+#[track_caller]
+pub(super) fn prepared(text: &str) -> Config {
+    let environment = environment();
+    let mut report = problem::Report::new(text);
+    let setting = checks::Setting { file: Path::new("/etc/cofferdam.toml"), environment: &environment };
+    let config =
+        document::read(text, &mut report).and_then(|document| checks::check(document, setting, &mut report));
+    let problems = besides(report.into_problems("cofferdam.toml".into()));
+    assert!(problems.list.is_empty(), "{problems}\nabout:\n{text}");
+    config.expect("what has no problem is a configuration")
+}
+
+/// What is said besides what is not supported.
+#[track_caller]
+pub(super) fn says_besides(text: &str, expected: &str) {
+    let problems = besides(check(text).expect_err("this should not check"));
+    assert_eq!(problems.to_string(), expected, "about:\n{text}");
+}
+
+fn besides(mut problems: Problems) -> Problems {
+    problems.list.retain(|problem| !problem.message.ends_with(" is not supported by this version"));
+    problems
+}
+
+/// The example of a whole set-up with every key of Vault's in it.
+const WHOLE: &str = r#"
+[relay]
+unix = "/run/cofferdam/relay/relay.sock"
+unix-grant = "dev"
+
+[vault]
+address = "https://vault.example.com:8200"
+namespace = "team-a"
+ca-file = "/etc/cofferdam/vault-ca.pem"
+auth = { method = "approle", role-id-file = "/etc/cofferdam/role-id", secret-id-file = "/etc/cofferdam/secret-id" }
+token-role = "cofferdam"
+
+[secrets.github]
+kv = "secret/github"
+refresh = "1m"
+[secrets.linear]
+kv = "secret/linear"
+[secrets.warehouse]
+vault = "database/creds/readonly"
+public = ["username"]
+[secrets.warehouse-rw]
+vault = "database/creds/readwrite"
+public = ["username"]
+[secrets.client-cert]
+vault = "pki/issue/agent"
+write = { common_name = "agent.internal", ttl = "10m", key_bits = 2048, alt_names = ["a", "b"], exclude_cn_from_sans = true }
+
+[servers.github]
+command = ["github-mcp-server", "stdio"]
+env = { GITHUB_TOKEN = "{github.token}" }
+tools = { allow = ["get_*", "search_*"], ask = ["create_*"], deny = ["delete_*"] }
+replace = "hitless"
+[servers.warehouse]
+command = ["postgres-mcp"]
+env = { DATABASE_URI = "postgresql://{warehouse.username}:{warehouse.password:url}@db.internal/wh?sslcert={file:client.pem}" }
+files = { "client.pem" = "{client-cert.certificate}\n{client-cert.private_key}" }
+reload = "file"
+[[servers.warehouse.scopes]]
+tools = ["write_*"]
+env = { DATABASE_URI = "postgresql://{warehouse-rw.username}:{warehouse-rw.password:url}@db.internal/wh?sslcert={file:client.pem}" }
+[servers.linear]
+url = "https://mcp.linear.app/mcp"
+headers = { Authorization = "Bearer {linear.api_key}" }
+
+[grants.dev]
+servers = ["github", "warehouse", "linear"]
+vault-policies = ["agent-dev"]
+ttl = "8h"
+"#;
+
+#[test]
+fn a_whole_set_up_says_what_it_seems_to_say() {
+    let config = prepared(WHOLE);
+    let vault = config.vault.as_ref().unwrap();
+    assert_eq!(vault.address, "https://vault.example.com:8200/");
+    assert_eq!(vault.namespace.as_ref().unwrap().as_str(), "team-a");
+    assert_eq!(vault.ca_file.as_deref(), Some(Path::new("/etc/cofferdam/vault-ca.pem")));
+    assert_eq!(vault.token_role.as_deref(), Some("cofferdam"));
+    let origin = |name: &str| &config.secrets[&name.parse().unwrap()].origin;
+    let refreshed = |name: &str| match origin(name) {
+        Origin::Kv { path, refresh } => (path.as_str().to_owned(), refresh.as_secs()),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refreshed("github"), ("secret/github".to_owned(), 60));
+    assert_eq!(refreshed("linear"), ("secret/linear".to_owned(), 300));
+    let Origin::Vault { path, write: None } = origin("warehouse") else { panic!("a path to read") };
+    assert_eq!(path.as_str(), "database/creds/readonly");
+    let Origin::Vault { write: Some(write), .. } = origin("client-cert") else { panic!("a path to write") };
+    assert_eq!(
+        serde_json::to_value(write).unwrap(),
+        serde_json::json!({
+            "common_name": "agent.internal", "ttl": "10m", "key_bits": 2048, "alt_names": ["a", "b"],
+            "exclude_cn_from_sans": true
+        })
+    );
+    assert_eq!(config.grants[&"dev".parse().unwrap()].vault_policies, ["agent-dev"]);
+    let warehouse = &config.servers[&"warehouse".parse().unwrap()];
+    assert_eq!(warehouse.every_secret().len(), 3);
+    assert_eq!(warehouse.secrets().len(), 2);
+    assert_eq!(warehouse.scope("write_rows").unwrap().secrets().len(), 2);
+}
+
+#[test]
+fn a_whole_set_up_is_not_supported_yet() {
+    let problems = check(WHOLE).unwrap_err();
+    assert!(problems.list.iter().all(|problem| problem.hint == "leave it out"), "{problems}");
+    assert_eq!(problems.list.len(), 12, "{problems}");
+    assert_eq!(besides(problems).list, []);
+}
+
+#[test]
+fn vault_is_somewhere_and_somebody_there() {
+    says_besides(
+        "[vault]\nnamespace = 'a'\n",
+        "cofferdam.toml:1: `vault` has no `address`\n  hint: write one such as `https://vault.example.com:8200`\n\
+         cofferdam.toml:1: `vault` does not say how to log in\n  \
+         hint: set `auth`, as in `auth = { method = \"token-file\", path = \"/run/vault-token\" }`",
+    );
+    says_besides(
+        "[vault]\nadress = 'https://v'\nauth = 3\n[secrets.a]\nkv = 'a/b'\n",
+        "cofferdam.toml:2: unknown key `vault.adress`\n  hint: did you mean `address`?\n\
+         cofferdam.toml:3: `vault.auth` cannot be a number\n  hint: write a table",
+    );
+}
+
+#[test]
+fn an_address_is_a_host_and_perhaps_a_port() {
+    let vault = |address: &str| VAULT.replace("https://v'", &format!("{address}'"));
+    for address in [
+        "https://vault.example.com",
+        "https://vault.example.com/",
+        "https://10.0.0.1:8200",
+        "https://[2001:db8::1]:8200",
+        "http://127.0.0.1:8200",
+        "http://[::1]:8200",
+        "http://localhost:8200",
+    ] {
+        prepared(&vault(address));
+    }
+    let url = "write one such as `https://vault.example.com:8200`";
+    let bare = "leave out what follows the host and the port; `vault.namespace` names a namespace";
+    for (address, message, hint) in [
+        ("", "is not a URL", url),
+        ("https://", "is not a URL", url),
+        ("https://a b", "is not a URL", url),
+        ("https://v:0", "is not a URL", url),
+        ("https://v:99999", "is not a URL", url),
+        ("https://v:", "is not a URL", url),
+        ("vault.example.com:8200", "is neither `https://` nor `http://`", url),
+        ("/v", "is neither `https://` nor `http://`", url),
+        ("unix://v", "is neither `https://` nor `http://`", url),
+        ("https://v/v1", "has a path, a query or a fragment", bare),
+        ("https://v?a=b", "has a path, a query or a fragment", bare),
+        ("https://v#a", "has a path, a query or a fragment", bare),
+        (
+            "https://user:pass@v",
+            "holds a user or a password",
+            "leave it out: `vault.auth` says how to log in",
+        ),
+        (
+            "http://v",
+            "would send tokens across the network unencrypted",
+            "use an `https://` URL; `http://` is for loopback only",
+        ),
+        (
+            "http://127.0.0.1.example",
+            "would send tokens across the network unencrypted",
+            "use an `https://` URL; `http://` is for loopback only",
+        ),
+    ] {
+        says_besides(
+            &vault(address),
+            &format!("cofferdam.toml:2: `vault.address` {message}\n  hint: {hint}"),
+        );
+    }
+}
+
+#[test]
+fn what_needs_tls_has_it() {
+    says_besides(
+        "[vault]\naddress = 'http://localhost'\nca-file = '/etc/cofferdam/vault-ca.pem'\n\
+         auth = { method = 'cert', cert-file = '/c', key-file = '/k', role = 'r' }\n",
+        "cofferdam.toml:3: `vault.ca-file` needs TLS, and `vault.address` is `http://`\n  \
+         hint: use `https://`, or leave it out\n\
+         cofferdam.toml:4: `vault.auth.method` needs TLS, and `vault.address` is `http://`\n  \
+         hint: use `https://`, or leave it out",
+    );
+}
+
+#[test]
+fn certificates_are_looked_at() {
+    let hint = "write the CA's certificate there, which begins with `-----BEGIN CERTIFICATE-----`";
+    for (file, message, hint) in [
+        (
+            "missing.pem",
+            "cannot be read: entity not found",
+            "name a file that the user who runs the sidecar can read",
+        ),
+        ("empty.pem", "holds no certificate in PEM", hint),
+        ("key.pem", "holds no certificate in PEM", hint),
+        ("torn.pem", "is not PEM", hint),
+        ("nonsense.pem", "holds a certificate that cannot be read", hint),
+    ] {
+        says_besides(
+            &format!("{VAULT}ca-file = '/etc/cofferdam/{file}'\n"),
+            &format!("cofferdam.toml:4: `vault.ca-file` {message}\n  hint: {hint}"),
+        );
+    }
+}
+
+#[test]
+fn no_value_of_vaults_tables_is_repeated() {
+    let text = "[vault]\naddress = 'hunter2 a'\nnamespace = 'hunter2/'\nca-file = '~/hunter2'\ntoken = 'hunter2'\n\
+         token-role = 'hunter2 b'\nauth = { method = 'jwt', role = 'hunter2 c', secret-id = 'hunter2', jwt-file = '', mount = '/hunter2' }\n\
+         [secrets.a]\nvault = '/hunter2'\nwrite = { a = [2026-01-01, 'hunter2'] }\n\
+         [grants.g]\nservers = []\nvault-policies = ['hunter2 d']\n\
+         [servers.a]\ncommand = ['a']\nreplace = 'hunter2'\n[[servers.a.scopes]]\ntools = [\"hunter2\\n\"]\nenv = { T = 'hunter2 {' }\n";
+    let problems = besides(check(text).unwrap_err());
+    assert_eq!(problems.list.len(), 15, "{problems}");
+    assert!(!problems.to_string().contains("hunter2"), "{problems}");
+}
+
+#[test]
+fn the_schema_hides_what_is_not_supported() {
+    let schema: serde_json::Value = serde_json::from_str(&schema()).unwrap();
+    let later = serde_json::json!({ "not": {}, "description": "Not supported by this version." });
+    let raw = "vault = {}\n[secrets.s]\nkv = ''\nrefresh = '1s'\nvault = ''\nwrite = {}\n\
+               [servers.s]\nreload = 'file'\nreplace = 'idle'\nscopes = []\n[grants.s]\nvault-policies = []\n";
+    let mut report = problem::Report::new(raw);
+    let keys = not_yet::keys(&document::read(raw, &mut report).unwrap().raw);
+    assert_eq!(keys.len(), 9);
+    for (key, _) in keys {
+        let property = match key.split('.').collect::<Vec<_>>()[..] {
+            ["grants", _, key] => &schema["$defs"]["Grant"]["properties"][key],
+            ["secrets", _, key] => &schema["$defs"]["Secret"]["properties"][key],
+            ["servers", _, key] => &schema["$defs"]["Server"]["properties"][key],
+            [key] => &schema["properties"][key],
+            _ => panic!("{key}"),
+        };
+        assert_eq!(*property, later, "{key}");
+    }
+    assert!(schema["$defs"]["Vault"].is_null() && schema["$defs"]["VaultAuth"].is_null());
+    assert!(schema["$defs"]["Duration"].is_object(), "what others use stays");
+}

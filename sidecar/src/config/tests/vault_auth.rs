@@ -1,0 +1,187 @@
+//! How the sidecar logs in to Vault.
+
+use super::vault::{prepared, says_besides};
+use super::*;
+
+fn vault(auth: &str) -> String {
+    format!("[vault]\naddress = 'https://v'\nauth = {{ {auth} }}\n")
+}
+
+fn auth(text: &str) -> VaultAuth {
+    prepared(&vault(text)).vault.unwrap().auth
+}
+
+fn path(text: &str) -> VaultPath {
+    text.parse().unwrap()
+}
+
+#[test]
+fn each_method_has_its_keys_and_its_mount() {
+    let role = || "agent".to_owned();
+    assert_eq!(
+        auth("method = 'approle', role-id-file = 'r', secret-id-file = '/s'"),
+        VaultAuth::AppRole {
+            mount: path("approle"),
+            role_id_file: "/etc/r".into(),
+            secret_id_file: "/s".into(),
+            secret_id: SecretId::Plain
+        }
+    );
+    assert_eq!(
+        auth(
+            "method = 'approle', role-id-file = '/r', secret-id-file = '/s', secret-id-wrapped = true, mount = 'a/b'"
+        ),
+        VaultAuth::AppRole {
+            mount: path("a/b"),
+            role_id_file: "/r".into(),
+            secret_id_file: "/s".into(),
+            secret_id: SecretId::Wrapped
+        }
+    );
+    assert_eq!(
+        auth("method = 'cert', cert-file = '/c', key-file = '/k', role = 'agent'"),
+        VaultAuth::Cert { mount: path("cert"), cert_file: "/c".into(), key_file: "/k".into(), role: role() }
+    );
+    assert_eq!(
+        auth("method = 'jwt', role = 'agent', jwt-file = '/j'"),
+        VaultAuth::Jwt { mount: path("jwt"), role: role(), jwt_file: "/j".into() }
+    );
+    assert_eq!(
+        auth("method = 'kubernetes', role = 'agent', jwt-file = '/j', mount = 'k8s'"),
+        VaultAuth::Kubernetes { mount: path("k8s"), role: role(), jwt_file: "/j".into() }
+    );
+    assert_eq!(auth("method = 'token-file', path = '/t'"), VaultAuth::TokenFile { path: "/t".into() });
+    assert_eq!(
+        auth("method = 'userpass', username = 'agent', password-file = '/p'"),
+        VaultAuth::Userpass { mount: path("userpass"), username: role(), password_file: "/p".into() }
+    );
+}
+
+#[test]
+fn a_method_is_one_of_six() {
+    says_besides(
+        &vault("path = '/t'"),
+        "cofferdam.toml:3: `vault.auth` has no `method`\n  \
+         hint: set `method` to one of `approle`, `cert`, `jwt`, `kubernetes`, `token-file` and `userpass`",
+    );
+    says_besides(
+        &vault("method = 'token', path = '/t'"),
+        "cofferdam.toml:3: `vault.auth.method` has a value that is not known\n  \
+         hint: use one of `approle`, `cert`, `jwt`, `kubernetes`, `token-file`, `userpass`",
+    );
+}
+
+#[test]
+fn a_method_has_what_it_needs() {
+    for (method, needed) in [
+        ("approle", &["role-id-file", "secret-id-file"][..]),
+        ("cert", &["cert-file", "key-file", "role"]),
+        ("jwt", &["role", "jwt-file"]),
+        ("kubernetes", &["role", "jwt-file"]),
+        ("token-file", &["path"]),
+        ("userpass", &["username", "password-file"]),
+    ] {
+        let listed: Vec<String> = needed.iter().map(|key| format!("`{key}`")).collect();
+        let missing = needed.iter().map(|key| {
+            format!(
+                "cofferdam.toml:3: `vault.auth` has no `{key}`\n  hint: the method `{method}` needs {}",
+                listed.join(", ")
+            )
+        });
+        says_besides(&vault(&format!("method = '{method}'")), &missing.collect::<Vec<_>>().join("\n"));
+    }
+    says_besides(
+        &vault("method = 'jwt', rol = 'agent'"),
+        "cofferdam.toml:3: unknown key `vault.auth.rol`\n  hint: did you mean `role`?",
+    );
+}
+
+#[test]
+fn a_method_has_nothing_that_it_does_not_need() {
+    says_besides(
+        &vault("method = 'token-file', path = '/t', mount = 'token', role = 'r'"),
+        "cofferdam.toml:3: `vault.auth.mount` is not for the method `token-file`\n  \
+         hint: leave it out: the method takes `path`\n\
+         cofferdam.toml:3: `vault.auth.role` is not for the method `token-file`\n  \
+         hint: leave it out: the method takes `path`",
+    );
+    says_besides(
+        &vault("method = 'userpass', username = 'u', password-file = '/p', secret-id-wrapped = false"),
+        "cofferdam.toml:3: `vault.auth.secret-id-wrapped` is not for the method `userpass`\n  \
+         hint: leave it out: the method takes `username`, `password-file`, `mount`",
+    );
+    for (method, foreign) in [
+        ("approle', role-id-file = '/r', secret-id-file = '/s", "path"),
+        ("cert', cert-file = '/c', key-file = '/k', role = 'r", "jwt-file"),
+        ("jwt', role = 'r', jwt-file = '/j", "cert-file"),
+        ("kubernetes', role = 'r', jwt-file = '/j", "username"),
+    ] {
+        let problems = check(&vault(&format!("method = '{method}', {foreign} = '/x'"))).unwrap_err();
+        let name = method.split('\'').next().unwrap();
+        let expected = format!("`vault.auth.{foreign}` is not for the method `{name}`");
+        assert!(problems.list.iter().any(|problem| problem.message == expected), "{problems}");
+    }
+}
+
+#[test]
+fn mounts_roles_and_users_are_parts_of_paths() {
+    let plain = "use 1 to 128 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends";
+    for role in ["", "a/b", "../x", "a b", "-a", "a.", "ü", &"x".repeat(129)] {
+        says_besides(
+            &vault(&format!("method = 'jwt', role = '{role}', jwt-file = '/j'")),
+            &format!("cofferdam.toml:3: `vault.auth.role` is not a name that Vault allows\n  hint: {plain}"),
+        );
+    }
+    auth(&format!("method = 'jwt', role = '{}', jwt-file = '/j'", "x".repeat(128)));
+    says_besides(
+        &format!(
+            "{}token-role = 'a/b'\n",
+            vault("method = 'userpass', username = 'a/b', password-file = '/p'")
+        ),
+        &format!(
+            "cofferdam.toml:3: `vault.auth.username` is not a name that Vault allows\n  hint: {plain}\n\
+             cofferdam.toml:4: `vault.token-role` is not a name that Vault allows\n  hint: {plain}"
+        ),
+    );
+    says_besides(
+        &vault("method = 'jwt', role = 'r', jwt-file = '/j', mount = 'auth/jwt'"),
+        "cofferdam.toml:3: `vault.auth.mount` begins with `auth/`\n  \
+         hint: leave `auth/` out: every method is below it",
+    );
+    says_besides(
+        &vault("method = 'jwt', role = 'r', jwt-file = '~/j', mount = '../jwt'"),
+        "cofferdam.toml:3: `vault.auth.jwt-file` begins with `~`, which is not expanded\n  \
+         hint: `~` is for shells: write the whole path\n\
+         cofferdam.toml:3: `vault.auth.mount` has a part that is `.` or `..`\n  \
+         hint: write the path without detours, as `secret/github`",
+    );
+}
+
+#[test]
+fn what_logs_in_lies_where_no_sandbox_looks() {
+    let relay = "[relay]\nunix = '/r/s'\nunix-grant = 'g'\n[grants.g]\nservers = []\n";
+    let lies = |key: &str| {
+        format!(
+            "cofferdam.toml:5: `{key}` lies in `/r`, the relay's directory, which sandboxes can open\n  \
+             hint: give `relay.unix` a directory of its own, one that holds nothing else"
+        )
+    };
+    for (method, keys) in [
+        ("approle', role-id-file = '/r/a', secret-id-file = '/r/b", &["role-id-file", "secret-id-file"][..]),
+        ("cert', cert-file = '/r/a', key-file = '/r/b', role = 'r", &["cert-file", "key-file"]),
+        ("jwt', role = 'r', jwt-file = '/r/a", &["jwt-file"]),
+        ("kubernetes', role = 'r', jwt-file = '/r/a", &["jwt-file"]),
+        ("token-file', path = '/r/a", &["path"]),
+        ("userpass', username = 'u', password-file = '/r/a", &["password-file"]),
+    ] {
+        let expected: Vec<String> = keys.iter().map(|key| lies(&format!("vault.auth.{key}"))).collect();
+        says_besides(&format!("{}{relay}", vault(&format!("method = '{method}'"))), &expected.join("\n"));
+    }
+    let relay = relay.replace("/r/", "/etc/cofferdam/");
+    let text = vault("method = 'token-file', path = '/t'");
+    says_besides(
+        &format!("{text}ca-file = '/etc/cofferdam/vault-ca.pem'\n{relay}"),
+        "cofferdam.toml:6: `vault.ca-file` lies in `/etc/cofferdam`, the relay's directory, which sandboxes can open\n  \
+         hint: give `relay.unix` a directory of its own, one that holds nothing else",
+    );
+}

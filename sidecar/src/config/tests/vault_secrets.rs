@@ -1,0 +1,162 @@
+//! Secrets that come from Vault, and what a grant may do there.
+
+use super::vault::{VAULT, prepared, says_besides};
+
+#[test]
+fn paths_in_vault_lead_where_they_seem_to() {
+    let secret = |path: &str| format!("{VAULT}[secrets.a]\nkv = \"{path}\"\n");
+    for path in ["secret/github", "a", "a/b c/d.e/..f/ü", "kv/*"] {
+        prepared(&secret(path));
+    }
+    prepared(&secret(&"x".repeat(512)));
+    let plain = "write a path such as `secret/github`";
+    let detours = "write the path without detours, as `secret/github`";
+    let slash = "leave the slash out, as in `secret/github`";
+    let query = "leave out what begins there; `write` gives parameters to a path that takes them";
+    let encoded = "write the path as Vault shows it; it is encoded when it is sent";
+    for (path, message, hint) in [
+        ("", "is empty", plain),
+        ("/secret/a", "begins or ends with a slash", slash),
+        ("secret/a/", "begins or ends with a slash", slash),
+        ("secret//a", "has two slashes with nothing between them", detours),
+        ("secret/../sys", "has a part that is `.` or `..`", detours),
+        ("secret/./a", "has a part that is `.` or `..`", detours),
+        ("secret/a?version=1", "holds `?` or `#`", query),
+        ("secret/a#b", "holds `?` or `#`", query),
+        ("secret/%2e%2e/sys", "holds `%` or `\\`", encoded),
+        ("secret/..\\\\sys", "holds `%` or `\\`", encoded),
+        ("secret/a\\nb", "holds a control character", plain),
+        ("secret/{a.b}", "holds a brace, and templates are not filled there", plain),
+        (&"x".repeat(513), "is longer than 512 bytes", plain),
+    ] {
+        says_besides(&secret(path), &format!("cofferdam.toml:5: `secrets.a.kv` {message}\n  hint: {hint}"));
+    }
+    says_besides(
+        &format!("{VAULT}namespace = 'team/'\n[secrets.a]\nvault = '/a'\n"),
+        "cofferdam.toml:4: `vault.namespace` begins or ends with a slash\n  \
+         hint: leave the slash out, as in `secret/github`\n\
+         cofferdam.toml:6: `secrets.a.vault` begins or ends with a slash\n  \
+         hint: leave the slash out, as in `secret/github`",
+    );
+    says_besides(
+        &format!("{VAULT}namespace = 'tëam'\n"),
+        "cofferdam.toml:4: `vault.namespace` cannot be sent in a header\n  \
+         hint: use ASCII only",
+    );
+}
+
+#[test]
+fn secrets_of_vault_need_a_vault() {
+    says_besides(
+        "[secrets.a]\nkv = 'a/b'\n[secrets.b]\nvault = 'a/b'\n[grants.g]\nservers = []\nvault-policies = ['p']\n",
+        "cofferdam.toml:2: `secrets.a.kv` needs Vault, and there is none\n  \
+         hint: say in a table `[vault]` where it is (`address`) and how to log in (`auth`)\n\
+         cofferdam.toml:4: `secrets.b.vault` needs Vault, and there is none\n  \
+         hint: say in a table `[vault]` where it is (`address`) and how to log in (`auth`)\n\
+         cofferdam.toml:7: `grants.g.vault-policies` needs Vault, and there is none\n  \
+         hint: say in a table `[vault]` where it is (`address`) and how to log in (`auth`)",
+    );
+    says_besides(
+        "vault = 3\n[secrets.a]\nkv = 'a/b'\n",
+        "cofferdam.toml:1: `vault` cannot be a number\n  hint: write a table",
+    );
+}
+
+#[test]
+fn each_source_has_its_own_keys() {
+    says_besides(
+        &format!(
+            "{VAULT}[secrets.a]\nkv = 'a/b'\nvault = 'c/d'\n[secrets.b]\nkv = 'a/b'\nwrite = {{ ttl = '1m' }}\n\
+             [secrets.c]\nvault = 'a/b'\nrefresh = '5m'\n[secrets.d]\nenv = 'D'\nwrite = {{}}\nrefresh = '5m'\n"
+        ),
+        "cofferdam.toml:4: `secrets.a` has 2 sources: `kv`, `vault`\n  hint: keep one of them\n\
+         cofferdam.toml:9: `secrets.b.write` is for secrets with `vault`\n  hint: leave it out\n\
+         cofferdam.toml:12: `secrets.c.refresh` is for secrets with `kv`\n  hint: leave it out\n\
+         cofferdam.toml:15: `secrets.d.write` is for secrets with `vault`\n  hint: leave it out\n\
+         cofferdam.toml:16: `secrets.d.refresh` is for secrets with `kv`\n  hint: leave it out",
+    );
+    says_besides(
+        &format!(
+            "{VAULT}[secrets.a]\nkv = 'a/b'\nrefresh = '999ms'\n[secrets.b]\nkv = 'a/b'\nrefresh = '8d'\n"
+        ),
+        "cofferdam.toml:6: `secrets.a.refresh` is too small\n  hint: use a value from 1s to 7d\n\
+         cofferdam.toml:9: `secrets.b.refresh` is too large\n  hint: use a value from 1s to 7d",
+    );
+}
+
+#[test]
+fn what_is_written_is_json() {
+    says_besides(
+        &format!(
+            "{VAULT}[secrets.a]\nvault = 'a/b'\n[secrets.a.write]\nday = 2026-01-01\nlong = inf\nlist = [{{ x = nan }}]\n\
+             'a b' = 12:00:00\ngood = [1.5, {{ x = 'y' }}]\n"
+        ),
+        "cofferdam.toml:7: `secrets.a.write.day` holds what JSON cannot say\n  \
+         hint: write a date or an endless number as a string\n\
+         cofferdam.toml:8: `secrets.a.write.long` holds what JSON cannot say\n  \
+         hint: write a date or an endless number as a string\n\
+         cofferdam.toml:9: `secrets.a.write.list` holds what JSON cannot say\n  \
+         hint: write a date or an endless number as a string\n\
+         cofferdam.toml:10: `secrets.a.write.\"a b\"` holds what JSON cannot say\n  \
+         hint: write a date or an endless number as a string",
+    );
+}
+
+#[test]
+fn a_grant_says_what_it_may_do_in_vault() {
+    let text = |grant: &str| {
+        format!(
+            "{VAULT}[secrets.v]\nvault = 'a/b'\n[secrets.e]\nenv = 'E'\n\
+             [servers.plain]\ncommand = ['a']\nenv.T = '{{e.value}}'\n\
+             [servers.own]\ncommand = ['a']\nenv.T = '{{v.value}}'\n\
+             [servers.scoped]\ncommand = ['a']\n[[servers.scoped.scopes]]\ntools = ['x']\nenv.T = '{{v.value}}'\n\
+             [grants.g]\n{grant}\n"
+        )
+    };
+    let lacks = |line: u8, server: &str| {
+        format!(
+            "cofferdam.toml:{line}: `grants.g` has no `vault-policies`, and its server `{server}` uses the secret `v` of Vault's\n  \
+             hint: name the policies that allow it, as in `vault-policies = [\"agent-dev\"]`"
+        )
+    };
+    prepared(&text("servers = ['plain']"));
+    prepared(&text("servers = ['plain']\nvault-policies = []"));
+    prepared(&text("servers = ['plain', 'own', 'scoped']\nvault-policies = ['p']"));
+    says_besides(&text("servers = ['plain', 'own']"), &lacks(19, "own"));
+    says_besides(&text("servers = ['scoped']"), &lacks(19, "scoped"));
+    says_besides(&text("servers = ['own']\nvault-policies = []"), &lacks(21, "own"));
+    says_besides(
+        &text("servers = ['own']\nvault-policies = 'p'"),
+        "cofferdam.toml:21: `grants.g.vault-policies` cannot be a string\n  hint: write an array",
+    );
+}
+
+#[test]
+fn policies_have_names_and_root_is_none_of_them() {
+    let text = |policies: &str| format!("{VAULT}[grants.g]\nservers = []\nvault-policies = [{policies}]\n");
+    prepared(&text(&format!("'agent-dev', 'team/a_b.c', '0', '{}'", "p".repeat(128))));
+    says_besides(
+        &text("'root', 'p', 'p'"),
+        "cofferdam.toml:6: `grants.g.vault-policies` holds `root`, which may do everything\n  \
+         hint: name a policy that allows what the grant's secrets need, and no more\n\
+         cofferdam.toml:6: `grants.g.vault-policies` names `p` twice\n  hint: keep one of them",
+    );
+    for name in ["''", "'Root'", "' root'", "'a b'", "'*'", "'ü'", &format!("'{}'", "p".repeat(129))] {
+        says_besides(
+            &text(name),
+            "cofferdam.toml:6: `grants.g.vault-policies` holds what is no name of a policy\n  \
+             hint: use 1 to 128 of a-z, 0-9, `-`, `_`, `.` and `/`",
+        );
+    }
+}
+
+#[test]
+fn the_digest_follows_policies() {
+    let digest = |policies: &str| {
+        prepared(&format!("{VAULT}[grants.g]\nservers = []\nvault-policies = [{policies}]\n")).policy_digest
+    };
+    assert_ne!(digest("'a'"), digest("'b'"));
+    assert_ne!(digest("'a'"), digest(""));
+    assert_eq!(digest("'a', 'b'"), digest("'b', 'a'"));
+    assert_eq!(digest(""), prepared("[grants.g]\nservers = []\n").policy_digest);
+}
