@@ -15,6 +15,7 @@
 //! | [`enrolment`] | who may come: tickets, keys and their epochs, sockets | names |
 //! | [`inject`] | templates, and the credentials that fill them | secret, scrub |
 //! | [`secret`] | where credentials come from, and the one type that holds them | process |
+//! | [`vault`] | the client of Vault, and the login that is kept alive | secret's files, scrub |
 //! | [`process`] | server processes and the keepers that end them; the only `unsafe` | nothing |
 //! | [`policy`] | which requests may pass | names |
 //! | [`audit`] | the chain of decisions and outcomes | names |
@@ -42,4 +43,5 @@ pub mod secret;
 pub(crate) mod servers;
 pub(crate) mod session;
 pub mod upstream;
+pub mod vault;
 mod whole_file;

@@ -18,6 +18,7 @@ use zeroize::Zeroizing;
 use crate::config::{Limits, Origin, SecretSource};
 pub use fields::FieldError;
 pub use source::SourceError;
+pub(crate) use source::{Readers, read_file};
 
 /// A value shorter than this is found everywhere: scrubbing it would destroy what it stands in.
 pub const MIN_VALUE: usize = 8;

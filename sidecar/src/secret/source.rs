@@ -35,6 +35,15 @@ pub enum SourceError {
     Unset,
 }
 
+/// Who may read a file.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Readers {
+    /// It is no secret.
+    Anybody,
+    /// It is one: a warning is logged if every user of the host can read it.
+    Few,
+}
+
 pub(super) async fn read(origin: &Origin, limits: &Limits) -> Result<Zeroizing<Vec<u8>>, SourceError> {
     let limit = limits.secret_bytes;
     match origin {
@@ -46,7 +55,7 @@ pub(super) async fn read(origin: &Origin, limits: &Limits) -> Result<Zeroizing<V
         Origin::File(path) => {
             let path = path.clone();
             // A file system may hang; the runtime's threads may not.
-            let read = tokio::task::spawn_blocking(move || read_file(&path, limit)).await;
+            let read = tokio::task::spawn_blocking(move || read_file(&path, limit, Readers::Few)).await;
             read.map_err(|panic| SourceError::Read(io::Error::other(panic)))?
         }
         Origin::Kv { .. } | Origin::Vault { .. } => Err(SourceError::Elsewhere),
@@ -61,7 +70,12 @@ fn check_variable(value: Option<OsString>, limit: usize) -> Result<Zeroizing<Vec
     }
 }
 
-fn read_file(path: &Path, limit: usize) -> Result<Zeroizing<Vec<u8>>, SourceError> {
+/// Reads a regular file of at most `limit` bytes into wiped memory. May block.
+pub(crate) fn read_file(
+    path: &Path,
+    limit: usize,
+    readers: Readers,
+) -> Result<Zeroizing<Vec<u8>>, SourceError> {
     // Without waiting: a pipe in the file's place would hold the thread for ever.
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let mut file =
@@ -70,7 +84,7 @@ fn read_file(path: &Path, limit: usize) -> Result<Zeroizing<Vec<u8>>, SourceErro
     if !metadata.is_file() {
         return Err(SourceError::NotAFile);
     }
-    if metadata.mode() & READABLE_BY_OTHERS != 0 {
+    if readers == Readers::Few && metadata.mode() & READABLE_BY_OTHERS != 0 {
         let path = PathBuf::from(path);
         tracing::warn!(path = %path.display(), "every user of this host can read a secret: chmod o-r");
     }

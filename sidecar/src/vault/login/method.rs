@@ -1,0 +1,193 @@
+//! The six ways to log in.
+//!
+//! What must stay true: credential files are read anew at each login, bounded, into wiped memory; what a login needs goes
+//! into one request and no error.
+
+use std::path::{Path, PathBuf};
+
+use zeroize::Zeroizing;
+
+use super::door::Granted;
+use super::wrapped::Wrapped;
+use crate::secret::{Readers, read_file};
+use crate::vault::api::{Vault, post};
+use crate::vault::body::Body;
+use crate::vault::error::{Asked, Problem, VaultError};
+use crate::vault::token::Token;
+use crate::vault::trust::{Identity, TrustError};
+
+/// More than any token, password or secret-id; a JSON Web Token has a few KB.
+const MAX_CREDENTIAL: usize = 64 * 1024;
+
+/// How the sidecar logs in. Mounts are names below `auth/`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Method {
+    AppRole {
+        mount: String,
+        role_id_file: PathBuf,
+        secret_id: SecretId,
+    },
+    Cert {
+        mount: String,
+        certificate_file: PathBuf,
+        key_file: PathBuf,
+        role: Option<String>,
+    },
+    Jwt {
+        mount: String,
+        role: String,
+        jwt_file: PathBuf,
+    },
+    Kubernetes {
+        mount: String,
+        role: String,
+        jwt_file: PathBuf,
+    },
+    /// A token that somebody else made and keeps; never revoked.
+    TokenFile {
+        path: PathBuf,
+    },
+    Userpass {
+        mount: String,
+        username: String,
+        password_file: PathBuf,
+    },
+}
+
+/// What proves an AppRole.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum SecretId {
+    Plain {
+        file: PathBuf,
+    },
+    /// The file holds a wrapping token. Where the role's name is given, the secret-id has to be of that role; otherwise of
+    /// one role of this mount, the one that the login then turns out to be of.
+    Wrapped {
+        file: PathBuf,
+        role: Option<String>,
+    },
+}
+
+/// A method and what it has learned: a secret-id that was unwrapped is kept here.
+pub(super) struct Visitor {
+    method: Method,
+    wrapped: Wrapped,
+}
+
+impl Visitor {
+    pub(super) fn new(method: Method) -> Self {
+        Self { method, wrapped: Wrapped::default() }
+    }
+
+    pub(super) async fn log_in(&mut self, vault: &Vault) -> Result<Granted, VaultError> {
+        let asked = self.method.asked();
+        let body = match &self.method {
+            Method::AppRole { mount, role_id_file, secret_id } => {
+                let role_id = text(role_id_file, &asked).await?;
+                let secret_id = match secret_id {
+                    SecretId::Plain { file } => text(file, &asked).await?,
+                    SecretId::Wrapped { file, role } => {
+                        let wrap = token(file, &asked).await?;
+                        self.wrapped.secret_id(vault, &wrap, mount, role.as_deref()).await?
+                    }
+                };
+                let body = Body::new().secret("role_id", role_id).secret("secret_id", secret_id);
+                let auth = vault.auth(&post(None, &asked.path, body)).await?;
+                let role = auth.metadata.get("role_name").map(String::as_str);
+                if let Err(error) = self.wrapped.check_role(role, &asked) {
+                    // A token that nobody may use; it ends by itself if this does not end it.
+                    let _ = vault.revoke_self(&auth.token).await;
+                    return Err(error);
+                }
+                return Ok(auth.into());
+            }
+            Method::Cert { certificate_file, key_file, role, .. } => {
+                let (certificate, key) = (certificate_file.clone(), key_file.clone());
+                let identity = blocking(move || Identity::read(&certificate, &key)).await;
+                let shown = identity.and_then(|identity| vault.present(identity));
+                shown.map_err(|error| credential(certificate_file, describe(&error), &asked))?;
+                match role {
+                    Some(role) => Body::new().with("name", role.as_str()),
+                    None => Body::new(),
+                }
+            }
+            Method::Jwt { role, jwt_file, .. } | Method::Kubernetes { role, jwt_file, .. } => {
+                Body::new().with("role", role.as_str()).secret("jwt", text(jwt_file, &asked).await?)
+            }
+            Method::TokenFile { path } => {
+                let token = token(path, &asked).await?;
+                let facts = vault.lookup_self(&token).await?;
+                return Ok(Granted::found(token, facts));
+            }
+            Method::Userpass { password_file, .. } => {
+                Body::new().secret("password", text(password_file, &asked).await?)
+            }
+        };
+        Ok(vault.auth(&post(None, &asked.path, body)).await?.into())
+    }
+}
+
+impl Method {
+    /// The request that logs in.
+    fn asked(&self) -> Asked {
+        let path = match self {
+            Self::AppRole { mount, .. }
+            | Self::Cert { mount, .. }
+            | Self::Jwt { mount, .. }
+            | Self::Kubernetes { mount, .. } => format!("auth/{mount}/login"),
+            Self::TokenFile { .. } => {
+                return Asked { method: http::Method::GET, path: "auth/token/lookup-self".into() };
+            }
+            Self::Userpass { mount, username, .. } => format!("auth/{mount}/login/{username}"),
+        };
+        Asked { method: http::Method::POST, path }
+    }
+}
+
+async fn token(file: &Path, asked: &Asked) -> Result<Token, VaultError> {
+    let bytes = bytes(file, asked).await?;
+    Token::read(&bytes).map_err(|error| credential(file, error.to_string(), asked))
+}
+
+/// A text without the newline at its end.
+async fn text(file: &Path, asked: &Asked) -> Result<Zeroizing<String>, VaultError> {
+    let bytes = bytes(file, asked).await?;
+    let text = std::str::from_utf8(&bytes).map_err(|_| credential(file, "it is no text".into(), asked))?;
+    let text = text.strip_suffix('\n').unwrap_or(text);
+    let text = text.strip_suffix('\r').unwrap_or(text);
+    match text.is_empty() {
+        true => Err(credential(file, "it is empty".into(), asked)),
+        false => Ok(Zeroizing::new(text.to_owned())),
+    }
+}
+
+async fn bytes(file: &Path, asked: &Asked) -> Result<Zeroizing<Vec<u8>>, VaultError> {
+    let path = file.to_owned();
+    let read = blocking(move || {
+        read_file(&path, MAX_CREDENTIAL, Readers::Few)
+            .map_err(|source| TrustError::Read { file: path, source })
+    });
+    read.await.map_err(|error| credential(file, describe(&error), asked))
+}
+
+/// A file system may hang; the runtime's threads may not.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, TrustError> + Send + 'static,
+) -> Result<T, TrustError> {
+    tokio::task::spawn_blocking(work).await.expect("reading a file does not panic")
+}
+
+fn describe(error: &TrustError) -> String {
+    use std::error::Error;
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+fn credential(file: &Path, why: String, asked: &Asked) -> VaultError {
+    VaultError { asked: asked.clone(), problem: Problem::Credential { file: file.to_owned(), why } }
+}

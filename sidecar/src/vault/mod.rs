@@ -1,0 +1,45 @@
+//! Vault and OpenBao: the client, and the login that everything else hangs from.
+//!
+//! | module | what it is for |
+//! |---|---|
+//! | `address` | where Vault is; plain text to loopback only |
+//! | `trust` | which certificate authorities are believed, and who we are by certificate |
+//! | `http` | one request, one reply: time, size and memory are bounded here |
+//! | `body` | what is sent, in wiped memory |
+//! | `envelope` | what comes back: lease, warnings, wrapping, login, data |
+//! | `error` | what was asked, what the answer means, what to do next |
+//! | `token` | tokens, accessors and lease ids, none of which print |
+//! | `api` | the calls; `kv`, `lease`, `wrapping` and `token_calls` are parts of it |
+//! | [`login`] | the sidecar's own token: six ways to get it, one task that keeps it alive |
+//!
+//! What must stay true: no environment variable changes what is done here; no redirect is followed; no call is repeated
+//! behind the caller's back, for each success may have made a lease; no token, body or lease id is in any `Debug`,
+//! `Display` or log; expiry is counted from before the request, on a clock that tests can pause.
+//!
+//! **Memory.** Tokens, lease ids, bodies and data are wiped when dropped. The buffers of the HTTP and TLS layers are not;
+//! they are freed with the connection, which lives for one request.
+
+mod address;
+mod api;
+mod body;
+mod envelope;
+mod error;
+mod http;
+mod kv;
+mod lease;
+pub mod login;
+mod token;
+mod token_calls;
+mod trust;
+mod wrapping;
+
+pub use address::{Address, AddressError};
+pub use api::{Health, Settings, SettingsError, Vault};
+pub use envelope::{Auth, Data, Envelope, WrapInfo};
+pub use error::{Asked, Kind, Problem, Said, Spent, VaultError};
+pub use kv::{KvSecret, KvVersion};
+pub use lease::LeaseFacts;
+pub use token::{Accessor, LeaseId, Token, TokenError};
+pub use token_calls::{ChildToken, Mint, Renewable, TokenFacts};
+pub use trust::TrustError;
+pub use wrapping::WrapFacts;
