@@ -56,6 +56,11 @@ impl StartError {
         }
     }
 
+    /// Whether the next try waits by itself: who is asked for the credential has a pace of its own.
+    pub(crate) fn is_paced(&self) -> bool {
+        matches!(self, Self::Secret(error) if error.is_paced())
+    }
+
     /// What, why and, where there is one, the next step.
     pub(crate) fn told(&self) -> String {
         match self {
@@ -126,7 +131,7 @@ impl Starter {
             },
         ));
         let upstream = StdioUpstream::new(handle, stdin, stdout, self.config.limits.message_bytes);
-        let belongings = Belongings { _files: files, _place: place };
+        let belongings = Belongings { _files: files, _secrets: secrets, _place: place };
         Ok(Upstream::Stdio(Box::new(StdioProcess { upstream, belongings })))
     }
 

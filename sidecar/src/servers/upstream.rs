@@ -35,9 +35,11 @@ pub(crate) struct StdioProcess {
     pub(super) belongings: Belongings,
 }
 
-/// What is kept as long as the process lives: its injected files, its place in the grant.
+/// What is kept as long as the process lives: its injected files, its place in the grant, the credentials it has.
 pub(crate) struct Belongings {
     pub(super) _files: FileSet,
+    /// The session's token that they hang from is not revoked while somebody has them.
+    pub(super) _secrets: Secrets,
     pub(super) _place: Place,
 }
 
