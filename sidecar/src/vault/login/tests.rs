@@ -1,5 +1,5 @@
 //! The keeper on paused time, with a door that answers as a test says. What the real server does is in
-//! `tests/tests/vault_login.rs`.
+//! `tests/tests/vault_client`.
 
 use std::collections::VecDeque;
 

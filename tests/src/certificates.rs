@@ -1,0 +1,88 @@
+//! Certificate authorities of our own, and what they sign, as PEM files.
+
+use std::path::{Path, PathBuf};
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+
+use crate::encodings::base64;
+
+/// An authority.
+#[derive(Debug)]
+pub struct Authority {
+    pem: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+/// A certificate and its key.
+#[derive(Debug)]
+pub struct Certified {
+    pub certificate: String,
+    pub key: String,
+}
+
+impl Authority {
+    #[expect(clippy::new_without_default, reason = "each is another one")]
+    pub fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).expect("no names are good names");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, "an authority of the tests");
+        let key = KeyPair::generate().expect("there are random numbers");
+        let certificate = params.self_signed(&key).expect("a key signs its own certificate");
+        Self { pem: pem("CERTIFICATE", certificate.der()), issuer: Issuer::new(params, key) }
+    }
+
+    pub fn pem(&self) -> &str {
+        &self.pem
+    }
+
+    /// A certificate of a server with this name or address.
+    pub fn server(&self, name: &str) -> Certified {
+        self.sign(name, ExtendedKeyUsagePurpose::ServerAuth)
+    }
+
+    /// A certificate of a client with this name.
+    pub fn client(&self, name: &str) -> Certified {
+        self.sign(name, ExtendedKeyUsagePurpose::ClientAuth)
+    }
+
+    /// Its own certificate as a file.
+    pub fn write(&self, directory: &Path, name: &str) -> PathBuf {
+        write(directory, &format!("{name}.pem"), &self.pem)
+    }
+
+    fn sign(&self, name: &str, purpose: ExtendedKeyUsagePurpose) -> Certified {
+        let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a good name");
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.extended_key_usages = vec![purpose];
+        let key = KeyPair::generate().expect("there are random numbers");
+        let certificate = params.signed_by(&key, &self.issuer).expect("an authority signs");
+        Certified {
+            certificate: pem("CERTIFICATE", certificate.der()),
+            key: pem("PRIVATE KEY", &key.serialize_der()),
+        }
+    }
+}
+
+impl Certified {
+    /// The files of the certificate and of the key.
+    pub fn write(&self, directory: &Path, name: &str) -> (PathBuf, PathBuf) {
+        let certificate = write(directory, &format!("{name}.crt"), &self.certificate);
+        (certificate, write(directory, &format!("{name}.key"), &self.key))
+    }
+}
+
+fn write(directory: &Path, name: &str, text: &str) -> PathBuf {
+    let path = directory.join(name);
+    std::fs::write(&path, text).expect("a file can be written");
+    path
+}
+
+fn pem(label: &str, der: &[u8]) -> String {
+    let text = base64(der);
+    let mut pem = format!("-----BEGIN {label}-----\n");
+    for line in text.as_bytes().chunks(64) {
+        pem.push_str(&String::from_utf8_lossy(line));
+        pem.push('\n');
+    }
+    pem + &format!("-----END {label}-----\n")
+}

@@ -1,0 +1,243 @@
+//! A real OpenBao server: the real thing that speaks Vault's API, never a mock of it.
+//!
+//! Each test has its own, on its own loopback address; it is killed by its process id when the test is over, and by the
+//! kernel should the test itself be killed. Whoever starts one has to outlive it: a thread's end counts as its parent's.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::certificates::Authority;
+use crate::deadline::{PATIENCE, holds_within, wait_until};
+use crate::port::free_place;
+use crate::process::{Running, command, into_file, is_stopped, read};
+use crate::tools::{Tool, on_path};
+
+/// A running server, unsealed.
+#[derive(Debug)]
+pub struct OpenBao {
+    pub process: Running,
+    pub directory: TempDir,
+    /// Plain HTTP on loopback.
+    pub place: SocketAddr,
+    /// Where it speaks TLS, if it was asked to.
+    pub tls: Option<Tls>,
+    pub root_token: String,
+    unseal_key: Option<String>,
+}
+
+/// The TLS side of a server.
+#[derive(Debug)]
+pub struct Tls {
+    pub place: SocketAddr,
+    /// The authority of its certificate.
+    pub authority: Authority,
+    pub ca_file: PathBuf,
+}
+
+/// What one request gave.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub body: Value,
+}
+
+impl OpenBao {
+    /// A development server: in memory, unsealed, versioned key-value secrets at `secret/`.
+    #[track_caller]
+    pub fn dev() -> Option<Self> {
+        let program = Tool::OpenBao.path()?;
+        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        let place = free_place();
+        let mut command = tethered(&program);
+        command
+            .args(["server", "-dev", "-dev-root-token-id=root", "-dev-no-store-token"])
+            .arg(format!("-dev-listen-address={place}"));
+        let process = spawn(command, directory.path());
+        let server =
+            Self { process, directory, place, tls: None, root_token: "root".into(), unseal_key: None };
+        server.wait_for(200);
+        Some(server)
+    }
+
+    /// A server from a configuration file: in memory, plain and with TLS, with an audit log, initialised and unsealed.
+    #[track_caller]
+    pub fn configured() -> Option<Self> {
+        let program = Tool::OpenBao.path()?;
+        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        let (place, secure) = (free_place(), free_place());
+        let authority = Authority::new();
+        let ca_file = authority.write(directory.path(), "ca");
+        let (certificate, key) = authority.server(&secure.ip().to_string()).write(directory.path(), "server");
+        let configuration = format!(
+            "storage \"inmem\" {{}}\nlistener \"tcp\" {{\n  address = \"{place}\"\n  tls_disable = true\n}}\n\
+             listener \"tcp\" {{\n  address = \"{secure}\"\n  tls_cert_file = \"{}\"\n  tls_key_file = \"{}\"\n}}\n\
+             audit \"file\" \"file\" {{\n  options {{\n    file_path = \"{}\"\n  }}\n}}\napi_addr = \"http://{place}\"\n",
+            certificate.display(),
+            key.display(),
+            directory.path().join("audit.jsonl").display(),
+        );
+        let file = directory.path().join("openbao.hcl");
+        std::fs::write(&file, configuration).expect("the configuration can be written");
+        let mut command = tethered(&program);
+        command.arg("server").arg("-config").arg(file);
+        let process = spawn(command, directory.path());
+        let tls = Some(Tls { place: secure, authority, ca_file });
+        let mut server = Self { process, directory, place, tls, root_token: String::new(), unseal_key: None };
+        server.wait_for(501);
+        let made = server.call("PUT", "sys/init", None, &json!({"secret_shares": 1, "secret_threshold": 1}));
+        server.root_token =
+            made.body["root_token"].as_str().expect("a new server gives its token").to_owned();
+        server.unseal_key = made.body["keys"][0].as_str().map(str::to_owned);
+        server.unseal();
+        Some(server)
+    }
+
+    /// Its address as configurations have it.
+    pub fn address(&self) -> String {
+        format!("http://{}", self.place)
+    }
+
+    pub fn tls_address(&self) -> String {
+        format!("https://{}", self.tls.as_ref().expect("this server speaks TLS").place)
+    }
+
+    /// One request, whatever comes of it.
+    #[track_caller]
+    pub fn call(&self, method: &str, path: &str, token: Option<&str>, body: &Value) -> Answer {
+        self.call_with(method, path, token, body, &[])
+    }
+
+    /// The same, with more headers.
+    #[track_caller]
+    pub fn call_with(
+        &self,
+        method: &str,
+        path: &str,
+        token: Option<&str>,
+        body: &Value,
+        headers: &[(&str, &str)],
+    ) -> Answer {
+        let answer = exchange(self.place, method, path, token, body, headers);
+        answer.unwrap_or_else(|error| panic!("{method} {path}: {error}\n{}", self.log()))
+    }
+
+    /// A request of the operator's that has to work; gives its answer.
+    #[track_caller]
+    pub fn api(&self, method: &str, path: &str, body: Value) -> Value {
+        let answer = self.call(method, path, Some(&self.root_token), &body);
+        assert!((200..300).contains(&answer.status), "{method} {path}: {answer:?}");
+        answer.body
+    }
+
+    /// Writes an ACL policy: paths and what is allowed there.
+    #[track_caller]
+    pub fn policy(&self, name: &str, rules: &[(&str, &[&str])]) {
+        let rule = |(path, may): &(&str, &[&str])| format!("path \"{path}\" {{ capabilities = {may:?} }}\n");
+        let rules: String = rules.iter().map(rule).collect();
+        self.api("PUT", &format!("sys/policies/acl/{name}"), json!({"policy": rules}));
+    }
+
+    #[track_caller]
+    pub fn seal(&self) {
+        self.api("PUT", "sys/seal", json!({}));
+        self.wait_for(503);
+    }
+
+    #[track_caller]
+    pub fn unseal(&self) {
+        let key = self.unseal_key.as_deref().expect("a server from a configuration has a key");
+        self.call("PUT", "sys/unseal", None, &json!({"key": key}));
+        self.wait_for(200);
+    }
+
+    /// Stops it as a hung machine would: it is there, and says nothing.
+    pub fn freeze(&self) {
+        self.process.signal(Signal::SIGSTOP);
+        wait_until("every thread of the server stopped", || is_stopped(self.process.id()));
+    }
+
+    pub fn thaw(&self) {
+        self.process.signal(Signal::SIGCONT);
+    }
+
+    /// Its audit log, line by line.
+    pub fn audit(&self) -> Vec<Value> {
+        let text = read(&self.directory.path().join("audit.jsonl"));
+        text.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
+    }
+
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&read(&self.directory.path().join("log"))).into_owned()
+    }
+
+    #[track_caller]
+    fn wait_for(&self, status: u16) {
+        let is_there = holds_within(PATIENCE, || {
+            exchange(self.place, "GET", "sys/health", None, &Value::Null, &[])
+                .is_ok_and(|answer| answer.status == status)
+        });
+        assert!(is_there, "OpenBao's health never was {status}:\n{}", self.log());
+    }
+}
+
+/// The server's own end does not wait for threads that are stopped.
+impl Drop for OpenBao {
+    fn drop(&mut self) {
+        self.process.signal(Signal::SIGKILL);
+    }
+}
+
+#[track_caller]
+fn spawn(mut command: Command, directory: &Path) -> Running {
+    let log = directory.join("log");
+    // Nothing of the machine's own Vault settings is for this server.
+    command.env_clear().env("HOME", directory).stdin(std::process::Stdio::null());
+    command.stdout(into_file(&log)).stderr(into_file(&log));
+    Running::spawn(command, "OpenBao")
+}
+
+/// A command whose process is killed should the one that starts it be.
+fn tethered(program: &Path) -> Command {
+    match on_path("setpriv") {
+        Some(setpriv) => {
+            let mut tethered = command(setpriv);
+            tethered.args(["--pdeathsig", "KILL", "--"]).arg(program);
+            tethered
+        }
+        None => command(program),
+    }
+}
+
+fn exchange(
+    place: SocketAddr,
+    method: &str,
+    path: &str,
+    token: Option<&str>,
+    body: &Value,
+    headers: &[(&str, &str)],
+) -> std::io::Result<Answer> {
+    let mut stream = TcpStream::connect_timeout(&place, Duration::from_secs(10))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    // HTTP/1.0: one answer, as it is, and the end.
+    let mut head =
+        format!("{method} /v1/{path} HTTP/1.0\r\nHost: {place}\r\nContent-Length: {}\r\n", body.len());
+    for (name, value) in headers.iter().copied().chain(token.map(|token| ("X-Vault-Token", token))) {
+        head.push_str(&format!("{name}: {value}\r\n"));
+    }
+    stream.write_all(format!("{head}\r\n{body}").as_bytes())?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    let odd = || std::io::Error::other("no HTTP came back");
+    let text = String::from_utf8_lossy(&answer);
+    let (head, body) = text.split_once("\r\n\r\n").ok_or_else(odd)?;
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or_else(odd)?;
+    Ok(Answer { status, body: serde_json::from_str(body).unwrap_or(Value::Null) })
+}

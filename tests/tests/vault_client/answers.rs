@@ -1,0 +1,95 @@
+//! Replayed answers: what a single real server cannot be made to say. Each is a few bytes on a socket, no Vault.
+
+use std::time::Duration;
+
+use cofferdam::vault::{Kind, KvVersion, Problem};
+
+use crate::support::{Replay, token, told};
+
+const TOKEN: &str = "hvs.CANARYCANARYCANARYCANARY";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replayed_redirect_of_a_standby_is_not_followed() {
+    let elsewhere = Replay::status(200, "", "{}");
+    let standby = Replay::status(307, &format!("location: {}/v1/secret/x\r\n", elsewhere.address()), "");
+    let refused = standby.vault().read(&token(TOKEN), "secret/x").await.unwrap_err();
+    assert_eq!(refused.kind(), Kind::Standby, "{refused:?}");
+    assert!(refused.explained().contains("127.0.0.1"), "{}", refused.explained());
+    assert_eq!((standby.requests(), elsewhere.requests()), (1, 0), "the token went elsewhere");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replayed_statuses_mean_what_vault_means_by_them() {
+    let second = Some(Duration::from_secs(7));
+    for (status, kind) in [
+        (412, Kind::Busy { retry_after: second }),
+        (429, Kind::Busy { retry_after: second }),
+        (472, Kind::Standby),
+        (473, Kind::Standby),
+        (500, Kind::Failed),
+        (501, Kind::Uninitialised),
+        (502, Kind::Failed),
+        (503, Kind::Sealed),
+    ] {
+        let replay = Replay::status(status, "retry-after: 7\r\n", r#"{"errors":["as the server says"]}"#);
+        let error = replay.vault().read(&token(TOKEN), "secret/x").await.unwrap_err();
+        assert_eq!(error.kind(), kind, "{}", error.explained());
+        assert!(error.explained().contains("GET `secret/x`"), "{}", error.explained());
+        assert!(error.explained().contains("as the server says"), "{}", error.explained());
+        assert_eq!(replay.requests(), 1, "nothing is repeated behind the caller's back");
+    }
+    for status in [429, 472, 473] {
+        let replay = Replay::status(
+            status,
+            "",
+            r#"{"initialized":true,"sealed":false,"standby":true,"performance_standby":true}"#,
+        );
+        let health = replay.vault().health().await.unwrap();
+        assert!(health.standby && health.status == status, "{health:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replayed_answer_that_is_too_large_is_refused() {
+    let claimed = Replay::of("HTTP/1.1 200 OK\r\ncontent-length: 1048577\r\n\r\n{}");
+    let unclaimed = Replay::of(format!("HTTP/1.1 200 OK\r\n\r\n{{\"data\":\"{}\"}}", "x".repeat(2 << 20)));
+    for replay in [claimed, unclaimed] {
+        let refused = replay.vault().read(&token(TOKEN), "secret/x").await.unwrap_err();
+        assert!(matches!(refused.problem, Problem::TooLarge { .. }), "{refused:?}");
+    }
+    let whole = Replay::of(format!("HTTP/1.1 200 OK\r\n\r\n{{\"data\":\"{}\"}}", "x".repeat(1_000_000)));
+    assert!(whole.vault().read(&token(TOKEN), "secret/x").await.unwrap().data.is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replayed_nonsense_is_no_answer_and_not_repeated() {
+    let cut = "HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{\"data\": {\"password\": \"CANARY";
+    for answer in ["", "CANARY", cut, "HTTP/1.1 200 OK\r\ncontent-length: 12\r\n\r\n<html>CANARY"] {
+        let error = Replay::of(answer).vault().read(&token(TOKEN), "secret/x").await.unwrap_err();
+        assert!(matches!(error.kind(), Kind::Malformed | Kind::Unreachable), "{error:?}");
+        assert!(!told(&error).contains("CANARY"), "{}", told(&error));
+    }
+    let huge_head = format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "y".repeat(200_000));
+    assert_eq!(Replay::of(huge_head).vault().health().await.unwrap_err().kind(), Kind::Unreachable);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replayed_error_that_repeats_the_token_does_not_get_through() {
+    let echo =
+        format!(r#"{{"errors":["bad token {TOKEN} or {TOKEN}","it was s.aVeryLongTokenOfSomebody"]}}"#);
+    let error = Replay::status(400, "", &echo).vault().read(&token(TOKEN), "secret/x").await.unwrap_err();
+    let told = told(&error);
+    assert!(told.contains("bad token [hidden]"), "{told}");
+    assert!(!told.contains("CANARY") && !told.contains("aVeryLong"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replayed_secret_is_recognised_by_its_form_where_the_mount_is_not_told() {
+    // The same bytes for every path: a mount that says nothing about its version, and a secret of the second one.
+    let answer = r#"{"data":{"data":{"token":"x"},"metadata":{"version":3}}}"#;
+    let version = Replay::status(200, "", answer).vault().kv_version(&token(TOKEN), "secret/x").await;
+    assert_eq!(version.unwrap_err().kind(), Kind::Malformed);
+    let closed = Replay::status(403, "", r#"{"errors":["permission denied"]}"#);
+    assert_eq!(closed.vault().kv_version(&token(TOKEN), "secret/x").await.unwrap(), KvVersion::V1);
+    assert_eq!(closed.requests(), 2, "it looked");
+}

@@ -1,0 +1,185 @@
+//! Every call, on a real server.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use cofferdam::vault::{ChildToken, Kind, KvVersion, Mint, Renewable, Settings, Vault};
+use cofferdam_tests::http::{Reply, listen};
+use cofferdam_tests::openbao::OpenBao;
+use serde_json::{Value, json};
+
+use crate::support::{client, eventually, root, token, value};
+
+fn child(policies: &[&str], ttl: u64) -> ChildToken {
+    ChildToken {
+        policies: policies.iter().map(ToString::to_string).collect(),
+        metadata: BTreeMap::from([("session".into(), "s-1".into())]),
+        display_name: "cofferdam".into(),
+        ttl: Duration::from_secs(ttl),
+        explicit_max_ttl: Duration::ZERO,
+        renewable: Renewable::Yes,
+    }
+}
+
+fn object(value: Value) -> serde_json::Map<String, Value> {
+    value.as_object().unwrap().clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_are_made_looked_at_renewed_and_revoked() {
+    let Some(server) = OpenBao::dev() else { return };
+    let (vault, root) = (client(&server), root(&server));
+    let made = vault.create_child(&root, &child(&["default"], 60), Mint::Plain).await.unwrap();
+    assert_eq!((made.lease_duration.as_secs(), made.renewable), (60, true));
+    let facts = vault.lookup_self(&made.token).await.unwrap();
+    assert_eq!(facts.policies, ["default"]);
+    assert_eq!(facts.metadata["session"], "s-1");
+    assert_eq!(facts.accessor, made.accessor);
+    assert!(!facts.orphan && facts.renewable && facts.uses_left == 0);
+    assert!((50..=60).contains(&facts.ttl.as_secs()), "{facts:?}");
+    let renewed = vault.renew_self(&made.token, Some(Duration::from_secs(120))).await.unwrap();
+    assert_eq!(renewed.lease_duration.as_secs(), 120);
+    vault.revoke_accessor(&root, made.accessor.as_ref().unwrap()).await.unwrap();
+    assert_eq!(vault.lookup_self(&made.token).await.unwrap_err().kind(), Kind::Denied);
+
+    server.policy("agent", &[("secret/data/*", &["read"])]);
+    server.api("POST", "auth/token/roles/cofferdam", json!({"allowed_policies": ["agent"], "orphan": true}));
+    let made = vault.create_child(&root, &child(&["agent"], 60), Mint::Role("cofferdam")).await.unwrap();
+    assert!(vault.lookup_self(&made.token).await.unwrap().orphan);
+    vault.revoke_self(&made.token).await.unwrap();
+    assert_eq!(vault.revoke_self(&made.token).await.unwrap_err().kind(), Kind::Denied);
+    let refused =
+        vault.create_child(&root, &child(&["root"], 60), Mint::Role("cofferdam")).await.unwrap_err();
+    assert_eq!(refused.kind(), Kind::Invalid, "{}", refused.explained());
+    assert_eq!(vault.lookup_self(&root).await.unwrap().expires(), None, "a root token does not expire");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn key_value_secrets_of_both_versions_are_found_out() {
+    let Some(server) = OpenBao::dev() else { return };
+    let (vault, root) = (client(&server), root(&server));
+    server.api("POST", "sys/mounts/plain", json!({"type": "kv", "options": {"version": "1"}}));
+    server.api("POST", "sys/mounts/team/kv", json!({"type": "kv", "options": {"version": "2"}}));
+    server.api("POST", "plain/app", json!({"token": "one", "ttl": "30s"}));
+    for path in ["secret/data/my app", "team/kv/data/deep/app"].map(|path| path.replace(' ', "%20")) {
+        server.api("POST", &path, json!({"data": {"token": "one"}}));
+        server.api("POST", &path, json!({"data": {"token": "two"}}));
+    }
+    let plain = vault.kv_read(&root, "plain/app").await.unwrap();
+    assert_eq!((plain.version, plain.refresh), (None, Some(Duration::from_secs(30))));
+    for path in ["secret/my app", "team/kv/deep/app"] {
+        let found = vault.kv_read(&root, path).await.unwrap();
+        assert_eq!(found.version, Some(2));
+        assert_eq!(found.data.as_bytes(), br#"{"token":"two"}"#);
+        assert!(!found.request_id.is_empty());
+    }
+    let version = vault.kv_version(&root, "team/kv/deep/app").await.unwrap();
+    assert_eq!(version, KvVersion::V2 { mount: "team/kv/".into() });
+    server.api("DELETE", "secret/data/my%20app", json!(null));
+    for path in ["secret/my app", "secret/none", "plain/none"] {
+        assert_eq!(vault.kv_read(&root, path).await.unwrap_err().kind(), Kind::Missing, "{path}");
+    }
+    for path in ["no-mount/app", "sys/mounts", "secret/../sys/mounts", "secret"] {
+        let refused = vault.kv_read(&root, path).await.unwrap_err();
+        assert!(refused.explained().contains(path), "{}", refused.explained());
+    }
+    server.policy("few", &[("secret/data/open", &["read"])]);
+    let few = vault.create_child(&root, &child(&["few"], 60), Mint::Plain).await.unwrap().token;
+    server.api("POST", "secret/data/open", json!({"data": {"a": "b"}}));
+    assert_eq!(vault.kv_read(&few, "secret/open").await.unwrap().version, Some(1));
+    assert_eq!(vault.kv_read(&few, "secret/closed").await.unwrap_err().kind(), Kind::Denied);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_written_gives_a_lease_that_can_be_looked_at_until_it_is_gone() {
+    let Some(server) = OpenBao::dev() else { return };
+    let (vault, root) = (client(&server), root(&server));
+    server.api("POST", "sys/mounts/pki", json!({"type": "pki"}));
+    server.api("POST", "pki/root/generate/internal", json!({"common_name": "tests", "ttl": "1h"}));
+    let role = json!({"allow_any_name": true, "generate_lease": true, "ttl": "10m", "key_type": "ec", "key_bits": 256});
+    server.api("POST", "pki/roles/agent", role);
+    let wanted = object(json!({"common_name": "agent.internal", "ttl": "5m"}));
+    let issued = vault.write(&root, "pki/issue/agent", &wanted).await.unwrap();
+    let lease = issued.lease_id.as_ref().unwrap();
+    assert!(!issued.renewable && issued.data.is_some() && issued.lease_duration.as_secs() > 200);
+    let facts = vault.lookup_lease(&root, lease).await.unwrap();
+    assert!(facts.ttl.as_secs() > 200 && !facts.renewable, "{facts:?}");
+    assert_eq!(vault.renew_lease(&root, lease, None).await.unwrap_err().kind(), Kind::Invalid);
+    server.api("PUT", "sys/leases/revoke-prefix/pki/issue", json!({"sync": true}));
+    for gone in [
+        vault.lookup_lease(&root, lease).await.unwrap_err(),
+        vault.renew_lease(&root, lease, Some(Duration::from_secs(5))).await.unwrap_err(),
+    ] {
+        assert_eq!(gone.kind(), Kind::Gone, "{}", gone.explained());
+    }
+    let unknown = vault.write(&root, "pki/issue/nobody", &wanted).await.unwrap_err();
+    assert_eq!(unknown.kind(), Kind::Invalid);
+    assert!(unknown.explained().contains("POST `pki/issue/nobody`"), "{}", unknown.explained());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_is_renewed_up_to_its_maximum_and_dies_with_its_token() {
+    let Some(server) = OpenBao::dev() else { return };
+    let (vault, root) = (client(&server), root(&server));
+    // The far side of the engine: a broker that takes every user.
+    let broker = listen(|_| Reply::Status(204));
+    server.api("POST", "sys/mounts/rabbitmq", json!({"type": "rabbitmq"}));
+    let connection = json!({"connection_uri": format!("http://{broker}"), "username": "admin", "password": "admin-password", "verify_connection": false});
+    server.api("POST", "rabbitmq/config/connection", connection);
+    server.api("POST", "rabbitmq/config/lease", json!({"ttl": 60, "max_ttl": 90}));
+    server.api("POST", "rabbitmq/roles/agent", json!({"vhosts": r#"{"/":{"read":".*"}}"#}));
+    server.policy("broker", &[("rabbitmq/creds/agent", &["read"])]);
+    let holder = vault.create_child(&root, &child(&["broker"], 30), Mint::Plain).await.unwrap();
+    let given = vault.read(&holder.token, "rabbitmq/creds/agent").await.unwrap();
+    let lease = given.lease_id.as_ref().unwrap();
+    assert!(given.renewable && given.lease_duration.as_secs() == 60, "not bounded by the token's 30 s");
+    let minute = Some(Duration::from_secs(60));
+    let renewed = vault.renew_lease(&holder.token, lease, minute).await.unwrap();
+    assert_eq!(renewed.lease_duration.as_secs(), 60);
+    let capped = vault.renew_lease(&holder.token, lease, Some(Duration::from_secs(3600))).await.unwrap();
+    assert!((80..=90).contains(&capped.lease_duration.as_secs()), "{capped:?}");
+    assert!(!capped.warnings.is_empty(), "Vault calls less than asked for a success, with a warning");
+    assert!(vault.lookup_lease(&root, lease).await.unwrap().renewable);
+    vault.revoke_self(&holder.token).await.unwrap();
+    eventually("the lease died with its token", async || {
+        vault.lookup_lease(&root, lease).await.is_err_and(|error| error.kind() == Kind::Gone)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn capabilities_and_health_are_told() {
+    let Some(server) = OpenBao::dev() else { return };
+    let (vault, root) = (client(&server), root(&server));
+    server.policy("agent", &[("secret/data/*", &["read", "list"])]);
+    let made = vault.create_child(&root, &child(&["agent"], 60), Mint::Plain).await.unwrap();
+    let may = vault.capabilities_self(&made.token, &["secret/data/x", "database/creds/x"]).await.unwrap();
+    assert_eq!(may, [vec!["list".to_owned(), "read".to_owned()], vec!["deny".to_owned()]]);
+    let health = vault.health().await.unwrap();
+    assert!(health.initialized && !health.sealed && !health.standby && health.status == 200, "{health:?}");
+    assert!(health.version.starts_with("2."), "{health:?}");
+    assert_eq!(
+        vault.read(&token("s.nobody-at-all"), "secret/data/x").await.unwrap_err().kind(),
+        Kind::Denied
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namespace_is_another_world() {
+    let Some(server) = OpenBao::dev() else { return };
+    server.api("POST", "sys/namespaces/team", json!({}));
+    server.api("POST", "team/sys/mounts/kv", json!({"type": "kv", "options": {"version": "1"}}));
+    server.api("POST", "team/kv/app", json!({"token": "of the team"}));
+    let settings = |namespace: &str| Settings {
+        address: server.address().parse().unwrap(),
+        namespace: Some(namespace.to_owned()),
+        ca_file: None,
+    };
+    let team = Vault::new(&settings("/team/")).unwrap();
+    let found = team.kv_read(&root(&server), "kv/app").await.unwrap();
+    assert_eq!(found.data.as_bytes(), br#"{"token":"of the team"}"#);
+    assert!(client(&server).kv_read(&root(&server), "kv/app").await.is_err());
+    let made = team.create_child(&root(&server), &child(&["default"], 60), Mint::Plain).await.unwrap();
+    assert!(team.lookup_self(&made.token).await.is_ok(), "{}", value(&made.token).len());
+    assert!(Vault::new(&settings("a\nb")).is_err());
+}

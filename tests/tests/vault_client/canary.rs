@@ -1,0 +1,55 @@
+//! What is secret is nowhere in anything that could be printed.
+
+use std::time::Duration;
+
+use cofferdam::vault::login::{Method, SecretId};
+use cofferdam::vault::{ChildToken, Mint};
+use cofferdam_tests::openbao::OpenBao;
+use serde_json::json;
+
+use crate::support::{approle, client, file, keep, root, secret_id, told, value};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_token_secret_or_lease_prints() {
+    let Some(server) = OpenBao::dev() else { return };
+    let (vault, root) = (client(&server), root(&server));
+    let role_id_file = approle(&server, "60s", "1h");
+    let secret = secret_id(&server);
+    let secret_id = SecretId::Plain { file: file(&server, "secret-id", &secret) };
+    let method = Method::AppRole { mount: "approle".into(), role_id_file, secret_id };
+    server.api("POST", "secret/data/app", json!({"data": {"password": "CANARY-of-the-secret"}}));
+    server.api("POST", "sys/mounts/pki", json!({"type": "pki"}));
+    server.api("POST", "pki/root/generate/internal", json!({"common_name": "tests", "ttl": "1h"}));
+    let role = json!({"allow_any_name": true, "generate_lease": true, "ttl": "10m", "key_type": "ec", "key_bits": 256});
+    server.api("POST", "pki/roles/agent", role);
+
+    let mut printed = format!("{method:?} {vault:?} {root:?}");
+    let kept = keep(vault.clone(), method);
+    let held = kept.login.current().await.unwrap();
+    let wanted = ChildToken {
+        policies: vec!["default".into()],
+        ttl: Duration::from_secs(60),
+        ..ChildToken::default()
+    };
+    let child = vault.create_child(&root, &wanted, Mint::Plain).await.unwrap();
+    let read = vault.kv_read(&root, "secret/app").await.unwrap();
+    let envelope = vault.read(&root, "secret/data/app").await.unwrap();
+    let common_name = json!({"common_name": "a.internal"}).as_object().unwrap().clone();
+    let issued = vault.write(&root, "pki/issue/agent", &common_name).await.unwrap();
+    let lease = issued.lease_id.as_ref().unwrap();
+    printed += &format!("{:?} {held:?} {child:#?} {read:?} {envelope:?} {issued:#?}", kept.login);
+    printed += &format!("{:?}", vault.lookup_self(&held.token).await.unwrap());
+    printed += &told(&vault.renew_lease(&root, lease, None).await.unwrap_err());
+    printed += &told(&vault.read(&held.token, "sys/mounts").await.unwrap_err());
+    vault.revoke_self(&child.token).await.unwrap();
+    printed += &told(&vault.lookup_self(&child.token).await.unwrap_err());
+
+    let lease = String::from_utf8(lease.needle("lease").value.to_vec()).unwrap();
+    let accessor = held.accessor.as_ref().unwrap().as_str().to_owned();
+    let values =
+        [value(&held.token), value(&child.token), secret, lease, accessor, "CANARY-of-the-secret".into()];
+    for value in values {
+        assert!(value.len() > 8 && !printed.contains(&value), "printed: {value}");
+    }
+    assert!(!printed.contains("BEGIN"), "a key is printed");
+}

@@ -1,0 +1,101 @@
+//! A login over time: renewals, the end of a token's life, tokens that die before it.
+
+use std::path::PathBuf;
+
+use cofferdam::vault::Kind;
+use cofferdam::vault::login::{Method, SecretId};
+use cofferdam_tests::openbao::OpenBao;
+use serde_json::json;
+
+use crate::support::{approle, client, eventually, file, keep, secret_id, value};
+
+fn method(server: &OpenBao, role_id_file: PathBuf) -> Method {
+    let file = file(server, "secret-id", &secret_id(server));
+    Method::AppRole { mount: "approle".into(), role_id_file, secret_id: SecretId::Plain { file } }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_is_renewed_again_and_again_and_stays_the_same() {
+    let Some(server) = OpenBao::dev() else { return };
+    let role_id = approle(&server, "2s", "1h");
+    let kept = keep(client(&server), method(&server, role_id));
+    let first = kept.login.current().await.unwrap();
+    let mut ends = vec![first.expires.unwrap()];
+    // Four renewals are more than twice its life.
+    while ends.len() < 5 {
+        let last = ends[ends.len() - 1];
+        let mut end = last;
+        eventually("the token was renewed", async || {
+            end = kept.login.current().await.unwrap().expires.unwrap();
+            end > last
+        })
+        .await;
+        ends.push(end);
+    }
+    let now = kept.login.current().await.unwrap();
+    assert_eq!((now.generation, value(&now.token)), (1, value(&first.token)));
+    assert!(client(&server).lookup_self(&first.token).await.is_ok(), "Vault has renewed it too");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn at_its_maximum_a_token_is_replaced_while_it_still_lives() {
+    let Some(server) = OpenBao::dev() else { return };
+    let vault = client(&server);
+    let role_id = approle(&server, "6s", "9s");
+    let kept = keep(vault.clone(), method(&server, role_id));
+    let first = kept.login.current().await.unwrap();
+    let second = kept.generation(2).await;
+    assert_ne!(value(&first.token), value(&second.token));
+    vault.lookup_self(&first.token).await.expect("the old token overlaps with the new one");
+    vault.lookup_self(&second.token).await.unwrap();
+    kept.login.end().await.unwrap();
+    for token in [&first.token, &second.token] {
+        assert_eq!(
+            vault.lookup_self(token).await.unwrap_err().kind(),
+            Kind::Denied,
+            "the end is the end of both"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_cannot_be_renewed_is_replaced_while_it_still_lives() {
+    let Some(server) = OpenBao::dev() else { return };
+    let vault = client(&server);
+    let role_id = approle(&server, "6s", "6s");
+    server.api("POST", "auth/approle/role/agent", json!({"token_type": "batch", "token_ttl": "6s"}));
+    let kept = keep(vault.clone(), method(&server, role_id));
+    let first = kept.login.current().await.unwrap();
+    assert!(!first.renewable && first.accessor.is_none());
+    kept.generation(2).await;
+    vault.lookup_self(&first.token).await.expect("the old token overlaps with the new one");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_revoked_behind_our_back_is_replaced_once_it_is_doubted() {
+    let Some(server) = OpenBao::dev() else { return };
+    let vault = client(&server);
+    let role_id = approle(&server, "10m", "1h");
+    let kept = keep(vault.clone(), method(&server, role_id));
+    let first = kept.login.current().await.unwrap();
+    // Refused by policy, not dead: nothing changes.
+    assert_eq!(vault.read(&first.token, "sys/mounts").await.unwrap_err().kind(), Kind::Denied);
+    kept.login.doubt(first.generation);
+    let accessor = first.accessor.as_ref().unwrap().as_str();
+    server.api("POST", "auth/token/revoke-accessor", json!({"accessor": accessor}));
+    assert_eq!(vault.lookup_self(&first.token).await.unwrap_err().kind(), Kind::Denied);
+    kept.login.doubt(first.generation);
+    let second = kept.generation(2).await;
+    vault.lookup_self(&second.token).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_revoked_before_its_renewal_is_replaced_at_the_renewal() {
+    let Some(server) = OpenBao::dev() else { return };
+    let role_id = approle(&server, "3s", "1h");
+    let kept = keep(client(&server), method(&server, role_id));
+    let first = kept.login.current().await.unwrap();
+    let accessor = first.accessor.as_ref().unwrap().as_str();
+    server.api("POST", "auth/token/revoke-accessor", json!({"accessor": accessor}));
+    kept.generation(2).await;
+}

@@ -1,0 +1,192 @@
+//! Each way to log in, for real.
+
+use cofferdam::vault::Kind;
+use cofferdam::vault::login::{Method, SecretId};
+use cofferdam_tests::certificates::Authority;
+use cofferdam_tests::encodings::base64url;
+use cofferdam_tests::http::{Reply, listen};
+use cofferdam_tests::openbao::OpenBao;
+use serde_json::json;
+
+use crate::support::{approle, client, client_over_tls, eventually, file, keep, secret_id, told, value};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_file_is_renewed_read_again_and_never_revoked() {
+    let Some(server) = OpenBao::dev() else { return };
+    let vault = client(&server);
+    let make = |ttl: &str, max: &str| {
+        let wanted = json!({"policies": ["default"], "ttl": ttl, "explicit_max_ttl": max});
+        let made = server.api("POST", "auth/token/create", wanted);
+        made["auth"]["client_token"].as_str().unwrap().to_owned()
+    };
+    let first = make("3s", "5s");
+    let path = file(&server, "token", &format!("{first}\n"));
+    let kept = keep(vault.clone(), Method::TokenFile { path: path.clone() });
+    let held = kept.generation(1).await;
+    assert_eq!(value(&held.token), first);
+    assert!(held.renewable && held.accessor.is_some() && held.policies == ["default"]);
+    let second = make("1h", "2h");
+    file(&server, "token", &second);
+    let later = kept.generation(2).await;
+    assert_eq!(value(&later.token), second, "the file is read anew before the token's end");
+    kept.login.end().await.unwrap();
+    assert!(vault.lookup_self(&later.token).await.is_ok(), "a user's token was revoked");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_approle_logs_in_and_its_token_is_revoked_at_the_end() {
+    let Some(server) = OpenBao::dev() else { return };
+    let vault = client(&server);
+    let role_id_file = approle(&server, "60s", "1h");
+    let secret = file(&server, "secret-id", &format!("{}\n", secret_id(&server)));
+    let method = || Method::AppRole {
+        mount: "approle".into(),
+        role_id_file: role_id_file.clone(),
+        secret_id: SecretId::Plain { file: secret.clone() },
+    };
+    let kept = keep(vault.clone(), method());
+    let held = kept.login.current().await.unwrap();
+    assert_eq!(held.generation, 1);
+    assert!(vault.lookup_self(&held.token).await.is_ok());
+    kept.login.end().await.unwrap();
+    assert_eq!(vault.lookup_self(&held.token).await.unwrap_err().kind(), Kind::Denied);
+    assert_eq!(kept.login.current().await.unwrap_err().kind(), Kind::Stopped);
+
+    let wrong = "a-secret-id-that-nobody-gave-out";
+    file(&server, "secret-id", wrong);
+    let refused = keep(vault.clone(), method()).login.current().await.unwrap_err();
+    assert_eq!(refused.kind(), Kind::Invalid, "{}", refused.explained());
+    assert!(!told(&refused).contains(wrong));
+    std::fs::remove_file(&secret).unwrap();
+    let kept = keep(vault, method());
+    let missing = kept.login.current().await.unwrap_err();
+    assert_eq!(missing.kind(), Kind::Credential);
+    assert!(missing.explained().contains("secret-id"), "{}", missing.explained());
+    file(&server, "secret-id", &secret_id(&server));
+    kept.generation(1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_logs_in_with_a_password() {
+    let Some(server) = OpenBao::dev() else { return };
+    server.api("POST", "sys/auth/people", json!({"type": "userpass"}));
+    let password = "correct horse \"battery\" staple";
+    server.api(
+        "POST",
+        "auth/people/users/agent",
+        json!({"password": password, "token_policies": ["default"]}),
+    );
+    let password_file = file(&server, "password", &format!("{password}\r\n"));
+    let method = |username: &str| Method::Userpass {
+        mount: "people".into(),
+        username: username.into(),
+        password_file: password_file.clone(),
+    };
+    let held = keep(client(&server), method("agent")).login.current().await.unwrap();
+    assert_eq!(held.policies, ["default"]);
+    let refused = keep(client(&server), method("nobody")).login.current().await.unwrap_err();
+    assert!(matches!(refused.kind(), Kind::Invalid | Kind::Denied), "{}", refused.explained());
+    assert!(!told(&refused).contains("correct horse"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_logs_in_and_another_authoritys_does_not() {
+    let Some(server) = OpenBao::configured() else { return };
+    let clients = Authority::new();
+    server.api("POST", "sys/auth/cert", json!({"type": "cert"}));
+    let role = json!({"certificate": clients.pem(), "allowed_common_names": ["agent.internal"], "token_policies": ["default"], "token_ttl": "2s", "token_max_ttl": "1h"});
+    server.api("POST", "auth/cert/certs/agent", role);
+    let ca_file = server.tls.as_ref().unwrap().ca_file.clone();
+    let directory = server.directory.path();
+    let method = |(certificate_file, key_file)| Method::Cert {
+        mount: "cert".into(),
+        certificate_file,
+        key_file,
+        role: Some("agent".into()),
+    };
+    let right = clients.client("agent.internal").write(directory, "right");
+    let kept = keep(client_over_tls(&server, Some(&ca_file)), method(right.clone()));
+    let held = kept.login.current().await.unwrap();
+    eventually("the token was renewed with the same certificate", async || {
+        kept.login.current().await.is_ok_and(|now| now.generation == 1 && now.expires > held.expires)
+    })
+    .await;
+    for wrong in [Authority::new().client("agent.internal"), clients.client("other.internal")] {
+        let kept = keep(client_over_tls(&server, Some(&ca_file)), method(wrong.write(directory, "wrong")));
+        let refused = kept.login.current().await.unwrap_err();
+        assert!(matches!(refused.kind(), Kind::Invalid | Kind::Denied), "{}", refused.explained());
+    }
+    let mixed = (right.0, directory.join("wrong.key"));
+    let refused =
+        keep(client_over_tls(&server, Some(&ca_file)), method(mixed)).login.current().await.unwrap_err();
+    assert_eq!(refused.kind(), Kind::Credential, "{}", refused.explained());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_web_token_of_the_servers_own_issuer_logs_in() {
+    let Some(server) = OpenBao::dev() else { return };
+    server.api("POST", "sys/auth/userpass", json!({"type": "userpass"}));
+    server.policy("issue", &[("identity/oidc/token/*", &["read"])]);
+    server.api(
+        "POST",
+        "auth/userpass/users/job",
+        json!({"password": "job-password", "token_policies": ["issue"]}),
+    );
+    server.api("POST", "identity/oidc/key/jobs", json!({"allowed_client_ids": ["*"], "algorithm": "ES256"}));
+    server.api("POST", "identity/oidc/role/job", json!({"key": "jobs", "ttl": "10m"}));
+    let job = server.call("POST", "auth/userpass/login/job", None, &json!({"password": "job-password"}));
+    let job = job.body["auth"]["client_token"].as_str().unwrap().to_owned();
+    let issued = server.call("GET", "identity/oidc/token/job", Some(&job), &json!(null)).body["data"].clone();
+    server.api("POST", "sys/auth/jwt", json!({"type": "jwt"}));
+    let keys = format!("{}/v1/identity/oidc/.well-known/keys", server.address());
+    server.api("POST", "auth/jwt/config", json!({"jwks_url": keys}));
+    let role = json!({"role_type": "jwt", "user_claim": "sub", "bound_audiences": [issued["client_id"]], "token_policies": ["default"]});
+    server.api("POST", "auth/jwt/role/agent", role);
+    let jwt = issued["token"].as_str().unwrap();
+    let jwt_file = file(&server, "jwt", jwt);
+    let method = Method::Jwt { mount: "jwt".into(), role: "agent".into(), jwt_file };
+    let held = keep(client(&server), method.clone()).login.current().await.unwrap();
+    assert_eq!(held.policies, ["default"]);
+    let (signed, _) = jwt.rsplit_once('.').unwrap();
+    file(&server, "jwt", &format!("{signed}.{}", base64url(&[7; 64])));
+    let refused = keep(client(&server), method).login.current().await.unwrap_err();
+    assert_eq!(refused.kind(), Kind::Invalid, "{}", refused.explained());
+    assert!(!told(&refused).contains(signed));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_account_of_kubernetes_logs_in() {
+    let Some(server) = OpenBao::dev() else { return };
+    let cluster = listen(|request| {
+        let is_ours = request.path == "/apis/authentication.k8s.io/v1/tokenreviews";
+        let user = json!({"username": "system:serviceaccount:agents:cofferdam", "uid": "uid-1", "groups": ["system:serviceaccounts"]});
+        Reply::Json(json!({
+            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview",
+            "status": {"authenticated": is_ours, "user": user, "audiences": ["vault"]},
+        }))
+    });
+    server.api("POST", "sys/auth/kubernetes", json!({"type": "kubernetes"}));
+    let config = json!({"kubernetes_host": format!("http://{cluster}"), "token_reviewer_jwt": "reviewer", "kubernetes_ca_cert": Authority::new().pem(), "disable_local_ca_jwt": true});
+    server.api("POST", "auth/kubernetes/config", config);
+    let role = json!({"bound_service_account_names": ["cofferdam"], "bound_service_account_namespaces": ["agents"], "token_policies": ["default"]});
+    server.api("POST", "auth/kubernetes/role/agent", role);
+    let claims = json!({
+        "iss": "https://kubernetes.default.svc", "sub": "system:serviceaccount:agents:cofferdam",
+        "aud": ["vault"], "iat": 1_700_000_000_u64, "nbf": 1_700_000_000_u64, "exp": 4_000_000_000_u64,
+        "kubernetes.io": {"namespace": "agents", "serviceaccount": {"name": "cofferdam", "uid": "uid-1"}},
+    });
+    let parts = [r#"{"alg":"RS256","typ":"JWT"}"#.to_owned(), claims.to_string(), "signature".to_owned()];
+    let jwt = parts.map(|part| base64url(part.as_bytes())).join(".");
+    let method = |role: &str| Method::Kubernetes {
+        mount: "kubernetes".into(),
+        role: role.into(),
+        jwt_file: file(&server, "jwt", &jwt),
+    };
+    let held = keep(client(&server), method("agent")).login.current().await.unwrap();
+    assert_eq!(
+        client(&server).lookup_self(&held.token).await.unwrap().metadata["service_account_name"],
+        "cofferdam"
+    );
+    let refused = keep(client(&server), method("other")).login.current().await.unwrap_err();
+    assert_eq!(refused.kind(), Kind::Invalid, "{}", refused.explained());
+}

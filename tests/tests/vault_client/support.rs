@@ -1,0 +1,162 @@
+//! Clients, logins and files of these tests.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use cofferdam::vault::login::{Login, LoginToken, Method};
+use cofferdam::vault::{Settings, Token, Vault, VaultError};
+use cofferdam_tests::deadline::{Deadline, PATIENCE};
+use cofferdam_tests::openbao::OpenBao;
+use serde_json::json;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+
+/// A login that ends with the test.
+pub(crate) struct Kept {
+    pub(crate) login: Login,
+    _stop: DropGuard,
+}
+
+pub(crate) fn client(server: &OpenBao) -> Vault {
+    client_at(&server.address())
+}
+
+pub(crate) fn client_at(address: &str) -> Vault {
+    Vault::new(&Settings { address: address.parse().unwrap(), namespace: None, ca_file: None }).unwrap()
+}
+
+pub(crate) fn client_over_tls(server: &OpenBao, ca_file: Option<&Path>) -> Vault {
+    let address = server.tls_address().parse().unwrap();
+    Vault::new(&Settings { address, namespace: None, ca_file: ca_file.map(Path::to_owned) }).unwrap()
+}
+
+pub(crate) fn token(text: &str) -> Token {
+    Token::read(text.as_bytes()).unwrap()
+}
+
+pub(crate) fn root(server: &OpenBao) -> Token {
+    token(&server.root_token)
+}
+
+/// The value of a token, by the only way out: what the scrubber is told.
+pub(crate) fn value(token: &Token) -> String {
+    String::from_utf8(token.needle("test").value.to_vec()).unwrap()
+}
+
+pub(crate) fn keep(vault: Vault, method: Method) -> Kept {
+    let stop = CancellationToken::new();
+    let login = Login::start(vault, method, &TaskTracker::new(), &stop);
+    Kept { login, _stop: stop.drop_guard() }
+}
+
+impl Kept {
+    /// The token of this generation or a later one, once it is there.
+    pub(crate) async fn generation(&self, wanted: u64) -> Arc<LoginToken> {
+        let mut changed = self.login.changed();
+        let reached = changed.wait_for(|generation| *generation >= wanted);
+        let reached = tokio::time::timeout(PATIENCE, reached).await;
+        reached.unwrap_or_else(|_| panic!("no generation {wanted}: {:?}", self.login)).unwrap();
+        self.login.current().await.unwrap()
+    }
+}
+
+/// A file that only its owner reads.
+pub(crate) fn file(server: &OpenBao, name: &str, text: &str) -> PathBuf {
+    let path = server.directory.path().join(name);
+    let mut options = std::fs::File::options();
+    let mut file = options.create(true).write(true).truncate(true).mode(0o600).open(&path).unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+    path
+}
+
+/// An AppRole with tokens of these lives; the files of its role-id and the path that gives secret-ids.
+pub(crate) fn approle(server: &OpenBao, ttl: &str, max_ttl: &str) -> PathBuf {
+    server.api("POST", "sys/auth/approle", json!({"type": "approle"}));
+    let role = json!({"token_ttl": ttl, "token_max_ttl": max_ttl, "token_policies": ["default"]});
+    server.api("POST", "auth/approle/role/agent", role);
+    let role_id = server.api("GET", "auth/approle/role/agent/role-id", json!(null));
+    file(server, "role-id", role_id["data"]["role_id"].as_str().unwrap())
+}
+
+pub(crate) fn secret_id(server: &OpenBao) -> String {
+    let made = server.api("POST", "auth/approle/role/agent/secret-id", json!({}));
+    made["data"]["secret_id"].as_str().unwrap().to_owned()
+}
+
+pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let deadline = Deadline::after(PATIENCE);
+    while !condition().await {
+        assert!(!deadline.is_over(), "waited in vain: {what}");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+}
+
+/// Another address of the same server.
+pub(crate) fn detour(place: SocketAddr) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for near in listener.incoming().flatten() {
+            let Ok(far) = TcpStream::connect(place) else { continue };
+            for (mut from, mut to) in [(near.try_clone(), far.try_clone()), (Ok(far), Ok(near))]
+                .map(|(from, to)| (from.unwrap(), to.unwrap()))
+            {
+                std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+            }
+        }
+    });
+    address
+}
+
+/// An error with all its causes and in all its forms, for looking through.
+pub(crate) fn told(error: &VaultError) -> String {
+    format!("{error} | {error:?} | {error:#?} | {} | {}", error.explained(), error.problem)
+}
+
+/// Somebody at an address who gives every request the same bytes and hangs up.
+pub(crate) struct Replay {
+    place: SocketAddr,
+    requests: Arc<AtomicUsize>,
+}
+
+impl Replay {
+    pub(crate) fn of(answer: impl Into<Vec<u8>>) -> Self {
+        let answer = answer.into();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let place = listener.local_addr().unwrap();
+        let requests = Arc::new(AtomicUsize::new(0));
+        let count = requests.clone();
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let mut head = [0; 64 * 1024];
+                // A small request comes in one piece, or two: enough of it to answer.
+                let _ = stream.read(&mut head);
+                count.fetch_add(1, Ordering::SeqCst);
+                let _ = stream.write_all(&answer);
+            }
+        });
+        Self { place, requests }
+    }
+
+    /// An answer with this status and JSON.
+    pub(crate) fn status(status: u16, headers: &str, body: &str) -> Self {
+        let length = body.len();
+        Self::of(format!("HTTP/1.1 {status} Said\r\ncontent-length: {length}\r\n{headers}\r\n{body}"))
+    }
+
+    pub(crate) fn vault(&self) -> Vault {
+        client_at(&self.address())
+    }
+
+    pub(crate) fn address(&self) -> String {
+        format!("http://{}", self.place)
+    }
+
+    pub(crate) fn requests(&self) -> usize {
+        self.requests.load(Ordering::SeqCst)
+    }
+}

@@ -1,0 +1,107 @@
+//! A real server that is sealed, frozen, gone, busy, or not the one it should be.
+
+use std::time::Duration;
+
+use cofferdam::vault::login::{Method, SecretId};
+use cofferdam::vault::{Kind, Problem};
+use cofferdam_tests::certificates::Authority;
+use cofferdam_tests::deadline::PATIENCE;
+use cofferdam_tests::openbao::OpenBao;
+use cofferdam_tests::port::free_place;
+use serde_json::json;
+
+use crate::support::{approle, client, client_at, client_over_tls, detour, file, keep, root, secret_id};
+
+fn approle_method(server: &OpenBao, ttl: &str) -> Method {
+    let role_id_file = approle(server, ttl, "1h");
+    let file = file(server, "secret-id", &secret_id(server));
+    Method::AppRole { mount: "approle".into(), role_id_file, secret_id: SecretId::Plain { file } }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sealed_server_is_said_to_be_sealed_and_the_login_comes_back_by_itself() {
+    let Some(server) = OpenBao::configured() else { return };
+    let vault = client(&server);
+    let method = approle_method(&server, "60s");
+    server.seal();
+    let sealed = vault.read(&root(&server), "secret/x").await.unwrap_err();
+    assert_eq!(sealed.kind(), Kind::Sealed, "{}", sealed.explained());
+    assert!(sealed.explained().contains("unseal"), "{}", sealed.explained());
+    let health = vault.health().await.unwrap();
+    assert!(health.sealed && health.status == 503, "{health:?}");
+    let kept = keep(vault, method);
+    assert_eq!(kept.login.current().await.unwrap_err().kind(), Kind::Sealed);
+    let trouble = kept.login.trouble().unwrap();
+    assert_eq!(trouble.error.kind(), Kind::Sealed);
+    server.unseal();
+    kept.generation(1).await;
+    assert!(kept.login.trouble().is_none());
+    assert!(!server.audit().is_empty(), "the configured server writes its audit log");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_server_runs_into_the_time_limit_and_may_have_done_it() {
+    let Some(server) = OpenBao::dev() else { return };
+    let vault = client(&server);
+    let kept = keep(vault.clone(), approle_method(&server, "2s"));
+    kept.login.current().await.unwrap();
+    server.freeze();
+    let root = root(&server);
+    let late = tokio::time::timeout(PATIENCE, vault.read(&root, "sys/mounts")).await.expect("a limit");
+    let late = late.unwrap_err();
+    assert!(matches!(late.problem, Problem::NoAnswer { .. }), "{late:?}");
+    assert_eq!(late.kind(), Kind::Unreachable);
+    // The token of two seconds is over by now, and nobody gives another.
+    assert_eq!(kept.login.current().await.unwrap_err().kind(), Kind::Unreachable);
+    server.thaw();
+    kept.generation(2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_gone_cannot_be_reached() {
+    let gone = client_at(&format!("http://{}", free_place())).health().await.unwrap_err();
+    assert!(matches!(gone.problem, Problem::Unreachable { .. }), "{gone:?}");
+    assert!(gone.explained().contains("refused"), "{}", gone.explained());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_given_authority_is_believed() {
+    let Some(server) = OpenBao::configured() else { return };
+    let tls = server.tls.as_ref().unwrap();
+    let health = client_over_tls(&server, Some(&tls.ca_file)).health().await.unwrap();
+    assert_eq!(health.status, 200);
+    let stranger = Authority::new().write(server.directory.path(), "stranger");
+    for ca_file in [Some(stranger.as_path()), None] {
+        let refused = client_over_tls(&server, ca_file).health().await.unwrap_err();
+        assert!(matches!(refused.problem, Problem::Unreachable { .. }), "{refused:?}");
+        assert!(refused.explained().contains("certificate"), "{}", refused.explained());
+    }
+    // The right authority, and a certificate for another name.
+    let other = format!("https://{}", detour(tls.place));
+    let settings = cofferdam::vault::Settings {
+        address: other.parse().unwrap(),
+        namespace: None,
+        ca_file: Some(tls.ca_file.clone()),
+    };
+    let refused = cofferdam::vault::Vault::new(&settings).unwrap().health().await.unwrap_err();
+    assert!(refused.explained().contains("not valid for name"), "{}", refused.explained());
+    let empty = file(&server, "empty.pem", "no certificate at all");
+    let settings = cofferdam::vault::Settings { ca_file: Some(empty), ..settings };
+    let refused = cofferdam::vault::Vault::new(&settings).unwrap_err();
+    assert!(refused.to_string().contains("no certificate"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quota_is_a_busy_server_that_says_when_to_come_back() {
+    let Some(server) = OpenBao::dev() else { return };
+    let (vault, root) = (client(&server), root(&server));
+    server.api("POST", "secret/data/app", json!({"data": {"a": "b"}}));
+    server.api("POST", "sys/quotas/config", json!({"enable_rate_limit_response_headers": true}));
+    server.api("POST", "sys/quotas/rate-limit/few", json!({"rate": 1, "interval": "1h", "path": "secret/"}));
+    vault.read(&root, "secret/data/app").await.unwrap();
+    let busy = vault.read(&root, "secret/data/app").await.unwrap_err();
+    match busy.kind() {
+        Kind::Busy { retry_after: Some(time) } => assert!(time > Duration::ZERO, "{time:?}"),
+        kind => panic!("{kind:?}: {}", busy.explained()),
+    }
+}

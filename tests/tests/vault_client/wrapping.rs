@@ -1,0 +1,74 @@
+//! Response wrapping: secret-ids that are opened once, by us, or raise an alarm.
+
+use cofferdam::vault::login::{Method, SecretId};
+use cofferdam::vault::{Kind, Problem, Spent};
+use cofferdam_tests::openbao::OpenBao;
+use serde_json::{Value, json};
+
+use crate::support::{approle, client, file, keep, token, told, value};
+
+fn wrap(server: &OpenBao, path: &str, body: &Value) -> String {
+    let answer =
+        server.call_with("POST", path, Some(&server.root_token), body, &[("X-Vault-Wrap-TTL", "60s")]);
+    answer.body["wrap_info"]["token"].as_str().unwrap_or_else(|| panic!("{answer:?}")).to_owned()
+}
+
+fn method(role_id_file: std::path::PathBuf, file: std::path::PathBuf, role: Option<&str>) -> Method {
+    let secret_id = SecretId::Wrapped { file, role: role.map(str::to_owned) };
+    Method::AppRole { mount: "approle".into(), role_id_file, secret_id }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrap_is_looked_at_without_harm_and_opened_once() {
+    let Some(server) = OpenBao::dev() else { return };
+    let vault = client(&server);
+    let wrap = token(&wrap(&server, "auth/token/create", &json!({"policies": ["default"], "ttl": "1m"})));
+    for _ in 0..2 {
+        assert_eq!(vault.wrapping_lookup(&wrap).await.unwrap().creation_path, "auth/token/create");
+    }
+    let opened = vault.unwrap(&wrap).await.unwrap();
+    assert!(vault.lookup_self(&opened.auth.unwrap().token).await.is_ok(), "a wrapped login comes out whole");
+    assert_eq!(vault.unwrap(&wrap).await.unwrap_err().kind(), Kind::Invalid);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrapped_secret_id_is_opened_once_and_serves_every_later_login() {
+    let Some(server) = OpenBao::dev() else { return };
+    let role_id = approle(&server, "2s", "3s");
+    let wrapped = file(&server, "wrapped", &wrap(&server, "auth/approle/role/agent/secret-id", &json!({})));
+    let kept = keep(client(&server), method(role_id.clone(), wrapped.clone(), Some("agent")));
+    let first = kept.generation(1).await;
+    let later = kept.generation(3).await;
+    assert_ne!(value(&first.token), value(&later.token));
+
+    let thief = keep(client(&server), method(role_id, wrapped.clone(), None));
+    let alert = thief.login.current().await.unwrap_err();
+    assert_eq!(alert.kind(), Kind::Alert, "{}", alert.explained());
+    assert!(matches!(alert.problem, Problem::WrapSpent { by: Spent::SomebodyElse }), "{alert:?}");
+    assert!(
+        alert.explained().contains("ALERT") && alert.explained().contains("destroy"),
+        "{}",
+        alert.explained()
+    );
+    let text = std::fs::read_to_string(&wrapped).unwrap();
+    assert!(!told(&alert).contains(&text));
+    // Another one is delivered, and all is well without a restart.
+    file(&server, "wrapped", &wrap(&server, "auth/approle/role/agent/secret-id", &json!({})));
+    thief.generation(1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_wrapped_elsewhere_is_never_opened() {
+    let Some(server) = OpenBao::dev() else { return };
+    let role_id = approle(&server, "60s", "1h");
+    server.api("POST", "auth/approle/role/other", json!({"token_policies": ["default"]}));
+    let forged = wrap(&server, "sys/wrapping/wrap", &json!({"secret_id": "of-somebody-else"}));
+    let others = wrap(&server, "auth/approle/role/other/secret-id", &json!({}));
+    for (wrapped, role) in [(&forged, None), (&forged, Some("agent")), (&others, Some("agent"))] {
+        let kept = keep(client(&server), method(role_id.clone(), file(&server, "wrapped", wrapped), role));
+        let alert = kept.login.current().await.unwrap_err();
+        assert!(matches!(alert.problem, Problem::WrapForeign { .. }), "{alert:?}");
+        assert_eq!(alert.kind(), Kind::Alert);
+        assert!(client(&server).wrapping_lookup(&token(wrapped)).await.is_ok(), "it was opened");
+    }
+}
