@@ -130,14 +130,14 @@ impl Credentials {
         let fallback = live.filter(|material| vouched(material) || !material.has_lease());
         let now = Instant::now();
         if let Some(trouble) = slot.trouble.clone().filter(|trouble| trouble.next > now) {
-            return fallback.ok_or_else(|| SecretError::new(source, SecretProblem::Vault(trouble)));
+            return fallback.ok_or_else(|| SecretError::new(source, SecretProblem::Vault(Box::new(trouble))));
         }
         slot.trouble = None;
         match secret::fetch_from_vault(source, limits, vault, &|needles| self.learn(needles)).await {
             Ok(material) => Ok(self.keep(slot, &source.name, material)),
             Err(error) => {
                 if let SecretProblem::Vault(trouble) = &error.cause {
-                    slot.trouble = Some(trouble.clone());
+                    slot.trouble = Some(Trouble::clone(trouble));
                 }
                 if fallback.is_some() {
                     tracing::warn!(secret = %source.name, why = %error.cause, "a secret was not read anew; the one that is held goes on");
@@ -270,7 +270,8 @@ impl LogScrubber {
 fn late(source: &SecretSource) -> SecretError {
     let asked = Asked { method: http::Method::GET, path: in_vault(source) };
     let error = VaultError { asked, problem: Problem::Unreachable { why: "it takes too long".into() } };
-    SecretError::new(source, SecretProblem::Vault(Trouble { error, next: Instant::now() + BETWEEN_TRIES }))
+    let trouble = Trouble { error, next: Instant::now() + BETWEEN_TRIES };
+    SecretError::new(source, SecretProblem::Vault(Box::new(trouble)))
 }
 
 fn in_vault(source: &SecretSource) -> String {

@@ -72,18 +72,22 @@ async fn ask(
     session: &SessionVault,
     learn: &(dyn Fn(&[Needle]) + Send + Sync),
 ) -> Result<(Answer, Arc<SessionToken>), SecretProblem> {
-    let mut token = session.token().await.map_err(SecretProblem::Vault)?;
+    let mut token = session.token().await.map_err(unavailable)?;
     learn(&token.needles());
     let mut answer = request(session.client(), &token, &source.origin).await;
     if answer.as_ref().is_err_and(|error| error.kind() == Kind::Denied) && session.is_dead(&token).await {
-        token = session.token().await.map_err(SecretProblem::Vault)?;
+        token = session.token().await.map_err(unavailable)?;
         learn(&token.needles());
         answer = request(session.client(), &token, &source.origin).await;
     }
     match answer {
         Ok(answer) => Ok((answer, token)),
-        Err(error) => Err(SecretProblem::Vault(Trouble { next: next_try(&error), error })),
+        Err(error) => Err(unavailable(Trouble { next: next_try(&error), error })),
     }
+}
+
+fn unavailable(trouble: Trouble) -> SecretProblem {
+    SecretProblem::Vault(Box::new(trouble))
 }
 
 async fn request(vault: &Vault, token: &SessionToken, origin: &Origin) -> Result<Answer, VaultError> {

@@ -84,7 +84,7 @@ pub enum SecretProblem {
     #[error(transparent)]
     Source(#[from] SourceError),
     #[error("{}", tried(.0))]
-    Vault(Trouble),
+    Vault(Box<Trouble>),
 }
 
 /// Reads a source. Bounded in size and time; leaves nothing running.

@@ -100,15 +100,16 @@ impl Starter {
                 requests_in_flight: limits.requests_in_flight,
             },
         );
-        let connection = HttpConnection { upstream, server: Arc::clone(&self.server), secrets };
+        let connection = HttpConnection::new(upstream, self.clone(), secrets);
         // Tried once before anything is sent: a header that cannot be filled is a server that does not start.
         connection.headers()?;
         Ok(Upstream::Http(Box::new(connection)))
     }
 
     async fn start_stdio(&self, stdio: &StdioServer) -> Result<Upstream, StartError> {
-        let place = self.gate.enter()?;
+        // First of all: a start that ends here cost nothing, and is not counted.
         let secrets = self.secrets().await?;
+        let place = self.gate.enter()?;
         let files = self.files.write(&stdio.files, &secrets)?;
         let injected = fill_environment(&stdio.env, &secrets, files.paths())?;
         let (program, arguments) = stdio.command.split_first().expect("a checked command is not empty");
@@ -136,7 +137,7 @@ impl Starter {
     }
 
     /// The secrets that the server's templates name, read now or held already by the session.
-    async fn secrets(&self) -> Result<Secrets, SecretError> {
+    pub(super) async fn secrets(&self) -> Result<Secrets, SecretError> {
         let mut secrets = Secrets::new();
         for name in self.server.secrets() {
             let source = &self.config.secrets[name];

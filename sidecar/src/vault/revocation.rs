@@ -53,8 +53,7 @@ impl SessionVault {
         // The sender is gone when all is done.
         let all = async { while seen.changed().await.is_ok() {} };
         let _ = timeout_at(deadline, all).await;
-        let revoked = seen.borrow().clone();
-        revoked
+        seen.borrow_and_update().clone()
     }
 
     /// A link that failed has left, and nobody waits for what follows from that.

@@ -292,10 +292,6 @@ impl SessionToken {
         &self.token
     }
 
-    pub(crate) fn number(&self) -> u64 {
-        self.number
-    }
-
     /// What scrubbers must know of it: itself, and the login's token.
     pub(crate) fn needles(&self) -> [Needle; 2] {
         [self.token.needle("vault.session-token"), self.login.token.needle("vault.login-token")]
