@@ -4,9 +4,12 @@
 use std::fs;
 
 use cofferdam_tests::deadline::wait_until;
+use cofferdam_tests::harness::Harness;
 use cofferdam_tests::openbao::OpenBao;
+use cofferdam_tests::process::send;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::{Builder, World};
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 const CANARY: &str = "ghp-CANARY-of-the-vault-4711";
@@ -39,7 +42,7 @@ fn a_field_of_a_secret_in_vault_reaches_its_server_and_nobody_else() {
     assert!(!environment.contains(&login_token(&bao)), "{environment}");
     let directory = world.layout().state.join("vault");
     assert_eq!(fs::read_dir(&directory).unwrap().count(), 1);
-    drop(harness);
+    leave(harness);
     wait_until("the session's token is revoked", || session_tokens(&bao).is_empty());
     wait_until("nothing is left on disk", || fs::read_dir(&directory).unwrap().count() == 0);
 }
@@ -50,9 +53,63 @@ fn a_lease_is_gone_when_its_session_ends() {
     let world = with_certificate(&bao).start();
     let harness = world.connected("tools");
     assert_eq!((leases(&bao), session_tokens(&bao).len()), (1, 1));
-    drop(harness);
+    leave(harness);
     wait_until("the lease is gone", || leases(&bao) == 0);
     wait_until("the token is gone", || session_tokens(&bao).is_empty());
+}
+
+#[test]
+fn a_lease_is_gone_when_its_shim_was_killed_and_does_not_come_back() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let world = with_certificate(&bao).relay("resume-grace = \"1s\"").start();
+    let mut harness = world.connected("tools");
+    assert_eq!(leases(&bao), 1);
+    harness.kill9();
+    wait_until("the lease is gone", || leases(&bao) == 0);
+}
+
+#[test]
+fn what_vault_does_not_answer_is_pending_and_gone_later() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let world = with_certificate(&bao).start();
+    let _harness = world.connected("tools");
+    let session = world.sessions()[0]["session"].as_str().unwrap().to_owned();
+    bao.freeze();
+    let told = world.cofferdam_text(&["kill", &session]);
+    assert!(told.contains("Vault token: pending ("), "{told}");
+    assert!(told.contains(" of `cert`: pending ("), "{told}");
+    bao.thaw();
+    wait_until("the lease is gone", || leases(&bao) == 0);
+    wait_until("the token is gone", || session_tokens(&bao).is_empty());
+    let directory = world.layout().state.join("vault");
+    wait_until("nothing is left on disk", || fs::read_dir(&directory).unwrap().count() == 0);
+}
+
+#[test]
+fn a_token_that_ended_is_replaced_and_its_secret_read_anew() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let auth = minter(&bao, json!({"allowed_policies": ["agent"], "token_explicit_max_ttl": "3s"}));
+    let world = with_certificate_in(connected(&bao, &auth)).start();
+    let mut harness = world.connected("tools");
+    assert_eq!((leases(&bao), session_tokens(&bao).len()), (1, 1));
+    wait_until("the session's token expires", || session_tokens(&bao).is_empty() && leases(&bao) == 0);
+    send(world.fixture_processes("tools")[0], Signal::SIGKILL);
+    wait_until("a new process has a new credential", || {
+        harness.call("env", json!({})).get("result").is_some() && world.fixture_processes("tools").len() == 2
+    });
+    assert_eq!(leases(&bao), 1);
+}
+
+#[test]
+fn tokens_and_lease_ids_are_scrubbed() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let world = with_certificate(&bao).capturing().start();
+    let mut harness = world.connected("tools");
+    let (token, lease) = (login_token(&bao), format!("pki/issue/agent/{}", lease_id(&bao)));
+    let answer = harness.call("echo", json!({"text": format!("{token} and {lease}")})).to_string();
+    assert!(answer.contains("[redacted:vault.login-token] and [redacted:vault.lease-id]"), "{answer}");
+    world.assert_secret_stayed_here(&token);
+    world.assert_secret_stayed_here(&lease);
 }
 
 #[test]
@@ -67,7 +124,7 @@ fn a_kill_revokes_and_says_so() {
     assert!(told.contains("Vault token: revoked after "), "{told}");
     assert!(told.contains(" of `cert`: revoked after "), "{told}");
     assert_eq!((leases(&bao), session_tokens(&bao).len()), (0, 0), "{told}");
-    let end = world.audit().into_iter().filter(|record| record["event"] == "link-end").next_back().unwrap();
+    let end = world.audit().into_iter().filter(|record| record["event"] == "link_end").next_back().unwrap();
     assert!(end["detail"].as_str().unwrap().contains("leases: 1 revoked, 0 pending"), "{end}");
     assert!(!world.log().contains(&lease), "the log has no lease's id");
 }
@@ -160,13 +217,26 @@ fn a_field_that_cannot_be_used_is_refused_where_it_is_used() {
 #[test]
 fn a_login_of_the_sidecars_own_and_a_token_role_leave_nothing_either() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let auth = minter(&bao, json!({"allowed_policies": ["agent"], "orphan": true}));
+    let mut world = with_certificate_in(connected(&bao, &auth)).start();
+    let _harness = world.connected("tools");
+    assert_eq!((leases(&bao), session_tokens(&bao).len()), (1, 1));
+    assert_eq!(tokens(&bao, |token| token["display_name"] == "approle").len(), 1);
+    world.stop_sidecar();
+    assert_eq!((leases(&bao), session_tokens(&bao).len()), (0, 0));
+    assert_eq!(tokens(&bao, |token| token["display_name"] == "approle").len(), 0);
+}
+
+/// A login of the sidecar's own that can do nothing but make tokens through a role.
+#[track_caller]
+fn minter(bao: &OpenBao, role: Value) -> String {
     bao.api("POST", "sys/auth/approle", json!({"type": "approle"}));
     bao.policy(
         "minter",
         &[("auth/token/create/cofferdam", &["update"]), ("auth/token/revoke-accessor", &["update"])],
     );
     bao.api("POST", "auth/approle/role/sidecar", json!({"token_policies": ["minter"], "token_ttl": "1m"}));
-    bao.api("POST", "auth/token/roles/cofferdam", json!({"allowed_policies": ["agent"], "orphan": true}));
+    bao.api("POST", "auth/token/roles/cofferdam", role);
     let id = bao.api("GET", "auth/approle/role/sidecar/role-id", Value::Null);
     let secret = bao.api("POST", "auth/approle/role/sidecar/secret-id", json!({}));
     let write = |name: &str, value: &Value| {
@@ -176,17 +246,17 @@ fn a_login_of_the_sidecars_own_and_a_token_role_leave_nothing_either() {
     };
     let role_id = write("role-id", &id["data"]["role_id"]);
     let secret_id = write("secret-id", &secret["data"]["secret_id"]);
-    let auth = format!(
+    format!(
         "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {secret_id:?} }}\n\
          token-role = \"cofferdam\""
-    );
-    let mut world = with_certificate_in(connected(&bao, &auth)).start();
-    let _harness = world.connected("tools");
-    assert_eq!((leases(&bao), session_tokens(&bao).len()), (1, 1));
-    assert_eq!(tokens(&bao, |token| token["display_name"] == "approle").len(), 1);
-    world.stop_sidecar();
-    assert_eq!((leases(&bao), session_tokens(&bao).len()), (0, 0));
-    assert_eq!(tokens(&bao, |token| token["display_name"] == "approle").len(), 0);
+    )
+}
+
+/// A harness that goes in an orderly way.
+#[track_caller]
+fn leave(mut harness: Harness) {
+    harness.close_stdin();
+    harness.wait_for_exit();
 }
 
 /// A server with a key-value secret, a role for certificates that are leased, a policy for agents and a login.

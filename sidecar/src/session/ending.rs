@@ -19,7 +19,7 @@ use crate::audit::{CallResult, Event, EventRecord};
 use crate::vault::session::Left;
 
 /// The whole end, Vault included; what is not revoked by then is said to be pending.
-const END_TIME: Duration = Duration::from_millis(4800);
+const END_TIME: Duration = Duration::from_millis(4500);
 
 impl Link {
     pub(super) async fn finish(mut self, reason: EndReason) -> Ended {
