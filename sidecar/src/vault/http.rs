@@ -27,7 +27,7 @@ use zeroize::Zeroizing;
 
 use super::address::{Address, Carriage, Host};
 use super::body::Body;
-use super::error::{Asked, Problem, VaultError};
+use super::error::{Asked, Problem, Said, VaultError, chain};
 use super::token::Token;
 use super::trust::{self, Identity, TrustError};
 
@@ -100,7 +100,7 @@ impl Transport {
         let message = self.message(request).ok_or_else(|| {
             fail(Problem::Status {
                 status: 400,
-                said: super::error::Said::ours("this is no path in Vault; nothing was sent"),
+                said: Said::ours("this is no path in Vault; nothing was sent"),
                 retry_after: None,
             })
         })?;
@@ -278,21 +278,6 @@ async fn collect(response: Response<Incoming>) -> Result<Zeroizing<Vec<u8>>, Pro
         collected.extend_from_slice(&data);
     }
     Ok(collected)
-}
-
-/// An error and its causes. None of them holds anything of a request or an answer.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        // Wrappers often repeat what they wrap.
-        if !text.ends_with(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -109,3 +109,36 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TrustError>
 fn pem(file: &Path, readers: Readers) -> Result<Zeroizing<Vec<u8>>, TrustError> {
     read_file(file, MAX_PEM, readers).map_err(|source| TrustError::Read { file: file.to_owned(), source })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AUTHORITY: &str = "\
+-----BEGIN CERTIFICATE-----
+MIIBnzCCAUWgAwIBAgIUfLOB/74U2pG47aCIWq/tAEXVMOIwCgYIKoZIzj0EAwIw
+JDEiMCAGA1UEAwwZYW4gYXV0aG9yaXR5IG9mIHRoZSB0ZXN0czAgFw0yNjExMTYx
+MDMyMDdaGA8yMTI2MTAyMzEwMzIwN1owJDEiMCAGA1UEAwwZYW4gYXV0aG9yaXR5
+IG9mIHRoZSB0ZXN0czBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABNvbSrT7Bwkb
+/qUJw4od2mV1y9ZJ23Se6qdZTzu+7f3wFsMNUtuY/5x1cfHp1vB4k03dRsGAyo/I
+XfStzUutPASjUzBRMB0GA1UdDgQWBBTYapYmx8c9qZq8cWUg1+l9g+tUUTAfBgNV
+HSMEGDAWgBTYapYmx8c9qZq8cWUg1+l9g+tUUTAPBgNVHRMBAf8EBTADAQH/MAoG
+CCqGSM49BAMCA0gAMEUCIBjvr8uyygm9WsvpMQqyWVFxTmhwC9BxNskLKoAAVQ4m
+AiEAhrwjaUTQv8Sq7qFtR8+JHqxyAjWVeoNzeVQmSVuOIOo=
+-----END CERTIFICATE-----
+";
+
+    #[test]
+    fn a_given_authority_is_the_only_one() {
+        let directory = std::env::temp_dir().join(format!("cofferdam-trust-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let (good, empty) = (directory.join("ca.pem"), directory.join("empty.pem"));
+        std::fs::write(&good, AUTHORITY).unwrap();
+        std::fs::write(&empty, "").unwrap();
+        let trusted = roots(Some(&good)).unwrap().len();
+        let refused = [roots(Some(&empty)), roots(Some(&directory)), roots(Some(&directory.join("none")))];
+        std::fs::remove_dir_all(&directory).unwrap();
+        assert_eq!(trusted, 1);
+        assert!(refused.iter().all(Result::is_err));
+    }
+}

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use cofferdam::vault::{Kind, KvVersion, Problem};
+use cofferdam_tests::http::{Reply, listen};
+use serde_json::json;
 
-use crate::support::{Replay, token, told};
+use crate::support::{Replay, client_at, token, told};
 
 const TOKEN: &str = "hvs.CANARYCANARYCANARYCANARY";
 
@@ -89,6 +91,15 @@ async fn a_replayed_secret_is_recognised_by_its_form_where_the_mount_is_not_told
     let answer = r#"{"data":{"data":{"token":"x"},"metadata":{"version":3}}}"#;
     let version = Replay::status(200, "", answer).vault().kv_version(&token(TOKEN), "secret/x").await;
     assert_eq!(version.unwrap_err().kind(), Kind::Malformed);
+    let open = listen(|request| match request.path.starts_with("/v1/sys/internal/ui/mounts/") {
+        true => Reply::Status(403),
+        false if request.path == "/v1/secret/data/x" => {
+            Reply::Json(json!({"data": {"data": {"token": "x"}, "metadata": {"version": 3}}}))
+        }
+        false => Reply::Status(404),
+    });
+    let found = client_at(&format!("http://{open}")).kv_read(&token(TOKEN), "secret/x").await.unwrap();
+    assert_eq!(found.version, Some(3));
     let closed = Replay::status(403, "", r#"{"errors":["permission denied"]}"#);
     assert_eq!(closed.vault().kv_version(&token(TOKEN), "secret/x").await.unwrap(), KvVersion::V1);
     assert_eq!(closed.requests(), 2, "it looked");

@@ -22,7 +22,7 @@ fn child(policies: &[&str], ttl: u64) -> ChildToken {
 }
 
 fn object(value: Value) -> serde_json::Map<String, Value> {
-    value.as_object().unwrap().clone()
+    value.as_object().expect("an object").clone()
 }
 
 #[tokio::test(flavor = "multi_thread")]

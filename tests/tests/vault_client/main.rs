@@ -7,5 +7,6 @@ mod canary;
 mod keeping;
 mod logins;
 mod support;
+mod surroundings;
 mod troubles;
 mod wrapping;

@@ -26,16 +26,18 @@ pub(crate) fn client(server: &OpenBao) -> Vault {
 }
 
 pub(crate) fn client_at(address: &str) -> Vault {
-    Vault::new(&Settings { address: address.parse().unwrap(), namespace: None, ca_file: None }).unwrap()
+    Vault::new(&Settings { address: address.parse().expect("an address"), namespace: None, ca_file: None })
+        .expect("a client")
 }
 
 pub(crate) fn client_over_tls(server: &OpenBao, ca_file: Option<&Path>) -> Vault {
-    let address = server.tls_address().parse().unwrap();
-    Vault::new(&Settings { address, namespace: None, ca_file: ca_file.map(Path::to_owned) }).unwrap()
+    let address = server.tls_address().parse().expect("an address");
+    Vault::new(&Settings { address, namespace: None, ca_file: ca_file.map(Path::to_owned) })
+        .expect("a client")
 }
 
 pub(crate) fn token(text: &str) -> Token {
-    Token::read(text.as_bytes()).unwrap()
+    Token::read(text.as_bytes()).expect("a token")
 }
 
 pub(crate) fn root(server: &OpenBao) -> Token {
@@ -44,7 +46,7 @@ pub(crate) fn root(server: &OpenBao) -> Token {
 
 /// The value of a token, by the only way out: what the scrubber is told.
 pub(crate) fn value(token: &Token) -> String {
-    String::from_utf8(token.needle("test").value.to_vec()).unwrap()
+    String::from_utf8(token.needle("test").value.to_vec()).expect("tokens are text")
 }
 
 pub(crate) fn keep(vault: Vault, method: Method) -> Kept {
@@ -59,8 +61,10 @@ impl Kept {
         let mut changed = self.login.changed();
         let reached = changed.wait_for(|generation| *generation >= wanted);
         let reached = tokio::time::timeout(PATIENCE, reached).await;
-        reached.unwrap_or_else(|_| panic!("no generation {wanted}: {:?}", self.login)).unwrap();
-        self.login.current().await.unwrap()
+        reached
+            .unwrap_or_else(|_| panic!("no generation {wanted}: {:?}", self.login))
+            .expect("the login is there");
+        self.login.current().await.expect("it was just published")
     }
 }
 
@@ -68,8 +72,9 @@ impl Kept {
 pub(crate) fn file(server: &OpenBao, name: &str, text: &str) -> PathBuf {
     let path = server.directory.path().join(name);
     let mut options = std::fs::File::options();
-    let mut file = options.create(true).write(true).truncate(true).mode(0o600).open(&path).unwrap();
-    file.write_all(text.as_bytes()).unwrap();
+    let mut file =
+        options.create(true).write(true).truncate(true).mode(0o600).open(&path).expect("a file can be made");
+    file.write_all(text.as_bytes()).expect("a file can be written");
     path
 }
 
@@ -79,12 +84,12 @@ pub(crate) fn approle(server: &OpenBao, ttl: &str, max_ttl: &str) -> PathBuf {
     let role = json!({"token_ttl": ttl, "token_max_ttl": max_ttl, "token_policies": ["default"]});
     server.api("POST", "auth/approle/role/agent", role);
     let role_id = server.api("GET", "auth/approle/role/agent/role-id", json!(null));
-    file(server, "role-id", role_id["data"]["role_id"].as_str().unwrap())
+    file(server, "role-id", role_id["data"]["role_id"].as_str().expect("a role has an id"))
 }
 
 pub(crate) fn secret_id(server: &OpenBao) -> String {
     let made = server.api("POST", "auth/approle/role/agent/secret-id", json!({}));
-    made["data"]["secret_id"].as_str().unwrap().to_owned()
+    made["data"]["secret_id"].as_str().expect("a role gives secret-ids").to_owned()
 }
 
 pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
@@ -97,13 +102,13 @@ pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> b
 
 /// Another address of the same server.
 pub(crate) fn detour(place: SocketAddr) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+    let address = listener.local_addr().expect("a bound socket has an address");
     std::thread::spawn(move || {
         for near in listener.incoming().flatten() {
             let Ok(far) = TcpStream::connect(place) else { continue };
             for (mut from, mut to) in [(near.try_clone(), far.try_clone()), (Ok(far), Ok(near))]
-                .map(|(from, to)| (from.unwrap(), to.unwrap()))
+                .map(|(from, to)| (from.expect("a copy"), to.expect("a copy")))
             {
                 std::thread::spawn(move || std::io::copy(&mut from, &mut to));
             }
@@ -126,8 +131,8 @@ pub(crate) struct Replay {
 impl Replay {
     pub(crate) fn of(answer: impl Into<Vec<u8>>) -> Self {
         let answer = answer.into();
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let place = listener.local_addr().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+        let place = listener.local_addr().expect("a bound socket has an address");
         let requests = Arc::new(AtomicUsize::new(0));
         let count = requests.clone();
         std::thread::spawn(move || {

@@ -12,9 +12,9 @@ use super::wrapped::Wrapped;
 use crate::secret::{Readers, read_file};
 use crate::vault::api::{Vault, post};
 use crate::vault::body::Body;
-use crate::vault::error::{Asked, Problem, VaultError};
+use crate::vault::error::{Asked, Problem, VaultError, chain};
 use crate::vault::token::Token;
-use crate::vault::trust::{Identity, TrustError};
+use crate::vault::trust::Identity;
 
 /// More than any token, password or secret-id; a JSON Web Token has a few KB.
 const MAX_CREDENTIAL: usize = 64 * 1024;
@@ -60,8 +60,8 @@ pub enum SecretId {
     Plain {
         file: PathBuf,
     },
-    /// The file holds a wrapping token. Where the role's name is given, the secret-id has to be of that role; otherwise of
-    /// one role of this mount, the one that the login then turns out to be of.
+    /// The file holds a wrapping token. Where the role's name is given, the secret-id has to be made by that role's path;
+    /// otherwise by that of any role of this mount, and Vault refuses one that does not fit the role-id.
     Wrapped {
         file: PathBuf,
         role: Option<String>,
@@ -91,21 +91,13 @@ impl Visitor {
                         self.wrapped.secret_id(vault, &wrap, mount, role.as_deref()).await?
                     }
                 };
-                let body = Body::new().secret("role_id", role_id).secret("secret_id", secret_id);
-                let auth = vault.auth(&post(None, &asked.path, body)).await?;
-                let role = auth.metadata.get("role_name").map(String::as_str);
-                if let Err(error) = self.wrapped.check_role(role, &asked) {
-                    // A token that nobody may use; it ends by itself if this does not end it.
-                    let _ = vault.revoke_self(&auth.token).await;
-                    return Err(error);
-                }
-                return Ok(auth.into());
+                Body::new().secret("role_id", role_id).secret("secret_id", secret_id)
             }
             Method::Cert { certificate_file, key_file, role, .. } => {
                 let (certificate, key) = (certificate_file.clone(), key_file.clone());
                 let identity = blocking(move || Identity::read(&certificate, &key)).await;
                 let shown = identity.and_then(|identity| vault.present(identity));
-                shown.map_err(|error| credential(certificate_file, describe(&error), &asked))?;
+                shown.map_err(|error| credential(certificate_file, chain(&error), &asked))?;
                 match role {
                     Some(role) => Body::new().with("name", role.as_str()),
                     None => Body::new(),
@@ -163,29 +155,13 @@ async fn text(file: &Path, asked: &Asked) -> Result<Zeroizing<String>, VaultErro
 
 async fn bytes(file: &Path, asked: &Asked) -> Result<Zeroizing<Vec<u8>>, VaultError> {
     let path = file.to_owned();
-    let read = blocking(move || {
-        read_file(&path, MAX_CREDENTIAL, Readers::Few)
-            .map_err(|source| TrustError::Read { file: path, source })
-    });
-    read.await.map_err(|error| credential(file, describe(&error), asked))
+    let read = blocking(move || read_file(&path, MAX_CREDENTIAL, Readers::Few)).await;
+    read.map_err(|error| credential(file, chain(&error), asked))
 }
 
 /// A file system may hang; the runtime's threads may not.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, TrustError> + Send + 'static,
-) -> Result<T, TrustError> {
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.expect("reading a file does not panic")
-}
-
-fn describe(error: &TrustError) -> String {
-    use std::error::Error;
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 fn credential(file: &Path, why: String, asked: &Asked) -> VaultError {

@@ -100,6 +100,13 @@ impl Door for Script {
     }
 }
 
+/// Within a day on the paused clock.
+async fn second_generation(shared: &Shared) {
+    let mut changed = shared.generation.subscribe();
+    let second = changed.wait_for(|generation| *generation == 2);
+    tokio::time::timeout(Duration::from_secs(24 * 3600), second).await.expect("a second token").unwrap();
+}
+
 async fn seconds(time: u64) {
     tokio::time::sleep(Duration::from_secs(time)).await;
 }
@@ -126,8 +133,7 @@ async fn a_renewal_that_does_not_extend_brings_a_new_login_while_the_old_token_l
     );
     let shared = script.start();
     let first = shared.current().await.unwrap();
-    let mut changed = shared.generation.subscribe();
-    changed.wait_for(|generation| *generation == 2).await.unwrap();
+    second_generation(&shared).await;
     let second = shared.current().await.unwrap();
     assert_eq!(script.seen(), ["login", "renew", "renew", "login"]);
     assert_eq!((first.generation, second.generation), (1, 2));
@@ -224,8 +230,7 @@ async fn a_doubted_token_is_looked_at_and_only_a_dead_one_is_replaced() {
     assert_eq!(script.times("login").len(), 1);
     script.0.lock().unwrap().looks = [Err(403)].into();
     doubt(1);
-    let mut changed = shared.generation.subscribe();
-    changed.wait_for(|generation| *generation == 2).await.unwrap();
+    second_generation(&shared).await;
     doubt(1);
     seconds(10).await;
     assert_eq!(script.times("login").len(), 2, "a doubt about an older token is no doubt");

@@ -15,8 +15,6 @@ pub(super) struct Wrapped {
     /// Which wrap the rest is about.
     fingerprint: Option<[u8; 32]>,
     state: State,
-    /// The role by whose path the secret-id was made.
-    role: Option<String>,
 }
 
 #[derive(Default)]
@@ -56,8 +54,7 @@ impl Wrapped {
             facts => facts?,
         };
         let asked = || Asked { method: http::Method::POST, path: "sys/wrapping/lookup".into() };
-        self.role = made_by(&facts.creation_path, mount, role).map(str::to_owned);
-        if self.role.is_none() {
+        if !is_made_by(&facts.creation_path, mount, role) {
             let expected = format!("auth/{mount}/role/{}/secret-id", role.unwrap_or("ROLE"));
             return Err(self.alert(asked(), Problem::WrapForeign { expected }));
         }
@@ -86,17 +83,6 @@ impl Wrapped {
         }
     }
 
-    /// The login has to be of the role by whose path the secret-id was made.
-    pub(super) fn check_role(&mut self, role: Option<&str>, asked: &Asked) -> Result<(), VaultError> {
-        match (self.role.as_deref(), role) {
-            (Some(expected), Some(role)) if expected != role => {
-                let expected = format!("a path of the role `{role}`");
-                Err(self.alert(asked.clone(), Problem::WrapForeign { expected }))
-            }
-            _ => Ok(()),
-        }
-    }
-
     fn alert(&mut self, asked: Asked, problem: Problem) -> VaultError {
         let error = VaultError { asked, problem };
         tracing::error!(why = %error.problem, next_step = error.next_step(), "the wrapped secret-id cannot be used");
@@ -110,12 +96,14 @@ fn is_refusal(error: &VaultError) -> bool {
     matches!(error.kind(), Kind::Denied | Kind::Invalid | Kind::Missing)
 }
 
-/// The role by whose path a wrap was made; nothing if it was made anywhere else.
-fn made_by<'a>(creation_path: &'a str, mount: &str, role: Option<&str>) -> Option<&'a str> {
-    let rest = creation_path.strip_prefix("auth/")?.strip_prefix(mount)?.strip_prefix("/role/")?;
-    let found = rest.strip_suffix("/secret-id")?;
-    let is_one_segment = !found.is_empty() && !found.contains('/');
-    (is_one_segment && role.is_none_or(|role| role == found)).then_some(found)
+/// Whether a wrap was made by the `secret-id` path of the role, or of one role where none is named.
+fn is_made_by(creation_path: &str, mount: &str, role: Option<&str>) -> bool {
+    let rest = creation_path.strip_prefix("auth/").and_then(|rest| rest.strip_prefix(mount));
+    let found = rest.and_then(|rest| rest.strip_prefix("/role/")?.strip_suffix("/secret-id"));
+    found.is_some_and(|found| match role {
+        Some(role) => found == role,
+        None => !found.is_empty() && !found.contains('/'),
+    })
 }
 
 #[cfg(test)]
@@ -124,9 +112,10 @@ mod tests {
 
     #[test]
     fn the_creation_path_is_matched_whole() {
-        assert_eq!(made_by("auth/approle/role/agent/secret-id", "approle", None), Some("agent"));
-        assert_eq!(made_by("auth/approle/role/agent/secret-id", "approle", Some("agent")), Some("agent"));
-        assert_eq!(made_by("auth/team/approle/role/agent/secret-id", "team/approle", None), Some("agent"));
+        for role in [None, Some("agent")] {
+            assert!(is_made_by("auth/approle/role/agent/secret-id", "approle", role));
+            assert!(is_made_by("auth/team/approle/role/agent/secret-id", "team/approle", role));
+        }
         for bad in [
             "sys/wrapping/wrap",
             "cubbyhole/response",
@@ -136,9 +125,10 @@ mod tests {
             "auth/approle/role//secret-id",
             "auth/approle2/role/agent/secret-id",
             "x/auth/approle/role/agent/secret-id",
-            "auth/approle/role/other/secret-id",
         ] {
-            assert_eq!(made_by(bad, "approle", Some("agent")), None, "{bad}");
+            assert!(!is_made_by(bad, "approle", Some("agent")), "{bad}");
+            assert!(!is_made_by(bad, "approle", None), "{bad}");
         }
+        assert!(!is_made_by("auth/approle/role/other/secret-id", "approle", Some("agent")));
     }
 }

@@ -1,0 +1,57 @@
+//! No environment variable changes which Vault is asked, through whom, or why it is believed.
+
+use std::path::Path;
+
+use cofferdam::vault::Problem;
+use cofferdam_tests::openbao::OpenBao;
+use cofferdam_tests::port::free_place;
+use cofferdam_tests::process::{command, output_of};
+
+use crate::support::{client_at, client_over_tls};
+
+/// How the other process below learns where the server is.
+const PLAIN: &str = "COFFERDAM_TEST_VAULT_PLAIN";
+const SECURE: &str = "COFFERDAM_TEST_VAULT_SECURE";
+const INSIDE: &str = "surroundings::a_client_in_a_misleading_environment";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_environment_changes_nothing() {
+    let Some(server) = OpenBao::configured() else { return };
+    let ca_file = &server.tls.as_ref().unwrap().ca_file;
+    assert!(client_over_tls(&server, Some(ca_file)).health().await.is_ok());
+    let nowhere = format!("http://{}", free_place());
+    let mut inside = command(std::env::current_exe().unwrap());
+    inside.args(["--exact", INSIDE, "--ignored", "--nocapture"]);
+    inside.env(PLAIN, server.address()).env(SECURE, server.tls_address());
+    for name in ["SSL_CERT_FILE", "VAULT_CACERT", "BAO_CACERT"] {
+        inside.env(name, ca_file);
+    }
+    inside.env("SSL_CERT_DIR", ca_file.parent().unwrap_or(Path::new("/")));
+    for name in
+        ["VAULT_ADDR", "BAO_ADDR", "HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "ALL_PROXY", "VAULT_PROXY_ADDR"]
+    {
+        inside.env(name, &nowhere);
+    }
+    inside
+        .env("VAULT_SKIP_VERIFY", "true")
+        .env("VAULT_NAMESPACE", "none-such")
+        .env("VAULT_TOKEN", "s.none-such");
+    let output = output_of(inside, "a client in a misleading environment");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && said.contains("1 passed"),
+        "{said}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "the inside of the test above, which starts it in an environment of its own"]
+async fn a_client_in_a_misleading_environment() {
+    let (Ok(plain), Ok(secure)) = (std::env::var(PLAIN), std::env::var(SECURE)) else { return };
+    assert_eq!(client_at(&plain).health().await.unwrap().status, 200);
+    // The variables name the server's own authority; the system does not, and so it is not believed.
+    let refused = client_at(&secure).health().await.unwrap_err();
+    assert!(matches!(refused.problem, Problem::Unreachable { .. }), "{refused:?}");
+    assert!(refused.explained().contains("certificate"), "{}", refused.explained());
+}
