@@ -93,7 +93,14 @@ impl SessionVault {
                 revoked.token = reason.map_or_else(done, |reason| Outcome::Pending { reason });
                 report.send_replace(Some(revoked.clone()));
             }
-            let looks = join_all(leases.iter().map(|lease| inner.access.is_gone(lease))).await;
+            let token_lives = !tokens.is_empty();
+            let look = |lease| async move {
+                match token_lives {
+                    true => Err("its token is not revoked yet".to_owned()),
+                    false => inner.access.is_gone(lease).await,
+                }
+            };
+            let looks = join_all(leases.iter().map(look)).await;
             let mut looks = looks.into_iter();
             leases.retain(|lease| {
                 let outcome = match looks.next() {
