@@ -124,7 +124,7 @@ fn a_kill_revokes_and_says_so() {
     assert!(told.contains("Vault token: revoked after "), "{told}");
     assert!(told.contains(" of `cert`: revoked after "), "{told}");
     assert_eq!((leases(&bao), session_tokens(&bao).len()), (0, 0), "{told}");
-    let end = world.audit().into_iter().filter(|record| record["event"] == "link_end").next_back().unwrap();
+    let end = world.audit().into_iter().rfind(|record| record["event"] == "link_end").unwrap();
     assert!(end["detail"].as_str().unwrap().contains("leases: 1 revoked, 0 pending"), "{end}");
     assert!(!world.log().contains(&lease), "the log has no lease's id");
 }
@@ -241,7 +241,7 @@ fn minter(bao: &OpenBao, role: Value) -> String {
     let secret = bao.api("POST", "auth/approle/role/sidecar/secret-id", json!({}));
     let write = |name: &str, value: &Value| {
         let path = bao.directory.path().join(name);
-        fs::write(&path, value.as_str().unwrap()).unwrap();
+        fs::write(&path, value.as_str().expect("an id is text")).expect("a temporary directory is writable");
         path
     };
     let role_id = write("role-id", &id["data"]["role_id"]);
@@ -287,7 +287,8 @@ fn prepared(bao: Option<OpenBao>) -> Option<OpenBao> {
         "auth/token/create",
         json!({"policies": ["sidecar", "agent"], "ttl": "1h", "no_parent": true}),
     );
-    fs::write(bao.directory.path().join("token"), login["auth"]["client_token"].as_str().unwrap()).unwrap();
+    let token = login["auth"]["client_token"].as_str().expect("a new token is text");
+    fs::write(bao.directory.path().join("token"), token).expect("a temporary directory is writable");
     Some(bao)
 }
 
@@ -315,7 +316,7 @@ fn with_certificate_in(builder: Builder) -> Builder {
 }
 
 fn login_token(bao: &OpenBao) -> String {
-    fs::read_to_string(bao.directory.path().join("token")).unwrap()
+    fs::read_to_string(bao.directory.path().join("token")).expect("the token was written")
 }
 
 /// Leases of certificates.
