@@ -14,8 +14,8 @@
 //! | [`upstream`] | a server as a stream of messages: stdio or HTTP | process |
 //! | [`enrolment`] | who may come: tickets, keys and their epochs, sockets | names |
 //! | [`inject`] | templates, and the credentials that fill them | secret, scrub |
-//! | [`secret`] | where credentials come from, and the one type that holds them | process |
-//! | [`vault`] | the client of Vault, and the login that is kept alive | secret's files, scrub |
+//! | [`secret`] | where credentials come from, and the one type that holds them | process, vault |
+//! | [`vault`] | the client of Vault, the login that is kept alive, and what a session has there | secret's files, scrub, config |
 //! | [`process`] | server processes and the keepers that end them; the only `unsafe` | nothing |
 //! | [`policy`] | which requests may pass | names |
 //! | [`audit`] | the chain of decisions and outcomes | names |

@@ -58,6 +58,7 @@ use crate::session::Context;
 use crate::session::command::EndReason;
 use crate::session::registry::Registry;
 use crate::session::visitor::Visitor;
+use crate::vault::access::AccessError;
 use admission::Door;
 use apart::ApartError;
 use greeting::Arrival;
@@ -118,6 +119,8 @@ pub(crate) enum ServeError {
     Socket(#[from] SocketError),
     #[error(transparent)]
     Store(#[from] StoreError),
+    #[error(transparent)]
+    Vault(#[from] AccessError),
 }
 
 /// What is left of a stop when the sessions are over takes no longer than this.
@@ -149,7 +152,7 @@ pub(crate) async fn serve(
         None => None,
     };
     let admin = Socket::bind(&config.admin.socket, Mode::Owner)?;
-    let context = Arc::new(Context::new(config, audit, files, log));
+    let context = Arc::new(Context::new(config, audit, files, log)?);
     let app = Arc::new(App {
         config_file,
         registry: Arc::default(),
@@ -222,6 +225,9 @@ impl App {
         self.close_own_sockets();
         // Who is late has been named in the log.
         let _ = self.registry.close(EndReason::Stopped).await;
+        if let Some(vault) = &self.context.vault {
+            vault.end().await;
+        }
         self.context.tasks.close();
         if timeout(STOP_TIME, self.context.tasks.wait()).await.is_err() {
             tracing::error!(tasks = self.context.tasks.len(), "some tasks did not end in time");

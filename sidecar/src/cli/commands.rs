@@ -18,6 +18,7 @@ use crate::config::{self, Config, Environment};
 use crate::inject::credentials::LogScrubber;
 use crate::session::command::{Description, Processes};
 use crate::session::registry::EndedLink;
+use crate::vault::revocation::Revoked;
 use crate::{app, audit, demo, enrolment, process};
 
 pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
@@ -150,6 +151,9 @@ fn kill(file: Option<&Path>, session: String) -> Result<ExitCode, Failure> {
         Answer::Killed { links, enrolment, total_ms } => {
             for link in &links {
                 terminal::line(&ended_line(link));
+                for line in link.ended.vault.iter().flat_map(Revoked::lines) {
+                    terminal::line(&format!("session {}: {line}", link.session));
+                }
             }
             if let Some(enrolment) = enrolment {
                 terminal::line(&format!("enrolment {enrolment}: ended; its sandbox is not let in again"));

@@ -223,7 +223,8 @@ fn hint_for_unknown(path: &[String], known: &[&str]) -> String {
     let key = path.last().map(String::as_str).unwrap_or_default();
     let inline_value = || match path {
         [table, _, _] if table == "secrets" => {
-            "a secret names its source, `file`, `env` or `exec`; its value never stands here".to_owned()
+            "a secret names its source, `file`, `env`, `exec`, `kv` or `vault`; its value never stands here"
+                .to_owned()
         }
         _ => format!("the keys here are {}", list(known)),
     };

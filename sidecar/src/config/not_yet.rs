@@ -1,8 +1,7 @@
 //! Keys that are read and checked, and that nothing behind the configuration obeys yet. They are refused beside every
 //! other problem, and in the schema no value fits them.
 //!
-//! When sessions use Vault this module goes, with its calls in `check` and `schema`. The texts that tell people what
-//! they can write name Vault then: the sources of a secret in `check/secrets.rs`, `document.rs` and `raw.rs`.
+//! When servers are replaced under way this module goes, with its calls in `check` and `schema`.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::Value;
@@ -13,12 +12,7 @@ use super::problem::Report;
 use super::raw::RawConfig;
 
 /// The same keys in the schema.
-const IN_THE_SCHEMA: [(&str, &[&str]); 4] = [
-    ("/properties", &["vault"]),
-    ("/$defs/Secret/properties", &["kv", "refresh", "vault", "write"]),
-    ("/$defs/Server/properties", &["reload", "replace", "scopes"]),
-    ("/$defs/Grant/properties", &["vault-policies"]),
-];
+const IN_THE_SCHEMA: [(&str, &[&str]); 1] = [("/$defs/Server/properties", &["reload", "replace", "scopes"])];
 
 /// Where such keys are written. They are collected before the checks take the document apart.
 pub(super) fn keys(raw: &RawConfig) -> Vec<(String, Span)> {
@@ -26,23 +20,11 @@ pub(super) fn keys(raw: &RawConfig) -> Vec<(String, Span)> {
     let mut add = |path: &[&str], span: Option<&Span>| {
         keys.extend(span.map(|span| (dotted(path), span.clone())));
     };
-    add(&["vault"], raw.vault.as_ref().map(|at| &at.span));
-    for (name, secret) in &raw.secrets {
-        let mut add = |key, span| add(&["secrets", &name.value, key], span);
-        add("kv", secret.kv.as_ref().map(|at| &at.span));
-        add("refresh", secret.refresh.as_ref().map(|at| &at.span));
-        add("vault", secret.vault.as_ref().map(|at| &at.span));
-        add("write", secret.write.as_ref().map(|at| &at.span));
-    }
     for (name, server) in &raw.servers {
         let mut add = |key, span| add(&["servers", &name.value, key], span);
         add("reload", server.reload.as_ref().map(|at| &at.span));
         add("replace", server.replace.as_ref().map(|at| &at.span));
         add("scopes", server.scopes.as_ref().map(|at| &at.span));
-    }
-    for (name, grant) in &raw.grants {
-        let span = grant.vault_policies.as_ref().map(|at| &at.span);
-        add(&["grants", &name.value, "vault-policies"], span);
     }
     keys
 }

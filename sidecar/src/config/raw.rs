@@ -139,7 +139,7 @@ pub(super) enum RawVaultMethod {
     Userpass,
 }
 
-/// A named source of credential fields: exactly one of `file`, `env` and `exec`.
+/// A named source of credential fields: exactly one of `file`, `env`, `exec`, `kv` and `vault`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 #[schemars(rename = "Secret")]

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// Vault or OpenBao, from `[vault]`.
-#[derive(Debug)]
+#[derive(Debug, Eq, PartialEq)]
 pub struct Vault {
     /// A scheme, a host and perhaps a port, no more; `http` to loopback only, by what is written.
     pub address: http::Uri,

@@ -1,29 +1,48 @@
 //! What one session holds: its secrets, each read once and shared by its servers, and the scrubber that knows every
-//! value the session ever had.
+//! value the session ever had. A secret of Vault's is read anew when its end is near, its token or login turned, or it is
+//! time to look for a newer one; while that fails, what is held and still good goes on.
 //!
-//! Must stay true: a value is known to the log's scrubber before anybody can use it, and for a while after its last
+//! Must stay true: each secret is read by one at a time, and the others wait for that; a failure of Vault's is remembered
+//! until the next try is due; a value is known to the log's scrubber before anybody can use it, and for a while after its last
 //! session is gone, for a session's last lines are written late. What nobody holds any more is kept in bounds.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use relay_proto::name::Name;
 use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
 use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout};
 
-use crate::config::{Limits, SecretSource};
+use crate::config::{Limits, Origin, SecretSource};
 use crate::scrub::{Needle, Scrubber};
-use crate::secret::{self, Material, SecretError, opened};
+use crate::secret::{self, Material, SecretError, SecretProblem, opened};
+use crate::vault::login::Trouble;
+use crate::vault::session::{BETWEEN_TRIES, SessionVault};
+use crate::vault::{Asked, Problem, VaultError};
 
 pub(crate) struct Credentials {
-    held: Mutex<BTreeMap<Name, Arc<Material>>>,
+    /// None where the sidecar has no Vault.
+    vault: Option<SessionVault>,
+    slots: StdMutex<BTreeMap<Name, Arc<Mutex<Slot>>>>,
+    /// The last that was read of each secret.
+    newest: ArcSwap<BTreeMap<Name, Arc<Material>>>,
     scrubber: ArcSwap<Scrubber>,
     /// Every value ever held; only grows.
     known: StdMutex<Vec<Needle>>,
     log: Arc<LogScrubber>,
+}
+
+/// One secret's place.
+#[derive(Default)]
+struct Slot {
+    material: Option<Arc<Material>>,
+    /// Why it was not read the last time, and when it may be tried again.
+    trouble: Option<Trouble>,
 }
 
 /// The scrubber of the sidecar's own log: it knows the values of all sessions, and those of the last that ended.
@@ -53,10 +72,15 @@ type Digest = [u8; SHA256_OUTPUT_LEN];
 /// is written after its session's end finds them here.
 const MAX_RELEASED: usize = 1024;
 
+/// Whoever waits for a credential is answered within ten seconds.
+const PATIENCE: Duration = Duration::from_millis(9500);
+
 impl Credentials {
-    pub(crate) fn new(log: Arc<LogScrubber>) -> Self {
+    pub(crate) fn new(log: Arc<LogScrubber>, vault: Option<SessionVault>) -> Self {
         Self {
-            held: Mutex::default(),
+            vault,
+            slots: StdMutex::default(),
+            newest: ArcSwap::default(),
             scrubber: ArcSwap::from_pointee(Scrubber::new(Vec::new())),
             known: StdMutex::default(),
             log,
@@ -69,21 +93,96 @@ impl Credentials {
         source: &SecretSource,
         limits: &Limits,
     ) -> Result<Arc<Material>, SecretError> {
-        let mut held = self.held.lock().await;
-        if let Some(material) = held.get(&source.name) {
-            return Ok(Arc::clone(material));
+        let slot = self.slot(&source.name);
+        let within = async {
+            let mut slot = slot.lock().await;
+            match source.origin.is_in_vault() {
+                true => self.obtain_from_vault(&mut slot, source, limits).await,
+                false => match &slot.material {
+                    Some(material) => Ok(Arc::clone(material)),
+                    None => {
+                        let material = secret::fetch(source, limits).await?;
+                        Ok(self.keep(&mut slot, &source.name, material))
+                    }
+                },
+            }
+        };
+        match source.origin.is_in_vault() {
+            true => timeout(PATIENCE, within).await.unwrap_or_else(|_| Err(late(source))),
+            false => within.await,
         }
-        let material = Arc::new(secret::fetch(source, limits).await?);
-        // Known to the scrubbers before anybody can use it.
-        let needles = opened::needles(&source.name, &material);
-        self.log.learn(&needles);
-        {
-            let mut known = self.known.lock().expect("no holder of this lock panics");
-            known.extend(needles);
+    }
+
+    async fn obtain_from_vault(
+        &self,
+        slot: &mut Slot,
+        source: &SecretSource,
+        limits: &Limits,
+    ) -> Result<Arc<Material>, SecretError> {
+        let Some(vault) = &self.vault else { return Err(SecretError::new(source, SecretProblem::NoVault)) };
+        let live = slot.material.clone().filter(|material| material.is_live());
+        let vouched =
+            |material: &Arc<Material>| material.token().is_some_and(|token| vault.vouches_for(token));
+        if let Some(material) = live.clone().filter(|material| material.is_fresh() && vouched(material)) {
+            return Ok(material);
+        }
+        // What hangs from a token that is no more is no more; a value that was only read is as good as before.
+        let fallback = live.filter(|material| vouched(material) || !material.has_lease());
+        let now = Instant::now();
+        if let Some(trouble) = slot.trouble.clone().filter(|trouble| trouble.next > now) {
+            return fallback.ok_or_else(|| SecretError::new(source, SecretProblem::Vault(Box::new(trouble))));
+        }
+        slot.trouble = None;
+        match secret::fetch_from_vault(source, limits, vault, &|needles| self.learn(needles)).await {
+            Ok(material) => Ok(self.keep(slot, &source.name, material)),
+            Err(error) => {
+                if let SecretProblem::Vault(trouble) = &error.cause {
+                    slot.trouble = Some(Trouble::clone(trouble));
+                }
+                if fallback.is_some() {
+                    tracing::warn!(secret = %source.name, why = %error.cause, "a secret was not read anew; the one that is held goes on");
+                }
+                fallback.ok_or(error)
+            }
+        }
+    }
+
+    /// What was read last, by name.
+    pub(crate) fn newest(&self) -> Arc<BTreeMap<Name, Arc<Material>>> {
+        self.newest.load_full()
+    }
+
+    pub(crate) fn vault(&self) -> Option<&SessionVault> {
+        self.vault.as_ref()
+    }
+
+    /// Known to the scrubbers before anybody can use it.
+    fn keep(&self, slot: &mut Slot, name: &Name, material: Material) -> Arc<Material> {
+        self.learn(&opened::needles(name, &material));
+        let material = Arc::new(material);
+        slot.material = Some(Arc::clone(&material));
+        self.newest.rcu(|newest| {
+            let mut newest = BTreeMap::clone(newest);
+            newest.insert(name.clone(), Arc::clone(&material));
+            newest
+        });
+        material
+    }
+
+    fn learn(&self, needles: &[Needle]) {
+        let mut known = self.known.lock().expect("no holder of this lock panics");
+        let is_new = |needle: &&Needle| !known.iter().any(|other| other.value == needle.value);
+        let new: Vec<Needle> = needles.iter().filter(is_new).cloned().collect();
+        if !new.is_empty() {
+            self.log.learn(&new);
+            known.extend(new);
             self.scrubber.store(Arc::new(Scrubber::new(known.clone())));
         }
-        held.insert(source.name.clone(), Arc::clone(&material));
-        Ok(material)
+    }
+
+    fn slot(&self, name: &Name) -> Arc<Mutex<Slot>> {
+        let mut slots = self.slots.lock().expect("no holder of this lock panics");
+        Arc::clone(slots.entry(name.clone()).or_default())
     }
 
     pub(crate) fn scrubber(&self) -> Arc<Scrubber> {
@@ -167,6 +266,21 @@ impl LogScrubber {
     }
 }
 
+/// Somebody else's try, or Vault, takes longer than anybody waits.
+fn late(source: &SecretSource) -> SecretError {
+    let asked = Asked { method: http::Method::GET, path: in_vault(source) };
+    let error = VaultError { asked, problem: Problem::Unreachable { why: "it takes too long".into() } };
+    let trouble = Trouble { error, next: Instant::now() + BETWEEN_TRIES };
+    SecretError::new(source, SecretProblem::Vault(Box::new(trouble)))
+}
+
+fn in_vault(source: &SecretSource) -> String {
+    match &source.origin {
+        Origin::Kv { path, .. } | Origin::Vault { path, .. } => path.to_string(),
+        Origin::Env(_) | Origin::Exec(_) | Origin::File(_) => String::new(),
+    }
+}
+
 fn key(needle: &Needle) -> Digest {
     let digest = digest(&SHA256, &needle.value);
     digest.as_ref().try_into().expect("SHA-256 has this length")
@@ -184,7 +298,7 @@ mod tests {
 
     /// A session that holds this value.
     fn holding(log: &Arc<LogScrubber>, value: &str) -> Credentials {
-        let credentials = Credentials::new(Arc::clone(log));
+        let credentials = Credentials::new(Arc::clone(log), None);
         log.learn(&[needle(value)]);
         credentials.known.lock().unwrap().push(needle(value));
         credentials

@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 
 use super::{Template, TemplatePart};
 use crate::process::Variable;
-use crate::secret::{Material, Secret, opened};
+use crate::secret::{FieldError, Material, Secret, opened};
 
 /// The secrets that a server may use, by name.
 pub type Secrets = BTreeMap<Name, Arc<Material>>;
@@ -20,14 +20,18 @@ pub type Secrets = BTreeMap<Name, Arc<Material>>;
 /// Errors name secrets and fields, and never hold values.
 #[derive(Debug, thiserror::Error)]
 pub enum InjectError {
-    #[error("the secret `{secret}` has no field `{field}`; it has {}", listed(.has))]
-    MissingField { secret: Name, field: String, has: Vec<String> },
+    #[error("the secret `{secret}`{} has expired, and is being read anew; try again in a few seconds", from(.origin))]
+    Expired { secret: Name, origin: String },
+    #[error("the secret `{secret}`{} has no field `{field}`; it has {}", from(.origin), listed(.has))]
+    MissingField { secret: Name, origin: String, field: String, has: Vec<String> },
     #[error("no file `{name}` is injected: name it under the server's `files`")]
     MissingFile { name: String },
     #[error("the secret `{secret}` is not loaded")]
     MissingSecret { secret: Name },
     #[error("what the environment variable `{name}` would be holds a NUL byte")]
     NulInVariable { name: String },
+    #[error("the secret `{secret}`{} cannot be used here: {why}", from(.origin))]
+    UnusableField { secret: Name, origin: String, why: FieldError },
     #[error("what the header would be holds a control character, such as a line end inside a secret")]
     UnfitForHeader,
 }
@@ -90,11 +94,25 @@ pub fn fill_header(template: &Template, secrets: &Secrets) -> Result<HeaderValue
 fn find<'a>(secrets: &'a Secrets, secret: &Name, field: &str) -> Result<&'a Secret, InjectError> {
     let material =
         secrets.get(secret).ok_or_else(|| InjectError::MissingSecret { secret: secret.clone() })?;
-    material.fields.get(field).ok_or_else(|| InjectError::MissingField {
-        secret: secret.clone(),
-        field: field.into(),
-        has: material.fields.keys().cloned().collect(),
+    material.fields.get(field).ok_or_else(|| {
+        let (secret, origin) = (secret.clone(), material.origin.clone());
+        match material.unusable.get(field) {
+            Some(why) => InjectError::UnusableField { secret, origin, why: why.clone() },
+            None => InjectError::MissingField {
+                secret,
+                origin,
+                field: field.into(),
+                has: material.fields.keys().cloned().collect(),
+            },
+        }
     })
+}
+
+fn from(origin: &str) -> String {
+    match origin.is_empty() {
+        true => String::new(),
+        false => format!(", which is from {origin},"),
+    }
 }
 
 fn path<'a>(files: &'a BTreeMap<String, PathBuf>, name: &str) -> Result<&'a PathBuf, InjectError> {
@@ -109,7 +127,6 @@ fn listed(names: &[String]) -> String {
 mod tests {
     use super::*;
     use crate::inject::Encoding;
-    use crate::secret::End;
 
     fn secrets() -> Secrets {
         let fields = [
@@ -120,8 +137,7 @@ mod tests {
             ("token", "abcdefgh"),
         ];
         let fields = fields.map(|(name, value)| (name.to_owned(), Secret::new(Zeroizing::new(value.into()))));
-        let material =
-            Material { fields: fields.into(), public: Default::default(), expires: None, end: End::Nothing };
+        let material = Material::of(fields.into());
         BTreeMap::from([("db".parse().unwrap(), Arc::new(material))])
     }
 

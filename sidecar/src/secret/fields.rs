@@ -18,7 +18,7 @@ use crate::config::ShortValues;
 /// The field of a source that is no JSON object.
 const VALUE: &str = "value";
 
-#[derive(Debug, thiserror::Error, Eq, PartialEq)]
+#[derive(Clone, Debug, thiserror::Error, Eq, PartialEq)]
 pub enum FieldError {
     #[error("it is empty")]
     Empty,
@@ -32,6 +32,41 @@ pub enum FieldError {
     Short { field: String, length: usize },
     #[error("its field `{field}` is given twice")]
     Twice { field: String },
+}
+
+/// What can be used of a source, and what cannot.
+#[derive(Debug)]
+pub(super) struct Parsed {
+    pub(super) fields: BTreeMap<String, Secret>,
+    pub(super) unusable: BTreeMap<String, FieldError>,
+}
+
+/// The fields of an object that somebody else made: what is wrong with one is a matter for those who use it.
+pub(super) fn parse_each(
+    content: &[u8],
+    public: &BTreeSet<String>,
+    short: ShortValues,
+) -> Result<Parsed, FieldError> {
+    let Some(Object(members)) = object(content) else { return Err(FieldError::Empty) };
+    let mut parsed = Parsed { fields: BTreeMap::new(), unusable: BTreeMap::new() };
+    for (field, raw) in members {
+        let value = plain_value(raw).map(Secret::new);
+        let checked = value.ok_or_else(|| FieldError::NotPlain { field: field.clone() }).and_then(|value| {
+            check(&field, &value, public, short)?;
+            Ok(value)
+        });
+        let is_new = match checked {
+            Ok(value) => parsed.fields.insert(field.clone(), value).is_none(),
+            Err(error) => parsed.unusable.insert(field.clone(), error).is_none(),
+        };
+        if !is_new {
+            return Err(FieldError::Twice { field });
+        }
+    }
+    match parsed.fields.is_empty() && parsed.unusable.is_empty() {
+        true => Err(FieldError::Empty),
+        false => Ok(parsed),
+    }
 }
 
 pub(super) fn parse(
@@ -61,16 +96,23 @@ pub(super) fn parse(
         return Err(FieldError::Empty);
     }
     for (field, value) in &fields {
-        let allowed = short == ShortValues::Allow || public.contains(field);
-        match value.len() {
-            0 => return Err(FieldError::EmptyField { field: field.clone() }),
-            length @ 1..MIN_VALUE if !allowed => {
-                return Err(FieldError::Short { field: field.clone(), length });
-            }
-            _ => {}
-        }
+        check(field, value, public, short)?;
     }
     Ok(fields)
+}
+
+fn check(
+    field: &str,
+    value: &Secret,
+    public: &BTreeSet<String>,
+    short: ShortValues,
+) -> Result<(), FieldError> {
+    let allowed = short == ShortValues::Allow || public.contains(field);
+    match value.len() {
+        0 => Err(FieldError::EmptyField { field: field.to_owned() }),
+        length @ 1..MIN_VALUE if !allowed => Err(FieldError::Short { field: field.to_owned(), length }),
+        _ => Ok(()),
+    }
 }
 
 fn object(content: &[u8]) -> Option<Object<'_>> {

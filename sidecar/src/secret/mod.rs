@@ -5,17 +5,22 @@
 //! part of one.
 
 mod fields;
+mod in_vault;
 pub mod opened;
 mod source;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 
 use relay_proto::name::Name;
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 use crate::config::{Limits, Origin, SecretSource};
+use crate::scrub::Needle;
+use crate::vault::login::Trouble;
+use crate::vault::session::{SessionToken, SessionVault};
 pub use fields::FieldError;
 pub use source::SourceError;
 pub(crate) use source::{Readers, read_file};
@@ -32,15 +37,31 @@ pub struct Material {
     pub fields: BTreeMap<String, Secret>,
     /// Fields that the configuration says are not secret: neither scrubbed nor too short.
     pub public: BTreeSet<String>,
+    /// Where they are from, for people.
+    pub origin: String,
+    /// Fields that are there and cannot be used; whoever wants one is told why.
+    pub unusable: BTreeMap<String, FieldError>,
     pub expires: Option<Instant>,
+    /// From when on it is read anew for whoever needs it next.
+    pub refresh: Option<Instant>,
+    pub lease: Option<LeaseUse>,
     pub end: End,
 }
 
+/// How a secret of Vault's is found again, in our audit and in Vault's.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct LeaseUse {
+    /// Of the lease's id, where there is a lease.
+    pub hash: Option<String>,
+    pub request_id: String,
+}
+
 /// What has to be done when the last process that uses a secret is over.
-#[derive(Debug)]
 pub enum End {
     /// The source lends nothing: there is nothing to give back.
     Nothing,
+    /// It was read with this token of the session's, and a lease ends with that.
+    WithToken(Arc<SessionToken>),
 }
 
 /// Why a secret cannot be had. Say the chain of sources too, then [`SecretError::next_step`].
@@ -58,8 +79,12 @@ pub struct SecretError {
 pub enum SecretProblem {
     #[error(transparent)]
     Field(#[from] FieldError),
+    #[error("this sidecar was started without [vault]")]
+    NoVault,
     #[error(transparent)]
     Source(#[from] SourceError),
+    #[error("{}", tried(.0))]
+    Vault(Box<Trouble>),
 }
 
 /// Reads a source. Bounded in size and time; leaves nothing running.
@@ -68,13 +93,65 @@ pub async fn fetch(source: &SecretSource, limits: &Limits) -> Result<Material, S
         let content = source::read(&source.origin, limits).await?;
         let public: BTreeSet<String> = source.public.iter().cloned().collect();
         let fields = fields::parse(&content, &public, source.short)?;
-        Ok(Material { fields, public, expires: None, end: End::Nothing })
+        Ok(Material { public, origin: described(&source.origin), ..Material::of(fields) })
     };
-    material.await.map_err(|cause| SecretError {
-        secret: source.name.clone(),
-        origin: described(&source.origin),
-        cause,
-    })
+    material.await.map_err(|cause| SecretError::new(source, cause))
+}
+
+/// Reads a secret of Vault's for a session; `learn` hears what must be scrubbed before it is used.
+pub(crate) async fn fetch_from_vault(
+    source: &SecretSource,
+    limits: &Limits,
+    session: &SessionVault,
+    learn: &(dyn Fn(&[Needle]) + Send + Sync),
+) -> Result<Material, SecretError> {
+    in_vault::read(source, limits, session, learn).await.map_err(|cause| SecretError::new(source, cause))
+}
+
+impl Material {
+    /// These values, from a source that lends nothing.
+    pub fn of(fields: BTreeMap<String, Secret>) -> Self {
+        Self {
+            fields,
+            public: BTreeSet::new(),
+            origin: String::new(),
+            unusable: BTreeMap::new(),
+            expires: None,
+            refresh: None,
+            lease: None,
+            end: End::Nothing,
+        }
+    }
+
+    pub(crate) fn is_live(&self) -> bool {
+        self.expires.is_none_or(|end| end > Instant::now())
+    }
+
+    /// Whether whoever needs it next gets it as it is.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.is_live() && self.refresh.is_none_or(|refresh| refresh > Instant::now())
+    }
+
+    pub(crate) fn has_lease(&self) -> bool {
+        self.lease.as_ref().is_some_and(|lease| lease.hash.is_some())
+    }
+
+    /// The token of the session's that it was read with.
+    pub(crate) fn token(&self) -> Option<&Arc<SessionToken>> {
+        match &self.end {
+            End::Nothing => None,
+            End::WithToken(token) => Some(token),
+        }
+    }
+}
+
+impl fmt::Debug for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nothing => "Nothing",
+            Self::WithToken(_) => "WithToken(…)",
+        })
+    }
 }
 
 impl Secret {
@@ -103,6 +180,15 @@ impl fmt::Debug for Secret {
 }
 
 impl SecretError {
+    pub(crate) fn new(source: &SecretSource, cause: SecretProblem) -> Self {
+        Self { secret: source.name.clone(), origin: described(&source.origin), cause }
+    }
+
+    /// Whether trying again at once costs nobody anything: who is asked has a pace of its own.
+    pub(crate) fn is_paced(&self) -> bool {
+        matches!(self.cause, SecretProblem::Vault(_))
+    }
+
     /// What a person can do about it.
     pub fn next_step(&self) -> String {
         let key = format!("[secrets.{}]", self.secret);
@@ -118,9 +204,18 @@ impl SecretError {
             SecretProblem::Source(SourceError::TooLarge { .. }) => {
                 format!("name a smaller source in {key}, or raise `secret-bytes` in [limits]")
             }
+            SecretProblem::NoVault => "restart the sidecar: [vault] counts from then on".into(),
+            SecretProblem::Vault(trouble) => trouble.error.next_step().into(),
             SecretProblem::Source(_) => format!("correct {key} or its source, then call again"),
         }
     }
+}
+
+/// What was asked, what came of it, and when it is tried next.
+fn tried(trouble: &Trouble) -> String {
+    let wait = trouble.next.saturating_duration_since(Instant::now()).as_secs() + 1;
+    let Trouble { error, .. } = trouble;
+    format!("{error}: {}; tried again in {wait} s at the earliest", error.problem)
 }
 
 /// Never the arguments of a command: people put things there.

@@ -15,7 +15,7 @@ fn parse_with(
     let public = public.iter().map(ToString::to_string).collect();
     let fields = fields::parse(content.as_bytes(), &public, short)?;
     let name = "s".parse().unwrap();
-    let material = Material { fields, public: BTreeSet::new(), expires: None, end: End::Nothing };
+    let material = Material::of(fields);
     let plain = opened::needles(&name, &material).into_iter().map(|needle| {
         let field = needle.label.strip_prefix("s.").unwrap().to_owned();
         (field, String::from_utf8(needle.value.to_vec()).unwrap())
@@ -80,27 +80,16 @@ fn short_values_need_permission() {
 fn a_secret_does_not_print() {
     let secret = Secret::new(Zeroizing::new(b"hunter2hunter2".to_vec()));
     assert_eq!(format!("{secret:?}"), "Secret(…)");
-    let material = Material {
-        fields: BTreeMap::from([("f".into(), secret)]),
-        public: BTreeSet::new(),
-        expires: None,
-        end: End::Nothing,
-    };
+    let material = Material::of(BTreeMap::from([("f".into(), secret)]));
     assert!(!format!("{material:?}").contains("hunter2"));
 }
 
 #[test]
 fn public_fields_are_not_scrubbed() {
     let secret = |value: &str| Secret::new(Zeroizing::new(value.into()));
-    let material = Material {
-        fields: BTreeMap::from([
-            ("user".into(), secret("bob")),
-            ("password".into(), secret("hunter2hunter2")),
-        ]),
-        public: BTreeSet::from(["user".into()]),
-        expires: None,
-        end: End::Nothing,
-    };
+    let fields =
+        BTreeMap::from([("user".into(), secret("bob")), ("password".into(), secret("hunter2hunter2"))]);
+    let material = Material { public: BTreeSet::from(["user".into()]), ..Material::of(fields) };
     let needles = opened::needles(&"warehouse".parse().unwrap(), &material);
     assert_eq!(needles.len(), 1);
     assert_eq!(&*needles[0].label, "warehouse.password");

@@ -167,7 +167,10 @@ impl Instance {
                     Ok(upstream) => self.open(upstream),
                     Err(error) => {
                         self.queue.clear();
-                        self.lost(Duration::ZERO);
+                        match error.is_paced() {
+                            true => self.state = State::Idle,
+                            false => self.lost(Duration::ZERO),
+                        }
                         return Event::NotStarted { code: error.code(), why: error.told() };
                     }
                 },

@@ -56,6 +56,11 @@ impl StartError {
         }
     }
 
+    /// Whether the next try waits by itself: who is asked for the credential has a pace of its own.
+    pub(crate) fn is_paced(&self) -> bool {
+        matches!(self, Self::Secret(error) if error.is_paced())
+    }
+
     /// What, why and, where there is one, the next step.
     pub(crate) fn told(&self) -> String {
         match self {
@@ -95,15 +100,16 @@ impl Starter {
                 requests_in_flight: limits.requests_in_flight,
             },
         );
-        let connection = HttpConnection { upstream, server: Arc::clone(&self.server), secrets };
+        let connection = HttpConnection::new(upstream, self.clone(), secrets);
         // Tried once before anything is sent: a header that cannot be filled is a server that does not start.
         connection.headers()?;
         Ok(Upstream::Http(Box::new(connection)))
     }
 
     async fn start_stdio(&self, stdio: &StdioServer) -> Result<Upstream, StartError> {
-        let place = self.gate.enter()?;
+        // First of all: a start that ends here cost nothing, and is not counted.
         let secrets = self.secrets().await?;
+        let place = self.gate.enter()?;
         let files = self.files.write(&stdio.files, &secrets)?;
         let injected = fill_environment(&stdio.env, &secrets, files.paths())?;
         let (program, arguments) = stdio.command.split_first().expect("a checked command is not empty");
@@ -126,12 +132,12 @@ impl Starter {
             },
         ));
         let upstream = StdioUpstream::new(handle, stdin, stdout, self.config.limits.message_bytes);
-        let belongings = Belongings { _files: files, _place: place };
+        let belongings = Belongings { _files: files, _secrets: secrets, _place: place };
         Ok(Upstream::Stdio(Box::new(StdioProcess { upstream, belongings })))
     }
 
     /// The secrets that the server's templates name, read now or held already by the session.
-    async fn secrets(&self) -> Result<Secrets, SecretError> {
+    pub(super) async fn secrets(&self) -> Result<Secrets, SecretError> {
         let mut secrets = Secrets::new();
         for name in self.server.secrets() {
             let source = &self.config.secrets[name];

@@ -1,6 +1,7 @@
 //! A started server, whichever way it is reached: what goes in, what comes out, how it ends.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -8,13 +9,16 @@ use http::HeaderMap;
 use relay_proto::code::Code;
 use relay_proto::envelope::IdValue;
 use relay_proto::json;
+use relay_proto::name::Name;
 
 use super::event::{Event, Passed};
 use super::gate::Place;
-use crate::config::{Server, ServerKind};
+use super::start::Starter;
+use crate::config::ServerKind;
 use crate::inject::files::FileSet;
 use crate::inject::{InjectError, Secrets, fill_header};
 use crate::process::Ended;
+use crate::secret::Material;
 use crate::upstream::http::{Event as HttpEvent, Failure, HttpUpstream};
 use crate::upstream::outbound::{Outbound, QUEUE_BYTES, REFUSED_BYTES};
 use crate::upstream::stdio::{StdioEvent, StdioUpstream};
@@ -26,8 +30,11 @@ pub(crate) enum Upstream {
 
 pub(crate) struct HttpConnection {
     pub(super) upstream: HttpUpstream,
-    pub(super) server: Arc<Server>,
-    pub(super) secrets: Secrets,
+    starter: Starter,
+    /// As they were at the start.
+    secrets: Secrets,
+    /// Somebody reads them anew.
+    reading: Arc<AtomicBool>,
 }
 
 pub(crate) struct StdioProcess {
@@ -35,9 +42,11 @@ pub(crate) struct StdioProcess {
     pub(super) belongings: Belongings,
 }
 
-/// What is kept as long as the process lives: its injected files, its place in the grant.
+/// What is kept as long as the process lives: its injected files, its place in the grant, the credentials it has.
 pub(crate) struct Belongings {
     pub(super) _files: FileSet,
+    /// The session's token that they hang from is not revoked while somebody has them.
+    pub(super) _secrets: Secrets,
     pub(super) _place: Place,
 }
 
@@ -147,13 +156,42 @@ impl Upstream {
 }
 
 impl HttpConnection {
-    /// This request's credentials, filled anew each time.
+    pub(super) fn new(upstream: HttpUpstream, starter: Starter, secrets: Secrets) -> Self {
+        Self { upstream, starter, secrets, reading: Arc::default() }
+    }
+
+    /// This request's credentials: the newest there are, filled anew each time.
     pub(super) fn headers(&self) -> Result<HeaderMap, InjectError> {
-        let ServerKind::Http(http) = &self.server.kind else { return Ok(HeaderMap::new()) };
+        let ServerKind::Http(http) = &self.starter.server.kind else { return Ok(HeaderMap::new()) };
+        let newest = self.starter.credentials.newest();
+        let newest = |(name, held): (&Name, &Arc<Material>)| {
+            (name.clone(), Arc::clone(newest.get(name).unwrap_or(held)))
+        };
+        let secrets: Secrets = self.secrets.iter().map(newest).collect();
+        if secrets.values().any(|material| !material.is_fresh()) {
+            self.read_anew();
+        }
+        if let Some((secret, material)) = secrets.iter().find(|(_, material)| !material.is_live()) {
+            return Err(InjectError::Expired { secret: secret.clone(), origin: material.origin.clone() });
+        }
         http.headers
             .iter()
-            .map(|(name, template)| Ok((name.clone(), fill_header(template, &self.secrets)?)))
+            .map(|(name, template)| Ok((name.clone(), fill_header(template, &secrets)?)))
             .collect()
+    }
+
+    /// For the requests after this one.
+    fn read_anew(&self) {
+        if self.reading.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (starter, reading) = (self.starter.clone(), Arc::clone(&self.reading));
+        self.starter.tasks.spawn(async move {
+            if let Err(error) = starter.secrets().await {
+                tracing::warn!(server = %starter.server.name, why = %error.cause, "a secret was not read anew");
+            }
+            reading.store(false, Ordering::Release);
+        });
     }
 }
 

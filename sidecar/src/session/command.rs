@@ -5,6 +5,7 @@ use tokio::sync::oneshot;
 
 use super::connection::Connection;
 use crate::process;
+use crate::vault::revocation::Revoked;
 
 /// What others may ask of a link.
 pub(crate) enum Command {
@@ -42,6 +43,9 @@ pub(crate) struct Ended {
     pub(crate) processes: Processes,
     /// How long that took.
     pub(crate) server_ended_ms: u64,
+    /// What became of the session's credentials in Vault, where it had some and this was its last link.
+    #[serde(default)]
+    pub(crate) vault: Option<Revoked>,
 }
 
 /// What became of the server's processes.

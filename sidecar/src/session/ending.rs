@@ -1,10 +1,12 @@
 //! The end of a link, and how a link describes itself before.
 //!
 //! What must stay true: [`Link::finish`] returns within five seconds. By then the link's server and all its descendants
-//! are dead, or the end says that they are still dying; every call has an outcome in the audit, and so has
+//! are dead, or the end says that they are still dying; what the session had in Vault, where this was its last link, is
+//! revoked after that or said to be pending; every call has an outcome in the audit, and so has
 //! the link.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use relay_proto::code::Code;
 use relay_proto::control::Retry;
@@ -14,6 +16,10 @@ use super::command::{Description, EndReason, Ended, Processes};
 use super::link::Link;
 use super::visitor::Enrolled;
 use crate::audit::{CallResult, Event, EventRecord};
+use crate::vault::session::Left;
+
+/// The whole end, Vault included; what is not revoked by then is said to be pending.
+const END_TIME: Duration = Duration::from_millis(4500);
 
 impl Link {
     pub(super) async fn finish(mut self, reason: EndReason) -> Ended {
@@ -35,13 +41,20 @@ impl Link {
         let Self { instance, session, id, .. } = self;
         let processes = Processes::from(instance.end(grace).await);
         let took = began.elapsed().as_millis() as u64;
-        let ended = Ended { calls_unanswered, processes, server_ended_ms: took };
+        let vault = match session.credentials.vault() {
+            Some(vault) if vault.leave() == Left::Last => vault.end(began + END_TIME).await,
+            _ => None,
+        };
         let state = match processes {
             Processes::AllEnded => "ended",
             Processes::StillDying => "still dying",
         };
         tracing::info!(link = %id, session = %session.id, reason = reason.as_str(), server = state, "link ended");
-        let detail = format!("{}; server {state} after {took} ms", reason.as_str());
+        let mut detail = format!("{}; server {state} after {took} ms", reason.as_str());
+        if let Some(vault) = &vault {
+            detail.push_str("; ");
+            detail.push_str(&vault.told());
+        }
         let record = EventRecord {
             session: Some(&session.id),
             link: Some(&id),
@@ -51,7 +64,7 @@ impl Link {
         if let Err(error) = session.context.audit.event(&record) {
             tracing::error!(%error, "the end of a link was not recorded");
         }
-        ended
+        Ended { calls_unanswered, processes, server_ended_ms: took, vault }
     }
 
     pub(super) fn describe(&self) -> Description {

@@ -31,7 +31,8 @@ impl Fixture {
             file_bytes: config.limits.audit_file_bytes,
             field_bytes: config.limits.audit_field_bytes,
         });
-        let context = Context::new(config, audit.unwrap(), FileStore::open().unwrap(), Arc::default());
+        let context =
+            Context::new(config, audit.unwrap(), FileStore::open().unwrap(), Arc::default()).unwrap();
         Self { directory, context: Arc::new(context) }
     }
 

@@ -58,6 +58,8 @@ use crate::config::{Config, Limits};
 use crate::inject::credentials::{Credentials, LogScrubber};
 use crate::inject::files::FileStore;
 use crate::servers::gate::Gate;
+use crate::vault::access::{Access, AccessError};
+use crate::vault::session::{SessionVault, Whose};
 use searches::{Searches, Turn};
 use visitor::{Enrolled, Visitor};
 
@@ -68,6 +70,8 @@ pub(crate) struct Context {
     pub(crate) tasks: TaskTracker,
     pub(crate) files: FileStore,
     pub(crate) log: Arc<LogScrubber>,
+    /// None where the configuration of the start has no [vault].
+    pub(crate) vault: Option<Arc<Access>>,
     searches: Searches,
     gates: Mutex<BTreeMap<Name, Arc<Gate>>>,
     /// The limits of every gate, as they were at the start: a grant that comes later is treated as the others are.
@@ -91,17 +95,26 @@ pub(crate) struct Session {
 }
 
 impl Context {
-    pub(crate) fn new(config: Config, audit: Audit, files: FileStore, log: Arc<LogScrubber>) -> Self {
-        Self {
+    pub(crate) fn new(
+        config: Config,
+        audit: Audit,
+        files: FileStore,
+        log: Arc<LogScrubber>,
+    ) -> Result<Self, AccessError> {
+        let tasks = TaskTracker::new();
+        let access = |vault| Access::start(vault, &config.state_dir, &tasks);
+        let vault = config.vault.as_ref().map(access).transpose()?;
+        Ok(Self {
             gate_limits: config.limits.clone(),
             config: ArcSwap::from_pointee(config),
             audit,
-            tasks: TaskTracker::new(),
+            tasks,
             files,
             log,
+            vault,
             searches: Searches::new(),
             gates: Mutex::default(),
-        }
+        })
     }
 
     /// The gate of a grant outlives its sessions: a sandbox that comes back finds its old starts counted.
@@ -122,11 +135,29 @@ impl Session {
                 Instant::now() + ttl
             }
         };
+        let id: Arc<str> = random_id("s").into();
+        let vault = context.vault.as_ref().map(|access| {
+            let whose = Whose {
+                session: id.to_string(),
+                sandbox: visitor
+                    .enrolment
+                    .as_ref()
+                    .map_or("shared socket".into(), |enrolled| enrolled.name.to_string()),
+                grant: grant.to_string(),
+                policies: config
+                    .grants
+                    .get(grant)
+                    .map(|grant| grant.vault_policies.clone())
+                    .unwrap_or_default(),
+                until: expires,
+            };
+            SessionVault::new(Arc::clone(access), whose)
+        });
         Self {
-            id: random_id("s").into(),
+            id,
             grant: grant.clone(),
             enrolment: visitor.enrolment.clone(),
-            credentials: Arc::new(Credentials::new(Arc::clone(&context.log))),
+            credentials: Arc::new(Credentials::new(Arc::clone(&context.log), vault)),
             budget: Budget::new(BudgetLimits {
                 bytes: config.limits.audit_session_bytes,
                 records_per_second: config.limits.audit_session_records_per_second,

@@ -187,9 +187,17 @@ impl Link {
         let audit = &self.session.context.audit;
         let scrubber = self.session.credentials.scrubber();
         let secrets = config.servers.get(&self.server).map(|server| server.secrets()).unwrap_or_default();
+        let held = self.session.credentials.newest();
         let secrets: Vec<SecretUse<'_>> = secrets
             .iter()
-            .map(|name| SecretUse { name: name.as_str(), lease: None, vault_request: None })
+            .map(|name| {
+                let lease = held.get(*name).and_then(|material| material.lease.as_ref());
+                SecretUse {
+                    name: name.as_str(),
+                    lease: lease.and_then(|lease| lease.hash.as_deref()),
+                    vault_request: lease.map(|lease| lease.request_id.as_str()),
+                }
+            })
             .collect();
         // What the sandbox wrote may repeat what a server told it.
         let names: Vec<_> = steps

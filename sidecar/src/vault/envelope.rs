@@ -96,6 +96,11 @@ impl Auth {
 }
 
 impl Data {
+    /// Where an answer has none.
+    pub(crate) fn empty() -> Self {
+        Self(Zeroizing::new(b"{}".to_vec()))
+    }
+
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }

@@ -10,6 +10,10 @@
 //! | `error` | what was asked, what the answer means, what to do next |
 //! | `token` | tokens, accessors and lease ids, none of which print |
 //! | `api` | the calls; `kv`, `lease`, `wrapping` and `token_calls` are parts of it |
+//! | `access` | client, login and what sessions need of both |
+//! | `accessors` | what is to be revoked after a crash, on disk |
+//! | `session` | one session's current token |
+//! | `revocation` | the end of it: revoked, or pending and why |
 //! | [`login`] | the sidecar's own token: six ways to get it, one task that keeps it alive |
 //!
 //! What must stay true: no environment variable changes what is done here; no redirect is followed; no call is repeated
@@ -19,6 +23,8 @@
 //! **Memory.** Tokens, lease ids, bodies and data are wiped when dropped. The buffers of the HTTP and TLS layers are not;
 //! they are freed with the connection, which lives for one request.
 
+pub(crate) mod access;
+mod accessors;
 mod address;
 mod api;
 mod body;
@@ -28,6 +34,8 @@ mod http;
 mod kv;
 mod lease;
 pub mod login;
+pub(crate) mod revocation;
+pub(crate) mod session;
 mod token;
 mod token_calls;
 mod trust;

@@ -16,6 +16,7 @@ pub struct Builder {
     pub(super) servers: BTreeMap<String, Server>,
     secrets: BTreeMap<String, Secret>,
     granted: Option<Vec<String>>,
+    grant: Vec<String>,
     top: Vec<String>,
     relay: Vec<String>,
     limits: Vec<String>,
@@ -53,6 +54,7 @@ impl Builder {
             servers: BTreeMap::new(),
             secrets: BTreeMap::new(),
             granted: None,
+            grant: Vec::new(),
             top: Vec::new(),
             relay: Vec::new(),
             limits: Vec::new(),
@@ -88,6 +90,18 @@ impl Builder {
     /// A secret that a command prints.
     pub fn secret_exec(mut self, name: &str, argv: &[&str]) -> Self {
         self.secrets.insert(name.to_owned(), Secret::Lines(format!("exec = {argv:?}")));
+        self
+    }
+
+    /// A secret in the words of its table, such as `kv = "secret/github"`.
+    pub fn secret(mut self, name: &str, lines: &str) -> Self {
+        self.secrets.insert(name.to_owned(), Secret::Lines(lines.to_owned()));
+        self
+    }
+
+    /// A line of the shared socket's grant.
+    pub fn grant(mut self, toml: &str) -> Self {
+        self.grant.push(toml.to_owned());
         self
     }
 
@@ -197,6 +211,9 @@ impl Builder {
         }
         let all = || self.servers.keys().cloned().collect();
         let _ = writeln!(toml, "\n[grants.dev]\nservers = {:?}", self.granted.clone().unwrap_or_else(all));
+        for line in &self.grant {
+            let _ = writeln!(toml, "{line}");
+        }
         toml
     }
 }

@@ -98,7 +98,7 @@ impl Checker<'_, '_> {
             0 if !self.damage.touches(&["secrets", &name.value]) => self.add(
                 &name.span,
                 format!("`{table}` has no source"),
-                "set one of `file`, `env` and `exec`",
+                "set one of `file`, `env`, `exec`, `kv` and `vault`",
             ),
             0 | 1 => {}
             _ => {

@@ -140,12 +140,11 @@ fn headers_that_are_not_the_users_to_set() {
 fn a_secret_has_one_source() {
     says(
         "[secrets.none]\n[secrets.two]\nenv = 'A'\nfile = '/a'\n[secrets.later]\nvault = 'a/b'\nenv = 'A'\n",
-        "cofferdam.toml:1: `secrets.none` has no source\n  hint: set one of `file`, `env` and `exec`\n\
+        "cofferdam.toml:1: `secrets.none` has no source\n  hint: set one of `file`, `env`, `exec`, `kv` and `vault`\n\
          cofferdam.toml:2: `secrets.two` has 2 sources: `env`, `file`\n  hint: keep one of them\n\
          cofferdam.toml:5: `secrets.later` has 2 sources: `env`, `vault`\n  hint: keep one of them\n\
          cofferdam.toml:6: `secrets.later.vault` needs Vault, and there is none\n  \
-         hint: say in a table `[vault]` where it is (`address`) and how to log in (`auth`)\n\
-         cofferdam.toml:6: `secrets.later.vault` is not supported by this version\n  hint: leave it out",
+         hint: say in a table `[vault]` where it is (`address`) and how to log in (`auth`)",
     );
 }
 
@@ -154,7 +153,7 @@ fn a_secret_never_holds_its_value() {
     says(
         "[secrets.github]\ntoken = 'x'\n[secrets.a]\nexec = []\n[secrets.b]\nenv = 'A=B'\npublic = ['user name']\n",
         "cofferdam.toml:2: unknown key `secrets.github.token`\n  \
-         hint: a secret names its source, `file`, `env` or `exec`; its value never stands here\n\
+         hint: a secret names its source, `file`, `env`, `exec`, `kv` or `vault`; its value never stands here\n\
          cofferdam.toml:4: `secrets.a.exec` is empty\n  hint: write the program, then its arguments\n\
          cofferdam.toml:6: `secrets.b.env` is not the name of an environment variable\n  \
          hint: it has at least one character, and no `=`\n\

@@ -1,5 +1,6 @@
 //! The instance in states that are hard to reach from outside: a server that starts for ever, one that never reads.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use relay_proto::code::Code;
@@ -8,9 +9,12 @@ use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
 
 use super::*;
-use crate::config::{Addresses, HttpServer, Replace, Retry, Server, ServerKind};
+use crate::config::{Addresses, HttpServer, Replace, Retry, Server, ServerKind, check_text};
 use crate::inject::Secrets;
+use crate::inject::credentials::Credentials;
+use crate::inject::files::FileStore;
 use crate::policy::Rules;
+use crate::servers::gate::Gate;
 use crate::servers::state::Starting;
 use crate::servers::upstream::HttpConnection;
 use crate::upstream::http::{HttpLimits, HttpTarget, HttpUpstream};
@@ -44,6 +48,22 @@ fn shake_hands(instance: &mut Instance) {
 
 fn no_starter() -> Starter {
     panic!("nothing is started here")
+}
+
+fn starter(server: Arc<Server>) -> Starter {
+    let text = "state-dir = '/nowhere/state'\nadmin.socket = '/nowhere/admin.sock'\n\
+         servers.tools.command = ['true']\ngrants.dev.servers = ['tools']\n\
+         [relay]\nunix = '/nowhere/relay/relay.sock'\nunix-grant = 'dev'\n";
+    let config = check_text(text, Path::new("/nowhere/cofferdam.toml")).unwrap();
+    Starter {
+        gate: Arc::new(Gate::new(&config.limits)),
+        config: Arc::new(config),
+        server,
+        credentials: Arc::new(Credentials::new(Arc::default(), None)),
+        files: FileStore::open().unwrap(),
+        tasks: TaskTracker::new(),
+        link: "l1".into(),
+    }
 }
 
 fn custody() -> Custody {
@@ -83,7 +103,7 @@ async fn deaf() -> (TcpListener, Upstream) {
         reload: None,
         scopes: Vec::new(),
     });
-    let connection = HttpConnection { upstream, server, secrets: Secrets::new() };
+    let connection = HttpConnection::new(upstream, starter(server), Secrets::new());
     (listener, Upstream::Http(Box::new(connection)))
 }
 

@@ -56,6 +56,9 @@ impl Registered {
     /// From here on there is a link, and a session.
     pub(super) fn begin(&mut self) {
         self.state = TaskState::Running;
+        if let Some(vault) = self.session.credentials.vault() {
+            vault.enter();
+        }
         if self.registry.lock().begin(&self.session) == Begun::No {
             let name = self.session.enrolment.as_ref().map(|enrolled| format!(", sandbox {}", enrolled.name));
             let detail = format!("grant {}{}", self.session.grant, name.unwrap_or_default());
@@ -92,6 +95,9 @@ impl Drop for Registered {
                 tracing::error!(link = %self.link, session = %self.session.id, failed);
                 self.record(Event::Alert, failed);
                 self.record(Event::LinkEnd, failed);
+                if let Some(vault) = self.session.credentials.vault() {
+                    vault.abandon();
+                }
                 failed
             }
         };

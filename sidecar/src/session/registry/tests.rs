@@ -57,6 +57,7 @@ impl Place {
                             calls_unanswered: 0,
                             processes: Processes::AllEnded,
                             server_ended_ms: 0,
+                            vault: None,
                         });
                         return reason;
                     }

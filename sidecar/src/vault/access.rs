@@ -1,0 +1,158 @@
+//! The sidecar's way into Vault: one client, one login, and what sessions need of both.
+//!
+//! What must stay true: tokens of sessions are made at a bounded rate, whoever asks; the login outlives the revocations
+//! that need it; nothing is begun after the end.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::accessors::Accessors;
+use super::address::AddressError;
+use super::api::{Settings, SettingsError, Vault};
+use super::error::{Asked, Kind, Problem, VaultError};
+use super::login::{Login, LoginToken, Method, SecretId};
+use super::token_calls::{ChildToken, Mint};
+use super::{Auth, login};
+use crate::config;
+
+/// Between two new tokens, whichever sessions they are for: when a login turns, two hundred sessions want one.
+const BETWEEN_MINTS: Duration = Duration::from_millis(50);
+/// Whoever would wait longer for its turn is refused: it has ten seconds.
+const LONGEST_TURN: Duration = Duration::from_secs(4);
+/// The end of the login itself.
+const END_TIME: Duration = Duration::from_secs(2);
+
+pub(crate) struct Access {
+    pub(super) vault: Vault,
+    pub(super) login: Login,
+    token_role: Option<String>,
+    pub(super) accessors: Accessors,
+    next_mint: Mutex<Instant>,
+    pub(super) tasks: TaskTracker,
+    /// Nobody follows anything up any more.
+    pub(super) stop: CancellationToken,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AccessError {
+    #[error("prepare the way to Vault")]
+    Settings(#[from] SettingsError),
+    #[error("keep what is to be revoked after a crash in `state-dir`")]
+    Accessors(#[source] std::io::Error),
+}
+
+impl Access {
+    /// Begins to log in, and to revoke what a sidecar before this one left behind. Waits for neither.
+    pub(crate) fn start(
+        config: &config::Vault,
+        state: &Path,
+        tasks: &TaskTracker,
+    ) -> Result<Arc<Self>, AccessError> {
+        let address =
+            config.address.to_string().parse().map_err(|error: AddressError| SettingsError::from(error))?;
+        let vault = Vault::new(&Settings {
+            address,
+            namespace: config.namespace.as_ref().map(ToString::to_string),
+            ca_file: config.ca_file.clone(),
+        })?;
+        let (accessors, left_behind) = Accessors::open(state).map_err(AccessError::Accessors)?;
+        let stop = CancellationToken::new();
+        let login = Login::start(vault.clone(), method(&config.auth), tasks, &stop);
+        let access = Arc::new(Self {
+            vault,
+            login,
+            token_role: config.token_role.clone(),
+            accessors,
+            next_mint: Mutex::new(Instant::now()),
+            tasks: tasks.clone(),
+            stop,
+        });
+        if !left_behind.is_empty() {
+            tracing::warn!(tokens = left_behind.len(), "a sidecar before this one left Vault tokens behind");
+            tasks.spawn(Arc::clone(&access).revoke_left_behind(left_behind));
+        }
+        Ok(access)
+    }
+
+    /// A child of the login's token, with that login.
+    pub(super) async fn mint(&self, child: &ChildToken) -> Result<(Auth, Arc<LoginToken>), VaultError> {
+        let login = self.login.current().await?;
+        let mint = self.token_role.as_deref().map_or(Mint::Plain, Mint::Role);
+        let turn = self.turn().ok_or_else(|| VaultError {
+            asked: Asked { method: http::Method::POST, path: "auth/token/create".into() },
+            problem: Problem::Unreachable { why: "too many sessions want a token at once".into() },
+        })?;
+        sleep_until(turn).await;
+        let made = self.vault.create_child(&login.token, child, mint).await;
+        if made.as_ref().is_err_and(|error| error.kind() == Kind::Denied) {
+            self.login.doubt(login.generation);
+        }
+        Ok((made?, login))
+    }
+
+    /// The login's generation now.
+    pub(super) fn generation(&self) -> u64 {
+        *self.login.changed().borrow()
+    }
+
+    /// The end of the login, once every session is over.
+    pub(crate) async fn end(&self) {
+        self.stop.cancel();
+        match timeout(END_TIME, self.login.end()).await {
+            Ok(Ok(())) => tracing::info!("the sidecar's login at Vault is over"),
+            Ok(Err(error)) => {
+                tracing::warn!(why = error.explained(), "the login's token was not revoked; it expires");
+            }
+            Err(_) => tracing::warn!("the login's token was not revoked in time; it expires"),
+        }
+    }
+
+    fn turn(&self) -> Option<Instant> {
+        let now = Instant::now();
+        let mut next = self.next_mint.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = (*next).max(now);
+        (turn <= now + LONGEST_TURN).then(|| {
+            *next = turn + BETWEEN_MINTS;
+            turn
+        })
+    }
+}
+
+fn method(auth: &config::VaultAuth) -> Method {
+    use config::VaultAuth;
+    match auth {
+        VaultAuth::AppRole { mount, role_id_file, secret_id_file, secret_id } => Method::AppRole {
+            mount: mount.to_string(),
+            role_id_file: role_id_file.clone(),
+            secret_id: match secret_id {
+                config::SecretId::Plain => SecretId::Plain { file: secret_id_file.clone() },
+                config::SecretId::Wrapped => {
+                    login::SecretId::Wrapped { file: secret_id_file.clone(), role: None }
+                }
+            },
+        },
+        VaultAuth::Cert { mount, cert_file, key_file, role } => Method::Cert {
+            mount: mount.to_string(),
+            certificate_file: cert_file.clone(),
+            key_file: key_file.clone(),
+            role: Some(role.clone()),
+        },
+        VaultAuth::Jwt { mount, role, jwt_file } => {
+            Method::Jwt { mount: mount.to_string(), role: role.clone(), jwt_file: jwt_file.clone() }
+        }
+        VaultAuth::Kubernetes { mount, role, jwt_file } => {
+            Method::Kubernetes { mount: mount.to_string(), role: role.clone(), jwt_file: jwt_file.clone() }
+        }
+        VaultAuth::TokenFile { path } => Method::TokenFile { path: path.clone() },
+        VaultAuth::Userpass { mount, username, password_file } => Method::Userpass {
+            mount: mount.to_string(),
+            username: username.clone(),
+            password_file: password_file.clone(),
+        },
+    }
+}

@@ -1,0 +1,199 @@
+//! The end of what a session had in Vault: its tokens revoked, each lease looked up until Vault does not know it.
+//!
+//! What must stay true: whoever waits is told within its time what is revoked and what is pending, and why; "revoked" is
+//! said of a lease only after a lookup found nothing; what is pending is followed up until it is gone, expired by itself,
+//! or the sidecar stops, and then its accessor is on disk for the next start.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::access::Access;
+use super::error::Kind;
+use super::session::{GivenUp, HeldLease, Left, SessionToken, SessionVault};
+
+/// Between two looks: the first, and the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// What became of a session's credentials in Vault.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct Revoked {
+    pub(crate) token: Outcome,
+    pub(crate) leases: Vec<LeaseEnd>,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct LeaseEnd {
+    pub(crate) secret: String,
+    /// A hash of its id, as in the audit.
+    pub(crate) lease: String,
+    pub(crate) outcome: Outcome,
+}
+
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Outcome {
+    Pending { reason: String },
+    Revoked { after_ms: u64 },
+}
+
+impl SessionVault {
+    /// Ends what the session has given up, and says at `deadline` at the latest what became of it. None where there was
+    /// nothing.
+    pub(crate) async fn end(&self, deadline: Instant) -> Option<Revoked> {
+        let (report, mut seen) = watch::channel(None);
+        let this = self.clone();
+        self.inner().access.tasks.spawn(async move { this.revoke(&report).await });
+        // The sender is gone when all is done.
+        let all = async { while seen.changed().await.is_ok() {} };
+        let _ = timeout_at(deadline, all).await;
+        seen.borrow_and_update().clone()
+    }
+
+    /// A link that failed has left, and nobody waits for what follows from that.
+    pub(crate) fn abandon(&self) {
+        if self.leave() == Left::Last {
+            let this = self.clone();
+            self.inner().access.tasks.spawn(async move { this.revoke(&watch::Sender::default()).await });
+        }
+    }
+
+    async fn revoke(&self, report: &watch::Sender<Option<Revoked>>) {
+        let began = Instant::now();
+        let inner = self.inner();
+        let GivenUp { mut tokens, mut leases } = inner.give_up().await;
+        if tokens.is_empty() && leases.is_empty() {
+            return;
+        }
+        let waiting = || Outcome::Pending { reason: "Vault has not answered yet".into() };
+        let mut revoked =
+            Revoked { token: waiting(), leases: leases.iter().map(|lease| lease.end(waiting())).collect() };
+        report.send_replace(Some(revoked.clone()));
+        let last = tokens.iter().map(|token| token.expires).max().flatten();
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let done = || Outcome::Revoked { after_ms: began.elapsed().as_millis() as u64 };
+            if !tokens.is_empty() {
+                let results = join_all(tokens.iter().map(|token| inner.access.revoke(token))).await;
+                let mut reason = None;
+                let mut results = results.into_iter();
+                tokens.retain(|_| match results.next() {
+                    Some(Err(why)) => {
+                        reason = Some(why);
+                        true
+                    }
+                    _ => false,
+                });
+                revoked.token = reason.map_or_else(done, |reason| Outcome::Pending { reason });
+                report.send_replace(Some(revoked.clone()));
+            }
+            let token_lives = !tokens.is_empty();
+            let look = |lease| async move {
+                match token_lives {
+                    true => Err("its token is not revoked yet".to_owned()),
+                    false => inner.access.is_gone(lease).await,
+                }
+            };
+            let looks = join_all(leases.iter().map(look)).await;
+            let mut looks = looks.into_iter();
+            leases.retain(|lease| {
+                let outcome = match looks.next() {
+                    Some(Err(reason)) => Outcome::Pending { reason },
+                    _ => done(),
+                };
+                let hash = lease.id.hash();
+                let is_pending = outcome.is_pending();
+                if let Some(end) = revoked.leases.iter_mut().find(|end| end.lease == hash) {
+                    end.outcome = outcome;
+                }
+                is_pending
+            });
+            report.send_replace(Some(revoked.clone()));
+            if tokens.is_empty() && leases.is_empty() {
+                tracing::info!(leases = revoked.leases.len(), took = ?began.elapsed(), "a session's credentials in Vault are revoked");
+                return;
+            }
+            if last.is_some_and(|last| last < Instant::now()) {
+                tracing::warn!("a session's Vault token was not revoked and has expired by itself");
+                return;
+            }
+            if inner.access.stop.run_until_cancelled(sleep(pause)).await.is_none() {
+                tracing::warn!(
+                    "the sidecar stops before all credentials of a session are revoked; the next start goes on"
+                );
+                return;
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+}
+
+impl Access {
+    /// Ends a session's token; says why not.
+    pub(super) async fn revoke(&self, token: &SessionToken) -> Result<(), String> {
+        match self.vault.revoke_self(&token.token).await {
+            Ok(()) => {}
+            // Dead already, or its policies do not let it end itself.
+            Err(error) if error.kind() == Kind::Denied => match &token.accessor {
+                Some(accessor) => self.revoke_by_accessor(accessor).await?,
+                None => return Err(error.explained()),
+            },
+            Err(error) => return Err(error.explained()),
+        }
+        if let Some(accessor) = &token.accessor {
+            self.accessors.forget(accessor);
+        }
+        Ok(())
+    }
+
+    async fn is_gone(&self, lease: &HeldLease) -> Result<(), String> {
+        let login = self.login.current().await.map_err(|error| error.explained())?;
+        match self.vault.lookup_lease(&login.token, &lease.id).await {
+            Ok(_) => Err("Vault is still revoking it".into()),
+            Err(error) if error.kind() == Kind::Gone => Ok(()),
+            Err(error) => Err(format!("it cannot be looked up: {}", error.explained())),
+        }
+    }
+}
+
+impl HeldLease {
+    fn end(&self, outcome: Outcome) -> LeaseEnd {
+        LeaseEnd { secret: self.secret.clone(), lease: self.id.hash(), outcome }
+    }
+}
+
+impl Revoked {
+    /// Lines for people.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let lease =
+            |end: &LeaseEnd| format!("lease {} of `{}`: {}", end.lease, end.secret, end.outcome.told());
+        let token = format!("Vault token: {}", self.token.told());
+        std::iter::once(token).chain(self.leases.iter().map(lease)).collect()
+    }
+
+    /// One line for the audit.
+    pub(crate) fn told(&self) -> String {
+        let pending = self.leases.iter().filter(|end| end.outcome.is_pending()).count();
+        let leases = self.leases.len();
+        format!("Vault token {}; leases: {} revoked, {pending} pending", self.token.told(), leases - pending)
+    }
+}
+
+impl Outcome {
+    fn is_pending(&self) -> bool {
+        matches!(self, Self::Pending { .. })
+    }
+
+    fn told(&self) -> String {
+        match self {
+            Self::Pending { reason } => format!("pending ({reason})"),
+            Self::Revoked { after_ms } => format!("revoked after {after_ms} ms"),
+        }
+    }
+}

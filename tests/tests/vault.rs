@@ -1,0 +1,353 @@
+//! From a session to a real OpenBao and back: what a server gets, what nobody else sees, and what is left when a session
+//! ends, however it ends.
+
+use std::fs;
+
+use cofferdam_tests::deadline::wait_until;
+use cofferdam_tests::harness::Harness;
+use cofferdam_tests::openbao::OpenBao;
+use cofferdam_tests::process::send;
+use cofferdam_tests::server::Server;
+use cofferdam_tests::world::{Builder, World};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+const CANARY: &str = "ghp-CANARY-of-the-vault-4711";
+
+#[test]
+fn a_field_of_a_secret_in_vault_reaches_its_server_and_nobody_else() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let server = Server::fixture().env("SECRET", "{github.token}").allow(&["*"]);
+    let world =
+        world(&bao).secret("github", "kv = \"secret/github\"").server("tools", server).capturing().start();
+    let mut harness = world.connected("tools");
+    let shown = harness.call("env", json!({})).to_string();
+    assert!(shown.contains("SECRET=[redacted:github.token]"), "{shown}");
+    let process = world.fixture_processes("tools")[0];
+    let environment = fs::read(format!("/proc/{process}/environ")).unwrap();
+    let environment = String::from_utf8_lossy(&environment).into_owned();
+    assert!(environment.contains(&format!("SECRET={CANARY}")));
+    world.assert_secret_stayed_here(CANARY);
+    // Our audit and Vault's can be joined: by the request here, by the token's metadata there.
+    let decision = world.decisions().pop().unwrap();
+    assert!(decision["secrets"][0].to_string().len() > 40, "{decision}");
+    let session = world.sessions()[0]["session"].as_str().unwrap().to_owned();
+    let tokens = session_tokens(&bao);
+    assert_eq!(tokens.len(), 1, "{tokens:?}");
+    let meta = &tokens[0]["meta"];
+    assert_eq!(*meta, json!({"session": session, "sandbox": "shared socket", "grant": "dev"}));
+    assert_eq!(tokens[0]["policies"], json!(["agent", "default"]));
+    assert!(tokens[0]["ttl"].as_u64().unwrap() <= 8 * 3600, "{tokens:?}");
+    // Neither token is anywhere in what the server was given.
+    assert!(!environment.contains(&login_token(&bao)), "{environment}");
+    let directory = world.layout().state.join("vault");
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 1);
+    leave(harness);
+    wait_until("the session's token is revoked", || session_tokens(&bao).is_empty());
+    wait_until("nothing is left on disk", || fs::read_dir(&directory).unwrap().count() == 0);
+}
+
+#[test]
+fn a_lease_is_gone_when_its_session_ends() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let world = with_certificate(&bao).start();
+    let harness = world.connected("tools");
+    assert_eq!((leases(&bao), session_tokens(&bao).len()), (1, 1));
+    leave(harness);
+    wait_until("the lease is gone", || leases(&bao) == 0);
+    wait_until("the token is gone", || session_tokens(&bao).is_empty());
+}
+
+#[test]
+fn a_lease_is_gone_when_its_shim_was_killed_and_does_not_come_back() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let world = with_certificate(&bao).relay("resume-grace = \"1s\"").start();
+    let mut harness = world.connected("tools");
+    assert_eq!(leases(&bao), 1);
+    harness.kill9();
+    wait_until("the lease is gone", || leases(&bao) == 0);
+}
+
+#[test]
+fn what_vault_does_not_answer_is_pending_and_gone_later() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let world = with_certificate(&bao).start();
+    let _harness = world.connected("tools");
+    let session = world.sessions()[0]["session"].as_str().unwrap().to_owned();
+    bao.freeze();
+    let told = world.cofferdam_text(&["kill", &session]);
+    assert!(told.contains("Vault token: pending ("), "{told}");
+    assert!(told.contains(" of `cert`: pending ("), "{told}");
+    bao.thaw();
+    wait_until("the lease is gone", || leases(&bao) == 0);
+    wait_until("the token is gone", || session_tokens(&bao).is_empty());
+    let directory = world.layout().state.join("vault");
+    wait_until("nothing is left on disk", || fs::read_dir(&directory).unwrap().count() == 0);
+}
+
+#[test]
+fn a_token_that_ended_is_replaced_and_its_secret_read_anew() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let auth = minter(&bao, json!({"allowed_policies": ["agent"], "token_explicit_max_ttl": "3s"}));
+    let world = with_certificate_in(connected(&bao, &auth)).start();
+    let mut harness = world.connected("tools");
+    assert_eq!((leases(&bao), session_tokens(&bao).len()), (1, 1));
+    wait_until("the session's token expires", || session_tokens(&bao).is_empty() && leases(&bao) == 0);
+    send(world.fixture_processes("tools")[0], Signal::SIGKILL);
+    wait_until("a new process has a new credential", || {
+        harness.call("env", json!({})).get("result").is_some() && world.fixture_processes("tools").len() == 2
+    });
+    assert_eq!(leases(&bao), 1);
+}
+
+#[test]
+fn tokens_and_lease_ids_are_scrubbed() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let world = with_certificate(&bao).capturing().start();
+    let mut harness = world.connected("tools");
+    let (token, lease) = (login_token(&bao), format!("pki/issue/agent/{}", lease_id(&bao)));
+    let answer = harness.call("echo", json!({"text": format!("{token} and {lease}")})).to_string();
+    assert!(answer.contains("[redacted:vault.login-token] and [redacted:vault.lease-id]"), "{answer}");
+    world.assert_secret_stayed_here(&token);
+    world.assert_secret_stayed_here(&lease);
+}
+
+#[test]
+fn a_kill_revokes_and_says_so() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let world = with_certificate(&bao).start();
+    let _harness = world.connected("tools");
+    assert_eq!(leases(&bao), 1);
+    let lease = lease_id(&bao);
+    let session = world.sessions()[0]["session"].as_str().unwrap().to_owned();
+    let told = world.cofferdam_text(&["kill", &session]);
+    assert!(told.contains("Vault token: revoked after "), "{told}");
+    assert!(told.contains(" of `cert`: revoked after "), "{told}");
+    assert_eq!((leases(&bao), session_tokens(&bao).len()), (0, 0), "{told}");
+    let end = world.audit().into_iter().rfind(|record| record["event"] == "link_end").unwrap();
+    assert!(end["detail"].as_str().unwrap().contains("leases: 1 revoked, 0 pending"), "{end}");
+    assert!(!world.log().contains(&lease), "the log has no lease's id");
+}
+
+#[test]
+fn an_orderly_stop_revokes_everything_but_the_users_own_token() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let mut world = with_certificate(&bao).start();
+    let _harness = world.connected("tools");
+    assert_eq!(leases(&bao), 1);
+    world.stop_sidecar();
+    assert_eq!((leases(&bao), session_tokens(&bao).len()), (0, 0));
+    let login = login_token(&bao);
+    assert_eq!(bao.call("GET", "auth/token/lookup-self", Some(&login), &Value::Null).status, 200);
+}
+
+#[test]
+fn what_a_killed_sidecar_left_behind_is_revoked_by_the_next() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let mut world = with_certificate(&bao).start();
+    let harness = world.connected("tools");
+    let left = session_tokens(&bao);
+    assert_eq!((leases(&bao), left.len()), (1, 1));
+    world.kill9_sidecar();
+    drop(harness);
+    assert_eq!(leases(&bao), 1, "nobody was there to revoke it");
+    world.start_sidecar();
+    wait_until("the lease is gone", || leases(&bao) == 0);
+    wait_until("the token is gone", || session_tokens(&bao).is_empty());
+    wait_until("nothing is left on disk", || {
+        fs::read_dir(world.layout().state.join("vault")).unwrap().count() == 0
+    });
+}
+
+#[test]
+fn a_sealed_vault_refuses_with_the_next_try_and_needs_no_restart() {
+    let Some(bao) = prepared(OpenBao::configured()) else { return };
+    let world = with_certificate(&bao).start();
+    bao.seal();
+    let mut harness = world.shim("tools");
+    let refused = harness.initialize().to_string();
+    for word in ["credential_unavailable", "pki/issue/agent", "sealed", "tried again in ", "unseal Vault"] {
+        assert!(refused.contains(word), "{word}: {refused}");
+    }
+    // While the pause lasts, nobody asks Vault; the answer is the same.
+    let again = harness.initialize().to_string();
+    assert!(again.contains("credential_unavailable") && again.contains("tried again in "), "{again}");
+    bao.unseal();
+    wait_until("the server starts", || harness.initialize().get("result").is_some());
+    assert_eq!(leases(&bao), 1);
+}
+
+#[test]
+fn a_path_that_the_policies_deny_is_named() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let server = Server::fixture().env("SECRET", "{other.token}").allow(&["*"]);
+    let world = world(&bao).secret("other", "kv = \"secret/other\"").server("tools", server).start();
+    let refused = world.shim("tools").initialize().to_string();
+    for word in ["credential_unavailable", "secret/other", "allow this path in its policies"] {
+        assert!(refused.contains(word), "{word}: {refused}");
+    }
+    assert!(!refused.contains(CANARY), "{refused}");
+}
+
+#[test]
+fn a_field_that_cannot_be_used_is_refused_where_it_is_used() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let uses = |field: &str| Server::fixture().env("SECRET", &format!("{{github.{field}}}")).allow(&["*"]);
+    let world = world(&bao)
+        .secret("github", "kv = \"secret/github\"")
+        .server("good", uses("token"))
+        .server("nested", uses("nested"))
+        .server("empty", uses("empty"))
+        .server("missing", uses("tokn"))
+        .start();
+    assert!(world.shim("good").initialize().get("result").is_some());
+    for (server, why) in [
+        ("nested", "its field `nested` is null, a list or an object"),
+        ("empty", "its field `empty` is empty"),
+        ("missing", "has no field `tokn`; it has `token`"),
+    ] {
+        let refused = world.shim(server).initialize().to_string();
+        for word in ["credential_unavailable", why, "secret/github"] {
+            assert!(refused.contains(word), "{word}: {refused}");
+        }
+        assert!(!refused.contains(CANARY), "{refused}");
+    }
+}
+
+#[test]
+fn a_login_of_the_sidecars_own_and_a_token_role_leave_nothing_either() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let auth = minter(&bao, json!({"allowed_policies": ["agent"], "orphan": true}));
+    let mut world = with_certificate_in(connected(&bao, &auth)).start();
+    let _harness = world.connected("tools");
+    assert_eq!((leases(&bao), session_tokens(&bao).len()), (1, 1));
+    assert_eq!(tokens(&bao, |token| token["display_name"] == "approle").len(), 1);
+    world.stop_sidecar();
+    assert_eq!((leases(&bao), session_tokens(&bao).len()), (0, 0));
+    assert_eq!(tokens(&bao, |token| token["display_name"] == "approle").len(), 0);
+}
+
+/// A login of the sidecar's own that can do nothing but make tokens through a role.
+#[track_caller]
+fn minter(bao: &OpenBao, role: Value) -> String {
+    bao.api("POST", "sys/auth/approle", json!({"type": "approle"}));
+    bao.policy(
+        "minter",
+        &[("auth/token/create/cofferdam", &["update"]), ("auth/token/revoke-accessor", &["update"])],
+    );
+    bao.api("POST", "auth/approle/role/sidecar", json!({"token_policies": ["minter"], "token_ttl": "1m"}));
+    bao.api("POST", "auth/token/roles/cofferdam", role);
+    let id = bao.api("GET", "auth/approle/role/sidecar/role-id", Value::Null);
+    let secret = bao.api("POST", "auth/approle/role/sidecar/secret-id", json!({}));
+    let write = |name: &str, value: &Value| {
+        let path = bao.directory.path().join(name);
+        fs::write(&path, value.as_str().expect("an id is text")).expect("a temporary directory is writable");
+        path
+    };
+    let role_id = write("role-id", &id["data"]["role_id"]);
+    let secret_id = write("secret-id", &secret["data"]["secret_id"]);
+    format!(
+        "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {secret_id:?} }}\n\
+         token-role = \"cofferdam\""
+    )
+}
+
+/// A harness that goes in an orderly way.
+#[track_caller]
+fn leave(mut harness: Harness) {
+    harness.close_stdin();
+    harness.wait_for_exit();
+}
+
+/// A server with a key-value secret, a role for certificates that are leased, a policy for agents and a login.
+#[track_caller]
+fn prepared(bao: Option<OpenBao>) -> Option<OpenBao> {
+    let bao = bao?;
+    if bao.call("GET", "sys/mounts/secret", Some(&bao.root_token), &Value::Null).status != 200 {
+        bao.api("POST", "sys/mounts/secret", json!({"type": "kv", "options": {"version": "2"}}));
+    }
+    bao.api("POST", "sys/mounts/pki", json!({"type": "pki"}));
+    bao.api(
+        "POST",
+        "pki/root/generate/internal",
+        json!({"common_name": "test", "ttl": "24h", "key_type": "ec"}),
+    );
+    let role = json!({"allow_any_name": true, "enforce_hostnames": false, "generate_lease": true, "ttl": "10m", "key_type": "ec"});
+    bao.api("POST", "pki/roles/agent", role);
+    let data = json!({"token": CANARY, "nested": {"a": "b"}, "empty": ""});
+    wait_until("the engine takes secrets", || {
+        let body = json!({"data": data});
+        bao.call("POST", "secret/data/github", Some(&bao.root_token), &body).status == 200
+    });
+    bao.api("POST", "secret/data/other", json!({"data": {"token": CANARY}}));
+    bao.policy("agent", &[("secret/data/github", &["read"]), ("pki/issue/agent", &["update"])]);
+    bao.policy("sidecar", &[("auth/token/create", &["update"]), ("auth/token/revoke-accessor", &["update"])]);
+    let login = bao.api(
+        "POST",
+        "auth/token/create",
+        json!({"policies": ["sidecar", "agent"], "ttl": "1h", "no_parent": true}),
+    );
+    let token = login["auth"]["client_token"].as_str().expect("a new token is text");
+    fs::write(bao.directory.path().join("token"), token).expect("a temporary directory is writable");
+    Some(bao)
+}
+
+/// A world that logs in with the token of a file.
+fn world(bao: &OpenBao) -> Builder {
+    let token = bao.directory.path().join("token");
+    connected(bao, &format!("auth = {{ method = \"token-file\", path = {token:?} }}"))
+}
+
+fn connected(bao: &OpenBao, auth: &str) -> Builder {
+    World::new()
+        .line(&format!("[vault]\naddress = \"{}\"\n{auth}", bao.address()))
+        .grant("vault-policies = [\"agent\"]")
+}
+
+/// One server with a certificate that Vault leases.
+fn with_certificate(bao: &OpenBao) -> Builder {
+    with_certificate_in(world(bao))
+}
+
+fn with_certificate_in(builder: Builder) -> Builder {
+    builder
+        .secret("cert", "vault = \"pki/issue/agent\"\nwrite = { common_name = \"agent.internal\" }")
+        .server("tools", Server::fixture().file("key.pem", "{cert.private_key}").allow(&["*"]))
+}
+
+fn login_token(bao: &OpenBao) -> String {
+    fs::read_to_string(bao.directory.path().join("token")).expect("the token was written")
+}
+
+/// Leases of certificates.
+#[track_caller]
+fn leases(bao: &OpenBao) -> usize {
+    list(bao, "sys/leases/lookup/pki/issue/agent").len()
+}
+
+#[track_caller]
+fn lease_id(bao: &OpenBao) -> String {
+    list(bao, "sys/leases/lookup/pki/issue/agent").pop().expect("there is a lease")
+}
+
+/// What Vault knows of the tokens of our sessions.
+#[track_caller]
+fn session_tokens(bao: &OpenBao) -> Vec<Value> {
+    tokens(bao, |token| token["meta"]["session"].is_string())
+}
+
+#[track_caller]
+fn tokens(bao: &OpenBao, choice: impl Fn(&Value) -> bool) -> Vec<Value> {
+    let look = |accessor: String| {
+        let body = json!({"accessor": accessor});
+        bao.call("POST", "auth/token/lookup-accessor", Some(&bao.root_token), &body).body["data"].clone()
+    };
+    list(bao, "auth/token/accessors").into_iter().map(look).filter(|token| choice(token)).collect()
+}
+
+#[track_caller]
+fn list(bao: &OpenBao, path: &str) -> Vec<String> {
+    let answer = bao.call("LIST", path, Some(&bao.root_token), &Value::Null);
+    let keys = answer.body["data"]["keys"].as_array().cloned().unwrap_or_default();
+    keys.iter().filter_map(|key| key.as_str().map(str::to_owned)).collect()
+}
