@@ -27,6 +27,7 @@
 //! | [`server`] | the MCP servers that a world can have |
 //! | [`tee`] | a proxy on the relay socket that keeps every byte towards the shim |
 //! | [`tools`] | where installed tools are, and what happens when one is missing |
+//! | [`vault`] | a sidecar at an OpenBao, and what that knows of it |
 //! | [`wire`] | a TCP wire to the sidecar that can be cut, or lose an answer |
 //! | [`world`] | a sidecar, its configuration, its audit and its log |
 
@@ -51,5 +52,6 @@ pub mod sandbox;
 pub mod server;
 pub mod tee;
 pub mod tools;
+pub mod vault;
 pub mod wire;
 pub mod world;

@@ -15,7 +15,7 @@ use crate::admin::client::{self, AskError};
 use crate::admin::{Answer, Question};
 use crate::audit::Selector;
 use crate::config::{self, Config, Environment};
-use crate::inject::credentials::LogScrubber;
+use crate::inject::log_scrubber::LogScrubber;
 use crate::session::command::{Description, Processes};
 use crate::session::registry::EndedLink;
 use crate::vault::revocation::Revoked;

@@ -3,21 +3,19 @@
 //! time to look for a newer one; while that fails, what is held and still good goes on.
 //!
 //! Must stay true: each secret is read by one at a time, and the others wait for that; a failure of Vault's is remembered
-//! until the next try is due; a value is known to the log's scrubber before anybody can use it, and for a while after its last
-//! session is gone, for a session's last lines are written late. What nobody holds any more is kept in bounds.
+//! until the next try is due; a value is known to the scrubbers before anybody can use it; whoever runs with older values
+//! than the newest can tell by their generation.
 
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use relay_proto::name::Name;
-use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, timeout};
 
+use super::log_scrubber::LogScrubber;
 use crate::config::{Limits, Origin, SecretSource};
 use crate::scrub::{Needle, Scrubber};
 use crate::secret::{self, Material, SecretError, SecretProblem, opened};
@@ -31,6 +29,8 @@ pub(crate) struct Credentials {
     slots: StdMutex<BTreeMap<Name, Arc<Mutex<Slot>>>>,
     /// The last that was read of each secret.
     newest: ArcSwap<BTreeMap<Name, Arc<Material>>>,
+    /// Counts the times that a secret got other values than it had.
+    changes: watch::Sender<u64>,
     scrubber: ArcSwap<Scrubber>,
     /// Every value ever held; only grows.
     known: StdMutex<Vec<Needle>>,
@@ -45,33 +45,6 @@ struct Slot {
     trouble: Option<Trouble>,
 }
 
-/// The scrubber of the sidecar's own log: it knows the values of all sessions, and those of the last that ended.
-pub(crate) struct LogScrubber {
-    known: StdMutex<Known>,
-    scrubber: ArcSwap<Scrubber>,
-    /// Something was learnt since the scrubber was made. The next line makes it anew, once for all that was learnt.
-    stale: AtomicBool,
-}
-
-#[derive(Default)]
-struct Known {
-    values: HashMap<Digest, Value>,
-    /// Values without a holder, the longest without one first.
-    released: VecDeque<Digest>,
-}
-
-struct Value {
-    needle: Needle,
-    holders: usize,
-}
-
-/// SHA-256 of a value. It never leaves this module.
-type Digest = [u8; SHA256_OUTPUT_LEN];
-
-/// Values that are still scrubbed although no session holds them: those of some hundred sessions, so that a line which
-/// is written after its session's end finds them here.
-const MAX_RELEASED: usize = 1024;
-
 /// Whoever waits for a credential is answered within ten seconds.
 const PATIENCE: Duration = Duration::from_millis(9500);
 
@@ -81,6 +54,7 @@ impl Credentials {
             vault,
             slots: StdMutex::default(),
             newest: ArcSwap::default(),
+            changes: watch::Sender::default(),
             scrubber: ArcSwap::from_pointee(Scrubber::new(Vec::new())),
             known: StdMutex::default(),
             log,
@@ -152,13 +126,21 @@ impl Credentials {
         self.newest.load_full()
     }
 
+    /// Hears of every secret that gets other values than it had: then somebody may run with those before.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
     pub(crate) fn vault(&self) -> Option<&SessionVault> {
         self.vault.as_ref()
     }
 
     /// Known to the scrubbers before anybody can use it.
-    fn keep(&self, slot: &mut Slot, name: &Name, material: Material) -> Arc<Material> {
+    fn keep(&self, slot: &mut Slot, name: &Name, mut material: Material) -> Arc<Material> {
         self.learn(&opened::needles(name, &material));
+        let before = slot.material.as_ref();
+        let is_change = before.is_some_and(|before| !material.replaces_unnoticed(before));
+        material.generation = before.map_or(1, |before| before.generation + u64::from(is_change));
         let material = Arc::new(material);
         slot.material = Some(Arc::clone(&material));
         self.newest.rcu(|newest| {
@@ -166,6 +148,9 @@ impl Credentials {
             newest.insert(name.clone(), Arc::clone(&material));
             newest
         });
+        if is_change {
+            self.changes.send_modify(|changes| *changes += 1);
+        }
         material
     }
 
@@ -196,76 +181,6 @@ impl Drop for Credentials {
     }
 }
 
-impl Default for LogScrubber {
-    fn default() -> Self {
-        Self {
-            known: StdMutex::default(),
-            scrubber: ArcSwap::from_pointee(Scrubber::new(Vec::new())),
-            stale: AtomicBool::new(false),
-        }
-    }
-}
-
-impl LogScrubber {
-    pub(crate) fn current(&self) -> Arc<Scrubber> {
-        if self.stale.load(Ordering::Acquire) {
-            let known = self.lock();
-            // Another line may have done it while this one waited.
-            if self.stale.load(Ordering::Acquire) {
-                let needles = known.values.values().map(|value| value.needle.clone()).collect();
-                self.scrubber.store(Arc::new(Scrubber::new(needles)));
-                self.stale.store(false, Ordering::Release);
-            }
-        }
-        self.scrubber.load_full()
-    }
-
-    /// One more holder of each. Sessions that share a secret share its place here.
-    fn learn(&self, needles: &[Needle]) {
-        let mut known = self.lock();
-        let Known { values, released } = &mut *known;
-        for needle in needles {
-            let key = key(needle);
-            match values.entry(key) {
-                Entry::Occupied(mut value) => {
-                    if value.get().holders == 0 {
-                        released.retain(|other| *other != key);
-                    }
-                    value.get_mut().holders += 1;
-                }
-                Entry::Vacant(place) => {
-                    place.insert(Value { needle: needle.clone(), holders: 1 });
-                    self.stale.store(true, Ordering::Release);
-                }
-            }
-        }
-    }
-
-    /// One holder less of each. The scrubber is not made anew for that: it is when there is something to learn.
-    fn release(&self, needles: &[Needle]) {
-        let mut known = self.lock();
-        let Known { values, released } = &mut *known;
-        for needle in needles {
-            let key = key(needle);
-            let Some(value) = values.get_mut(&key) else { continue };
-            value.holders -= 1;
-            if value.holders == 0 {
-                released.push_back(key);
-            }
-        }
-        while released.len() > MAX_RELEASED {
-            if let Some(oldest) = released.pop_front() {
-                values.remove(&oldest);
-            }
-        }
-    }
-
-    /// Each change under this lock is whole at every step, and it is taken while a failed task is taken down.
-    fn lock(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// Somebody else's try, or Vault, takes longer than anybody waits.
 fn late(source: &SecretSource) -> SecretError {
     let asked = Asked { method: http::Method::GET, path: in_vault(source) };
@@ -278,86 +193,5 @@ fn in_vault(source: &SecretSource) -> String {
     match &source.origin {
         Origin::Kv { path, .. } | Origin::Vault { path, .. } => path.to_string(),
         Origin::Env(_) | Origin::Exec(_) | Origin::File(_) => String::new(),
-    }
-}
-
-fn key(needle: &Needle) -> Digest {
-    let digest = digest(&SHA256, &needle.value);
-    digest.as_ref().try_into().expect("SHA-256 has this length")
-}
-
-#[cfg(test)]
-mod tests {
-    use zeroize::Zeroizing;
-
-    use super::*;
-
-    fn needle(value: &str) -> Needle {
-        Needle { label: "some.value".into(), value: Zeroizing::new(value.into()) }
-    }
-
-    /// A session that holds this value.
-    fn holding(log: &Arc<LogScrubber>, value: &str) -> Credentials {
-        let credentials = Credentials::new(Arc::clone(log), None);
-        log.learn(&[needle(value)]);
-        credentials.known.lock().unwrap().push(needle(value));
-        credentials
-    }
-
-    fn scrubs(log: &LogScrubber, value: &str) -> bool {
-        log.current().text(format!("it is {value}.").as_bytes()).redactions == 1
-    }
-
-    #[test]
-    fn a_value_is_scrubbed_while_anybody_holds_it_and_a_while_longer() {
-        let log = Arc::<LogScrubber>::default();
-        let first = holding(&log, "shared-value-1");
-        let second = holding(&log, "shared-value-1");
-        assert!(scrubs(&log, "shared-value-1"));
-        drop(first);
-        // However many come and go, what somebody holds stays.
-        for number in 0..2 * MAX_RELEASED {
-            drop(holding(&log, &format!("passing-value-{number}")));
-        }
-        assert!(scrubs(&log, "shared-value-1"));
-        assert!(scrubs(&log, &format!("passing-value-{}", 2 * MAX_RELEASED - 1)), "the last lines come late");
-        drop(second);
-        let _newest = holding(&log, "newest-value");
-        assert!(scrubs(&log, "shared-value-1"));
-    }
-
-    #[test]
-    fn what_nobody_holds_is_forgotten_in_the_end() {
-        let log = Arc::<LogScrubber>::default();
-        drop(holding(&log, "value-of-the-first"));
-        for number in 0..MAX_RELEASED {
-            assert!(log.known.lock().unwrap().values.len() <= MAX_RELEASED + 1);
-            drop(holding(&log, &format!("passing-value-{number}")));
-        }
-        let _newest = holding(&log, "newest-value");
-        assert!(!scrubs(&log, "value-of-the-first"));
-        assert_eq!(log.known.lock().unwrap().values.len(), MAX_RELEASED + 1);
-    }
-
-    #[test]
-    fn a_value_that_comes_back_is_held_again() {
-        let log = Arc::<LogScrubber>::default();
-        drop(holding(&log, "value-that-returns"));
-        let returned = holding(&log, "value-that-returns");
-        for number in 0..2 * MAX_RELEASED {
-            drop(holding(&log, &format!("passing-value-{number}")));
-        }
-        assert!(scrubs(&log, "value-that-returns"));
-        drop(returned);
-        assert_eq!(log.known.lock().unwrap().released.len(), MAX_RELEASED, "it stands there once");
-    }
-
-    #[test]
-    fn the_scrubber_is_made_anew_only_for_new_values() {
-        let log = Arc::<LogScrubber>::default();
-        let _first = holding(&log, "shared-value-1");
-        let before = log.current();
-        let _second = holding(&log, "shared-value-1");
-        assert!(Arc::ptr_eq(&before, &log.current()));
     }
 }

@@ -5,11 +5,13 @@
 //! | [`credentials`] | the secrets of one session, and the scrubber that knows them |
 //! | [`files`] | injected files: 0600, in memory, removed with their process |
 //! | [`fill`] | templates filled: into variables, files and headers |
+//! | [`log_scrubber`] | the scrubber of the sidecar's own log |
 //! | [`template`] | their syntax |
 
 pub(crate) mod credentials;
 pub mod files;
 mod fill;
+pub(crate) mod log_scrubber;
 mod template;
 
 pub use fill::{InjectError, Secrets, fill, fill_environment, fill_header};

@@ -63,6 +63,7 @@ pub(super) async fn read(
         refresh: answer.refresh,
         lease: Some(LeaseUse { hash, request_id: answer.request_id }),
         end: End::WithToken(token),
+        generation: 0,
     })
 }
 

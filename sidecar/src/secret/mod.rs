@@ -46,6 +46,8 @@ pub struct Material {
     pub refresh: Option<Instant>,
     pub lease: Option<LeaseUse>,
     pub end: End,
+    /// Which values of its secret these are, counted by whoever keeps them; the same values have the same number.
+    pub generation: u64,
 }
 
 /// How a secret of Vault's is found again, in our audit and in Vault's.
@@ -120,7 +122,13 @@ impl Material {
             refresh: None,
             lease: None,
             end: End::Nothing,
+            generation: 0,
         }
+    }
+
+    /// Whether who has the one before need not have this one: the same values, and nothing was lent for either.
+    pub(crate) fn replaces_unnoticed(&self, before: &Self) -> bool {
+        !self.has_lease() && !before.has_lease() && opened::are_equal(&self.fields, &before.fields)
     }
 
     pub(crate) fn is_live(&self) -> bool {

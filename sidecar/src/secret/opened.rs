@@ -1,8 +1,11 @@
-//! The one module in which a secret leaves its wrapper: to fill a template, and to tell the scrubber what to find.
+//! The one module in which a secret leaves its wrapper: to fill a template, to tell the scrubber what to find, and to see
+//! whether anything changed.
 //!
 //! What must stay true: everything that goes out of here is in wiped memory.
 
 #![expect(clippy::disallowed_methods, reason = "the one module that may call Secret::expose")]
+
+use std::collections::BTreeMap;
 
 use relay_proto::name::Name;
 use zeroize::Zeroizing;
@@ -18,6 +21,14 @@ pub fn needles(secret: &Name, material: &Material) -> Vec<Needle> {
         value: Zeroizing::new(value.expose().to_vec()),
     };
     material.fields.iter().filter(|(field, _)| !material.public.contains(*field)).map(named).collect()
+}
+
+/// Whether these are the same values. Who reads a secret learns nothing from how long that takes: nobody chooses one side.
+pub(super) fn are_equal(these: &BTreeMap<String, Secret>, those: &BTreeMap<String, Secret>) -> bool {
+    let same = |((name, one), (other_name, other)): ((&String, &Secret), (&String, &Secret))| {
+        name == other_name && one.expose() == other.expose()
+    };
+    these.len() == those.len() && these.iter().zip(those).all(same)
 }
 
 /// The length of a value in a template.

@@ -55,8 +55,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::audit::{Audit, Budget, BudgetLimits};
 use crate::config::{Config, Limits};
-use crate::inject::credentials::{Credentials, LogScrubber};
+use crate::inject::credentials::Credentials;
 use crate::inject::files::FileStore;
+use crate::inject::log_scrubber::LogScrubber;
 use crate::servers::gate::Gate;
 use crate::vault::access::{Access, AccessError};
 use crate::vault::session::{SessionVault, Whose};
