@@ -9,10 +9,11 @@ use super::report::{Report, Section, Wanted, listed};
 use super::visit::Visit;
 use crate::config::{self, Config, Grant, Origin, VaultPath};
 use crate::vault::capabilities::{Need, Verdict};
-use crate::vault::{Auth, Kind, KvVersion, Token, VaultError};
+use crate::vault::{Auth, Kind, KvVersion, VaultError};
 
 /// What asks for a token with an entity behind it.
 const OF_ENTITIES: &str = "identity/oidc/token/";
+const NOWHERE: &str = "correct the path, or enable and configure that engine";
 
 pub(super) async fn look(
     config: &Config,
@@ -29,13 +30,13 @@ pub(super) async fn look(
     let policies = listed(&grant.vault_policies);
     report.say(&format!("grant {}: a session's token has {policies}", grant.name));
     if may_mint == MayMint::No {
-        report.remark("not asked: the login cannot make such a token");
+        report.unasked("the login cannot make such a token");
         return Ok(());
     }
     let child = match visit.mint(grant, login::mint(settings)).await {
         Ok(child) => child,
         Err(error) if matches!(error.kind(), Kind::Denied | Kind::Invalid) => {
-            login::no_token(config, settings, &error, report);
+            login::no_token(settings, grant, &error, report);
             return Ok(());
         }
         Err(error) => return Err(error),
@@ -109,7 +110,7 @@ impl Questions<'_> {
         match self.visit.vault.mount(&self.child.token, path.as_str()).await {
             Err(error) if is_refusal(&error) => {
                 let what = format!("nothing is mounted at `{path}`");
-                self.report.problem(&what, "correct the path, or enable and configure that engine");
+                self.report.problem(&what, NOWHERE);
             }
             Err(error) => return Err(error),
             Ok(_) if path.as_str().starts_with(OF_ENTITIES) && self.child.entity_id.is_empty() => {
@@ -147,35 +148,45 @@ impl Questions<'_> {
     }
 
     /// Vault shows the engine to nobody that we have a token of, so nothing there is allowed to the session either; or
-    /// nothing is mounted there. Most are of the second version and mounted at the first segment.
+    /// nothing is mounted there. Most engines are of the second version and mounted at the first segment; if that line is
+    /// allowed and shows nothing, the plain path does, whatever the version.
     async fn unknown_kv(&mut self, path: &str, because: String) -> Result<(), VaultError> {
         let first = path.split('/').next().unwrap_or_default();
-        let second_version = KvVersion::V2 { mount: format!("{first}/") }.api_path(path);
-        self.section.comment(format!(
-            "if the engine of `{path}` is of version 1, it is: path \"{path}\"; if there is none, enable it first"
-        ));
-        self.judge(Wanted { need: Need::read(second_version), because }).await.map(drop)
+        let likely = Need::read(KvVersion::V2 { mount: format!("{first}/") }.api_path(path));
+        let plain = Need::read(path);
+        for (need, comment) in [
+            (likely, format!("if the engine of `{path}` is of version 1, it is: path \"{path}\"")),
+            (plain, format!("the engine of `{path}` is not at `{first}/`, or of version 1: this shows it")),
+        ] {
+            if self.verdict(&need).await? != Some(Verdict::Allowed) {
+                self.section.comment(comment);
+                return self.judge(Wanted { need, because }).await.map(drop);
+            }
+        }
+        self.report.problem(&format!("nothing is mounted at `{path}` ({because})"), NOWHERE);
+        Ok(())
     }
 
     async fn judge(&mut self, wanted: Wanted) -> Result<Verdict, VaultError> {
-        let token: &Token = &self.child.token;
-        let verdict = match self.visit.vault.verdicts(token, std::slice::from_ref(&wanted.need)).await {
-            Ok(verdicts) => verdicts.first().copied().unwrap_or(Verdict::Lacks),
-            Err(error) if error.kind() == Kind::Denied => {
-                let wanted = Wanted {
-                    need: Need::update("sys/capabilities-self"),
-                    because: format!(
-                        "lets this check ask about `{}`; nothing else needs it",
-                        wanted.need.path
-                    ),
-                };
-                self.report.judge(self.section, &wanted, Verdict::Lacks);
-                return Ok(Verdict::Lacks);
+        let (wanted, verdict) = match self.verdict(&wanted.need).await? {
+            Some(verdict) => (wanted, verdict),
+            None => {
+                let because =
+                    format!("lets this check ask about `{}`; nothing else needs it", wanted.need.path);
+                (Wanted { need: Need::update("sys/capabilities-self"), because }, Verdict::Lacks)
             }
-            Err(error) => return Err(error),
         };
         self.report.judge(self.section, &wanted, verdict);
         Ok(verdict)
+    }
+
+    /// None where the session's token may not even ask.
+    async fn verdict(&self, need: &Need) -> Result<Option<Verdict>, VaultError> {
+        match self.visit.vault.verdicts(&self.child.token, std::slice::from_ref(need)).await {
+            Ok(verdicts) => Ok(verdicts.first().copied()),
+            Err(error) if error.kind() == Kind::Denied => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::report::{Report, Section, Wanted, listed};
 use super::visit::{Owner, Visit, told};
-use crate::config::{self, Config};
+use crate::config::{self, Config, Grant};
 use crate::vault::capabilities::{Need, Verdict};
 use crate::vault::{Kind, Mint, VaultError};
 
@@ -98,12 +98,12 @@ pub(super) fn mint(settings: &config::Vault) -> Mint<'_> {
     settings.token_role.as_deref().map_or(Mint::Plain, Mint::Role)
 }
 
-/// The command that lets a token role give these policies.
-pub(super) fn allow_command(role: &str, config: &Config) -> String {
+/// The command that makes a token role for all grants.
+fn role_command(role: &str, config: &Config) -> String {
     let policies: BTreeSet<&str> =
         config.grants.values().flat_map(|grant| &grant.vault_policies).map(String::as_str).collect();
     let policies: Vec<&str> = policies.into_iter().collect();
-    format!("`bao write auth/token/roles/{role} allowed_policies={}`", policies.join(","))
+    format!("`bao write auth/token/roles/{role} allowed_policies={} renewable=false`", policies.join(","))
 }
 
 /// What the role says of itself, where the login may read it. Nothing needs that but this.
@@ -135,7 +135,7 @@ async fn token_role(
                     report.say(&format!("token role {role}:"));
                     report.problem(
                         "there is no such token role",
-                        &format!("make it: {}", allow_command(role, config)),
+                        &format!("make it: {}", role_command(role, config)),
                     );
                 }
                 _ => return Err(error),
@@ -167,13 +167,15 @@ async fn token_role(
 }
 
 /// A token that Vault does not make for a grant: why, and what to do.
-pub(super) fn no_token(config: &Config, settings: &config::Vault, error: &VaultError, report: &mut Report) {
+pub(super) fn no_token(settings: &config::Vault, grant: &Grant, error: &VaultError, report: &mut Report) {
+    let policies = listed(&grant.vault_policies);
     let next = match mint(settings) {
         Mint::Plain => {
-            "give the login these policies too, or set `token-role` in [vault] to a role that may give them"
-                .to_owned()
+            format!(
+                "give the login {policies} too, or set `token-role` in [vault] to a role that may give them"
+            )
         }
-        Mint::Role(role) => format!("let the role give them: {}", allow_command(role, config)),
+        Mint::Role(role) => format!("add {policies} to `allowed_policies` of the token role `{role}`"),
     };
     report.problem(&told(error), &next);
 }

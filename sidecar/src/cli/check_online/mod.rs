@@ -100,10 +100,9 @@ async fn enter(
         Once::TheUsers(token) => Some(Visit::new(vault, token, visit::Owner::User)),
         Once::Wrapped { made_by } => {
             report.say(&format!("login {method}: the secret-id is wrapped, by `{made_by}` as it should be"));
-            report.say(
-                "  NOT ASKED  what the policies allow: the wrap is good for one login and was not opened; to",
+            report.unasked(
+                "what the policies allow, for the wrap is good for one login and was not opened; log in another way to ask",
             );
-            report.say("             ask, log in another way, as with `method = \"token-file\"`");
             None
         }
     })

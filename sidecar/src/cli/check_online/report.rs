@@ -13,6 +13,15 @@ pub(super) struct Report {
     sections: Vec<Section>,
     lacks: usize,
     problems: usize,
+    coverage: Coverage,
+}
+
+/// How much could be asked.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum Coverage {
+    #[default]
+    Everything,
+    Partial,
 }
 
 /// What one holder of policies lacks.
@@ -40,6 +49,12 @@ impl Report {
     /// Something to know that is no lack.
     pub(super) fn remark(&mut self, text: &str) {
         terminal::line(&format!("  note   {text}"));
+    }
+
+    /// Something that could not be asked, and why.
+    pub(super) fn unasked(&mut self, text: &str) {
+        self.coverage = Coverage::Partial;
+        terminal::line(&format!("  NOT ASKED: {text}"));
     }
 
     /// Something wrong that no line of a policy mends.
@@ -75,29 +90,16 @@ impl Report {
             terminal::line(&format!("\nadd to {}:\n", section.whose));
             terminal::line(section.lines().trim_end());
         }
-        if self.lacks + self.problems == 0 {
-            terminal::line("nothing lacks");
+        let (lacks, problems) = (self.lacks, self.problems);
+        if lacks + problems == 0 {
+            terminal::line(match self.coverage {
+                Coverage::Everything => "nothing lacks",
+                Coverage::Partial => "nothing lacks of what was asked",
+            });
             return Ok(ExitCode::SUCCESS);
         }
-        let count =
-            |number: usize, noun: &str| format!("{number} {noun}{}", if number == 1 { "" } else { "s" });
-        let lacks = count(self.lacks, "permission");
-        let (what, hint) = match self.problems {
-            0 => (
-                format!("Vault's policies lack {lacks}"),
-                "add the lines to the policies, then run this again",
-            ),
-            wrong => {
-                let what = match self.lacks {
-                    0 => format!(
-                        "{} in Vault's set-up",
-                        count(wrong, "thing is wrong").replace("thing is wrongs", "things are wrong")
-                    ),
-                    _ => format!("Vault's policies lack {lacks}, and more is wrong in its set-up"),
-                };
-                (what, "do what is said after `next`, and add the lines to the policies, then run this again")
-            }
-        };
+        let what = format!("Vault is not ready for this configuration: {lacks} lacking, {problems} wrong");
+        let hint = "add the lines to the policies and do what is said after `next`, then run this again";
         Err(Failure::new(Sysexit::NoPermission, what).hint(hint))
     }
 }
