@@ -21,7 +21,7 @@ fn it_is_told_what_the_base_was_told() {
     harness.request("logging/setLevel", json!({"level": "debug"}));
     harness.request("resources/subscribe", json!({"uri": "file:///a"}));
     harness.request("tools/list", json!({}));
-    assert_eq!(harness.call_text("rw_count", json!({})), "ran count");
+    assert_eq!(harness.call_text("rw_count", json!({})), "ran rw_count");
     harness.request("logging/setLevel", json!({"level": "error"}));
     harness.request("resources/unsubscribe", json!({"uri": "file:///a"}));
     harness.notify("notifications/roots/list_changed", json!({}));
@@ -61,7 +61,7 @@ fn a_harness_that_waits_for_nothing_is_served() {
     harness.send_initialize();
     harness.notify("notifications/initialized", json!({}));
     let call = harness.send_call("rw_count", json!({}));
-    assert_eq!(text_of(&harness.answer_to(&call)), "ran count");
+    assert_eq!(text_of(&harness.answer_to(&call)), "ran rw_count");
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn scopes_that_a_reload_changes_or_takes_away_bind_at_the_next_call() {
     world.rewrite(|builder| builder.server("tools", with_tools(Server::fixture(), "['rw_env', 'rw_slow']")));
     world.cofferdam_text(&["reload"]);
     assert_eq!(secret_of(&mut harness, "rw_env"), "[redacted:writer.value]");
-    assert_eq!(harness.call_text("rw_count", json!({})), "ran count");
+    assert_eq!(harness.call_text("rw_count", json!({})), "ran rw_count");
     assert_eq!(methods(&world, 0).last().unwrap(), "tools/call", "it is the base's now");
     assert_eq!(world.fixture_processes("tools").len(), 2);
     world.rewrite(|builder| builder.server("tools", Server::fixture().env("SECRET", "{reader.value}")));
