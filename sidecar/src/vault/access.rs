@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::Auth;
 use super::accessors::Accessors;
 use super::address::AddressError;
 use super::api::{Settings, SettingsError, Vault};
@@ -19,7 +20,6 @@ use super::error::{Asked, Kind, Problem, VaultError};
 use super::lent::Released;
 use super::login::{Login, LoginToken, Method, SecretId};
 use super::token_calls::{ChildToken, Mint};
-use super::{Auth, login};
 use crate::config;
 
 /// Between two new tokens, whichever sessions they are for: when a login turns, two hundred sessions want one.
@@ -57,13 +57,7 @@ impl Access {
         state: &Path,
         tasks: &TaskTracker,
     ) -> Result<Arc<Self>, AccessError> {
-        let address =
-            config.address.to_string().parse().map_err(|error: AddressError| SettingsError::from(error))?;
-        let vault = Vault::new(&Settings {
-            address,
-            namespace: config.namespace.as_ref().map(ToString::to_string),
-            ca_file: config.ca_file.clone(),
-        })?;
+        let vault = client(config)?;
         let (accessors, left_behind) = Accessors::open(state).map_err(AccessError::Accessors)?;
         let stop = CancellationToken::new();
         let login = Login::start(vault.clone(), method(&config.auth), tasks, &stop);
@@ -130,7 +124,18 @@ impl Access {
     }
 }
 
-fn method(auth: &config::VaultAuth) -> Method {
+/// A client as it is configured; sends nothing.
+pub(crate) fn client(config: &config::Vault) -> Result<Vault, SettingsError> {
+    let address =
+        config.address.to_string().parse().map_err(|error: AddressError| SettingsError::from(error))?;
+    Vault::new(&Settings {
+        address,
+        namespace: config.namespace.as_ref().map(ToString::to_string),
+        ca_file: config.ca_file.clone(),
+    })
+}
+
+pub(crate) fn method(auth: &config::VaultAuth) -> Method {
     use config::VaultAuth;
     match auth {
         VaultAuth::AppRole { mount, role_id_file, secret_id_file, secret_id } => Method::AppRole {
@@ -138,8 +143,8 @@ fn method(auth: &config::VaultAuth) -> Method {
             role_id_file: role_id_file.clone(),
             secret_id: match secret_id {
                 config::SecretId::Plain => SecretId::Plain { file: secret_id_file.clone() },
-                config::SecretId::Wrapped => {
-                    login::SecretId::Wrapped { file: secret_id_file.clone(), role: None }
+                config::SecretId::Wrapped { role } => {
+                    SecretId::Wrapped { file: secret_id_file.clone(), role: role.clone() }
                 }
             },
         },
