@@ -3,6 +3,8 @@
 //! Each test has its own, on its own loopback address; it is killed by its process id when the test is over, and by the
 //! kernel should the test itself be killed. Whoever starts one has to outlive it: a thread's end counts as its parent's.
 
+mod lasting;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
