@@ -113,7 +113,8 @@ pub(super) struct RawVaultAuth {
     pub(super) secret_id_file: Option<At<String>>,
     /// Whether that file holds a wrapping token, which is unwrapped once: `approle`. Default: false.
     pub(super) secret_id_wrapped: Option<At<bool>>,
-    /// `cert`, `jwt` and `kubernetes`
+    /// `cert`, `jwt` and `kubernetes`; with `approle` the AppRole's name, where the secret-id is wrapped: a wrap that was
+    /// not made by `auth/MOUNT/role/ROLE/secret-id` is not opened.
     pub(super) role: Option<At<String>>,
     /// `jwt` and `kubernetes`
     pub(super) jwt_file: Option<At<String>>,

@@ -33,12 +33,12 @@ pub enum VaultAuth {
 }
 
 /// What a secret-id file holds.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub enum SecretId {
     /// The secret-id itself.
     Plain,
-    /// `secret-id-wrapped = true`: a wrapping token, good for one unwrapping.
-    Wrapped,
+    /// `secret-id-wrapped = true`: a wrapping token, good for one unwrapping, made by the `secret-id` path of this AppRole.
+    Wrapped { role: String },
 }
 
 impl VaultAuth {

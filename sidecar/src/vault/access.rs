@@ -17,7 +17,7 @@ use super::api::{Settings, SettingsError, Vault};
 use super::error::{Asked, Kind, Problem, VaultError};
 use super::login::{Login, LoginToken, Method, SecretId};
 use super::token_calls::{ChildToken, Mint};
-use super::{Auth, login};
+use super::Auth;
 use crate::config;
 
 /// Between two new tokens, whichever sessions they are for: when a login turns, two hundred sessions want one.
@@ -131,8 +131,8 @@ fn method(auth: &config::VaultAuth) -> Method {
             role_id_file: role_id_file.clone(),
             secret_id: match secret_id {
                 config::SecretId::Plain => SecretId::Plain { file: secret_id_file.clone() },
-                config::SecretId::Wrapped => {
-                    login::SecretId::Wrapped { file: secret_id_file.clone(), role: None }
+                config::SecretId::Wrapped { role } => {
+                    SecretId::Wrapped { file: secret_id_file.clone(), role: role.clone() }
                 }
             },
         },
