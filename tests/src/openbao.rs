@@ -126,7 +126,7 @@ impl OpenBao {
         body: &Value,
         headers: &[(&str, &str)],
     ) -> Answer {
-        let answer = exchange(self.place, method, path, token, body, headers);
+        let answer = ask(self.place, method, path, token, body, headers);
         answer.unwrap_or_else(|error| panic!("{method} {path}: {error}\n{}", self.log()))
     }
 
@@ -182,7 +182,7 @@ impl OpenBao {
     #[track_caller]
     fn wait_for(&self, status: u16) {
         let is_there = holds_within(PATIENCE, || {
-            exchange(self.place, "GET", "sys/health", None, &Value::Null, &[])
+            ask(self.place, "GET", "sys/health", None, &Value::Null, &[])
                 .is_ok_and(|answer| answer.status == status)
         });
         assert!(is_there, "OpenBao's health never was {status}:\n{}", self.log());
@@ -217,7 +217,8 @@ fn tethered(program: &Path) -> Command {
     }
 }
 
-fn exchange(
+/// One request to whoever is at a place.
+pub fn ask(
     place: SocketAddr,
     method: &str,
     path: &str,

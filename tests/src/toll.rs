@@ -120,6 +120,25 @@ impl Toll {
     }
 }
 
+/// Another address of the same server, whatever is spoken there.
+///
+/// # Panics
+/// When loopback has no place left.
+pub fn detour(server: SocketAddr) -> SocketAddr {
+    let listener = TcpListener::bind(free_place()).expect("the place was free");
+    let place = listener.local_addr().expect("it was just bound");
+    thread::spawn(move || {
+        for near in listener.incoming().flatten() {
+            let Ok(far) = TcpStream::connect(server) else { continue };
+            let (Ok(near_too), Ok(far_too)) = (near.try_clone(), far.try_clone()) else { continue };
+            for (mut from, mut to) in [(near, far), (far_too, near_too)] {
+                thread::spawn(move || std::io::copy(&mut from, &mut to));
+            }
+        }
+    });
+    place
+}
+
 fn serve(shared: &Shared, mut client: TcpStream) {
     let Some((seen, request)) = request(&mut client) else { return };
     let rules = locked(&shared.rules).clone();

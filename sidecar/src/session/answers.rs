@@ -32,7 +32,7 @@ impl Link {
                 tracing::warn!(server = %self.server, link = %self.id, why, "server did not start");
                 self.nobody_to_ask();
                 for call in self.calls.drain() {
-                    self.fail(call, code, &format!("it did not run: {why}"));
+                    self.fail(call, code, &format!("it did not run: server `{}`: {why}", self.server));
                 }
             }
             Event::Gone { why } => self.server_gone(&why),

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::{OpenBao, exchange, spawn, tethered};
+use super::{OpenBao, ask, spawn, tethered};
 use crate::port::free_place;
 use crate::tools::Tool;
 
@@ -47,8 +47,7 @@ impl OpenBao {
 
     /// What the node says of itself.
     pub fn health(&self) -> u16 {
-        exchange(self.place, "GET", "sys/health", None, &Value::Null, &[])
-            .map_or(0, |answer| answer.status)
+        ask(self.place, "GET", "sys/health", None, &Value::Null, &[]).map_or(0, |answer| answer.status)
     }
 
     #[track_caller]
