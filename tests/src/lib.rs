@@ -28,8 +28,10 @@
 //! | [`sandbox`] | a sandbox as far as an enrolment goes: its state directory, its shims |
 //! | [`server`] | the MCP servers that a world can have |
 //! | [`tee`] | a proxy on the relay socket that keeps every byte towards the shim |
+//! | [`toll`] | a gate in front of OpenBao that counts, delays, cuts and replays |
 //! | [`tools`] | where installed tools are, and what happens when one is missing |
 //! | [`vault`] | a sidecar at an OpenBao, and what that knows of it |
+//! | [`vault_logins`] | what an OpenBao needs for each way to log in |
 //! | [`wire`] | a TCP wire to the sidecar that can be cut, or lose an answer |
 //! | [`world`] | a sidecar, its configuration, its audit and its log |
 
@@ -55,7 +57,9 @@ pub mod relay;
 pub mod sandbox;
 pub mod server;
 pub mod tee;
+pub mod toll;
 pub mod tools;
 pub mod vault;
+pub mod vault_logins;
 pub mod wire;
 pub mod world;
