@@ -71,7 +71,7 @@ pub struct Admin {
     pub socket: PathBuf,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct SecretSource {
     pub name: Name,
     pub origin: Origin,
@@ -80,7 +80,7 @@ pub struct SecretSource {
     pub short: ShortValues,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Origin {
     Env(String),
     /// Never empty; argv only, never a shell.
