@@ -9,6 +9,8 @@
 //! | [`leaving`] | servers that were given up and may still be dying |
 //! | [`pace`] | how often something may happen within a minute |
 //! | [`queue`] | messages that wait for a server to be ready |
+//! | [`readings`] | secrets of scopes on their way, and the requests that wait for them |
+//! | [`scoped`] | the servers of one link: one, and others for the tools of scopes |
 //! | [`start`] | from configuration and credentials to a running upstream |
 //! | [`state`] | from nothing to gone |
 //! | [`stderr`] | what a server says on the side: bounded, scrubbed, into the log |
@@ -21,6 +23,8 @@ pub(crate) mod instance;
 mod leaving;
 pub(crate) mod pace;
 mod queue;
+mod readings;
+pub(crate) mod scoped;
 pub(crate) mod start;
 mod state;
 mod stderr;
