@@ -16,7 +16,9 @@ use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, timeout};
 
 use super::log_scrubber::LogScrubber;
+use super::reread::{Reread, RereadPace};
 use crate::config::{Limits, Origin, SecretSource};
+use crate::metrics;
 use crate::scrub::{Needle, Scrubber};
 use crate::secret::{self, Material, SecretError, SecretProblem, opened};
 use crate::vault::login::Trouble;
@@ -43,6 +45,7 @@ struct Slot {
     material: Option<Arc<Material>>,
     /// Why it was not read the last time, and when it may be tried again.
     trouble: Option<Trouble>,
+    refusals: RereadPace,
 }
 
 /// Whoever waits for a credential is answered within ten seconds.
@@ -119,6 +122,40 @@ impl Credentials {
                 fallback.ok_or(error)
             }
         }
+    }
+
+    /// A server refused what was made from these values of the secret: reads it anew, wherever it is from, unless
+    /// somebody has read others since or it was read for the same reason a moment ago.
+    pub(crate) async fn reread(
+        &self,
+        source: &SecretSource,
+        limits: &Limits,
+        seen_generation: u64,
+    ) -> Result<Reread, SecretError> {
+        let slot = self.slot(&source.name);
+        let within = async {
+            let mut slot = slot.lock().await;
+            let other =
+                |material: &&Arc<Material>| material.generation != seen_generation && material.is_live();
+            if let Some(material) = slot.material.as_ref().filter(other) {
+                return Ok(Reread::Read(Arc::clone(material)));
+            }
+            if let Some(trouble) = slot.trouble.clone().filter(|trouble| trouble.next > Instant::now()) {
+                return Err(SecretError::new(source, SecretProblem::Vault(Box::new(trouble))));
+            }
+            if let Err(next) = slot.refusals.begin() {
+                return Ok(Reread::TooSoon { next });
+            }
+            let material = match &self.vault {
+                Some(vault) if source.origin.is_in_vault() => {
+                    secret::fetch_from_vault(source, limits, vault, &|needles| self.learn(needles)).await
+                }
+                _ => secret::fetch(source, limits).await,
+            };
+            metrics::reread(metrics::Outcome::of(&material));
+            Ok(Reread::Read(self.keep(&mut slot, &source.name, material?)))
+        };
+        timeout(PATIENCE, within).await.unwrap_or_else(|_| Err(late(source)))
     }
 
     /// What was read last, by name.

@@ -6,12 +6,14 @@
 //! | [`files`] | injected files: 0600, in memory, removed with their process |
 //! | [`fill`] | templates filled: into variables, files and headers |
 //! | [`log_scrubber`] | the scrubber of the sidecar's own log |
+//! | [`reread`] | how often a secret is read anew because a server refused it |
 //! | [`template`] | their syntax |
 
 pub(crate) mod credentials;
 pub mod files;
 mod fill;
 pub(crate) mod log_scrubber;
+pub(crate) mod reread;
 mod template;
 
 pub use fill::{InjectError, Secrets, fill, fill_environment, fill_header};

@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 use crate::config::{Limits, Origin, SecretSource};
+use crate::metrics::{self, Outcome};
 use crate::scrub::Needle;
 use crate::vault::login::Trouble;
 use crate::vault::session::{SessionToken, SessionVault};
@@ -107,7 +108,9 @@ pub(crate) async fn fetch_from_vault(
     session: &SessionVault,
     learn: &(dyn Fn(&[Needle]) + Send + Sync),
 ) -> Result<Material, SecretError> {
-    in_vault::read(source, limits, session, learn).await.map_err(|cause| SecretError::new(source, cause))
+    let read = in_vault::read(source, limits, session, learn).await;
+    metrics::vault().read(Outcome::of(&read));
+    read.map_err(|cause| SecretError::new(source, cause))
 }
 
 impl Material {

@@ -118,6 +118,12 @@ impl Context {
         })
     }
 
+    /// Processes of stdio servers that there are now.
+    pub(crate) fn processes(&self) -> usize {
+        let gates = self.gates.lock().expect("no holder of this lock panics");
+        gates.values().map(|gate| gate.processes()).sum()
+    }
+
     /// The gate of a grant outlives its sessions: a sandbox that comes back finds its old starts counted.
     fn gate(&self, grant: &Name) -> Arc<Gate> {
         let mut gates = self.gates.lock().expect("no holder of this lock panics");

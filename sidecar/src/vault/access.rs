@@ -19,6 +19,7 @@ use super::login::{Login, LoginToken, Method, SecretId};
 use super::token_calls::{ChildToken, Mint};
 use super::{Auth, login};
 use crate::config;
+use crate::metrics::{self, Outcome};
 
 /// Between two new tokens, whichever sessions they are for: when a login turns, two hundred sessions want one.
 const BETWEEN_MINTS: Duration = Duration::from_millis(50);
@@ -92,7 +93,13 @@ impl Access {
         if made.as_ref().is_err_and(|error| error.kind() == Kind::Denied) {
             self.login.doubt(login.generation);
         }
+        metrics::vault().token(Outcome::of(&made));
         Ok((made?, login))
+    }
+
+    /// Whether there is a login that lives.
+    pub(crate) fn is_logged_in(&self) -> bool {
+        self.login.is_there()
     }
 
     /// The login's generation now.

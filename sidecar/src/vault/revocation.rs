@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::access::Access;
 use super::error::Kind;
 use super::session::{GivenUp, HeldLease, Left, SessionToken, SessionVault};
+use crate::metrics;
 
 /// Between two looks: the first, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -116,10 +117,12 @@ impl SessionVault {
             });
             report.send_replace(Some(revoked.clone()));
             if tokens.is_empty() && leases.is_empty() {
+                metrics::vault().revoked(began.elapsed());
                 tracing::info!(leases = revoked.leases.len(), took = ?began.elapsed(), "a session's credentials in Vault are revoked");
                 return;
             }
             if last.is_some_and(|last| last < Instant::now()) {
+                metrics::vault().expired_unrevoked();
                 tracing::warn!("a session's Vault token was not revoked and has expired by itself");
                 return;
             }
