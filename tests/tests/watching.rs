@@ -32,7 +32,11 @@ fn numbers_follow_what_happens_and_tell_no_secret() {
         number(&text, &format!("cofferdam_requests_total{{server=\"tools\",outcome=\"{outcome}\"}}"))
     };
     // The handshake and three calls.
-    assert_eq!((requests("result"), requests("denied"), requests("unknown")), (Some(4), Some(1), Some(0)), "{text}");
+    assert_eq!(
+        (requests("result"), requests("denied"), requests("unknown")),
+        (Some(4), Some(1), Some(0)),
+        "{text}"
+    );
     for name in ["cofferdam_sessions", "cofferdam_links", "cofferdam_server_processes"] {
         assert_eq!(number(&text, name), Some(1), "{name} in\n{text}");
     }

@@ -123,6 +123,9 @@ fn sessions(file: Option<&Path>, arguments: &SessionsArguments) -> Result<ExitCo
         );
         for session in &sessions {
             terminal::line(&session_line(session));
+            for credential in &session.credentials {
+                terminal::line(&format!("  {}", credential.line()));
+            }
         }
     }
     Ok(ExitCode::SUCCESS)

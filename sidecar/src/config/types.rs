@@ -72,7 +72,7 @@ pub struct Admin {
     pub http: Option<HostPort>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct SecretSource {
     pub name: Name,
     pub origin: Origin,
@@ -81,7 +81,7 @@ pub struct SecretSource {
     pub short: ShortValues,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Origin {
     Env(String),
     /// Never empty; argv only, never a shell.

@@ -8,6 +8,7 @@
 //! | [`log_scrubber`] | the scrubber of the sidecar's own log |
 //! | [`reread`] | how often a secret is read anew because a server refused it |
 //! | [`template`] | their syntax |
+//! | [`upkeep`] | renews and reads anew what a session has of Vault's |
 
 pub(crate) mod credentials;
 pub mod files;
@@ -15,6 +16,7 @@ mod fill;
 pub(crate) mod log_scrubber;
 pub(crate) mod reread;
 mod template;
+pub(crate) mod upkeep;
 
 pub use fill::{InjectError, Secrets, fill, fill_environment, fill_header};
 pub(crate) use template::is_field_name;

@@ -6,9 +6,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
-use crate::secret::Material;
+use super::credentials::{Credentials, PATIENCE, Slot, late};
+use super::upkeep::How;
+use crate::config::{Limits, SecretSource};
+use crate::metrics::{self, Outcome};
+use crate::secret::{self, Material, SecretError, SecretProblem};
 
 /// Between two of them.
 const SHORTEST: Duration = Duration::from_secs(5);
@@ -41,6 +45,52 @@ impl RereadPace {
         };
         self.0 = Some((now, pause));
         Ok(())
+    }
+}
+
+impl Credentials {
+    /// A server refused what was made from these values of the secret: reads it anew, wherever it is from, unless
+    /// somebody has read others since or it was read for the same reason a moment ago.
+    pub(crate) async fn reread(
+        self: &Arc<Self>,
+        source: &SecretSource,
+        limits: &Limits,
+        seen_generation: u64,
+    ) -> Result<Reread, SecretError> {
+        let slot = self.slot(&source.name);
+        let within = async {
+            let mut slot = slot.lock().await;
+            let is_other = |held: &&Arc<Material>| held.generation != seen_generation && held.is_live();
+            if let Some(material) = slot.material.as_ref().filter(is_other) {
+                return Ok(Reread::Read(Arc::clone(material)));
+            }
+            if let Some(trouble) = slot.trouble.clone().filter(|trouble| trouble.next > Instant::now()) {
+                return Err(SecretError::new(source, SecretProblem::Vault(Box::new(trouble))));
+            }
+            if let Err(next) = slot.refusals.begin() {
+                return Ok(Reread::TooSoon { next });
+            }
+            let read = self.read(&mut slot, source, limits).await;
+            metrics::reread(Outcome::of(&read));
+            read.map(Reread::Read)
+        };
+        timeout(PATIENCE, within).await.unwrap_or_else(|_| Err(late(source)))
+    }
+
+    async fn read(
+        self: &Arc<Self>,
+        slot: &mut Slot,
+        source: &SecretSource,
+        limits: &Limits,
+    ) -> Result<Arc<Material>, SecretError> {
+        let Some(vault) = self.vault().filter(|_| source.origin.is_in_vault()) else {
+            let material = secret::fetch(source, limits).await?;
+            return Ok(self.keep(slot, &source.name, material));
+        };
+        let how = How::new(source, limits);
+        let (material, terms) = self.read_from_vault(vault, slot, &how).await?;
+        self.tend(vault, slot, how, terms);
+        Ok(material)
     }
 }
 

@@ -24,7 +24,7 @@ use prometheus_client::registry::Registry;
 use requests::Requests;
 pub(crate) use requests::{RequestOutcome, ServerTally};
 pub(crate) use tally::{Outcome, Tally};
-pub(crate) use vault::VaultMetrics;
+pub(crate) use vault::{Revocation, VaultMetrics};
 
 /// How things stand when somebody asks.
 #[derive(Clone, Copy, Debug, Default)]
@@ -112,7 +112,7 @@ mod tests {
     fn the_same_numbers_are_the_same_bytes_in_the_right_form() {
         requests_of("zeta").count(RequestOutcome::Result);
         requests_of("alpha").count(RequestOutcome::Denied);
-        vault().revoked(Duration::from_millis(300));
+        vault().session_revoked(Duration::from_millis(300));
         let standing = Standing { sessions: 2, logged_in: Some(true), ..Standing::default() };
         let text = render(standing);
         assert_eq!(text, render(standing));

@@ -23,9 +23,9 @@ pub(crate) struct VaultMetrics {
     time_to_revoke: Histogram,
 }
 
-/// What became of what a session had in Vault.
+/// What became of a token of a session's, and of the lease that hung from it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Revocation {
+pub(crate) enum Revocation {
     /// It ended by itself before it could be revoked.
     Expired,
     Revoked,
@@ -94,14 +94,14 @@ impl VaultMetrics {
         self.failures.count(Failure::from(kind));
     }
 
-    /// All that a session had is gone, so long after its end.
-    pub(crate) fn revoked(&self, took: Duration) {
-        self.revocations.count(Revocation::Revoked);
-        self.time_to_revoke.observe(took.as_secs_f64());
+    /// Of a token of a session's.
+    pub(crate) fn revocation(&self, outcome: Revocation) {
+        self.revocations.count(outcome);
     }
 
-    pub(crate) fn expired_unrevoked(&self) {
-        self.revocations.count(Revocation::Expired);
+    /// All that a session had is gone, so long after its end.
+    pub(crate) fn session_revoked(&self, took: Duration) {
+        self.time_to_revoke.observe(took.as_secs_f64());
     }
 
     pub(super) fn register(&self, registry: &mut Registry) {
@@ -117,7 +117,7 @@ impl VaultMetrics {
         registry.register("vault_failures", "Requests that Vault did not fulfil", self.failures.clone());
         registry.register(
             "vault_revocations",
-            "Sessions whose credentials ended in Vault",
+            "Tokens of sessions that ended in Vault, with their leases",
             self.revocations.clone(),
         );
         registry.register_with_unit(
