@@ -9,7 +9,7 @@ use cofferdam_tests::port::free_place;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::vault::{CANARY, leave, prepared, with_certificate, world};
 use cofferdam_tests::world::{Builder, World};
-use serde_json::json;
+use serde_json::{Value, json};
 
 const ARGUMENT: &str = "an-argument-that-nobody-counts";
 
@@ -107,7 +107,8 @@ fn readiness_waits_for_the_login_and_what_vault_does_is_counted() {
     let session = world.sessions()[0]["session"].as_str().unwrap().to_owned();
     world.cofferdam_text(&["kill", &session]);
     let text = look(place, "/metrics").1;
-    assert_eq!(number(&text, "cofferdam_vault_revocations_total{outcome=\"revoked\"}"), Some(1), "{text}");
+    // The token of the lease, and the session's own where it had one.
+    assert!(number(&text, "cofferdam_vault_revocations_total{outcome=\"revoked\"}") >= Some(1), "{text}");
     assert_eq!(number(&text, "cofferdam_vault_time_to_revoke_seconds_count"), Some(1), "{text}");
 }
 
@@ -123,6 +124,57 @@ fn what_vault_refuses_is_counted_by_its_kind() {
     assert_eq!(number(&text, "cofferdam_vault_reads_total{outcome=\"failed\"}"), Some(1), "{text}");
     assert!(number(&text, "cofferdam_vault_failures_total{kind=\"denied\"}") >= Some(1), "{text}");
     assert!(!text.contains("secret/other") && !text.contains(CANARY), "{text}");
+}
+
+#[test]
+fn sessions_shows_each_lease_and_what_went_wrong() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let write = "write = { common_name = \"agent.internal\", ttl = \"8s\" }";
+    let world = world(&bao)
+        .secret("cert", &format!("vault = \"pki/issue/agent\"\n{write}"))
+        .secret("github", "kv = \"secret/github\"")
+        .server("tools", Server::fixture().file("key.pem", "{cert.private_key}").allow(&["*"]))
+        .server("other", Server::fixture().env("SECRET", "{github.token}").allow(&["*"]))
+        .start();
+    let mut harness = world.connected("tools");
+    let _other = world.connected("other");
+    harness.call("env", json!({}));
+    let of = |server: &str| {
+        let sessions = world.sessions();
+        let link = sessions.as_array().unwrap().iter().find(|link| link["server"] == server).cloned();
+        link.expect("it is shown")["credentials"].clone()
+    };
+    let held = of("tools");
+    assert_eq!(held.as_array().map(Vec::len), Some(1), "{held}");
+    let lease = &held[0];
+    assert_eq!(
+        (&lease["secret"], &lease["origin"]),
+        (&json!("cert"), &json!("Vault's `pki/issue/agent`")),
+        "{held}"
+    );
+    assert!(lease["expires-in-seconds"].as_u64().is_some_and(|left| left <= 8), "{held}");
+    assert_eq!((&lease["renewals"], &lease["last-error"]), (&json!(0), &json!(null)), "{held}");
+    // The audit's name of the lease, and no other.
+    let audited: Vec<Value> =
+        world.decisions().iter().map(|decision| decision["secrets"][0]["lease"].clone()).collect();
+    assert!(audited.contains(&lease["lease"]) && lease["lease"].is_string(), "{held} and {audited:?}");
+    let kv = of("other");
+    assert_eq!((&kv[0]["secret"], &kv[0]["lease"]), (&json!("github"), &json!(null)), "{kv}");
+    let text = world.cofferdam_text(&["sessions"]);
+    for words in
+        ["`cert` from Vault's `pki/issue/agent`: lease ", "`github` from Vault's `secret/github`: no lease, "]
+    {
+        assert!(text.contains(words), "{words} in\n{text}");
+    }
+    bao.freeze();
+    wait_until("the trouble is shown", || of("tools")[0]["last-error"].is_string());
+    let text = world.cofferdam_text(&["sessions"]);
+    assert!(text.contains("; last error: ") && !text.contains(CANARY), "{text}");
+    bao.thaw();
+    wait_until("it is over", || {
+        let held = of("tools");
+        held[0]["last-error"].is_null() && held[0]["expires-in-seconds"].as_u64() > Some(0)
+    });
 }
 
 fn watched(builder: Builder, place: SocketAddr) -> Builder {
