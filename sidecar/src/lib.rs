@@ -37,6 +37,8 @@ pub(crate) mod demo;
 pub(crate) mod enrolment;
 pub mod inject;
 pub(crate) mod metrics;
+#[cfg(test)]
+mod others;
 pub mod policy;
 pub mod process;
 pub(crate) mod random;

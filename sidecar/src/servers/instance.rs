@@ -41,7 +41,7 @@ pub(crate) struct Instance {
 /// Ids of requests that the sidecar makes by itself begin with this.
 const OWN_IDS: &str = "cofferdam-replay-";
 /// The whole of an end. With the goodbye before it, a session is over within the promised five seconds.
-const END_TIME: Duration = Duration::from_secs(4);
+pub(super) const END_TIME: Duration = Duration::from_secs(4);
 /// What an end may take on top of its grace.
 const END_MARGIN: Duration = Duration::from_secs(2);
 /// Requests that every server answers soon. A call may take its time, also the first one.
@@ -144,6 +144,11 @@ impl Instance {
         self.queue.is_full() || self.state.upstream().is_some_and(Upstream::is_full)
     }
 
+    /// Whether nothing runs, and nothing is on its way.
+    pub(super) fn is_idle(&self) -> bool {
+        matches!(self.state, State::Idle)
+    }
+
     pub(crate) fn pid(&self) -> Option<u32> {
         self.state.upstream().and_then(Upstream::pid)
     }
@@ -242,6 +247,12 @@ impl Instance {
                 }
             }
         }
+    }
+
+    /// Ends whatever runs in the background. Nobody waits for anything of it any more.
+    pub(super) fn dismiss(mut self) -> Leaving {
+        self.lost(Duration::ZERO);
+        self.leaving
     }
 
     /// Ends whatever runs, descendants included, and says what became of it.

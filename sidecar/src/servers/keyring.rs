@@ -12,7 +12,7 @@ use http::HeaderMap;
 use tokio::time::Instant;
 
 use super::start::{StartError, Starter};
-use crate::config::ServerKind;
+use crate::config::{Scope, ServerKind};
 use crate::inject::reread::Reread;
 use crate::inject::{InjectError, Secrets, fill_header};
 use crate::upstream::http::{Credentials, Filled, Finding, Outcome};
@@ -39,13 +39,17 @@ impl Keyring {
         Self(Arc::new(Ring { starter, reading: AtomicBool::new(false) }))
     }
 
-    /// The templates of the server, filled.
+    /// The same for a request of a scope.
+    pub(super) fn in_scope(&self, scope: &Arc<Scope>) -> Self {
+        Self::new(self.0.starter.clone().in_scope(scope))
+    }
+
+    /// The templates of the server or the scope, filled.
     pub(super) fn fill(&self, secrets: &Secrets) -> Result<HeaderMap, InjectError> {
-        let ServerKind::Http(http) = &self.0.starter.server.kind else { return Ok(HeaderMap::new()) };
-        http.headers
-            .iter()
-            .map(|(name, template)| Ok((name.clone(), fill_header(template, secrets)?)))
-            .collect()
+        let Starter { server, scope, .. } = &self.0.starter;
+        let ServerKind::Http(http) = &server.kind else { return Ok(HeaderMap::new()) };
+        let headers = scope.as_ref().map_or(&http.headers, |scope| &scope.headers);
+        headers.iter().map(|(name, template)| Ok((name.clone(), fill_header(template, secrets)?))).collect()
     }
 
     /// The newest of every secret, if none is missing or over.
@@ -55,7 +59,7 @@ impl Keyring {
             let material = newest.get(*name).filter(|material| material.is_live())?;
             Some(((*name).clone(), Arc::clone(material)))
         };
-        self.0.starter.server.secrets().iter().map(held).collect()
+        self.0.starter.names().iter().map(held).collect()
     }
 
     fn keys(&self, secrets: Secrets) -> Result<Keys, InjectError> {

@@ -60,7 +60,13 @@ pub(super) struct Telling {
 impl Upstream {
     pub(super) fn send(&mut self, message: Outbound) {
         match self {
-            Self::Http(http) => http.upstream.send(message, Arc::clone(&http.keyring) as _),
+            Self::Http(http) => {
+                let keyring = match &message.scope {
+                    Some(scope) => Arc::new(http.keyring.in_scope(scope)),
+                    None => Arc::clone(&http.keyring),
+                };
+                http.upstream.send(message, keyring);
+            }
             Self::Stdio(stdio) => stdio.upstream.send(&json::line_safe(&message.bytes)),
         }
     }

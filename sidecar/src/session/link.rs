@@ -30,8 +30,9 @@ use super::tokens::Tokens;
 use super::tools::ShownTools;
 use super::visitor::{Offer, Offered};
 use crate::metrics::{self, ServerTally};
-use crate::servers::instance::{Event, Instance};
+use crate::servers::instance::Event;
 use crate::servers::pace::Pace;
+use crate::servers::scoped::{Lane, Servers};
 
 pub(crate) struct Link {
     pub(super) id: Arc<str>,
@@ -52,7 +53,7 @@ pub(crate) struct Link {
     /// What the inbox enforces, whatever the configuration says by now.
     pub(super) promised: Promised,
     pub(super) tokens: Tokens,
-    pub(super) instance: Instance,
+    pub(super) servers: Servers,
     pub(super) calls: Calls,
     pub(super) server_requests: ServerRequests,
     pub(super) shown: ShownTools,
@@ -98,7 +99,7 @@ pub(super) type End = (EndReason, Option<oneshot::Sender<Ended>>);
 enum Wake {
     Command(Option<Command>),
     Connection(Result<Frame, Lost>),
-    Server(Event),
+    Server(Lane, Event),
     Timer,
 }
 
@@ -144,7 +145,7 @@ impl Link {
             inbox: Inbox::new(limits.message_bytes, limits.window_bytes),
             promised: Promised { message_bytes: limits.message_bytes, window_bytes: limits.window_bytes },
             tokens: Tokens::new(),
-            instance: Instance::default(),
+            servers: Servers::default(),
             calls: Calls::default(),
             server_requests: ServerRequests::default(),
             shown: ShownTools::default(),
@@ -174,6 +175,7 @@ impl Link {
             if let ControlFlow::Break(end) = self.handle(wake).await {
                 break end;
             }
+            self.let_go();
             self.repeat().await;
             self.settle_newcomer();
         };
@@ -192,10 +194,10 @@ impl Link {
         }
         // A server whose answers the shim does not take is not read; the shim itself always is.
         let room = !self.outbox.is_full();
-        let Self { connection, instance, commands, timer, .. } = self;
+        let Self { connection, servers, commands, timer, .. } = self;
         tokio::select! {
             frame = next_frame(connection) => Wake::Connection(frame),
-            event = instance.next(), if room => Wake::Server(event),
+            (lane, event) = servers.next(), if room => Wake::Server(lane, event),
             command = commands.recv() => Wake::Command(command),
             () = timer => Wake::Timer,
         }
@@ -205,7 +207,7 @@ impl Link {
         match wake {
             Wake::Connection(Ok(frame)) => return self.frames(frame).await,
             Wake::Connection(Err(lost)) => self.disconnected(&lost),
-            Wake::Server(event) => self.server_events(event),
+            Wake::Server(lane, event) => self.server_events(lane, event),
             Wake::Command(None) => return ControlFlow::Break((EndReason::Stopped, None)),
             Wake::Command(Some(Command::Attach { connection, resume })) => {
                 return self.attach(*connection, resume).await;
@@ -289,15 +291,15 @@ impl Link {
         ControlFlow::Break(EndReason::Broken)
     }
 
-    /// Takes what the server gave, and what it gave along with it.
-    fn server_events(&mut self, first: Event) {
+    /// Takes what a server gave, and what it gave along with it.
+    fn server_events(&mut self, lane: Lane, first: Event) {
         let mut next = Some(first);
         let mut taken = 0;
         while let Some(event) = next {
-            self.server_event(event);
+            self.server_event(lane, event);
             taken += 1;
             next = match taken < MAX_BATCH && !self.outbox.is_full() {
-                true => self.instance.buffered(),
+                true => self.servers.buffered(lane),
                 false => None,
             };
         }

@@ -270,7 +270,8 @@ impl Exchange {
         for _ in 0..MAX_RESUMPTIONS {
             tokio::time::sleep(delay).await;
             delay = (delay * 2).min(MAX_DELAY);
-            let Ok(reply) = open_stream(&self.shared, session, Some(&place)).await else {
+            let Ok(credentials) = self.credentials.current().await else { continue };
+            let Ok(reply) = open_stream(&self.shared, session, &*credentials, Some(&place)).await else {
                 continue;
             };
             match reply.response.status() {
@@ -351,11 +352,11 @@ impl Tail {
 pub(super) async fn open_stream(
     shared: &Shared,
     session: &Session,
+    credentials: &dyn Filled,
     place: Option<&HeaderValue>,
 ) -> Result<Reply, Failure> {
     let mut own = session.headers();
     own.extend(place.map(|place| (LAST_EVENT_ID, place.clone())));
-    let credentials = shared.own_credentials().await?;
     let request =
         headers::request(&shared.pool.endpoint, Method::GET, credentials.headers(), own, Bytes::new());
     tokio::time::timeout(shared.limits.connect_timeout, shared.pool.send(request))

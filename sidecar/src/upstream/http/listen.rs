@@ -29,7 +29,9 @@ async fn listen_on(shared: &Shared, session: &Session) {
     let mut delay = FIRST_DELAY;
     loop {
         let place = reader.last_event_id().and_then(|id| HeaderValue::from_str(id).ok());
-        if let Ok(reply) = open_stream(shared, session, place.as_ref()).await {
+        if let Ok(credentials) = shared.own_credentials().await
+            && let Ok(reply) = open_stream(shared, session, &*credentials, place.as_ref()).await
+        {
             match reply.response.status() {
                 StatusCode::OK if matches!(stream::content(&reply), Ok(Content::Events)) => {
                     let stream = MessageStream::new(reply, reader.resumed(), shared.large.clone());
