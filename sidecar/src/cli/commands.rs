@@ -129,6 +129,9 @@ fn sessions(file: Option<&Path>, arguments: &SessionsArguments) -> Result<ExitCo
             for scope in &session.scopes {
                 terminal::line(&scope_line(session, scope));
             }
+            for credential in &session.credentials {
+                terminal::line(&format!("  {}", credential.line()));
+            }
         }
     }
     Ok(ExitCode::SUCCESS)

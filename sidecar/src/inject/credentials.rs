@@ -18,6 +18,7 @@ use tokio::time::{Instant, timeout};
 
 use super::known::{Known, Learnt, Scrubbing};
 use super::log_scrubber::LogScrubber;
+use super::reread::RereadPace;
 use super::upkeep::{How, Keeper, Note};
 use crate::config::{Limits, Origin, SecretSource};
 use crate::scrub::{Needle, Scrubber};
@@ -51,10 +52,12 @@ pub(super) struct Slot {
     pub(super) trouble: Option<Trouble>,
     /// Who keeps it.
     pub(super) keeper: Option<Keeper>,
+    /// Servers refused what was made from it.
+    pub(super) refusals: RereadPace,
 }
 
 /// Whoever waits for a credential is answered within ten seconds.
-const PATIENCE: Duration = Duration::from_millis(9500);
+pub(super) const PATIENCE: Duration = Duration::from_millis(9500);
 
 impl Credentials {
     pub(crate) fn new(log: Arc<LogScrubber>, vault: Option<SessionVault>) -> Self {
@@ -168,7 +171,7 @@ impl Credentials {
     }
 
     /// Known to the scrubbers before anybody can use it.
-    fn keep(&self, slot: &mut Slot, name: &Name, mut material: Material) -> Arc<Material> {
+    pub(super) fn keep(&self, slot: &mut Slot, name: &Name, mut material: Material) -> Arc<Material> {
         self.learn(&opened::needles(name, &material), material.tie());
         if let Some(before) = slot.material.as_ref().filter(|before| material.replaces_unnoticed(before)) {
             // Whoever has them need not hear of it, and has them for longer.
@@ -238,7 +241,7 @@ fn is_vouched_for(material: &Material, vault: &SessionVault) -> bool {
     }
 }
 
-fn late(source: &SecretSource) -> SecretError {
+pub(super) fn late(source: &SecretSource) -> SecretError {
     let asked = Asked { method: http::Method::GET, path: in_vault(source) };
     let error = VaultError { asked, problem: Problem::Unreachable { why: "it takes too long".into() } };
     let trouble = Trouble { error, next: Instant::now() + BETWEEN_TRIES };

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::credentials::{Credentials, Slot, goes_on};
 use crate::config::{Limits, SecretSource};
+use crate::metrics::{self, Outcome};
 use crate::secret::{Life, Material, SecretError, SecretProblem};
 use crate::vault::leases::{self, Class, Event, Failure, Source, Tenure, Terms};
 use crate::vault::session::{Asker, SessionVault};
@@ -168,7 +169,9 @@ impl Source for Tended {
         let (Some(vault), Some(material)) = (credentials.vault(), &slot.material) else { return Err(over()) };
         let nothing = || Failure::Gone { why: "there is no lease".into() };
         let token = material.token().ok_or_else(nothing)?;
-        match vault.renew_lease(token, increment).await {
+        let renewed = vault.renew_lease(token, increment).await;
+        metrics::vault().renewal(Outcome::of(&renewed));
+        match renewed {
             Ok(envelope) => {
                 let terms = Terms {
                     class: Class::Renewable,

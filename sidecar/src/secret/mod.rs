@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 use crate::config::{Limits, Origin, SecretSource};
+use crate::metrics::{self, Outcome};
 use crate::scrub::Needle;
 use crate::vault::Token;
 use crate::vault::leases::Terms;
@@ -136,9 +137,9 @@ pub(crate) async fn fetch_from_vault(
     (session, asker): (&SessionVault, Asker),
     learn: &Learn<'_>,
 ) -> Result<(Material, Terms), SecretError> {
-    in_vault::read(source, secret_bytes, (session, asker), learn)
-        .await
-        .map_err(|cause| SecretError::new(source, cause))
+    let read = in_vault::read(source, secret_bytes, (session, asker), learn).await;
+    metrics::vault().read(Outcome::of(&read));
+    read.map_err(|cause| SecretError::new(source, cause))
 }
 
 impl Material {

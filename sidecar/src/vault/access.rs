@@ -21,6 +21,7 @@ use super::lent::Released;
 use super::login::{Login, LoginToken, Method, SecretId};
 use super::token_calls::{ChildToken, Mint};
 use crate::config;
+use crate::metrics::{self, Outcome};
 
 /// Between two new tokens, whichever sessions they are for: when a login turns, two hundred sessions want one.
 const BETWEEN_MINTS: Duration = Duration::from_millis(50);
@@ -99,7 +100,14 @@ impl Access {
             problem: Problem::Unreachable { why: "too many sessions want a token at once".into() },
         })?;
         sleep_until(turn).await;
-        self.vault.create_child(&login.token, child, mint).await
+        let made = self.vault.create_child(&login.token, child, mint).await;
+        metrics::vault().token(Outcome::of(&made));
+        made
+    }
+
+    /// Whether there is a login that lives.
+    pub(crate) fn is_logged_in(&self) -> bool {
+        self.login.is_there()
     }
 
     /// The login's generation now.

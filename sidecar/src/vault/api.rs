@@ -17,6 +17,7 @@ use super::error::{Problem, Said, VaultError};
 use super::http::{HEALTH, Reply, Request, Transport};
 use super::token::Token;
 use super::trust::{self, Identity, TrustError};
+use crate::metrics;
 
 /// A client of one Vault. Cheap to clone.
 #[derive(Clone)]
@@ -123,15 +124,18 @@ impl Vault {
     /// One request, its envelope.
     pub(super) async fn call(&self, request: &Request<'_>) -> Result<Envelope, VaultError> {
         let asked_at = Instant::now();
-        let reply = self.transport.send(request).await?;
-        match reply.status {
+        let answer = self.transport.send(request).await.and_then(|reply| match reply.status {
             200..=299 => {
                 let envelope =
                     Envelope::read(&reply.body, asked_at).map_err(|why| malformed(request, why))?;
                 Ok(Envelope { date: reply.date, ..envelope })
             }
             _ => Err(refusal(request, &reply)),
+        });
+        if let Err(error) = &answer {
+            metrics::vault().failure(error.kind());
         }
+        answer
     }
 
     /// The same for calls that give a token.

@@ -155,6 +155,11 @@ impl Login {
         self.shared.state.borrow().live()
     }
 
+    /// Whether there is a token that lives. Asks nobody.
+    pub fn is_there(&self) -> bool {
+        self.shared.state.borrow().live().is_some()
+    }
+
     /// Why logging in or renewing fails at present.
     pub fn trouble(&self) -> Option<Trouble> {
         self.shared.state.borrow().trouble.clone()
