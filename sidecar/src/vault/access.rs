@@ -108,6 +108,11 @@ impl Access {
         self.vault.create_child(&login.token, child, mint).await
     }
 
+    /// Tells every alert of the login's, until that is over.
+    pub(crate) async fn tell_alerts(&self, tell: impl Fn(&str)) {
+        self.login.tell_alerts(tell).await;
+    }
+
     /// The login's generation now.
     pub(super) fn generation(&self) -> u64 {
         *self.login.changed().borrow()
