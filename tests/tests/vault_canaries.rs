@@ -188,7 +188,8 @@ fn secrets(toll: &Toll, bao: &OpenBao, stored_value: &str, lent_key: &str) -> Ve
     for seen in toll.seen() {
         tokens.extend(seen.token);
         if seen.path == "auth/approle/login" {
-            values.push(("the secret-id", seen.body["secret_id"].as_str().unwrap().to_owned()));
+            let secret_id = seen.body["secret_id"].as_str().expect("a login shows its secret-id");
+            values.push(("the secret-id", secret_id.to_owned()));
         }
     }
     // The wrap, the login, and at least one for each session that needs Vault.
@@ -200,16 +201,16 @@ fn secrets(toll: &Toll, bao: &OpenBao, stored_value: &str, lent_key: &str) -> Ve
 
 /// One variable of another process.
 fn variable(process: u32, name: &str) -> String {
-    let environment = std::fs::read(format!("/proc/{process}/environ")).unwrap();
+    let environment = std::fs::read(format!("/proc/{process}/environ")).expect("the process is ours");
     let prefix = format!("{name}=");
     let found =
         environment.split(|byte| *byte == 0).find_map(|variable| variable.strip_prefix(prefix.as_bytes()));
-    String::from_utf8(found.expect("it has the variable").to_vec()).unwrap()
+    String::from_utf8_lossy(found.expect("it has the variable")).into_owned()
 }
 
 /// Which processes of this machine have a text in their environment or command line.
 fn processes_with(text: &str) -> Vec<u32> {
-    let ids = std::fs::read_dir("/proc").unwrap().flatten();
+    let ids = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let ids = ids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let shows = |id: &u32| {
         ["environ", "cmdline"].iter().any(|file| {
