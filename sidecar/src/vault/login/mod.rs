@@ -160,6 +160,21 @@ impl Login {
         self.shared.state.borrow().live().is_some()
     }
 
+    /// Tells every alert as it comes, not each time that it is still so; until the login is over.
+    pub(crate) async fn tell_alerts(&self, tell: impl Fn(&str)) {
+        let mut state = self.shared.state.subscribe();
+        let mut told = None;
+        while let Some(Ok(())) = self.shared.stop.run_until_cancelled(state.changed()).await {
+            let trouble = state.borrow_and_update().trouble.clone();
+            let alert = trouble.filter(|trouble| trouble.error.kind() == Kind::Alert);
+            let alert = alert.map(|trouble| trouble.error.explained());
+            if let Some(alert) = alert.as_deref().filter(|alert| told.as_deref() != Some(*alert)) {
+                tell(alert);
+            }
+            told = alert;
+        }
+    }
+
     /// Why logging in or renewing fails at present.
     pub fn trouble(&self) -> Option<Trouble> {
         self.shared.state.borrow().trouble.clone()
