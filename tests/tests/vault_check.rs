@@ -216,7 +216,8 @@ fn paths_that_lead_nowhere_are_found_though_the_policy_allows_them() {
 #[test]
 fn tokens_without_the_default_policy_are_told_what_it_would_have_given() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let auth = minter(&bao, json!({"allowed_policies": ["agent"], "token_no_default_policy": true}));
+    let auth =
+        minter(&bao, json!({"allowed_policies": ["agent"], "token_no_default_policy": true, "orphan": true}));
     let world = with_secrets(connected(&bao, &auth)).prepare();
     let before = tokens(&bao, |_| true).len();
     let (code, said, _) = online(&world);
