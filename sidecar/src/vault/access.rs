@@ -80,20 +80,26 @@ impl Access {
         Ok(access)
     }
 
-    /// A child of the login's token, with that login.
+    /// A child of the login's token, with that login. Where Vault has ended the login before its time, of the next one.
     pub(super) async fn mint(&self, child: &ChildToken) -> Result<(Auth, Arc<LoginToken>), VaultError> {
         let login = self.login.current().await?;
+        let made = self.mint_under(&login, child).await;
+        if made.as_ref().is_err_and(|error| error.kind() == Kind::Denied)
+            && let Some(next) = self.login.after(&login).await
+        {
+            return Ok((self.mint_under(&next, child).await?, next));
+        }
+        Ok((made?, login))
+    }
+
+    async fn mint_under(&self, login: &LoginToken, child: &ChildToken) -> Result<Auth, VaultError> {
         let mint = self.token_role.as_deref().map_or(Mint::Plain, Mint::Role);
         let turn = self.turn().ok_or_else(|| VaultError {
             asked: Asked { method: http::Method::POST, path: "auth/token/create".into() },
             problem: Problem::Unreachable { why: "too many sessions want a token at once".into() },
         })?;
         sleep_until(turn).await;
-        let made = self.vault.create_child(&login.token, child, mint).await;
-        if made.as_ref().is_err_and(|error| error.kind() == Kind::Denied) {
-            self.login.doubt(login.generation);
-        }
-        Ok((made?, login))
+        self.vault.create_child(&login.token, child, mint).await
     }
 
     /// The login's generation now.

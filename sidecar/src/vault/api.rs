@@ -125,7 +125,11 @@ impl Vault {
         let asked_at = Instant::now();
         let reply = self.transport.send(request).await?;
         match reply.status {
-            200..=299 => Envelope::read(&reply.body, asked_at).map_err(|why| malformed(request, why)),
+            200..=299 => {
+                let envelope =
+                    Envelope::read(&reply.body, asked_at).map_err(|why| malformed(request, why))?;
+                Ok(Envelope { date: reply.date, ..envelope })
+            }
             _ => Err(refusal(request, &reply)),
         }
     }

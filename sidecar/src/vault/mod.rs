@@ -14,6 +14,7 @@
 //! | `access` | client, login and what sessions need of both |
 //! | `accessors` | what is to be revoked after a crash, on disk |
 //! | `session` | one session's tokens: the current one, and one for each lease |
+//! | `mint` | one more token for a session |
 //! | `lent` | a token of a session's, and what becomes of one that nobody uses any more |
 //! | [`leases`] | keeping what was lent: when to renew, when to read anew |
 //! | `revocation` | the end of it: revoked, or pending and why |
@@ -40,6 +41,7 @@ mod lease;
 pub mod leases;
 mod lent;
 pub mod login;
+mod mint;
 pub(crate) mod revocation;
 pub(crate) mod session;
 mod token;

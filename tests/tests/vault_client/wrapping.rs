@@ -3,15 +3,10 @@
 use cofferdam::vault::login::{Method, SecretId};
 use cofferdam::vault::{Kind, Problem, Spent};
 use cofferdam_tests::openbao::OpenBao;
-use serde_json::{Value, json};
+use cofferdam_tests::vault_logins::wrap;
+use serde_json::json;
 
 use crate::support::{approle, client, file, keep, token, told, value};
-
-fn wrap(server: &OpenBao, path: &str, body: &Value) -> String {
-    let answer =
-        server.call_with("POST", path, Some(&server.root_token), body, &[("X-Vault-Wrap-TTL", "60s")]);
-    answer.body["wrap_info"]["token"].as_str().unwrap_or_else(|| panic!("{answer:?}")).to_owned()
-}
 
 fn method(role_id_file: std::path::PathBuf, file: std::path::PathBuf, role: &str) -> Method {
     let secret_id = SecretId::Wrapped { file, role: role.to_owned() };

@@ -33,7 +33,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::api::Vault;
-use super::error::{Asked, Problem, VaultError};
+use super::error::{Asked, Kind, Problem, VaultError};
 use super::token::{Accessor, Token};
 use door::VaultDoor;
 use keeper::Keeper;
@@ -42,6 +42,8 @@ pub(crate) use once::Once;
 
 /// A caller gets its answer, good or bad, within this: it has ten seconds.
 const PATIENCE: Duration = Duration::from_secs(9);
+/// Whoever was refused with a dead token waits so long for the next.
+const NEXT_LOGIN: Duration = Duration::from_secs(3);
 /// Tokens of earlier logins that still live; more than these are left to expire.
 const MAX_RETIRED: usize = 16;
 
@@ -135,6 +137,22 @@ impl Login {
     pub fn doubt(&self, generation: u64) {
         self.shared.doubted.store(generation, Ordering::Release);
         self.shared.wake.notify_one();
+    }
+
+    /// Vault refused something with this token: the next one, once it is there, if this one is dead. Where it lives, or
+    /// nobody can say, none.
+    pub(crate) async fn after(&self, refused: &LoginToken) -> Option<Arc<LoginToken>> {
+        let is_next = |generation: u64| generation > refused.generation;
+        let mut changed = self.changed();
+        if !is_next(*changed.borrow()) {
+            let found = self.vault.lookup_self(&refused.token).await;
+            if !found.is_err_and(|error| error.kind() == Kind::Denied) {
+                return None;
+            }
+            self.doubt(refused.generation);
+        }
+        timeout(NEXT_LOGIN, changed.wait_for(|generation| is_next(*generation))).await.ok()?.ok()?;
+        self.shared.state.borrow().live()
     }
 
     /// Why logging in or renewing fails at present.
