@@ -326,7 +326,8 @@ fn with_secrets(builder: Builder) -> Builder {
 #[track_caller]
 fn online(world: &World) -> (i32, String, String) {
     let output = world.cofferdam(&["check", "--online"]);
-    let [said, complaint] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    let [said, complaint] =
+        [output.stdout, output.stderr].map(|text| String::from_utf8(text).expect("it speaks UTF-8"));
     for text in [&said, &complaint] {
         let is_token = |word: &str| {
             word.split("s.")

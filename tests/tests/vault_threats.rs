@@ -88,7 +88,9 @@ fn has_token(text: &str) -> bool {
 /// Every file below a folder, as text.
 fn all_below(folder: &Path) -> String {
     let mut text = String::new();
-    for path in fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path()) {
+    for path in
+        fs::read_dir(folder).expect("the state directory is readable").flatten().map(|entry| entry.path())
+    {
         match path.is_dir() {
             true => text.push_str(&all_below(&path)),
             false => text.push_str(&String::from_utf8_lossy(&fs::read(&path).unwrap_or_default())),
