@@ -11,6 +11,7 @@
 //! | [`boxes`] | real sandboxes with the shim inside |
 //! | [`certificates`] | authorities of our own, and what they sign |
 //! | [`chaos`] | a network that does its worst, and conversations that survive it |
+//! | [`database`] | a PostgreSQL whose users OpenBao makes |
 //! | [`deadline`] | waiting on conditions, the only reader of the clock |
 //! | [`encodings`] | the forms in which a secret could cross, and the search for them |
 //! | [`fake_model`] | model APIs on loopback that drive a real Claude Code or Codex |
@@ -20,6 +21,7 @@
 //! | [`markdown`] | blocks, spans and tables of our own documents |
 //! | [`openbao`] | a real OpenBao server |
 //! | [`port`] | places on loopback to listen at |
+//! | [`postgres`] | a real PostgreSQL |
 //! | [`process`] | starting and ending processes, the only place that does |
 //! | [`proxy`] | a CONNECT proxy |
 //! | [`relay`] | a hand-held relay connection, for saying things a shim never would |
@@ -38,6 +40,7 @@ pub mod attach;
 pub mod boxes;
 pub mod certificates;
 pub mod chaos;
+pub mod database;
 pub mod deadline;
 pub mod encodings;
 pub mod fake_model;
@@ -47,6 +50,7 @@ pub mod http_fixture;
 pub mod markdown;
 pub mod openbao;
 pub mod port;
+pub mod postgres;
 pub mod process;
 pub mod proxy;
 pub mod relay;

@@ -206,7 +206,7 @@ fn spawn(mut command: Command, directory: &Path) -> Running {
 }
 
 /// A command whose process is killed should the one that starts it be.
-fn tethered(program: &Path) -> Command {
+pub(crate) fn tethered(program: &Path) -> Command {
     match on_path("setpriv") {
         Some(setpriv) => {
             let mut tethered = command(setpriv);

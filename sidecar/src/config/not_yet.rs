@@ -12,7 +12,7 @@ use super::problem::Report;
 use super::raw::RawConfig;
 
 /// The same keys in the schema.
-const IN_THE_SCHEMA: [(&str, &[&str]); 1] = [("/$defs/Server/properties", &["reload", "replace", "scopes"])];
+const IN_THE_SCHEMA: [(&str, &[&str]); 1] = [("/$defs/Server/properties", &["reload", "replace"])];
 
 /// Where such keys are written. They are collected before the checks take the document apart.
 pub(super) fn keys(raw: &RawConfig) -> Vec<(String, Span)> {
@@ -24,7 +24,6 @@ pub(super) fn keys(raw: &RawConfig) -> Vec<(String, Span)> {
         let mut add = |key, span| add(&["servers", &name.value, key], span);
         add("reload", server.reload.as_ref().map(|at| &at.span));
         add("replace", server.replace.as_ref().map(|at| &at.span));
-        add("scopes", server.scopes.as_ref().map(|at| &at.span));
     }
     keys
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::at::{At, Later};
+use super::at::At;
 use super::limits::RawLimits;
 use super::units::Time;
 
@@ -79,7 +79,8 @@ pub(super) struct RawRelay {
 pub(super) struct RawAdmin {
     /// The daemon's own socket, mode 0600. Never inside the relay's directory.
     pub(super) socket: Option<At<String>>,
-    pub(super) http: Option<Later>,
+    /// `HOST:PORT` of loopback, for `/healthz`, `/readyz` and `/metrics`; there is no default, and without it nobody listens.
+    pub(super) http: Option<At<String>>,
 }
 
 /// Where Vault is, and how the sidecar logs in.
@@ -205,7 +206,8 @@ pub(super) struct RawServer {
     pub(super) replace: Option<At<RawReplace>>,
     /// That the server re-reads its `files`, and when.
     pub(super) reload: Option<At<RawReload>>,
-    /// Tools that run with other credentials. Where several scopes name a tool, the first of them is the tool's.
+    /// Tools that run with other credentials. Where several scopes name a tool, the first of them is the tool's. With
+    /// scopes, methods that this version does not know pass only where `methods` names them.
     pub(super) scopes: Option<At<Vec<At<RawScope>>>>,
 }
 
@@ -238,11 +240,12 @@ pub(super) enum RawReload {
 pub(super) struct RawScope {
     /// Patterns on tools' names, as in the server's `tools`.
     pub(super) tools: Option<Vec<At<String>>>,
-    /// As the server's, for servers with `command`: these tools have a process of their own.
+    /// As the server's, for servers with `command`: these tools have a process of their own, started by the first call of
+    /// one of them. It counts in `limits.processes`.
     pub(super) env: Option<At<BTreeMap<At<String>, At<String>>>>,
     /// As the server's, for servers with `command`.
     pub(super) files: Option<At<BTreeMap<At<String>, At<String>>>>,
-    /// As the server's, for servers with `url`.
+    /// As the server's, for servers with `url`: calls of these tools are sent with them, in the same MCP session.
     pub(super) headers: Option<At<BTreeMap<At<String>, At<String>>>>,
 }
 

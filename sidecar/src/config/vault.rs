@@ -42,6 +42,18 @@ pub enum SecretId {
 }
 
 impl VaultAuth {
+    /// The method's name, as it is written.
+    pub fn method(&self) -> &'static str {
+        match self {
+            Self::AppRole { .. } => "approle",
+            Self::Cert { .. } => "cert",
+            Self::Jwt { .. } => "jwt",
+            Self::Kubernetes { .. } => "kubernetes",
+            Self::TokenFile { .. } => "token-file",
+            Self::Userpass { .. } => "userpass",
+        }
+    }
+
     /// Every file that logging in needs, by its key.
     pub fn files(&self) -> Vec<(&'static str, &Path)> {
         match self {

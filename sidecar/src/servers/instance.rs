@@ -41,7 +41,7 @@ pub(crate) struct Instance {
 /// Ids of requests that the sidecar makes by itself begin with this.
 const OWN_IDS: &str = "cofferdam-replay-";
 /// The whole of an end. With the goodbye before it, a session is over within the promised five seconds.
-const END_TIME: Duration = Duration::from_secs(4);
+pub(super) const END_TIME: Duration = Duration::from_secs(4);
 /// What an end may take on top of its grace.
 const END_MARGIN: Duration = Duration::from_secs(2);
 /// Requests that every server answers soon. A call may take its time, also the first one.
@@ -85,7 +85,8 @@ impl Instance {
                 Err(Unavailable::because("the server does not read what it is sent"))
             }
             State::Running { upstream, .. } if self.queue.is_empty() && upstream.is_ready_for(&message) => {
-                upstream.send(message).map_err(|error| Unavailable::because(error.to_string()))
+                upstream.send(message);
+                Ok(())
             }
             State::Ending { why, .. } => Err(Unavailable::because(why.clone())),
             State::Replaying { .. } | State::Running { .. } | State::Starting { .. } => {
@@ -116,7 +117,7 @@ impl Instance {
             State::Ending { .. } | State::Idle => {}
             State::Running { upstream, .. } if self.queue.is_empty() && upstream.is_ready_for(&message) => {
                 if self.telling.allows(upstream, message.bytes.len()) {
-                    drop(upstream.send(message));
+                    upstream.send(message);
                 }
             }
             State::Replaying { .. } | State::Running { .. } | State::Starting { .. } => {
@@ -141,6 +142,11 @@ impl Instance {
     /// Whether the server takes so slowly that the link should stop reading.
     pub(crate) fn is_full(&self) -> bool {
         self.queue.is_full() || self.state.upstream().is_some_and(Upstream::is_full)
+    }
+
+    /// Whether nothing runs, and nothing is on its way.
+    pub(super) fn is_idle(&self) -> bool {
+        matches!(self.state, State::Idle)
     }
 
     pub(crate) fn pid(&self) -> Option<u32> {
@@ -176,10 +182,7 @@ impl Instance {
                 },
                 State::Running { upstream, first_word } => {
                     while let Some(message) = self.queue.pop_if(|first| upstream.is_ready_for(first)) {
-                        let id = message.request_id().cloned();
-                        if let (Err(error), Some(id)) = (upstream.send(message), id) {
-                            return Event::did_not_run(id, &error.to_string());
-                        }
+                        upstream.send(message);
                     }
                     let said = match *first_word {
                         None => upstream.next().await,
@@ -246,6 +249,12 @@ impl Instance {
         }
     }
 
+    /// Ends whatever runs in the background. Nobody waits for anything of it any more.
+    pub(super) fn dismiss(mut self) -> Leaving {
+        self.lost(Duration::ZERO);
+        self.leaving
+    }
+
     /// Ends whatever runs, descendants included, and says what became of it.
     pub(crate) async fn end(self, grace: Duration) -> Ended {
         let Self { state, leaving, .. } = self;
@@ -309,8 +318,7 @@ impl Instance {
                 self.state = State::Running { upstream, first_word };
             }
             Some(Question { id, method, message }) => {
-                // If it cannot be sent, the time runs out.
-                drop(upstream.send(Outbound::request(message, id.clone(), method, None)));
+                upstream.send(Outbound::request(message, id.clone(), method, None));
                 self.state = State::Replaying { upstream, asked: id, deadline };
             }
         }
@@ -324,15 +332,14 @@ impl Instance {
         self.state = State::Running { upstream, first_word: None };
     }
 
-    /// What cannot be sent is not told; the process is then on its way out.
     fn tell_settings(&mut self, upstream: &mut Upstream) {
         for saying in self.memory.settings() {
-            drop(upstream.send(match saying {
+            upstream.send(match saying {
                 Saying::Notification { method, message } => Outbound::notification(message, method),
                 Saying::Request(Question { id, method, message }) => {
                     Outbound::request(message, id, method, None)
                 }
-            }));
+            });
         }
     }
 

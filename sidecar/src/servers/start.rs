@@ -1,15 +1,19 @@
 //! From configuration and credentials to a running upstream.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use futures_util::future::try_join_all;
 use relay_proto::code::Code;
+use relay_proto::name::Name;
 use tokio_util::task::TaskTracker;
 
 use super::gate::{Crowded, Gate};
+use super::keyring::Keyring;
 use super::leaving::Custody;
 use super::stderr;
 use super::upstream::{Belongings, HttpConnection, StdioProcess, Upstream};
-use crate::config::{Config, HttpServer, Server, ServerKind, StdioServer};
+use crate::config::{Config, HttpServer, Scope, Server, ServerKind, StdioServer};
 use crate::inject::credentials::Credentials;
 use crate::inject::files::{FileError, FileStore};
 use crate::inject::{InjectError, Secrets, fill_environment};
@@ -23,12 +27,23 @@ use crate::upstream::stdio::StdioUpstream;
 pub(crate) struct Starter {
     pub(crate) config: Arc<Config>,
     pub(crate) server: Arc<Server>,
+    /// What is started is for tools of this scope only.
+    pub(crate) scope: Option<Arc<Scope>>,
     pub(crate) credentials: Arc<Credentials>,
     pub(crate) gate: Arc<Gate>,
     pub(crate) files: FileStore,
     pub(crate) tasks: TaskTracker,
     /// For the log.
     pub(crate) link: Arc<str>,
+}
+
+/// What a session has of the secrets that something needs.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Holding {
+    Fresh,
+    /// All can be used, and some should be read anew.
+    Good,
+    Nothing,
 }
 
 /// Why a server did not start. Nothing was sent to it.
@@ -100,18 +115,22 @@ impl Starter {
                 requests_in_flight: limits.requests_in_flight,
             },
         );
-        let connection = HttpConnection::new(upstream, self.clone(), secrets);
+        let keyring = Keyring::new(self.clone());
         // Tried once before anything is sent: a header that cannot be filled is a server that does not start.
-        connection.headers()?;
-        Ok(Upstream::Http(Box::new(connection)))
+        keyring.fill(&secrets)?;
+        Ok(Upstream::Http(Box::new(HttpConnection::new(upstream, keyring))))
     }
 
     async fn start_stdio(&self, stdio: &StdioServer) -> Result<Upstream, StartError> {
         // First of all: a start that ends here cost nothing, and is not counted.
         let secrets = self.secrets().await?;
         let place = self.gate.enter()?;
-        let files = self.files.write(&stdio.files, &secrets)?;
-        let injected = fill_environment(&stdio.env, &secrets, files.paths())?;
+        let (env, files) = match &self.scope {
+            Some(scope) => (&scope.env, &scope.files),
+            None => (&stdio.env, &stdio.files),
+        };
+        let files = self.files.write(files, &secrets)?;
+        let injected = fill_environment(env, &secrets, files.paths())?;
         let (program, arguments) = stdio.command.split_first().expect("a checked command is not empty");
         let ServerProcess { stdin, stdout, stderr: talk, handle } = process::launch(Launch {
             program: program.into(),
@@ -120,7 +139,8 @@ impl Starter {
             directory: None,
         })
         .await?;
-        tracing::info!(server = %self.server.name, link = %self.link, pid = handle.pid(), "server started");
+        let scope = self.scope.as_ref().map(|scope| scope.to_string());
+        tracing::info!(server = %self.server.name, link = %self.link, scope, pid = handle.pid(), "server started");
         self.tasks.spawn(stderr::log(
             talk,
             stderr::Source {
@@ -136,14 +156,43 @@ impl Starter {
         Ok(Upstream::Stdio(Box::new(StdioProcess { upstream, belongings })))
     }
 
-    /// The secrets that the server's templates name, read now or held already by the session.
-    pub(super) async fn secrets(&self) -> Result<Secrets, SecretError> {
-        let mut secrets = Secrets::new();
-        for name in self.server.secrets() {
-            let source = &self.config.secrets[name];
-            secrets.insert(name.clone(), self.credentials.obtain(source, &self.config.limits).await?);
+    /// The same for tools of a scope.
+    pub(super) fn in_scope(self, scope: &Arc<Scope>) -> Self {
+        Self { scope: Some(Arc::clone(scope)), ..self }
+    }
+
+    /// The same for whatever is in no scope.
+    pub(super) fn for_all(&self) -> Self {
+        Self { scope: None, ..self.clone() }
+    }
+
+    /// Whether the session has the secrets already.
+    pub(super) fn holding(&self) -> Holding {
+        let newest = self.credentials.newest();
+        let held: Option<Vec<_>> = self.names().into_iter().map(|name| newest.get(name)).collect();
+        match held {
+            Some(held) if held.iter().all(|material| material.is_fresh()) => Holding::Fresh,
+            Some(held) if held.iter().all(|material| material.is_live()) => Holding::Good,
+            Some(_) | None => Holding::Nothing,
         }
-        Ok(secrets)
+    }
+
+    /// The secrets that the server's or the scope's templates name, read now or held already by the session.
+    pub(super) async fn secrets(&self) -> Result<Secrets, SecretError> {
+        let obtain = async |name: &Name| {
+            let source = &self.config.secrets[name];
+            Ok((name.clone(), self.credentials.obtain(source, &self.config.limits).await?))
+        };
+        // All at once: together they may take no longer than one.
+        let secrets = try_join_all(self.names().into_iter().map(obtain)).await?;
+        Ok(secrets.into_iter().collect())
+    }
+
+    pub(super) fn names(&self) -> BTreeSet<&Name> {
+        match &self.scope {
+            Some(scope) => scope.secrets(),
+            None => self.server.secrets(),
+        }
     }
 }
 

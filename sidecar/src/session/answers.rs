@@ -15,39 +15,41 @@ use super::link::Link;
 use crate::audit::CallResult;
 use crate::config::Retry;
 use crate::servers::instance::{CancelledWhile, Event};
+use crate::servers::scoped::Lane;
 use crate::upstream::outbound::Outbound;
 
 impl Link {
-    pub(super) fn server_event(&mut self, event: Event) {
+    pub(super) fn server_event(&mut self, lane: Lane, event: Event) {
         match event {
-            Event::Message(message) => self.server_message(&message),
-            Event::Oversize { id } => self.oversize(id.as_deref()),
-            Event::Failed { id, code, why } => match (self.calls.answered(&id), code) {
+            Event::Message(message) => self.server_message(lane, &message),
+            Event::Oversize { id } => self.oversize(lane, id.as_deref()),
+            Event::Failed { id, code, why } => match (self.calls.answered(lane, &id), code) {
                 (Some(call), Code::OutcomeUnknown) => self.leave_behind(call, &why),
                 (Some(call), code) => self.fail(call, code, &why),
-                (None, _) => self.own_request_failed(&id),
+                (None, _) => self.own_request_failed(lane, &id),
             },
-            Event::Forgotten => self.take_back_server_requests(),
+            Event::Forgotten => self.take_back_server_requests(lane),
             Event::NotStarted { code, why } => {
                 tracing::warn!(server = %self.server, link = %self.id, why, "server did not start");
-                self.nobody_to_ask();
-                for call in self.calls.drain() {
-                    self.fail(call, code, &format!("it did not run: server `{}`: {why}", self.server));
+                self.nobody_to_ask(lane);
+                let why = format!("it did not run: the server `{}` did not start: {why}", self.server);
+                for call in self.calls.drain(lane) {
+                    self.fail(call, code, &why);
                 }
             }
-            Event::Gone { why } => self.server_gone(&why),
+            Event::Gone { why } => self.server_gone(lane, &why),
         }
     }
 
     /// The time of a call is over: the harness hears so, and the server may stop working on it.
     pub(super) fn timed_out(&mut self, call: Call) {
-        let cancelled = envelope::id_value(&call.id).map(|id| self.instance.cancel(&id));
+        let cancelled = envelope::id_value(&call.id).map(|id| self.servers.cancel(call.lane, &id));
         if cancelled == Some(CancelledWhile::Queued) {
             let why = "it did not run: the server did not start in time";
             return self.fail(call, Code::ServerUnavailable, why);
         }
         let cancel = notice::cancelled(&call.id, "the call's time is over");
-        self.instance.tell(Outbound::notification(cancel, "notifications/cancelled"));
+        self.servers.tell(call.lane, Outbound::notification(cancel, "notifications/cancelled"));
         self.fail(
             call,
             Code::OutcomeUnknown,
@@ -76,7 +78,7 @@ impl Link {
         scrubbed.redactions
     }
 
-    fn server_message(&mut self, message: &[u8]) {
+    fn server_message(&mut self, lane: Lane, message: &[u8]) {
         let envelope = match envelope::read(message, Strictness::Envelope) {
             Ok(envelope) => envelope,
             Err(malformed) => {
@@ -89,11 +91,11 @@ impl Link {
         };
         match envelope.kind {
             Kind::Response { id: Some(id), outcome } => {
-                self.server_response(message, &id, outcome, envelope.body)
+                self.server_response(lane, message, &id, outcome, envelope.body)
             }
             // An error for a request that the server could not read: nobody waits for it.
             Kind::Response { id: None, .. } => {}
-            Kind::Request { id, .. } => match self.server_requests.rewrite(&self.id, id.raw) {
+            Kind::Request { id, .. } => match self.server_requests.rewrite(&self.id, lane, id.raw) {
                 Some(shown) => {
                     self.answer(&json::replace(message, id.span, &shown));
                 }
@@ -103,11 +105,11 @@ impl Link {
                         Code::RelayUnavailable,
                         "too many requests wait for the client",
                     );
-                    self.instance.tell(Outbound::response(refusal));
+                    self.servers.tell(lane, Outbound::response(refusal));
                 }
             },
             Kind::Notification { method } if method == "notifications/cancelled" => {
-                self.server_cancelled(message, envelope.body);
+                self.server_cancelled(lane, message, envelope.body);
             }
             Kind::Notification { .. } => {
                 self.answer(message);
@@ -115,17 +117,27 @@ impl Link {
         }
     }
 
-    fn server_response(&mut self, message: &[u8], id: &Id<'_>, outcome: Outcome, body: Option<Range<usize>>) {
+    fn server_response(
+        &mut self,
+        lane: Lane,
+        message: &[u8],
+        id: &Id<'_>,
+        outcome: Outcome,
+        body: Option<Range<usize>>,
+    ) {
         let value = id.value();
-        let Some(call) = self.calls.answered(&value) else {
+        let Some(call) = self.calls.answered(lane, &value) else {
             // Late answers are dropped.
-            if self.instance.memory.is_own(&value) {
-                self.own_answer(&value, outcome, message, body);
+            if self.servers.memory().is_own(&value) {
+                self.own_answer(lane, &value, outcome, message, body);
             }
             return;
         };
         if call.purpose != Purpose::Other {
-            self.instance.memory.answered(&value, outcome, message, body.clone());
+            self.servers.memory_mut().answered(&value, outcome, message, body.clone());
+            if call.method == "initialize" && outcome == Outcome::Result {
+                self.servers.give_up_scopes();
+            }
         }
         let mut answer = Cow::Borrowed(message);
         if call.purpose == Purpose::ListTools
@@ -174,17 +186,17 @@ impl Link {
     }
 
     /// The server takes back a request of its own (legacy), or ends a subscription of the harness's (modern).
-    fn server_cancelled(&mut self, message: &[u8], params: Option<Range<usize>>) {
+    fn server_cancelled(&mut self, lane: Lane, message: &[u8], params: Option<Range<usize>>) {
         let span = params.and_then(|params| json::member(message, params, "requestId"));
-        let shown = span.clone().and_then(|span| self.server_requests.withdraw(&message[span]));
+        let shown = span.clone().and_then(|span| self.server_requests.withdraw(lane, &message[span]));
         match (span, shown) {
             (Some(span), Some(shown)) => self.answer(&json::replace(message, span, &shown)),
             _ => self.answer(message),
         };
     }
 
-    fn oversize(&mut self, id: Option<&[u8]>) {
-        let call = id.and_then(envelope::id_value).and_then(|id| self.calls.answered(&id));
+    fn oversize(&mut self, lane: Lane, id: Option<&[u8]>) {
+        let call = id.and_then(envelope::id_value).and_then(|id| self.calls.answered(lane, &id));
         match call {
             Some(call) => self.too_large(call),
             None => {
@@ -201,21 +213,35 @@ impl Link {
         self.fail(call, Code::MessageTooLarge, &sentence);
     }
 
-    fn server_gone(&mut self, why: &str) {
+    fn server_gone(&mut self, lane: Lane, why: &str) {
         tracing::warn!(server = %self.server, link = %self.id, why, "server gone");
-        self.nobody_to_ask();
+        self.nobody_to_ask(lane);
         let sentence = format!(
             "{why} while this request was under way; it may or may not have run, so check before you repeat it"
         );
-        for call in self.calls.drain() {
+        for call in self.calls.drain(lane) {
             self.leave_behind(call, &sentence);
         }
-        self.take_back_server_requests();
+        self.take_back_server_requests(lane);
+    }
+
+    /// Ends servers that were given up and have finished what they had.
+    pub(super) fn let_go(&mut self) {
+        let done = |lane: &Lane| !self.calls.are_run_by(*lane);
+        let Some(lane) = self.servers.given_up().find(done) else { return };
+        tracing::info!(server = %self.server, link = %self.id, "a process is ended that had other credentials than it should");
+        self.nobody_to_ask(lane);
+        // Nothing but listeners: they are simply asked again.
+        for call in self.calls.drain(lane) {
+            self.leave_behind(call, "the server's process was given up");
+        }
+        self.take_back_server_requests(lane);
+        self.servers.dismiss(lane);
     }
 
     /// Whoever asked these does not wait for their answers any more; late ones are dropped.
-    fn take_back_server_requests(&mut self) {
-        for shown in self.server_requests.drain() {
+    fn take_back_server_requests(&mut self, lane: Lane) {
+        for shown in self.server_requests.drain(lane) {
             self.answer(&notice::cancelled(&shown, "the server that asked is gone"));
         }
     }

@@ -4,18 +4,22 @@
 //! that we gave up on stays known, so that its late answer is dropped and cannot be taken for another's.
 
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
 use relay_proto::envelope::IdValue;
 use relay_proto::memory::Memory;
 use tokio::time::Instant;
 
+use crate::servers::scoped::Lane;
+
 /// One request on its way through the server.
 #[derive(Debug)]
 pub(crate) struct Call {
     /// The id as the harness spelled it.
     pub(crate) id: Box<[u8]>,
+    /// Who works on it.
+    pub(crate) lane: Lane,
     pub(crate) seq: u64,
     pub(crate) purpose: Purpose,
     pub(crate) method: Cow<'static, str>,
@@ -60,7 +64,7 @@ pub(crate) struct Calls {
 /// Ids that were answered by us or cancelled by the harness while the server still had them.
 #[derive(Debug, Default)]
 struct Abandoned {
-    ids: HashSet<IdValue>,
+    ids: HashMap<IdValue, Lane>,
     order: VecDeque<IdValue>,
 }
 
@@ -76,7 +80,7 @@ impl Calls {
 
     /// Whether this id may not be used now: in flight, or given up while the server still has it.
     pub(crate) fn is_taken(&self, id: &IdValue) -> bool {
-        self.waiting.contains_key(id) || self.abandoned.ids.contains(id)
+        self.waiting.contains_key(id) || self.abandoned.ids.contains_key(id)
     }
 
     pub(crate) fn insert(&mut self, id: IdValue, mut call: Call) {
@@ -93,30 +97,48 @@ impl Calls {
         }
     }
 
-    /// The call that this answer belongs to; none for late or unasked answers.
-    pub(crate) fn answered(&mut self, id: &IdValue) -> Option<Call> {
-        let call = self.take(id);
-        if call.is_none() {
-            self.abandoned.forget(id);
+    /// The call that this answer of a server's belongs to; none for late or unasked answers.
+    pub(crate) fn answered(&mut self, lane: Lane, id: &IdValue) -> Option<Call> {
+        match self.waiting.get(id).map(|call| call.lane) {
+            Some(asked) if asked == lane => self.take(id),
+            Some(_) => None,
+            None => {
+                self.abandoned.forget(lane, id);
+                None
+            }
         }
-        call
     }
 
     /// Gives up on a call whose answer may still come.
     pub(crate) fn abandon(&mut self, id: &IdValue) -> Option<Call> {
         let call = self.take(id)?;
-        self.abandoned.remember(id.clone());
+        self.abandoned.remember(id.clone(), call.lane);
         Some(call)
     }
 
-    /// All calls in the order they came, because their server is gone: no late answer can come from it.
-    pub(crate) fn drain(&mut self) -> Vec<Call> {
-        self.deadlines.clear();
-        self.abandoned = Abandoned::default();
-        self.kept = 0;
-        let mut calls: Vec<Call> = self.waiting.drain().map(|(_, call)| call).collect();
+    /// All calls of a server in the order they came, because it is gone: no late answer can come from it.
+    pub(crate) fn drain(&mut self, lane: Lane) -> Vec<Call> {
+        self.abandoned.forget_all(lane);
+        let mut calls: Vec<Call> =
+            self.waiting.extract_if(|_, call| call.lane == lane).map(|(_, call)| call).collect();
+        self.kept -= calls.iter().map(Call::kept_bytes).sum::<usize>();
+        if self.waiting.is_empty() {
+            self.deadlines.clear();
+        }
         calls.sort_by_key(|call| call.seq);
         calls
+    }
+
+    /// All calls in the order they came, because it is all over.
+    pub(crate) fn drain_all(&mut self) -> Vec<Call> {
+        let mut calls: Vec<Call> = std::mem::take(self).waiting.into_values().collect();
+        calls.sort_by_key(|call| call.seq);
+        calls
+    }
+
+    /// Whether a server works on something that ends by itself.
+    pub(crate) fn are_run_by(&self, lane: Lane) -> bool {
+        self.waiting.values().any(|call| call.lane == lane && call.purpose != Purpose::Listen)
     }
 
     /// When the next call runs out of time.
@@ -169,29 +191,44 @@ fn is_due(waiting: &HashMap<IdValue, Call>, id: &IdValue, deadline: Instant) -> 
 }
 
 impl Abandoned {
-    fn remember(&mut self, id: IdValue) {
+    fn remember(&mut self, id: IdValue, lane: Lane) {
         if self.order.len() == MAX_ABANDONED
             && let Some(oldest) = self.order.pop_front()
         {
             self.ids.remove(&oldest);
         }
         self.order.push_back(id.clone());
-        self.ids.insert(id);
+        self.ids.insert(id, lane);
     }
 
-    fn forget(&mut self, id: &IdValue) {
-        if self.ids.remove(id) {
+    fn forget(&mut self, lane: Lane, id: &IdValue) {
+        if self.ids.get(id) == Some(&lane) {
+            self.ids.remove(id);
             self.order.retain(|other| other != id);
         }
     }
+
+    fn forget_all(&mut self, lane: Lane) {
+        self.ids.retain(|_, other| *other != lane);
+        self.order.retain(|id| self.ids.contains_key(id));
+    }
 }
 
-/// The server's own requests to the harness. Their ids are rewritten per process, so that an answer meant for a dead
-/// process can never reach its successor.
+/// The servers' own requests to the harness. Their ids are rewritten per process, so that an answer meant for one can never
+/// reach another: not its successor, and not one beside it.
 #[derive(Debug, Default)]
 pub(crate) struct ServerRequests {
-    waiting: HashMap<IdValue, (u64, Box<[u8]>)>,
+    waiting: HashMap<IdValue, ServerRequest>,
     last: u64,
+}
+
+#[derive(Debug)]
+struct ServerRequest {
+    number: u64,
+    /// Who asks, and waits for the answer.
+    lane: Lane,
+    /// Its id as the server spelled it.
+    original: Box<[u8]>,
 }
 
 /// How many requests of a server may wait for the harness.
@@ -199,34 +236,38 @@ const MAX_SERVER_REQUESTS: usize = 256;
 
 impl ServerRequests {
     /// The id to show to the harness instead; none when too many wait already.
-    pub(crate) fn rewrite(&mut self, link: &str, id: &[u8]) -> Option<Vec<u8>> {
+    pub(crate) fn rewrite(&mut self, link: &str, lane: Lane, id: &[u8]) -> Option<Vec<u8>> {
         if self.waiting.len() >= MAX_SERVER_REQUESTS {
             return None;
         }
         self.last += 1;
         let shown = format!("cofferdam-{link}-{}", self.last);
         let spelled = format!("\"{shown}\"").into_bytes();
-        self.waiting.insert(IdValue::Text(shown.into()), (self.last, id.into()));
+        self.waiting.insert(
+            IdValue::Text(shown.into()),
+            ServerRequest { number: self.last, lane, original: id.into() },
+        );
         Some(spelled)
     }
 
-    /// The server's own spelling of the id that the harness answers.
-    pub(crate) fn answered(&mut self, id: &IdValue) -> Option<Box<[u8]>> {
-        self.waiting.remove(id).map(|(_, original)| original)
+    /// Who asked what the harness answers, and its own spelling of the id.
+    pub(crate) fn answered(&mut self, id: &IdValue) -> Option<(Lane, Box<[u8]>)> {
+        self.waiting.remove(id).map(|request| (request.lane, request.original))
     }
 
-    /// The shown id for a request of the server's, because the server takes it back.
-    pub(crate) fn withdraw(&mut self, original: &[u8]) -> Option<Vec<u8>> {
+    /// The shown id for a request of a server's, because the server takes it back.
+    pub(crate) fn withdraw(&mut self, lane: Lane, original: &[u8]) -> Option<Vec<u8>> {
+        let is_it = |request: &ServerRequest| request.lane == lane && *request.original == *original;
         let shown =
-            self.waiting.iter().find(|(_, (_, id))| **id == *original).map(|(shown, _)| shown.clone())?;
+            self.waiting.iter().find(|(_, request)| is_it(request)).map(|(shown, _)| shown.clone())?;
         self.waiting.remove(&shown);
         Some(spelled(&shown))
     }
 
-    /// The shown ids of all requests, because their server is gone.
-    pub(crate) fn drain(&mut self) -> Vec<Vec<u8>> {
-        let mut all: Vec<_> = self.waiting.drain().collect();
-        all.sort_by_key(|(_, (number, _))| *number);
+    /// The shown ids of all requests of a server, because it is gone.
+    pub(crate) fn drain(&mut self, lane: Lane) -> Vec<Vec<u8>> {
+        let mut all: Vec<_> = self.waiting.extract_if(|_, request| request.lane == lane).collect();
+        all.sort_by_key(|(_, request)| request.number);
         all.into_iter().map(|(shown, _)| spelled(&shown)).collect()
     }
 }
@@ -244,6 +285,9 @@ mod tests {
 
     use super::*;
 
+    const BASE: Lane = Lane::BASE;
+    const OTHER: Lane = Lane::OTHER;
+
     fn id(number: u32) -> IdValue {
         IdValue::Integer(number.to_string().into())
     }
@@ -251,6 +295,7 @@ mod tests {
     fn call(deadline: Option<Instant>) -> Call {
         Call {
             id: b"1".as_slice().into(),
+            lane: BASE,
             seq: 1,
             purpose: Purpose::Other,
             method: "tools/call".into(),
@@ -272,11 +317,11 @@ mod tests {
         for number in 0..3 {
             large(&mut calls, number);
         }
-        assert!(calls.answered(&id(2)).is_some_and(|call| call.kept.is_none()), "it did not fit");
-        assert!(calls.answered(&id(1)).is_some_and(|call| call.kept.is_some()));
+        assert!(calls.answered(BASE, &id(2)).is_some_and(|call| call.kept.is_none()), "it did not fit");
+        assert!(calls.answered(BASE, &id(1)).is_some_and(|call| call.kept.is_some()));
         large(&mut calls, 4);
         assert!(calls.abandon(&id(4)).is_some_and(|call| call.kept.is_some()), "there was room again");
-        calls.drain();
+        calls.drain(BASE);
         assert_eq!(calls.kept, 0);
     }
 
@@ -286,8 +331,43 @@ mod tests {
         calls.insert(id(1), call(None));
         assert!(calls.abandon(&id(1)).is_some());
         assert!(calls.is_taken(&id(1)));
-        assert!(calls.answered(&id(1)).is_none());
+        assert!(calls.answered(BASE, &id(1)).is_none());
         assert!(!calls.is_taken(&id(1)));
+    }
+
+    #[test]
+    fn a_call_is_answered_by_who_works_on_it_and_ends_with_it() {
+        let mut calls = Calls::default();
+        let in_lane = |lane| Call { lane, kept: Some(Bytes::from_static(b"kept")), ..call(None) };
+        calls.insert(id(1), in_lane(BASE));
+        calls.insert(id(2), in_lane(OTHER));
+        calls.insert(id(3), in_lane(OTHER));
+        assert!(calls.answered(OTHER, &id(1)).is_none() && calls.is_taken(&id(1)));
+        calls.abandon(&id(3));
+        assert!(
+            calls.answered(BASE, &id(3)).is_none() && calls.is_taken(&id(3)),
+            "its answer may still come"
+        );
+        assert!(calls.are_run_by(OTHER));
+        assert_eq!(calls.drain(OTHER).len(), 1);
+        assert!(!calls.are_run_by(OTHER) && !calls.is_taken(&id(3)), "no late answer can come");
+        assert_eq!((calls.len(), calls.kept), (1, 4));
+        assert!(calls.answered(BASE, &id(1)).is_some());
+    }
+
+    #[test]
+    fn requests_of_two_servers_with_the_same_id_are_two() {
+        let mut requests = ServerRequests::default();
+        let shown: Vec<IdValue> = [BASE, OTHER, OTHER]
+            .into_iter()
+            .map(|lane| requests.rewrite("link", lane, b"7").expect("room"))
+            .map(|spelled| IdValue::Text(String::from_utf8_lossy(&spelled).trim_matches('"').into()))
+            .collect();
+        assert_eq!(requests.answered(&shown[1]), Some((OTHER, b"7".as_slice().into())));
+        assert_eq!(requests.withdraw(OTHER, b"7"), Some(spelled(&shown[2])));
+        assert_eq!(requests.withdraw(OTHER, b"7"), None, "the other one is not its own");
+        assert!(requests.drain(OTHER).is_empty());
+        assert_eq!(requests.answered(&shown[0]), Some((BASE, b"7".as_slice().into())));
     }
 
     #[test]
@@ -295,7 +375,7 @@ mod tests {
         let mut calls = Calls::default();
         let now = Instant::now();
         calls.insert(id(1), call(Some(now)));
-        calls.answered(&id(1));
+        calls.answered(BASE, &id(1));
         calls.insert(id(1), call(Some(now + Duration::from_secs(9))));
         assert!(calls.take_expired(now + Duration::from_secs(1)).is_none());
         assert!(calls.take_expired(now + Duration::from_secs(10)).is_some());
@@ -308,7 +388,7 @@ mod tests {
         calls.insert(id(0), call(Some(now)));
         for number in 1..10_000 {
             calls.insert(id(number), call(Some(now + Duration::from_secs(9))));
-            calls.answered(&id(number));
+            calls.answered(BASE, &id(number));
             assert!(calls.deadlines.len() <= 2 * calls.len() + 64 + 2, "{}", calls.deadlines.len());
         }
         assert_eq!(calls.next_deadline(), Some(now));
@@ -319,14 +399,14 @@ mod tests {
     #[test]
     fn an_answer_for_a_dead_process_reaches_nobody() {
         let mut requests = ServerRequests::default();
-        let first = requests.rewrite("link", b"7").expect("room");
-        assert_eq!(requests.drain(), vec![first]);
-        let second = requests.rewrite("link", b"7").expect("room");
+        let first = requests.rewrite("link", BASE, b"7").expect("room");
+        assert_eq!(requests.drain(BASE), vec![first]);
+        let second = requests.rewrite("link", BASE, b"7").expect("room");
         assert_eq!(second, b"\"cofferdam-link-2\"");
         assert!(requests.answered(&IdValue::Text("cofferdam-link-1".into())).is_none());
         assert_eq!(
-            requests.answered(&IdValue::Text("cofferdam-link-2".into())).as_deref(),
-            Some(b"7".as_slice())
+            requests.answered(&IdValue::Text("cofferdam-link-2".into())),
+            Some((BASE, b"7".as_slice().into()))
         );
     }
 }

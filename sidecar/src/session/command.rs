@@ -4,7 +4,9 @@ use relay_proto::control::Resume;
 use tokio::sync::oneshot;
 
 use super::connection::Connection;
+use super::credential::Credential;
 use crate::process;
+use crate::servers::scoped::Beside;
 use crate::vault::revocation::Revoked;
 
 /// What others may ask of a link.
@@ -67,6 +69,9 @@ pub(crate) struct Description {
     pub(crate) server: String,
     pub(crate) connected: bool,
     pub(crate) pid: Option<u32>,
+    /// The processes beside it that run tools of scopes.
+    #[serde(default)]
+    pub(crate) scopes: Vec<ScopeProcess>,
     pub(crate) in_flight: usize,
     pub(crate) calls: u64,
     pub(crate) refused: u64,
@@ -74,6 +79,24 @@ pub(crate) struct Description {
     pub(crate) began: String,
     pub(crate) expires_in_seconds: u64,
     pub(crate) secrets: Vec<String>,
+    /// What the session has in Vault of those.
+    #[serde(default)]
+    pub(crate) credentials: Vec<Credential>,
+}
+
+/// A process that runs tools of a scope.
+#[derive(Clone, Debug, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct ScopeProcess {
+    /// The scope's tools as they are configured.
+    pub(crate) tools: String,
+    pub(crate) pid: u32,
+}
+
+impl From<Beside> for ScopeProcess {
+    fn from(Beside { tools, pid }: Beside) -> Self {
+        Self { tools, pid }
+    }
 }
 
 impl From<process::Ended> for Processes {

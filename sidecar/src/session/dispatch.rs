@@ -13,8 +13,10 @@ use super::message::{Asked, Content, Ruling, Standing};
 use super::requests::{Step, Written};
 use crate::audit::CallResult;
 use crate::config::{Config, Server};
+use crate::metrics::RequestOutcome;
 use crate::policy::Verdict;
 use crate::servers::instance::Passed;
+use crate::servers::scoped::Lane;
 use crate::servers::start::Starter;
 use crate::upstream::outbound::Outbound;
 
@@ -36,6 +38,7 @@ impl Link {
             (Content::Response { id }, _) => self.response(&step.received.bytes, id.as_ref()),
             (Content::Malformed(malformed), _) => {
                 self.counted.refused += 1;
+                self.requests.count(RequestOutcome::Malformed);
                 let sentence = format!("the message was not relayed: {malformed}");
                 let answer = code::error_response(malformed.id.as_deref(), Code::MessageMalformed, &sentence);
                 self.answer(&answer);
@@ -54,6 +57,10 @@ impl Link {
         written: Written,
     ) {
         let (Verdict::Allow, Some(server)) = (ruling.decision.verdict, &ruling.server) else {
+            self.requests.count(match written {
+                Written::No => RequestOutcome::Unrecorded,
+                Written::Unsafely | Written::Yes => RequestOutcome::Denied,
+            });
             return match (written, ruling.standing) {
                 // What may have run cannot be said not to have.
                 (Written::No, Standing::MaybeRan) => self.explain(asked, id, ruling),
@@ -65,20 +72,28 @@ impl Link {
             Standing::Repeated => Attempt::Second,
             _ => Attempt::First,
         };
-        let mut call = asked.call(id, self.woke, server.call_timeout, attempt);
+        let lane = self.servers.lane(server, ruling.scope.as_ref());
+        let mut call = asked.call(id, lane, self.woke, server.call_timeout, attempt);
         call.deadline = ruling.deadline.or(call.deadline);
         match (written, attempt) {
             (Written::Yes, _) => {}
             (Written::No, Attempt::Second) => {
+                self.requests.count(RequestOutcome::Unrecorded);
                 return self.refuse(id.raw, Code::OutcomeUnknown, UNRECORDED_REPEAT);
             }
-            (Written::No, Attempt::First) => return self.refuse_unrecorded(id.raw),
+            (Written::No, Attempt::First) => {
+                self.requests.count(RequestOutcome::Unrecorded);
+                return self.refuse_unrecorded(id.raw);
+            }
             (Written::Unsafely, _) => {
                 // The record stands although the call is not made: it must not look like one that was.
                 return self.fail(call, Code::ServerUnavailable, UNRECORDED);
             }
         }
-        self.instance.memory.request(&asked.received.bytes, id, &asked.method, asked.params.clone());
+        self.servers.memory_mut().request(&asked.received.bytes, id, &asked.method, asked.params.clone());
+        if call.purpose == Purpose::Setting {
+            self.servers.set_beside(&asked.received.bytes, id, &asked.method);
+        }
         self.counted.calls += 1;
         let bytes = &asked.received.bytes;
         // A listener may be opened as often as its server goes away: backoff sees to the pace.
@@ -86,11 +101,12 @@ impl Link {
         if again && asked.may_be_repeated(&self.repeats.hints, server.retry) {
             call.kept = Some(Bytes::copy_from_slice(bytes));
         }
-        if self.instance.pass(bytes) == Passed::Yes {
+        if self.servers.pass(lane, bytes) == Passed::Yes {
             return self.calls.insert(value, call);
         }
-        let message = Outbound::request(bytes.clone(), value.clone(), &asked.method, asked.header_name());
-        match self.deliver(message, config, server) {
+        let message = Outbound::request(bytes.clone(), value.clone(), &asked.method, asked.header_name())
+            .in_scope(ruling.scope.clone());
+        match self.deliver(lane, message, config, server) {
             Ok(()) => self.calls.insert(value, call),
             Err(why) => self.fail(call, Code::ServerUnavailable, &format!("it did not run: {why}")),
         }
@@ -98,51 +114,60 @@ impl Link {
 
     fn notification(&mut self, asked: &Asked<'_>) {
         let bytes = &asked.received.bytes;
+        let message = Outbound::notification(bytes.clone(), &asked.method);
         match &*asked.method {
-            "notifications/cancelled" => self.cancelled(asked),
-            method => self.instance.memory.notification(bytes, method),
+            "notifications/cancelled" => {
+                let lane = self.cancelled(asked).unwrap_or(self.servers.base());
+                self.servers.tell(lane, message);
+            }
+            method if method.starts_with("notifications/") => {
+                self.servers.memory_mut().notification(bytes, method);
+                self.servers.tell_all(message);
+            }
+            // Whatever it is, it is not for the tools of a scope.
+            _ => self.servers.tell(self.servers.base(), message),
         }
-        self.instance.tell(Outbound::notification(bytes.clone(), &asked.method));
     }
 
-    /// The harness gave up on a request: it gets no answer any more.
-    fn cancelled(&mut self, asked: &Asked<'_>) {
-        let Some(id) = envelope::cancelled_request(&asked.received.bytes, asked.params.clone()) else {
-            return;
-        };
+    /// The harness gave up on a request: it gets no answer any more. Says who works on it.
+    fn cancelled(&mut self, asked: &Asked<'_>) -> Option<Lane> {
+        let id = envelope::cancelled_request(&asked.received.bytes, asked.params.clone())?;
         self.repeats.withdraw(&id);
-        if let Some(call) = self.calls.abandon(&id) {
-            self.instance.cancel(&id);
-            self.instance.memory.forget(&id);
-            self.record_outcome(call, CallResult::Cancelled, None, 0, 0);
-        }
+        let call = self.calls.abandon(&id)?;
+        let lane = call.lane;
+        self.servers.cancel(lane, &id);
+        self.servers.memory_mut().forget(&id);
+        self.record_outcome(call, CallResult::Cancelled, None, 0, 0);
+        Some(lane)
     }
 
     /// The harness's answer to a request of the server's.
     fn response(&mut self, bytes: &[u8], id: Option<&Id<'_>>) {
         let Some(id) = id else { return };
-        let Some(original) = self.server_requests.answered(&id.value()) else { return };
+        let Some((lane, original)) = self.server_requests.answered(&id.value()) else { return };
         let message = json::replace(bytes, id.span.clone(), &original);
-        self.instance.tell(Outbound::response(message));
+        self.servers.tell(lane, Outbound::response(message));
     }
 
     pub(super) fn deliver(
         &mut self,
+        lane: Lane,
         message: Outbound,
         config: &Arc<Config>,
         server: &Arc<Server>,
     ) -> Result<(), String> {
-        let Self { instance, session, id, .. } = self;
+        let Self { servers, session, id, .. } = self;
         let starter = || Starter {
             config: Arc::clone(config),
             server: Arc::clone(server),
+            scope: None,
             credentials: Arc::clone(&session.credentials),
             gate: Arc::clone(&session.gate),
             files: session.context.files.clone(),
             tasks: session.context.tasks.clone(),
             link: Arc::clone(id),
         };
-        instance.send(message, starter).map_err(|unavailable| unavailable.why)
+        servers.send(lane, message, starter).map_err(|unavailable| unavailable.why)
     }
 
     /// A refusal in words that a model can act on.

@@ -12,7 +12,8 @@ use relay_proto::code::Code;
 use relay_proto::control::Retry;
 use tokio::time::Instant;
 
-use super::command::{Description, EndReason, Ended, Processes};
+use super::command::{Description, EndReason, Ended, Processes, ScopeProcess};
+use super::credential::Credential;
 use super::link::Link;
 use super::visitor::Enrolled;
 use crate::audit::{CallResult, Event, EventRecord};
@@ -24,7 +25,7 @@ const END_TIME: Duration = Duration::from_millis(4500);
 impl Link {
     pub(super) async fn finish(mut self, reason: EndReason) -> Ended {
         let began = Instant::now();
-        let unanswered = self.calls.drain();
+        let unanswered = self.calls.drain_all();
         let calls_unanswered = unanswered.len() + self.repeats.len();
         for call in unanswered {
             self.record_outcome(call, CallResult::OutcomeUnknown, Some(Code::SessionEnded), 0, 0);
@@ -38,8 +39,8 @@ impl Link {
         let (message, retry) = farewell(reason, self.session.enrolment.as_ref());
         self.say_goodbye(code, &message, retry).await;
         let grace = self.session.context.config.load().limits.stop_grace;
-        let Self { instance, session, id, .. } = self;
-        let processes = Processes::from(instance.end(grace).await);
+        let Self { servers, session, id, .. } = self;
+        let processes = Processes::from(servers.end(grace).await);
         let took = began.elapsed().as_millis() as u64;
         let vault = match session.credentials.vault() {
             Some(vault) if vault.leave() == Left::Last => vault.end(began + END_TIME).await,
@@ -69,24 +70,29 @@ impl Link {
 
     pub(super) fn describe(&self) -> Description {
         let config = self.session.context.config.load();
+        let secrets =
+            config.servers.get(&self.server).map(|server| server.every_secret()).unwrap_or_default();
+        let held = self.session.credentials.held();
         Description {
             session: self.session.id.to_string(),
             link: self.id.to_string(),
             grant: self.session.grant.to_string(),
             server: self.server.to_string(),
             connected: self.is_connected(),
-            pid: self.instance.pid(),
+            pid: self.servers.pid(),
+            scopes: self.servers.processes_beside().into_iter().map(ScopeProcess::from).collect(),
             in_flight: self.calls.len() + self.repeats.len(),
             calls: self.counted.calls,
             refused: self.counted.refused,
             redactions: self.counted.redactions,
             began: crate::clock::Rfc3339::from(self.session.began).as_str().into(),
             expires_in_seconds: self.session.expires.saturating_duration_since(Instant::now()).as_secs(),
-            secrets: config
-                .servers
-                .get(&self.server)
-                .map(|server| server.secrets().into_iter().map(ToString::to_string).collect())
-                .unwrap_or_default(),
+            credentials: held
+                .into_iter()
+                .filter(|held| secrets.contains(&held.secret))
+                .map(Credential::from)
+                .collect(),
+            secrets: secrets.into_iter().map(ToString::to_string).collect(),
         }
     }
 }

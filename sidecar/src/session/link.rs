@@ -29,8 +29,10 @@ use super::repeats::Repeats;
 use super::tokens::Tokens;
 use super::tools::ShownTools;
 use super::visitor::{Offer, Offered};
-use crate::servers::instance::{Event, Instance};
+use crate::metrics::{self, ServerTally};
+use crate::servers::instance::Event;
 use crate::servers::pace::Pace;
+use crate::servers::scoped::{Lane, Servers};
 
 pub(crate) struct Link {
     pub(super) id: Arc<str>,
@@ -51,7 +53,7 @@ pub(crate) struct Link {
     /// What the inbox enforces, whatever the configuration says by now.
     pub(super) promised: Promised,
     pub(super) tokens: Tokens,
-    pub(super) instance: Instance,
+    pub(super) servers: Servers,
     pub(super) calls: Calls,
     pub(super) server_requests: ServerRequests,
     pub(super) shown: ShownTools,
@@ -59,6 +61,8 @@ pub(crate) struct Link {
     commands: mpsc::Receiver<Command>,
     timer: Pin<Box<Sleep>>,
     pub(super) counted: Counted,
+    /// What everybody is told of this server's requests.
+    pub(super) requests: ServerTally,
     pub(super) outcomes: Outcomes,
     /// How much this link may fill the log and the audit with its comings and goings.
     pub(super) talk: Pace,
@@ -95,7 +99,7 @@ pub(super) type End = (EndReason, Option<oneshot::Sender<Ended>>);
 enum Wake {
     Command(Option<Command>),
     Connection(Result<Frame, Lost>),
-    Server(Event),
+    Server(Lane, Event),
     Timer,
 }
 
@@ -124,6 +128,9 @@ impl Link {
         let Arrived { connection, offer } = arrived;
         let (epoch, unconfirmed) = offer.map(|offer| (offer.epoch, offer.confirm)).unzip();
         let limits = session.context.config.load().limits.clone();
+        // Whoever asks for another name gets no link; a label must not be the sandbox's choice.
+        let is_configured = session.context.config.load().servers.contains_key(&server);
+        let requests = metrics::requests_of(if is_configured { server.as_str() } else { "" });
         let mut link = Self {
             id,
             server,
@@ -138,7 +145,7 @@ impl Link {
             inbox: Inbox::new(limits.message_bytes, limits.window_bytes),
             promised: Promised { message_bytes: limits.message_bytes, window_bytes: limits.window_bytes },
             tokens: Tokens::new(),
-            instance: Instance::default(),
+            servers: Servers::default(),
             calls: Calls::default(),
             server_requests: ServerRequests::default(),
             shown: ShownTools::default(),
@@ -146,6 +153,7 @@ impl Link {
             commands,
             timer: Box::pin(sleep_until(Instant::now())),
             counted: Counted::default(),
+            requests,
             outcomes: Outcomes::default(),
             talk: Pace::new(TALK_PER_MINUTE),
             alerts: Arc::new(Mutex::new(Pace::new(ALERTS_PER_MINUTE))),
@@ -167,6 +175,7 @@ impl Link {
             if let ControlFlow::Break(end) = self.handle(wake).await {
                 break end;
             }
+            self.let_go();
             self.repeat().await;
             self.settle_newcomer();
         };
@@ -185,10 +194,10 @@ impl Link {
         }
         // A server whose answers the shim does not take is not read; the shim itself always is.
         let room = !self.outbox.is_full();
-        let Self { connection, instance, commands, timer, .. } = self;
+        let Self { connection, servers, commands, timer, .. } = self;
         tokio::select! {
             frame = next_frame(connection) => Wake::Connection(frame),
-            event = instance.next(), if room => Wake::Server(event),
+            (lane, event) = servers.next(), if room => Wake::Server(lane, event),
             command = commands.recv() => Wake::Command(command),
             () = timer => Wake::Timer,
         }
@@ -198,7 +207,7 @@ impl Link {
         match wake {
             Wake::Connection(Ok(frame)) => return self.frames(frame).await,
             Wake::Connection(Err(lost)) => self.disconnected(&lost),
-            Wake::Server(event) => self.server_events(event),
+            Wake::Server(lane, event) => self.server_events(lane, event),
             Wake::Command(None) => return ControlFlow::Break((EndReason::Stopped, None)),
             Wake::Command(Some(Command::Attach { connection, resume })) => {
                 return self.attach(*connection, resume).await;
@@ -282,15 +291,15 @@ impl Link {
         ControlFlow::Break(EndReason::Broken)
     }
 
-    /// Takes what the server gave, and what it gave along with it.
-    fn server_events(&mut self, first: Event) {
+    /// Takes what a server gave, and what it gave along with it.
+    fn server_events(&mut self, lane: Lane, first: Event) {
         let mut next = Some(first);
         let mut taken = 0;
         while let Some(event) = next {
-            self.server_event(event);
+            self.server_event(lane, event);
             taken += 1;
             next = match taken < MAX_BATCH && !self.outbox.is_full() {
-                true => self.instance.buffered(),
+                true => self.servers.buffered(lane),
                 false => None,
             };
         }

@@ -7,6 +7,7 @@
 //! | [`calls`] | what waits for an answer |
 //! | [`command`] | what others may ask of a link |
 //! | [`connection`] | frames over one byte stream |
+//! | [`credential`] | what a session has of a secret of Vault's, for people |
 //! | [`dispatch`] | what follows from a decision |
 //! | [`ending`] | the end of a link |
 //! | [`hints`] | what may be done twice |
@@ -27,6 +28,7 @@ mod attach;
 mod calls;
 pub(crate) mod command;
 pub(crate) mod connection;
+pub(crate) mod credential;
 mod dispatch;
 mod ending;
 #[cfg(test)]
@@ -128,6 +130,12 @@ impl Context {
             searches: Searches::new(),
             gates: Mutex::default(),
         })
+    }
+
+    /// Processes of stdio servers that there are now.
+    pub(crate) fn processes(&self) -> usize {
+        let gates = self.gates.lock().expect("no holder of this lock panics");
+        gates.values().map(|gate| gate.processes()).sum()
     }
 
     /// The gate of a grant outlives its sessions: a sandbox that comes back finds its old starts counted.

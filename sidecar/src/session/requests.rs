@@ -2,12 +2,14 @@
 //!
 //! Messages that came together are taken through together, so that one write records all their decisions.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use relay_proto::delivery::Received;
 use relay_proto::envelope::{self, IdValue, Malformed, MalformedReason};
 use relay_proto::frame::{MaybeRan, Origin};
+use relay_proto::name::Name;
 use tokio::time::{Instant, timeout};
 
 use super::hints::Repeat;
@@ -17,6 +19,8 @@ use super::outcomes::method_name;
 use super::repeats::{Incoming, Past};
 use crate::audit::{self, AuditError, DecisionRecord, FollowedBy, Left, Mac, Recorded, SecretUse};
 use crate::config::Config;
+use crate::policy::Glob;
+use crate::secret::Material;
 
 /// One message on its way, with what was decided about it; nothing is decided about answers.
 pub(super) struct Step<'a> {
@@ -88,7 +92,9 @@ impl Link {
             Content::Response { .. } => None,
             Content::Malformed(_) => Some(Ruling::malformed()),
             Content::Notification(asked) => {
-                Some(Ruling::of(config, &self.session.grant, &self.server, asked))
+                let mut ruling = Ruling::of(config, &self.session.grant, &self.server, asked);
+                ruling.deny_unasked_call(asked);
+                Some(ruling)
             }
             Content::Call { asked, .. } => {
                 let mut ruling = Ruling::of(config, &self.session.grant, &self.server, asked);
@@ -121,7 +127,7 @@ impl Link {
     pub(super) fn is_in_flight(&self, id: &IdValue, before: &[Step<'_>]) -> bool {
         self.calls.is_taken(id)
             || self.repeats.holds(id)
-            || self.instance.memory.is_own(id)
+            || self.servers.memory().is_own(id)
             || before.iter().any(|step| step.calls(id))
     }
 
@@ -188,36 +194,28 @@ impl Link {
         let scrubber = self.session.credentials.scrubber();
         let secrets = config.servers.get(&self.server).map(|server| server.secrets()).unwrap_or_default();
         let held = self.session.credentials.newest();
-        let secrets: Vec<SecretUse<'_>> = secrets
-            .iter()
-            .map(|name| {
-                let lease = held.get(*name).and_then(|material| material.lease.as_ref());
-                SecretUse {
-                    name: name.as_str(),
-                    lease: lease.and_then(|lease| lease.hash.as_deref()),
-                    vault_request: lease.map(|lease| lease.request_id.as_str()),
-                }
-            })
-            .collect();
+        let secrets = secret_uses(secrets, &held);
         // What the sandbox wrote may repeat what a server told it.
         let names: Vec<_> = steps
             .iter()
             .map(|step| match step.asked() {
                 Some(asked) => {
+                    let scope = step.ruling.as_ref().and_then(|ruling| ruling.scope.as_ref());
                     let mac = asked.arguments().map(|arguments| audit.arguments_mac(arguments));
                     (
                         method_name(&scrubber, &asked.method),
                         asked.tool.as_deref().map(|tool| scrubber.name(tool)),
                         mac,
+                        scope.map(|scope| secret_uses(scope.secrets(), &held)),
                     )
                 }
-                None => ("".into(), None, None),
+                None => ("".into(), None, None, None),
             })
             .collect();
         let records: Vec<_> = steps
             .iter()
             .zip(&names)
-            .filter_map(|(step, (method, tool, mac))| {
+            .filter_map(|(step, (method, tool, mac, of_scope))| {
                 let ruling = step.ruling.as_ref()?;
                 let call = audit::Call {
                     session: &self.session.id,
@@ -227,7 +225,8 @@ impl Link {
                     method,
                     tool: tool.as_deref(),
                 };
-                Some(step.record(call, ruling, mac.as_ref(), &config.policy_digest, &secrets))
+                let secrets = of_scope.as_ref().unwrap_or(&secrets);
+                Some(step.record(call, ruling, mac.as_ref(), &config.policy_digest, secrets))
             })
             .collect();
         let recorded = match records.is_empty() {
@@ -292,8 +291,14 @@ impl<'a> Step<'a> {
         self.is_allowed_call() && matches!(&self.content, Content::Call { value, .. } if value == id)
     }
 
+    /// The pattern that puts it into a scope.
+    fn scope(&self) -> Option<&str> {
+        let scope = self.ruling.as_ref()?.scope.as_ref()?;
+        scope.pattern(self.asked()?.tool.as_deref()?).map(Glob::as_str)
+    }
+
     fn record<'r>(
-        &self,
+        &'r self,
         call: audit::Call<'r>,
         ruling: &'r Ruling,
         arguments: Option<&'r Mac>,
@@ -306,6 +311,7 @@ impl<'a> Step<'a> {
             verdict: ruling.decision.verdict,
             rule: &ruling.decision.rule,
             policy,
+            scope: self.scope(),
             secrets,
             bytes: self.received.bytes.len() as u64,
             followed_by: match self.is_allowed_call() {
@@ -314,6 +320,19 @@ impl<'a> Step<'a> {
             },
         }
     }
+}
+
+/// What the session holds of these secrets now.
+fn secret_uses<'a>(names: BTreeSet<&'a Name>, held: &'a BTreeMap<Name, Arc<Material>>) -> Vec<SecretUse<'a>> {
+    let used = |name: &'a Name| {
+        let lease = held.get(name).and_then(|material| material.lease.as_ref());
+        SecretUse {
+            name: name.as_str(),
+            lease: lease.and_then(|lease| lease.hash.as_deref()),
+            vault_request: lease.map(|lease| lease.request_id.as_str()),
+        }
+    };
+    names.into_iter().map(used).collect()
 }
 
 impl From<Recorded> for Written {

@@ -21,6 +21,7 @@ use super::lent::Released;
 use super::login::{Login, LoginToken, Method, SecretId};
 use super::token_calls::{ChildToken, Mint};
 use crate::config;
+use crate::metrics::{self, Outcome};
 
 /// Between two new tokens, whichever sessions they are for: when a login turns, two hundred sessions want one.
 const BETWEEN_MINTS: Duration = Duration::from_millis(50);
@@ -57,13 +58,7 @@ impl Access {
         state: &Path,
         tasks: &TaskTracker,
     ) -> Result<Arc<Self>, AccessError> {
-        let address =
-            config.address.to_string().parse().map_err(|error: AddressError| SettingsError::from(error))?;
-        let vault = Vault::new(&Settings {
-            address,
-            namespace: config.namespace.as_ref().map(ToString::to_string),
-            ca_file: config.ca_file.clone(),
-        })?;
+        let vault = client(config)?;
         let (accessors, left_behind) = Accessors::open(state).map_err(AccessError::Accessors)?;
         let stop = CancellationToken::new();
         let login = Login::start(vault.clone(), method(&config.auth), tasks, &stop);
@@ -105,7 +100,14 @@ impl Access {
             problem: Problem::Unreachable { why: "too many sessions want a token at once".into() },
         })?;
         sleep_until(turn).await;
-        self.vault.create_child(&login.token, child, mint).await
+        let made = self.vault.create_child(&login.token, child, mint).await;
+        metrics::vault().token(Outcome::of(&made));
+        made
+    }
+
+    /// Whether there is a login that lives.
+    pub(crate) fn is_logged_in(&self) -> bool {
+        self.login.is_there()
     }
 
     /// Tells every alert of the login's, until that is over.
@@ -141,7 +143,18 @@ impl Access {
     }
 }
 
-fn method(auth: &config::VaultAuth) -> Method {
+/// A client as it is configured; sends nothing.
+pub(crate) fn client(config: &config::Vault) -> Result<Vault, SettingsError> {
+    let address =
+        config.address.to_string().parse().map_err(|error: AddressError| SettingsError::from(error))?;
+    Vault::new(&Settings {
+        address,
+        namespace: config.namespace.as_ref().map(ToString::to_string),
+        ca_file: config.ca_file.clone(),
+    })
+}
+
+pub(crate) fn method(auth: &config::VaultAuth) -> Method {
     use config::VaultAuth;
     match auth {
         VaultAuth::AppRole { mount, role_id_file, secret_id_file, secret_id } => Method::AppRole {

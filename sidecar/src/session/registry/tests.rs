@@ -108,6 +108,7 @@ fn described(session: &str, link: &str) -> Description {
         server: "tools".into(),
         connected: true,
         pid: None,
+        scopes: Vec::new(),
         in_flight: 0,
         calls: 0,
         refused: 0,
@@ -115,6 +116,7 @@ fn described(session: &str, link: &str) -> Description {
         began: String::new(),
         expires_in_seconds: 1,
         secrets: Vec::new(),
+        credentials: Vec::new(),
     }
 }
 

@@ -5,6 +5,7 @@
 //! | `terms` | what is known of a credential: its class, its end |
 //! | `tenure` | what to do next about one, and when; no clock, no chance and no request of its own |
 //! | `tend` | the loop that does it, behind [`Source`] |
+//! | [`simulation`] | many of them at a Vault that only counts |
 //!
 //! The five classes, and what is done about each:
 //!
@@ -20,6 +21,7 @@
 //! question, on a clock that nobody sets; between two requests for one credential there is a pause, whatever lives Vault
 //! gives out; many that began together do not act together.
 
+pub mod simulation;
 mod tend;
 mod tenure;
 mod terms;

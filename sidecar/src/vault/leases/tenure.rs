@@ -148,3 +148,125 @@ impl Tenure {
         self.plan = wait.map(|(act, wait)| Plan { act, at: asked_at + wait.max(SHORTEST) });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn terms(class: Class, life: Option<Duration>) -> Terms {
+        Terms { class, asked_at: Instant::now(), life, bound: None }
+    }
+
+    fn planned(tenure: &Tenure) -> (Act, f64) {
+        let plan = tenure.plan().unwrap();
+        (plan.act, (plan.at - tenure.terms.asked_at).as_secs_f64())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_class_has_its_plan() {
+        let every = 5 * MINUTE;
+        let hour = Some(60 * MINUTE);
+        for (class, life, act, latest) in [
+            (Class::Renewable, hour, Act::Renew, 2400.0),
+            (Class::Fixed, hour, Act::Read, 3060.0),
+            (Class::OwnEnd, hour, Act::Read, 3060.0),
+            (Class::Advised { every }, None, Act::Read, 300.0),
+            (Class::Static { every }, None, Act::Read, 300.0),
+        ] {
+            assert_eq!(planned(&Tenure::new(terms(class, life), 0.0)), (act, latest), "{class:?}");
+            let earliest = planned(&Tenure::new(terms(class, life), 0.999)).1;
+            assert!(earliest > latest * 0.9 && earliest < latest * 0.91, "{class:?}: {earliest}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_has_no_end_needs_nothing_and_what_has_no_time_is_not_spun_on() {
+        assert_eq!(Tenure::new(terms(Class::OwnEnd, None), 0.5).plan(), None);
+        assert_eq!(Tenure::new(terms(Class::Renewable, None), 0.5).plan(), None);
+        for class in [Class::Renewable, Class::Fixed, Class::OwnEnd, Class::Static { every: Duration::ZERO }]
+        {
+            for life in [Duration::ZERO, Duration::from_millis(1)] {
+                let (_, wait) = planned(&Tenure::new(terms(class, Some(life)), 0.9));
+                assert_eq!(wait, SHORTEST.as_secs_f64(), "{class:?}");
+            }
+        }
+        // A hundred years, as far as a clock counts here.
+        let years = Duration::from_secs(10 * 365 * 24 * 3600);
+        assert_eq!(planned(&Tenure::new(terms(Class::Renewable, Some(years)), 0.0)).0, Act::Renew);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_renewal_that_does_not_extend_is_the_beginning_of_the_end() {
+        let mut tenure = Tenure::new(terms(Class::Renewable, Some(MINUTE)), 0.0);
+        tokio::time::advance(Duration::from_secs(40)).await;
+        tenure.renewed(terms(Class::Renewable, Some(MINUTE)), Instant::now(), 0.0);
+        assert_eq!(planned(&tenure), (Act::Renew, 40.0));
+        tokio::time::advance(Duration::from_secs(40)).await;
+        tenure.renewed(terms(Class::Renewable, Some(Duration::from_secs(50))), Instant::now(), 0.0);
+        assert_eq!(planned(&tenure), (Act::Read, 0.0), "success or not");
+        assert_eq!(tenure.renewals, 2);
+        tenure.renewed(terms(Class::Renewable, Some(Duration::ZERO)), Instant::now(), 0.0);
+        assert_eq!(planned(&tenure), (Act::Read, 0.0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_its_token_cuts_off_is_not_renewed_but_replaced() {
+        let cut = |life: u64, bound: u64| {
+            let terms = terms(Class::Renewable, Some(Duration::from_secs(life)));
+            let bound = Some(terms.asked_at + Duration::from_secs(bound));
+            planned(&Tenure::new(Terms { bound, ..terms }, 0.0))
+        };
+        assert_eq!(cut(60, 6), (Act::Read, 4.0));
+        assert_eq!(cut(60, 61), (Act::Renew, 40.0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_are_retried_before_the_end_and_slower_after_it() {
+        let start = Instant::now();
+        let mut tenure = Tenure::new(terms(Class::Renewable, Some(MINUTE)), 0.0);
+        let mut tries = Vec::new();
+        while start.elapsed() < 10 * MINUTE {
+            let plan = tenure.plan().unwrap();
+            tokio::time::sleep_until(plan.at).await;
+            tries.push((start.elapsed(), plan.act));
+            tenure.failed(plan.act, "sealed".into(), None, Instant::now(), 0.5);
+        }
+        let gaps: Vec<Duration> = tries.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
+        assert!(gaps.iter().all(|gap| (SHORTEST..=LONGEST * 2).contains(gap)), "{gaps:?}");
+        let before: Vec<_> = tries.iter().filter(|(at, _)| *at < MINUTE).collect();
+        assert!((6..20).contains(&before.len()), "{tries:?}");
+        assert_eq!(before.last().unwrap().1, Act::Read, "at last it is not renewed any more: {tries:?}");
+        assert!(tries.len() - before.len() < 25, "{tries:?}");
+        assert_eq!(tenure.last_error.as_deref(), Some("sealed"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_busy_vault_is_not_asked_before_the_time_it_gave() {
+        let mut tenure = Tenure::new(terms(Class::Fixed, Some(MINUTE)), 0.0);
+        let not_before = Instant::now() + Duration::from_secs(17);
+        tenure.failed(Act::Read, "busy".into(), Some(not_before), Instant::now(), 0.0);
+        assert_eq!(tenure.plan().unwrap().at, not_before);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_login_that_turned_moves_what_hangs_from_it_and_nothing_else() {
+        let now = Instant::now();
+        let by = Some(now + Duration::from_secs(100));
+        let turned = |class, life, chance| {
+            let mut tenure = Tenure::new(terms(class, Some(life)), 0.0);
+            tenure.turned(by, now, chance);
+            planned(&tenure)
+        };
+        let hour = 60 * MINUTE;
+        assert_eq!(turned(Class::Renewable, hour, 0.4), (Act::Read, 30.0));
+        assert_eq!(turned(Class::Fixed, hour, 1.0), (Act::Read, 75.0));
+        assert_eq!(
+            turned(Class::Fixed, Duration::from_secs(30), 1.0),
+            (Act::Read, 20.0),
+            "its own end is nearer"
+        );
+        assert_eq!(turned(Class::OwnEnd, hour, 0.4), (Act::Read, 3060.0));
+    }
+}

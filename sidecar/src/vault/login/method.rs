@@ -120,7 +120,7 @@ impl Visitor {
 
 impl Method {
     /// The request that logs in.
-    fn asked(&self) -> Asked {
+    pub(super) fn asked(&self) -> Asked {
         let path = match self {
             Self::AppRole { mount, .. }
             | Self::Cert { mount, .. }
@@ -135,9 +135,14 @@ impl Method {
     }
 }
 
-async fn token(file: &Path, asked: &Asked) -> Result<Token, VaultError> {
+pub(super) async fn token(file: &Path, asked: &Asked) -> Result<Token, VaultError> {
     let bytes = bytes(file, asked).await?;
     Token::read(&bytes).map_err(|error| credential(file, error.to_string(), asked))
+}
+
+/// Whether a file can be read and holds something, without keeping it.
+pub(super) async fn credential_is_there(file: &Path, asked: &Asked) -> Result<(), VaultError> {
+    text(file, asked).await.map(drop)
 }
 
 /// A text without the newline at its end.

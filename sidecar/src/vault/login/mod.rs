@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `method` | the six ways to log in; credential files are read anew at each login |
 //! | `wrapped` | a response-wrapped secret-id: looked at, opened once, kept in memory |
+//! | `once` | one login that nobody keeps |
 //! | `keeper` | the task: renews, logs in anew with overlap, waits after failures |
 //! | `pace` | how long to wait, for what |
 //! | `door` | the seam between the keeper and Vault |
@@ -14,6 +15,7 @@
 mod door;
 mod keeper;
 mod method;
+mod once;
 mod pace;
 #[cfg(test)]
 mod tests;
@@ -36,6 +38,7 @@ use super::token::{Accessor, Token};
 use door::VaultDoor;
 use keeper::Keeper;
 pub use method::{Method, SecretId};
+pub(crate) use once::Once;
 
 /// A caller gets its answer, good or bad, within this: it has ten seconds.
 const PATIENCE: Duration = Duration::from_secs(9);
@@ -102,10 +105,7 @@ struct State {
 impl Login {
     /// Starts the task that logs in and stays so, until `stop`.
     pub fn start(vault: Vault, method: Method, tasks: &TaskTracker, stop: &CancellationToken) -> Self {
-        let ownership = match method {
-            Method::TokenFile { .. } => Ownership::TheUsers,
-            _ => Ownership::Ours,
-        };
+        let ownership = Ownership::of(&method);
         let shared = Shared::new(stop.child_token());
         let keeper = Keeper::new(VaultDoor::new(vault.clone(), method), shared.clone());
         tasks.spawn(keeper.run());
@@ -155,6 +155,11 @@ impl Login {
         self.shared.state.borrow().live()
     }
 
+    /// Whether there is a token that lives. Asks nobody.
+    pub fn is_there(&self) -> bool {
+        self.shared.state.borrow().live().is_some()
+    }
+
     /// Tells every alert as it comes, not each time that it is still so; until the login is over.
     pub(crate) async fn tell_alerts(&self, tell: impl Fn(&str)) {
         let mut state = self.shared.state.subscribe();
@@ -186,6 +191,15 @@ impl Login {
         // All at once: together they take no longer than one.
         let revoked = join_all(tokens.iter().map(|token| self.vault.revoke_self(&token.token))).await;
         revoked.into_iter().collect()
+    }
+}
+
+impl Ownership {
+    fn of(method: &Method) -> Self {
+        match method {
+            Method::TokenFile { .. } => Self::TheUsers,
+            _ => Self::Ours,
+        }
     }
 }
 

@@ -46,16 +46,9 @@ impl Wrapped {
             State::Open(secret_id) => return Ok(secret_id.clone()),
             State::Bad(error) => return Err(error.clone()),
         };
-        let facts = match vault.wrapping_lookup(wrap).await {
-            Err(error) if is_refusal(&error) => {
-                return Err(self.alert(error.asked, Problem::WrapSpent { by: spent }));
-            }
-            facts => facts?,
-        };
-        let asked = || Asked { method: http::Method::POST, path: "sys/wrapping/lookup".into() };
-        // The whole path: one that only begins so belongs to somebody else.
-        if facts.creation_path != made_by {
-            return Err(self.alert(asked(), Problem::WrapForeign { expected: made_by.to_owned() }));
+        match look(vault, wrap, made_by, spent).await {
+            Err(error) if error.kind() == Kind::Alert => return Err(self.alert(error.asked, error.problem)),
+            looked => looked?,
         }
         self.state = State::Asked;
         let envelope = match vault.unwrap(wrap).await {
@@ -88,6 +81,22 @@ impl Wrapped {
         self.state = State::Bad(error.clone());
         error
     }
+}
+
+/// Looks at a wrap, which stays as it is: is it there, and was it made by `made_by`?
+pub(super) async fn look(vault: &Vault, wrap: &Token, made_by: &str, spent: Spent) -> Result<(), VaultError> {
+    let problem = match vault.wrapping_lookup(wrap).await {
+        // The whole path: one that only begins so belongs to somebody else.
+        Ok(facts) if facts.creation_path == made_by => return Ok(()),
+        Ok(_) => Problem::WrapForeign { expected: made_by.to_owned() },
+        Err(error) if is_refusal(&error) => Problem::WrapSpent { by: spent },
+        Err(error) => return Err(error),
+    };
+    Err(VaultError { asked: asked(), problem })
+}
+
+fn asked() -> Asked {
+    Asked { method: http::Method::POST, path: "sys/wrapping/lookup".into() }
 }
 
 /// Vault says of a wrap that was used, expired or was revoked that it is not valid, with 400; older ones with 403.
