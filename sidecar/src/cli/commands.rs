@@ -68,6 +68,9 @@ fn check(file: Option<&Path>, arguments: &CheckArguments) -> Result<ExitCode, Fa
         count(config.secrets.len(), "secret"),
         count(config.grants.len(), "grant")
     ));
+    if arguments.online {
+        return super::check_online::run(&config);
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,5 +1,5 @@
 //! What one session holds: its secrets, each read once and shared by its servers, and the scrubber that knows every
-//! value the session ever had. A secret of Vault's is kept by a task of its own (`upkeep`) as long as the session has
+//! value the session ever had, but for those that were over long ago (`known`). A secret of Vault's is kept by a task of its own (`upkeep`) as long as the session has
 //! links; whoever needs one that is not fresh, or whose token or login turned, reads it himself. While that fails, what
 //! is held and still good goes on.
 //!
@@ -16,15 +16,16 @@ use relay_proto::name::Name;
 use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, timeout};
 
+use super::known::{Known, Learnt, Scrubbing};
 use super::log_scrubber::LogScrubber;
 use super::reread::RereadPace;
 use super::upkeep::{How, Keeper, Note};
 use crate::config::{Limits, Origin, SecretSource};
 use crate::scrub::{Needle, Scrubber};
-use crate::secret::{self, Material, SecretError, SecretProblem, opened};
+use crate::secret::{self, Material, SecretError, SecretProblem, Tie, opened};
 use crate::vault::leases::Terms;
 use crate::vault::login::Trouble;
-use crate::vault::session::{BETWEEN_TRIES, SessionVault};
+use crate::vault::session::{Asker, BETWEEN_TRIES, SessionVault};
 use crate::vault::{Asked, Problem, VaultError};
 
 pub(crate) struct Credentials {
@@ -38,8 +39,8 @@ pub(crate) struct Credentials {
     /// How the upkeep of each secret of Vault's stands.
     pub(super) notes: StdMutex<BTreeMap<Name, Note>>,
     scrubber: ArcSwap<Scrubber>,
-    /// Every value ever held; only grows.
-    known: StdMutex<Vec<Needle>>,
+    /// What the scrubber looks for.
+    known: StdMutex<Known>,
     log: Arc<LogScrubber>,
 }
 
@@ -120,7 +121,7 @@ impl Credentials {
             return fallback.ok_or_else(|| SecretError::new(source, SecretProblem::Vault(Box::new(trouble))));
         }
         let how = How::new(source, limits);
-        match self.read_from_vault(vault, &mut slot, &how).await {
+        match self.read_from_vault((vault, Asker::Caller), &mut slot, &how).await {
             Ok((material, terms)) => {
                 self.tend(vault, &mut slot, how, terms);
                 Ok(material)
@@ -137,13 +138,13 @@ impl Credentials {
     /// Reads it, whatever is held; a failure is remembered.
     pub(super) async fn read_from_vault(
         &self,
-        vault: &SessionVault,
+        (vault, asker): (&SessionVault, Asker),
         slot: &mut Slot,
         how: &How,
     ) -> Result<(Arc<Material>, Terms), SecretError> {
         slot.trouble = None;
-        let learn = |needles: &[Needle]| self.learn(needles);
-        match secret::fetch_from_vault(&how.source, how.secret_bytes, vault, &learn).await {
+        let learn = |needles: &[Needle], tie: Tie| self.learn(needles, tie);
+        match secret::fetch_from_vault(&how.source, how.secret_bytes, (vault, asker), &learn).await {
             Ok((material, terms)) => Ok((self.keep(slot, &how.source.name, material), terms)),
             Err(error) => {
                 if let SecretProblem::Vault(trouble) = &error.cause {
@@ -171,7 +172,7 @@ impl Credentials {
 
     /// Known to the scrubbers before anybody can use it.
     pub(super) fn keep(&self, slot: &mut Slot, name: &Name, mut material: Material) -> Arc<Material> {
-        self.learn(&opened::needles(name, &material));
+        self.learn(&opened::needles(name, &material), material.tie());
         if let Some(before) = slot.material.as_ref().filter(|before| material.replaces_unnoticed(before)) {
             // Whoever has them need not hear of it, and has them for longer.
             before.extend(material.life());
@@ -192,15 +193,14 @@ impl Credentials {
         material
     }
 
-    fn learn(&self, needles: &[Needle]) {
+    fn learn(&self, needles: &[Needle], tie: Tie) {
         let mut known = self.known.lock().expect("no holder of this lock panics");
-        let is_new = |needle: &&Needle| !known.iter().any(|other| other.value == needle.value);
-        let new: Vec<Needle> = needles.iter().filter(is_new).cloned().collect();
-        if !new.is_empty() {
-            self.log.learn(&new);
-            known.extend(new);
-            self.scrubber.store(Arc::new(Scrubber::new(known.clone())));
+        let Learnt { scrubber, held, let_go } = known.learn(needles, tie, Instant::now());
+        self.log.learn(&held);
+        if scrubber == Scrubbing::ToBeMade {
+            self.scrubber.store(Arc::new(Scrubber::new(known.needles())));
         }
+        self.log.release(&let_go);
     }
 
     pub(super) fn slot(&self, name: &Name) -> Arc<Mutex<Slot>> {
@@ -215,7 +215,7 @@ impl Credentials {
 
 impl Drop for Credentials {
     fn drop(&mut self) {
-        self.log.release(self.known.get_mut().unwrap_or_else(PoisonError::into_inner));
+        self.log.release(&self.known.get_mut().unwrap_or_else(PoisonError::into_inner).held());
     }
 }
 
@@ -226,7 +226,7 @@ fn is_as_good_as_new(material: &Material, vault: &SessionVault) -> bool {
 
 /// Whether it is used while nothing newer can be had. What hangs from a token that is no more is no more; a value that
 /// was only read is as good as before.
-fn goes_on(material: &Material, vault: &SessionVault) -> bool {
+pub(super) fn goes_on(material: &Material, vault: &SessionVault) -> bool {
     material.is_live() && (!material.has_lease() || is_of_these_links(material, vault))
 }
 

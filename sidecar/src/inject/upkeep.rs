@@ -12,12 +12,12 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::credentials::{Credentials, Slot};
+use super::credentials::{Credentials, Slot, goes_on};
 use crate::config::{Limits, SecretSource};
 use crate::metrics::{self, Outcome};
 use crate::secret::{Life, Material, SecretError, SecretProblem};
 use crate::vault::leases::{self, Class, Event, Failure, Source, Tenure, Terms};
-use crate::vault::session::SessionVault;
+use crate::vault::session::{Asker, SessionVault};
 use crate::vault::{Kind, VaultError};
 
 /// How a secret is read again.
@@ -137,7 +137,14 @@ impl Source for Tended {
         }
         let how = slot.keeper.as_ref().map(|keeper| keeper.how.clone());
         let (Some(vault), Some(how)) = (credentials.vault(), how) else { return Err(over()) };
-        match credentials.read_from_vault(vault, &mut slot, &how).await {
+        let is_held = slot.material.as_ref().is_some_and(|held| goes_on(held, vault));
+        if let Some(trouble) =
+            slot.trouble.as_ref().filter(|trouble| !is_held && trouble.next > Instant::now())
+        {
+            // Somebody who needs it has just tried.
+            return Err(Failure::Later { why: trouble.error.explained(), not_before: Some(trouble.next) });
+        }
+        match credentials.read_from_vault((vault, Asker::Upkeep), &mut slot, &how).await {
             Ok((_, terms)) => Ok(terms),
             Err(error) => Err(match &error.cause {
                 SecretProblem::Vault(trouble) => {

@@ -286,6 +286,7 @@ mod tests {
     use super::*;
 
     const BASE: Lane = Lane::BASE;
+    const OTHER: Lane = Lane::OTHER;
 
     fn id(number: u32) -> IdValue {
         IdValue::Integer(number.to_string().into())
@@ -332,6 +333,41 @@ mod tests {
         assert!(calls.is_taken(&id(1)));
         assert!(calls.answered(BASE, &id(1)).is_none());
         assert!(!calls.is_taken(&id(1)));
+    }
+
+    #[test]
+    fn a_call_is_answered_by_who_works_on_it_and_ends_with_it() {
+        let mut calls = Calls::default();
+        let in_lane = |lane| Call { lane, kept: Some(Bytes::from_static(b"kept")), ..call(None) };
+        calls.insert(id(1), in_lane(BASE));
+        calls.insert(id(2), in_lane(OTHER));
+        calls.insert(id(3), in_lane(OTHER));
+        assert!(calls.answered(OTHER, &id(1)).is_none() && calls.is_taken(&id(1)));
+        calls.abandon(&id(3));
+        assert!(
+            calls.answered(BASE, &id(3)).is_none() && calls.is_taken(&id(3)),
+            "its answer may still come"
+        );
+        assert!(calls.are_run_by(OTHER));
+        assert_eq!(calls.drain(OTHER).len(), 1);
+        assert!(!calls.are_run_by(OTHER) && !calls.is_taken(&id(3)), "no late answer can come");
+        assert_eq!((calls.len(), calls.kept), (1, 4));
+        assert!(calls.answered(BASE, &id(1)).is_some());
+    }
+
+    #[test]
+    fn requests_of_two_servers_with_the_same_id_are_two() {
+        let mut requests = ServerRequests::default();
+        let shown: Vec<IdValue> = [BASE, OTHER, OTHER]
+            .into_iter()
+            .map(|lane| requests.rewrite("link", lane, b"7").expect("room"))
+            .map(|spelled| IdValue::Text(String::from_utf8_lossy(&spelled).trim_matches('"').into()))
+            .collect();
+        assert_eq!(requests.answered(&shown[1]), Some((OTHER, b"7".as_slice().into())));
+        assert_eq!(requests.withdraw(OTHER, b"7"), Some(spelled(&shown[2])));
+        assert_eq!(requests.withdraw(OTHER, b"7"), None, "the other one is not its own");
+        assert!(requests.drain(OTHER).is_empty());
+        assert_eq!(requests.answered(&shown[0]), Some((BASE, b"7".as_slice().into())));
     }
 
     #[test]

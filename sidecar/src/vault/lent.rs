@@ -83,6 +83,11 @@ impl SessionToken {
         [token.needle("vault.session-token"), parent.token.needle("vault.login-token")]
     }
 
+    /// The token of the login that made it.
+    pub(crate) fn parent(&self) -> Weak<Token> {
+        Arc::downgrade(&self.issued.parent.token)
+    }
+
     pub(super) fn issued(&self) -> &Arc<Issued> {
         &self.issued
     }
