@@ -1,7 +1,7 @@
 //! Keys that are read and checked, and that nothing behind the configuration obeys yet. They are refused beside every
 //! other problem, and in the schema no value fits them.
 //!
-//! When servers are replaced under way this module goes, with its calls in `check` and `schema`.
+//! When tools have credentials of their own this module goes, with its calls in `check` and `schema`.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::Value;
@@ -12,7 +12,7 @@ use super::problem::Report;
 use super::raw::RawConfig;
 
 /// The same keys in the schema.
-const IN_THE_SCHEMA: [(&str, &[&str]); 1] = [("/$defs/Server/properties", &["reload", "replace", "scopes"])];
+const IN_THE_SCHEMA: [(&str, &[&str]); 1] = [("/$defs/Server/properties", &["scopes"])];
 
 /// Where such keys are written. They are collected before the checks take the document apart.
 pub(super) fn keys(raw: &RawConfig) -> Vec<(String, Span)> {
@@ -22,8 +22,6 @@ pub(super) fn keys(raw: &RawConfig) -> Vec<(String, Span)> {
     };
     for (name, server) in &raw.servers {
         let mut add = |key, span| add(&["servers", &name.value, key], span);
-        add("reload", server.reload.as_ref().map(|at| &at.span));
-        add("replace", server.replace.as_ref().map(|at| &at.span));
         add("scopes", server.scopes.as_ref().map(|at| &at.span));
     }
     keys

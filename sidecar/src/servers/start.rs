@@ -5,7 +5,7 @@ use std::sync::Arc;
 use relay_proto::code::Code;
 use tokio_util::task::TaskTracker;
 
-use super::gate::{Crowded, Gate};
+use super::gate::{Crowded, Gate, Place};
 use super::leaving::Custody;
 use super::stderr;
 use super::upstream::{Belongings, HttpConnection, StdioProcess, Upstream};
@@ -74,8 +74,24 @@ impl Starter {
     pub(crate) async fn start(self) -> Result<Upstream, StartError> {
         match &self.server.kind {
             ServerKind::Http(http) => self.start_http(http).await,
-            ServerKind::Stdio(stdio) => self.start_stdio(stdio).await,
+            ServerKind::Stdio(stdio) => self.start_stdio(stdio, Gate::enter).await,
         }
+    }
+
+    /// Starts a process that takes over from the one that runs.
+    pub(crate) async fn start_beside(self) -> Result<Upstream, StartError> {
+        match &self.server.kind {
+            ServerKind::Http(http) => self.start_http(http).await,
+            ServerKind::Stdio(stdio) => self.start_stdio(stdio, Gate::enter_beside).await,
+        }
+    }
+
+    /// Whether what it starts may have to be given other credentials while it runs: only Vault gives such.
+    pub(crate) fn may_change(&self) -> bool {
+        let in_vault = |name| self.config.secrets[name].origin.is_in_vault();
+        let of_process = matches!(self.server.kind, ServerKind::Stdio(_));
+        // Tests hand out new values themselves.
+        of_process && self.server.secrets().into_iter().any(|name| cfg!(test) || in_vault(name))
     }
 
     /// What is remembered of what this starts.
@@ -84,6 +100,7 @@ impl Starter {
             tasks: self.tasks.clone(),
             grace: self.config.limits.stop_grace,
             patience: self.config.limits.server_start_timeout,
+            drain: self.config.limits.replace_drain,
             server: self.server.name.clone(),
             link: Arc::clone(&self.link),
         }
@@ -106,10 +123,14 @@ impl Starter {
         Ok(Upstream::Http(Box::new(connection)))
     }
 
-    async fn start_stdio(&self, stdio: &StdioServer) -> Result<Upstream, StartError> {
+    async fn start_stdio(
+        &self,
+        stdio: &StdioServer,
+        enter: fn(&Gate) -> Result<Place, Crowded>,
+    ) -> Result<Upstream, StartError> {
         // First of all: a start that ends here cost nothing, and is not counted.
         let secrets = self.secrets().await?;
-        let place = self.gate.enter()?;
+        let place = enter(&self.gate)?;
         let files = self.files.write(&stdio.files, &secrets)?;
         let injected = fill_environment(&stdio.env, &secrets, files.paths())?;
         let (program, arguments) = stdio.command.split_first().expect("a checked command is not empty");
@@ -132,7 +153,7 @@ impl Starter {
             },
         ));
         let upstream = StdioUpstream::new(handle, stdin, stdout, self.config.limits.message_bytes);
-        let belongings = Belongings { _files: files, _secrets: secrets, _place: place };
+        let belongings = Belongings { files, secrets, _place: place };
         Ok(Upstream::Stdio(Box::new(StdioProcess { upstream, belongings })))
     }
 

@@ -9,6 +9,7 @@ use http::HeaderMap;
 use relay_proto::code::Code;
 use relay_proto::envelope::IdValue;
 use relay_proto::json;
+use relay_proto::memory::{Question, Saying};
 use relay_proto::name::Name;
 
 use super::event::{Event, Passed};
@@ -44,9 +45,9 @@ pub(crate) struct StdioProcess {
 
 /// What is kept as long as the process lives: its injected files, its place in the grant, the credentials it has.
 pub(crate) struct Belongings {
-    pub(super) _files: FileSet,
+    pub(super) files: FileSet,
     /// The session's token that they hang from is not revoked while somebody has them.
-    pub(super) _secrets: Secrets,
+    pub(super) secrets: Secrets,
     pub(super) _place: Place,
 }
 
@@ -76,6 +77,18 @@ impl Upstream {
             Self::Stdio(stdio) => stdio.upstream.send(&json::line_safe(&message.bytes)),
         }
         Ok(())
+    }
+
+    /// What cannot be sent is not told; the process is then on its way out.
+    pub(super) fn tell(&mut self, sayings: Vec<Saying>) {
+        for saying in sayings {
+            drop(self.send(match saying {
+                Saying::Notification { method, message } => Outbound::notification(message, method),
+                Saying::Request(Question { id, method, message }) => {
+                    Outbound::request(message, id, method, None)
+                }
+            }));
+        }
     }
 
     pub(super) async fn next(&mut self) -> Said {

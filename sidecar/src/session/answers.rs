@@ -14,28 +14,30 @@ use super::calls::{Attempt, Call, Purpose};
 use super::link::Link;
 use crate::audit::CallResult;
 use crate::config::Retry;
-use crate::servers::instance::{CancelledWhile, Event};
+use crate::servers::instance::{CancelledWhile, Event, Incarnation};
 use crate::upstream::outbound::Outbound;
 
 impl Link {
-    pub(super) fn server_event(&mut self, event: Event) {
+    pub(super) fn server_event(&mut self, from: Incarnation, event: Event) {
         match event {
-            Event::Message(message) => self.server_message(&message),
-            Event::Oversize { id } => self.oversize(id.as_deref()),
-            Event::Failed { id, code, why } => match (self.calls.answered(&id), code) {
+            Event::Message(message) => self.server_message(from, &message),
+            Event::Oversize { id } => self.oversize(from, id.as_deref()),
+            // At the end of this turn.
+            Event::Due => {}
+            Event::Failed { id, code, why } => match (self.calls.answered(&id, from), code) {
                 (Some(call), Code::OutcomeUnknown) => self.leave_behind(call, &why),
                 (Some(call), code) => self.fail(call, code, &why),
                 (None, _) => self.own_request_failed(&id),
             },
-            Event::Forgotten => self.take_back_server_requests(),
+            Event::Forgotten => self.take_back_server_requests(from),
             Event::NotStarted { code, why } => {
                 tracing::warn!(server = %self.server, link = %self.id, why, "server did not start");
                 self.nobody_to_ask();
-                for call in self.calls.drain() {
+                for call in self.calls.left_by(from) {
                     self.fail(call, code, &format!("it did not run: {why}"));
                 }
             }
-            Event::Gone { why } => self.server_gone(&why),
+            Event::Gone { why } => self.server_gone(from, &why),
         }
     }
 
@@ -47,7 +49,7 @@ impl Link {
             return self.fail(call, Code::ServerUnavailable, why);
         }
         let cancel = notice::cancelled(&call.id, "the call's time is over");
-        self.instance.tell(Outbound::notification(cancel, "notifications/cancelled"));
+        self.instance.tell_to(call.on, Outbound::notification(cancel, "notifications/cancelled"));
         self.fail(
             call,
             Code::OutcomeUnknown,
@@ -76,7 +78,7 @@ impl Link {
         scrubbed.redactions
     }
 
-    fn server_message(&mut self, message: &[u8]) {
+    fn server_message(&mut self, from: Incarnation, message: &[u8]) {
         let envelope = match envelope::read(message, Strictness::Envelope) {
             Ok(envelope) => envelope,
             Err(malformed) => {
@@ -89,43 +91,69 @@ impl Link {
         };
         match envelope.kind {
             Kind::Response { id: Some(id), outcome } => {
-                self.server_response(message, &id, outcome, envelope.body)
+                self.server_response(from, message, &id, outcome, envelope.body)
             }
             // An error for a request that the server could not read: nobody waits for it.
             Kind::Response { id: None, .. } => {}
-            Kind::Request { id, .. } => match self.server_requests.rewrite(&self.id, id.raw) {
-                Some(shown) => {
-                    self.answer(&json::replace(message, id.span, &shown));
-                }
-                None => {
-                    let refusal = code::error_response(
-                        Some(id.raw),
-                        Code::RelayUnavailable,
-                        "too many requests wait for the client",
-                    );
-                    self.instance.tell(Outbound::response(refusal));
-                }
-            },
+            Kind::Request { id, .. } => self.server_request(from, message, &id, envelope.body),
             Kind::Notification { method } if method == "notifications/cancelled" => {
-                self.server_cancelled(message, envelope.body);
+                self.server_cancelled(from, message, envelope.body);
             }
-            Kind::Notification { .. } => {
-                self.answer(message);
+            Kind::Notification { method } => {
+                if self.is_heard(from, &method) {
+                    self.answer(message);
+                }
             }
         }
     }
 
-    fn server_response(&mut self, message: &[u8], id: &Id<'_>, outcome: Outcome, body: Option<Range<usize>>) {
+    fn server_request(
+        &mut self,
+        from: Incarnation,
+        message: &[u8],
+        id: &Id<'_>,
+        params: Option<Range<usize>>,
+    ) {
+        let member = |object: Range<usize>, key: &str| json::member(message, object, key);
+        let progress = params.and_then(|params| member(member(params, "_meta")?, "progressToken"));
+        let progress = progress.map(|span| &message[span]);
+        match self.server_requests.rewrite(&self.id, id.raw, from, progress) {
+            Some(shown) => {
+                self.answer(&json::replace(message, id.span.clone(), &shown));
+            }
+            None => {
+                let refusal = code::error_response(
+                    Some(id.raw),
+                    Code::RelayUnavailable,
+                    "too many requests wait for the client",
+                );
+                self.instance.tell_to(from, Outbound::response(refusal));
+            }
+        }
+    }
+
+    fn server_response(
+        &mut self,
+        from: Incarnation,
+        message: &[u8],
+        id: &Id<'_>,
+        outcome: Outcome,
+        body: Option<Range<usize>>,
+    ) {
         let value = id.value();
-        let Some(call) = self.calls.answered(&value) else {
+        let Some(call) = self.calls.answered(&value, from) else {
             // Late answers are dropped.
-            if self.instance.memory.is_own(&value) {
+            if self.instance.is_own(&value) {
                 self.own_answer(&value, outcome, message, body);
             }
             return;
         };
         if call.purpose != Purpose::Other {
-            self.instance.memory.answered(&value, outcome, message, body.clone());
+            self.instance.answered(from, &value, outcome, message, body.clone());
+        } else if let Some(task) = &call.task {
+            self.tasks.heard(task, &call.method, outcome, message, body.clone());
+        } else if let (Some(_), Outcome::Result, Some(result)) = (&call.tool, outcome, &body) {
+            self.tasks.learn(message, result.clone(), from);
         }
         let mut answer = Cow::Borrowed(message);
         if call.purpose == Purpose::ListTools
@@ -174,17 +202,23 @@ impl Link {
     }
 
     /// The server takes back a request of its own (legacy), or ends a subscription of the harness's (modern).
-    fn server_cancelled(&mut self, message: &[u8], params: Option<Range<usize>>) {
+    fn server_cancelled(&mut self, from: Incarnation, message: &[u8], params: Option<Range<usize>>) {
         let span = params.and_then(|params| json::member(message, params, "requestId"));
-        let shown = span.clone().and_then(|span| self.server_requests.withdraw(&message[span]));
+        let shown = span.clone().and_then(|span| self.server_requests.withdraw(&message[span], from));
         match (span, shown) {
-            (Some(span), Some(shown)) => self.answer(&json::replace(message, span, &shown)),
-            _ => self.answer(message),
-        };
+            (Some(span), Some(shown)) => {
+                self.answer(&json::replace(message, span, &shown));
+            }
+            // What listened there listens elsewhere by now.
+            _ if from != self.instance.incarnation() => {}
+            _ => {
+                self.answer(message);
+            }
+        }
     }
 
-    fn oversize(&mut self, id: Option<&[u8]>) {
-        let call = id.and_then(envelope::id_value).and_then(|id| self.calls.answered(&id));
+    fn oversize(&mut self, from: Incarnation, id: Option<&[u8]>) {
+        let call = id.and_then(envelope::id_value).and_then(|id| self.calls.answered(&id, from));
         match call {
             Some(call) => self.too_large(call),
             None => {
@@ -201,21 +235,22 @@ impl Link {
         self.fail(call, Code::MessageTooLarge, &sentence);
     }
 
-    fn server_gone(&mut self, why: &str) {
+    pub(super) fn server_gone(&mut self, process: Incarnation, why: &str) {
         tracing::warn!(server = %self.server, link = %self.id, why, "server gone");
         self.nobody_to_ask();
         let sentence = format!(
             "{why} while this request was under way; it may or may not have run, so check before you repeat it"
         );
-        for call in self.calls.drain() {
+        for call in self.calls.left_by(process) {
             self.leave_behind(call, &sentence);
         }
-        self.take_back_server_requests();
+        self.tasks.forget_process(process);
+        self.take_back_server_requests(process);
     }
 
     /// Whoever asked these does not wait for their answers any more; late ones are dropped.
-    fn take_back_server_requests(&mut self) {
-        for shown in self.server_requests.drain() {
+    pub(super) fn take_back_server_requests(&mut self, process: Incarnation) {
+        for shown in self.server_requests.left_by(process) {
             self.answer(&notice::cancelled(&shown, "the server that asked is gone"));
         }
     }

@@ -1,15 +1,17 @@
-//! The requests of one link that wait for an answer, and the requests of its server that wait for one.
+//! The requests of one link that wait for an answer.
 //!
 //! Every request that was let through is in here until it is answered exactly once: by the server, or by us. An id
 //! that we gave up on stays known, so that its late answer is dropped and cannot be taken for another's.
 
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
 use relay_proto::envelope::IdValue;
 use relay_proto::memory::Memory;
 use tokio::time::Instant;
+
+use crate::servers::instance::Incarnation;
 
 /// One request on its way through the server.
 #[derive(Debug)]
@@ -20,10 +22,14 @@ pub(crate) struct Call {
     pub(crate) purpose: Purpose,
     pub(crate) method: Cow<'static, str>,
     pub(crate) tool: Option<Box<str>>,
+    /// The task that it asks about.
+    pub(crate) task: Option<Box<str>>,
     pub(crate) began: Instant,
     /// None for requests that are meant to stay open.
     pub(crate) deadline: Option<Instant>,
     pub(crate) attempt: Attempt,
+    /// The process that has it.
+    pub(crate) on: Incarnation,
     /// The message, where it may be sent once more should its server go away.
     pub(crate) kept: Option<Bytes>,
 }
@@ -60,7 +66,7 @@ pub(crate) struct Calls {
 /// Ids that were answered by us or cancelled by the harness while the server still had them.
 #[derive(Debug, Default)]
 struct Abandoned {
-    ids: HashSet<IdValue>,
+    ids: HashMap<IdValue, Incarnation>,
     order: VecDeque<IdValue>,
 }
 
@@ -76,7 +82,7 @@ impl Calls {
 
     /// Whether this id may not be used now: in flight, or given up while the server still has it.
     pub(crate) fn is_taken(&self, id: &IdValue) -> bool {
-        self.waiting.contains_key(id) || self.abandoned.ids.contains(id)
+        self.waiting.contains_key(id) || self.abandoned.ids.contains_key(id)
     }
 
     pub(crate) fn insert(&mut self, id: IdValue, mut call: Call) {
@@ -93,23 +99,47 @@ impl Calls {
         }
     }
 
-    /// The call that this answer belongs to; none for late or unasked answers.
-    pub(crate) fn answered(&mut self, id: &IdValue) -> Option<Call> {
-        let call = self.take(id);
-        if call.is_none() {
-            self.abandoned.forget(id);
+    /// The call that this answer belongs to; none for late or unasked answers, and those of a process that does not
+    /// have it.
+    pub(crate) fn answered(&mut self, id: &IdValue, from: Incarnation) -> Option<Call> {
+        match self.take(id) {
+            Some(call) if call.on == from => Some(call),
+            Some(call) => {
+                self.kept += call.kept_bytes();
+                self.waiting.insert(id.clone(), call);
+                None
+            }
+            None => {
+                self.abandoned.forget(id, from);
+                None
+            }
         }
-        call
     }
 
     /// Gives up on a call whose answer may still come.
     pub(crate) fn abandon(&mut self, id: &IdValue) -> Option<Call> {
         let call = self.take(id)?;
-        self.abandoned.remember(id.clone());
+        self.abandoned.remember(id.clone(), call.on);
         Some(call)
     }
 
-    /// All calls in the order they came, because their server is gone: no late answer can come from it.
+    /// Whether this process has something to do. Who only listens can do so elsewhere.
+    pub(crate) fn occupy(&self, process: Incarnation) -> bool {
+        self.waiting.values().any(|call| call.on == process && call.purpose != Purpose::Listen)
+    }
+
+    /// The calls of a process that is gone, in the order they came: no late answer can come from it.
+    pub(crate) fn left_by(&mut self, process: Incarnation) -> Vec<Call> {
+        self.abandoned.forget_process(process);
+        self.take_where(|call| call.on == process)
+    }
+
+    /// Those of them that only listen.
+    pub(crate) fn listening_on(&mut self, process: Incarnation) -> Vec<Call> {
+        self.take_where(|call| call.on == process && call.purpose == Purpose::Listen)
+    }
+
+    /// All calls in the order they came.
     pub(crate) fn drain(&mut self) -> Vec<Call> {
         self.deadlines.clear();
         self.abandoned = Abandoned::default();
@@ -137,6 +167,14 @@ impl Calls {
         }
         let (_, id) = self.deadlines.pop_front()?;
         self.abandon(&id)
+    }
+
+    fn take_where(&mut self, choice: impl Fn(&Call) -> bool) -> Vec<Call> {
+        let chosen: Vec<IdValue> =
+            self.waiting.iter().filter(|(_, call)| choice(call)).map(|(id, _)| id.clone()).collect();
+        let mut calls: Vec<Call> = chosen.iter().filter_map(|id| self.take(id)).collect();
+        calls.sort_by_key(|call| call.seq);
+        calls
     }
 
     fn take(&mut self, id: &IdValue) -> Option<Call> {
@@ -169,72 +207,27 @@ fn is_due(waiting: &HashMap<IdValue, Call>, id: &IdValue, deadline: Instant) -> 
 }
 
 impl Abandoned {
-    fn remember(&mut self, id: IdValue) {
+    fn remember(&mut self, id: IdValue, process: Incarnation) {
         if self.order.len() == MAX_ABANDONED
             && let Some(oldest) = self.order.pop_front()
         {
             self.ids.remove(&oldest);
         }
         self.order.push_back(id.clone());
-        self.ids.insert(id);
+        self.ids.insert(id, process);
     }
 
-    fn forget(&mut self, id: &IdValue) {
-        if self.ids.remove(id) {
+    fn forget(&mut self, id: &IdValue, process: Incarnation) {
+        if self.ids.get(id) == Some(&process) {
+            self.ids.remove(id);
             self.order.retain(|other| other != id);
         }
     }
-}
 
-/// The server's own requests to the harness. Their ids are rewritten per process, so that an answer meant for a dead
-/// process can never reach its successor.
-#[derive(Debug, Default)]
-pub(crate) struct ServerRequests {
-    waiting: HashMap<IdValue, (u64, Box<[u8]>)>,
-    last: u64,
-}
-
-/// How many requests of a server may wait for the harness.
-const MAX_SERVER_REQUESTS: usize = 256;
-
-impl ServerRequests {
-    /// The id to show to the harness instead; none when too many wait already.
-    pub(crate) fn rewrite(&mut self, link: &str, id: &[u8]) -> Option<Vec<u8>> {
-        if self.waiting.len() >= MAX_SERVER_REQUESTS {
-            return None;
-        }
-        self.last += 1;
-        let shown = format!("cofferdam-{link}-{}", self.last);
-        let spelled = format!("\"{shown}\"").into_bytes();
-        self.waiting.insert(IdValue::Text(shown.into()), (self.last, id.into()));
-        Some(spelled)
-    }
-
-    /// The server's own spelling of the id that the harness answers.
-    pub(crate) fn answered(&mut self, id: &IdValue) -> Option<Box<[u8]>> {
-        self.waiting.remove(id).map(|(_, original)| original)
-    }
-
-    /// The shown id for a request of the server's, because the server takes it back.
-    pub(crate) fn withdraw(&mut self, original: &[u8]) -> Option<Vec<u8>> {
-        let shown =
-            self.waiting.iter().find(|(_, (_, id))| **id == *original).map(|(shown, _)| shown.clone())?;
-        self.waiting.remove(&shown);
-        Some(spelled(&shown))
-    }
-
-    /// The shown ids of all requests, because their server is gone.
-    pub(crate) fn drain(&mut self) -> Vec<Vec<u8>> {
-        let mut all: Vec<_> = self.waiting.drain().collect();
-        all.sort_by_key(|(_, (number, _))| *number);
-        all.into_iter().map(|(shown, _)| spelled(&shown)).collect()
-    }
-}
-
-fn spelled(shown: &IdValue) -> Vec<u8> {
-    match shown {
-        IdValue::Integer(digits) => digits.as_bytes().to_vec(),
-        IdValue::Text(text) => format!("\"{text}\"").into_bytes(),
+    fn forget_process(&mut self, process: Incarnation) {
+        let Self { ids, order } = self;
+        ids.retain(|_, other| *other != process);
+        order.retain(|id| ids.contains_key(id));
     }
 }
 
@@ -255,11 +248,37 @@ mod tests {
             purpose: Purpose::Other,
             method: "tools/call".into(),
             tool: None,
+            task: None,
             began: Instant::now(),
             deadline,
             attempt: Attempt::First,
+            on: process(),
             kept: None,
         }
+    }
+
+    /// The one process of these tests.
+    fn process() -> Incarnation {
+        static PROCESS: std::sync::OnceLock<Incarnation> = std::sync::OnceLock::new();
+        *PROCESS.get_or_init(Incarnation::next)
+    }
+
+    #[test]
+    fn a_process_answers_for_its_own_calls_alone_and_takes_them_with_it() {
+        let mut calls = Calls::default();
+        let other = Incarnation::next();
+        calls.insert(id(1), call(None));
+        calls.insert(id(2), Call { on: other, ..call(None) });
+        calls.insert(id(3), Call { on: other, purpose: Purpose::Listen, ..call(None) });
+        assert!(calls.answered(&id(1), other).is_none());
+        assert!(calls.is_taken(&id(1)), "it still waits for its own process");
+        assert!(calls.answered(&id(1), process()).is_some());
+        assert!(calls.abandon(&id(2)).is_some());
+        assert!(!calls.occupy(other), "who listens can do so elsewhere");
+        assert!(calls.answered(&id(2), process()).is_none());
+        assert!(calls.is_taken(&id(2)), "its late answer comes from another");
+        assert_eq!(calls.left_by(other).len(), 1);
+        assert!(!calls.is_taken(&id(2)) && !calls.is_taken(&id(3)));
     }
 
     #[test]
@@ -272,8 +291,8 @@ mod tests {
         for number in 0..3 {
             large(&mut calls, number);
         }
-        assert!(calls.answered(&id(2)).is_some_and(|call| call.kept.is_none()), "it did not fit");
-        assert!(calls.answered(&id(1)).is_some_and(|call| call.kept.is_some()));
+        assert!(calls.answered(&id(2), process()).is_some_and(|call| call.kept.is_none()), "it did not fit");
+        assert!(calls.answered(&id(1), process()).is_some_and(|call| call.kept.is_some()));
         large(&mut calls, 4);
         assert!(calls.abandon(&id(4)).is_some_and(|call| call.kept.is_some()), "there was room again");
         calls.drain();
@@ -286,7 +305,7 @@ mod tests {
         calls.insert(id(1), call(None));
         assert!(calls.abandon(&id(1)).is_some());
         assert!(calls.is_taken(&id(1)));
-        assert!(calls.answered(&id(1)).is_none());
+        assert!(calls.answered(&id(1), process()).is_none());
         assert!(!calls.is_taken(&id(1)));
     }
 
@@ -295,7 +314,7 @@ mod tests {
         let mut calls = Calls::default();
         let now = Instant::now();
         calls.insert(id(1), call(Some(now)));
-        calls.answered(&id(1));
+        calls.answered(&id(1), process());
         calls.insert(id(1), call(Some(now + Duration::from_secs(9))));
         assert!(calls.take_expired(now + Duration::from_secs(1)).is_none());
         assert!(calls.take_expired(now + Duration::from_secs(10)).is_some());
@@ -308,25 +327,11 @@ mod tests {
         calls.insert(id(0), call(Some(now)));
         for number in 1..10_000 {
             calls.insert(id(number), call(Some(now + Duration::from_secs(9))));
-            calls.answered(&id(number));
+            calls.answered(&id(number), process());
             assert!(calls.deadlines.len() <= 2 * calls.len() + 64 + 2, "{}", calls.deadlines.len());
         }
         assert_eq!(calls.next_deadline(), Some(now));
         assert!(calls.take_expired(now).is_some());
         assert_eq!(calls.next_deadline(), None);
-    }
-
-    #[test]
-    fn an_answer_for_a_dead_process_reaches_nobody() {
-        let mut requests = ServerRequests::default();
-        let first = requests.rewrite("link", b"7").expect("room");
-        assert_eq!(requests.drain(), vec![first]);
-        let second = requests.rewrite("link", b"7").expect("room");
-        assert_eq!(second, b"\"cofferdam-link-2\"");
-        assert!(requests.answered(&IdValue::Text("cofferdam-link-1".into())).is_none());
-        assert_eq!(
-            requests.answered(&IdValue::Text("cofferdam-link-2".into())).as_deref(),
-            Some(b"7".as_slice())
-        );
     }
 }

@@ -67,6 +67,9 @@ pub(crate) struct Description {
     pub(crate) server: String,
     pub(crate) connected: bool,
     pub(crate) pid: Option<u32>,
+    /// How it stands with a replacement of the process by one with a newer credential, where there is something to say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) replacement: Option<String>,
     pub(crate) in_flight: usize,
     pub(crate) calls: u64,
     pub(crate) refused: u64,

@@ -7,14 +7,14 @@ use relay_proto::code::{self, Code};
 use relay_proto::envelope::{self, Id, IdValue};
 use relay_proto::json;
 
-use super::calls::{Attempt, Purpose};
+use super::calls::{Attempt, Call, Purpose};
 use super::link::Link;
 use super::message::{Asked, Content, Ruling, Standing};
 use super::requests::{Step, Written};
 use crate::audit::CallResult;
 use crate::config::{Config, Server};
 use crate::policy::Verdict;
-use crate::servers::instance::Passed;
+use crate::servers::instance::{Incarnation, Passed};
 use crate::servers::start::Starter;
 use crate::upstream::outbound::Outbound;
 
@@ -65,7 +65,8 @@ impl Link {
             Standing::Repeated => Attempt::Second,
             _ => Attempt::First,
         };
-        let mut call = asked.call(id, self.woke, server.call_timeout, attempt);
+        let on = self.instance.incarnation();
+        let mut call = asked.call(id, self.woke, server.call_timeout, attempt, on);
         call.deadline = ruling.deadline.or(call.deadline);
         match (written, attempt) {
             (Written::Yes, _) => {}
@@ -78,7 +79,7 @@ impl Link {
                 return self.fail(call, Code::ServerUnavailable, UNRECORDED);
             }
         }
-        self.instance.memory.request(&asked.received.bytes, id, &asked.method, asked.params.clone());
+        self.instance.memory().request(&asked.received.bytes, id, &asked.method, asked.params.clone());
         self.counted.calls += 1;
         let bytes = &asked.received.bytes;
         // A listener may be opened as often as its server goes away: backoff sees to the pace.
@@ -86,63 +87,75 @@ impl Link {
         if again && asked.may_be_repeated(&self.repeats.hints, server.retry) {
             call.kept = Some(Bytes::copy_from_slice(bytes));
         }
-        if self.instance.pass(bytes) == Passed::Yes {
+        let task = call.task.as_deref().and_then(|task| self.tasks.process_of(task));
+        if task.is_none() && self.instance.pass(bytes) == Passed::Yes {
             return self.calls.insert(value, call);
         }
         let message = Outbound::request(bytes.clone(), value.clone(), &asked.method, asked.header_name());
-        match self.deliver(message, config, server) {
-            Ok(()) => self.calls.insert(value, call),
+        match self.deliver(task, message, config, server) {
+            Ok(on) => self.calls.insert(value, Call { on, ..call }),
             Err(why) => self.fail(call, Code::ServerUnavailable, &format!("it did not run: {why}")),
         }
     }
 
     fn notification(&mut self, asked: &Asked<'_>) {
         let bytes = &asked.received.bytes;
-        match &*asked.method {
+        let message = Outbound::notification(bytes.clone(), &asked.method);
+        let to = match &*asked.method {
             "notifications/cancelled" => self.cancelled(asked),
-            method => self.instance.memory.notification(bytes, method),
+            "notifications/progress" => {
+                let token = asked.param("progressToken").map(|span| &bytes[span]);
+                token.and_then(|token| self.server_requests.waits_for_progress(token))
+            }
+            // It concerns whatever is under way, wherever that is.
+            "notifications/roots/list_changed" => return self.instance.tell_all(message),
+            method => {
+                self.instance.memory().notification(bytes, method);
+                None
+            }
+        };
+        match to {
+            Some(process) => self.instance.tell_to(process, message),
+            None => self.instance.tell(message),
         }
-        self.instance.tell(Outbound::notification(bytes.clone(), &asked.method));
     }
 
-    /// The harness gave up on a request: it gets no answer any more.
-    fn cancelled(&mut self, asked: &Asked<'_>) {
-        let Some(id) = envelope::cancelled_request(&asked.received.bytes, asked.params.clone()) else {
-            return;
-        };
+    /// The harness gave up on a request: it gets no answer any more. Says which process has it.
+    fn cancelled(&mut self, asked: &Asked<'_>) -> Option<Incarnation> {
+        let id = envelope::cancelled_request(&asked.received.bytes, asked.params.clone())?;
         self.repeats.withdraw(&id);
-        if let Some(call) = self.calls.abandon(&id) {
-            self.instance.cancel(&id);
-            self.instance.memory.forget(&id);
-            self.record_outcome(call, CallResult::Cancelled, None, 0, 0);
-        }
+        let call = self.calls.abandon(&id)?;
+        let on = call.on;
+        self.instance.cancel(&id);
+        self.instance.memory().forget(&id);
+        self.record_outcome(call, CallResult::Cancelled, None, 0, 0);
+        Some(on)
     }
 
     /// The harness's answer to a request of the server's.
     fn response(&mut self, bytes: &[u8], id: Option<&Id<'_>>) {
         let Some(id) = id else { return };
-        let Some(original) = self.server_requests.answered(&id.value()) else { return };
+        let Some((process, original)) = self.server_requests.answered(&id.value()) else { return };
         let message = json::replace(bytes, id.span.clone(), &original);
-        self.instance.tell(Outbound::response(message));
+        self.instance.tell_to(process, Outbound::response(message));
     }
 
+    /// Sends to the process that the message is about, where that matters, or else to the current one, which is started
+    /// if need be. Says which has it.
     pub(super) fn deliver(
         &mut self,
+        to: Option<Incarnation>,
         message: Outbound,
         config: &Arc<Config>,
         server: &Arc<Server>,
-    ) -> Result<(), String> {
+    ) -> Result<Incarnation, String> {
         let Self { instance, session, id, .. } = self;
-        let starter = || Starter {
-            config: Arc::clone(config),
-            server: Arc::clone(server),
-            credentials: Arc::clone(&session.credentials),
-            gate: Arc::clone(&session.gate),
-            files: session.context.files.clone(),
-            tasks: session.context.tasks.clone(),
-            link: Arc::clone(id),
+        let starter = || Starter::of(session, config, server, id);
+        let sent = match to {
+            Some(process) => instance.send_to(process, message, starter),
+            None => instance.send(message, starter).map(|()| instance.incarnation()),
         };
-        instance.send(message, starter).map_err(|unavailable| unavailable.why)
+        sent.map_err(|unavailable| unavailable.why)
     }
 
     /// A refusal in words that a model can act on.

@@ -76,6 +76,7 @@ impl Link {
             server: self.server.to_string(),
             connected: self.is_connected(),
             pid: self.instance.pid(),
+            replacement: self.instance.replacement(),
             in_flight: self.calls.len() + self.repeats.len(),
             calls: self.counted.calls,
             refused: self.counted.refused,

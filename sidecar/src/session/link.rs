@@ -21,15 +21,17 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use super::Session;
 use super::attach::Newcomer;
-use super::calls::{Calls, ServerRequests};
+use super::calls::Calls;
 use super::command::{Command, EndReason, Ended};
 use super::connection::{Connection, Lost};
 use super::outcomes::Outcomes;
 use super::repeats::Repeats;
+use super::server_requests::ServerRequests;
+use super::tasks::Tasks;
 use super::tokens::Tokens;
 use super::tools::ShownTools;
 use super::visitor::{Offer, Offered};
-use crate::servers::instance::{Event, Instance};
+use crate::servers::instance::{Event, Incarnation, Instance};
 use crate::servers::pace::Pace;
 
 pub(crate) struct Link {
@@ -54,6 +56,7 @@ pub(crate) struct Link {
     pub(super) instance: Instance,
     pub(super) calls: Calls,
     pub(super) server_requests: ServerRequests,
+    pub(super) tasks: Tasks,
     pub(super) shown: ShownTools,
     pub(super) repeats: Repeats,
     commands: mpsc::Receiver<Command>,
@@ -95,7 +98,7 @@ pub(super) type End = (EndReason, Option<oneshot::Sender<Ended>>);
 enum Wake {
     Command(Option<Command>),
     Connection(Result<Frame, Lost>),
-    Server(Event),
+    Server(Incarnation, Event),
     Timer,
 }
 
@@ -141,6 +144,7 @@ impl Link {
             instance: Instance::default(),
             calls: Calls::default(),
             server_requests: ServerRequests::default(),
+            tasks: Tasks::default(),
             shown: ShownTools::default(),
             repeats: Repeats::default(),
             commands,
@@ -167,6 +171,7 @@ impl Link {
             if let ControlFlow::Break(end) = self.handle(wake).await {
                 break end;
             }
+            self.attend();
             self.repeat().await;
             self.settle_newcomer();
         };
@@ -188,7 +193,7 @@ impl Link {
         let Self { connection, instance, commands, timer, .. } = self;
         tokio::select! {
             frame = next_frame(connection) => Wake::Connection(frame),
-            event = instance.next(), if room => Wake::Server(event),
+            (from, event) = instance.next(), if room => Wake::Server(from, event),
             command = commands.recv() => Wake::Command(command),
             () = timer => Wake::Timer,
         }
@@ -198,7 +203,7 @@ impl Link {
         match wake {
             Wake::Connection(Ok(frame)) => return self.frames(frame).await,
             Wake::Connection(Err(lost)) => self.disconnected(&lost),
-            Wake::Server(event) => self.server_events(event),
+            Wake::Server(from, event) => self.server_events(from, event),
             Wake::Command(None) => return ControlFlow::Break((EndReason::Stopped, None)),
             Wake::Command(Some(Command::Attach { connection, resume })) => {
                 return self.attach(*connection, resume).await;
@@ -283,11 +288,11 @@ impl Link {
     }
 
     /// Takes what the server gave, and what it gave along with it.
-    fn server_events(&mut self, first: Event) {
-        let mut next = Some(first);
+    fn server_events(&mut self, from: Incarnation, first: Event) {
+        let mut next = Some((from, first));
         let mut taken = 0;
-        while let Some(event) = next {
-            self.server_event(event);
+        while let Some((from, event)) = next {
+            self.server_event(from, event);
             taken += 1;
             next = match taken < MAX_BATCH && !self.outbox.is_full() {
                 true => self.instance.buffered(),

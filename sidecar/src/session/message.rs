@@ -12,8 +12,10 @@ use relay_proto::name::Name;
 use tokio::time::Instant;
 
 use super::calls::{Attempt, Call, Purpose};
+use super::tasks;
 use crate::config::{Config, Server};
 use crate::policy::{self, Decision, Request, Verdict};
+use crate::servers::instance::Incarnation;
 
 /// A message as it was read.
 pub(super) enum Content<'a> {
@@ -120,7 +122,14 @@ impl<'a> Asked<'a> {
     }
 
     /// The call that this request makes.
-    pub(super) fn call(&self, id: &Id<'_>, began: Instant, timeout: Duration, attempt: Attempt) -> Call {
+    pub(super) fn call(
+        &self,
+        id: &Id<'_>,
+        began: Instant,
+        timeout: Duration,
+        attempt: Attempt,
+        on: Incarnation,
+    ) -> Call {
         Call {
             id: id.raw.into(),
             seq: self.received.seq,
@@ -130,9 +139,11 @@ impl<'a> Asked<'a> {
                 None => self.method.clone().into_owned().into(),
             },
             tool: self.tool.as_deref().map(Into::into),
+            task: tasks::asked_for(&self.received.bytes, &self.method, self.params.clone()),
             began,
             deadline: (!OPEN_ENDED.contains(&&*self.method)).then(|| began + timeout),
             attempt,
+            on,
             kept: None,
         }
     }

@@ -15,9 +15,12 @@
 //! | [`outcomes`] | what became of calls, written down |
 //! | [`pulse`] | heartbeats, deadlines, credit |
 //! | [`registry`] | all links, by id; who may open one, who ends one |
+//! | [`replacement`] | while the server's process is replaced |
 //! | [`repeats`] | requests that may have run, and may run once more |
 //! | [`requests`] | from the harness to the server: read, decided, recorded, carried out |
 //! | [`searches`] | who may search the audit, and how many at once |
+//! | [`server_requests`] | what the server asks of the harness |
+//! | [`tasks`] | what a server works on after its answer |
 //! | [`tokens`] | resume tokens that turn |
 //! | [`tools`] | what of a server's tools the harness is shown |
 //! | [`visitor`] | who comes, and what holds their links together |
@@ -38,8 +41,11 @@ mod outcomes;
 mod pulse;
 pub(crate) mod registry;
 mod repeats;
+mod replacement;
 mod requests;
 mod searches;
+mod server_requests;
+mod tasks;
 mod tokens;
 mod tools;
 pub(crate) mod visitor;

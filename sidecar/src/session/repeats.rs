@@ -179,8 +179,12 @@ impl Link {
         body: Option<Range<usize>>,
     ) {
         let Some(inquiry) = self.repeats.inquiry.take_if(|inquiry| inquiry.id == *id) else {
-            if self.instance.memory.own_answer(id, outcome, message, body) == Heard::ToolsChanged {
-                for line in self.instance.memory.tools_changed() {
+            if self.instance.own_answer(id, outcome, message, body.clone()) {
+                return;
+            }
+            if self.instance.memory().own_answer(id, outcome, message, body) == Heard::ToolsChanged {
+                self.instance.tools_changed(self.instance.incarnation());
+                for line in self.instance.memory().tools_changed() {
                     self.answer(&line);
                 }
             }
@@ -230,7 +234,7 @@ impl Link {
         if call.purpose != Purpose::Other
             && let Some(id) = relay_proto::envelope::id_value(&call.id)
         {
-            self.instance.memory.forget(&id);
+            self.instance.memory().forget(&id);
         }
     }
 
@@ -261,14 +265,14 @@ impl Link {
         meta: String,
         cursor: Option<&[u8]>,
     ) {
-        let id = self.instance.memory.next_id();
+        let id = self.instance.memory().next_id();
         let cursor = cursor.map(|cursor| format!(r#""cursor":{}"#, String::from_utf8_lossy(cursor)));
         let members = [cursor.unwrap_or_default(), meta.clone()];
         let params = members.into_iter().filter(|member| !member.is_empty()).collect::<Vec<_>>().join(",");
         let message = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/list","params":{{{params}}}}}"#);
         let message = Outbound::request(message.into_bytes(), id.clone(), "tools/list", None);
         let sent = match config.servers.get(&self.server) {
-            Some(server) => self.deliver(message, config, server).is_ok(),
+            Some(server) => self.deliver(None, message, config, server).is_ok(),
             None => false,
         };
         match sent {

@@ -121,7 +121,7 @@ impl Link {
     pub(super) fn is_in_flight(&self, id: &IdValue, before: &[Step<'_>]) -> bool {
         self.calls.is_taken(id)
             || self.repeats.holds(id)
-            || self.instance.memory.is_own(id)
+            || self.instance.is_own(id)
             || before.iter().any(|step| step.calls(id))
     }
 
@@ -187,7 +187,9 @@ impl Link {
         let audit = &self.session.context.audit;
         let scrubber = self.session.credentials.scrubber();
         let secrets = config.servers.get(&self.server).map(|server| server.secrets()).unwrap_or_default();
-        let held = self.session.credentials.newest();
+        let newest = self.session.credentials.newest();
+        // A process that runs has what it was given, whatever there is by now.
+        let held = self.instance.secrets().unwrap_or(&newest);
         let secrets: Vec<SecretUse<'_>> = secrets
             .iter()
             .map(|name| {

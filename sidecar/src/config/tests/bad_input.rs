@@ -157,7 +157,7 @@ fn what_this_version_does_not_support_is_named() {
         .iter()
         .map(|problem| problem.message.strip_suffix(" is not supported by this version").unwrap())
         .collect();
-    assert_eq!(named, ["`admin.http`", "`servers.a.replace`", "`servers.a.reload`", "`servers.a.scopes`",]);
+    assert_eq!(named, ["`admin.http`", "`servers.a.scopes`"]);
 }
 
 #[test]

@@ -116,10 +116,10 @@ fn a_whole_set_up_says_what_it_seems_to_say() {
 }
 
 #[test]
-fn only_replacing_and_scopes_of_a_whole_set_up_are_not_supported_yet() {
+fn only_scopes_of_a_whole_set_up_are_not_supported_yet() {
     let problems = check(WHOLE).unwrap_err();
     assert!(problems.list.iter().all(|problem| problem.hint == "leave it out"), "{problems}");
-    assert_eq!(problems.list.len(), 3, "{problems}");
+    assert_eq!(problems.list.len(), 1, "{problems}");
     assert_eq!(besides(problems).list, []);
 }
 
@@ -239,10 +239,10 @@ fn no_value_of_vaults_tables_is_repeated() {
 fn the_schema_hides_what_is_not_supported() {
     let schema: serde_json::Value = serde_json::from_str(&schema()).unwrap();
     let later = serde_json::json!({ "not": {}, "description": "Not supported by this version." });
-    let raw = "[servers.s]\nreload = 'file'\nreplace = 'idle'\nscopes = []\n";
+    let raw = "[servers.s]\nscopes = []\n";
     let mut report = problem::Report::new(raw);
     let keys = not_yet::keys(&document::read(raw, &mut report).unwrap().raw);
-    assert_eq!(keys.len(), 3);
+    assert_eq!(keys.len(), 1);
     for (key, _) in keys {
         let property = match key.split('.').collect::<Vec<_>>()[..] {
             ["servers", _, key] => &schema["$defs"]["Server"]["properties"][key],

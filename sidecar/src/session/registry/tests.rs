@@ -108,6 +108,7 @@ fn described(session: &str, link: &str) -> Description {
         server: "tools".into(),
         connected: true,
         pid: None,
+        replacement: None,
         in_flight: 0,
         calls: 0,
         refused: 0,
