@@ -13,3 +13,8 @@ pub(crate) fn bytes<const N: usize>() -> [u8; N] {
 pub(crate) fn hex<const N: usize>() -> String {
     bytes::<N>().iter().map(|byte| format!("{byte:02x}")).collect()
 }
+
+/// From 0 to 1, 1 excluded.
+pub(crate) fn chance() -> f64 {
+    f64::from(u32::from_be_bytes(bytes())) / (f64::from(u32::MAX) + 1.0)
+}

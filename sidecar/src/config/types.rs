@@ -70,7 +70,7 @@ pub struct Admin {
     pub socket: PathBuf,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct SecretSource {
     pub name: Name,
     pub origin: Origin,
@@ -79,7 +79,7 @@ pub struct SecretSource {
     pub short: ShortValues,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Origin {
     Env(String),
     /// Never empty; argv only, never a shell.

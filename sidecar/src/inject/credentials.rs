@@ -1,10 +1,11 @@
 //! What one session holds: its secrets, each read once and shared by its servers, and the scrubber that knows every
-//! value the session ever had. A secret of Vault's is read anew when its end is near, its token or login turned, or it is
-//! time to look for a newer one; while that fails, what is held and still good goes on.
+//! value the session ever had. A secret of Vault's is kept by a task of its own (`upkeep`) as long as the session has
+//! links; whoever needs one that is not fresh, or whose token or login turned, reads it himself. While that fails, what
+//! is held and still good goes on.
 //!
 //! Must stay true: each secret is read by one at a time, and the others wait for that; a failure of Vault's is remembered
 //! until the next try is due; a value is known to the scrubbers before anybody can use it; whoever runs with older values
-//! than the newest can tell by their generation.
+//! than the newest can tell by their generation; values that nobody holds any more are given back.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
@@ -16,9 +17,11 @@ use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, timeout};
 
 use super::log_scrubber::LogScrubber;
+use super::upkeep::{How, Keeper, Note};
 use crate::config::{Limits, Origin, SecretSource};
 use crate::scrub::{Needle, Scrubber};
 use crate::secret::{self, Material, SecretError, SecretProblem, opened};
+use crate::vault::leases::Terms;
 use crate::vault::login::Trouble;
 use crate::vault::session::{BETWEEN_TRIES, SessionVault};
 use crate::vault::{Asked, Problem, VaultError};
@@ -31,6 +34,8 @@ pub(crate) struct Credentials {
     newest: ArcSwap<BTreeMap<Name, Arc<Material>>>,
     /// Counts the times that a secret got other values than it had.
     changes: watch::Sender<u64>,
+    /// How the upkeep of each secret of Vault's stands.
+    pub(super) notes: StdMutex<BTreeMap<Name, Note>>,
     scrubber: ArcSwap<Scrubber>,
     /// Every value ever held; only grows.
     known: StdMutex<Vec<Needle>>,
@@ -39,10 +44,12 @@ pub(crate) struct Credentials {
 
 /// One secret's place.
 #[derive(Default)]
-struct Slot {
-    material: Option<Arc<Material>>,
+pub(super) struct Slot {
+    pub(super) material: Option<Arc<Material>>,
     /// Why it was not read the last time, and when it may be tried again.
-    trouble: Option<Trouble>,
+    pub(super) trouble: Option<Trouble>,
+    /// Who keeps it.
+    pub(super) keeper: Option<Keeper>,
 }
 
 /// Whoever waits for a credential is answered within ten seconds.
@@ -55,6 +62,7 @@ impl Credentials {
             slots: StdMutex::default(),
             newest: ArcSwap::default(),
             changes: watch::Sender::default(),
+            notes: StdMutex::default(),
             scrubber: ArcSwap::from_pointee(Scrubber::new(Vec::new())),
             known: StdMutex::default(),
             log,
@@ -63,60 +71,83 @@ impl Credentials {
 
     /// The secret, read now or held already.
     pub(crate) async fn obtain(
-        &self,
+        self: &Arc<Self>,
         source: &SecretSource,
         limits: &Limits,
     ) -> Result<Arc<Material>, SecretError> {
-        let slot = self.slot(&source.name);
-        let within = async {
+        if !source.origin.is_in_vault() {
+            let slot = self.slot(&source.name);
             let mut slot = slot.lock().await;
-            match source.origin.is_in_vault() {
-                true => self.obtain_from_vault(&mut slot, source, limits).await,
-                false => match &slot.material {
-                    Some(material) => Ok(Arc::clone(material)),
-                    None => {
-                        let material = secret::fetch(source, limits).await?;
-                        Ok(self.keep(&mut slot, &source.name, material))
-                    }
-                },
+            if let Some(material) = &slot.material {
+                return Ok(Arc::clone(material));
             }
-        };
-        match source.origin.is_in_vault() {
-            true => timeout(PATIENCE, within).await.unwrap_or_else(|_| Err(late(source))),
-            false => within.await,
+            let material = secret::fetch(source, limits).await?;
+            return Ok(self.keep(&mut slot, &source.name, material));
+        }
+        let Some(vault) = &self.vault else { return Err(SecretError::new(source, SecretProblem::NoVault)) };
+        if let Some(fresh) =
+            self.newest.load().get(&source.name).filter(|held| is_as_good_as_new(held, vault))
+        {
+            return Ok(Arc::clone(fresh));
+        }
+        match timeout(PATIENCE, self.obtain_from_vault(vault, source, limits)).await {
+            Ok(obtained) => obtained,
+            // Somebody else's try, or Vault, takes longer than anybody waits.
+            Err(_) => {
+                let held = self.newest.load().get(&source.name).cloned();
+                held.filter(|held| goes_on(held, vault)).ok_or_else(|| late(source))
+            }
         }
     }
 
     async fn obtain_from_vault(
-        &self,
-        slot: &mut Slot,
+        self: &Arc<Self>,
+        vault: &SessionVault,
         source: &SecretSource,
         limits: &Limits,
     ) -> Result<Arc<Material>, SecretError> {
-        let Some(vault) = &self.vault else { return Err(SecretError::new(source, SecretProblem::NoVault)) };
-        let live = slot.material.clone().filter(|material| material.is_live());
-        let vouched =
-            |material: &Arc<Material>| material.token().is_some_and(|token| vault.vouches_for(token));
-        if let Some(material) = live.clone().filter(|material| material.is_fresh() && vouched(material)) {
-            return Ok(material);
+        let slot = self.slot(&source.name);
+        let mut slot = slot.lock().await;
+        if let Some(material) = slot.material.as_ref().filter(|held| is_as_good_as_new(held, vault)) {
+            return Ok(Arc::clone(material));
         }
-        // What hangs from a token that is no more is no more; a value that was only read is as good as before.
-        let fallback = live.filter(|material| vouched(material) || !material.has_lease());
+        let fallback = slot.material.clone().filter(|held| goes_on(held, vault));
         let now = Instant::now();
         if let Some(trouble) = slot.trouble.clone().filter(|trouble| trouble.next > now) {
             return fallback.ok_or_else(|| SecretError::new(source, SecretProblem::Vault(Box::new(trouble))));
         }
-        slot.trouble = None;
-        match secret::fetch_from_vault(source, limits, vault, &|needles| self.learn(needles)).await {
-            Ok(material) => Ok(self.keep(slot, &source.name, material)),
+        let how = How::new(source, limits);
+        match self.read_from_vault(vault, &mut slot, &how).await {
+            Ok((material, terms)) => {
+                self.tend(vault, &mut slot, how, terms);
+                Ok(material)
+            }
             Err(error) => {
-                if let SecretProblem::Vault(trouble) = &error.cause {
-                    slot.trouble = Some(Trouble::clone(trouble));
-                }
                 if fallback.is_some() {
                     tracing::warn!(secret = %source.name, why = %error.cause, "a secret was not read anew; the one that is held goes on");
                 }
                 fallback.ok_or(error)
+            }
+        }
+    }
+
+    /// Reads it, whatever is held; a failure is remembered.
+    pub(super) async fn read_from_vault(
+        &self,
+        vault: &SessionVault,
+        slot: &mut Slot,
+        how: &How,
+    ) -> Result<(Arc<Material>, Terms), SecretError> {
+        slot.trouble = None;
+        let learn = |needles: &[Needle]| self.learn(needles);
+        match secret::fetch_from_vault(&how.source, how.secret_bytes, vault, &learn).await {
+            Ok((material, terms)) => Ok((self.keep(slot, &how.source.name, material), terms)),
+            Err(error) => {
+                if let SecretProblem::Vault(trouble) = &error.cause {
+                    slot.trouble = Some(Trouble::clone(trouble));
+                }
+                self.note_failure(&error);
+                Err(error)
             }
         }
     }
@@ -138,9 +169,13 @@ impl Credentials {
     /// Known to the scrubbers before anybody can use it.
     fn keep(&self, slot: &mut Slot, name: &Name, mut material: Material) -> Arc<Material> {
         self.learn(&opened::needles(name, &material));
-        let before = slot.material.as_ref();
-        let is_change = before.is_some_and(|before| !material.replaces_unnoticed(before));
-        material.generation = before.map_or(1, |before| before.generation + u64::from(is_change));
+        if let Some(before) = slot.material.as_ref().filter(|before| material.replaces_unnoticed(before)) {
+            // Whoever has them need not hear of it, and has them for longer.
+            before.extend(material.life());
+            return Arc::clone(before);
+        }
+        let is_change = slot.material.is_some();
+        material.generation = slot.material.as_ref().map_or(1, |before| before.generation + 1);
         let material = Arc::new(material);
         slot.material = Some(Arc::clone(&material));
         self.newest.rcu(|newest| {
@@ -165,7 +200,7 @@ impl Credentials {
         }
     }
 
-    fn slot(&self, name: &Name) -> Arc<Mutex<Slot>> {
+    pub(super) fn slot(&self, name: &Name) -> Arc<Mutex<Slot>> {
         let mut slots = self.slots.lock().expect("no holder of this lock panics");
         Arc::clone(slots.entry(name.clone()).or_default())
     }
@@ -181,7 +216,28 @@ impl Drop for Credentials {
     }
 }
 
-/// Somebody else's try, or Vault, takes longer than anybody waits.
+/// Whether whoever needs it now gets it as it is.
+fn is_as_good_as_new(material: &Material, vault: &SessionVault) -> bool {
+    material.is_fresh() && is_vouched_for(material, vault)
+}
+
+/// Whether it is used while nothing newer can be had. What hangs from a token that is no more is no more; a value that
+/// was only read is as good as before.
+fn goes_on(material: &Material, vault: &SessionVault) -> bool {
+    material.is_live() && (!material.has_lease() || is_of_these_links(material, vault))
+}
+
+fn is_of_these_links(material: &Material, vault: &SessionVault) -> bool {
+    material.life().read_with.is_some_and(|with| vault.has_read(with))
+}
+
+fn is_vouched_for(material: &Material, vault: &SessionVault) -> bool {
+    match material.token() {
+        Some(token) => vault.vouches_for(token),
+        None => is_of_these_links(material, vault),
+    }
+}
+
 fn late(source: &SecretSource) -> SecretError {
     let asked = Asked { method: http::Method::GET, path: in_vault(source) };
     let error = VaultError { asked, problem: Problem::Unreachable { why: "it takes too long".into() } };

@@ -7,12 +7,14 @@
 //! | [`fill`] | templates filled: into variables, files and headers |
 //! | [`log_scrubber`] | the scrubber of the sidecar's own log |
 //! | [`template`] | their syntax |
+//! | [`upkeep`] | renews and reads anew what a session has of Vault's |
 
 pub(crate) mod credentials;
 pub mod files;
 mod fill;
 pub(crate) mod log_scrubber;
 mod template;
+pub(crate) mod upkeep;
 
 pub use fill::{InjectError, Secrets, fill, fill_environment, fill_header};
 pub(crate) use template::is_field_name;

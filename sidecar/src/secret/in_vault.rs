@@ -1,8 +1,9 @@
-//! Reads a secret from Vault with the session's own token.
+//! Reads a secret from Vault with a token of the session's own.
 //!
-//! What must stay true: scrubbers know a token before it is used and a lease's id before anybody has the secret; a lease
-//! is never believed to outlive the token it hangs from; what was lent is known to the session, so that it can be given
-//! back; a field that cannot be used harms nobody who does not use it.
+//! What must stay true: scrubbers know a token before it is used and a lease's id before anybody has the secret; what may
+//! be lent is asked for with a token that nobody else has, and what was lent hangs from that alone; a lease is never
+//! believed to outlive its token; what was lent is known to the session, so that it can be given back; a field that
+//! cannot be used harms nobody who does not use it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,79 +13,117 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::fields::{self, Parsed};
-use super::{End, LeaseUse, Material, SecretProblem, SourceError, described};
-use crate::config::{Limits, Origin, SecretSource};
+use super::{End, LeaseUse, Life, Material, SecretProblem, SourceError, described};
+use crate::config::{Origin, SecretSource};
 use crate::scrub::Needle;
+use crate::vault::leases::{Class, Terms};
 use crate::vault::login::Trouble;
 use crate::vault::session::{SessionToken, SessionVault, next_try};
-use crate::vault::{Data, Kind, LeaseId, Vault, VaultError};
+use crate::vault::{Data, Envelope, Kind, LeaseId, Problem, Vault, VaultError};
 
-/// A credential that Vault made is read anew when less of its life is left than this.
-const LAST_PART: f64 = 0.15;
 /// Longer than any session.
 const FAR: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+/// A credential that says it has no time left is about to be another: looked at again that often.
+const ABOUT_TO_CHANGE: Duration = Duration::from_secs(10);
 
 /// What Vault said.
 struct Answer {
     data: Data,
     request_id: String,
     lease: Option<LeaseId>,
-    /// Of the lease, or the credential's own.
-    expires: Option<Instant>,
-    refresh: Option<Instant>,
+    class: Class,
+    asked_at: Instant,
+    life: Option<Duration>,
 }
 
 pub(super) async fn read(
     source: &SecretSource,
-    limits: &Limits,
+    secret_bytes: usize,
     session: &SessionVault,
     learn: &(dyn Fn(&[Needle]) + Send + Sync),
-) -> Result<Material, SecretProblem> {
+) -> Result<(Material, Terms), SecretProblem> {
     let (answer, token) = ask(source, session, learn).await?;
-    if answer.data.as_bytes().len() > limits.secret_bytes {
-        return Err(SourceError::TooLarge { limit: limits.secret_bytes }.into());
-    }
-    let mut expires = answer.expires;
-    let mut hash = None;
-    if let Some(id) = answer.lease {
-        learn(&[id.needle("vault.lease-id")]);
-        hash = Some(id.hash());
-        expires = [expires, token.expires].into_iter().flatten().min();
-        session.hold(source.name.as_str(), Arc::new(id), expires, &token).await;
+    let Answer { data, request_id, lease, class, asked_at, life } = answer;
+    let read_with = Some(token.mark());
+    let mut terms = Terms { class, asked_at, life, bound: None };
+    let hash = lease.as_ref().map(LeaseId::hash);
+    let end = match lease {
+        Some(id) => {
+            learn(&[id.needle("vault.lease-id")]);
+            terms.bound = session.bound(&token);
+            session.hold(source.name.as_str(), Arc::new(id), &token).await.map_err(unavailable)?;
+            End::WithToken(token)
+        }
+        None => {
+            if let Origin::Vault { .. } = source.origin {
+                session.give_back(token).await;
+            }
+            End::Nothing
+        }
+    };
+    if data.as_bytes().len() > secret_bytes {
+        return Err(SourceError::TooLarge { limit: secret_bytes }.into());
     }
     let public: BTreeSet<String> = source.public.iter().cloned().collect();
-    let Parsed { fields, unusable } = fields::parse_each(answer.data.as_bytes(), &public, source.short)?;
-    Ok(Material {
-        fields,
+    let Parsed { fields, unusable } = fields::parse_each(data.as_bytes(), &public, source.short)?;
+    let material = Material {
         unusable,
         public,
         origin: described(&source.origin),
-        expires,
-        refresh: answer.refresh,
-        lease: Some(LeaseUse { hash, request_id: answer.request_id }),
-        end: End::WithToken(token),
-        generation: 0,
-    })
+        lease: Some(LeaseUse { hash, request_id }),
+        end,
+        ..Material::of(fields)
+    };
+    material.extend(Life { read_with, ..Life::of(&terms) });
+    Ok((material, terms))
 }
 
-/// Asks with the session's token; with a new one, once, if that turns out to be dead.
+/// Asks with a token of the session's; with a new one, once, if that turns out to be dead.
 async fn ask(
     source: &SecretSource,
     session: &SessionVault,
     learn: &(dyn Fn(&[Needle]) + Send + Sync),
 ) -> Result<(Answer, Arc<SessionToken>), SecretProblem> {
-    let mut token = session.token().await.map_err(unavailable)?;
-    learn(&token.needles());
+    let mut token = token_for(&source.origin, session, learn).await?;
     let mut answer = request(session.client(), &token, &source.origin).await;
     if answer.as_ref().is_err_and(|error| error.kind() == Kind::Denied) && session.is_dead(&token).await {
-        token = session.token().await.map_err(unavailable)?;
-        learn(&token.needles());
+        token = token_for(&source.origin, session, learn).await?;
         answer = request(session.client(), &token, &source.origin).await;
     }
     match answer {
         Ok(answer) => Ok((answer, token)),
-        Err(error) => Err(unavailable(Trouble { next: next_try(&error), error })),
+        Err(error) => {
+            let trouble = Trouble { next: next_try(&error), error };
+            // Where Vault did not say no, it may have lent something that we do not know of: that ends with the token.
+            if is_refusal(&trouble.error) && matches!(source.origin, Origin::Vault { .. }) {
+                session.give_back(token).await;
+            }
+            Err(unavailable(trouble))
+        }
     }
+}
+
+async fn token_for(
+    origin: &Origin,
+    session: &SessionVault,
+    learn: &(dyn Fn(&[Needle]) + Send + Sync),
+) -> Result<Arc<SessionToken>, SecretProblem> {
+    let token = match origin {
+        Origin::Vault { .. } => session.token_for_a_lease().await,
+        _ => session.token().await,
+    };
+    let token = token.map_err(unavailable)?;
+    learn(&token.needles());
+    Ok(token)
+}
+
+/// Whether nothing was done.
+fn is_refusal(error: &VaultError) -> bool {
+    let said_no = matches!(
+        error.kind(),
+        Kind::Busy { .. } | Kind::Denied | Kind::Invalid | Kind::Missing | Kind::Sealed | Kind::Standby
+    );
+    said_no || matches!(error.problem, Problem::Unreachable { .. })
 }
 
 fn unavailable(trouble: Trouble) -> SecretProblem {
@@ -96,14 +135,12 @@ async fn request(vault: &Vault, token: &SessionToken, origin: &Origin) -> Result
     let envelope = match origin {
         Origin::Kv { path, refresh } => {
             let secret = vault.kv_read(token.reveal(), path.as_str()).await?;
-            let refresh = secret.refresh.map_or(*refresh, |asked| asked.min(*refresh));
-            return Ok(Answer {
-                data: secret.data,
-                request_id: secret.request_id,
-                lease: None,
-                expires: None,
-                refresh: Some(asked_at + refresh),
-            });
+            let class = match secret.refresh {
+                Some(every) if every < *refresh => Class::Advised { every },
+                _ => Class::Static { every: *refresh },
+            };
+            let (data, request_id) = (secret.data, secret.request_id);
+            return Ok(Answer { data, request_id, lease: None, class, asked_at, life: None });
         }
         Origin::Vault { path, write: Some(values) } => {
             let values = values.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
@@ -112,25 +149,38 @@ async fn request(vault: &Vault, token: &SessionToken, origin: &Origin) -> Result
         Origin::Vault { path, write: None } => vault.read(token.reveal(), path.as_str()).await?,
         Origin::Env(_) | Origin::Exec(_) | Origin::File(_) => unreachable!("not in Vault"),
     };
-    let lease_end = envelope.expires();
-    let data = envelope.data.unwrap_or_else(Data::empty);
-    let expires = lease_end.or_else(|| own_end(&data, asked_at));
-    let refresh = expires.map(|end| asked_at + (end - asked_at).mul_f64(1.0 - LAST_PART));
-    Ok(Answer { data, request_id: envelope.request_id, lease: envelope.lease_id, expires, refresh })
+    let Envelope { data, request_id, lease_id: lease, lease_duration, renewable, .. } = envelope;
+    let data = data.unwrap_or_else(Data::empty);
+    let said = Some(lease_duration).filter(|life| !life.is_zero()).map(|life| life.min(FAR));
+    let (class, life) = match &lease {
+        Some(_) if renewable => (Class::Renewable, said),
+        Some(_) => (Class::Fixed, said),
+        None => match (own_life(&data), said) {
+            (Some(Duration::ZERO), _) => (Class::Advised { every: ABOUT_TO_CHANGE }, None),
+            (Some(life), _) => (Class::OwnEnd, Some(life)),
+            // Without a lease it is advice.
+            (None, Some(every)) => (Class::Advised { every }, None),
+            (None, None) => (Class::OwnEnd, None),
+        },
+    };
+    Ok(Answer { data, request_id, lease, class, asked_at, life })
 }
 
-/// When a credential without a lease ends, as it says itself: `ttl` in seconds, or `expiration` by the wall clock.
-fn own_end(data: &Data, asked_at: Instant) -> Option<Instant> {
+/// How long a credential without a lease lives, as it says itself: `ttl` in seconds, or `expiration` and
+/// `expires_at_seconds` by the wall clock.
+fn own_life(data: &Data) -> Option<Duration> {
     #[derive(Deserialize)]
     struct Own {
         ttl: Option<serde_json::Value>,
         expiration: Option<serde_json::Value>,
+        expires_at_seconds: Option<serde_json::Value>,
     }
     let own: Own = serde_json::from_slice(data.as_bytes()).ok()?;
-    let seconds = |value: Option<serde_json::Value>| value?.as_u64().filter(|seconds| *seconds > 0);
-    let left = seconds(own.ttl).map(Duration::from_secs).or_else(|| {
-        let end = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds(own.expiration)?))?;
+    let seconds = |value: Option<serde_json::Value>| value?.as_u64();
+    let life = seconds(own.ttl).map(Duration::from_secs).or_else(|| {
+        let end = seconds(own.expiration).or_else(|| seconds(own.expires_at_seconds))?;
+        let end = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(end))?;
         Some(end.duration_since(crate::clock::now()).unwrap_or_default())
     })?;
-    Some(asked_at + left.min(FAR))
+    Some(life.min(FAR))
 }

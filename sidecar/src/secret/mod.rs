@@ -11,7 +11,7 @@ mod source;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use relay_proto::name::Name;
 use tokio::time::Instant;
@@ -19,8 +19,9 @@ use zeroize::Zeroizing;
 
 use crate::config::{Limits, Origin, SecretSource};
 use crate::scrub::Needle;
+use crate::vault::leases::Terms;
 use crate::vault::login::Trouble;
-use crate::vault::session::{SessionToken, SessionVault};
+use crate::vault::session::{ReadWith, SessionToken, SessionVault};
 pub use fields::FieldError;
 pub use source::SourceError;
 pub(crate) use source::{Readers, read_file};
@@ -41,13 +42,22 @@ pub struct Material {
     pub origin: String,
     /// Fields that are there and cannot be used; whoever wants one is told why.
     pub unusable: BTreeMap<String, FieldError>,
-    pub expires: Option<Instant>,
-    /// From when on it is read anew for whoever needs it next.
-    pub refresh: Option<Instant>,
+    /// Of all who have it: a renewal is for each of them.
+    life: Mutex<Life>,
     pub lease: Option<LeaseUse>,
     pub end: End,
     /// Which values of its secret these are, counted by whoever keeps them; the same values have the same number.
     pub generation: u64,
+}
+
+/// Until when values are good, as far as their source says.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Life {
+    pub(crate) expires: Option<Instant>,
+    /// From when on it is read anew for whoever needs it next.
+    pub(crate) refresh: Option<Instant>,
+    /// Where it is from Vault.
+    pub(crate) read_with: Option<ReadWith>,
 }
 
 /// How a secret of Vault's is found again, in our audit and in Vault's.
@@ -62,7 +72,7 @@ pub struct LeaseUse {
 pub enum End {
     /// The source lends nothing: there is nothing to give back.
     Nothing,
-    /// It was read with this token of the session's, and a lease ends with that.
+    /// A lease hangs from this token of the session's, and nothing else does.
     WithToken(Arc<SessionToken>),
 }
 
@@ -103,11 +113,13 @@ pub async fn fetch(source: &SecretSource, limits: &Limits) -> Result<Material, S
 /// Reads a secret of Vault's for a session; `learn` hears what must be scrubbed before it is used.
 pub(crate) async fn fetch_from_vault(
     source: &SecretSource,
-    limits: &Limits,
+    secret_bytes: usize,
     session: &SessionVault,
     learn: &(dyn Fn(&[Needle]) + Send + Sync),
-) -> Result<Material, SecretError> {
-    in_vault::read(source, limits, session, learn).await.map_err(|cause| SecretError::new(source, cause))
+) -> Result<(Material, Terms), SecretError> {
+    in_vault::read(source, secret_bytes, session, learn)
+        .await
+        .map_err(|cause| SecretError::new(source, cause))
 }
 
 impl Material {
@@ -118,8 +130,7 @@ impl Material {
             public: BTreeSet::new(),
             origin: String::new(),
             unusable: BTreeMap::new(),
-            expires: None,
-            refresh: None,
+            life: Mutex::default(),
             lease: None,
             end: End::Nothing,
             generation: 0,
@@ -131,25 +142,47 @@ impl Material {
         !self.has_lease() && !before.has_lease() && opened::are_equal(&self.fields, &before.fields)
     }
 
+    /// When these values end: by themselves, or with the token or the login that they hang from.
+    pub fn expires(&self) -> Option<Instant> {
+        let token = self.token().and_then(|token| token.ends());
+        [self.life().expires, token].into_iter().flatten().min()
+    }
+
+    pub(crate) fn life(&self) -> Life {
+        *self.life.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// They were renewed, or read again and are the same.
+    pub(crate) fn extend(&self, life: Life) {
+        *self.life.lock().unwrap_or_else(PoisonError::into_inner) = life;
+    }
+
     pub(crate) fn is_live(&self) -> bool {
-        self.expires.is_none_or(|end| end > Instant::now())
+        self.expires().is_none_or(|end| end > Instant::now())
     }
 
     /// Whether whoever needs it next gets it as it is.
     pub(crate) fn is_fresh(&self) -> bool {
-        self.is_live() && self.refresh.is_none_or(|refresh| refresh > Instant::now())
+        self.is_live() && self.life().refresh.is_none_or(|refresh| refresh > Instant::now())
     }
 
     pub(crate) fn has_lease(&self) -> bool {
         self.lease.as_ref().is_some_and(|lease| lease.hash.is_some())
     }
 
-    /// The token of the session's that it was read with.
+    /// The token of the session's that its lease hangs from.
     pub(crate) fn token(&self) -> Option<&Arc<SessionToken>> {
         match &self.end {
             End::Nothing => None,
             End::WithToken(token) => Some(token),
         }
+    }
+}
+
+impl Life {
+    pub(crate) fn of(terms: &Terms) -> Self {
+        let expires = terms.life.map(|life| terms.asked_at + life);
+        Self { expires, refresh: terms.due(), read_with: None }
     }
 }
 

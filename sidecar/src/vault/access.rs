@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -15,6 +16,7 @@ use super::accessors::Accessors;
 use super::address::AddressError;
 use super::api::{Settings, SettingsError, Vault};
 use super::error::{Asked, Kind, Problem, VaultError};
+use super::lent::Released;
 use super::login::{Login, LoginToken, Method, SecretId};
 use super::token_calls::{ChildToken, Mint};
 use super::{Auth, login};
@@ -34,6 +36,8 @@ pub(crate) struct Access {
     pub(super) accessors: Accessors,
     next_mint: Mutex<Instant>,
     pub(super) tasks: TaskTracker,
+    /// Hears of tokens that nobody uses any more.
+    pub(super) released: mpsc::UnboundedSender<Released>,
     /// Nobody follows anything up any more.
     pub(super) stop: CancellationToken,
 }
@@ -63,6 +67,7 @@ impl Access {
         let (accessors, left_behind) = Accessors::open(state).map_err(AccessError::Accessors)?;
         let stop = CancellationToken::new();
         let login = Login::start(vault.clone(), method(&config.auth), tasks, &stop);
+        let (released, to_revoke) = mpsc::unbounded_channel();
         let access = Arc::new(Self {
             vault,
             login,
@@ -70,8 +75,10 @@ impl Access {
             accessors,
             next_mint: Mutex::new(Instant::now()),
             tasks: tasks.clone(),
+            released,
             stop,
         });
+        tasks.spawn(Arc::clone(&access).revoke_released(to_revoke));
         if !left_behind.is_empty() {
             tracing::warn!(tokens = left_behind.len(), "a sidecar before this one left Vault tokens behind");
             tasks.spawn(Arc::clone(&access).revoke_left_behind(left_behind));

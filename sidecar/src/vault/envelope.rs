@@ -47,6 +47,8 @@ pub struct Auth {
     /// Zero means that it does not expire.
     pub lease_duration: Duration,
     pub renewable: bool,
+    /// It does not end with the token that made it.
+    pub orphan: bool,
     pub asked_at: Instant,
 }
 
@@ -193,6 +195,7 @@ struct RawAuth {
     entity_id: Option<String>,
     lease_duration: Option<u64>,
     renewable: Option<bool>,
+    orphan: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -217,6 +220,7 @@ impl RawAuth {
             entity_id: self.entity_id.unwrap_or_default(),
             lease_duration: Duration::from_secs(self.lease_duration.unwrap_or_default()),
             renewable: self.renewable.unwrap_or_default(),
+            orphan: self.orphan.unwrap_or_default(),
             asked_at,
         })
     }

@@ -12,7 +12,9 @@
 //! | `api` | the calls; `kv`, `lease`, `wrapping` and `token_calls` are parts of it |
 //! | `access` | client, login and what sessions need of both |
 //! | `accessors` | what is to be revoked after a crash, on disk |
-//! | `session` | one session's current token |
+//! | `session` | one session's tokens: the current one, and one for each lease |
+//! | `lent` | a token of a session's, and what becomes of one that nobody uses any more |
+//! | [`leases`] | keeping what was lent: when to renew, when to read anew |
 //! | `revocation` | the end of it: revoked, or pending and why |
 //! | [`login`] | the sidecar's own token: six ways to get it, one task that keeps it alive |
 //!
@@ -33,6 +35,8 @@ mod error;
 mod http;
 mod kv;
 mod lease;
+pub mod leases;
+mod lent;
 pub mod login;
 pub(crate) mod revocation;
 pub(crate) mod session;

@@ -4,17 +4,21 @@
 //! said of a lease only after a lookup found nothing; what is pending is followed up until it is gone, expired by itself,
 //! or the sidecar stops, and then its accessor is on disk for the next start.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::{StreamExt, stream};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::access::Access;
 use super::error::Kind;
-use super::session::{GivenUp, HeldLease, Left, SessionToken, SessionVault};
+use super::lent::{HeldLease, Issued};
+use super::session::{GivenUp, Left, SessionVault};
 
+/// Revocations of one session under way at once.
+const AT_ONCE: usize = 16;
 /// Between two looks: the first, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -67,55 +71,40 @@ impl SessionVault {
     async fn revoke(&self, report: &watch::Sender<Option<Revoked>>) {
         let began = Instant::now();
         let inner = self.inner();
-        let GivenUp { mut tokens, mut leases } = inner.give_up().await;
-        if tokens.is_empty() && leases.is_empty() {
+        let given_up = inner.give_up().await;
+        if given_up.is_empty() {
             return;
         }
         let waiting = || Outcome::Pending { reason: "Vault has not answered yet".into() };
+        let leases = given_up.iter().filter_map(|one| one.lease.as_ref());
         let mut revoked =
-            Revoked { token: waiting(), leases: leases.iter().map(|lease| lease.end(waiting())).collect() };
+            Revoked { token: waiting(), leases: leases.map(|lease| lease.end(waiting())).collect() };
         report.send_replace(Some(revoked.clone()));
-        let last = tokens.iter().map(|token| token.expires).max().flatten();
+        let mut pending: Vec<Pending> = given_up.into_iter().map(Pending::from).collect();
+        let last = pending.iter().map(|one| one.token.expires).max().flatten();
         let mut pause = FIRST_PAUSE;
         loop {
             let done = || Outcome::Revoked { after_ms: began.elapsed().as_millis() as u64 };
-            if !tokens.is_empty() {
-                let results = join_all(tokens.iter().map(|token| inner.access.revoke(token))).await;
-                let mut reason = None;
-                let mut results = results.into_iter();
-                tokens.retain(|_| match results.next() {
-                    Some(Err(why)) => {
-                        reason = Some(why);
-                        true
-                    }
-                    _ => false,
-                });
+            // All tokens first: each takes its lease with it, which Vault sees to while the others go.
+            let (tokens, rest) = pending.into_iter().partition(|one| one.step == Step::Token);
+            let tokens: Vec<Pending> = in_parallel(tokens, |one: Pending| one.end_token(&inner.access)).await;
+            if revoked.token.is_pending() {
+                let reason = tokens.iter().find_map(|one| one.reason.clone());
                 revoked.token = reason.map_or_else(done, |reason| Outcome::Pending { reason });
-                report.send_replace(Some(revoked.clone()));
             }
-            let token_lives = !tokens.is_empty();
-            let look = |lease| async move {
-                match token_lives {
-                    true => Err("its token is not revoked yet".to_owned()),
-                    false => inner.access.is_gone(lease).await,
-                }
-            };
-            let looks = join_all(leases.iter().map(look)).await;
-            let mut looks = looks.into_iter();
-            leases.retain(|lease| {
-                let outcome = match looks.next() {
-                    Some(Err(reason)) => Outcome::Pending { reason },
-                    _ => done(),
-                };
-                let hash = lease.id.hash();
-                let is_pending = outcome.is_pending();
-                if let Some(end) = revoked.leases.iter_mut().find(|end| end.lease == hash) {
-                    end.outcome = outcome;
-                }
-                is_pending
-            });
             report.send_replace(Some(revoked.clone()));
-            if tokens.is_empty() && leases.is_empty() {
+            let looked = |one: Pending| one.look(&inner.access);
+            pending = in_parallel(rest.into_iter().chain(tokens).collect(), looked).await;
+            for one in &pending {
+                let end = one.lease.as_ref().map(|lease| lease.id.hash());
+                if let Some(end) = revoked.leases.iter_mut().find(|known| Some(&known.lease) == end.as_ref())
+                {
+                    end.outcome = one.reason.clone().map_or_else(done, |reason| Outcome::Pending { reason });
+                }
+            }
+            pending.retain(|one| one.step != Step::Done);
+            report.send_replace(Some(revoked.clone()));
+            if pending.is_empty() {
                 tracing::info!(leases = revoked.leases.len(), took = ?began.elapsed(), "a session's credentials in Vault are revoked");
                 return;
             }
@@ -134,9 +123,65 @@ impl SessionVault {
     }
 }
 
+/// One token on its way out, with its lease.
+struct Pending {
+    token: Arc<Issued>,
+    lease: Option<HeldLease>,
+    step: Step,
+    /// Why it is not done yet.
+    reason: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Step {
+    /// The token is to be revoked.
+    Token,
+    /// It is; Vault is asked whether its lease is gone.
+    Lease,
+    Done,
+}
+
+impl Pending {
+    async fn end_token(mut self, access: &Access) -> Self {
+        self.reason = access.revoke(&self.token).await.err();
+        if self.reason.is_none() {
+            self.step = if self.lease.is_some() { Step::Lease } else { Step::Done };
+        }
+        self
+    }
+
+    async fn look(mut self, access: &Access) -> Self {
+        match (self.step, &self.lease) {
+            (Step::Lease, Some(lease)) => {
+                self.reason = access.is_gone(lease).await.err();
+                if self.reason.is_none() {
+                    self.step = Step::Done;
+                }
+            }
+            (Step::Token, _) => self.reason = Some("its token is not revoked yet".into()),
+            _ => {}
+        }
+        self
+    }
+}
+
+impl From<GivenUp> for Pending {
+    fn from(GivenUp { token, lease }: GivenUp) -> Self {
+        Self { token, lease, step: Step::Token, reason: None }
+    }
+}
+
+/// So many at once, in order.
+async fn in_parallel<F: Future<Output = Pending>>(
+    these: Vec<Pending>,
+    each: impl FnMut(Pending) -> F,
+) -> Vec<Pending> {
+    stream::iter(these).map(each).buffered(AT_ONCE).collect().await
+}
+
 impl Access {
     /// Ends a session's token; says why not.
-    pub(super) async fn revoke(&self, token: &SessionToken) -> Result<(), String> {
+    pub(super) async fn revoke(&self, token: &Issued) -> Result<(), String> {
         match self.vault.revoke_self(&token.token).await {
             Ok(()) => {}
             // Dead already, or its policies do not let it end itself.
@@ -152,7 +197,7 @@ impl Access {
         Ok(())
     }
 
-    async fn is_gone(&self, lease: &HeldLease) -> Result<(), String> {
+    pub(super) async fn is_gone(&self, lease: &HeldLease) -> Result<(), String> {
         let login = self.login.current().await.map_err(|error| error.explained())?;
         match self.vault.lookup_lease(&login.token, &lease.id).await {
             Ok(_) => Err("Vault is still revoking it".into()),

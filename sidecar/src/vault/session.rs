@@ -1,24 +1,34 @@
-//! What one session has in Vault: one current token, a child of the login's, from which every credential of the session
+//! What one session has in Vault: tokens that are children of the login's, from which every credential of the session
 //! hangs.
+//!
+//! One of them is current: what lends nothing is read with it. A lease hangs from a token of its own, taken out of
+//! `current` before it is asked for, so that it can be ended by ending that token, with no policy that may revoke
+//! anybody's leases.
 //!
 //! What must stay true: a token has the policies of the session's grant, named one by one, and does not outlive it; it is
 //! made when it is first needed, again when the login turned or its end is near, and not before a failure was waited out;
-//! one that was made is known here and on disk before anybody uses it, so that its end can be seen to. A session whose
+//! one that was made is known here and on disk before anybody uses it, and until it is known to be gone. A session whose
 //! last link ended gives everything up; one that has a link again begins anew.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::access::Access;
 use super::api::Vault;
+use super::envelope::Envelope;
 use super::error::{Asked, Kind, Problem, VaultError};
-use super::login::{LoginToken, Trouble};
-use super::token::{Accessor, LeaseId, Token};
+use super::lent::{HeldLease, Issued, Parentage};
+use super::login::Trouble;
+use super::token::{Accessor, LeaseId};
 use super::token_calls::{ChildToken, Renewable};
-use crate::scrub::Needle;
+
+pub(crate) use super::lent::SessionToken;
 
 /// While somebody waits, Vault is tried at most this often.
 pub(crate) const BETWEEN_TRIES: Duration = Duration::from_secs(5);
@@ -26,8 +36,8 @@ pub(crate) const BETWEEN_TRIES: Duration = Duration::from_secs(5);
 const LONGEST_ASKED: Duration = Duration::from_secs(30);
 /// A token with less of its life left than this part is replaced when it is next needed.
 const LAST_PART: u32 = 6;
-/// Leases that a session is reported to have had; more are revoked with their token all the same.
-const MAX_LEASES: usize = 1024;
+/// A token that ends no earlier than this before its session is as good as one can be had.
+const NO_EARLIER: Duration = Duration::from_secs(2);
 
 /// Cheap to clone.
 #[derive(Clone)]
@@ -36,7 +46,7 @@ pub(crate) struct SessionVault(Arc<Inner>);
 pub(super) struct Inner {
     pub(super) access: Arc<Access>,
     whose: Whose,
-    pub(super) state: Mutex<State>,
+    state: Mutex<State>,
     presence: StdMutex<Presence>,
 }
 
@@ -50,46 +60,35 @@ pub(crate) struct Whose {
 }
 
 #[derive(Default)]
-pub(super) struct State {
+struct State {
     current: Option<Arc<SessionToken>>,
-    /// Those before it, which running servers may hang from.
-    retired: Vec<Arc<SessionToken>>,
-    leases: Vec<HeldLease>,
+    /// Everything that was made and is not known to be gone, the current one too, by number.
+    issued: BTreeMap<u64, GivenUp>,
     trouble: Option<Trouble>,
 }
 
 /// Links that are there, and the tokens that are not to be used any more.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Presence {
     links: usize,
     made: u64,
     /// Tokens up to this number are given up.
     given_up: u64,
+    /// Ends when the last link leaves.
+    period: CancellationToken,
 }
 
-/// A token of a session. Not printed.
-pub struct SessionToken {
-    pub(super) token: Token,
-    pub(super) accessor: Option<Accessor>,
-    made: Instant,
-    /// None means never, as far as the token alone decides.
-    pub(crate) expires: Option<Instant>,
-    login: Arc<LoginToken>,
-    number: u64,
-}
-
-/// A lease that somebody of the session has.
-pub(super) struct HeldLease {
-    pub(super) secret: String,
-    pub(super) id: Arc<LeaseId>,
-    expires: Option<Instant>,
-    token: u64,
-}
-
-/// Everything that a session gives up.
+/// A token, and what hangs from it.
+#[derive(Clone)]
 pub(super) struct GivenUp {
-    pub(super) tokens: Vec<Arc<SessionToken>>,
-    pub(super) leases: Vec<HeldLease>,
+    pub(super) token: Arc<Issued>,
+    pub(super) lease: Option<HeldLease>,
+}
+
+/// With which token something was read that hangs from none.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct ReadWith {
+    number: u64,
 }
 
 /// Whether a session has a link still.
@@ -101,12 +100,17 @@ pub(crate) enum Left {
 
 impl SessionVault {
     pub(crate) fn new(access: Arc<Access>, whose: Whose) -> Self {
-        Self(Arc::new(Inner { access, whose, state: Mutex::default(), presence: StdMutex::default() }))
+        let presence = Presence { links: 0, made: 0, given_up: 0, period: access.stop.child_token() };
+        Self(Arc::new(Inner { access, whose, state: Mutex::default(), presence: presence.into() }))
     }
 
     /// One more link.
     pub(crate) fn enter(&self) {
-        self.0.presence().links += 1;
+        let mut presence = self.0.presence();
+        presence.links += 1;
+        if presence.period.is_cancelled() {
+            presence.period = self.0.access.stop.child_token();
+        }
     }
 
     /// One link less, its server's processes dead. The last one gives up all tokens there are.
@@ -116,69 +120,145 @@ impl SessionVault {
         match presence.links {
             0 => {
                 presence.given_up = presence.made;
+                presence.period.cancel();
                 Left::Last
             }
             _ => Left::Others,
         }
     }
 
-    /// The token to use now. A token that is being made is finished also if nobody waits for it any more.
-    pub(crate) async fn token(&self) -> Result<Arc<SessionToken>, Trouble> {
-        let this = self.clone();
-        let made = self.0.access.tasks.spawn(async move { this.0.current_or_new().await });
-        made.await.unwrap_or_else(|_| Err(Trouble { error: over(), next: Instant::now() + BETWEEN_TRIES }))
+    /// Cancelled when the last of the links that there are now has left.
+    pub(crate) fn period(&self) -> CancellationToken {
+        self.0.presence().period.clone()
     }
 
-    /// Whether what was read with this token is as good as what would be read now.
+    /// The token to use now, for what lends nothing. A token that is being made is finished also if nobody waits for it
+    /// any more.
+    pub(crate) async fn token(&self) -> Result<Arc<SessionToken>, Trouble> {
+        self.spawned(Inner::current_or_new).await
+    }
+
+    /// A token that nobody else has: what is lent for it ends with it.
+    pub(crate) async fn token_for_a_lease(&self) -> Result<Arc<SessionToken>, Trouble> {
+        self.spawned(Inner::take_or_new).await
+    }
+
+    /// Nothing was lent for this token: others may use it.
+    pub(crate) async fn give_back(&self, token: Arc<SessionToken>) {
+        let mut state = self.0.state.lock().await;
+        let given_up = self.0.presence().given_up;
+        if state.current.is_none()
+            && token.issued().number > given_up
+            && token.issued().is_fresh(self.0.access.generation())
+        {
+            state.current = Some(token);
+        }
+    }
+
+    /// Whether what hangs from this token is as good as what would be read now.
     pub(crate) fn vouches_for(&self, token: &SessionToken) -> bool {
-        token.number > self.0.presence().given_up
-            && token.login.generation == self.0.access.generation()
-            && token.is_live()
+        token.issued().number > self.0.presence().given_up
+            && token.issued().is_of_this_login(self.0.access.generation())
+            && token.issued().is_live()
+    }
+
+    /// Whether what was read, and hangs from nothing, was read for the links that there are.
+    pub(crate) fn has_read(&self, with: ReadWith) -> bool {
+        with.number > self.0.presence().given_up
     }
 
     /// Vault refused something with this token: if it is dead, the next one to ask gets a new one.
     pub(crate) async fn is_dead(&self, token: &Arc<SessionToken>) -> bool {
-        match self.0.access.vault.lookup_self(&token.token).await {
+        match self.0.access.vault.lookup_self(token.reveal()).await {
             Err(error) if error.kind() == Kind::Denied => {
                 let mut state = self.0.state.lock().await;
-                if state.current.as_ref().is_some_and(|current| current.number == token.number) {
-                    let dead = state.current.take();
-                    state.retired.extend(dead);
-                }
+                state.current.take_if(|current| current.issued().number == token.issued().number);
                 true
             }
             _ => false,
         }
     }
 
-    /// A lease that Vault gave for this token.
+    /// A lease that Vault gave for this token. An error if the token is given up meanwhile.
     pub(crate) async fn hold(
         &self,
         secret: &str,
         id: Arc<LeaseId>,
-        expires: Option<Instant>,
         token: &SessionToken,
-    ) {
+    ) -> Result<(), Trouble> {
         let mut state = self.0.state.lock().await;
-        let now = Instant::now();
-        state.leases.retain(|lease| lease.expires.is_none_or(|end| end > now));
-        if state.leases.len() < MAX_LEASES {
-            state.leases.push(HeldLease { secret: secret.into(), id, expires, token: token.number });
+        match state.issued.get_mut(&token.issued().number) {
+            Some(issued) => {
+                issued.lease = Some(HeldLease { secret: secret.into(), id });
+                Ok(())
+            }
+            None => Err(Trouble { error: over(), next: Instant::now() + BETWEEN_TRIES }),
         }
+    }
+
+    /// When what hangs from this token ends with it, where one that is made now would live longer.
+    pub(crate) fn bound(&self, token: &SessionToken) -> Option<Instant> {
+        token.issued().expires.filter(|end| *end + NO_EARLIER < self.0.whose.until)
+    }
+
+    /// Whether this token ends with a login that is not the current one.
+    pub(crate) fn is_of_a_former_login(&self, token: &SessionToken) -> bool {
+        !token.issued().is_of_this_login(self.0.access.generation())
+    }
+
+    /// Asks for this much more for the lease that hangs from a token.
+    pub(crate) async fn renew_lease(
+        &self,
+        token: &SessionToken,
+        increment: Option<Duration>,
+    ) -> Result<Envelope, VaultError> {
+        let lease = self.0.still_has(token.issued().number).await.flatten().ok_or_else(over)?;
+        self.0.access.vault.renew_lease(token.reveal(), &lease.id, increment).await
+    }
+
+    /// The login's generation, and each one after it.
+    pub(crate) fn logins(&self) -> watch::Receiver<u64> {
+        self.0.access.login.changed()
     }
 
     pub(crate) fn client(&self) -> &Vault {
         &self.0.access.vault
     }
 
+    /// Whoever works for sessions does it here.
+    pub(crate) fn tasks(&self) -> &TaskTracker {
+        &self.0.access.tasks
+    }
+
     pub(super) fn inner(&self) -> &Arc<Inner> {
         &self.0
+    }
+
+    async fn spawned<F>(&self, make: impl FnOnce(Arc<Inner>) -> F) -> Result<Arc<SessionToken>, Trouble>
+    where
+        F: Future<Output = Result<Arc<SessionToken>, Trouble>> + Send + 'static,
+    {
+        let made = self.0.access.tasks.spawn(make(Arc::clone(&self.0)));
+        made.await.unwrap_or_else(|_| Err(Trouble { error: over(), next: Instant::now() + BETWEEN_TRIES }))
     }
 }
 
 impl Inner {
-    async fn current_or_new(&self) -> Result<Arc<SessionToken>, Trouble> {
+    async fn current_or_new(self: Arc<Self>) -> Result<Arc<SessionToken>, Trouble> {
         let mut state = self.state.lock().await;
+        self.renew_current(&mut state).await
+    }
+
+    async fn take_or_new(self: Arc<Self>) -> Result<Arc<SessionToken>, Trouble> {
+        let mut state = self.state.lock().await;
+        let token = self.renew_current(&mut state).await?;
+        state.current = None;
+        // A reader who has it still lets it go soon; it lends nothing.
+        Ok(token)
+    }
+
+    /// Sees to it that there is a current token.
+    async fn renew_current(self: &Arc<Self>, state: &mut State) -> Result<Arc<SessionToken>, Trouble> {
         let given_up = {
             let presence = self.presence();
             if presence.links == 0 {
@@ -186,14 +266,10 @@ impl Inner {
             }
             presence.given_up
         };
-        if state.current.as_ref().is_some_and(|current| current.number <= given_up) {
-            // Its revocation is on its way, and finds it here.
-            let current = state.current.take();
-            state.retired.extend(current);
-        }
+        state.current.take_if(|current| current.issued().number <= given_up);
         let generation = self.access.generation();
-        let live = state.current.clone().filter(|token| token.is_live());
-        if let Some(token) = live.clone().filter(|token| token.is_fresh(generation)) {
+        let live = state.current.clone().filter(|token| token.issued().is_live());
+        if let Some(token) = live.clone().filter(|token| token.issued().is_fresh(generation)) {
             return Ok(token);
         }
         let now = Instant::now();
@@ -201,11 +277,11 @@ impl Inner {
             return live.ok_or(trouble);
         }
         match self.mint().await {
-            Ok(token) => {
+            Ok(issued) => {
                 state.trouble = None;
-                let before = state.current.replace(Arc::clone(&token));
-                state.retired.extend(before);
-                self.drop_unused(&mut state);
+                state.issued.insert(issued.number, GivenUp { token: Arc::clone(&issued), lease: None });
+                let token = Arc::new(SessionToken::new(issued, Arc::downgrade(self), &self.access));
+                state.current = Some(Arc::clone(&token));
                 Ok(token)
             }
             Err(error) => {
@@ -216,7 +292,7 @@ impl Inner {
         }
     }
 
-    async fn mint(&self) -> Result<Arc<SessionToken>, VaultError> {
+    async fn mint(&self) -> Result<Arc<Issued>, VaultError> {
         let Whose { session, sandbox, grant, policies, until } = &self.whose;
         let made = Instant::now();
         let left = until.saturating_duration_since(made);
@@ -232,14 +308,23 @@ impl Inner {
             explicit_max_ttl: left,
             renewable: Renewable::No,
         };
-        let (auth, login) = self.access.mint(&child).await?;
+        let (auth, parent) = self.access.mint(&child).await?;
         let number = {
             let mut presence = self.presence();
             presence.made += 1;
             presence.made
         };
         let expires = auth.expires();
-        let token = SessionToken { token: auth.token, accessor: auth.accessor, made, expires, login, number };
+        let token = Issued {
+            parentage: if auth.orphan { Parentage::Orphan } else { Parentage::Child },
+            token: auth.token,
+            accessor: auth.accessor,
+            number,
+            made,
+            expires,
+            parent,
+            login: self.access.login.clone(),
+        };
         if let Some(accessor) = token.accessor.clone() {
             self.write_down(accessor).await;
         }
@@ -258,28 +343,29 @@ impl Inner {
     }
 
     /// Everything up to the last time that all links had left.
-    pub(super) async fn give_up(&self) -> GivenUp {
+    pub(super) async fn give_up(&self) -> Vec<GivenUp> {
         let mut state = self.state.lock().await;
-        let given_up = self.presence().given_up;
-        let current = state.current.take_if(|token| token.number <= given_up);
-        let mut tokens: Vec<_> = state.retired.extract_if(.., |token| token.number <= given_up).collect();
-        tokens.extend(current);
-        let leases = state.leases.extract_if(.., |lease| lease.token <= given_up).collect();
-        GivenUp { tokens, leases }
+        let given_up = {
+            let mut presence = self.presence();
+            if presence.links == 0 {
+                // One was being made when they left.
+                presence.given_up = presence.made;
+            }
+            presence.given_up
+        };
+        state.current.take_if(|token| token.issued().number <= given_up);
+        let later = state.issued.split_off(&(given_up + 1));
+        std::mem::replace(&mut state.issued, later).into_values().collect()
     }
 
-    /// Tokens before the current one that no credential in use hangs from.
-    fn drop_unused(&self, state: &mut State) {
-        let unused: Vec<_> = state.retired.extract_if(.., |token| Arc::strong_count(token) == 1).collect();
-        for token in unused {
-            state.leases.retain(|lease| lease.token != token.number);
-            let access = Arc::clone(&self.access);
-            self.access.tasks.spawn(async move {
-                if let Err(why) = access.revoke(&token).await {
-                    tracing::warn!(why, "a former Vault token of a session was not revoked; it expires");
-                }
-            });
-        }
+    /// The lease of a token that is neither gone nor given up; none if there is no such token.
+    pub(super) async fn still_has(&self, number: u64) -> Option<Option<HeldLease>> {
+        self.state.lock().await.issued.get(&number).map(|issued| issued.lease.clone())
+    }
+
+    /// It is gone.
+    pub(super) async fn forget(&self, number: u64) {
+        self.state.lock().await.issued.remove(&number);
     }
 
     fn presence(&self) -> MutexGuard<'_, Presence> {
@@ -288,24 +374,24 @@ impl Inner {
 }
 
 impl SessionToken {
-    pub(crate) fn reveal(&self) -> &Token {
-        &self.token
+    /// What is read with it, and does not hang from it, says this.
+    pub(crate) fn mark(&self) -> ReadWith {
+        ReadWith { number: self.issued().number }
     }
+}
 
-    /// What scrubbers must know of it: itself, and the login's token.
-    pub(crate) fn needles(&self) -> [Needle; 2] {
-        [self.token.needle("vault.session-token"), self.login.token.needle("vault.login-token")]
-    }
-
-    fn is_live(&self) -> bool {
-        self.expires.is_none_or(|end| end > Instant::now())
-    }
-
+impl Issued {
+    /// Whether whoever needs a token next gets it.
     fn is_fresh(&self, generation: u64) -> bool {
         let has_time = self
             .expires
             .is_none_or(|end| end.saturating_duration_since(Instant::now()) > (end - self.made) / LAST_PART);
-        has_time && self.login.generation == generation
+        has_time && self.is_of_this_login(generation)
+    }
+
+    /// An orphan outlives its login, and is as good under the next.
+    fn is_of_this_login(&self, generation: u64) -> bool {
+        self.parentage == Parentage::Orphan || self.parent.generation == generation
     }
 }
 

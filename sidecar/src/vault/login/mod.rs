@@ -120,6 +120,17 @@ impl Login {
         self.shared.generation.subscribe()
     }
 
+    /// When the token of this generation ends, as far as is known now. None means never; one that is not known any more
+    /// has ended.
+    pub(crate) fn end_of(&self, generation: u64) -> Option<Instant> {
+        let is_it = |token: &&Arc<LoginToken>| token.generation == generation;
+        if let Some(token) = self.shared.state.borrow().current.as_ref().filter(is_it) {
+            return token.expires;
+        }
+        let retired = self.shared.retired.lock().unwrap_or_else(PoisonError::into_inner);
+        retired.iter().find(is_it).map_or_else(|| Some(Instant::now()), |token| token.expires)
+    }
+
     /// Vault refused something with this token: is it still alive? If not, there will be a new one.
     pub fn doubt(&self, generation: u64) {
         self.shared.doubted.store(generation, Ordering::Release);

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::random::chance;
+
 /// Between two requests of one keeper.
 pub(super) const SHORTEST: Duration = Duration::from_millis(500);
 /// While somebody waits for a token, Vault is tried at least this often.
@@ -48,11 +50,6 @@ pub(super) fn before_the_end(wait: Duration, left: Duration) -> Duration {
 /// What a busy Vault asked for, as far as it is honoured.
 pub(super) fn asked_for(retry_after: Option<Duration>) -> Duration {
     retry_after.unwrap_or_default().min(LONGEST_ASKED)
-}
-
-/// From 0 to 1, 1 excluded.
-fn chance() -> f64 {
-    f64::from(u32::from_be_bytes(crate::random::bytes())) / (f64::from(u32::MAX) + 1.0)
 }
 
 #[cfg(test)]

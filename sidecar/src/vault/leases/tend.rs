@@ -1,0 +1,84 @@
+//! The loop that keeps one credential. Where credentials come from is behind [`Source`].
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
+use super::tenure::{Act, Tenure};
+use super::terms::Terms;
+use crate::random::chance;
+
+/// A timer is set no further ahead than this; then it is looked at again.
+const FAR: Duration = Duration::from_secs(24 * 3600);
+
+/// Where one credential comes from, and what happens to it meanwhile.
+pub trait Source {
+    /// Reads it anew.
+    fn read(&mut self) -> impl Future<Output = Result<Terms, Failure>> + Send;
+
+    /// Asks for this much more; `None` leaves it to Vault.
+    fn renew(&mut self, increment: Option<Duration>) -> impl Future<Output = Result<Terms, Failure>> + Send;
+
+    /// Waits for what others do. May be dropped and called again.
+    fn event(&mut self) -> impl Future<Output = Event> + Send;
+
+    /// How it stands, for people.
+    fn note(&mut self, tenure: &Tenure);
+}
+
+/// Why something was not done.
+#[derive(Clone, Debug)]
+pub enum Failure {
+    /// What was to be renewed is no more, or may not be renewed.
+    Gone { why: String },
+    /// It may work later.
+    Later { why: String, not_before: Option<Instant> },
+}
+
+/// What others did.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// Nobody needs it any more.
+    Over,
+    /// Somebody who needed it has read it.
+    Read(Terms),
+    /// There is another login; the one before ends then.
+    Turned { by: Option<Instant> },
+}
+
+/// Keeps a credential that was read just now, until nobody needs it any more.
+pub async fn tend(mut source: impl Source, terms: Terms) {
+    let mut tenure = Tenure::new(terms, chance());
+    loop {
+        source.note(&tenure);
+        let plan = tenure.plan();
+        let wake = plan.map_or_else(|| Instant::now() + FAR, |plan| plan.at.min(Instant::now() + FAR));
+        tokio::select! {
+            biased;
+            event = source.event() => {
+                match event {
+                    Event::Over => return,
+                    Event::Read(terms) => tenure = Tenure::new(terms, chance()),
+                    Event::Turned { by } => tenure.turned(by, Instant::now(), chance()),
+                }
+                continue;
+            }
+            () = sleep_until(wake) => {}
+        }
+        let Some(plan) = plan.filter(|plan| plan.at <= Instant::now()) else { continue };
+        let done = match plan.act {
+            Act::Read => source.read().await,
+            Act::Renew => source.renew(tenure.full_life()).await,
+        };
+        let now = Instant::now();
+        match (plan.act, done) {
+            (Act::Read, Ok(terms)) => tenure = Tenure::new(terms, chance()),
+            (Act::Renew, Ok(terms)) => tenure.renewed(terms, now, chance()),
+            (Act::Renew, Err(Failure::Gone { why })) => tenure.refused(why, now),
+            (Act::Read, Err(Failure::Gone { why })) => tenure.failed(plan.act, why, None, now, chance()),
+            (act, Err(Failure::Later { why, not_before })) => {
+                tenure.failed(act, why, not_before, now, chance());
+            }
+        }
+    }
+}

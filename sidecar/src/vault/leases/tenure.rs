@@ -1,0 +1,272 @@
+//! What to do next about one credential, and when. It has no clock and no chance of its own: who asks says the time, and
+//! gives a number from 0 to 1 that keeps many from acting together.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::terms::{Class, Terms, before_the_end};
+
+/// Between two requests for one credential.
+pub(super) const SHORTEST: Duration = Duration::from_millis(500);
+/// Between two tries that fail.
+const LONGEST: Duration = Duration::from_secs(60);
+/// Between two tries once there is nothing left to lose: whoever needs it tries by himself meanwhile.
+const AFTER_THE_END: Duration = Duration::from_secs(5);
+/// A renewal that gives less than this part of the full life back does not extend.
+const EXTENDED: f64 = 0.9;
+/// How much of a wait is left to chance.
+const SPREAD: f64 = 0.1;
+/// How much of the time that an old login has left is used to read everything anew.
+const OVERLAP: f64 = 0.75;
+/// The same where it has no end.
+const ENDLESS_OVERLAP: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Act {
+    Read,
+    Renew,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Plan {
+    pub act: Act,
+    pub at: Instant,
+}
+
+/// One credential from when it was read until it is read anew.
+#[derive(Clone, Debug)]
+pub struct Tenure {
+    terms: Terms,
+    /// What it was given when it was new.
+    full_life: Option<Duration>,
+    plan: Option<Plan>,
+    failures: u32,
+    pub renewals: u64,
+    pub last_error: Option<String>,
+}
+
+impl Tenure {
+    /// It was read just now.
+    pub fn new(terms: Terms, chance: f64) -> Self {
+        let mut tenure =
+            Self { terms, full_life: terms.life, plan: None, failures: 0, renewals: 0, last_error: None };
+        tenure.plan_anew(chance);
+        tenure
+    }
+
+    /// None where it needs nothing.
+    pub fn plan(&self) -> Option<Plan> {
+        self.plan
+    }
+
+    pub fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    /// How long it was given at first: what a renewal asks for.
+    pub fn full_life(&self) -> Option<Duration> {
+        self.full_life
+    }
+
+    /// Vault renewed it, perhaps for less than was asked for.
+    pub fn renewed(&mut self, terms: Terms, now: Instant, chance: f64) {
+        self.terms = terms;
+        self.renewals += 1;
+        self.succeeded();
+        let full = self.full_life.unwrap_or_default();
+        let is_extended = terms.life.is_none_or(|life| life.as_secs_f64() >= full.as_secs_f64() * EXTENDED);
+        self.full_life = self.full_life.max(terms.life);
+        match is_extended {
+            true => self.plan_anew(chance),
+            false => self.plan = Some(Plan { act: Act::Read, at: now }),
+        }
+    }
+
+    /// There is nothing to renew, or it may not be.
+    pub fn refused(&mut self, why: String, now: Instant) {
+        self.last_error = Some(why);
+        self.plan = Some(Plan { act: Act::Read, at: now });
+    }
+
+    /// It is tried again, some times before the end of what is held; not before Vault said.
+    pub fn failed(&mut self, act: Act, why: String, not_before: Option<Instant>, now: Instant, chance: f64) {
+        self.last_error = Some(why);
+        let wait = SHORTEST.saturating_mul(1 << self.failures.min(10)).min(LONGEST);
+        self.failures = self.failures.saturating_add(1);
+        let wait = wait.mul_f64(1.0 + SPREAD * chance);
+        let left = self.terms.end().map(|end| end.saturating_duration_since(now));
+        let wait = match left {
+            Some(Duration::ZERO) => wait.max(AFTER_THE_END),
+            Some(left) => wait.min(left / 4).max(SHORTEST),
+            None => wait,
+        };
+        let at = not_before.map_or(now + wait, |not_before| not_before.max(now + wait));
+        // When it is time to read it anew, a renewal is no use any more.
+        let act = match self.terms.due().is_some_and(|due| due <= at) {
+            true => Act::Read,
+            false => act,
+        };
+        self.plan = Some(Plan { act, at });
+    }
+
+    /// There is another login: what hangs from the one before ends `by` then, and is read anew before.
+    pub fn turned(&mut self, by: Option<Instant>, now: Instant, chance: f64) {
+        if !self.terms.class.is_leased() {
+            return;
+        }
+        let overlap = by.map_or(ENDLESS_OVERLAP, |by| by.saturating_duration_since(now));
+        let spread = now + overlap.mul_f64(OVERLAP * chance);
+        let at = self.terms.due().map_or(spread, |due| due.min(spread));
+        let at = match self.plan {
+            Some(Plan { act: Act::Read, at: planned }) => at.min(planned),
+            _ => at,
+        };
+        self.plan = Some(Plan { act: Act::Read, at: at.max(self.terms.asked_at + SHORTEST) });
+    }
+
+    fn succeeded(&mut self) {
+        self.failures = 0;
+        self.last_error = None;
+    }
+
+    fn plan_anew(&mut self, chance: f64) {
+        let Terms { class, asked_at, life, bound } = self.terms;
+        let earlier = 1.0 - SPREAD * chance;
+        let wait = match class {
+            Class::Advised { every } | Class::Static { every } => Some((Act::Read, every.mul_f64(earlier))),
+            Class::Renewable
+                if bound.is_none_or(|bound| life.is_some_and(|life| asked_at + life < bound)) =>
+            {
+                life.map(|life| (Act::Renew, life.mul_f64(2.0 / 3.0 * earlier)))
+            }
+            Class::Renewable | Class::Fixed | Class::OwnEnd => self.terms.end().map(|end| {
+                let life = end.saturating_duration_since(asked_at);
+                (Act::Read, before_the_end(life).mul_f64(earlier))
+            }),
+        };
+        self.plan = wait.map(|(act, wait)| Plan { act, at: asked_at + wait.max(SHORTEST) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn terms(class: Class, life: Option<Duration>) -> Terms {
+        Terms { class, asked_at: Instant::now(), life, bound: None }
+    }
+
+    fn planned(tenure: &Tenure) -> (Act, f64) {
+        let plan = tenure.plan().unwrap();
+        (plan.act, (plan.at - tenure.terms.asked_at).as_secs_f64())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_class_has_its_plan() {
+        let every = 5 * MINUTE;
+        let hour = Some(60 * MINUTE);
+        for (class, life, act, latest) in [
+            (Class::Renewable, hour, Act::Renew, 2400.0),
+            (Class::Fixed, hour, Act::Read, 3060.0),
+            (Class::OwnEnd, hour, Act::Read, 3060.0),
+            (Class::Advised { every }, None, Act::Read, 300.0),
+            (Class::Static { every }, None, Act::Read, 300.0),
+        ] {
+            assert_eq!(planned(&Tenure::new(terms(class, life), 0.0)), (act, latest), "{class:?}");
+            let earliest = planned(&Tenure::new(terms(class, life), 0.999)).1;
+            assert!(earliest > latest * 0.9 && earliest < latest * 0.91, "{class:?}: {earliest}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_has_no_end_needs_nothing_and_what_has_no_time_is_not_spun_on() {
+        assert_eq!(Tenure::new(terms(Class::OwnEnd, None), 0.5).plan(), None);
+        assert_eq!(Tenure::new(terms(Class::Renewable, None), 0.5).plan(), None);
+        for class in [Class::Renewable, Class::Fixed, Class::OwnEnd, Class::Static { every: Duration::ZERO }]
+        {
+            for life in [Duration::ZERO, Duration::from_millis(1)] {
+                let (_, wait) = planned(&Tenure::new(terms(class, Some(life)), 0.9));
+                assert_eq!(wait, SHORTEST.as_secs_f64(), "{class:?}");
+            }
+        }
+        // A hundred years, as far as a clock counts here.
+        let years = Duration::from_secs(10 * 365 * 24 * 3600);
+        assert_eq!(planned(&Tenure::new(terms(Class::Renewable, Some(years)), 0.0)).0, Act::Renew);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_renewal_that_does_not_extend_is_the_beginning_of_the_end() {
+        let mut tenure = Tenure::new(terms(Class::Renewable, Some(MINUTE)), 0.0);
+        tokio::time::advance(Duration::from_secs(40)).await;
+        tenure.renewed(terms(Class::Renewable, Some(MINUTE)), Instant::now(), 0.0);
+        assert_eq!(planned(&tenure), (Act::Renew, 40.0));
+        tokio::time::advance(Duration::from_secs(40)).await;
+        tenure.renewed(terms(Class::Renewable, Some(Duration::from_secs(50))), Instant::now(), 0.0);
+        assert_eq!(planned(&tenure), (Act::Read, 0.0), "success or not");
+        assert_eq!(tenure.renewals, 2);
+        tenure.renewed(terms(Class::Renewable, Some(Duration::ZERO)), Instant::now(), 0.0);
+        assert_eq!(planned(&tenure), (Act::Read, 0.0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_its_token_cuts_off_is_not_renewed_but_replaced() {
+        let cut = |life: u64, bound: u64| {
+            let terms = terms(Class::Renewable, Some(Duration::from_secs(life)));
+            let bound = Some(terms.asked_at + Duration::from_secs(bound));
+            planned(&Tenure::new(Terms { bound, ..terms }, 0.0))
+        };
+        assert_eq!(cut(60, 6), (Act::Read, 4.0));
+        assert_eq!(cut(60, 61), (Act::Renew, 40.0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_are_retried_before_the_end_and_slower_after_it() {
+        let start = Instant::now();
+        let mut tenure = Tenure::new(terms(Class::Renewable, Some(MINUTE)), 0.0);
+        let mut tries = Vec::new();
+        while start.elapsed() < 10 * MINUTE {
+            let plan = tenure.plan().unwrap();
+            tokio::time::sleep_until(plan.at).await;
+            tries.push((start.elapsed(), plan.act));
+            tenure.failed(plan.act, "sealed".into(), None, Instant::now(), 0.5);
+        }
+        let gaps: Vec<Duration> = tries.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
+        assert!(gaps.iter().all(|gap| (SHORTEST..=LONGEST * 2).contains(gap)), "{gaps:?}");
+        let before: Vec<_> = tries.iter().filter(|(at, _)| *at < MINUTE).collect();
+        assert!((6..20).contains(&before.len()), "{tries:?}");
+        assert_eq!(before.last().unwrap().1, Act::Read, "at last it is not renewed any more: {tries:?}");
+        assert!(tries.len() - before.len() < 25, "{tries:?}");
+        assert_eq!(tenure.last_error.as_deref(), Some("sealed"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_busy_vault_is_not_asked_before_the_time_it_gave() {
+        let mut tenure = Tenure::new(terms(Class::Fixed, Some(MINUTE)), 0.0);
+        let not_before = Instant::now() + Duration::from_secs(17);
+        tenure.failed(Act::Read, "busy".into(), Some(not_before), Instant::now(), 0.0);
+        assert_eq!(tenure.plan().unwrap().at, not_before);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_login_that_turned_moves_what_hangs_from_it_and_nothing_else() {
+        let now = Instant::now();
+        let by = Some(now + Duration::from_secs(100));
+        let turned = |class, life, chance| {
+            let mut tenure = Tenure::new(terms(class, Some(life)), 0.0);
+            tenure.turned(by, now, chance);
+            planned(&tenure)
+        };
+        let hour = 60 * MINUTE;
+        assert_eq!(turned(Class::Renewable, hour, 0.4), (Act::Read, 30.0));
+        assert_eq!(turned(Class::Fixed, hour, 1.0), (Act::Read, 75.0));
+        assert_eq!(
+            turned(Class::Fixed, Duration::from_secs(30), 1.0),
+            (Act::Read, 20.0),
+            "its own end is nearer"
+        );
+        assert_eq!(turned(Class::OwnEnd, hour, 0.4), (Act::Read, 3060.0));
+    }
+}

@@ -1,0 +1,184 @@
+//! Tokens that sessions have, and what becomes of one that nobody uses any more.
+//!
+//! What must stay true: a token is revoked soon after the last who held it let go, and with it the lease that hangs from
+//! it; letting go waits for nothing and fails never; what Vault does not revoke at once is tried again until it is gone,
+//! expired by itself, taken over by the session's end, or the sidecar stops. So many are revoked at once, and no more.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::{Instant, sleep};
+
+use super::access::Access;
+use super::login::{Login, LoginToken};
+use super::session::Inner;
+use super::token::{Accessor, LeaseId, Token};
+use crate::scrub::Needle;
+
+/// Revocations under way at once, of all sessions.
+const AT_ONCE: usize = 8;
+/// Between two tries: the first, and the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// A token of a session, for as long as somebody has this. Not printed.
+pub struct SessionToken {
+    issued: Arc<Issued>,
+    session: Weak<Inner>,
+    released: mpsc::UnboundedSender<Released>,
+}
+
+/// What was made, and is not known to be gone.
+pub(super) struct Issued {
+    pub(super) token: Token,
+    pub(super) accessor: Option<Accessor>,
+    pub(super) number: u64,
+    pub(super) made: Instant,
+    /// None means never, as far as the token alone decides.
+    pub(super) expires: Option<Instant>,
+    pub(super) parentage: Parentage,
+    pub(super) parent: Arc<LoginToken>,
+    pub(super) login: Login,
+}
+
+/// Whether a token ends with the login that made it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Parentage {
+    Child,
+    Orphan,
+}
+
+/// Nobody has it any more.
+pub(super) struct Released {
+    issued: Arc<Issued>,
+    session: Weak<Inner>,
+}
+
+/// A lease that somebody of the session has.
+#[derive(Clone)]
+pub(super) struct HeldLease {
+    pub(super) secret: String,
+    pub(super) id: Arc<LeaseId>,
+}
+
+impl SessionToken {
+    pub(super) fn new(issued: Arc<Issued>, session: Weak<Inner>, access: &Access) -> Self {
+        Self { issued, session, released: access.released.clone() }
+    }
+
+    pub(crate) fn reveal(&self) -> &Token {
+        &self.issued.token
+    }
+
+    /// When it ends, by itself or with its login. None means never.
+    pub(crate) fn ends(&self) -> Option<Instant> {
+        self.issued.ends()
+    }
+
+    /// What scrubbers must know of it: itself, and the login's token.
+    pub(crate) fn needles(&self) -> [Needle; 2] {
+        let Issued { token, parent, .. } = &*self.issued;
+        [token.needle("vault.session-token"), parent.token.needle("vault.login-token")]
+    }
+
+    pub(super) fn issued(&self) -> &Arc<Issued> {
+        &self.issued
+    }
+}
+
+/// Whoever drops the last one may be anywhere: it is only said, and seen to elsewhere.
+impl Drop for SessionToken {
+    fn drop(&mut self) {
+        let released = Released { issued: Arc::clone(&self.issued), session: Weak::clone(&self.session) };
+        // After the end nobody hears it: then the login's own end does it.
+        let _ = self.released.send(released);
+    }
+}
+
+impl Issued {
+    pub(super) fn ends(&self) -> Option<Instant> {
+        let with_login = match self.parentage {
+            Parentage::Child => self.login.end_of(self.parent.generation),
+            Parentage::Orphan => None,
+        };
+        [self.expires, with_login].into_iter().flatten().min()
+    }
+
+    pub(super) fn is_live(&self) -> bool {
+        self.ends().is_none_or(|end| end > Instant::now())
+    }
+}
+
+impl Access {
+    /// Sees to every token that is let go, until the sidecar stops.
+    pub(super) async fn revoke_released(self: Arc<Self>, mut released: mpsc::UnboundedReceiver<Released>) {
+        let turns = Arc::new(Semaphore::new(AT_ONCE));
+        while let Some(Some(token)) = self.stop.run_until_cancelled(released.recv()).await {
+            let (access, turns) = (Arc::clone(&self), Arc::clone(&turns));
+            self.tasks.spawn(async move {
+                let stop = access.stop.clone();
+                stop.run_until_cancelled(access.follow_up(&token, &turns)).await;
+            });
+        }
+    }
+
+    async fn follow_up(&self, Released { issued, session }: &Released, turns: &Semaphore) {
+        let mut pause = FIRST_PAUSE;
+        let mut is_revoked = false;
+        loop {
+            let session = session.upgrade();
+            let lease = match &session {
+                Some(session) => match session.still_has(issued.number).await {
+                    Some(lease) => lease,
+                    // Its session has ended, and says itself what became of it.
+                    None => return,
+                },
+                None => None,
+            };
+            let done = {
+                let _turn = turns.acquire().await;
+                self.end_one(issued, lease.as_ref(), &mut is_revoked).await
+            };
+            match done {
+                Ok(()) => {
+                    if let Some(session) = session {
+                        session.forget(issued.number).await;
+                    }
+                    tracing::debug!(number = issued.number, "a token that nobody uses any more is revoked");
+                    return;
+                }
+                Err(why) if issued.expires.is_some_and(|end| end < Instant::now()) => {
+                    tracing::warn!(
+                        why,
+                        "a former Vault token of a session was not revoked and has expired by itself"
+                    );
+                    if let Some(session) = session {
+                        session.forget(issued.number).await;
+                    }
+                    return;
+                }
+                Err(why) => tracing::info!(why, "a former Vault token of a session is not revoked yet"),
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// The token, then its lease: gone only when a lookup finds nothing.
+    async fn end_one(
+        &self,
+        issued: &Issued,
+        lease: Option<&HeldLease>,
+        is_revoked: &mut bool,
+    ) -> Result<(), String> {
+        if !*is_revoked {
+            self.revoke(issued).await?;
+            *is_revoked = true;
+        }
+        match lease {
+            Some(lease) => self.is_gone(lease).await,
+            None => Ok(()),
+        }
+    }
+}

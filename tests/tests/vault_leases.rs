@@ -1,0 +1,184 @@
+//! What the sidecar does by itself to keep what Vault lends: nobody in these tests asks for a credential twice.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use cofferdam_tests::deadline::wait_until;
+use cofferdam_tests::harness::Harness;
+use cofferdam_tests::openbao::OpenBao;
+use cofferdam_tests::process::send;
+use cofferdam_tests::server::Server;
+use cofferdam_tests::vault::{
+    connected, leases, leave, minter, prepared, session_tokens, tokens, with_certificate,
+    with_certificate_in, world,
+};
+use cofferdam_tests::world::World;
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+const NEWER: &str = "ghp-CANARY-of-the-next-version";
+const NEWEST: &str = "ghp-CANARY-of-the-version-after-that";
+
+/// Whether the sidecar knows this value: it scrubs it from what a server says.
+fn is_known(harness: &mut Harness, value: &str) -> bool {
+    let answer = harness.call("echo", json!({"text": value})).to_string();
+    assert!(answer.contains("result"), "{answer}");
+    !answer.contains(value)
+}
+
+fn accessors(bao: &OpenBao) -> BTreeSet<String> {
+    let accessor = |token: Value| token["accessor"].as_str().map(str::to_owned);
+    session_tokens(bao).into_iter().filter_map(accessor).collect()
+}
+
+/// What Vault calls the request that the secret of the last call was read with.
+fn last_request(world: &World) -> String {
+    let decision = world.decisions().pop().unwrap();
+    decision["secrets"][0].to_string()
+}
+
+#[test]
+fn another_version_of_a_key_value_secret_is_noticed() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let server = Server::fixture().env("SECRET", "{github.token}").allow(&["*"]);
+    let world = world(&bao)
+        .secret("github", "kv = \"secret/github\"\nrefresh = \"1s\"")
+        .server("tools", server)
+        .start();
+    let mut harness = world.connected("tools");
+    let first = accessors(&bao);
+    assert!(!is_known(&mut harness, NEWER));
+    bao.api("POST", "secret/data/github", json!({"data": {"token": NEWER}}));
+    wait_until("the newer version is read", || is_known(&mut harness, NEWER));
+    // However often it looks, it needs no other token for that.
+    assert_eq!(accessors(&bao), first);
+    // A token that somebody else revoked is replaced.
+    let accessor = first.first().unwrap();
+    bao.api("POST", "auth/token/revoke-accessor", json!({"accessor": accessor}));
+    bao.api("POST", "secret/data/github", json!({"data": {"token": NEWEST}}));
+    wait_until("the newest version is read", || is_known(&mut harness, NEWEST));
+    let others = accessors(&bao);
+    assert_eq!(others.len(), 1);
+    assert!(!others.contains(accessor));
+}
+
+#[test]
+fn a_key_value_secret_with_a_ttl_is_looked_at_that_often() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    bao.api("POST", "sys/mounts/plain", json!({"type": "kv", "options": {"version": "1"}}));
+    bao.policy("agent", &[("plain/github", &["read"])]);
+    bao.api("POST", "plain/github", json!({"token": "plain-CANARY-1", "ttl": "1s"}));
+    let server = Server::fixture().env("SECRET", "{github.token}").allow(&["*"]);
+    let world = world(&bao)
+        .secret("github", "kv = \"plain/github\"\nrefresh = \"7d\"\npublic = [\"ttl\"]")
+        .server("tools", server)
+        .start();
+    let mut harness = world.connected("tools");
+    assert!(is_known(&mut harness, "plain-CANARY-1"));
+    bao.api("POST", "plain/github", json!({"token": "plain-CANARY-2", "ttl": "1s"}));
+    wait_until("the newer value is read", || is_known(&mut harness, "plain-CANARY-2"));
+}
+
+#[test]
+fn a_lease_is_replaced_before_its_end_and_ends_with_whoever_used_it() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let role = json!({"allow_any_name": true, "enforce_hostnames": false, "generate_lease": true, "ttl": "30s", "key_type": "ec"});
+    bao.api("POST", "pki/roles/agent", role);
+    let world = with_certificate(&bao).start();
+    let mut harness = world.connected("tools");
+    let first = accessors(&bao);
+    assert_eq!((leases(&bao), first.len()), (1, 1));
+    wait_until("there is another lease", || leases(&bao) == 2);
+    // The process has the first one still; each hangs from a token of its own.
+    assert!(accessors(&bao).is_superset(&first) && accessors(&bao).len() == 2);
+    let directory = world.layout().state.join("vault");
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 2);
+    send(world.fixture_processes("tools")[0], Signal::SIGKILL);
+    wait_until("the first token is revoked", || accessors(&bao).is_disjoint(&first));
+    wait_until("and its lease is gone", || leases(&bao) == 1);
+    wait_until("nothing of it is left on disk", || fs::read_dir(&directory).unwrap().count() == 1);
+    wait_until("the next process runs", || harness.call("env", json!({})).get("result").is_some());
+    assert_eq!(leases(&bao), 1);
+    leave(harness);
+    wait_until("nothing is left", || leases(&bao) == 0 && accessors(&bao).is_empty());
+    wait_until("nor on disk", || fs::read_dir(&directory).unwrap().count() == 0);
+}
+
+#[test]
+fn a_session_ends_all_its_leases_at_once() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let mut builder = world(&bao);
+    let mut server = Server::fixture().allow(&["*"]);
+    for number in 0..12 {
+        let name = format!("cert{number}");
+        builder = builder
+            .secret(&name, "vault = \"pki/issue/agent\"\nwrite = { common_name = \"agent.internal\" }");
+        server = server.file(&format!("{name}.pem"), &format!("{{{name}.private_key}}"));
+    }
+    let world = builder.server("tools", server).start();
+    let _harness = world.connected("tools");
+    assert_eq!((leases(&bao), accessors(&bao).len()), (12, 12));
+    let session = world.sessions()[0]["session"].as_str().unwrap().to_owned();
+    let told = world.cofferdam_text(&["kill", &session]);
+    assert_eq!(told.matches(": revoked after ").count(), 13, "{told}");
+    assert_eq!((leases(&bao), accessors(&bao).len()), (0, 0), "{told}");
+}
+
+#[test]
+fn what_hangs_from_a_login_is_replaced_before_that_ends() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let auth = minter(&bao, json!({"allowed_policies": ["agent"]}));
+    let short = json!({"token_policies": ["minter"], "token_ttl": "12s", "token_max_ttl": "12s"});
+    bao.api("POST", "auth/approle/role/sidecar", short);
+    let world = with_certificate_in(connected(&bao, &auth)).start();
+    let mut harness = world.connected("tools");
+    let first = accessors(&bao);
+    let logins = || tokens(&bao, |token| token["display_name"] == "approle");
+    let login = logins()[0]["accessor"].clone();
+    assert_eq!((leases(&bao), first.len()), (1, 1));
+    wait_until("the first login is over", || {
+        assert!(leases(&bao) > 0, "there is always a lease");
+        logins().iter().all(|token| token["accessor"] != login)
+    });
+    assert!(accessors(&bao).is_disjoint(&first), "its tokens ended with it");
+    assert!(leases(&bao) > 0);
+    assert!(harness.call("env", json!({})).get("result").is_some());
+}
+
+#[test]
+fn what_has_no_lease_but_an_end_is_replaced_before_it() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let auth = minter(&bao, json!({"allowed_policies": ["agent"]}));
+    bao.api("POST", "identity/oidc/key/agents", json!({"allowed_client_ids": ["*"]}));
+    bao.api("POST", "identity/oidc/role/agent", json!({"key": "agents", "ttl": "4s"}));
+    bao.policy("agent", &[("identity/oidc/token/agent", &["read"])]);
+    let server = Server::fixture().env("SECRET", "{bearer.token}").allow(&["*"]);
+    let secret = "vault = \"identity/oidc/token/agent\"\npublic = [\"client_id\", \"ttl\"]";
+    let world = connected(&bao, &auth).secret("bearer", secret).server("tools", server).start();
+    let mut harness = world.connected("tools");
+    let first = accessors(&bao);
+    harness.call("env", json!({}));
+    let mut seen = BTreeSet::from([last_request(&world)]);
+    wait_until("it is read twice more", || {
+        harness.call("env", json!({}));
+        seen.insert(last_request(&world));
+        seen.len() > 2
+    });
+    // Nothing was lent, so one token is enough for all of it.
+    assert_eq!(accessors(&bao), first);
+}
+
+#[test]
+fn a_path_that_is_denied_costs_no_tokens() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    bao.policy("agent", &[("pki/issue/another", &["update"])]);
+    let world = with_certificate(&bao).start();
+    let mut harness = world.shim("tools");
+    let mut seen = BTreeSet::new();
+    for _ in 0..5 {
+        let refused = harness.initialize().to_string();
+        assert!(refused.contains("credential_unavailable"), "{refused}");
+        seen.extend(accessors(&bao));
+    }
+    assert_eq!(seen.len(), 1, "one token is made, and kept");
+}
