@@ -90,7 +90,7 @@ impl Renewal {
                 held.changed.push(name.clone());
             }
             // One that was renewed ends later than it was first said to.
-            let ends = same.unwrap_or(own).expires;
+            let ends = same.unwrap_or(own).expires();
             held.ends = [held.ends, ends].into_iter().flatten().min();
         }
         held
