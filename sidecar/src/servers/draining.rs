@@ -55,6 +55,11 @@ impl Draining {
         }
     }
 
+    /// Whether nothing is on its way to it.
+    pub(super) fn has_heard_all(&self) -> bool {
+        self.upstream.queued_bytes() == 0
+    }
+
     pub(super) fn into_upstream(self) -> Upstream {
         self.upstream
     }

@@ -160,7 +160,7 @@ impl Upstream {
         }
     }
 
-    fn queued_bytes(&self) -> usize {
+    pub(super) fn queued_bytes(&self) -> usize {
         match self {
             Self::Http(http) => http.upstream.queued_bytes(),
             Self::Stdio(stdio) => stdio.upstream.queued_bytes(),

@@ -43,7 +43,7 @@ impl Renewal {
     ) -> Vec<Note> {
         self.due = false;
         let now = Instant::now();
-        self.release(current, &is_busy);
+        let writing = self.release(current, &is_busy).then_some(now + LOOK_AGAIN);
         self.retained.retain(|(until, _)| *until > now);
         let held = current.process().map(|process| self.assess(&process.belongings.secrets));
         let mut wake = match held {
@@ -65,7 +65,7 @@ impl Renewal {
             }
         };
         let retained = self.retained.iter().map(|(until, _)| *until).min();
-        wake = [wake, retained].into_iter().flatten().min();
+        wake = [wake, retained, writing].into_iter().flatten().min();
         self.wake_at(wake);
         std::mem::take(&mut self.notes)
     }
@@ -237,13 +237,16 @@ impl Renewal {
         }
     }
 
-    /// Ends those for whom nobody waits any more.
-    fn release(&mut self, current: &Current, is_busy: &impl Fn(Incarnation) -> bool) {
-        let over = self.draining.iter().map(|draining| draining.incarnation).filter(|which| !is_busy(*which));
-        for which in over.collect::<Vec<_>>() {
+    /// Ends those for whom nobody waits any more; says whether one of them has not yet heard all that it was told.
+    fn release(&mut self, current: &Current, is_busy: &impl Fn(Incarnation) -> bool) -> bool {
+        let over = self.draining.iter().filter(|draining| !is_busy(draining.incarnation));
+        let (told, telling): (Vec<_>, Vec<_>) =
+            over.map(|draining| (draining.incarnation, draining.has_heard_all())).partition(|(_, all)| *all);
+        for (which, _) in told {
             self.see_off(which, current);
             self.notes.push(Note::Over(which));
         }
+        !telling.is_empty()
     }
 
     /// The current process has the newest that there is.
