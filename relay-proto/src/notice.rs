@@ -1,4 +1,5 @@
-//! Notifications that shim and sidecar say to a harness by themselves, on behalf of a server that is gone.
+//! Notifications that shim and sidecar say by themselves: to a harness on behalf of a server that is gone, and to a
+//! server on behalf of a harness.
 
 use crate::code::json_string;
 
@@ -7,6 +8,11 @@ pub fn cancelled(id: &[u8], reason: &str) -> Vec<u8> {
     let reason = json_string(reason);
     let head = br#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"#;
     [head, id, br#","reason":"#, reason.as_bytes(), b"}}"].concat()
+}
+
+/// The handshake is over: to a server, where the harness's own words cannot be repeated.
+pub fn initialized() -> Vec<u8> {
+    br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#.to_vec()
 }
 
 /// The tools are not what they were: to a harness that made a handshake.
@@ -27,7 +33,9 @@ mod tests {
 
     #[test]
     fn each_is_a_notification() {
-        for notice in [cancelled(br#""a""#, "why \"so\""), tools_changed(), tools_changed_for(b"7")] {
+        let notices =
+            [cancelled(br#""a""#, "why \"so\""), initialized(), tools_changed(), tools_changed_for(b"7")];
+        for notice in notices {
             let read = read(&notice, Strictness::Whole).unwrap();
             assert!(matches!(read.kind, Kind::Notification { .. }), "{read:?}");
         }

@@ -35,6 +35,8 @@ pub mod config;
 pub(crate) mod demo;
 pub(crate) mod enrolment;
 pub mod inject;
+#[cfg(test)]
+mod others;
 pub mod policy;
 pub mod process;
 pub(crate) mod random;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cofferdam_tests::attach::Attach;
-use cofferdam_tests::boxes::{Guest, Machine, Outlet};
+use cofferdam_tests::boxes::{Booted, Guest, Machine, Outlet};
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::encodings::assert_absent;
 use cofferdam_tests::harness::{refusal_of, text_of};
@@ -34,11 +34,7 @@ fn a_machine_reaches_its_host_by_vsock() {
     let Some(mut booted) = machine.boot(&guest, &Outlet::Vsock(own.join("vsock"))) else { return };
     assert_eq!(booted.shim.initialize()["result"]["serverInfo"]["name"], "fixture-server");
     assert_eq!(booted.shim.call_text("add", json!({"a": 20, "b": 22})), "42");
-    booted.pause();
-    let id = booted.shim.send_call("echo", json!({"text": "asked while it stood still"}));
-    assert_eq!(booted.shim.answer_within(&id, Duration::from_secs(2)), None);
-    booted.go_on();
-    assert_eq!(text_of(&booted.shim.answer_to(&id)), "asked while it stood still");
+    assert_answers_after_a_standstill(&mut booted);
     let shim = &mut booted.shim;
     assert_eq!(shim.call_text("leak", json!({})), "the secret is <[redacted:local.value]>");
     assert_eq!(shim.call_text("big", json!({"bytes": 300_000})).len(), 300_000);
@@ -80,11 +76,7 @@ fn a_machine_that_listens_is_dialled_by_vsock() {
         assert_eq!(booted.shim.call_text("add", json!({"a": 20, "b": 22})), "42");
         let link = only_link(&world);
         // So short that no heartbeat is due: the emulated device does not bear the host's bytes while it stands still.
-        booted.pause();
-        let id = booted.shim.send_call("echo", json!({"text": "asked while it stood still"}));
-        assert_eq!(booted.shim.answer_within(&id, Duration::from_secs(2)), None);
-        booted.go_on();
-        assert_eq!(text_of(&booted.shim.answer_to(&id)), "asked while it stood still");
+        assert_answers_after_a_standstill(&mut booted);
         let shim = &mut booted.shim;
         let id = shim.send_call("slow", json!({"ms": 500}));
         attach.stop();
@@ -154,6 +146,16 @@ fn of_a_snapshot_that_is_restored_twice_one_goes_on() {
     let found_out = ["copy of its state", "in use on another connection"];
     let detail = alert["detail"].as_str().unwrap_or_default();
     assert!(found_out.iter().any(|way| detail.contains(way)), "{alert}");
+}
+
+/// What is asked while the machine stands still is answered when it goes on.
+#[track_caller]
+fn assert_answers_after_a_standstill(booted: &mut Booted) {
+    booted.pause();
+    let id = booted.shim.send_call("echo", json!({"text": "asked while it stood still"}));
+    assert_eq!(booted.shim.answer_within(&id, Duration::from_secs(2)), None);
+    booted.go_on();
+    assert_eq!(text_of(&booted.shim.answer_to(&id)), "asked while it stood still");
 }
 
 #[track_caller]

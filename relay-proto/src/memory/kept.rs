@@ -2,7 +2,7 @@
 
 use crate::envelope::{Id, IdValue};
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Kept {
     before_id: Box<[u8]>,
     after_id: Box<[u8]>,

@@ -34,7 +34,7 @@ pub const MAX_UNDER_WAY: usize = 64;
 const HANDSHAKE_BYTES: usize = 64 * 1024;
 
 /// What one harness said to one server.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Memory {
     /// Our own ids begin with this.
     prefix: &'static str,
@@ -83,7 +83,7 @@ pub enum Accepted {
     Tools,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Handshake {
     request: Kept,
     /// `notifications/initialized`, once it was said.
@@ -91,7 +91,7 @@ struct Handshake {
 }
 
 /// What becomes of the memory if the server accepts a request.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Offer {
     /// None where it is too large to remember: then none is.
     Initialize(Option<Kept>),
@@ -125,6 +125,33 @@ impl Memory {
             asked_handshake: None,
             asked_tools: None,
         }
+    }
+
+    /// What a process beside the present one is told: the handshake, also one that has no answer yet, and what was
+    /// set since. Tools are asked of one process only. To whoever may be called, the handshake is over.
+    pub fn for_sibling(&self) -> Self {
+        let under_way = self.under_way.iter().find_map(|(_, offer)| match offer {
+            Offer::Initialize(request) => request.clone(),
+            _ => None,
+        });
+        let accepted = || self.handshake.as_ref().map(|handshake| handshake.request.clone());
+        let said = self.handshake.as_ref().and_then(|handshake| handshake.initialized.clone());
+        let handshake = under_way.or_else(accepted).map(|request| Handshake {
+            request,
+            initialized: Some(said.unwrap_or_else(|| notice::initialized().into())),
+        });
+        Self {
+            own_ids: self.own_ids,
+            handshake,
+            level: self.level.clone(),
+            subscriptions: self.subscriptions.clone(),
+            ..Self::new(self.prefix)
+        }
+    }
+
+    /// Whether a process beside the present one is told of a request with this method too.
+    pub fn concerns_siblings(method: &str) -> bool {
+        matches!(method, SET_LEVEL | SUBSCRIBE | UNSUBSCRIBE)
     }
 
     /// Whether a request with this method can leave something behind: then its answer, or that none will come, is told.

@@ -253,3 +253,30 @@ fn a_harness_cannot_make_it_remember_without_end() {
     scene.asks(&large, r#"{"jsonrpc":"2.0","id":0,"result":{}}"#);
     assert!(!scene.memory.has_handshake(), "not the wrong one either");
 }
+
+#[test]
+fn a_process_beside_is_told_what_counts_and_asked_for_no_tools() {
+    let mut scene = Scene::greeted();
+    scene.asks(LIST, r#"{"jsonrpc":"2.0","id":"l","result":{"tools":[]}}"#);
+    scene.asks(&subscription(7, "file:///a", "subscribe"), r#"{"jsonrpc":"2.0","id":7,"result":{}}"#);
+    scene.says(&subscription(8, "file:///b", "subscribe"));
+    let mut beside = Scene { memory: scene.memory.for_sibling() };
+    let asked = beside.memory.handshake().expect("there was one");
+    assert!(scene.memory.is_own(&asked.id));
+    let told = beside.settings();
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert_eq!(told[0], INITIALIZED);
+    assert!(told[1].contains("file:///a"), "{told:?}");
+    assert!(beside.memory.asked_tools.is_none());
+    assert!(Memory::new("own:").for_sibling().handshake().is_none(), "the stateless era has none");
+}
+
+#[test]
+fn a_process_beside_does_not_wait_for_an_answer_that_the_harness_does_not_wait_for() {
+    let mut scene = Scene::new();
+    scene.says(INITIALIZE);
+    assert!(scene.memory.handshake().is_none());
+    let mut beside = Scene { memory: scene.memory.for_sibling() };
+    assert!(beside.memory.handshake().is_some());
+    assert_eq!(beside.settings(), [INITIALIZED]);
+}

@@ -11,7 +11,7 @@ use super::Kept;
 use crate::json;
 
 /// A first page that was asked for and answered.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Listed {
     pub(super) request: Kept,
     digest: u64,

@@ -1,11 +1,12 @@
 //! Places for connections that have not been led anywhere yet.
 //!
 //! Whoever knocks without end is let in at a pace: each costs the sidecar some work, and leaves the others of this door
-//! the less time to say their Hello. There are few places, and whoever connects and says nothing holds one. So when all are taken and somebody else knocks, the
-//! one that has been silent longest gives its place up: silence never keeps an honest shim waiting.
+//! the less time to say their Hello. There are few places, and whoever connects and says nothing holds one. So when all
+//! are taken and somebody else knocks, the one that has been silent longest gives its place up: silence never keeps an
+//! honest shim waiting.
 //!
-//! Must stay true: everybody else has a turn between two who knock; a connection that has said its Hello is never dropped for another, and whoever was dropped is led
-//! nowhere, whatever it says afterwards.
+//! Must stay true: everybody else has a turn between two who knock; a connection that has said its Hello is never dropped
+//! for another, and whoever was dropped is led nowhere, whatever it says afterwards.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -131,12 +132,11 @@ impl Silent {
 #[cfg(test)]
 mod tests {
     use std::future::{pending, ready};
-    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use futures_util::FutureExt as _;
-    use tokio::task::JoinSet;
 
     use super::*;
+    use crate::others::Others;
 
     #[tokio::test]
     async fn the_longest_silent_gives_its_place_up() {
@@ -176,20 +176,12 @@ mod tests {
     async fn between_two_who_knock_everybody_else_has_a_turn() {
         const KNOCKS: usize = 100;
         let places = Places::new(KNOCKS, CancellationToken::new());
-        let turns = Arc::new(AtomicUsize::new(0));
-        let mine = Arc::clone(&turns);
-        let mut others = JoinSet::new();
-        others.spawn(async move {
-            loop {
-                mine.fetch_add(1, Ordering::Relaxed);
-                tokio::task::yield_now().await;
-            }
-        });
+        let others = Others::new();
         let mut taken = Vec::new();
         for _ in 0..KNOCKS {
             taken.push(places.take().await);
         }
-        let turns = turns.load(Ordering::Relaxed);
+        let turns = others.turns();
         assert!(turns >= KNOCKS / 2, "others had {turns} turns");
     }
 

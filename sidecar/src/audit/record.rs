@@ -22,6 +22,8 @@ pub struct DecisionRecord<'a> {
     pub rule: &'a str,
     /// Digest of the policy that was in force.
     pub policy: &'a str,
+    /// The pattern that gives this tool other credentials than the server has.
+    pub scope: Option<&'a str>,
     pub secrets: &'a [SecretUse<'a>],
     /// Bytes of the message.
     pub bytes: u64,
@@ -48,7 +50,7 @@ pub struct Call<'a> {
     pub tool: Option<&'a str>,
 }
 
-/// A secret that the server of a call holds. Only the first 16 are written.
+/// A secret that the server holds, or the scope of the call gives it. Only the first 16 are written.
 #[derive(Clone, Copy, Debug)]
 pub struct SecretUse<'a> {
     pub name: &'a str,
@@ -134,6 +136,7 @@ impl DecisionRecord<'_> {
             .plain("verdict", verdict(self.verdict))
             .text("rule", self.rule)
             .text("policy", self.policy)
+            .optional_text("scope", self.scope)
             .objects("secrets", &self.secrets[..self.secrets.len().min(SECRETS)], |members, secret| {
                 members
                     .text("name", secret.name)

@@ -16,7 +16,7 @@ use crate::admin::{Answer, Question};
 use crate::audit::Selector;
 use crate::config::{self, Config, Environment};
 use crate::inject::log_scrubber::LogScrubber;
-use crate::session::command::{Description, Processes};
+use crate::session::command::{Description, Processes, ScopeProcess};
 use crate::session::registry::EndedLink;
 use crate::vault::revocation::Revoked;
 use crate::{app, audit, demo, enrolment, process};
@@ -68,6 +68,9 @@ fn check(file: Option<&Path>, arguments: &CheckArguments) -> Result<ExitCode, Fa
         count(config.secrets.len(), "secret"),
         count(config.grants.len(), "grant")
     ));
+    if arguments.online {
+        return super::check_online::run(&config);
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -123,6 +126,9 @@ fn sessions(file: Option<&Path>, arguments: &SessionsArguments) -> Result<ExitCo
         );
         for session in &sessions {
             terminal::line(&session_line(session));
+            for scope in &session.scopes {
+                terminal::line(&scope_line(session, scope));
+            }
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -143,6 +149,14 @@ fn session_line(session: &Description) -> String {
         session.calls,
         session.refused,
         session.expires_in_seconds / 60,
+    )
+}
+
+/// Below the line of its link, its process in the same column.
+fn scope_line(session: &Description, scope: &ScopeProcess) -> String {
+    format!(
+        "{:<18} {:<18} {:<30} {:<8} tools {}",
+        "", session.link, "  with other credentials", scope.pid, scope.tools
     )
 }
 

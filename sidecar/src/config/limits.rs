@@ -77,7 +77,7 @@ limits! {
     message_bytes: usize = Size "10239KiB" in "64KiB"..="10239KiB";
     /// Nesting of a message. Recursive parsers behind us overflow their stacks, and our own reads no deeper.
     message_depth: usize = Count "128" in "16"..="128";
-    /// Memory that one link may take of the sidecar, however it, its harness or its server behaves. The sizes of messages and windows must fit in it.
+    /// Memory that one link may take of the sidecar, however it, its harness or its server behaves. The sizes of messages and windows must fit in it. A process of a scope may take as much again.
     link_memory: u64 = Size "244MiB" in "13MiB"..="4GiB";
     /// Requests of one link that wait for an answer. Each keeps its id and its place in memory.
     requests_in_flight: usize = Count "256" in "1"..="4096";

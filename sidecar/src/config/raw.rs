@@ -113,7 +113,8 @@ pub(super) struct RawVaultAuth {
     pub(super) secret_id_file: Option<At<String>>,
     /// Whether that file holds a wrapping token, which is unwrapped once: `approle`. Default: false.
     pub(super) secret_id_wrapped: Option<At<bool>>,
-    /// `cert`, `jwt` and `kubernetes`
+    /// `cert`, `jwt` and `kubernetes`; with `approle` the AppRole's name, where the secret-id is wrapped: a wrap that was
+    /// not made by `auth/MOUNT/role/ROLE/secret-id` is not opened.
     pub(super) role: Option<At<String>>,
     /// `jwt` and `kubernetes`
     pub(super) jwt_file: Option<At<String>>,
@@ -205,7 +206,8 @@ pub(super) struct RawServer {
     /// That the server re-reads its `files`, and when: then they are written anew in place, and the process stays. A
     /// secret that stands in `env` too cannot be changed that way; for that one the process is replaced.
     pub(super) reload: Option<At<RawReload>>,
-    /// Tools that run with other credentials. Where several scopes name a tool, the first of them is the tool's.
+    /// Tools that run with other credentials. Where several scopes name a tool, the first of them is the tool's. With
+    /// scopes, methods that this version does not know pass only where `methods` names them.
     pub(super) scopes: Option<At<Vec<At<RawScope>>>>,
 }
 
@@ -241,11 +243,12 @@ pub(super) enum RawReload {
 pub(super) struct RawScope {
     /// Patterns on tools' names, as in the server's `tools`.
     pub(super) tools: Option<Vec<At<String>>>,
-    /// As the server's, for servers with `command`: these tools have a process of their own.
+    /// As the server's, for servers with `command`: these tools have a process of their own, started by the first call of
+    /// one of them. It counts in `limits.processes`.
     pub(super) env: Option<At<BTreeMap<At<String>, At<String>>>>,
     /// As the server's, for servers with `command`.
     pub(super) files: Option<At<BTreeMap<At<String>, At<String>>>>,
-    /// As the server's, for servers with `url`.
+    /// As the server's, for servers with `url`: calls of these tools are sent with them, in the same MCP session.
     pub(super) headers: Option<At<BTreeMap<At<String>, At<String>>>>,
 }
 

@@ -1,6 +1,7 @@
 //! What a configuration means once it has checked. Immutable: a reload makes a new one.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -127,7 +128,7 @@ pub struct Server {
     /// Where the server can re-read its files, which it then has; it is not replaced for what stands in them alone.
     pub reload: Option<Reload>,
     /// Tools that run with other credentials. The first scope that names a tool is the tool's.
-    pub scopes: Vec<Scope>,
+    pub scopes: Vec<Arc<Scope>>,
 }
 
 /// What is done with a request that may have run and has no answer.
@@ -163,7 +164,7 @@ pub enum Reload {
 }
 
 /// What some tools of a server run with. Complete: the server's own entries, with those of the scope in their place.
-#[derive(Debug)]
+#[derive(Debug, Eq, PartialEq)]
 pub struct Scope {
     /// Never empty.
     pub tools: Vec<Glob>,
@@ -192,16 +193,39 @@ impl Server {
 
     /// The secrets of the server and of all its scopes.
     pub fn every_secret(&self) -> BTreeSet<&Name> {
-        named(self.templates().chain(self.scopes.iter().flat_map(Scope::templates)))
+        named(self.templates().chain(self.scopes.iter().flat_map(|scope| scope.templates())))
     }
 
     /// The scope that a tool runs in, if it is not the server's own.
-    pub fn scope(&self, tool: &str) -> Option<&Scope> {
-        self.scopes.iter().find(|scope| scope.tools.iter().any(|glob| glob.matches(tool)))
+    pub fn scope(&self, tool: &str) -> Option<&Arc<Scope>> {
+        self.scopes.iter().find(|scope| scope.pattern(tool).is_some())
+    }
+
+    /// Whether whatever is not in a scope runs with the same entries in both.
+    pub fn runs_like(&self, other: &Self) -> bool {
+        match (&self.kind, &other.kind) {
+            (ServerKind::Http(one), ServerKind::Http(other)) => one.headers == other.headers,
+            (ServerKind::Stdio(one), ServerKind::Stdio(other)) => {
+                (&one.env, &one.files) == (&other.env, &other.files)
+            }
+            (ServerKind::Http(_), ServerKind::Stdio(_)) | (ServerKind::Stdio(_), ServerKind::Http(_)) => {
+                false
+            }
+        }
     }
 }
 
 impl Scope {
+    /// The first of its patterns that names a tool.
+    pub fn pattern(&self, tool: &str) -> Option<&Glob> {
+        self.tools.iter().find(|glob| glob.matches(tool))
+    }
+
+    /// Whether tools of both run with the same entries.
+    pub fn runs_like(&self, other: &Self) -> bool {
+        (&self.env, &self.files, &self.headers) == (&other.env, &other.files, &other.headers)
+    }
+
     /// The templates that are filled for tools of this scope.
     pub fn templates(&self) -> impl Iterator<Item = &Template> {
         let of_process = self.env.values().chain(self.files.values());
@@ -211,6 +235,14 @@ impl Scope {
     /// The secrets that they name, each once.
     pub fn secrets(&self) -> BTreeSet<&Name> {
         named(self.templates())
+    }
+}
+
+/// Its tools, as they are written.
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tools: Vec<&str> = self.tools.iter().map(Glob::as_str).collect();
+        f.write_str(&tools.join(", "))
     }
 }
 

@@ -35,15 +35,19 @@ const KNOWN: &[&str] = &[
 ];
 
 pub(super) fn is_known(method: &str) -> bool {
-    KNOWN.binary_search(&method).is_ok()
+    known(method).is_some()
 }
 
 /// A word of the protocol's own, which needs neither a copy nor a scrubber.
 pub(super) fn named(method: &str) -> Option<&'static str> {
     match method {
         "tools/call" => Some("tools/call"),
-        method => KNOWN.binary_search(&method).ok().map(|place| KNOWN[place]),
+        method => known(method),
     }
+}
+
+fn known(method: &str) -> Option<&'static str> {
+    KNOWN.binary_search(&method).ok().map(|place| KNOWN[place])
 }
 
 /// Whether a server that trims, folds case or skips what cannot be seen would take this method for `tools/call`.

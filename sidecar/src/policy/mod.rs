@@ -25,6 +25,16 @@ pub struct Rules {
     ask: Vec<NamedGlob>,
     deny: Vec<NamedGlob>,
     methods: Vec<NamedGlob>,
+    depends: Depends,
+}
+
+/// Whether it matters which tool a request is for although no list says so.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum Depends {
+    /// Tools run with different credentials.
+    ByTool,
+    #[default]
+    ByLists,
 }
 
 /// What was decided and which rule decided it (written to the audit).
@@ -59,7 +69,14 @@ impl Rules {
             ask: named("tools.ask", ask),
             deny: named("tools.deny", deny),
             methods: named("methods", methods),
+            depends: Depends::ByLists,
         }
+    }
+
+    /// The same, for a server whose tools run with different credentials: a request must be readable as one for a
+    /// certain tool, or as one for none.
+    pub fn by_tool(self) -> Self {
+        Self { depends: Depends::ByTool, ..self }
     }
 
     pub fn decide(&self, request: Request<'_>) -> Decision {
@@ -74,9 +91,10 @@ impl Rules {
         self.decide_tool(tool).verdict != Verdict::Deny
     }
 
-    /// Whether no tool rule exists: then every tool is offered, and methods this version does not know pass.
+    /// Whether no tool rule exists, and tools are all alike: then every tool is offered, and methods this version does not know pass.
     pub fn hides_nothing(&self) -> bool {
-        self.allow.is_none() && self.ask.is_empty() && self.deny.is_empty()
+        let lists_nothing = self.allow.is_none() && self.ask.is_empty() && self.deny.is_empty();
+        lists_nothing && self.depends == Depends::ByLists
     }
 
     /// Every rule as text, sorted: equal lists decide alike, whatever order they were written in.

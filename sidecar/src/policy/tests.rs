@@ -117,3 +117,16 @@ fn a_server_that_the_grant_does_not_name() {
     let decision = server_not_granted(&"github".parse().unwrap());
     assert_eq!(decision, Decision::new(Verdict::Deny, "grant: server github not named"));
 }
+
+#[test]
+fn where_tools_run_with_different_credentials_it_must_be_plain_which_tool_it_is() {
+    let rules = Rules::new(None, vec![], vec![], globs(&["x/custom"])).by_tool();
+    decides(&rules, Request::Tool("write_rows"), Verdict::Allow, "tools: not in deny");
+    for tool in ["", " write_rows", "write_rows\n", "write_\u{0}rows"] {
+        decides(&rules, Request::Tool(tool), Verdict::Deny, "tools: not a plain name");
+        assert!(!rules.shows(tool), "{tool:?}");
+    }
+    decides(&rules, Request::Method("tools/list"), Verdict::Allow, "method: known");
+    decides(&rules, Request::Method("x/custom"), Verdict::Allow, "methods x/custom");
+    decides(&rules, Request::Method("x/other"), Verdict::Deny, "method: not known, not in methods");
+}

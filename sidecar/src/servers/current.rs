@@ -27,7 +27,7 @@ use crate::upstream::stdio::StdioEvent;
 
 pub(super) struct Current {
     state: State,
-    /// Which process this is, from the moment that somebody waits for it.
+    /// Which process this is, or will be: the next one from the moment that this one is gone.
     pub(super) incarnation: Incarnation,
     /// What the harness said to this server, for its successor.
     pub(super) memory: Memory,
@@ -267,6 +267,17 @@ impl Current {
             State::Running { upstream: Upstream::Stdio(process), .. } => Some(process),
             _ => None,
         }
+    }
+
+    /// Whether nothing runs, and nothing is on its way.
+    pub(super) fn is_idle(&self) -> bool {
+        matches!(self.state, State::Idle)
+    }
+
+    /// Ends whatever runs in the background.
+    pub(super) fn dismiss(mut self) -> Leaving {
+        self.lost(Duration::ZERO);
+        self.leaving
     }
 
     /// Whether there will be a process soon.

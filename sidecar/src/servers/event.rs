@@ -62,6 +62,11 @@ pub(crate) enum CancelledWhile {
 }
 
 impl Incarnation {
+    /// No process is this one.
+    pub(crate) const NONE: Self = Self(u64::MAX);
+    #[cfg(test)]
+    pub(crate) const ANOTHER: Self = Self(u64::MAX - 1);
+
     pub(crate) fn next() -> Self {
         static LAST: AtomicU64 = AtomicU64::new(0);
         Self(LAST.fetch_add(1, Ordering::Relaxed))

@@ -1,4 +1,4 @@
-//! The server of one link: the process that calls go to, and those beside it while its credential is being replaced.
+//! One server: the process that calls go to, and those beside it while its credential is being replaced.
 //!
 //! ```text
 //!   successor ──takes over──▶ current ──hands over──▶ draining ──all answered, or time over──▶ leaving
@@ -9,17 +9,19 @@
 //! [`Instance::next`] may be dropped at any await.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use relay_proto::envelope::{IdValue, Outcome};
-use relay_proto::memory::{Accepted, Memory};
+use relay_proto::memory::{Accepted, Heard, Memory};
 use tokio::time::{Instant, timeout_at};
 
 pub(crate) use super::event::{CancelledWhile, Event, Incarnation, Passed, Unavailable};
 pub(crate) use super::renewal::Note;
 
 use super::current::Current;
+use super::leaving::Leaving;
 use super::renewal::{News, Renewal};
 use super::start::Starter;
 use super::successor::{CheckTools, Progress};
@@ -43,7 +45,7 @@ pub(crate) enum Role {
 }
 
 /// The whole of an end. With the goodbye before it, a session is over within the promised five seconds.
-const END_TIME: Duration = Duration::from_secs(4);
+pub(super) const END_TIME: Duration = Duration::from_secs(4);
 
 impl Instance {
     /// Hands one message to a process that can take it at once, which is almost always; otherwise it is to be
@@ -69,18 +71,14 @@ impl Instance {
         })
     }
 
-    /// Sends a request to the process that it is about; to the current one where that is gone.
-    pub(crate) fn send_to(
+    /// Sends a request to a process that only finishes what it has, because it is about that; says whether it is one.
+    pub(crate) fn send_to_draining(
         &mut self,
         to: Incarnation,
-        message: Outbound,
-        starter: impl FnOnce() -> Starter,
-    ) -> Result<Incarnation, Unavailable> {
-        if let Some(draining) = self.renewal.as_mut().and_then(|renewal| renewal.draining(to)) {
-            return draining.send(message).map(|()| to).map_err(Unavailable::because);
-        }
-        self.send(message, starter)?;
-        Ok(self.current.incarnation)
+        message: &Outbound,
+    ) -> Option<Result<(), Unavailable>> {
+        let draining = self.renewal.as_mut()?.draining(to)?;
+        Some(draining.send(message.clone()).map_err(Unavailable::because))
     }
 
     /// Says something to a server that runs, or will soon: nobody starts one to tell it that, and one that does not
@@ -98,8 +96,8 @@ impl Instance {
         }
     }
 
-    /// The same to all processes.
-    pub(crate) fn tell_all(&mut self, message: Outbound) {
+    /// The same to all processes of this server.
+    pub(crate) fn tell_each(&mut self, message: Outbound) {
         if let Some(renewal) = &mut self.renewal {
             renewal.tell_all(&message);
         }
@@ -133,16 +131,30 @@ impl Instance {
     }
 
     /// What the process has that runs now.
-    pub(crate) fn secrets(&self) -> Option<&Secrets> {
-        self.current.process().map(|process| &process.belongings.secrets)
+    pub(crate) fn secrets(&self) -> Option<Arc<Secrets>> {
+        self.current.process().map(|process| Arc::clone(&process.belongings.secrets))
     }
 
-    pub(crate) fn memory(&mut self) -> &mut Memory {
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.current.memory
+    }
+
+    pub(crate) fn memory_mut(&mut self) -> &mut Memory {
         &mut self.current.memory
     }
 
-    pub(crate) fn is_own(&self, id: &IdValue) -> bool {
-        self.current.memory.is_own(id)
+    /// Whether nothing runs that takes calls, and nothing is on its way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.current.is_idle()
+    }
+
+    /// Ends whatever runs in the background. Nobody waits for anything of it any more.
+    pub(super) fn dismiss(self) -> Leaving {
+        let Self { current, renewal } = self;
+        if let Some(renewal) = renewal {
+            renewal.dismiss(&current);
+        }
+        current.dismiss()
     }
 
     /// The server answered a request of the harness's that a new process would have to hear of.
@@ -165,16 +177,25 @@ impl Instance {
         }
     }
 
-    /// An answer of the current process to a question of ours; says whether it is taken.
+    /// An answer to a question of ours.
     pub(crate) fn own_answer(
         &mut self,
         id: &IdValue,
         outcome: Outcome,
         message: &[u8],
         body: Option<Range<usize>>,
-    ) -> bool {
+    ) -> Heard {
         let Self { current, renewal } = self;
-        renewal.as_mut().is_some_and(|renewal| renewal.own_answer(current, id, outcome, message, body))
+        if let Some(renewal) = renewal
+            && renewal.own_answer(current, id, outcome, message, body.clone())
+        {
+            return Heard::Nothing;
+        }
+        let heard = current.memory.own_answer(id, outcome, message, body);
+        if let (Heard::ToolsChanged, Some(renewal)) = (heard, renewal) {
+            renewal.forget_tools();
+        }
+        heard
     }
 
     /// The tools are not those that were listed.
@@ -218,7 +239,11 @@ impl Instance {
             let Self { current, renewal } = self;
             let Some(renewal) = renewal else {
                 let event = current.next().await;
-                return (current.incarnation, event);
+                let from = current.incarnation;
+                if is_end(&event) {
+                    current.incarnation = Incarnation::next();
+                }
+                return (from, event);
             };
             let happened = match renewal.is_quiet() {
                 // The one that works goes first: news can wait until it is waited for.
@@ -235,7 +260,8 @@ impl Instance {
             match happened {
                 Ok(event) => {
                     let from = current.incarnation;
-                    if let Event::Gone { .. } | Event::NotStarted { .. } = event {
+                    if is_end(&event) {
+                        current.incarnation = Incarnation::next();
                         renewal.lost(current);
                     }
                     return (from, event);
@@ -298,6 +324,11 @@ impl Instance {
             }
         }
     }
+}
+
+/// Whether nothing more comes from the process that this is from.
+fn is_end(event: &Event) -> bool {
+    matches!(event, Event::Gone { .. } | Event::NotStarted { .. })
 }
 
 #[cfg(test)]

@@ -66,6 +66,11 @@ impl Leaving {
         }));
     }
 
+    /// Whether all are dead, and none is on its way.
+    pub(crate) fn is_over(&self) -> bool {
+        self.ends.is_empty() && !self.stuck.load(Ordering::Relaxed)
+    }
+
     /// Waits until all have ended, and says whether all are dead.
     pub(crate) async fn gone(&self) -> Ended {
         self.ends.close();

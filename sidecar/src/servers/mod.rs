@@ -8,13 +8,15 @@
 //! | [`draining`] | a process that only finishes what it has |
 //! | [`event`] | what a server gives its link |
 //! | [`gate`] | how many processes and starts a grant may have |
-//! | [`instance`] | the server of one link, with all its processes |
-//! | [`likeness`] | whether two processes offer the same |
+//! | [`instance`] | one server with all its processes |
 //! | [`leaving`] | servers that were given up and may still be dying |
+//! | [`likeness`] | whether two processes offer the same |
 //! | [`pace`] | how often something may happen within a minute |
 //! | [`queue`] | messages that wait for a server to be ready |
+//! | [`readings`] | secrets of scopes on their way, and the requests that wait for them |
 //! | [`reload`] | files written anew under a process that reads them again |
 //! | [`renewal`] | how a new credential reaches a process that runs |
+//! | [`scoped`] | the servers of one link: one, and others for the tools of scopes |
 //! | [`start`] | from configuration and credentials to a running upstream |
 //! | [`state`] | from nothing to gone |
 //! | [`stderr`] | what a server says on the side: bounded, scrubbed, into the log |
@@ -31,8 +33,10 @@ mod leaving;
 mod likeness;
 pub(crate) mod pace;
 mod queue;
+mod readings;
 mod reload;
 pub(crate) mod renewal;
+pub(crate) mod scoped;
 pub(crate) mod start;
 mod state;
 mod stderr;

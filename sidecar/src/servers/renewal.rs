@@ -56,7 +56,7 @@ pub(super) struct Renewal {
     /// The current process is being asked for them.
     inquiry: Option<(Listing, Instant)>,
     /// What processes had before their files were written anew.
-    retained: Vec<(Instant, Secrets)>,
+    retained: Vec<(Instant, Arc<Secrets>)>,
     failures: u32,
     not_before: Instant,
     pace: Pace,
@@ -257,6 +257,18 @@ impl Renewal {
         let draining = self.draining.remove(place);
         if let Some(custody) = &current.custody {
             current.leaving.see_off(draining.into_upstream(), custody.clone());
+        }
+    }
+
+    /// Ends all but the current process in the background.
+    pub(super) fn dismiss(mut self, current: &Current) {
+        for draining in std::mem::take(&mut self.draining) {
+            if let Some(custody) = &current.custody {
+                current.leaving.see_off(draining.into_upstream(), custody.clone());
+            }
+        }
+        if let Some(successor) = self.successor.take() {
+            successor.see_off(&current.leaving);
         }
     }
 

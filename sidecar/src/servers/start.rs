@@ -1,18 +1,20 @@
 //! From configuration and credentials to a running upstream.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use relay_proto::code::Code;
+use relay_proto::name::Name;
 use tokio_util::task::TaskTracker;
 
 use super::gate::{Crowded, Gate, Place};
 use super::leaving::Custody;
 use super::stderr;
 use super::upstream::{Belongings, HttpConnection, StdioProcess, Upstream};
-use crate::config::{Config, HttpServer, Server, ServerKind, StdioServer};
+use crate::config::{Config, HttpServer, Scope, Server, ServerKind, StdioServer};
 use crate::inject::credentials::Credentials;
 use crate::inject::files::{FileError, FileStore};
-use crate::inject::{InjectError, Secrets, fill_environment};
+use crate::inject::{InjectError, Secrets, Template, fill_environment};
 use crate::process::{self, Launch, LaunchError, ServerProcess};
 use crate::secret::SecretError;
 use crate::upstream::http::{HttpLimits, HttpTarget, HttpUpstream};
@@ -23,12 +25,26 @@ use crate::upstream::stdio::StdioUpstream;
 pub(crate) struct Starter {
     pub(crate) config: Arc<Config>,
     pub(crate) server: Arc<Server>,
+    /// What is started is for tools of this scope only.
+    pub(crate) scope: Option<Arc<Scope>>,
     pub(crate) credentials: Arc<Credentials>,
     pub(crate) gate: Arc<Gate>,
     pub(crate) files: FileStore,
     pub(crate) tasks: TaskTracker,
     /// For the log.
     pub(crate) link: Arc<str>,
+}
+
+/// Variables or files by name.
+type Templates = BTreeMap<String, Template>;
+
+/// What a session has of the secrets that something needs.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Holding {
+    Fresh,
+    /// All can be used, and some should be read anew.
+    Good,
+    Nothing,
 }
 
 /// Why a server did not start. Nothing was sent to it.
@@ -89,9 +105,7 @@ impl Starter {
     /// Whether what it starts may have to be given other credentials while it runs: only Vault gives such.
     pub(crate) fn may_change(&self) -> bool {
         let in_vault = |name| self.config.secrets[name].origin.is_in_vault();
-        let of_process = matches!(self.server.kind, ServerKind::Stdio(_));
-        // Tests hand out new values themselves.
-        of_process && self.server.secrets().into_iter().any(|name| cfg!(test) || in_vault(name))
+        matches!(self.server.kind, ServerKind::Stdio(_)) && self.names().into_iter().any(in_vault)
     }
 
     /// What is remembered of what this starts.
@@ -119,7 +133,7 @@ impl Starter {
         );
         let connection = HttpConnection::new(upstream, self.clone(), secrets);
         // Tried once before anything is sent: a header that cannot be filled is a server that does not start.
-        connection.headers()?;
+        connection.headers(None)?;
         Ok(Upstream::Http(Box::new(connection)))
     }
 
@@ -131,8 +145,9 @@ impl Starter {
         // First of all: a start that ends here cost nothing, and is not counted.
         let secrets = self.secrets().await?;
         let place = enter(&self.gate)?;
-        let files = self.files.write(&stdio.files, &secrets)?;
-        let injected = fill_environment(&stdio.env, &secrets, files.paths())?;
+        let (env, files) = self.templates(stdio);
+        let files = self.files.write(files, &secrets)?;
+        let injected = fill_environment(env, &secrets, files.paths())?;
         let (program, arguments) = stdio.command.split_first().expect("a checked command is not empty");
         let ServerProcess { stdin, stdout, stderr: talk, handle } = process::launch(Launch {
             program: program.into(),
@@ -141,7 +156,8 @@ impl Starter {
             directory: None,
         })
         .await?;
-        tracing::info!(server = %self.server.name, link = %self.link, pid = handle.pid(), "server started");
+        let scope = self.scope.as_ref().map(|scope| scope.to_string());
+        tracing::info!(server = %self.server.name, link = %self.link, scope, pid = handle.pid(), "server started");
         self.tasks.spawn(stderr::log(
             talk,
             stderr::Source {
@@ -153,18 +169,60 @@ impl Starter {
             },
         ));
         let upstream = StdioUpstream::new(handle, stdin, stdout, self.config.limits.message_bytes);
-        let belongings = Belongings { files, secrets, _place: place };
+        let belongings = Belongings { files, secrets: Arc::new(secrets), _place: place };
         Ok(Upstream::Stdio(Box::new(StdioProcess { upstream, belongings })))
     }
 
-    /// The secrets that the server's templates name, read now or held already by the session.
+    /// The variables and files of what it starts.
+    pub(super) fn templates<'a>(&'a self, stdio: &'a StdioServer) -> (&'a Templates, &'a Templates) {
+        match &self.scope {
+            Some(scope) => (&scope.env, &scope.files),
+            None => (&stdio.env, &stdio.files),
+        }
+    }
+
+    /// The same for tools of a scope.
+    pub(super) fn in_scope(self, scope: &Arc<Scope>) -> Self {
+        Self { scope: Some(Arc::clone(scope)), ..self }
+    }
+
+    /// The same for a scope that was configured before, if there still is one like it.
+    pub(super) fn in_scope_like(self, scope: &Arc<Scope>) -> Option<Self> {
+        let scope = self.server.scopes.iter().find(|other| other.runs_like(scope)).cloned()?;
+        Some(self.in_scope(&scope))
+    }
+
+    /// The same for whatever is in no scope.
+    pub(super) fn for_all(&self) -> Self {
+        Self { scope: None, ..self.clone() }
+    }
+
+    /// Whether the session has the secrets already.
+    pub(super) fn holding(&self) -> Holding {
+        let newest = self.credentials.newest();
+        let held: Option<Vec<_>> = self.names().into_iter().map(|name| newest.get(name)).collect();
+        match held {
+            Some(held) if held.iter().all(|material| material.is_fresh()) => Holding::Fresh,
+            Some(held) if held.iter().all(|material| material.is_live()) => Holding::Good,
+            Some(_) | None => Holding::Nothing,
+        }
+    }
+
+    /// The secrets that the server's or the scope's templates name, read now or held already by the session.
     pub(super) async fn secrets(&self) -> Result<Secrets, SecretError> {
         let mut secrets = Secrets::new();
-        for name in self.server.secrets() {
+        for name in self.names() {
             let source = &self.config.secrets[name];
             secrets.insert(name.clone(), self.credentials.obtain(source, &self.config.limits).await?);
         }
         Ok(secrets)
+    }
+
+    fn names(&self) -> BTreeSet<&Name> {
+        match &self.scope {
+            Some(scope) => scope.secrets(),
+            None => self.server.secrets(),
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use relay_proto::name::Name;
 use super::event::{Event, Passed};
 use super::gate::Place;
 use super::start::Starter;
-use crate::config::ServerKind;
+use crate::config::{Scope, ServerKind};
 use crate::inject::files::FileSet;
 use crate::inject::{InjectError, Secrets, fill_header};
 use crate::process::Ended;
@@ -47,7 +47,7 @@ pub(crate) struct StdioProcess {
 pub(crate) struct Belongings {
     pub(super) files: FileSet,
     /// The session's token that they hang from is not revoked while somebody has them.
-    pub(super) secrets: Secrets,
+    pub(super) secrets: Arc<Secrets>,
     pub(super) _place: Place,
 }
 
@@ -71,7 +71,7 @@ impl Upstream {
     pub(super) fn send(&mut self, message: Outbound) -> Result<(), InjectError> {
         match self {
             Self::Http(http) => {
-                let headers = http.headers()?;
+                let headers = http.headers(message.scope.as_ref())?;
                 http.upstream.send(message, headers);
             }
             Self::Stdio(stdio) => stdio.upstream.send(&json::line_safe(&message.bytes)),
@@ -173,24 +173,31 @@ impl HttpConnection {
         Self { upstream, starter, secrets, reading: Arc::default() }
     }
 
-    /// This request's credentials: the newest there are, filled anew each time.
-    pub(super) fn headers(&self) -> Result<HeaderMap, InjectError> {
+    /// This request's credentials: the newest there are, filled anew each time. Who sends it sees to those
+    /// of a scope.
+    pub(super) fn headers(&self, scope: Option<&Arc<Scope>>) -> Result<HeaderMap, InjectError> {
         let ServerKind::Http(http) = &self.starter.server.kind else { return Ok(HeaderMap::new()) };
         let newest = self.starter.credentials.newest();
-        let newest = |(name, held): (&Name, &Arc<Material>)| {
-            (name.clone(), Arc::clone(newest.get(name).unwrap_or(held)))
+        let secrets: Secrets = match scope {
+            Some(scope) => {
+                let held = |name: &Name| Some((name.clone(), Arc::clone(newest.get(name)?)));
+                scope.secrets().into_iter().filter_map(held).collect()
+            }
+            None => {
+                let newest = |(name, held): (&Name, &Arc<Material>)| {
+                    (name.clone(), Arc::clone(newest.get(name).unwrap_or(held)))
+                };
+                self.secrets.iter().map(newest).collect()
+            }
         };
-        let secrets: Secrets = self.secrets.iter().map(newest).collect();
-        if secrets.values().any(|material| !material.is_fresh()) {
+        if scope.is_none() && secrets.values().any(|material| !material.is_fresh()) {
             self.read_anew();
         }
         if let Some((secret, material)) = secrets.iter().find(|(_, material)| !material.is_live()) {
             return Err(InjectError::Expired { secret: secret.clone(), origin: material.origin.clone() });
         }
-        http.headers
-            .iter()
-            .map(|(name, template)| Ok((name.clone(), fill_header(template, &secrets)?)))
-            .collect()
+        let headers = scope.map_or(&http.headers, |scope| &scope.headers);
+        headers.iter().map(|(name, template)| Ok((name.clone(), fill_header(template, &secrets)?))).collect()
     }
 
     /// For the requests after this one.

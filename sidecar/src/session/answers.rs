@@ -14,27 +14,29 @@ use super::calls::{Attempt, Call, Purpose};
 use super::link::Link;
 use crate::audit::CallResult;
 use crate::config::Retry;
-use crate::servers::instance::{CancelledWhile, Event, Incarnation};
+use crate::servers::instance::{CancelledWhile, Event, Role};
+use crate::servers::scoped::{Lane, Process};
 use crate::upstream::outbound::Outbound;
 
 impl Link {
-    pub(super) fn server_event(&mut self, from: Incarnation, event: Event) {
+    pub(super) fn server_event(&mut self, from: Process, event: Event) {
         match event {
             Event::Message(message) => self.server_message(from, &message),
             Event::Oversize { id } => self.oversize(from, id.as_deref()),
             // At the end of this turn.
             Event::Due => {}
-            Event::Failed { id, code, why } => match (self.calls.answered(&id, from), code) {
+            Event::Failed { id, code, why } => match (self.calls.answered(from, &id), code) {
                 (Some(call), Code::OutcomeUnknown) => self.leave_behind(call, &why),
                 (Some(call), code) => self.fail(call, code, &why),
-                (None, _) => self.own_request_failed(&id),
+                (None, _) => self.own_request_failed(from.lane, &id),
             },
             Event::Forgotten => self.take_back_server_requests(from),
             Event::NotStarted { code, why } => {
                 tracing::warn!(server = %self.server, link = %self.id, why, "server did not start");
-                self.nobody_to_ask();
-                for call in self.calls.left_by(from) {
-                    self.fail(call, code, &format!("it did not run: {why}"));
+                self.nobody_to_ask(from.lane);
+                let why = format!("it did not run: the server `{}` did not start: {why}", self.server);
+                for call in self.calls.drain(from) {
+                    self.fail(call, code, &why);
                 }
             }
             Event::Gone { why } => self.server_gone(from, &why),
@@ -43,13 +45,13 @@ impl Link {
 
     /// The time of a call is over: the harness hears so, and the server may stop working on it.
     pub(super) fn timed_out(&mut self, call: Call) {
-        let cancelled = envelope::id_value(&call.id).map(|id| self.instance.cancel(&id));
+        let cancelled = envelope::id_value(&call.id).map(|id| self.servers.cancel(call.on.lane, &id));
         if cancelled == Some(CancelledWhile::Queued) {
             let why = "it did not run: the server did not start in time";
             return self.fail(call, Code::ServerUnavailable, why);
         }
         let cancel = notice::cancelled(&call.id, "the call's time is over");
-        self.instance.tell_to(call.on, Outbound::notification(cancel, "notifications/cancelled"));
+        self.servers.tell_to(call.on, Outbound::notification(cancel, "notifications/cancelled"));
         self.fail(
             call,
             Code::OutcomeUnknown,
@@ -78,7 +80,7 @@ impl Link {
         scrubbed.redactions
     }
 
-    fn server_message(&mut self, from: Incarnation, message: &[u8]) {
+    fn server_message(&mut self, from: Process, message: &[u8]) {
         let envelope = match envelope::read(message, Strictness::Envelope) {
             Ok(envelope) => envelope,
             Err(malformed) => {
@@ -107,13 +109,7 @@ impl Link {
         }
     }
 
-    fn server_request(
-        &mut self,
-        from: Incarnation,
-        message: &[u8],
-        id: &Id<'_>,
-        params: Option<Range<usize>>,
-    ) {
+    fn server_request(&mut self, from: Process, message: &[u8], id: &Id<'_>, params: Option<Range<usize>>) {
         let member = |object: Range<usize>, key: &str| json::member(message, object, key);
         let progress = params.and_then(|params| member(member(params, "_meta")?, "progressToken"));
         let progress = progress.map(|span| &message[span]);
@@ -127,29 +123,32 @@ impl Link {
                     Code::RelayUnavailable,
                     "too many requests wait for the client",
                 );
-                self.instance.tell_to(from, Outbound::response(refusal));
+                self.servers.tell_to(from, Outbound::response(refusal));
             }
         }
     }
 
     fn server_response(
         &mut self,
-        from: Incarnation,
+        from: Process,
         message: &[u8],
         id: &Id<'_>,
         outcome: Outcome,
         body: Option<Range<usize>>,
     ) {
         let value = id.value();
-        let Some(call) = self.calls.answered(&value, from) else {
+        let Some(call) = self.calls.answered(from, &value) else {
             // Late answers are dropped.
-            if self.instance.is_own(&value) {
-                self.own_answer(&value, outcome, message, body);
+            if self.servers.memory().is_own(&value) {
+                self.own_answer(from.lane, &value, outcome, message, body);
             }
             return;
         };
         if call.purpose != Purpose::Other {
-            self.instance.answered(from, &value, outcome, message, body.clone());
+            self.servers.answered(from, &value, outcome, message, body.clone());
+            if call.method == "initialize" && outcome == Outcome::Result {
+                self.servers.give_up_scopes();
+            }
         } else if let Some(task) = &call.task {
             self.tasks.heard(task, &call.method, outcome, message, body.clone());
         } else if let (Some(_), Outcome::Result, Some(result)) = (&call.tool, outcome, &body) {
@@ -202,7 +201,7 @@ impl Link {
     }
 
     /// The server takes back a request of its own (legacy), or ends a subscription of the harness's (modern).
-    fn server_cancelled(&mut self, from: Incarnation, message: &[u8], params: Option<Range<usize>>) {
+    fn server_cancelled(&mut self, from: Process, message: &[u8], params: Option<Range<usize>>) {
         let span = params.and_then(|params| json::member(message, params, "requestId"));
         let shown = span.clone().and_then(|span| self.server_requests.withdraw(&message[span], from));
         match (span, shown) {
@@ -210,15 +209,15 @@ impl Link {
                 self.answer(&json::replace(message, span, &shown));
             }
             // What listened there listens elsewhere by now.
-            _ if from != self.instance.incarnation() => {}
+            _ if self.servers.role(from) != Role::Current => {}
             _ => {
                 self.answer(message);
             }
         }
     }
 
-    fn oversize(&mut self, from: Incarnation, id: Option<&[u8]>) {
-        let call = id.and_then(envelope::id_value).and_then(|id| self.calls.answered(&id, from));
+    fn oversize(&mut self, from: Process, id: Option<&[u8]>) {
+        let call = id.and_then(envelope::id_value).and_then(|id| self.calls.answered(from, &id));
         match call {
             Some(call) => self.too_large(call),
             None => {
@@ -235,22 +234,42 @@ impl Link {
         self.fail(call, Code::MessageTooLarge, &sentence);
     }
 
-    pub(super) fn server_gone(&mut self, process: Incarnation, why: &str) {
+    pub(super) fn server_gone(&mut self, process: Process, why: &str) {
         tracing::warn!(server = %self.server, link = %self.id, why, "server gone");
-        self.nobody_to_ask();
+        self.nobody_to_ask(process.lane);
         let sentence = format!(
             "{why} while this request was under way; it may or may not have run, so check before you repeat it"
         );
-        for call in self.calls.left_by(process) {
+        for call in self.calls.drain(process) {
             self.leave_behind(call, &sentence);
         }
         self.tasks.forget_process(process);
         self.take_back_server_requests(process);
     }
 
+    /// Ends servers that were given up and have finished what they had.
+    pub(super) fn let_go(&mut self) {
+        let done = |lane: &Lane| !self.calls.are_run_by(*lane) && !self.tasks.occupy_lane(*lane);
+        let Some(lane) = self.servers.given_up().find(done) else { return };
+        tracing::info!(server = %self.server, link = %self.id, "a process is ended that had other credentials than it should");
+        self.nobody_to_ask(lane);
+        // Nothing but listeners: they are simply asked again.
+        for call in self.calls.drain_lane(lane) {
+            self.leave_behind(call, "the server's process was given up");
+        }
+        let asked = self.server_requests.left_by_lane(lane);
+        self.take_back(asked);
+        self.servers.dismiss(lane);
+    }
+
     /// Whoever asked these does not wait for their answers any more; late ones are dropped.
-    pub(super) fn take_back_server_requests(&mut self, process: Incarnation) {
-        for shown in self.server_requests.left_by(process) {
+    pub(super) fn take_back_server_requests(&mut self, process: Process) {
+        let asked = self.server_requests.left_by(process);
+        self.take_back(asked);
+    }
+
+    fn take_back(&mut self, shown: Vec<Vec<u8>>) {
+        for shown in shown {
             self.answer(&notice::cancelled(&shown, "the server that asked is gone"));
         }
     }

@@ -11,13 +11,15 @@ use relay_proto::envelope::IdValue;
 use relay_proto::memory::Memory;
 use tokio::time::Instant;
 
-use crate::servers::instance::Incarnation;
+use crate::servers::scoped::{Lane, Process};
 
 /// One request on its way through the server.
 #[derive(Debug)]
 pub(crate) struct Call {
     /// The id as the harness spelled it.
     pub(crate) id: Box<[u8]>,
+    /// Who works on it.
+    pub(crate) on: Process,
     pub(crate) seq: u64,
     pub(crate) purpose: Purpose,
     pub(crate) method: Cow<'static, str>,
@@ -28,8 +30,6 @@ pub(crate) struct Call {
     /// None for requests that are meant to stay open.
     pub(crate) deadline: Option<Instant>,
     pub(crate) attempt: Attempt,
-    /// The process that has it.
-    pub(crate) on: Incarnation,
     /// The message, where it may be sent once more should its server go away.
     pub(crate) kept: Option<Bytes>,
 }
@@ -66,7 +66,7 @@ pub(crate) struct Calls {
 /// Ids that were answered by us or cancelled by the harness while the server still had them.
 #[derive(Debug, Default)]
 struct Abandoned {
-    ids: HashMap<IdValue, Incarnation>,
+    ids: HashMap<IdValue, Process>,
     order: VecDeque<IdValue>,
 }
 
@@ -99,18 +99,13 @@ impl Calls {
         }
     }
 
-    /// The call that this answer belongs to; none for late or unasked answers, and those of a process that does not
-    /// have it.
-    pub(crate) fn answered(&mut self, id: &IdValue, from: Incarnation) -> Option<Call> {
-        match self.take(id) {
-            Some(call) if call.on == from => Some(call),
-            Some(call) => {
-                self.kept += call.kept_bytes();
-                self.waiting.insert(id.clone(), call);
-                None
-            }
+    /// The call that this answer of a process belongs to; none for late or unasked answers.
+    pub(crate) fn answered(&mut self, from: Process, id: &IdValue) -> Option<Call> {
+        match self.waiting.get(id).map(|call| call.on) {
+            Some(asked) if asked == from => self.take(id),
+            Some(_) => None,
             None => {
-                self.abandoned.forget(id, from);
+                self.abandoned.forget(from, id);
                 None
             }
         }
@@ -123,30 +118,49 @@ impl Calls {
         Some(call)
     }
 
-    /// Whether this process has something to do. Who only listens can do so elsewhere.
-    pub(crate) fn occupy(&self, process: Incarnation) -> bool {
-        self.waiting.values().any(|call| call.on == process && call.purpose != Purpose::Listen)
-    }
-
-    /// The calls of a process that is gone, in the order they came: no late answer can come from it.
-    pub(crate) fn left_by(&mut self, process: Incarnation) -> Vec<Call> {
-        self.abandoned.forget_process(process);
+    /// All calls of a process in the order they came, because it is gone: no late answer can come from it.
+    pub(crate) fn drain(&mut self, process: Process) -> Vec<Call> {
+        self.abandoned.forget_all(|other| other == process);
         self.take_where(|call| call.on == process)
     }
 
-    /// Those of them that only listen.
-    pub(crate) fn listening_on(&mut self, process: Incarnation) -> Vec<Call> {
+    /// The same for all processes of a server.
+    pub(crate) fn drain_lane(&mut self, lane: Lane) -> Vec<Call> {
+        self.abandoned.forget_all(|other| other.lane == lane);
+        self.take_where(|call| call.on.lane == lane)
+    }
+
+    /// The calls of a process that only listen.
+    pub(crate) fn listening_on(&mut self, process: Process) -> Vec<Call> {
         self.take_where(|call| call.on == process && call.purpose == Purpose::Listen)
     }
 
-    /// All calls in the order they came.
-    pub(crate) fn drain(&mut self) -> Vec<Call> {
-        self.deadlines.clear();
-        self.abandoned = Abandoned::default();
-        self.kept = 0;
-        let mut calls: Vec<Call> = self.waiting.drain().map(|(_, call)| call).collect();
+    fn take_where(&mut self, choice: impl Fn(&Call) -> bool) -> Vec<Call> {
+        let mut calls: Vec<Call> =
+            self.waiting.extract_if(|_, call| choice(call)).map(|(_, call)| call).collect();
+        self.kept -= calls.iter().map(Call::kept_bytes).sum::<usize>();
+        if self.waiting.is_empty() {
+            self.deadlines.clear();
+        }
         calls.sort_by_key(|call| call.seq);
         calls
+    }
+
+    /// All calls in the order they came, because it is all over.
+    pub(crate) fn drain_all(&mut self) -> Vec<Call> {
+        let mut calls: Vec<Call> = std::mem::take(self).waiting.into_values().collect();
+        calls.sort_by_key(|call| call.seq);
+        calls
+    }
+
+    /// Whether a server works on something that ends by itself.
+    pub(crate) fn are_run_by(&self, lane: Lane) -> bool {
+        self.waiting.values().any(|call| call.on.lane == lane && call.purpose != Purpose::Listen)
+    }
+
+    /// Whether a process does.
+    pub(crate) fn occupy(&self, process: Process) -> bool {
+        self.waiting.values().any(|call| call.on == process && call.purpose != Purpose::Listen)
     }
 
     /// When the next call runs out of time.
@@ -167,14 +181,6 @@ impl Calls {
         }
         let (_, id) = self.deadlines.pop_front()?;
         self.abandon(&id)
-    }
-
-    fn take_where(&mut self, choice: impl Fn(&Call) -> bool) -> Vec<Call> {
-        let chosen: Vec<IdValue> =
-            self.waiting.iter().filter(|(_, call)| choice(call)).map(|(id, _)| id.clone()).collect();
-        let mut calls: Vec<Call> = chosen.iter().filter_map(|id| self.take(id)).collect();
-        calls.sort_by_key(|call| call.seq);
-        calls
     }
 
     fn take(&mut self, id: &IdValue) -> Option<Call> {
@@ -207,7 +213,7 @@ fn is_due(waiting: &HashMap<IdValue, Call>, id: &IdValue, deadline: Instant) -> 
 }
 
 impl Abandoned {
-    fn remember(&mut self, id: IdValue, process: Incarnation) {
+    fn remember(&mut self, id: IdValue, process: Process) {
         if self.order.len() == MAX_ABANDONED
             && let Some(oldest) = self.order.pop_front()
         {
@@ -217,17 +223,16 @@ impl Abandoned {
         self.ids.insert(id, process);
     }
 
-    fn forget(&mut self, id: &IdValue, process: Incarnation) {
+    fn forget(&mut self, process: Process, id: &IdValue) {
         if self.ids.get(id) == Some(&process) {
             self.ids.remove(id);
             self.order.retain(|other| other != id);
         }
     }
 
-    fn forget_process(&mut self, process: Incarnation) {
-        let Self { ids, order } = self;
-        ids.retain(|_, other| *other != process);
-        order.retain(|id| ids.contains_key(id));
+    fn forget_all(&mut self, choice: impl Fn(Process) -> bool) {
+        self.ids.retain(|_, process| !choice(*process));
+        self.order.retain(|id| self.ids.contains_key(id));
     }
 }
 
@@ -237,6 +242,9 @@ mod tests {
 
     use super::*;
 
+    const BASE: Process = Process::BASE;
+    const OTHER: Process = Process::OTHER;
+
     fn id(number: u32) -> IdValue {
         IdValue::Integer(number.to_string().into())
     }
@@ -244,6 +252,7 @@ mod tests {
     fn call(deadline: Option<Instant>) -> Call {
         Call {
             id: b"1".as_slice().into(),
+            on: BASE,
             seq: 1,
             purpose: Purpose::Other,
             method: "tools/call".into(),
@@ -252,33 +261,8 @@ mod tests {
             began: Instant::now(),
             deadline,
             attempt: Attempt::First,
-            on: process(),
             kept: None,
         }
-    }
-
-    /// The one process of these tests.
-    fn process() -> Incarnation {
-        static PROCESS: std::sync::OnceLock<Incarnation> = std::sync::OnceLock::new();
-        *PROCESS.get_or_init(Incarnation::next)
-    }
-
-    #[test]
-    fn a_process_answers_for_its_own_calls_alone_and_takes_them_with_it() {
-        let mut calls = Calls::default();
-        let other = Incarnation::next();
-        calls.insert(id(1), call(None));
-        calls.insert(id(2), Call { on: other, ..call(None) });
-        calls.insert(id(3), Call { on: other, purpose: Purpose::Listen, ..call(None) });
-        assert!(calls.answered(&id(1), other).is_none());
-        assert!(calls.is_taken(&id(1)), "it still waits for its own process");
-        assert!(calls.answered(&id(1), process()).is_some());
-        assert!(calls.abandon(&id(2)).is_some());
-        assert!(!calls.occupy(other), "who listens can do so elsewhere");
-        assert!(calls.answered(&id(2), process()).is_none());
-        assert!(calls.is_taken(&id(2)), "its late answer comes from another");
-        assert_eq!(calls.left_by(other).len(), 1);
-        assert!(!calls.is_taken(&id(2)) && !calls.is_taken(&id(3)));
     }
 
     #[test]
@@ -291,11 +275,11 @@ mod tests {
         for number in 0..3 {
             large(&mut calls, number);
         }
-        assert!(calls.answered(&id(2), process()).is_some_and(|call| call.kept.is_none()), "it did not fit");
-        assert!(calls.answered(&id(1), process()).is_some_and(|call| call.kept.is_some()));
+        assert!(calls.answered(BASE, &id(2)).is_some_and(|call| call.kept.is_none()), "it did not fit");
+        assert!(calls.answered(BASE, &id(1)).is_some_and(|call| call.kept.is_some()));
         large(&mut calls, 4);
         assert!(calls.abandon(&id(4)).is_some_and(|call| call.kept.is_some()), "there was room again");
-        calls.drain();
+        calls.drain(BASE);
         assert_eq!(calls.kept, 0);
     }
 
@@ -305,8 +289,28 @@ mod tests {
         calls.insert(id(1), call(None));
         assert!(calls.abandon(&id(1)).is_some());
         assert!(calls.is_taken(&id(1)));
-        assert!(calls.answered(&id(1), process()).is_none());
+        assert!(calls.answered(BASE, &id(1)).is_none());
         assert!(!calls.is_taken(&id(1)));
+    }
+
+    #[test]
+    fn a_call_is_answered_by_who_works_on_it_and_ends_with_it() {
+        let mut calls = Calls::default();
+        let run_by = |on| Call { on, kept: Some(Bytes::from_static(b"kept")), ..call(None) };
+        calls.insert(id(1), run_by(BASE));
+        calls.insert(id(2), run_by(OTHER));
+        calls.insert(id(3), run_by(OTHER));
+        assert!(calls.answered(OTHER, &id(1)).is_none() && calls.is_taken(&id(1)));
+        calls.abandon(&id(3));
+        assert!(
+            calls.answered(BASE, &id(3)).is_none() && calls.is_taken(&id(3)),
+            "its answer may still come"
+        );
+        assert!(calls.are_run_by(Lane::OTHER));
+        assert_eq!(calls.drain(OTHER).len(), 1);
+        assert!(!calls.are_run_by(Lane::OTHER) && !calls.is_taken(&id(3)), "no late answer can come");
+        assert_eq!((calls.len(), calls.kept), (1, 4));
+        assert!(calls.answered(BASE, &id(1)).is_some());
     }
 
     #[test]
@@ -314,7 +318,7 @@ mod tests {
         let mut calls = Calls::default();
         let now = Instant::now();
         calls.insert(id(1), call(Some(now)));
-        calls.answered(&id(1), process());
+        calls.answered(BASE, &id(1));
         calls.insert(id(1), call(Some(now + Duration::from_secs(9))));
         assert!(calls.take_expired(now + Duration::from_secs(1)).is_none());
         assert!(calls.take_expired(now + Duration::from_secs(10)).is_some());
@@ -327,11 +331,27 @@ mod tests {
         calls.insert(id(0), call(Some(now)));
         for number in 1..10_000 {
             calls.insert(id(number), call(Some(now + Duration::from_secs(9))));
-            calls.answered(&id(number), process());
+            calls.answered(BASE, &id(number));
             assert!(calls.deadlines.len() <= 2 * calls.len() + 64 + 2, "{}", calls.deadlines.len());
         }
         assert_eq!(calls.next_deadline(), Some(now));
         assert!(calls.take_expired(now).is_some());
         assert_eq!(calls.next_deadline(), None);
+    }
+
+    #[test]
+    fn a_successor_has_its_own_calls_and_listeners_move_to_it() {
+        let mut calls = Calls::default();
+        let successor = Process::SUCCESSOR;
+        calls.insert(id(1), call(None));
+        calls.insert(id(2), Call { on: successor, ..call(None) });
+        calls.insert(id(3), Call { purpose: Purpose::Listen, ..call(None) });
+        assert!(calls.answered(successor, &id(1)).is_none());
+        assert!(calls.is_taken(&id(1)), "it still waits for its own process");
+        assert!(calls.answered(BASE, &id(1)).is_some());
+        assert!(!calls.occupy(BASE), "who listens can do so elsewhere");
+        assert!(calls.occupy(successor) && calls.are_run_by(Lane::BASE));
+        assert_eq!((calls.listening_on(successor).len(), calls.listening_on(BASE).len()), (0, 1));
+        assert_eq!((calls.drain(BASE).len(), calls.drain_lane(Lane::BASE).len()), (0, 1));
     }
 }

@@ -5,6 +5,7 @@ use tokio::sync::oneshot;
 
 use super::connection::Connection;
 use crate::process;
+use crate::servers::scoped::Beside;
 use crate::vault::revocation::Revoked;
 
 /// What others may ask of a link.
@@ -67,9 +68,12 @@ pub(crate) struct Description {
     pub(crate) server: String,
     pub(crate) connected: bool,
     pub(crate) pid: Option<u32>,
-    /// How it stands with a replacement of the process by one with a newer credential, where there is something to say.
+    /// How it stands with a replacement of processes by those with newer credentials, where there is something to say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) replacement: Option<String>,
+    /// The processes beside it that run tools of scopes.
+    #[serde(default)]
+    pub(crate) scopes: Vec<ScopeProcess>,
     pub(crate) in_flight: usize,
     pub(crate) calls: u64,
     pub(crate) refused: u64,
@@ -77,6 +81,21 @@ pub(crate) struct Description {
     pub(crate) began: String,
     pub(crate) expires_in_seconds: u64,
     pub(crate) secrets: Vec<String>,
+}
+
+/// A process that runs tools of a scope.
+#[derive(Clone, Debug, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct ScopeProcess {
+    /// The scope's tools as they are configured.
+    pub(crate) tools: String,
+    pub(crate) pid: u32,
+}
+
+impl From<Beside> for ScopeProcess {
+    fn from(Beside { tools, pid }: Beside) -> Self {
+        Self { tools, pid }
+    }
 }
 
 impl From<process::Ended> for Processes {

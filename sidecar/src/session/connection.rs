@@ -204,15 +204,13 @@ impl Connection {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufStream, duplex};
-    use tokio::task::JoinSet;
     use tokio::time::timeout;
 
     use super::*;
+    use crate::others::Others;
 
     #[tokio::test]
     async fn a_peer_that_always_has_more_to_say_does_not_silence_others() {
@@ -221,22 +219,14 @@ mod tests {
         let mut bytes = PREFACE.to_vec();
         (0..FRAMES).for_each(|_| Frame::Ping.encode(&mut bytes));
         far.write_all(&bytes).await.expect("the duplex has room");
-        let turns = Arc::new(AtomicUsize::new(0));
-        let mine = Arc::clone(&turns);
-        let mut others = JoinSet::new();
-        others.spawn(async move {
-            loop {
-                mine.fetch_add(1, Ordering::Relaxed);
-                tokio::task::yield_now().await;
-            }
-        });
+        let others = Others::new();
         let mut connection = Connection::new(Box::new(near));
         let mut heard = 0;
         while heard < FRAMES {
             assert_eq!(connection.next().await.expect("the peer is there"), Frame::Ping);
             heard += 1 + std::iter::from_fn(|| connection.buffered()).take(20).count();
         }
-        let turns = turns.load(Ordering::Relaxed);
+        let turns = others.turns();
         assert!(turns >= FRAMES / 60, "others had {turns} turns");
     }
 

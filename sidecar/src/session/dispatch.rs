@@ -14,7 +14,8 @@ use super::requests::{Step, Written};
 use crate::audit::CallResult;
 use crate::config::{Config, Server};
 use crate::policy::Verdict;
-use crate::servers::instance::{Incarnation, Passed};
+use crate::servers::instance::Passed;
+use crate::servers::scoped::{Lane, Process};
 use crate::servers::start::Starter;
 use crate::upstream::outbound::Outbound;
 
@@ -65,8 +66,9 @@ impl Link {
             Standing::Repeated => Attempt::Second,
             _ => Attempt::First,
         };
-        let on = self.instance.incarnation();
-        let mut call = asked.call(id, self.woke, server.call_timeout, attempt, on);
+        let lane = self.servers.lane(server, ruling.scope.as_ref());
+        let on = self.servers.process(lane);
+        let mut call = asked.call(id, on, self.woke, server.call_timeout, attempt);
         call.deadline = ruling.deadline.or(call.deadline);
         match (written, attempt) {
             (Written::Yes, _) => {}
@@ -79,7 +81,10 @@ impl Link {
                 return self.fail(call, Code::ServerUnavailable, UNRECORDED);
             }
         }
-        self.instance.memory().request(&asked.received.bytes, id, &asked.method, asked.params.clone());
+        self.servers.memory_mut().request(&asked.received.bytes, id, &asked.method, asked.params.clone());
+        if call.purpose == Purpose::Setting {
+            self.servers.set_beside(&asked.received.bytes, id, &asked.method);
+        }
         self.counted.calls += 1;
         let bytes = &asked.received.bytes;
         // A listener may be opened as often as its server goes away: backoff sees to the pace.
@@ -87,12 +92,17 @@ impl Link {
         if again && asked.may_be_repeated(&self.repeats.hints, server.retry) {
             call.kept = Some(Bytes::copy_from_slice(bytes));
         }
-        let task = call.task.as_deref().and_then(|task| self.tasks.process_of(task));
-        if task.is_none() && self.instance.pass(bytes) == Passed::Yes {
+        let task = call.task.as_deref().and_then(|task| self.tasks.process_of(task)).filter(|has| *has != on);
+        if task.is_none() && self.servers.pass(lane, bytes) == Passed::Yes {
             return self.calls.insert(value, call);
         }
-        let message = Outbound::request(bytes.clone(), value.clone(), &asked.method, asked.header_name());
-        match self.deliver(task, message, config, server) {
+        let message = Outbound::request(bytes.clone(), value.clone(), &asked.method, asked.header_name())
+            .in_scope(ruling.scope.clone());
+        let sent = match task.and_then(|process| Some((process, self.send_about(process, &message)?))) {
+            Some((process, sent)) => sent.map(|()| process),
+            None => self.deliver(lane, message, config, server).map(|()| self.servers.process(lane)),
+        };
+        match sent {
             Ok(on) => self.calls.insert(value, Call { on, ..call }),
             Err(why) => self.fail(call, Code::ServerUnavailable, &format!("it did not run: {why}")),
         }
@@ -101,33 +111,37 @@ impl Link {
     fn notification(&mut self, asked: &Asked<'_>) {
         let bytes = &asked.received.bytes;
         let message = Outbound::notification(bytes.clone(), &asked.method);
-        let to = match &*asked.method {
-            "notifications/cancelled" => self.cancelled(asked),
+        match &*asked.method {
+            "notifications/cancelled" => match self.cancelled(asked) {
+                Some(process) => self.servers.tell_to(process, message),
+                None => self.servers.tell(self.servers.base(), message),
+            },
             "notifications/progress" => {
                 let token = asked.param("progressToken").map(|span| &bytes[span]);
-                token.and_then(|token| self.server_requests.waits_for_progress(token))
+                match token.and_then(|token| self.server_requests.waits_for_progress(token)) {
+                    Some(process) => self.servers.tell_to(process, message),
+                    None => self.servers.tell(self.servers.base(), message),
+                }
             }
             // It concerns whatever is under way, wherever that is.
-            "notifications/roots/list_changed" => return self.instance.tell_all(message),
-            method => {
-                self.instance.memory().notification(bytes, method);
-                None
+            "notifications/roots/list_changed" => self.servers.tell_each(&message),
+            method if method.starts_with("notifications/") => {
+                self.servers.memory_mut().notification(bytes, method);
+                self.servers.tell_all(message);
             }
-        };
-        match to {
-            Some(process) => self.instance.tell_to(process, message),
-            None => self.instance.tell(message),
+            // Whatever it is, it is not for the tools of a scope.
+            _ => self.servers.tell(self.servers.base(), message),
         }
     }
 
-    /// The harness gave up on a request: it gets no answer any more. Says which process has it.
-    fn cancelled(&mut self, asked: &Asked<'_>) -> Option<Incarnation> {
+    /// The harness gave up on a request: it gets no answer any more. Says who works on it.
+    fn cancelled(&mut self, asked: &Asked<'_>) -> Option<Process> {
         let id = envelope::cancelled_request(&asked.received.bytes, asked.params.clone())?;
         self.repeats.withdraw(&id);
         let call = self.calls.abandon(&id)?;
         let on = call.on;
-        self.instance.cancel(&id);
-        self.instance.memory().forget(&id);
+        self.servers.cancel(on.lane, &id);
+        self.servers.memory_mut().forget(&id);
         self.record_outcome(call, CallResult::Cancelled, None, 0, 0);
         Some(on)
     }
@@ -137,25 +151,25 @@ impl Link {
         let Some(id) = id else { return };
         let Some((process, original)) = self.server_requests.answered(&id.value()) else { return };
         let message = json::replace(bytes, id.span.clone(), &original);
-        self.instance.tell_to(process, Outbound::response(message));
+        self.servers.tell_to(process, Outbound::response(message));
     }
 
-    /// Sends to the process that the message is about, where that matters, or else to the current one, which is started
-    /// if need be. Says which has it.
+    /// Sends a request to the process that it is about, where that takes no others any more.
+    fn send_about(&mut self, process: Process, message: &Outbound) -> Option<Result<(), String>> {
+        let sent = self.servers.send_to_draining(process, message)?;
+        Some(sent.map_err(|unavailable| unavailable.why))
+    }
+
     pub(super) fn deliver(
         &mut self,
-        to: Option<Incarnation>,
+        lane: Lane,
         message: Outbound,
         config: &Arc<Config>,
         server: &Arc<Server>,
-    ) -> Result<Incarnation, String> {
-        let Self { instance, session, id, .. } = self;
+    ) -> Result<(), String> {
+        let Self { servers, session, id, .. } = self;
         let starter = || Starter::of(session, config, server, id);
-        let sent = match to {
-            Some(process) => instance.send_to(process, message, starter),
-            None => instance.send(message, starter).map(|()| instance.incarnation()),
-        };
-        sent.map_err(|unavailable| unavailable.why)
+        servers.send(lane, message, starter).map_err(|unavailable| unavailable.why)
     }
 
     /// A refusal in words that a model can act on.

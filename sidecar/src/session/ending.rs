@@ -12,7 +12,7 @@ use relay_proto::code::Code;
 use relay_proto::control::Retry;
 use tokio::time::Instant;
 
-use super::command::{Description, EndReason, Ended, Processes};
+use super::command::{Description, EndReason, Ended, Processes, ScopeProcess};
 use super::link::Link;
 use super::visitor::Enrolled;
 use crate::audit::{CallResult, Event, EventRecord};
@@ -24,7 +24,7 @@ const END_TIME: Duration = Duration::from_millis(4500);
 impl Link {
     pub(super) async fn finish(mut self, reason: EndReason) -> Ended {
         let began = Instant::now();
-        let unanswered = self.calls.drain();
+        let unanswered = self.calls.drain_all();
         let calls_unanswered = unanswered.len() + self.repeats.len();
         for call in unanswered {
             self.record_outcome(call, CallResult::OutcomeUnknown, Some(Code::SessionEnded), 0, 0);
@@ -38,8 +38,8 @@ impl Link {
         let (message, retry) = farewell(reason, self.session.enrolment.as_ref());
         self.say_goodbye(code, &message, retry).await;
         let grace = self.session.context.config.load().limits.stop_grace;
-        let Self { instance, session, id, .. } = self;
-        let processes = Processes::from(instance.end(grace).await);
+        let Self { servers, session, id, .. } = self;
+        let processes = Processes::from(servers.end(grace).await);
         let took = began.elapsed().as_millis() as u64;
         let vault = match session.credentials.vault() {
             Some(vault) if vault.leave() == Left::Last => vault.end(began + END_TIME).await,
@@ -75,8 +75,9 @@ impl Link {
             grant: self.session.grant.to_string(),
             server: self.server.to_string(),
             connected: self.is_connected(),
-            pid: self.instance.pid(),
-            replacement: self.instance.replacement(),
+            pid: self.servers.pid(),
+            replacement: self.servers.replacement(),
+            scopes: self.servers.processes_beside().into_iter().map(ScopeProcess::from).collect(),
             in_flight: self.calls.len() + self.repeats.len(),
             calls: self.counted.calls,
             refused: self.counted.refused,
@@ -86,7 +87,7 @@ impl Link {
             secrets: config
                 .servers
                 .get(&self.server)
-                .map(|server| server.secrets().into_iter().map(ToString::to_string).collect())
+                .map(|server| server.every_secret().into_iter().map(ToString::to_string).collect())
                 .unwrap_or_default(),
         }
     }

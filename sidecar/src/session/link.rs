@@ -31,8 +31,9 @@ use super::tasks::Tasks;
 use super::tokens::Tokens;
 use super::tools::ShownTools;
 use super::visitor::{Offer, Offered};
-use crate::servers::instance::{Event, Incarnation, Instance};
+use crate::servers::instance::Event;
 use crate::servers::pace::Pace;
+use crate::servers::scoped::{Process, Servers};
 
 pub(crate) struct Link {
     pub(super) id: Arc<str>,
@@ -53,7 +54,7 @@ pub(crate) struct Link {
     /// What the inbox enforces, whatever the configuration says by now.
     pub(super) promised: Promised,
     pub(super) tokens: Tokens,
-    pub(super) instance: Instance,
+    pub(super) servers: Servers,
     pub(super) calls: Calls,
     pub(super) server_requests: ServerRequests,
     pub(super) tasks: Tasks,
@@ -98,7 +99,7 @@ pub(super) type End = (EndReason, Option<oneshot::Sender<Ended>>);
 enum Wake {
     Command(Option<Command>),
     Connection(Result<Frame, Lost>),
-    Server(Incarnation, Event),
+    Server(Process, Event),
     Timer,
 }
 
@@ -141,7 +142,7 @@ impl Link {
             inbox: Inbox::new(limits.message_bytes, limits.window_bytes),
             promised: Promised { message_bytes: limits.message_bytes, window_bytes: limits.window_bytes },
             tokens: Tokens::new(),
-            instance: Instance::default(),
+            servers: Servers::default(),
             calls: Calls::default(),
             server_requests: ServerRequests::default(),
             tasks: Tasks::default(),
@@ -172,6 +173,7 @@ impl Link {
                 break end;
             }
             self.attend();
+            self.let_go();
             self.repeat().await;
             self.settle_newcomer();
         };
@@ -190,10 +192,10 @@ impl Link {
         }
         // A server whose answers the shim does not take is not read; the shim itself always is.
         let room = !self.outbox.is_full();
-        let Self { connection, instance, commands, timer, .. } = self;
+        let Self { connection, servers, commands, timer, .. } = self;
         tokio::select! {
             frame = next_frame(connection) => Wake::Connection(frame),
-            (from, event) = instance.next(), if room => Wake::Server(from, event),
+            (from, event) = servers.next(), if room => Wake::Server(from, event),
             command = commands.recv() => Wake::Command(command),
             () = timer => Wake::Timer,
         }
@@ -287,15 +289,15 @@ impl Link {
         ControlFlow::Break(EndReason::Broken)
     }
 
-    /// Takes what the server gave, and what it gave along with it.
-    fn server_events(&mut self, from: Incarnation, first: Event) {
+    /// Takes what a server gave, and what it gave along with it.
+    fn server_events(&mut self, from: Process, first: Event) {
         let mut next = Some((from, first));
         let mut taken = 0;
-        while let Some((from, event)) = next {
-            self.server_event(from, event);
+        while let Some((process, event)) = next {
+            self.server_event(process, event);
             taken += 1;
             next = match taken < MAX_BATCH && !self.outbox.is_full() {
-                true => self.instance.buffered(),
+                true => self.servers.buffered(from.lane),
                 false => None,
             };
         }

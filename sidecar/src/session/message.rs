@@ -13,9 +13,9 @@ use tokio::time::Instant;
 
 use super::calls::{Attempt, Call, Purpose};
 use super::tasks;
-use crate::config::{Config, Server};
+use crate::config::{Config, Scope, Server};
 use crate::policy::{self, Decision, Request, Verdict};
-use crate::servers::instance::Incarnation;
+use crate::servers::scoped::Process;
 
 /// A message as it was read.
 pub(super) enum Content<'a> {
@@ -49,6 +49,8 @@ pub(super) struct Ruling {
     pub(super) standing: Standing,
     /// None where the grant does not name it.
     pub(super) server: Option<Arc<Server>>,
+    /// What an allowed call runs with, where that is not what the server itself runs with.
+    pub(super) scope: Option<Arc<Scope>>,
     /// When the time of a repeated call is over, counted from its first attempt.
     pub(super) deadline: Option<Instant>,
 }
@@ -125,13 +127,14 @@ impl<'a> Asked<'a> {
     pub(super) fn call(
         &self,
         id: &Id<'_>,
+        on: Process,
         began: Instant,
         timeout: Duration,
         attempt: Attempt,
-        on: Incarnation,
     ) -> Call {
         Call {
             id: id.raw.into(),
+            on,
             seq: self.received.seq,
             purpose: Purpose::of(&self.method),
             method: match policy::known_method(&self.method) {
@@ -143,7 +146,6 @@ impl<'a> Asked<'a> {
             began,
             deadline: (!OPEN_ENDED.contains(&&*self.method)).then(|| began + timeout),
             attempt,
-            on,
             kept: None,
         }
     }
@@ -155,7 +157,13 @@ impl Ruling {
         let granted = config.grants.get(grant).is_some_and(|grant| grant.servers.contains(server));
         let Some(server) = config.servers.get(server).filter(|_| granted) else {
             let decision = policy::server_not_granted(server);
-            return Self { decision, standing: Standing::NotGranted, server: None, deadline: None };
+            return Self {
+                decision,
+                standing: Standing::NotGranted,
+                server: None,
+                scope: None,
+                deadline: None,
+            };
         };
         let decision = match (&*asked.method, asked.tool.as_deref()) {
             ("tools/call", Some(tool)) => server.rules.decide(Request::Tool(tool)),
@@ -164,16 +172,28 @@ impl Ruling {
             }
             (method, _) => server.rules.decide(Request::Method(method)),
         };
-        Self { decision, standing: Standing::Rules, server: Some(Arc::clone(server)), deadline: None }
+        let scope = match (&*asked.method, asked.tool.as_deref()) {
+            ("tools/call", Some(tool)) if !server.scopes.is_empty() => server.scope(tool).cloned(),
+            _ => None,
+        };
+        Self { decision, standing: Standing::Rules, server: Some(Arc::clone(server)), scope, deadline: None }
     }
 
     pub(super) fn malformed() -> Self {
         let decision = Decision { verdict: Verdict::Deny, rule: "message_malformed".into() };
-        Self { decision, standing: Standing::Rules, server: None, deadline: None }
+        Self { decision, standing: Standing::Rules, server: None, scope: None, deadline: None }
     }
 
     pub(super) fn allows(&self) -> bool {
         self.decision.verdict == Verdict::Allow
+    }
+
+    /// A call that wants no answer would have nobody who watches what it runs with.
+    pub(super) fn deny_unasked_call(&mut self, asked: &Asked<'_>) {
+        let by_tool = self.server.as_ref().is_some_and(|server| !server.scopes.is_empty());
+        if by_tool && asked.method == "tools/call" {
+            self.deny(Standing::Rules, "scopes: tools/call without an id");
+        }
     }
 
     /// Allowed although it may have run, by this rule.

@@ -23,6 +23,7 @@
 //! | [`tasks`] | what a server works on after its answer |
 //! | [`tokens`] | resume tokens that turn |
 //! | [`tools`] | what of a server's tools the harness is shown |
+//! | [`used_secrets`] | which secrets a call is made with |
 //! | [`visitor`] | who comes, and what holds their links together |
 
 mod answers;
@@ -48,6 +49,7 @@ mod server_requests;
 mod tasks;
 mod tokens;
 mod tools;
+mod used_secrets;
 pub(crate) mod visitor;
 
 use std::collections::BTreeMap;

@@ -111,6 +111,6 @@ impl Link {
     /// Whether the shim may send more: its answers are taken, and so is what it asks of its server.
     fn may_acknowledge(&self) -> bool {
         let taken = self.connection.as_ref().is_some_and(|connection| connection.waiting() < MAX_UNTAKEN);
-        taken && !self.outbox.is_full() && !self.instance.is_full()
+        taken && !self.outbox.is_full() && !self.servers.is_full()
     }
 }

@@ -25,6 +25,7 @@ use super::link::Link;
 use super::message::{Asked, Content, Ruling};
 use crate::audit::CallResult;
 use crate::config::Config;
+use crate::servers::scoped::Lane;
 use crate::upstream::outbound::{Outbound, QUEUE_BYTES};
 
 /// A message of the harness's, and what is known of its past.
@@ -63,6 +64,7 @@ pub(super) struct Repeats {
 /// The server is being asked for its tools.
 #[derive(Debug)]
 struct Inquiry {
+    lane: Lane,
     id: IdValue,
     deadline: Instant,
     page: usize,
@@ -120,6 +122,12 @@ impl Repeats {
     }
 }
 
+impl Inquiry {
+    fn is(&self, lane: Lane, id: &IdValue) -> bool {
+        self.lane == lane && self.id == *id
+    }
+}
+
 impl Link {
     /// Takes through what became due in this turn.
     pub(super) async fn repeat(&mut self) {
@@ -173,18 +181,15 @@ impl Link {
     /// An answer to a request that we made ourselves.
     pub(super) fn own_answer(
         &mut self,
+        lane: Lane,
         id: &IdValue,
         outcome: Outcome,
         message: &[u8],
         body: Option<Range<usize>>,
     ) {
-        let Some(inquiry) = self.repeats.inquiry.take_if(|inquiry| inquiry.id == *id) else {
-            if self.instance.own_answer(id, outcome, message, body.clone()) {
-                return;
-            }
-            if self.instance.memory().own_answer(id, outcome, message, body) == Heard::ToolsChanged {
-                self.instance.tools_changed(self.instance.incarnation());
-                for line in self.instance.memory().tools_changed() {
+        let Some(inquiry) = self.repeats.inquiry.take_if(|inquiry| inquiry.is(lane, id)) else {
+            if self.servers.own_answer(lane, id, outcome, message, body) == Heard::ToolsChanged {
+                for line in self.servers.memory().tools_changed() {
                     self.answer(&line);
                 }
             }
@@ -207,16 +212,18 @@ impl Link {
     }
 
     /// A request of ours will have no answer.
-    pub(super) fn own_request_failed(&mut self, id: &IdValue) {
-        if self.repeats.inquiry.as_ref().is_some_and(|inquiry| inquiry.id == *id) {
+    pub(super) fn own_request_failed(&mut self, lane: Lane, id: &IdValue) {
+        if self.repeats.inquiry.as_ref().is_some_and(|inquiry| inquiry.is(lane, id)) {
             self.repeats.conclude();
         }
     }
 
-    /// Nobody is there to be asked any more, and a successor may have other tools.
-    pub(super) fn nobody_to_ask(&mut self) {
-        self.repeats.hints.coverage = Coverage::Partial;
-        if self.repeats.inquiry.is_some() {
+    /// Somebody is gone. Where it was who tells of the tools, a successor may have others.
+    pub(super) fn nobody_to_ask(&mut self, lane: Lane) {
+        if lane == self.servers.base() {
+            self.repeats.hints.coverage = Coverage::Partial;
+        }
+        if self.repeats.inquiry.as_ref().is_some_and(|inquiry| inquiry.lane == lane) {
             self.repeats.conclude();
         }
     }
@@ -224,7 +231,7 @@ impl Link {
     /// Gives up on an inquiry that takes too long.
     pub(super) fn end_inquiry_by(&mut self, now: Instant) {
         if let Some(inquiry) = self.repeats.inquiry.take_if(|inquiry| inquiry.deadline <= now) {
-            self.instance.cancel(&inquiry.id);
+            self.servers.cancel(inquiry.lane, &inquiry.id);
             self.repeats.conclude();
         }
     }
@@ -234,7 +241,7 @@ impl Link {
         if call.purpose != Purpose::Other
             && let Some(id) = relay_proto::envelope::id_value(&call.id)
         {
-            self.instance.memory().forget(&id);
+            self.servers.memory_mut().forget(&id);
         }
     }
 
@@ -265,18 +272,19 @@ impl Link {
         meta: String,
         cursor: Option<&[u8]>,
     ) {
-        let id = self.instance.memory().next_id();
+        let lane = self.servers.base();
+        let id = self.servers.memory_mut().next_id();
         let cursor = cursor.map(|cursor| format!(r#""cursor":{}"#, String::from_utf8_lossy(cursor)));
         let members = [cursor.unwrap_or_default(), meta.clone()];
         let params = members.into_iter().filter(|member| !member.is_empty()).collect::<Vec<_>>().join(",");
         let message = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/list","params":{{{params}}}}}"#);
         let message = Outbound::request(message.into_bytes(), id.clone(), "tools/list", None);
         let sent = match config.servers.get(&self.server) {
-            Some(server) => self.deliver(None, message, config, server).is_ok(),
+            Some(server) => self.deliver(lane, message, config, server).is_ok(),
             None => false,
         };
         match sent {
-            true => self.repeats.inquiry = Some(Inquiry { id, deadline, page, meta }),
+            true => self.repeats.inquiry = Some(Inquiry { lane, id, deadline, page, meta }),
             false => self.repeats.conclude(),
         }
     }

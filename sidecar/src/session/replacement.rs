@@ -10,8 +10,9 @@ use relay_proto::notice;
 
 use super::link::Link;
 use crate::audit::{self, EventRecord};
-use crate::servers::instance::{Incarnation, Note, Role};
+use crate::servers::instance::{Note, Role};
 use crate::servers::renewal::Told;
+use crate::servers::scoped::{Lane, Process};
 use crate::servers::start::Starter;
 use crate::upstream::outbound::Outbound;
 
@@ -27,13 +28,13 @@ const SAID_BY_THE_SUCCESSOR: [&str; 5] = [
 impl Link {
     /// Does what is due about the processes of this link's server.
     pub(super) fn attend(&mut self) {
-        if !self.instance.is_changing() {
+        if !self.servers.are_changing() {
             return;
         }
         let config = self.session.context.config.load_full();
-        let Self { instance, calls, tasks, server_requests, repeats, session, id, server, .. } = self;
+        let Self { servers, calls, tasks, server_requests, repeats, session, id, server, .. } = self;
         let is_asked = repeats.deadline().is_some();
-        let is_busy = |process: Incarnation| {
+        let is_busy = |process: Process| {
             is_asked || calls.occupy(process) || tasks.occupy(process) || server_requests.occupy(process)
         };
         let starter = || {
@@ -41,17 +42,17 @@ impl Link {
             let server = config.servers.get(server).filter(|_| granted)?;
             Some(Starter::of(session, &config, server, id))
         };
-        for note in instance.attend(is_busy, starter) {
-            self.note(note);
+        for (lane, note) in servers.attend(is_busy, starter) {
+            self.note(lane, note);
         }
     }
 
     /// Whether the harness hears this notification of a process.
-    pub(super) fn is_heard(&mut self, from: Incarnation, method: &str) -> bool {
-        match self.instance.role(from) {
+    pub(super) fn is_heard(&mut self, from: Process, method: &str) -> bool {
+        match self.servers.role(from) {
             Role::Current => {
                 if method == "notifications/tools/list_changed" {
-                    self.instance.tools_changed(from);
+                    self.servers.tools_changed(from);
                 }
                 true
             }
@@ -61,18 +62,22 @@ impl Link {
         }
     }
 
-    fn note(&mut self, note: Note) {
+    fn note(&mut self, lane: Lane, note: Note) {
+        let process = |incarnation| Process { lane, incarnation };
         match note {
-            Note::Cut { from, why } => self.server_gone(from, &why),
+            Note::Cut { from, why } => self.server_gone(process(from), &why),
             Note::HandedOver { from } => {
+                let from = process(from);
                 for call in self.calls.listening_on(from) {
                     let cancelled = notice::cancelled(&call.id, "another process listens from now on");
-                    self.instance.tell_to(from, Outbound::notification(cancelled, "notifications/cancelled"));
+                    self.servers.tell_to(from, Outbound::notification(cancelled, "notifications/cancelled"));
                     self.leave_behind(call, "the server's process was replaced; listen again");
                 }
             }
-            Note::Over(process) => {
-                self.calls.left_by(process);
+            Note::Over(gone) => {
+                let process = process(gone);
+                // Nothing but late answers, which cannot come any more.
+                self.calls.drain(process);
                 self.tasks.forget_process(process);
                 self.take_back_server_requests(process);
             }
@@ -118,6 +123,7 @@ impl Starter {
         Self {
             config: Arc::clone(config),
             server: Arc::clone(server),
+            scope: None,
             credentials: Arc::clone(&session.credentials),
             gate: Arc::clone(&session.gate),
             files: session.context.files.clone(),

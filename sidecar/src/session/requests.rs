@@ -15,8 +15,10 @@ use super::link::Link;
 use super::message::{Asked, Content, Ruling, Standing};
 use super::outcomes::method_name;
 use super::repeats::{Incoming, Past};
+use super::used_secrets::secret_uses;
 use crate::audit::{self, AuditError, DecisionRecord, FollowedBy, Left, Mac, Recorded, SecretUse};
 use crate::config::Config;
+use crate::policy::Glob;
 
 /// One message on its way, with what was decided about it; nothing is decided about answers.
 pub(super) struct Step<'a> {
@@ -88,7 +90,9 @@ impl Link {
             Content::Response { .. } => None,
             Content::Malformed(_) => Some(Ruling::malformed()),
             Content::Notification(asked) => {
-                Some(Ruling::of(config, &self.session.grant, &self.server, asked))
+                let mut ruling = Ruling::of(config, &self.session.grant, &self.server, asked);
+                ruling.deny_unasked_call(asked);
+                Some(ruling)
             }
             Content::Call { asked, .. } => {
                 let mut ruling = Ruling::of(config, &self.session.grant, &self.server, asked);
@@ -121,7 +125,7 @@ impl Link {
     pub(super) fn is_in_flight(&self, id: &IdValue, before: &[Step<'_>]) -> bool {
         self.calls.is_taken(id)
             || self.repeats.holds(id)
-            || self.instance.is_own(id)
+            || self.servers.memory().is_own(id)
             || before.iter().any(|step| step.calls(id))
     }
 
@@ -187,39 +191,31 @@ impl Link {
         let audit = &self.session.context.audit;
         let scrubber = self.session.credentials.scrubber();
         let secrets = config.servers.get(&self.server).map(|server| server.secrets()).unwrap_or_default();
-        let newest = self.session.credentials.newest();
-        // A process that runs has what it was given, whatever there is by now.
-        let held = self.instance.secrets().unwrap_or(&newest);
-        let secrets: Vec<SecretUse<'_>> = secrets
-            .iter()
-            .map(|name| {
-                let lease = held.get(*name).and_then(|material| material.lease.as_ref());
-                SecretUse {
-                    name: name.as_str(),
-                    lease: lease.and_then(|lease| lease.hash.as_deref()),
-                    vault_request: lease.map(|lease| lease.request_id.as_str()),
-                }
-            })
-            .collect();
+        let (of_base, in_scopes) = self.held(steps);
+        let secrets = secret_uses(secrets, &of_base);
         // What the sandbox wrote may repeat what a server told it.
         let names: Vec<_> = steps
             .iter()
-            .map(|step| match step.asked() {
+            .enumerate()
+            .map(|(place, step)| match step.asked() {
                 Some(asked) => {
+                    let held = in_scopes.get(place).and_then(Option::as_ref);
+                    let scope = step.ruling.as_ref().and_then(|ruling| ruling.scope.as_ref());
                     let mac = asked.arguments().map(|arguments| audit.arguments_mac(arguments));
                     (
                         method_name(&scrubber, &asked.method),
                         asked.tool.as_deref().map(|tool| scrubber.name(tool)),
                         mac,
+                        scope.zip(held).map(|(scope, held)| secret_uses(scope.secrets(), held)),
                     )
                 }
-                None => ("".into(), None, None),
+                None => ("".into(), None, None, None),
             })
             .collect();
         let records: Vec<_> = steps
             .iter()
             .zip(&names)
-            .filter_map(|(step, (method, tool, mac))| {
+            .filter_map(|(step, (method, tool, mac, of_scope))| {
                 let ruling = step.ruling.as_ref()?;
                 let call = audit::Call {
                     session: &self.session.id,
@@ -229,7 +225,8 @@ impl Link {
                     method,
                     tool: tool.as_deref(),
                 };
-                Some(step.record(call, ruling, mac.as_ref(), &config.policy_digest, &secrets))
+                let secrets = of_scope.as_ref().unwrap_or(&secrets);
+                Some(step.record(call, ruling, mac.as_ref(), &config.policy_digest, secrets))
             })
             .collect();
         let recorded = match records.is_empty() {
@@ -294,8 +291,14 @@ impl<'a> Step<'a> {
         self.is_allowed_call() && matches!(&self.content, Content::Call { value, .. } if value == id)
     }
 
+    /// The pattern that puts it into a scope.
+    fn scope(&self) -> Option<&str> {
+        let scope = self.ruling.as_ref()?.scope.as_ref()?;
+        scope.pattern(self.asked()?.tool.as_deref()?).map(Glob::as_str)
+    }
+
     fn record<'r>(
-        &self,
+        &'r self,
         call: audit::Call<'r>,
         ruling: &'r Ruling,
         arguments: Option<&'r Mac>,
@@ -308,6 +311,7 @@ impl<'a> Step<'a> {
             verdict: ruling.decision.verdict,
             rule: &ruling.decision.rule,
             policy,
+            scope: self.scope(),
             secrets,
             bytes: self.received.bytes.len() as u64,
             followed_by: match self.is_allowed_call() {

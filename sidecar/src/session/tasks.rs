@@ -10,11 +10,11 @@ use std::ops::Range;
 use relay_proto::envelope::Outcome;
 use relay_proto::json;
 
-use crate::servers::instance::Incarnation;
+use crate::servers::scoped::{Lane, Process};
 
 #[derive(Debug, Default)]
 pub(super) struct Tasks {
-    open: HashMap<Box<str>, Incarnation>,
+    open: HashMap<Box<str>, Process>,
     /// The oldest first; those that are over are skipped.
     order: VecDeque<Box<str>>,
 }
@@ -39,7 +39,7 @@ pub(super) fn asked_for(message: &[u8], method: &str, params: Option<Range<usize
 
 impl Tasks {
     /// Looks whether the answer to a call says that a task was made of it.
-    pub(super) fn learn(&mut self, message: &[u8], result: Range<usize>, process: Incarnation) {
+    pub(super) fn learn(&mut self, message: &[u8], result: Range<usize>, process: Process) {
         if message.len() > MAX_ANSWER || memchr::memmem::find(message, b"\"taskId\"").is_none() {
             return;
         }
@@ -79,19 +79,24 @@ impl Tasks {
         }
     }
 
-    pub(super) fn process_of(&self, task: &str) -> Option<Incarnation> {
+    pub(super) fn process_of(&self, task: &str) -> Option<Process> {
         self.open.get(task).copied()
     }
 
-    pub(super) fn occupy(&self, process: Incarnation) -> bool {
+    pub(super) fn occupy(&self, process: Process) -> bool {
         self.open.values().any(|other| *other == process)
     }
 
-    pub(super) fn forget_process(&mut self, process: Incarnation) {
+    /// The same for all processes of a server.
+    pub(super) fn occupy_lane(&self, lane: Lane) -> bool {
+        self.open.values().any(|other| other.lane == lane)
+    }
+
+    pub(super) fn forget_process(&mut self, process: Process) {
         self.open.retain(|_, other| *other != process);
     }
 
-    fn insert(&mut self, id: Box<str>, process: Incarnation) {
+    fn insert(&mut self, id: Box<str>, process: Process) {
         while self.order.len() >= MAX_TASKS {
             if let Some(oldest) = self.order.pop_front() {
                 self.open.remove(&oldest);
@@ -106,13 +111,13 @@ impl Tasks {
 mod tests {
     use super::*;
 
-    fn learn(tasks: &mut Tasks, result: &str, process: Incarnation) {
+    fn learn(tasks: &mut Tasks, result: &str, process: Process) {
         tasks.learn(result.as_bytes(), 0..result.len(), process);
     }
 
     #[test]
     fn both_eras_say_that_a_task_was_made_and_nothing_else_does() {
-        let (mut tasks, process) = (Tasks::default(), Incarnation::next());
+        let (mut tasks, process) = (Tasks::default(), Process::BASE);
         learn(&mut tasks, r#"{"task":{"taskId":"old","status":"working"}}"#, process);
         learn(&mut tasks, r#"{"resultType":"task","taskId":"new","status":"working"}"#, process);
         learn(&mut tasks, r#"{"resultType":"complete","taskId":"no"}"#, process);
@@ -127,7 +132,7 @@ mod tests {
 
     #[test]
     fn a_task_is_over_when_its_result_was_heard() {
-        let (mut tasks, process) = (Tasks::default(), Incarnation::next());
+        let (mut tasks, process) = (Tasks::default(), Process::BASE);
         let mut heard = |method: &str, result: &str| {
             learn(&mut tasks, r#"{"task":{"taskId":"t"}}"#, process);
             tasks.heard("t", method, Outcome::Result, result.as_bytes(), Some(0..result.len()));
@@ -145,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_server_cannot_make_it_remember_without_end() {
-        let (mut tasks, process) = (Tasks::default(), Incarnation::next());
+        let (mut tasks, process) = (Tasks::default(), Process::BASE);
         for number in 0..MAX_TASKS + 10 {
             learn(&mut tasks, &format!(r#"{{"task":{{"taskId":"{number}"}}}}"#), process);
         }

@@ -1,10 +1,14 @@
 //! One message of the harness's on its way to a server.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use relay_proto::envelope::IdValue;
 use relay_proto::limits::{MAX_MESSAGE, MAX_WINDOW};
 
 pub(crate) use super::http::{Outbound, OutboundKind};
+
+use crate::config::Scope;
 
 /// Bytes on their way to one server above which its link stops reading: a stuck server stalls its own link only.
 pub(crate) const QUEUE_BYTES: usize = 1024 * 1024;
@@ -14,15 +18,24 @@ pub(crate) const REFUSED_BYTES: usize = QUEUE_BYTES + MAX_MESSAGE + MAX_WINDOW a
 
 impl Outbound {
     pub(crate) fn request(bytes: impl Into<Bytes>, id: IdValue, method: &str, name: Option<String>) -> Self {
-        Self { bytes: bytes.into(), kind: OutboundKind::Request { id, method: method.into(), name } }
+        Self {
+            bytes: bytes.into(),
+            kind: OutboundKind::Request { id, method: method.into(), name },
+            scope: None,
+        }
     }
 
     pub(crate) fn notification(bytes: impl Into<Bytes>, method: &str) -> Self {
-        Self { bytes: bytes.into(), kind: OutboundKind::Notification { method: method.into() } }
+        Self { bytes: bytes.into(), kind: OutboundKind::Notification { method: method.into() }, scope: None }
     }
 
     pub(crate) fn response(bytes: impl Into<Bytes>) -> Self {
-        Self { bytes: bytes.into(), kind: OutboundKind::Response }
+        Self { bytes: bytes.into(), kind: OutboundKind::Response, scope: None }
+    }
+
+    /// The same, with the credentials of a scope.
+    pub(crate) fn in_scope(self, scope: Option<Arc<Scope>>) -> Self {
+        Self { scope, ..self }
     }
 
     /// The id that an answer to this message will have.

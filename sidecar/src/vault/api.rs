@@ -14,7 +14,7 @@ use super::address::{Address, AddressError};
 use super::body::Body;
 use super::envelope::{Auth, Data, Envelope};
 use super::error::{Problem, Said, VaultError};
-use super::http::{Reply, Request, Transport};
+use super::http::{HEALTH, Reply, Request, Transport};
 use super::token::Token;
 use super::trust::{self, Identity, TrustError};
 
@@ -108,7 +108,7 @@ impl Vault {
 
     /// How the node is. A sealed or standing-by node is an answer too.
     pub async fn health(&self) -> Result<Health, VaultError> {
-        let request = Request { method: Method::GET, path: "sys/health".into(), token: None, body: None };
+        let request = Request { method: Method::GET, path: HEALTH.into(), token: None, body: None };
         let reply = self.transport.send(&request).await?;
         match reply.status {
             200 | 429 | 472 | 473 | 501 | 503 => {

@@ -60,6 +60,9 @@ pub(super) struct Request<'a> {
     pub(super) body: Option<Body>,
 }
 
+/// Where a node says how it is.
+pub(super) const HEALTH: &str = "sys/health";
+
 pub(super) struct Reply {
     pub(super) status: u16,
     pub(super) retry_after: Option<Duration>,
@@ -131,7 +134,8 @@ impl Transport {
             .header(CONNECTION, "close")
             // Vault's own guard against requests that somebody made a browser send.
             .header("x-vault-request", "true");
-        if let Some(namespace) = &self.namespace {
+        // A node is healthy or not whatever the namespace, and refuses to be asked within one.
+        if let Some(namespace) = self.namespace.as_ref().filter(|_| request.path != HEALTH) {
             builder = builder.header("x-vault-namespace", namespace);
         }
         if let Some(token) = request.token {

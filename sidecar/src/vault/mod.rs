@@ -10,6 +10,7 @@
 //! | `error` | what was asked, what the answer means, what to do next |
 //! | `token` | tokens, accessors and lease ids, none of which print |
 //! | `api` | the calls; `kv`, `lease`, `wrapping` and `token_calls` are parts of it |
+//! | `capabilities` | what a token has to be allowed, and the lines of a policy that allow it |
 //! | `access` | client, login and what sessions need of both |
 //! | `accessors` | what is to be revoked after a crash, on disk |
 //! | `session` | one session's tokens: the current one, and one for each lease |
@@ -30,6 +31,7 @@ mod accessors;
 mod address;
 mod api;
 mod body;
+pub(crate) mod capabilities;
 mod envelope;
 mod error;
 mod http;

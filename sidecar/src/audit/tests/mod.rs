@@ -83,6 +83,7 @@ fn decision(call: Call<'_>) -> DecisionRecord<'_> {
         verdict: Verdict::Allow,
         rule: "tools.allow get_*",
         policy: "5f2c",
+        scope: None,
         secrets: &[],
         bytes: 120,
         followed_by: FollowedBy::Outcome,

@@ -30,7 +30,6 @@ use reach::{Reach, Reached};
 
 /// Pauses between two times, the first and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-///
 /// A call in the sandbox may be waiting: nobody here knows, so it is treated as if one was.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// As long as an enrolment's name may be.

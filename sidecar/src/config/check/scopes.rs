@@ -1,6 +1,7 @@
 //! `[[servers.*.scopes]]`: which tools run with other credentials, and with which.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::servers::RawTemplates;
 use super::{Checker, Known, present, span_of};
@@ -18,7 +19,7 @@ impl Checker<'_, '_> {
         raw: Vec<At<RawScope>>,
         kind: Option<&ServerKind>,
         known: &Known,
-    ) -> Vec<Scope> {
+    ) -> Vec<Arc<Scope>> {
         let scopes = ["servers", server, "scopes"];
         // Entries are taken out of all scopes alike: which one they stood in is not known.
         let inside = |key| self.damage.touches(&["servers", server, "scopes", key]);
@@ -42,10 +43,10 @@ impl Checker<'_, '_> {
                 let hint = format!("give its tools other {own}, or leave the scope out");
                 self.add(&span, format!("`{table}` changes nothing for its tools"), hint);
             }
-            checked.push(match kind {
+            checked.push(Arc::new(match kind {
                 ServerKind::Http(http) => self.scope_of_http(&table, tools, scope, http, known),
                 ServerKind::Stdio(stdio) => self.scope_of_stdio(&table, tools, scope, stdio, known),
-            });
+            }));
         }
         checked
     }

@@ -55,6 +55,10 @@ impl Checker<'_, '_> {
         let scopes = raw.scopes.take().map(|scopes| scopes.value).unwrap_or_default();
         let kind = self.kind(&table, written, raw, known);
         let scopes = self.scopes(&written.value, scopes, kind.as_ref(), known);
+        let rules = match scopes.is_empty() {
+            true => rules,
+            false => rules.by_tool(),
+        };
         Some(Server { name: name?, kind: kind?, rules, call_timeout, retry, replace, reload, scopes })
     }
 

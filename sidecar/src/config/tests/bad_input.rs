@@ -149,7 +149,6 @@ fn what_this_version_does_not_support_is_named() {
          [secrets.a]\nkv = 'secret/a'\nrefresh = '5m'\n\
          [secrets.b]\nvault = 'pki/issue/b'\nwrite = { ttl = '1m' }\n\
          [servers.a]\ncommand = ['a']\nfiles = { f = '' }\nreplace = 'hitless'\nreload = 'file'\n\
-         [[servers.a.scopes]]\ntools = ['x']\nenv = { A = 'a' }\n\
          [grants.g]\nservers = []\nvault-policies = ['p']\n";
     let problems = check(later).unwrap_err();
     let named: Vec<&str> = problems
@@ -157,7 +156,7 @@ fn what_this_version_does_not_support_is_named() {
         .iter()
         .map(|problem| problem.message.strip_suffix(" is not supported by this version").unwrap())
         .collect();
-    assert_eq!(named, ["`admin.http`", "`servers.a.scopes`"]);
+    assert_eq!(named, ["`admin.http`"]);
 }
 
 #[test]

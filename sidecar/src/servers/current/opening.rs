@@ -19,7 +19,6 @@ const PROMPT: [&str; 3] = ["initialize", "ping", "server/discover"];
 impl Current {
     pub(super) fn start(&mut self, starter: Starter) {
         self.custody = Some(starter.custody());
-        self.incarnation = Incarnation::next();
         let leaving = self.leaving.clone();
         self.state = State::Starting {
             start: Box::pin(async move {

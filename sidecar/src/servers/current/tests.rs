@@ -59,6 +59,7 @@ fn starter(server: Arc<Server>) -> Starter {
         gate: Arc::new(Gate::new(&config.limits)),
         config: Arc::new(config),
         server,
+        scope: None,
         credentials: Arc::new(Credentials::new(Arc::default(), None)),
         files: FileStore::open().unwrap(),
         tasks: TaskTracker::new(),

@@ -6,7 +6,7 @@ use relay_proto::name::Name;
 use tokio::time::Instant;
 
 use super::{LOOK_AGAIN, MAX_DRAINING, Note, Renewal, Told};
-use crate::config::{Replace, ServerKind};
+use crate::config::Replace;
 use crate::inject::Secrets;
 use crate::servers::current::Current;
 use crate::servers::draining::Draining;
@@ -115,10 +115,8 @@ impl Renewal {
         let room = self.draining.len() < MAX_DRAINING;
         let starter = starter().filter(|_| room)?;
         self.replace = starter.server.replace;
-        match &starter.server.kind {
-            ServerKind::Stdio(stdio) if starter.server.reload.is_some_and(|_| stdio.can_reload(changed)) => {
-                self.reload(current, &starter, now)
-            }
+        match self.replace {
+            _ if starter.can_reload(changed) => self.reload(current, &starter, now),
             _ if self.replace == Replace::Never => {
                 self.trouble =
                     Some("it keeps the credential that it was started with (`replace = \"never\"`)".into());

@@ -50,6 +50,17 @@ impl Scene {
         (Self { fixture, commands, _link: link }, end, resume)
     }
 
+    /// The same, and a second connection, after which the first one's resume is out of date.
+    async fn turned() -> (Self, End, Resume) {
+        let (scene, old, first) = Self::new("20s").await;
+        drop(old);
+        let mut second = scene.come(&first).await;
+        second.welcome().await;
+        second.send(&Frame::Ping).await;
+        assert_eq!(second.next().await, Some(Frame::Pong), "the first token has turned");
+        (scene, second, first)
+    }
+
     async fn come(&self, resume: &Resume) -> End {
         let (connection, end) = connect();
         let command = Command::Attach { connection: Box::new(connection), resume: resume.clone() };
@@ -236,12 +247,7 @@ async fn a_hello_that_comes_late_raises_no_alert_and_a_copy_that_waits_does() {
 /// A copy that comes and leaves, again and again, must not be able to come unnoticed afterwards.
 #[tokio::test(start_paused = true)]
 async fn those_who_leave_use_up_no_alerts() {
-    let (scene, old, first) = Scene::new("20s").await;
-    drop(old);
-    let mut second = scene.come(&first).await;
-    second.welcome().await;
-    second.send(&Frame::Ping).await;
-    assert_eq!(second.next().await, Some(Frame::Pong), "the first token has turned");
+    let (scene, _second, first) = Scene::turned().await;
     for _ in 0..20 {
         drop(scene.come(&first).await);
         tokio::time::sleep(LEAVING_TIME / 10).await;
@@ -254,12 +260,7 @@ async fn those_who_leave_use_up_no_alerts() {
 
 #[tokio::test(start_paused = true)]
 async fn few_are_given_time_to_leave() {
-    let (scene, old, first) = Scene::new("20s").await;
-    drop(old);
-    let mut second = scene.come(&first).await;
-    second.welcome().await;
-    second.send(&Frame::Ping).await;
-    assert_eq!(second.next().await, Some(Frame::Pong), "the first token has turned");
+    let (scene, _second, first) = Scene::turned().await;
     let mut copies = Vec::new();
     for _ in 0..30 {
         copies.push(scene.come(&first).await);

@@ -109,6 +109,7 @@ fn described(session: &str, link: &str) -> Description {
         connected: true,
         pid: None,
         replacement: None,
+        scopes: Vec::new(),
         in_flight: 0,
         calls: 0,
         refused: 0,

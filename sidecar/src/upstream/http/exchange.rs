@@ -232,7 +232,11 @@ impl Exchange {
         for _ in 0..MAX_RESUMPTIONS {
             tokio::time::sleep(delay).await;
             delay = (delay * 2).min(MAX_DELAY);
-            let credentials = lock(&self.shared.credentials).clone();
+            // The answer of a call belongs to whoever made it.
+            let credentials = match self.message.scope {
+                Some(_) => self.credentials.clone(),
+                None => lock(&self.shared.credentials).clone(),
+            };
             let Ok(reply) = open_stream(&self.shared, session, &credentials, Some(&place)).await else {
                 continue;
             };

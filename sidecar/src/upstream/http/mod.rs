@@ -51,7 +51,7 @@ use self::exchange::{Dispatch, Exchange};
 use self::message::Outline;
 use self::session::Era;
 use self::shared::{Shared, lock};
-use crate::config::{Addresses, HTTP_MESSAGES};
+use crate::config::{Addresses, HTTP_MESSAGES, Scope};
 
 /// Events that wait for the owner; a full queue makes the server's streams wait.
 const MAX_WAITING_EVENTS: usize = 4;
@@ -91,6 +91,8 @@ pub struct HttpLimits {
 pub struct Outbound {
     pub bytes: Bytes,
     pub kind: OutboundKind,
+    /// What it is sent with, where that is not what the server's own requests are sent with.
+    pub scope: Option<Arc<Scope>>,
 }
 
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -134,7 +136,7 @@ impl HttpUpstream {
     }
 
     /// Sends one message. `credentials` are the headers of this request, filled afresh; those of the latest message
-    /// also serve what this transport sends by itself (the listening stream, the farewell).
+    /// that is in no scope also serve what this transport sends by itself (the listening stream, the farewell).
     pub fn send(&mut self, message: Outbound, credentials: HeaderMap) {
         if let Err((id, why)) = self.dispatch(message, credentials) {
             match id {
@@ -206,7 +208,7 @@ impl HttpUpstream {
         if endpoint.scheme == Scheme::Http && !endpoint.host.is_loopback() && !credentials.is_empty() {
             return Err((id, "credentials go over `http://` to this machine only; use `https://`"));
         }
-        let message = Outbound { bytes: counted(message.bytes, &self.shared.queued), kind: message.kind };
+        let message = Outbound { bytes: counted(message.bytes, &self.shared.queued), ..message };
         let Some(outline) = Outline::read(&message.bytes) else {
             return Err((id, "the message cannot be read"));
         };
@@ -229,7 +231,9 @@ impl HttpUpstream {
             }
             None => Dispatch::legacy(&message.kind),
         };
-        *lock(&self.shared.credentials) = credentials.clone();
+        if message.scope.is_none() {
+            *lock(&self.shared.credentials) = credentials.clone();
+        }
         let asked = outline.asked();
         let exchange = Exchange { shared: self.shared.clone(), message, credentials, dispatch };
         match (id, asked) {

@@ -23,7 +23,7 @@ pub(super) struct Shared {
     pub(super) pool: Arc<Pool>,
     pub(super) limits: HttpLimits,
     pub(super) era: Mutex<Era>,
-    /// Of the latest message: for requests that no message of the harness causes.
+    /// Of the latest message that is in no scope: for requests that no message of the harness causes.
     pub(super) credentials: Mutex<HeaderMap>,
     pub(super) mirror: Mutex<Mirror>,
     pub(super) events: mpsc::Sender<Event>,

@@ -45,17 +45,21 @@ fn request(id: u32, method: &str, params: &str) -> Outbound {
     let bytes = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#);
     let name = serde_json::from_str::<serde_json::Value>(params).unwrap()["name"].as_str().map(str::to_owned);
     let kind = OutboundKind::Request { id: number(id), method: method.to_owned(), name };
-    Outbound { bytes: bytes.into(), kind }
+    Outbound { bytes: bytes.into(), kind, scope: None }
 }
 
 fn notification(method: &str) -> Outbound {
     let bytes = format!(r#"{{"jsonrpc":"2.0","method":"{method}"}}"#);
-    Outbound { bytes: bytes.into(), kind: OutboundKind::Notification { method: method.to_owned() } }
+    Outbound {
+        bytes: bytes.into(),
+        kind: OutboundKind::Notification { method: method.to_owned() },
+        scope: None,
+    }
 }
 
 fn response(id: u32) -> Outbound {
     let bytes = Bytes::from(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#));
-    Outbound { bytes, kind: OutboundKind::Response }
+    Outbound { bytes, kind: OutboundKind::Response, scope: None }
 }
 
 fn result(id: u32) -> String {

@@ -118,7 +118,8 @@ pub(crate) fn run(call: &Call<'_>, output: &Output, pending: &Pending) {
         return answer(call.mode, &call.request, call.era, json!({"task": task}), output);
     }
     let reply = |result| answer(call.mode, &call.request, call.era, result, output);
-    match name {
+    // Every tool has a twin, so that one of them can be in a scope.
+    match name.strip_prefix("rw_").unwrap_or(name) {
         "add" => reply(text(&(call.number("a") + call.number("b")).to_string())),
         "ask_client" => ask_client(call, output, pending),
         "big" => reply(text(&"x".repeat(usize::try_from(call.number("bytes")).unwrap_or_default()))),

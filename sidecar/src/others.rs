@@ -1,0 +1,31 @@
+//! For tests of who is given a turn: somebody else on the same thread, who counts theirs.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::task::JoinSet;
+
+/// They go when this is dropped.
+pub(crate) struct Others {
+    turns: Arc<AtomicUsize>,
+    _task: JoinSet<()>,
+}
+
+impl Others {
+    pub(crate) fn new() -> Self {
+        let turns = Arc::new(AtomicUsize::new(0));
+        let mine = Arc::clone(&turns);
+        let mut task = JoinSet::new();
+        task.spawn(async move {
+            loop {
+                mine.fetch_add(1, Ordering::Relaxed);
+                tokio::task::yield_now().await;
+            }
+        });
+        Self { turns, _task: task }
+    }
+
+    pub(crate) fn turns(&self) -> usize {
+        self.turns.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,123 @@
+//! Secrets of an HTTP server's scopes on their way, and the requests that wait for them.
+//!
+//! A scope's secrets are first read when one of its tools is called, and what they are wanted for waits here, bounded;
+//! other requests do not. What must stay true: a request that waits here goes on or fails, unless it is withdrawn.
+
+use std::collections::VecDeque;
+use std::future::pending;
+use std::pin::Pin;
+use std::task::Poll;
+
+use relay_proto::envelope::IdValue;
+
+use super::event::{Event, Unavailable};
+use super::queue::Queue;
+use super::scoped::Lane;
+use super::start::{StartError, Starter};
+use crate::secret::SecretError;
+use crate::upstream::outbound::Outbound;
+
+#[derive(Default)]
+pub(super) struct Readings {
+    under_way: Vec<Reading>,
+    /// What has failed and was not told yet.
+    failures: VecDeque<(Lane, Event)>,
+}
+
+struct Reading {
+    /// Who sends what waits.
+    lane: Lane,
+    starter: Starter,
+    read: Pin<Box<dyn Future<Output = Result<(), SecretError>> + Send>>,
+    waiting: Queue,
+}
+
+impl Readings {
+    pub(super) fn is_empty(&self) -> bool {
+        self.under_way.is_empty() && self.failures.is_empty()
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.under_way.iter().any(|reading| reading.waiting.is_full())
+    }
+
+    /// Reads the secrets of this scope anew, for the requests to come.
+    pub(super) fn start(&mut self, lane: Lane, starter: &Starter) {
+        self.reading(lane, starter);
+    }
+
+    /// Sends a request on once its scope's secrets are there.
+    pub(super) fn wait(
+        &mut self,
+        lane: Lane,
+        message: Outbound,
+        starter: &Starter,
+    ) -> Result<(), Unavailable> {
+        let waiting = &mut self.reading(lane, starter).waiting;
+        if waiting.is_crowded() {
+            return Err(Unavailable::because("its credential is being read and too much waits for it"));
+        }
+        waiting.push(message);
+        Ok(())
+    }
+
+    /// Takes one request out; says whether it was here.
+    pub(super) fn withdraw(&mut self, id: &IdValue) -> bool {
+        self.under_way.iter_mut().any(|reading| reading.waiting.withdraw(id))
+    }
+
+    pub(super) fn fail(&mut self, lane: Lane, event: Event) {
+        self.failures.push_back((lane, event));
+    }
+
+    pub(super) fn failure(&mut self) -> Option<(Lane, Event)> {
+        self.failures.pop_front()
+    }
+
+    /// What can be sent now, by whom and with what; nothing where the secrets could not be had, which is told by
+    /// [`Self::failure`]. Nothing is lost if this is dropped.
+    pub(super) async fn next(&mut self) -> (Lane, Starter, Vec<Outbound>) {
+        if self.under_way.is_empty() {
+            return pending().await;
+        }
+        let (place, result) = std::future::poll_fn(|cx| {
+            for (place, reading) in self.under_way.iter_mut().enumerate() {
+                if let Poll::Ready(result) = reading.read.as_mut().poll(cx) {
+                    return Poll::Ready((place, result));
+                }
+            }
+            Poll::Pending
+        })
+        .await;
+        let Reading { lane, starter, mut waiting, .. } = self.under_way.swap_remove(place);
+        let mut messages: Vec<Outbound> = std::iter::from_fn(|| waiting.pop()).collect();
+        if let Err(error) = result {
+            let error = StartError::from(error);
+            let (code, why) = (error.code(), error.told());
+            tracing::warn!(server = %starter.server.name, why, "a secret of a scope was not read");
+            let ids = messages.drain(..).filter_map(|message| message.request_id().cloned());
+            let failed = ids.map(|id| Event::Failed { id, code, why: format!("it did not run: {why}") });
+            self.failures.extend(failed.map(|event| (lane, event)));
+        }
+        (lane, starter, messages)
+    }
+
+    fn reading(&mut self, lane: Lane, starter: &Starter) -> &mut Reading {
+        let is_it = |reading: &Reading| reading.lane == lane && reading.starter.scope == starter.scope;
+        let place = match self.under_way.iter().position(is_it) {
+            Some(place) => place,
+            None => {
+                let reader = starter.clone();
+                let read = Box::pin(async move { reader.secrets().await.map(drop) });
+                self.under_way.push(Reading {
+                    lane,
+                    starter: starter.clone(),
+                    read,
+                    waiting: Queue::default(),
+                });
+                self.under_way.len() - 1
+            }
+        };
+        &mut self.under_way[place]
+    }
+}

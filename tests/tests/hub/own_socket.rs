@@ -1,0 +1,100 @@
+//! The hub's own socket: whose it is, who else may want it, and what stands in its way.
+
+use std::os::fd::OwnedFd;
+
+use super::*;
+
+#[test]
+fn two_hubs_on_one_socket_or_one_pipe_are_told_what_to_do() {
+    let scene = Scene::new();
+    let attach = scene.attach();
+    let place = scene.directory.path();
+    let (here, _there) = UnixStream::pair().unwrap();
+    let mut same_socket = hub_on(&here, &scene.socket(), &place.join("first"));
+    assert_eq!(same_socket.wait(PATIENCE).code(), Some(75));
+    let said = String::from_utf8_lossy(&read(&place.join("first"))).into_owned();
+    assert!(said.contains(&format!("(process {})", attach.command())) && said.contains("--socket"), "{said}");
+    assert_eq!(connected(&scene.relay(), "tools").call_text("add", json!({"a": 1, "b": 1})), "2");
+
+    let (here, mut there) = UnixStream::pair().unwrap();
+    let _first = hub_on(&here, &place.join("one.sock"), &place.join("second"));
+    there.read_exact(&mut [0; 5]).unwrap();
+    let mut same_pipe = hub_on(&here, &place.join("two.sock"), &place.join("third"));
+    assert_eq!(same_pipe.wait(PATIENCE).code(), Some(75));
+    let said = String::from_utf8_lossy(&read(&place.join("third"))).into_owned();
+    assert!(said.contains("another hub has this pipe") && said.contains("start it once"), "{said}");
+}
+
+#[test]
+fn a_stale_socket_is_taken_over_and_a_strangers_is_left_alone() {
+    let scene = Scene::new();
+    std::fs::create_dir(scene.socket().parent().unwrap()).unwrap();
+    drop(std::os::unix::net::UnixListener::bind(scene.socket()).unwrap());
+    assert!(scene.socket().exists());
+    let attach = scene.attach();
+    assert_eq!(scene.shim().call_text("add", json!({"a": 1, "b": 1})), "2");
+    attach.stop();
+    let _listener = std::os::unix::net::UnixListener::bind(scene.socket()).unwrap();
+    let attach = Attach::start(&scene.world, &exec_hub(&scene.socket()));
+    attach.wait_until_said("somebody else listens there");
+    drop(attach);
+    UnixStream::connect(scene.socket()).expect("it listens still");
+}
+
+/// Somebody in the box who can write to the hub's directory neither leads it elsewhere nor makes it wait.
+#[test]
+fn a_hub_is_neither_led_astray_by_its_lock_nor_held_up_by_a_deaf_socket() {
+    let scene = Scene::new();
+    let lock = scene.directory.path().join("box/relay.sock.lock");
+    std::fs::create_dir(lock.parent().unwrap()).unwrap();
+    let other = scene.directory.path().join("other");
+    std::fs::write(&other, "somebody's").unwrap();
+    std::os::unix::fs::symlink(&other, &lock).unwrap();
+    let attach = Attach::start(&scene.world, &exec_hub(&scene.socket()));
+    attach.wait_until_said("something that is not ours stands there");
+    drop(attach);
+    assert_eq!(read(&other), b"somebody's");
+    std::fs::remove_file(&lock).unwrap();
+    nix::unistd::mkfifo(&lock, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let attach = Attach::start(&scene.world, &exec_hub(&scene.socket()));
+    attach.wait_until_said("something that is not ours stands there");
+    drop(attach);
+    std::fs::remove_file(&lock).unwrap();
+
+    // Whoever connects to it now would wait for somebody to take the first ones.
+    let _deaf = deaf_socket(&scene.socket());
+    let attach = Attach::start(&scene.world, &exec_hub(&scene.socket()));
+    attach.wait_until_said("somebody else listens there");
+}
+
+/// A hub whose stdin and stdout are these.
+fn hub_on(pipe: &UnixStream, socket: &std::path::Path, stderr: &std::path::Path) -> Running {
+    let end =
+        || Stdio::from(std::os::fd::OwnedFd::from(pipe.try_clone().expect("descriptors are to be had")));
+    let mut hub = command(shim_binary());
+    hub.env_clear().args(["hub", "--pin", &"1".repeat(64), "--socket"]).arg(socket);
+    hub.stdin(end()).stdout(end()).stderr(into_file(stderr));
+    Running::spawn(hub, "cofferdam-shim hub")
+}
+
+/// A socket that has as many connections waiting as it can.
+fn deaf_socket(path: &std::path::Path) -> (OwnedFd, Vec<OwnedFd>) {
+    use nix::sys::socket::{
+        AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket,
+    };
+    let made = |flags| socket(AddressFamily::Unix, SockType::Stream, flags, None).expect("sockets work here");
+    let (listener, address) = (made(SockFlag::SOCK_CLOEXEC), UnixAddr::new(path).expect("sockets work here"));
+    bind(std::os::fd::AsRawFd::as_raw_fd(&listener), &address).expect("sockets work here");
+    listen(&listener, Backlog::new(0).expect("sockets work here")).expect("sockets work here");
+    let mut waiting = Vec::new();
+    loop {
+        let stream = made(SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK);
+        match connect(std::os::fd::AsRawFd::as_raw_fd(&stream), &address) {
+            Ok(()) => waiting.push(stream),
+            Err(error) => {
+                assert_eq!(error, nix::errno::Errno::EAGAIN);
+                return (listener, waiting);
+            }
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! Tools that run with other credentials than their server: what each process and each request is given, what the audit
+//! says of it, and what is refused because nobody could tell which credential it would run with.
+
+use std::fs;
+use std::time::Duration;
+
+use cofferdam_tests::harness::{Harness, refusal_of, text_of};
+use cofferdam_tests::http_fixture::{Behaviour, HttpFixture};
+use cofferdam_tests::openbao::OpenBao;
+use cofferdam_tests::server::Server;
+use cofferdam_tests::vault::{self, CANARY, prepared};
+use cofferdam_tests::world::{Builder, World};
+use serde_json::{Value, json};
+
+const READER: &str = "reader-CANARY-of-scopes-1234";
+const WRITER: &str = "writer-CANARY-of-scopes-5678";
+
+#[test]
+fn a_tool_of_a_scope_runs_with_the_credential_of_its_scope_and_no_other_tool_does() {
+    let world = secrets(World::new()).server("tools", scoped(Server::fixture())).capturing().start();
+    let mut harness = world.connected("tools");
+    assert_eq!(secret_of(&mut harness, "env"), "[redacted:reader.value]");
+    assert_eq!(world.fixture_processes("tools").len(), 1, "nobody has called the others");
+    for _ in 0..2 {
+        assert_eq!(secret_of(&mut harness, "rw_env"), "[redacted:writer.value]");
+        assert_eq!(secret_of(&mut harness, "env"), "[redacted:reader.value]");
+    }
+    let processes = world.fixture_processes("tools");
+    assert_eq!(processes.len(), 2);
+    let [base, beside] = [environment(processes[0]), environment(processes[1])];
+    assert!(base.contains(&format!("SECRET={READER}")) && !base.contains(WRITER), "{base}");
+    assert!(beside.contains(&format!("SECRET={WRITER}")) && !beside.contains(READER), "{beside}");
+    world.assert_secret_stayed_here(READER);
+    world.assert_secret_stayed_here(WRITER);
+    let session = &world.sessions()[0];
+    assert_eq!(session["pid"], processes[0]);
+    assert_eq!(session["scopes"], json!([{"tools": "rw_*, write_*", "pid": processes[1]}]));
+    assert_eq!(session["secrets"], json!(["reader", "writer"]));
+    assert!(world.cofferdam_text(&["sessions"]).contains("tools rw_*, write_*"));
+}
+
+#[test]
+fn files_of_a_scope_are_its_own() {
+    let server = Server::fixture()
+        .env("KEY", "{file:key}")
+        .file("key", "{reader.value}")
+        .line("[[servers.tools.scopes]]\ntools = ['rw_*']\nfiles = { key = '{writer.value}' }");
+    let world = secrets(World::new()).server("tools", server).start();
+    let mut harness = world.connected("tools");
+    harness.call_text("count", json!({}));
+    harness.call_text("rw_count", json!({}));
+    let key = |process: &u32| {
+        let environment = environment(*process);
+        let path = environment.split('\0').find_map(|entry| entry.strip_prefix("KEY=")).unwrap();
+        fs::read_to_string(path).unwrap()
+    };
+    let keys: Vec<String> = world.fixture_processes("tools").iter().map(key).collect();
+    assert_eq!(keys, [READER, WRITER]);
+}
+
+#[test]
+fn the_audit_names_the_secrets_that_a_call_ran_with() {
+    let world = secrets(World::new()).server("tools", scoped(Server::fixture())).start();
+    let mut harness = world.connected("tools");
+    for tool in ["env", "rw_env", "write_file"] {
+        harness.call_text(tool, json!({}));
+    }
+    let seen: Vec<(Value, Value)> = world
+        .decisions()
+        .into_iter()
+        .map(|decision| (decision["secrets"].clone(), decision["scope"].clone()))
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            (json!([{"name": "reader"}]), Value::Null),
+            (json!([{"name": "writer"}]), json!("rw_*")),
+            (json!([{"name": "writer"}]), json!("write_*")),
+        ]
+    );
+    world.cofferdam_text(&["audit", "verify"]);
+}
+
+#[test]
+fn what_could_run_with_another_credential_than_was_decided_is_refused() {
+    let world = secrets(World::new()).server("tools", scoped(Server::fixture())).start();
+    let mut harness = world.connected("tools");
+    harness.call_text("rw_count", json!({}));
+    let executed = || world.executions("tools").len();
+    assert_eq!(executed(), 1);
+    for name in ["rw_count ", " count", "count\n", "rw_\u{0}count", ""] {
+        assert!(harness.call(name, json!({})).get("error").is_some(), "{name:?}");
+    }
+    let answer = |harness: &mut Harness, raw: &str| {
+        harness.send_raw(format!("{raw}\n").as_bytes());
+        harness.next_message()
+    };
+    for raw in [
+        r#"{"jsonrpc":"2.0","id":70,"method":"tools/call","params":{"name":"count","name":"rw_count"}}"#,
+        r#"{"jsonrpc":"2.0","id":71,"method":"tools/call","params":{"name":"count","Name":"rw_count"}}"#,
+        r#"[{"jsonrpc":"2.0","id":72,"method":"tools/call","params":{"name":"count"}}]"#,
+    ] {
+        assert_eq!(refusal_of(&answer(&mut harness, raw)), "message_malformed", "{raw}");
+    }
+    // What a method that nobody knows would run, and with what, nobody knows either.
+    assert_eq!(refusal_of(&harness.request("x/echo", json!({"name": "rw_count"}))), "tool_denied");
+    harness.notify("tools/call", json!({"name": "count"}));
+    harness.notify("tools/call", json!({"name": "rw_count"}));
+    harness.notify("x/call", json!({"name": "rw_count"}));
+    for tool in ["env", "rw_env"] {
+        harness.call_text(tool, json!({}));
+    }
+    assert_eq!(executed(), 3, "{:?}", world.executions("tools"));
+    let heard = world.heard("tools").into_iter().flatten();
+    assert_eq!(heard.filter(|message| message["method"] == "tools/call").count(), 3);
+}
+
+#[test]
+fn each_http_request_has_the_header_of_its_tool() {
+    let server = HttpFixture::start(Behaviour::Events);
+    let world = secrets(World::new()).server("remote", scoped_http(&server)).capturing().start();
+    let mut harness = world.connected("remote");
+    harness.request("tools/list", json!({}));
+    // The first call of a scope waits for its secret; others go on, and nobody mixes them up.
+    let sent: Vec<(Value, &str)> = (0..12)
+        .map(|number| {
+            let (tool, role) = if number % 3 == 0 { ("rw_headers", "writer") } else { ("headers", "reader") };
+            (harness.send_call(tool, json!({})), role)
+        })
+        .collect();
+    for (id, role) in sent {
+        let text = text_of(&harness.answer_to(&id));
+        assert!(text.contains(&format!("authorization: Bearer [redacted:{role}.value]")), "{text}");
+        assert!(text.contains("x-kept: kept"), "{text}");
+    }
+    harness.request("ping", json!({}));
+    harness.close_stdin();
+    harness.wait_for_exit();
+    let requests = server.requests();
+    assert!(requests.iter().any(|request| request.method == "GET"), "it listens");
+    for request in requests {
+        let scoped = request.body["params"]["name"] == "rw_headers";
+        let expected = if scoped { WRITER } else { READER };
+        assert_eq!(request.headers["authorization"], format!("Bearer {expected}"), "{request:?}");
+    }
+    world.assert_secret_stayed_here(WRITER);
+    let decisions = world.decisions();
+    assert_eq!(
+        (&decisions[0]["secrets"], &decisions[0]["scope"]),
+        (&json!([{"name": "writer"}]), &json!("rw_*"))
+    );
+    assert_eq!(
+        (&decisions[1]["secrets"], &decisions[1]["scope"]),
+        (&json!([{"name": "reader"}]), &Value::Null)
+    );
+}
+
+#[test]
+fn in_the_stateless_era_too() {
+    let server = HttpFixture::start(Behaviour::Json);
+    let world = secrets(World::new())
+        .server("remote", scoped_http(&server))
+        .server("tools", scoped(Server::fixture()))
+        .start();
+    let mut harness = world.shim("remote");
+    harness.discover();
+    let text = harness.call_text("rw_headers", json!({}));
+    assert!(
+        text.contains("Bearer [redacted:writer.value]") && text.contains("mcp-name: rw_headers"),
+        "{text}"
+    );
+    assert!(harness.call_text("headers", json!({})).contains("Bearer [redacted:reader.value]"));
+    let mut harness = world.shim("tools");
+    harness.discover();
+    assert_eq!(secret_of(&mut harness, "rw_env"), "[redacted:writer.value]");
+    assert_eq!(secret_of(&mut harness, "env"), "[redacted:reader.value]");
+    let methods: Vec<Value> = world.heard("tools")[1].iter().map(|heard| heard["method"].clone()).collect();
+    assert_eq!(methods, ["tools/call"], "there is nothing to repeat");
+}
+
+#[test]
+fn a_credential_that_cannot_be_had_refuses_the_tools_of_its_scope_only() {
+    let remote = HttpFixture::start(Behaviour::Json);
+    let world = World::new()
+        .secret_file("reader", READER)
+        .secret("writer", "file = \"/nowhere/at/all\"")
+        .server("tools", scoped(Server::fixture()))
+        .server("remote", scoped_http(&remote))
+        .start();
+    for (server, tool) in [("tools", "env"), ("remote", "headers")] {
+        let mut harness = world.connected(server);
+        for _ in 0..2 {
+            assert_eq!(refusal_of(&harness.call(&format!("rw_{tool}"), json!({}))), "credential_unavailable");
+            assert!(harness.call_text(tool, json!({})).contains("[redacted:reader.value]"), "{server}");
+        }
+    }
+    assert!(remote.requests().iter().all(|request| request.body["params"]["name"] != "rw_headers"));
+    assert_eq!(world.fixture_processes("tools").len(), 1);
+}
+
+#[test]
+fn a_call_that_was_cancelled_while_its_credential_was_read_is_not_made() {
+    let remote = HttpFixture::start(Behaviour::Json);
+    let world = World::new()
+        .secret_file("reader", READER)
+        .secret_exec("writer", &["sh", "-c", "sleep 2; echo writer-CANARY-of-scopes-5678"])
+        .server("remote", scoped_http(&remote))
+        .start();
+    let mut harness = world.connected("remote");
+    let given_up = harness.send_call("rw_headers", json!({"which": "given up"}));
+    harness.notify("notifications/cancelled", json!({"requestId": given_up}));
+    let wanted = harness.call_text("rw_headers", json!({"which": "wanted"}));
+    assert!(wanted.contains("[redacted:writer.value]"), "{wanted}");
+    assert!(harness.answer_within(&given_up, Duration::ZERO).is_none());
+    let calls: Vec<Value> = remote
+        .requests()
+        .into_iter()
+        .filter(|request| request.body["method"] == "tools/call")
+        .map(|request| request.body["params"]["arguments"]["which"].clone())
+        .collect();
+    assert_eq!(calls, ["wanted"]);
+}
+
+#[test]
+fn a_scope_has_a_secret_of_vaults_and_the_audit_says_so() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let world = vault::world(&bao)
+        .secret_file("reader", READER)
+        .secret("writer", "kv = \"secret/github\"")
+        .server("tools", with_scope(Server::fixture(), "{writer.token}"))
+        .capturing()
+        .start();
+    let mut harness = world.connected("tools");
+    assert_eq!(secret_of(&mut harness, "env"), "[redacted:reader.value]");
+    assert!(vault::session_tokens(&bao).is_empty(), "nobody needed Vault yet");
+    for _ in 0..2 {
+        assert_eq!(secret_of(&mut harness, "rw_env"), "[redacted:writer.token]");
+    }
+    let processes = world.fixture_processes("tools");
+    assert!(!environment(processes[0]).contains(CANARY));
+    assert!(environment(processes[1]).contains(&format!("SECRET={CANARY}")));
+    world.assert_secret_stayed_here(CANARY);
+    let decisions = world.decisions();
+    assert_eq!(decisions[0]["secrets"], json!([{"name": "reader"}]));
+    let used = &decisions[2]["secrets"];
+    assert_eq!((used.as_array().unwrap().len(), &used[0]["name"]), (1, &json!("writer")));
+    assert!(used[0]["vault_request"].as_str().is_some_and(|id| id.len() == 36), "{used}");
+}
+
+fn secrets(builder: Builder) -> Builder {
+    builder.secret_file("reader", READER).secret_file("writer", WRITER)
+}
+
+fn scoped(server: Server) -> Server {
+    with_scope(server, "{writer.value}")
+}
+
+fn with_scope(server: Server, secret: &str) -> Server {
+    server.env("SECRET", "{reader.value}").line(&format!(
+        "[[servers.tools.scopes]]\ntools = ['rw_*', 'write_*']\nenv = {{ SECRET = '{secret}' }}"
+    ))
+}
+
+fn scoped_http(server: &HttpFixture) -> Server {
+    Server::http(&server.url())
+        .header("Authorization", "Bearer {reader.value}")
+        .header("X-Kept", "kept")
+        .line("private = true")
+        .line("[[servers.remote.scopes]]\ntools = ['rw_*']\nheaders = { Authorization = 'Bearer {writer.value}' }")
+}
+
+/// What the process that runs this tool has as its secret, as the harness sees it.
+#[track_caller]
+fn secret_of(harness: &mut Harness, tool: &str) -> String {
+    let text = harness.call_text(tool, json!({}));
+    let secret = text.split_whitespace().find_map(|entry| entry.strip_prefix("SECRET="));
+    secret.unwrap_or_else(|| panic!("no SECRET in {text}")).to_owned()
+}
+
+fn environment(process: u32) -> String {
+    String::from_utf8_lossy(&fs::read(format!("/proc/{process}/environ")).unwrap()).into_owned()
+}

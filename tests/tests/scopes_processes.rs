@@ -1,0 +1,271 @@
+//! The second process that a stdio server has for the tools of a scope: what it is told, who gets what it says, and how
+//! it ends. A change of the configuration reaches it at the next call.
+
+use std::fs;
+
+use cofferdam_tests::deadline::wait_until;
+use cofferdam_tests::harness::{Harness, refusal_of, text_of};
+use cofferdam_tests::process::{is_alive, send};
+use cofferdam_tests::server::Server;
+use cofferdam_tests::world::{Builder, World};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+const READER: &str = "reader-CANARY-of-scopes-1234";
+const WRITER: &str = "writer-CANARY-of-scopes-5678";
+
+#[test]
+fn it_is_told_what_the_base_was_told() {
+    let world = world(Server::fixture_that("demands-handshake")).start();
+    let mut harness = world.connected("tools");
+    harness.request("logging/setLevel", json!({"level": "debug"}));
+    harness.request("resources/subscribe", json!({"uri": "file:///a"}));
+    harness.request("tools/list", json!({}));
+    assert_eq!(harness.call_text("rw_count", json!({})), "ran rw_count");
+    harness.request("logging/setLevel", json!({"level": "error"}));
+    harness.request("resources/unsubscribe", json!({"uri": "file:///a"}));
+    harness.notify("notifications/roots/list_changed", json!({}));
+    harness.call_text("rw_count", json!({}));
+    harness.call_text("count", json!({}));
+    assert_eq!(
+        methods(&world, 1),
+        [
+            "initialize",
+            "notifications/initialized",
+            "logging/setLevel",
+            "resources/subscribe",
+            "tools/call",
+            "logging/setLevel",
+            "resources/unsubscribe",
+            "notifications/roots/list_changed",
+            "tools/call",
+        ]
+    );
+    let base = methods(&world, 0);
+    assert!(base.contains(&"notifications/roots/list_changed".to_owned()), "{base:?}");
+    assert_eq!(base.iter().filter(|method| *method == "tools/call").count(), 1, "{base:?}");
+    // Its successor hears what counts now.
+    send(world.fixture_processes("tools")[1], Signal::SIGKILL);
+    wait_until("there is a successor", || harness.call("rw_count", json!({})).get("result").is_some());
+    let successor = &world.heard("tools")[2];
+    let told: Vec<&Value> = successor.iter().map(|heard| &heard["method"]).collect();
+    assert_eq!(told[..3], ["initialize", "notifications/initialized", "logging/setLevel"], "{told:?}");
+    assert_eq!(successor[2]["params"]["level"], "error");
+    assert!(!told.contains(&&json!("resources/subscribe")), "{told:?}");
+}
+
+#[test]
+fn a_harness_that_waits_for_nothing_is_served() {
+    let world = world(Server::fixture_that("demands-handshake")).start();
+    let mut harness = world.shim("tools");
+    harness.send_initialize();
+    harness.notify("notifications/initialized", json!({}));
+    let call = harness.send_call("rw_count", json!({}));
+    assert_eq!(text_of(&harness.answer_to(&call)), "ran rw_count");
+}
+
+#[test]
+fn requests_of_two_processes_with_the_same_id_are_answered_to_who_asked() {
+    let world = world(Server::fixture()).start();
+    let mut harness = world.connected("tools");
+    let arguments = json!({"method": "elicitation/create", "id": 7, "params": {"message": "who?"}});
+    let calls =
+        [harness.send_call("ask_client", arguments.clone()), harness.send_call("rw_ask_client", arguments)];
+    let asked: Vec<Value> =
+        (0..2).map(|_| harness.message_with_method("elicitation/create")["id"].clone()).collect();
+    assert_ne!(asked[0], asked[1]);
+    // Who asked which is not said: each answer must come back to the call whose process asked it.
+    for (id, name) in asked.iter().zip(["first", "second"]).rev() {
+        harness.send(
+            &json!({"jsonrpc": "2.0", "id": id, "result": {"action": "accept", "content": {"name": name}}}),
+        );
+    }
+    let answers: Vec<String> = calls.iter().map(|id| text_of(&harness.answer_to(id))).collect();
+    assert!(answers.iter().all(|answer| answer.contains("\"id\":7")), "{answers:?}");
+    let of = |name: &str| answers.iter().filter(|answer| answer.contains(name)).count();
+    assert_eq!((of("first"), of("second")), (1, 1), "{answers:?}");
+}
+
+#[test]
+fn a_request_of_a_process_that_died_is_taken_back_and_the_others_stay() {
+    let world = world(Server::fixture()).start();
+    let mut harness = world.connected("tools");
+    let arguments = json!({"method": "elicitation/create", "id": 7, "params": {}});
+    let stays = harness.send_call("ask_client", arguments.clone());
+    let of_base = harness.message_with_method("elicitation/create")["id"].clone();
+    let dies = harness.send_call("rw_ask_client", arguments);
+    let of_scope = harness.message_with_method("elicitation/create")["id"].clone();
+    send(world.fixture_processes("tools")[1], Signal::SIGKILL);
+    assert_eq!(refusal_of(&harness.answer_to(&dies)), "outcome_unknown");
+    let withdrawn = harness.message_with_method("notifications/cancelled");
+    assert_eq!(withdrawn["params"]["requestId"], of_scope);
+    harness.send(&json!({"jsonrpc": "2.0", "id": of_scope, "result": {"late": true}}));
+    harness.send(&json!({"jsonrpc": "2.0", "id": of_base, "result": {"right": true}}));
+    let answer = text_of(&harness.answer_to(&stays));
+    assert!(answer.contains("right") && !answer.contains("late"), "{answer}");
+}
+
+#[test]
+fn progress_comes_back_and_a_cancellation_goes_where_the_call_is() {
+    let world = world(Server::fixture()).start();
+    let mut harness = world.connected("tools");
+    let slow =
+        json!({"name": "rw_slow", "arguments": {"ms": 600, "steps": 3}, "_meta": {"progressToken": "p"}});
+    let id = harness.send_request("tools/call", slow);
+    for step in 1..=3 {
+        assert_eq!(harness.message_with_method("notifications/progress")["params"]["progress"], step);
+    }
+    assert_eq!(text_of(&harness.answer_to(&id)), "late");
+    let cancelled = harness.send_call("rw_slow", json!({"ms": 500}));
+    wait_until("the call runs", || world.times_executed("tools", "rw_slow") == 2);
+    harness.notify("notifications/cancelled", json!({"requestId": cancelled}));
+    assert_eq!(harness.call_text("rw_slow", json!({"ms": 1000})), "late", "after the late answer");
+    harness.call_text("count", json!({}));
+    let heard =
+        |process| methods(&world, process).iter().filter(|name| *name == "notifications/cancelled").count();
+    assert_eq!((heard(0), heard(1)), (0, 1));
+    assert!(harness.answer_within(&cancelled, std::time::Duration::ZERO).is_none());
+    let results: Vec<Value> = world.outcomes().into_iter().map(|outcome| outcome["result"].clone()).collect();
+    assert_eq!(results.iter().filter(|result| **result == "cancelled").count(), 1, "{results:?}");
+}
+
+#[test]
+fn its_crash_is_its_calls_trouble_only() {
+    let world = world(Server::fixture()).start();
+    let mut harness = world.connected("tools");
+    let goes_on = harness.send_call("slow", json!({"ms": 1500}));
+    let dies = harness.send_call("rw_slow", json!({"ms": 60_000}));
+    wait_until("both run", || world.executions("tools").len() == 2);
+    let crash = harness.send_call("rw_crash", json!({}));
+    for id in [dies, crash] {
+        assert_eq!(refusal_of(&harness.answer_to(&id)), "outcome_unknown");
+    }
+    assert_eq!(text_of(&harness.answer_to(&goes_on)), "late");
+    wait_until("there is another", || harness.call("rw_count", json!({})).get("result").is_some());
+    let processes = world.fixture_processes("tools");
+    assert_eq!((processes.len(), is_alive(processes[0])), (3, true));
+    assert_eq!(world.times_executed("tools", "rw_crash"), 1);
+    // And the other way round.
+    let goes_on = harness.send_call("rw_slow", json!({"ms": 1500}));
+    wait_until("it runs", || world.times_executed("tools", "rw_slow") == 2);
+    assert_eq!(refusal_of(&harness.call("crash", json!({}))), "outcome_unknown");
+    assert_eq!(text_of(&harness.answer_to(&goes_on)), "late");
+}
+
+#[test]
+fn what_is_repeated_is_repeated_in_its_scope() {
+    let world = world(Server::fixture().line("retry = true").env("X", "x")).start();
+    let mut harness = world.connected("tools");
+    harness.request("tools/list", json!({}));
+    // The first two processes do not survive it: the base, which is not asked, and the first of the scope.
+    let answer = harness.call_text("falter_reading", json!({"processes": 2}));
+    assert_eq!(answer, "ran on 3");
+    let processes = world.fixture_processes("tools");
+    assert!(is_alive(processes[0]) && environment(processes[2]).contains(WRITER));
+}
+
+#[test]
+fn it_ends_with_its_link() {
+    let world = world(Server::fixture_that("ignores-term")).start();
+    let mut harness = world.connected("tools");
+    harness.call_text("rw_count", json!({}));
+    let processes = world.fixture_processes("tools");
+    assert!(processes.len() == 2 && processes.iter().all(|id| is_alive(*id)));
+    harness.close_stdin();
+    harness.wait_for_exit();
+    wait_until("both are gone", || !processes.iter().any(|id| is_alive(*id)));
+    let mut harness = world.connected("tools");
+    harness.call_text("rw_count", json!({}));
+    let session = world.sessions()[0]["session"].as_str().unwrap().to_owned();
+    let told = world.cofferdam_text(&["kill", &session]);
+    assert!(told.contains("server and all its descendants ended"), "{told}");
+    let left: Vec<u32> = world.fixture_processes("tools").into_iter().filter(|id| is_alive(*id)).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn it_takes_a_place_in_the_grant() {
+    let world = world(Server::fixture()).limit("processes = 1").start();
+    let mut harness = world.connected("tools");
+    let answer = harness.call("rw_count", json!({}));
+    assert_eq!(refusal_of(&answer), "server_unavailable");
+    assert!(answer.to_string().contains("limits.processes"), "{answer}");
+    assert_eq!(harness.call_text("count", json!({})), "ran count");
+}
+
+#[test]
+fn scopes_that_a_reload_brings_bind_at_the_next_call() {
+    let one_for_all = Server::fixture().env("SECRET", "{writer.value}");
+    let mut world = secrets(World::new()).server("tools", one_for_all).start();
+    let mut harness = world.connected("tools");
+    assert_eq!(secret_of(&mut harness, "env"), "[redacted:writer.value]");
+    let running = harness.send_call("slow", json!({"ms": 2500}));
+    wait_until("it runs", || world.times_executed("tools", "slow") == 1);
+    world.rewrite(|builder| builder.server("tools", scoped(Server::fixture())));
+    world.cofferdam_text(&["reload"]);
+    // The process that has the stronger credential runs nothing any more but what it runs already.
+    assert_eq!(secret_of(&mut harness, "env"), "[redacted:reader.value]");
+    assert_eq!(secret_of(&mut harness, "rw_env"), "[redacted:writer.value]");
+    assert_eq!(text_of(&harness.answer_to(&running)), "late");
+    let processes = world.fixture_processes("tools");
+    assert_eq!(processes.len(), 3);
+    wait_until("the old one is ended", || !is_alive(processes[0]));
+    assert_eq!(methods(&world, 1)[..2], ["initialize", "notifications/initialized"]);
+}
+
+#[test]
+fn scopes_that_a_reload_changes_or_takes_away_bind_at_the_next_call() {
+    let mut world = world(Server::fixture()).start();
+    let mut harness = world.connected("tools");
+    assert_eq!(secret_of(&mut harness, "rw_env"), "[redacted:writer.value]");
+    // Other patterns alone leave the process as it is.
+    world.rewrite(|builder| builder.server("tools", with_tools(Server::fixture(), "['rw_env', 'rw_slow']")));
+    world.cofferdam_text(&["reload"]);
+    assert_eq!(secret_of(&mut harness, "rw_env"), "[redacted:writer.value]");
+    assert_eq!(harness.call_text("rw_count", json!({})), "ran rw_count");
+    assert_eq!(methods(&world, 0).last().unwrap(), "tools/call", "it is the base's now");
+    assert_eq!(world.fixture_processes("tools").len(), 2);
+    world.rewrite(|builder| builder.server("tools", Server::fixture().env("SECRET", "{reader.value}")));
+    world.cofferdam_text(&["reload"]);
+    assert_eq!(secret_of(&mut harness, "rw_env"), "[redacted:reader.value]");
+    let processes = world.fixture_processes("tools");
+    assert_eq!(processes.len(), 2, "the base is as it was");
+    wait_until("the process of the scope is ended", || !is_alive(processes[1]));
+    assert!(is_alive(processes[0]));
+    assert_eq!(world.sessions()[0]["scopes"], json!([]));
+}
+
+fn world(server: Server) -> Builder {
+    secrets(World::new()).server("tools", scoped(server))
+}
+
+fn secrets(builder: Builder) -> Builder {
+    builder.secret_file("reader", READER).secret_file("writer", WRITER)
+}
+
+fn scoped(server: Server) -> Server {
+    with_tools(server, "['rw_*', 'falter_*']")
+}
+
+fn with_tools(server: Server, tools: &str) -> Server {
+    server
+        .env("SECRET", "{reader.value}")
+        .line(&format!("[[servers.tools.scopes]]\ntools = {tools}\nenv = {{ SECRET = '{{writer.value}}' }}"))
+}
+
+/// What a process of the server's heard, by the order of their starts.
+fn methods(world: &World, process: usize) -> Vec<String> {
+    let method = |heard: &Value| heard["method"].as_str().unwrap_or_default().to_owned();
+    world.heard("tools")[process].iter().map(method).collect()
+}
+
+#[track_caller]
+fn secret_of(harness: &mut Harness, tool: &str) -> String {
+    let text = harness.call_text(tool, json!({}));
+    let secret = text.split_whitespace().find_map(|entry| entry.strip_prefix("SECRET="));
+    secret.unwrap_or_else(|| panic!("no SECRET in {text}")).to_owned()
+}
+
+fn environment(process: u32) -> String {
+    String::from_utf8_lossy(&fs::read(format!("/proc/{process}/environ")).unwrap()).into_owned()
+}
