@@ -221,18 +221,6 @@ impl Servers {
         self.base.instance.pid()
     }
 
-    pub(crate) fn processes_beside(&self) -> Vec<Beside> {
-        let told = |member: &Member| {
-            let tools = match (&member.scope, member.standing) {
-                (Some(scope), Standing::Current) => scope.to_string(),
-                (Some(scope), Standing::GivenUp) => format!("{scope} (given up)"),
-                (None, _) => "(given up)".into(),
-            };
-            Some(Beside { tools, pid: member.instance.pid()? })
-        };
-        self.beside.iter().filter_map(told).collect()
-    }
-
     /// See [`Instance::buffered`].
     pub(crate) fn buffered(&mut self, lane: Lane) -> Option<(Process, Event)> {
         let (incarnation, event) = self.member(lane)?.instance.buffered()?;

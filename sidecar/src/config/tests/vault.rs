@@ -230,6 +230,8 @@ proptest::proptest! {
         let mut text = WHOLE.to_owned();
         let (start, end) = (text.floor_char_boundary(start), text.floor_char_boundary(start + length));
         text.replace_range(start..end, &insert);
-        proptest::prop_assert!(check(&text).is_err_and(|problems| !problems.list.is_empty()));
+        if let Err(problems) = check(&text) {
+            proptest::prop_assert!(!problems.list.is_empty());
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use relay_proto::envelope::{IdValue, Outcome};
 
-use super::{Lane, Member, Process, Servers, Standing};
+use super::{Beside, Lane, Member, Process, Servers, Standing};
 use crate::config::Scope;
 use crate::inject::Secrets;
 use crate::servers::instance::{Note, Role, Unavailable};
@@ -107,5 +107,17 @@ impl Servers {
         let told = once(&self.base).chain(&self.beside).filter_map(|member| member.instance.replacement());
         let told: Vec<String> = told.collect();
         (!told.is_empty()).then(|| told.join("; "))
+    }
+
+    pub(crate) fn processes_beside(&self) -> Vec<Beside> {
+        let told = |member: &Member| {
+            let tools = match (&member.scope, member.standing) {
+                (Some(scope), Standing::Current) => scope.to_string(),
+                (Some(scope), Standing::GivenUp) => format!("{scope} (given up)"),
+                (None, _) => "(given up)".into(),
+            };
+            Some(Beside { tools, pid: member.instance.pid()? })
+        };
+        self.beside.iter().filter_map(told).collect()
     }
 }
