@@ -53,6 +53,10 @@ pub struct Seen {
     pub method: String,
     /// Below `/v1/`.
     pub path: String,
+    /// What it showed.
+    pub token: Option<String>,
+    /// JSON, or null.
+    pub body: Value,
 }
 
 #[derive(Debug)]
@@ -163,7 +167,8 @@ fn serve(shared: &Shared, mut client: TcpStream) {
         }
         Act::Pass => pass(shared.server, &request, client),
         Act::Rewrite(change) => {
-            let _ = client.write_all(&rewritten(&whole_answer(shared.server, &request), change));
+            let answer = whole_answer(shared.server, &in_one_piece(&request));
+            let _ = client.write_all(&rewritten(&answer, change));
         }
         Act::Swallow => locked(&shared.swallowed).push(client),
     }
@@ -184,14 +189,20 @@ fn request(client: &mut TcpStream) -> Option<(Seen, Vec<u8>)> {
     let head = String::from_utf8(request.clone()).ok()?;
     let mut words = head.split(' ');
     let (method, path) = (words.next()?.to_owned(), words.next()?.strip_prefix("/v1/")?.to_owned());
-    let length = head.lines().find_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok())?
-    });
-    let mut body = vec![0; length.unwrap_or_default().min(1024 * 1024)];
+    let header = |wanted: &str| {
+        let value =
+            |line: &str| line.split_once(':').map(|(name, value)| (name.to_owned(), value.trim().to_owned()));
+        head.lines()
+            .filter_map(value)
+            .find(|(name, _)| name.eq_ignore_ascii_case(wanted))
+            .map(|(_, value)| value)
+    };
+    let length: usize = header("content-length").and_then(|length| length.parse().ok()).unwrap_or_default();
+    let mut body = vec![0; length.min(1024 * 1024)];
     client.read_exact(&mut body).ok()?;
+    let said = serde_json::from_slice(&body).unwrap_or(Value::Null);
     request.append(&mut body);
-    Some((Seen { method, path }, request))
+    Some((Seen { method, path, token: header("x-vault-token"), body: said }, request))
 }
 
 fn pass(server: SocketAddr, request: &[u8], mut client: TcpStream) {
@@ -202,17 +213,23 @@ fn pass(server: SocketAddr, request: &[u8], mut client: TcpStream) {
     let _ = client.shutdown(Shutdown::Both);
 }
 
-/// The server's answer to its last byte; in HTTP/1.0, so that it comes in one piece.
+/// The server's answer to its last byte.
 fn whole_answer(server: SocketAddr, request: &[u8]) -> Vec<u8> {
     let mut answer = Vec::new();
-    let Ok(mut server) = TcpStream::connect(server) else { return answer };
-    let end = request.iter().position(|byte| *byte == b'\r').unwrap_or_default();
-    let (first, rest) = request.split_at(end);
-    let first = String::from_utf8_lossy(first).replace("HTTP/1.1", "HTTP/1.0");
-    if server.write_all(&[first.as_bytes(), rest].concat()).is_ok() {
+    if let Ok(mut server) = TcpStream::connect(server)
+        && server.write_all(request).is_ok()
+    {
         let _ = server.read_to_end(&mut answer);
     }
     answer
+}
+
+/// The same request in HTTP/1.0, whose answers have no chunks.
+fn in_one_piece(request: &[u8]) -> Vec<u8> {
+    let end = request.iter().position(|byte| *byte == b'\r').unwrap_or_default();
+    let (first, rest) = request.split_at(end);
+    let first = String::from_utf8_lossy(first).replace("HTTP/1.1", "HTTP/1.0");
+    [first.as_bytes(), rest].concat()
 }
 
 fn rewritten(answer: &[u8], change: fn(&mut Value)) -> Vec<u8> {

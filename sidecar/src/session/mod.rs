@@ -55,7 +55,7 @@ use relay_proto::name::Name;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use crate::audit::{Audit, Budget, BudgetLimits};
+use crate::audit::{Audit, Budget, BudgetLimits, Event, EventRecord};
 use crate::config::{Config, Limits};
 use crate::inject::credentials::Credentials;
 use crate::inject::files::FileStore;
@@ -107,6 +107,18 @@ impl Context {
         let tasks = TaskTracker::new();
         let access = |vault| Access::start(vault, &config.state_dir, &tasks);
         let vault = config.vault.as_ref().map(access).transpose()?;
+        if let Some(access) = vault.clone() {
+            let audit = audit.clone();
+            tasks.spawn(async move {
+                let tell = |alert: &str| {
+                    let record = EventRecord { detail: Some(alert), ..EventRecord::new(Event::Alert) };
+                    if let Err(error) = audit.event(&record) {
+                        tracing::error!(%error, "an alert of the login at Vault is not recorded");
+                    }
+                };
+                access.tell_alerts(tell).await;
+            });
+        }
         Ok(Self {
             gate_limits: config.limits.clone(),
             config: ArcSwap::from_pointee(config),

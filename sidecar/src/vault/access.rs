@@ -110,6 +110,11 @@ impl Access {
         self.login.is_there()
     }
 
+    /// Tells every alert of the login's, until that is over.
+    pub(crate) async fn tell_alerts(&self, tell: impl Fn(&str)) {
+        self.login.tell_alerts(tell).await;
+    }
+
     /// The login's generation now.
     pub(super) fn generation(&self) -> u64 {
         *self.login.changed().borrow()

@@ -139,11 +139,6 @@ impl Login {
         self.shared.wake.notify_one();
     }
 
-    /// Whether there is a token that lives. Asks nobody.
-    pub fn is_there(&self) -> bool {
-        self.shared.state.borrow().live().is_some()
-    }
-
     /// Vault refused something with this token: the next one, once it is there, if this one is dead. Where it lives, or
     /// nobody can say, none.
     pub(crate) async fn after(&self, refused: &LoginToken) -> Option<Arc<LoginToken>> {
@@ -158,6 +153,26 @@ impl Login {
         }
         timeout(NEXT_LOGIN, changed.wait_for(|generation| is_next(*generation))).await.ok()?.ok()?;
         self.shared.state.borrow().live()
+    }
+
+    /// Whether there is a token that lives. Asks nobody.
+    pub fn is_there(&self) -> bool {
+        self.shared.state.borrow().live().is_some()
+    }
+
+    /// Tells every alert as it comes, not each time that it is still so; until the login is over.
+    pub(crate) async fn tell_alerts(&self, tell: impl Fn(&str)) {
+        let mut state = self.shared.state.subscribe();
+        let mut told = None;
+        while let Some(Ok(())) = self.shared.stop.run_until_cancelled(state.changed()).await {
+            let trouble = state.borrow_and_update().trouble.clone();
+            let alert = trouble.filter(|trouble| trouble.error.kind() == Kind::Alert);
+            let alert = alert.map(|trouble| trouble.error.explained());
+            if let Some(alert) = alert.as_deref().filter(|alert| told.as_deref() != Some(*alert)) {
+                tell(alert);
+            }
+            told = alert;
+        }
     }
 
     /// Why logging in or renewing fails at present.
