@@ -249,13 +249,18 @@ impl Servers {
             *turn = (*turn + 1) % all.len();
             all.rotate_left(*turn);
             let (lane, starter, messages) = tokio::select! {
-                (given, _, _) = select_all(all) => return given,
+                ((lane, event), _, _) = select_all(all) => {
+                    return self.readings.before(lane, event);
+                }
                 read = readings.next() => read,
             };
             for message in messages {
                 let id = message.request_id().cloned();
                 let sent = match (lane == self.base.lane, self.member(lane)) {
                     (true, _) | (false, None) => self.send_to_base(message, || starter.for_all()),
+                    (false, Some(given_up)) if given_up.instance.is_idle() => {
+                        Err(Unavailable::because("the server was given up"))
+                    }
                     (false, Some(given_up)) => given_up.instance.send(message, || starter.for_all()),
                 };
                 if let (Err(unavailable), Some(id)) = (sent, id) {
@@ -313,7 +318,11 @@ impl Servers {
         }
         let scoped = |server: &Arc<Server>| !server.scopes.is_empty();
         let matters = scoped(server) || before.is_some_and(scoped);
-        let differs = before.is_some_and(|before| !before.runs_like(server));
+        // An HTTP server's connection reads the secrets of all its scopes.
+        let differs = before.is_some_and(|before| {
+            let http = matches!(server.kind, ServerKind::Http(_));
+            !before.runs_like(server) || http && before.scopes != server.scopes
+        });
         if matters && differs && !self.base.instance.is_idle() {
             let mut successor = Member { lane: self.new_lane(), ..Member::default() };
             *successor.instance.memory_mut() = self.base.instance.memory().clone();
@@ -343,6 +352,10 @@ impl Servers {
         match starter.holding() {
             Holding::Fresh => {}
             Holding::Good => self.readings.start(self.base.lane, &starter),
+            // Whatever is started reads them first.
+            Holding::Nothing if self.base.instance.is_idle() => {
+                return self.send_to_base(message, || starter);
+            }
             Holding::Nothing => return self.readings.wait(self.base.lane, message, &starter),
         }
         self.send_to_base(message, || starter.for_all())

@@ -123,7 +123,12 @@ impl Starter {
     }
 
     async fn start_http(&self, http: &HttpServer) -> Result<Upstream, StartError> {
-        let secrets = self.secrets().await?;
+        let of_all = self.for_all();
+        let secrets = of_all.secrets().await?;
+        if self.scope.is_some() {
+            // It is started for a request of this scope.
+            self.secrets().await?;
+        }
         let limits = &self.config.limits;
         let upstream = HttpUpstream::new(
             HttpTarget { url: http.url.clone(), addresses: http.addresses },
@@ -133,7 +138,7 @@ impl Starter {
                 requests_in_flight: limits.requests_in_flight,
             },
         );
-        let keyring = Keyring::new(self.clone());
+        let keyring = Keyring::new(of_all);
         // Tried once before anything is sent: a header that cannot be filled is a server that does not start.
         keyring.fill(&secrets)?;
         Ok(Upstream::Http(Box::new(HttpConnection::new(upstream, keyring))))
