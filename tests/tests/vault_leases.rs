@@ -11,7 +11,7 @@ use cofferdam_tests::process::send;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::vault::{
     connected, leases, leave, minter, prepared, session_tokens, tokens, with_certificate,
-    with_certificate_in, world,
+    with_certificate_in, with_kept_certificate_in, world,
 };
 use cofferdam_tests::world::World;
 use nix::sys::signal::Signal;
@@ -85,7 +85,7 @@ fn a_lease_is_replaced_before_its_end_and_ends_with_whoever_used_it() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let role = json!({"allow_any_name": true, "enforce_hostnames": false, "generate_lease": true, "ttl": "30s", "key_type": "ec"});
     bao.api("POST", "pki/roles/agent", role);
-    let world = with_certificate(&bao).start();
+    let world = with_kept_certificate_in(world(&bao)).start();
     let mut harness = world.connected("tools");
     let first = accessors(&bao);
     assert_eq!((leases(&bao), first.len()), (1, 1));

@@ -58,7 +58,7 @@ fn calls_go_on_and_each_runs_once_while_processes_take_over() {
 
 #[test]
 fn a_process_that_was_handed_over_from_finishes_and_hears_what_is_its_own() {
-    let Some(mut scene) = Scene::new("plain", "", "") else { return };
+    let Some(mut scene) = Scene::new("plain", "methods = [\"notifications/tally\"]", "") else { return };
     let mut harness = scene.world.connected("tools");
     let first = process(&mut harness);
     let token = json!({"progressToken": "p"});
