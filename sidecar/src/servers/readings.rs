@@ -13,7 +13,7 @@ use relay_proto::envelope::IdValue;
 
 use super::event::{Event, Unavailable};
 use super::queue::Queue;
-use super::scoped::Lane;
+use super::scoped::Process;
 use super::start::{StartError, Starter};
 use crate::secret::SecretError;
 use crate::upstream::outbound::Outbound;
@@ -22,12 +22,12 @@ use crate::upstream::outbound::Outbound;
 pub(super) struct Readings {
     under_way: Vec<Reading>,
     /// What has failed and was not told yet.
-    failures: VecDeque<(Lane, Event)>,
+    failures: VecDeque<(Process, Event)>,
 }
 
 struct Reading {
     /// Who sends what waits.
-    lane: Lane,
+    process: Process,
     starter: Starter,
     read: Pin<Box<dyn Future<Output = Result<(), SecretError>> + Send>>,
     waiting: Queue,
@@ -43,18 +43,18 @@ impl Readings {
     }
 
     /// Reads the secrets of this scope anew, for the requests to come.
-    pub(super) fn start(&mut self, lane: Lane, starter: &Starter) {
-        self.reading(lane, starter);
+    pub(super) fn start(&mut self, process: Process, starter: &Starter) {
+        self.reading(process, starter);
     }
 
     /// Sends a request on once its scope's secrets are there.
     pub(super) fn wait(
         &mut self,
-        lane: Lane,
+        process: Process,
         message: Outbound,
         starter: &Starter,
     ) -> Result<(), Unavailable> {
-        let waiting = &mut self.reading(lane, starter).waiting;
+        let waiting = &mut self.reading(process, starter).waiting;
         if waiting.is_crowded() {
             return Err(Unavailable::because("its credential is being read and too much waits for it"));
         }
@@ -68,28 +68,28 @@ impl Readings {
     }
 
     /// What a server gives. Where it is gone, whatever waits here to be sent by it did not run, and that is told first.
-    pub(super) fn before(&mut self, lane: Lane, event: Event) -> (Lane, Event) {
-        let (Event::Gone { why } | Event::NotStarted { why, .. }) = &event else { return (lane, event) };
-        for mut reading in self.under_way.extract_if(.., |reading| reading.lane == lane) {
+    pub(super) fn before(&mut self, process: Process, event: Event) -> (Process, Event) {
+        let (Event::Gone { why } | Event::NotStarted { why, .. }) = &event else { return (process, event) };
+        for mut reading in self.under_way.extract_if(.., |reading| reading.process == process) {
             let messages = std::iter::from_fn(|| reading.waiting.pop());
             let ids = messages.filter_map(|message| message.request_id().cloned());
-            self.failures.extend(ids.map(|id| (lane, Event::did_not_run(id, why))));
+            self.failures.extend(ids.map(|id| (process, Event::did_not_run(id, why))));
         }
-        self.failures.push_back((lane, event));
+        self.failures.push_back((process, event));
         self.failures.pop_front().expect("one was just put there")
     }
 
-    pub(super) fn fail(&mut self, lane: Lane, event: Event) {
-        self.failures.push_back((lane, event));
+    pub(super) fn fail(&mut self, process: Process, event: Event) {
+        self.failures.push_back((process, event));
     }
 
-    pub(super) fn failure(&mut self) -> Option<(Lane, Event)> {
+    pub(super) fn failure(&mut self) -> Option<(Process, Event)> {
         self.failures.pop_front()
     }
 
     /// What can be sent now, by whom and with what; nothing where the secrets could not be had, which is told by
     /// [`Self::failure`]. Nothing is lost if this is dropped.
-    pub(super) async fn next(&mut self) -> (Lane, Starter, Vec<Outbound>) {
+    pub(super) async fn next(&mut self) -> (Process, Starter, Vec<Outbound>) {
         if self.under_way.is_empty() {
             return pending().await;
         }
@@ -102,7 +102,7 @@ impl Readings {
             Poll::Pending
         })
         .await;
-        let Reading { lane, starter, mut waiting, .. } = self.under_way.swap_remove(place);
+        let Reading { process, starter, mut waiting, .. } = self.under_way.swap_remove(place);
         let mut messages: Vec<Outbound> = std::iter::from_fn(|| waiting.pop()).collect();
         if let Err(error) = result {
             let error = StartError::from(error);
@@ -110,20 +110,20 @@ impl Readings {
             tracing::warn!(server = %starter.server.name, why, "a secret of a scope was not read");
             let ids = messages.drain(..).filter_map(|message| message.request_id().cloned());
             let failed = ids.map(|id| Event::Failed { id, code, why: format!("it did not run: {why}") });
-            self.failures.extend(failed.map(|event| (lane, event)));
+            self.failures.extend(failed.map(|event| (process, event)));
         }
-        (lane, starter, messages)
+        (process, starter, messages)
     }
 
-    fn reading(&mut self, lane: Lane, starter: &Starter) -> &mut Reading {
-        let is_it = |reading: &Reading| reading.lane == lane && reading.starter.scope == starter.scope;
+    fn reading(&mut self, process: Process, starter: &Starter) -> &mut Reading {
+        let is_it = |reading: &Reading| reading.process == process && reading.starter.scope == starter.scope;
         let place = match self.under_way.iter().position(is_it) {
             Some(place) => place,
             None => {
                 let reader = starter.clone();
                 let read = Box::pin(async move { reader.secrets().await.map(drop) });
                 self.under_way.push(Reading {
-                    lane,
+                    process,
                     starter: starter.clone(),
                     read,
                     waiting: Queue::default(),
@@ -178,18 +178,18 @@ mod tests {
     fn what_waits_for_a_secret_fails_with_its_server_and_before_it() {
         let mut readings = Readings::default();
         let (first, message) = request(1);
-        readings.wait(Lane::BASE, message, &starter()).unwrap();
+        readings.wait(Process::BASE, message, &starter()).unwrap();
         let (withdrawn, message) = request(2);
-        readings.wait(Lane::BASE, message, &starter()).unwrap();
+        readings.wait(Process::BASE, message, &starter()).unwrap();
         assert!(readings.withdraw(&withdrawn) && !readings.withdraw(&withdrawn));
         let (_, message) = request(3);
-        readings.wait(Lane::OTHER, message, &starter()).unwrap();
+        readings.wait(Process::OTHER, message, &starter()).unwrap();
         let gone = || Event::Gone { why: "it left".into() };
-        let (lane, told) = readings.before(Lane::BASE, gone());
+        let (process, told) = readings.before(Process::BASE, gone());
         assert!(matches!(&told, Event::Failed { id, .. } if *id == first), "{told:?}");
-        assert_eq!(lane, Lane::BASE);
-        assert!(matches!(readings.failure(), Some((Lane::BASE, Event::Gone { .. }))));
+        assert_eq!(process, Process::BASE);
+        assert!(matches!(readings.failure(), Some((Process::BASE, Event::Gone { .. }))));
         assert_eq!(readings.under_way.len(), 1, "nothing is left that would be sent");
-        assert!(matches!(readings.before(Lane::BASE, gone()), (_, Event::Gone { .. })));
+        assert!(matches!(readings.before(Process::BASE, gone()), (_, Event::Gone { .. })));
     }
 }

@@ -233,8 +233,8 @@ impl Servers {
                 let (incarnation, event) = self.base.instance.next().await;
                 return (Process { lane: self.base.lane, incarnation }, event);
             }
-            if let Some((lane, event)) = self.readings.failure() {
-                return (self.process(lane), event);
+            if let Some(failure) = self.readings.failure() {
+                return failure;
             }
             let Self { base, beside, readings, turn, .. } = self;
             let mut all: Vec<_> = once(base)
@@ -248,15 +248,15 @@ impl Servers {
                 .collect();
             *turn = (*turn + 1) % all.len();
             all.rotate_left(*turn);
-            let (lane, starter, messages) = tokio::select! {
-                ((lane, event), _, _) = select_all(all) => {
-                    return self.readings.before(lane, event);
+            let (process, starter, messages) = tokio::select! {
+                ((from, event), _, _) = select_all(all) => {
+                    return self.readings.before(from, event);
                 }
                 read = readings.next() => read,
             };
             for message in messages {
                 let id = message.request_id().cloned();
-                let sent = match (lane == self.base.lane, self.member(lane)) {
+                let sent = match (process.lane == self.base.lane, self.member(process.lane)) {
                     (true, _) | (false, None) => self.send_to_base(message, || starter.for_all()),
                     (false, Some(given_up)) if given_up.instance.is_idle() => {
                         Err(Unavailable::because("the server was given up"))
@@ -264,7 +264,7 @@ impl Servers {
                     (false, Some(given_up)) => given_up.instance.send(message, || starter.for_all()),
                 };
                 if let (Err(unavailable), Some(id)) = (sent, id) {
-                    self.readings.fail(lane, Event::did_not_run(id, &unavailable.why));
+                    self.readings.fail(process, Event::did_not_run(id, &unavailable.why));
                 }
             }
         }
@@ -351,12 +351,12 @@ impl Servers {
     fn send_in_scope(&mut self, message: Outbound, starter: Starter) -> Result<(), Unavailable> {
         match starter.holding() {
             Holding::Fresh => {}
-            Holding::Good => self.readings.start(self.base.lane, &starter),
+            Holding::Good => self.readings.start(self.base.process(), &starter),
             // Whatever is started reads them first.
             Holding::Nothing if self.base.instance.is_idle() => {
                 return self.send_to_base(message, || starter);
             }
-            Holding::Nothing => return self.readings.wait(self.base.lane, message, &starter),
+            Holding::Nothing => return self.readings.wait(self.base.process(), message, &starter),
         }
         self.send_to_base(message, || starter.for_all())
     }
