@@ -20,6 +20,7 @@
 //! | [`policy`] | which requests may pass | names |
 //! | [`audit`] | the chain of decisions and outcomes | names |
 //! | [`scrub`] | finds credentials in whatever form | bytes |
+//! | [`metrics`] | numbers for whoever watches: counted anywhere, rendered for [`admin`] | words of audit and vault |
 //! | [`config`] | the configuration: raw, checked, immutable | policy and template syntax |
 //! | [`clock`], [`random`], [`whole_file`] | wall-clock time; random bytes; files that are whole or not there | nothing |
 
@@ -35,6 +36,7 @@ pub mod config;
 pub(crate) mod demo;
 pub(crate) mod enrolment;
 pub mod inject;
+pub(crate) mod metrics;
 #[cfg(test)]
 mod others;
 pub mod policy;

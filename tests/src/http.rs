@@ -57,6 +57,20 @@ pub fn listen(answer: impl Fn(Request) -> Reply + Clone + Send + 'static) -> Soc
     address
 }
 
+/// Asks with these bytes, which end the request, and reads to the end: the status and everything after it. None where
+/// there is no answer.
+pub fn ask(place: SocketAddr, request: &[u8]) -> Option<(u16, String)> {
+    let mut stream = TcpStream::connect(place).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(30))).ok()?;
+    // Whoever has heard enough may answer before it has heard all.
+    let _ = stream.write_all(request);
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    let status = answer.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
+    Some((status, answer))
+}
+
 fn read(stream: TcpStream) -> Option<(Request, TcpStream)> {
     stream.set_read_timeout(Some(Duration::from_secs(60))).ok()?;
     let writer = stream.try_clone().ok()?;

@@ -17,6 +17,8 @@ pub struct HttpFixture {
 /// What it does with a POST.
 #[derive(Clone, Debug)]
 pub enum Behaviour {
+    /// Answers as one JSON body whoever has this `authorization`, and 401 to everybody else.
+    Accepts(Arc<Mutex<String>>),
     /// Answers as one JSON body.
     Json,
     /// Answers as a stream of events.
@@ -44,6 +46,12 @@ impl HttpFixture {
         format!("http://{}/mcp", self.address)
     }
 
+    /// What calls were sent with, refused ones too.
+    pub fn authorizations(&self) -> Vec<String> {
+        let calls = self.requests().into_iter().filter(|request| request.body["method"] == "tools/call");
+        calls.filter_map(|request| request.headers.get("authorization").cloned()).collect()
+    }
+
     pub fn requests(&self) -> Vec<Request> {
         self.requests.lock().map(|requests| requests.clone()).unwrap_or_default()
     }
@@ -53,6 +61,10 @@ fn reply(behaviour: &Behaviour, request: &Request) -> Reply {
     let Some(id) = request.body.get("id") else { return Reply::Status(202) };
     let answer = json!({"jsonrpc": "2.0", "id": id, "result": result(request)});
     match behaviour {
+        Behaviour::Accepts(only) => {
+            let is_good = only.lock().is_ok_and(|only| request.headers.get("authorization") == Some(&*only));
+            if is_good { Reply::Json(answer) } else { Reply::Status(401) }
+        }
         Behaviour::Json => Reply::Json(answer),
         Behaviour::Events => Reply::Events(vec![("message".to_owned(), answer)]),
         Behaviour::RedirectsTo(place) => Reply::Redirect(place.clone()),

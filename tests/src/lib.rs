@@ -11,6 +11,7 @@
 //! | [`boxes`] | real sandboxes with the shim inside |
 //! | [`certificates`] | authorities of our own, and what they sign |
 //! | [`chaos`] | a network that does its worst, and conversations that survive it |
+//! | [`database`] | a PostgreSQL whose users OpenBao makes |
 //! | [`deadline`] | waiting on conditions, the only reader of the clock |
 //! | [`encodings`] | the forms in which a secret could cross, and the search for them |
 //! | [`fake_model`] | model APIs on loopback that drive a real Claude Code or Codex |
@@ -20,14 +21,17 @@
 //! | [`markdown`] | blocks, spans and tables of our own documents |
 //! | [`openbao`] | a real OpenBao server |
 //! | [`port`] | places on loopback to listen at |
+//! | [`postgres`] | a real PostgreSQL |
 //! | [`process`] | starting and ending processes, the only place that does |
 //! | [`proxy`] | a CONNECT proxy |
 //! | [`relay`] | a hand-held relay connection, for saying things a shim never would |
 //! | [`sandbox`] | a sandbox as far as an enrolment goes: its state directory, its shims |
 //! | [`server`] | the MCP servers that a world can have |
 //! | [`tee`] | a proxy on the relay socket that keeps every byte towards the shim |
+//! | [`toll`] | a gate in front of OpenBao that counts, delays, cuts and replays |
 //! | [`tools`] | where installed tools are, and what happens when one is missing |
 //! | [`vault`] | a sidecar at an OpenBao, and what that knows of it |
+//! | [`vault_logins`] | what an OpenBao needs for each way to log in |
 //! | [`wire`] | a TCP wire to the sidecar that can be cut, or lose an answer |
 //! | [`world`] | a sidecar, its configuration, its audit and its log |
 
@@ -36,6 +40,7 @@ pub mod attach;
 pub mod boxes;
 pub mod certificates;
 pub mod chaos;
+pub mod database;
 pub mod deadline;
 pub mod encodings;
 pub mod fake_model;
@@ -45,13 +50,16 @@ pub mod http_fixture;
 pub mod markdown;
 pub mod openbao;
 pub mod port;
+pub mod postgres;
 pub mod process;
 pub mod proxy;
 pub mod relay;
 pub mod sandbox;
 pub mod server;
 pub mod tee;
+pub mod toll;
 pub mod tools;
 pub mod vault;
+pub mod vault_logins;
 pub mod wire;
 pub mod world;

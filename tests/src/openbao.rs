@@ -3,6 +3,8 @@
 //! Each test has its own, on its own loopback address; it is killed by its process id when the test is over, and by the
 //! kernel should the test itself be killed. Whoever starts one has to outlive it: a thread's end counts as its parent's.
 
+mod lasting;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -124,7 +126,7 @@ impl OpenBao {
         body: &Value,
         headers: &[(&str, &str)],
     ) -> Answer {
-        let answer = exchange(self.place, method, path, token, body, headers);
+        let answer = ask(self.place, method, path, token, body, headers);
         answer.unwrap_or_else(|error| panic!("{method} {path}: {error}\n{}", self.log()))
     }
 
@@ -180,7 +182,7 @@ impl OpenBao {
     #[track_caller]
     fn wait_for(&self, status: u16) {
         let is_there = holds_within(PATIENCE, || {
-            exchange(self.place, "GET", "sys/health", None, &Value::Null, &[])
+            ask(self.place, "GET", "sys/health", None, &Value::Null, &[])
                 .is_ok_and(|answer| answer.status == status)
         });
         assert!(is_there, "OpenBao's health never was {status}:\n{}", self.log());
@@ -204,7 +206,7 @@ fn spawn(mut command: Command, directory: &Path) -> Running {
 }
 
 /// A command whose process is killed should the one that starts it be.
-fn tethered(program: &Path) -> Command {
+pub(crate) fn tethered(program: &Path) -> Command {
     match on_path("setpriv") {
         Some(setpriv) => {
             let mut tethered = command(setpriv);
@@ -215,7 +217,8 @@ fn tethered(program: &Path) -> Command {
     }
 }
 
-fn exchange(
+/// One request to whoever is at a place.
+pub fn ask(
     place: SocketAddr,
     method: &str,
     path: &str,

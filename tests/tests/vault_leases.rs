@@ -33,7 +33,7 @@ fn accessors(bao: &OpenBao) -> BTreeSet<String> {
 
 /// What Vault calls the request that the secret of the last call was read with.
 fn last_request(world: &World) -> String {
-    let decision = world.decisions().pop().unwrap();
+    let decision = world.decisions().pop().expect("a call was made");
     decision["secrets"][0].to_string()
 }
 

@@ -1,6 +1,8 @@
-//! The admin socket: one JSON line asks, one JSON line answers. The command line talks to the daemon here.
+//! The admin socket: one JSON line asks, one JSON line answers. The command line talks to the daemon here. And `http`, the
+//! port for whoever watches the sidecar.
 
 pub(crate) mod client;
+pub(crate) mod http;
 pub(crate) mod server;
 
 use std::path::PathBuf;

@@ -46,6 +46,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::admin;
+use crate::admin::http::{AdminPort, AdminPortError};
 use crate::attach::Attaches;
 use crate::audit::{self, Audit, AuditError, Event, EventRecord};
 use crate::config::{self, Config, Problems};
@@ -104,6 +105,8 @@ pub(crate) struct Reloaded {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ServeError {
     #[error(transparent)]
+    AdminPort(#[from] AdminPortError),
+    #[error(transparent)]
     Apart(#[from] ApartError),
     #[error(transparent)]
     Audit(#[from] AuditError),
@@ -152,6 +155,10 @@ pub(crate) async fn serve(
         None => None,
     };
     let admin = Socket::bind(&config.admin.socket, Mode::Owner)?;
+    let watch = match &config.admin.http {
+        Some(place) => Some(AdminPort::bind(place).await?),
+        None => None,
+    };
     let context = Arc::new(Context::new(config, audit, files, log)?);
     let app = Arc::new(App {
         config_file,
@@ -177,6 +184,9 @@ pub(crate) async fn serve(
     }
     if let Some(port) = port {
         app.context.tasks.spawn(port.run(Arc::clone(&app)));
+    }
+    if let Some(watch) = watch {
+        app.context.tasks.spawn(watch.run(Arc::clone(&app)));
     }
     app.open_own_sockets();
     app.await_attaches();

@@ -50,7 +50,7 @@ pub(crate) struct Place {
 
 /// This place was given to somebody else, or the sidecar stops.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Dropped;
+pub(crate) struct Dropped;
 
 impl Places {
     pub(crate) fn new(count: usize, stop: CancellationToken) -> Self {
@@ -98,7 +98,7 @@ impl Places {
 
 impl Place {
     /// Does what comes before any words, such as a handshake. It does not keep the place from others.
-    pub(super) async fn before_words<T>(&self, work: impl Future<Output = T>) -> Result<T, Dropped> {
+    pub(crate) async fn before_words<T>(&self, work: impl Future<Output = T>) -> Result<T, Dropped> {
         self.dropped.run_until_cancelled(work).await.ok_or(Dropped)
     }
 

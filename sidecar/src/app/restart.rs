@@ -21,6 +21,7 @@ pub(super) fn at_restart(started: &Config, now: &Config) -> Vec<&'static str> {
         ("relay.unix-uids", mode(started) != mode(now)),
         ("relay.vsock-dir", started.relay.vsock_dir != now.relay.vsock_dir),
         ("admin.socket", started.admin.socket != now.admin.socket),
+        ("admin.http", started.admin.http != now.admin.http),
         ("vault", started.vault != now.vault),
         ("limits.links-per-minute", old.links_per_minute != new.links_per_minute),
         ("limits.processes", old.processes != new.processes),

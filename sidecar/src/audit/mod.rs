@@ -58,6 +58,7 @@ use self::log::Log;
 use self::sync::Syncer;
 use self::text::Members;
 use crate::config::AuditSync;
+use crate::metrics;
 
 /// The audit of this sidecar. Clones are the same audit; the last one to go releases the directory.
 #[derive(Clone)]
@@ -298,7 +299,9 @@ impl Inner {
     }
 
     fn commit(&self, log: &mut Log) -> Result<(), AuditError> {
-        log.commit()?;
+        let committed = log.commit();
+        metrics::audit_written(metrics::Outcome::of(&committed));
+        committed?;
         if let Some(retired) = log.retired.take()
             && let Some(syncer) = &self.syncer
         {

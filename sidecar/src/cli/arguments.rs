@@ -100,6 +100,9 @@ pub(super) struct CheckArguments {
     /// Print the JSON Schema of the configuration instead
     #[arg(long)]
     pub(super) schema: bool,
+    /// Ask Vault too: is it there, does the login work, what do the policies lack? Reads no secret
+    #[arg(long, conflicts_with = "schema")]
+    pub(super) online: bool,
 }
 
 #[derive(Debug, Args)]

@@ -68,6 +68,9 @@ fn check(file: Option<&Path>, arguments: &CheckArguments) -> Result<ExitCode, Fa
         count(config.secrets.len(), "secret"),
         count(config.grants.len(), "grant")
     ));
+    if arguments.online {
+        return super::check_online::run(&config);
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -125,6 +128,9 @@ fn sessions(file: Option<&Path>, arguments: &SessionsArguments) -> Result<ExitCo
             terminal::line(&session_line(session));
             for scope in &session.scopes {
                 terminal::line(&scope_line(session, scope));
+            }
+            for credential in &session.credentials {
+                terminal::line(&format!("  {}", credential.line()));
             }
         }
     }

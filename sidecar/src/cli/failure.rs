@@ -18,6 +18,7 @@ pub(super) enum Sysexit {
     Configuration = 78,
     Data = 65,
     NoInput = 66,
+    NoPermission = 77,
     Software = 70,
     Unavailable = 69,
     Usage = 64,

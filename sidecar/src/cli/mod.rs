@@ -5,11 +5,13 @@
 //! | [`attach`] | reaching into a sandbox, for as long as it is wanted |
 //! | [`arguments`] | what can be typed |
 //! | [`commands`] | what it does |
+//! | [`check_online`] | what Vault says of a configuration |
 //! | [`failure`] | how an error is told: what, why, what next |
 //! | [`terminal`] | the one place that writes to stdout |
 
 mod arguments;
 mod attach;
+mod check_online;
 mod commands;
 mod failure;
 pub(crate) mod terminal;

@@ -5,7 +5,6 @@ use std::cmp::Ordering;
 use std::ops::Range;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 
 /// Bytes of the file.
@@ -20,20 +19,12 @@ pub(super) struct At<T> {
 
 /// A key of the design that this version does not support: known, so that it is refused by its name.
 #[derive(Debug)]
-pub(super) struct Later {
-    pub(super) span: Span,
-}
+pub(super) struct Later;
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for At<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let spanned = toml::Spanned::<T>::deserialize(deserializer)?;
         Ok(Self { span: spanned.span(), value: spanned.into_inner() })
-    }
-}
-
-impl<'de> Deserialize<'de> for Later {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        At::<IgnoredAny>::deserialize(deserializer).map(|ignored| Self { span: ignored.span })
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::at::{At, Later};
+use super::at::At;
 use super::limits::RawLimits;
 use super::units::Time;
 
@@ -79,7 +79,8 @@ pub(super) struct RawRelay {
 pub(super) struct RawAdmin {
     /// The daemon's own socket, mode 0600. Never inside the relay's directory.
     pub(super) socket: Option<At<String>>,
-    pub(super) http: Option<Later>,
+    /// `HOST:PORT` of loopback, for `/healthz`, `/readyz` and `/metrics`; there is no default, and without it nobody listens.
+    pub(super) http: Option<At<String>>,
 }
 
 /// Where Vault is, and how the sidecar logs in.
@@ -113,7 +114,8 @@ pub(super) struct RawVaultAuth {
     pub(super) secret_id_file: Option<At<String>>,
     /// Whether that file holds a wrapping token, which is unwrapped once: `approle`. Default: false.
     pub(super) secret_id_wrapped: Option<At<bool>>,
-    /// `cert`, `jwt` and `kubernetes`
+    /// `cert`, `jwt` and `kubernetes`; with `approle` the AppRole's name, where the secret-id is wrapped: a wrap that was
+    /// not made by `auth/MOUNT/role/ROLE/secret-id` is not opened.
     pub(super) role: Option<At<String>>,
     /// `jwt` and `kubernetes`
     pub(super) jwt_file: Option<At<String>>,

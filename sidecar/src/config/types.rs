@@ -69,6 +69,8 @@ pub struct TlsRelay {
 #[derive(Debug)]
 pub struct Admin {
     pub socket: PathBuf,
+    /// Always of loopback.
+    pub http: Option<HostPort>,
 }
 
 #[derive(Clone, Debug)]

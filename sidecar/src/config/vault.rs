@@ -33,15 +33,27 @@ pub enum VaultAuth {
 }
 
 /// What a secret-id file holds.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub enum SecretId {
     /// The secret-id itself.
     Plain,
-    /// `secret-id-wrapped = true`: a wrapping token, good for one unwrapping.
-    Wrapped,
+    /// `secret-id-wrapped = true`: a wrapping token, good for one unwrapping, made by the `secret-id` path of this AppRole.
+    Wrapped { role: String },
 }
 
 impl VaultAuth {
+    /// The method's name, as it is written.
+    pub fn method(&self) -> &'static str {
+        match self {
+            Self::AppRole { .. } => "approle",
+            Self::Cert { .. } => "cert",
+            Self::Jwt { .. } => "jwt",
+            Self::Kubernetes { .. } => "kubernetes",
+            Self::TokenFile { .. } => "token-file",
+            Self::Userpass { .. } => "userpass",
+        }
+    }
+
     /// Every file that logging in needs, by its key.
     pub fn files(&self) -> Vec<(&'static str, &Path)> {
         match self {

@@ -1,5 +1,5 @@
 //! What one session holds: its secrets, each read once and shared by its servers, and the scrubber that knows every
-//! value the session ever had. A secret of Vault's is kept by a task of its own (`upkeep`) as long as the session has
+//! value the session ever had, but for those that were over long ago (`known`). A secret of Vault's is kept by a task of its own (`upkeep`) as long as the session has
 //! links; whoever needs one that is not fresh, or whose token or login turned, reads it himself. While that fails, what
 //! is held and still good goes on.
 //!
@@ -16,11 +16,13 @@ use relay_proto::name::Name;
 use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, timeout};
 
+use super::known::{Known, Learnt, Scrubbing};
 use super::log_scrubber::LogScrubber;
+use super::reread::RereadPace;
 use super::upkeep::{How, Keeper, Note};
 use crate::config::{Limits, Origin, SecretSource};
 use crate::scrub::{Needle, Scrubber};
-use crate::secret::{self, Material, SecretError, SecretProblem, opened};
+use crate::secret::{self, Material, SecretError, SecretProblem, Tie, opened};
 use crate::vault::leases::Terms;
 use crate::vault::login::Trouble;
 use crate::vault::session::{BETWEEN_TRIES, SessionVault};
@@ -37,8 +39,8 @@ pub(crate) struct Credentials {
     /// How the upkeep of each secret of Vault's stands.
     pub(super) notes: StdMutex<BTreeMap<Name, Note>>,
     scrubber: ArcSwap<Scrubber>,
-    /// Every value ever held; only grows.
-    known: StdMutex<Vec<Needle>>,
+    /// What the scrubber looks for.
+    known: StdMutex<Known>,
     log: Arc<LogScrubber>,
 }
 
@@ -50,10 +52,12 @@ pub(super) struct Slot {
     pub(super) trouble: Option<Trouble>,
     /// Who keeps it.
     pub(super) keeper: Option<Keeper>,
+    /// Servers refused what was made from it.
+    pub(super) refusals: RereadPace,
 }
 
 /// Whoever waits for a credential is answered within ten seconds.
-const PATIENCE: Duration = Duration::from_millis(9500);
+pub(super) const PATIENCE: Duration = Duration::from_millis(9500);
 
 impl Credentials {
     pub(crate) fn new(log: Arc<LogScrubber>, vault: Option<SessionVault>) -> Self {
@@ -139,8 +143,8 @@ impl Credentials {
         how: &How,
     ) -> Result<(Arc<Material>, Terms), SecretError> {
         slot.trouble = None;
-        let learn = |needles: &[Needle]| self.learn(needles);
-        match secret::fetch_from_vault(&how.source, how.secret_bytes, vault, &learn).await {
+        let learn = |needles: &[Needle], tie: Tie| self.learn(needles, tie);
+        match secret::fetch_from_vault(&how.source, how.secret_bytes, (vault, how.asker), &learn).await {
             Ok((material, terms)) => Ok((self.keep(slot, &how.source.name, material), terms)),
             Err(error) => {
                 if let SecretProblem::Vault(trouble) = &error.cause {
@@ -167,8 +171,8 @@ impl Credentials {
     }
 
     /// Known to the scrubbers before anybody can use it.
-    fn keep(&self, slot: &mut Slot, name: &Name, mut material: Material) -> Arc<Material> {
-        self.learn(&opened::needles(name, &material));
+    pub(super) fn keep(&self, slot: &mut Slot, name: &Name, mut material: Material) -> Arc<Material> {
+        self.learn(&opened::needles(name, &material), material.tie());
         if let Some(before) = slot.material.as_ref().filter(|before| material.replaces_unnoticed(before)) {
             // Whoever has them need not hear of it, and has them for longer.
             before.extend(material.life());
@@ -189,15 +193,14 @@ impl Credentials {
         material
     }
 
-    fn learn(&self, needles: &[Needle]) {
+    fn learn(&self, needles: &[Needle], tie: Tie) {
         let mut known = self.known.lock().expect("no holder of this lock panics");
-        let is_new = |needle: &&Needle| !known.iter().any(|other| other.value == needle.value);
-        let new: Vec<Needle> = needles.iter().filter(is_new).cloned().collect();
-        if !new.is_empty() {
-            self.log.learn(&new);
-            known.extend(new);
-            self.scrubber.store(Arc::new(Scrubber::new(known.clone())));
+        let Learnt { scrubber, held, let_go } = known.learn(needles, tie, Instant::now());
+        self.log.learn(&held);
+        if scrubber == Scrubbing::ToBeMade {
+            self.scrubber.store(Arc::new(Scrubber::new(known.needles())));
         }
+        self.log.release(&let_go);
     }
 
     pub(super) fn slot(&self, name: &Name) -> Arc<Mutex<Slot>> {
@@ -212,7 +215,7 @@ impl Credentials {
 
 impl Drop for Credentials {
     fn drop(&mut self) {
-        self.log.release(self.known.get_mut().unwrap_or_else(PoisonError::into_inner));
+        self.log.release(&self.known.get_mut().unwrap_or_else(PoisonError::into_inner).held());
     }
 }
 
@@ -223,7 +226,7 @@ fn is_as_good_as_new(material: &Material, vault: &SessionVault) -> bool {
 
 /// Whether it is used while nothing newer can be had. What hangs from a token that is no more is no more; a value that
 /// was only read is as good as before.
-fn goes_on(material: &Material, vault: &SessionVault) -> bool {
+pub(super) fn goes_on(material: &Material, vault: &SessionVault) -> bool {
     material.is_live() && (!material.has_lease() || is_of_these_links(material, vault))
 }
 
@@ -238,7 +241,7 @@ fn is_vouched_for(material: &Material, vault: &SessionVault) -> bool {
     }
 }
 
-fn late(source: &SecretSource) -> SecretError {
+pub(super) fn late(source: &SecretSource) -> SecretError {
     let asked = Asked { method: http::Method::GET, path: in_vault(source) };
     let error = VaultError { asked, problem: Problem::Unreachable { why: "it takes too long".into() } };
     let trouble = Trouble { error, next: Instant::now() + BETWEEN_TRIES };

@@ -20,8 +20,6 @@ pub type Secrets = BTreeMap<Name, Arc<Material>>;
 /// Errors name secrets and fields, and never hold values.
 #[derive(Debug, thiserror::Error)]
 pub enum InjectError {
-    #[error("the secret `{secret}`{} has expired, and is being read anew; try again in a few seconds", from(.origin))]
-    Expired { secret: Name, origin: String },
     #[error("the secret `{secret}`{} has no field `{field}`; it has {}", from(.origin), listed(.has))]
     MissingField { secret: Name, origin: String, field: String, has: Vec<String> },
     #[error("no file `{name}` is injected: name it under the server's `files`")]

@@ -1,5 +1,8 @@
 //! The scrubber of the sidecar's own log: it knows the values of all sessions, and those of the last that ended.
 //!
+//! With many sessions there are thousands of values, and a few new ones each second. What was learnt last is therefore
+//! looked for by a small scrubber beside the large one, which is made anew only when that has grown.
+//!
 //! Must stay true: a value is scrubbed as long as any session holds it, and for a while after its last session is gone, for a
 //! session's last lines are written late. What nobody holds any more is kept in bounds.
 
@@ -11,18 +14,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arc_swap::ArcSwap;
 use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
 
-use crate::scrub::{Needle, Scrubber};
+use crate::scrub::{Needle, Scrubbed, Scrubber};
 
 pub(crate) struct LogScrubber {
     known: Mutex<Known>,
-    scrubber: ArcSwap<Scrubber>,
+    scrubbers: ArcSwap<Scrubbers>,
     /// Something was learnt since the scrubber was made. The next line makes it anew, once for all that was learnt.
     stale: AtomicBool,
+}
+
+/// Together they know everything.
+pub(crate) struct Scrubbers {
+    settled: Arc<Scrubber>,
+    recent: Scrubber,
 }
 
 #[derive(Default)]
 struct Known {
     values: HashMap<Digest, Value>,
+    /// Values that only the small scrubber knows.
+    recent: Vec<Digest>,
     /// Values without a holder, the longest without one first.
     released: VecDeque<Digest>,
 }
@@ -39,34 +50,51 @@ type Digest = [u8; SHA256_OUTPUT_LEN];
 /// is written after its session's end finds them here.
 const MAX_RELEASED: usize = 1024;
 
+/// Beyond these the large scrubber learns them. Making it takes milliseconds for each thousand values.
+const MAX_RECENT: usize = 64;
+
 impl Default for LogScrubber {
     fn default() -> Self {
+        let nothing = || Scrubber::new(Vec::new());
         Self {
             known: Mutex::default(),
-            scrubber: ArcSwap::from_pointee(Scrubber::new(Vec::new())),
+            scrubbers: ArcSwap::from_pointee(Scrubbers { settled: Arc::new(nothing()), recent: nothing() }),
             stale: AtomicBool::new(false),
         }
     }
 }
 
 impl LogScrubber {
-    pub(crate) fn current(&self) -> Arc<Scrubber> {
+    pub(crate) fn current(&self) -> Arc<Scrubbers> {
         if self.stale.load(Ordering::Acquire) {
-            let known = self.lock();
+            let mut known = self.lock();
             // Another line may have done it while this one waited.
             if self.stale.load(Ordering::Acquire) {
-                let needles = known.values.values().map(|value| value.needle.clone()).collect();
-                self.scrubber.store(Arc::new(Scrubber::new(needles)));
+                let Known { values, recent, .. } = &mut *known;
+                let settled = match recent.len() > MAX_RECENT {
+                    true => {
+                        recent.clear();
+                        let needles = values.values().map(|value| value.needle.clone()).collect();
+                        Arc::new(Scrubber::new(needles))
+                    }
+                    false => Arc::clone(&self.scrubbers.load().settled),
+                };
+                let needles = recent.iter().filter_map(|key| Some(values.get(key)?.needle.clone())).collect();
+                self.scrubbers.store(Arc::new(Scrubbers { settled, recent: Scrubber::new(needles) }));
                 self.stale.store(false, Ordering::Release);
             }
         }
-        self.scrubber.load_full()
+        self.scrubbers.load_full()
     }
 
     /// One more holder of each. Sessions that share a secret share its place here.
     pub(super) fn learn(&self, needles: &[Needle]) {
         let mut known = self.lock();
-        let Known { values, released } = &mut *known;
+        let Known { values, recent, released } = &mut *known;
+        if recent.len() > 4 * MAX_RELEASED {
+            // Nobody wrote a line for long.
+            recent.retain(|key| values.contains_key(key));
+        }
         for needle in needles {
             let key = key(needle);
             match values.entry(key) {
@@ -78,6 +106,7 @@ impl LogScrubber {
                 }
                 Entry::Vacant(place) => {
                     place.insert(Value { needle: needle.clone(), holders: 1 });
+                    recent.push(key);
                     self.stale.store(true, Ordering::Release);
                 }
             }
@@ -87,7 +116,7 @@ impl LogScrubber {
     /// One holder less of each. The scrubber is not made anew for that: it is when there is something to learn.
     pub(super) fn release(&self, needles: &[Needle]) {
         let mut known = self.lock();
-        let Known { values, released } = &mut *known;
+        let Known { values, released, .. } = &mut *known;
         for needle in needles {
             let key = key(needle);
             let Some(value) = values.get_mut(&key) else { continue };
@@ -106,6 +135,12 @@ impl LogScrubber {
     /// Each change under this lock is whole at every step, and it is taken while a failed task is taken down.
     fn lock(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Scrubbers {
+    pub(crate) fn text<'a>(&self, text: &'a [u8]) -> Scrubbed<'a> {
+        self.recent.text_with(&self.settled, text)
     }
 }
 
@@ -158,6 +193,20 @@ mod tests {
         drop(second);
         let _newest = holding(&log, "newest-value");
         assert!(scrubs(&log, "shared-value-1"));
+    }
+
+    #[test]
+    fn a_value_that_spans_what_was_learnt_before_and_last_is_taken_out_whole() {
+        let log = LogScrubber::default();
+        let _long = holding(&log, "the-long-one-with-the-short-one-in-it");
+        let mut others = Vec::new();
+        for number in 0..=MAX_RECENT {
+            others.push(holding(&log, &format!("passing-value-{number}")));
+        }
+        log.current();
+        let _short = holding(&log, "the-short-one");
+        let scrubbed = log.current().text(b"<the-long-one-with-the-short-one-in-it>").bytes.into_owned();
+        assert_eq!(String::from_utf8(scrubbed).unwrap(), "<[redacted:some.value]>");
     }
 
     #[test]

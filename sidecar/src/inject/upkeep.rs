@@ -12,11 +12,12 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::credentials::{Credentials, Slot};
+use super::credentials::{Credentials, Slot, goes_on};
 use crate::config::{Limits, SecretSource};
+use crate::metrics::{self, Outcome};
 use crate::secret::{Life, Material, SecretError, SecretProblem};
 use crate::vault::leases::{self, Class, Event, Failure, Source, Tenure, Terms};
-use crate::vault::session::SessionVault;
+use crate::vault::session::{Asker, SessionVault};
 use crate::vault::{Kind, VaultError};
 
 /// How a secret is read again.
@@ -24,6 +25,7 @@ use crate::vault::{Kind, VaultError};
 pub(super) struct How {
     pub(super) source: Arc<SecretSource>,
     pub(super) secret_bytes: usize,
+    pub(super) asker: Asker,
 }
 
 /// Who does it.
@@ -83,7 +85,7 @@ impl Credentials {
     /// Somebody who needed it has read it: whoever keeps it hears of that, or begins.
     pub(super) fn tend(self: &Arc<Self>, vault: &SessionVault, slot: &mut Slot, how: How, terms: Terms) {
         if let Some(keeper) = slot.keeper.as_mut().filter(|keeper| !keeper.period.is_cancelled()) {
-            keeper.how = how;
+            keeper.how = How { asker: Asker::Upkeep, ..how };
             keeper.terms.send_replace(terms);
             return;
         }
@@ -96,6 +98,7 @@ impl Credentials {
             logins: vault.logins(),
             told: 0,
         };
+        let how = How { asker: Asker::Upkeep, ..how };
         slot.keeper = Some(Keeper { how, terms: sender, period: period.clone() });
         vault.tasks().spawn(async move { period.run_until_cancelled(leases::tend(tended, terms)).await });
     }
@@ -112,7 +115,7 @@ impl Credentials {
 
 impl How {
     pub(super) fn new(source: &SecretSource, limits: &Limits) -> Self {
-        Self { source: Arc::new(source.clone()), secret_bytes: limits.secret_bytes }
+        Self { source: Arc::new(source.clone()), secret_bytes: limits.secret_bytes, asker: Asker::Caller }
     }
 }
 
@@ -136,6 +139,13 @@ impl Source for Tended {
         }
         let how = slot.keeper.as_ref().map(|keeper| keeper.how.clone());
         let (Some(vault), Some(how)) = (credentials.vault(), how) else { return Err(over()) };
+        let is_held = slot.material.as_ref().is_some_and(|held| goes_on(held, vault));
+        if let Some(trouble) =
+            slot.trouble.as_ref().filter(|trouble| !is_held && trouble.next > Instant::now())
+        {
+            // Somebody who needs it has just tried.
+            return Err(Failure::Later { why: trouble.error.explained(), not_before: Some(trouble.next) });
+        }
         match credentials.read_from_vault(vault, &mut slot, &how).await {
             Ok((_, terms)) => Ok(terms),
             Err(error) => Err(match &error.cause {
@@ -161,7 +171,9 @@ impl Source for Tended {
         let (Some(vault), Some(material)) = (credentials.vault(), &slot.material) else { return Err(over()) };
         let nothing = || Failure::Gone { why: "there is no lease".into() };
         let token = material.token().ok_or_else(nothing)?;
-        match vault.renew_lease(token, increment).await {
+        let renewed = vault.renew_lease(token, increment).await;
+        metrics::vault().renewal(Outcome::of(&renewed));
+        match renewed {
             Ok(envelope) => {
                 let terms = Terms {
                     class: Class::Renewable,

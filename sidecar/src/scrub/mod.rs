@@ -36,7 +36,7 @@ use std::sync::Arc;
 
 use zeroize::Zeroizing;
 
-use finder::Finder;
+use finder::{Finder, Found};
 use search::Edit;
 pub use stream::StreamScrubber;
 
@@ -98,6 +98,21 @@ impl Scrubber {
     /// Plain text: log lines, error strings.
     pub fn text<'a>(&self, text: &'a [u8]) -> Scrubbed<'a> {
         Scrubbed::edited(text, &self.edits_of(self.search(text, 0)))
+    }
+
+    /// Plain text that holds what either of two knows.
+    pub(crate) fn text_with<'a>(&self, other: &Self, text: &'a [u8]) -> Scrubbed<'a> {
+        let ours = self.markers.len();
+        let theirs =
+            other.search(text, 0).into_iter().map(|found| Found { needle: ours + found.needle, ..found });
+        let found = search::merge(self.search(text, 0).into_iter().chain(theirs).collect());
+        let edit = |Found { span, needle }| {
+            let marker = needle
+                .checked_sub(ours)
+                .map_or_else(|| &self.markers[needle], |needle| &other.markers[needle]);
+            Edit { span, with: marker.clone().into() }
+        };
+        Scrubbed::edited(text, &found.into_iter().map(edit).collect::<Vec<_>>())
     }
 
     /// Text that arrives in pieces.

@@ -13,12 +13,11 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::fields::{self, Parsed};
-use super::{End, LeaseUse, Life, Material, SecretProblem, SourceError, described};
+use super::{End, Learn, LeaseUse, Life, Material, SecretProblem, SourceError, Tie, described};
 use crate::config::{Origin, SecretSource};
-use crate::scrub::Needle;
 use crate::vault::leases::{Class, Terms};
 use crate::vault::login::Trouble;
-use crate::vault::session::{SessionToken, SessionVault, next_try};
+use crate::vault::session::{Asker, SessionToken, SessionVault, next_try};
 use crate::vault::{Data, Envelope, Kind, LeaseId, Problem, Vault, VaultError};
 
 /// Longer than any session.
@@ -39,17 +38,17 @@ struct Answer {
 pub(super) async fn read(
     source: &SecretSource,
     secret_bytes: usize,
-    session: &SessionVault,
-    learn: &(dyn Fn(&[Needle]) + Send + Sync),
+    (session, asker): (&SessionVault, Asker),
+    learn: &Learn<'_>,
 ) -> Result<(Material, Terms), SecretProblem> {
-    let (answer, token) = ask(source, session, learn).await?;
+    let (answer, token) = ask(source, (session, asker), learn).await?;
     let Answer { data, request_id, lease, class, asked_at, life } = answer;
     let read_with = Some(token.mark());
     let mut terms = Terms { class, asked_at, life, bound: None };
     let hash = lease.as_ref().map(LeaseId::hash);
     let end = match lease {
         Some(id) => {
-            learn(&[id.needle("vault.lease-id")]);
+            learn(&[id.needle("vault.lease-id")], Tie::Token(Arc::downgrade(&token)));
             terms.bound = session.bound(&token);
             session.hold(source.name.as_str(), Arc::new(id), &token).await.map_err(unavailable)?;
             End::WithToken(token)
@@ -81,13 +80,13 @@ pub(super) async fn read(
 /// Asks with a token of the session's; with a new one, once, if that turns out to be dead.
 async fn ask(
     source: &SecretSource,
-    session: &SessionVault,
-    learn: &(dyn Fn(&[Needle]) + Send + Sync),
+    (session, asker): (&SessionVault, Asker),
+    learn: &Learn<'_>,
 ) -> Result<(Answer, Arc<SessionToken>), SecretProblem> {
-    let mut token = token_for(&source.origin, session, learn).await?;
+    let mut token = token_for(&source.origin, (session, asker), learn).await?;
     let mut answer = request(session.client(), &token, &source.origin).await;
     if answer.as_ref().is_err_and(|error| error.kind() == Kind::Denied) && session.is_dead(&token).await {
-        token = token_for(&source.origin, session, learn).await?;
+        token = token_for(&source.origin, (session, asker), learn).await?;
         answer = request(session.client(), &token, &source.origin).await;
     }
     match answer {
@@ -105,15 +104,17 @@ async fn ask(
 
 async fn token_for(
     origin: &Origin,
-    session: &SessionVault,
-    learn: &(dyn Fn(&[Needle]) + Send + Sync),
+    (session, asker): (&SessionVault, Asker),
+    learn: &Learn<'_>,
 ) -> Result<Arc<SessionToken>, SecretProblem> {
     let token = match origin {
-        Origin::Vault { .. } => session.token_for_a_lease().await,
-        _ => session.token().await,
+        Origin::Vault { .. } => session.token_for_a_lease(asker).await,
+        _ => session.token(asker).await,
     };
     let token = token.map_err(unavailable)?;
-    learn(&token.needles());
+    let [own, login] = token.needles();
+    learn(&[own], Tie::Token(Arc::downgrade(&token)));
+    learn(&[login], Tie::Login(token.parent()));
     Ok(token)
 }
 
@@ -149,13 +150,13 @@ async fn request(vault: &Vault, token: &SessionToken, origin: &Origin) -> Result
         Origin::Vault { path, write: None } => vault.read(token.reveal(), path.as_str()).await?,
         Origin::Env(_) | Origin::Exec(_) | Origin::File(_) => unreachable!("not in Vault"),
     };
-    let Envelope { data, request_id, lease_id: lease, lease_duration, renewable, .. } = envelope;
+    let Envelope { data, request_id, lease_id: lease, lease_duration, renewable, date, .. } = envelope;
     let data = data.unwrap_or_else(Data::empty);
     let said = Some(lease_duration).filter(|life| !life.is_zero()).map(|life| life.min(FAR));
     let (class, life) = match &lease {
         Some(_) if renewable => (Class::Renewable, said),
         Some(_) => (Class::Fixed, said),
-        None => match (own_life(&data), said) {
+        None => match (own_life(&data, date.unwrap_or_else(crate::clock::now)), said) {
             (Some(Duration::ZERO), _) => (Class::Advised { every: ABOUT_TO_CHANGE }, None),
             (Some(life), _) => (Class::OwnEnd, Some(life)),
             // Without a lease it is advice.
@@ -167,8 +168,8 @@ async fn request(vault: &Vault, token: &SessionToken, origin: &Origin) -> Result
 }
 
 /// How long a credential without a lease lives, as it says itself: `ttl` in seconds, or `expiration` and
-/// `expires_at_seconds` by the wall clock.
-fn own_life(data: &Data) -> Option<Duration> {
+/// `expires_at_seconds` by the clock that made them, which says `now`: ours may be another.
+fn own_life(data: &Data, now: SystemTime) -> Option<Duration> {
     #[derive(Deserialize)]
     struct Own {
         ttl: Option<serde_json::Value>,
@@ -180,7 +181,36 @@ fn own_life(data: &Data) -> Option<Duration> {
     let life = seconds(own.ttl).map(Duration::from_secs).or_else(|| {
         let end = seconds(own.expiration).or_else(|| seconds(own.expires_at_seconds))?;
         let end = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(end))?;
-        Some(end.duration_since(crate::clock::now()).unwrap_or_default())
+        Some(end.duration_since(now).unwrap_or_default())
     })?;
     Some(life.min(FAR))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn life_of(data: &str, now: u64) -> Option<u64> {
+        let envelope = Envelope::for_tests(&format!(r#"{{"data": {data}}}"#));
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(now);
+        own_life(&envelope.data.unwrap(), now).map(|life| life.as_secs())
+    }
+
+    #[tokio::test]
+    async fn a_credential_says_itself_how_long_it_lives() {
+        assert_eq!(life_of(r#"{"ttl": 60, "expiration": 5}"#, 0), Some(60));
+        assert_eq!(life_of(r#"{"expiration": 1700000600}"#, 1_700_000_000), Some(600));
+        assert_eq!(life_of(r#"{"expires_at_seconds": 1700000600}"#, 1_700_000_000), Some(600));
+        // Over already: somebody's clock is wrong, or it is about to be another.
+        assert_eq!(life_of(r#"{"expiration": 1700000000}"#, 1_800_000_000), Some(0));
+        assert_eq!(life_of(r#"{"ttl": 0}"#, 0), Some(0));
+        // A hundred years and more.
+        assert_eq!(life_of(r#"{"ttl": 18446744073709551615}"#, 0), Some(FAR.as_secs()));
+        assert_eq!(life_of(r#"{"expiration": 18446744073709551615}"#, 0), None);
+        for nothing in ["{}", r#"{"ttl": "30s"}"#, r#"{"ttl": -1}"#, r#"{"ttl": null}"#, "[]", "null"] {
+            let envelope = Envelope::for_tests(&format!(r#"{{"data": {nothing}}}"#));
+            let data = envelope.data.unwrap_or_else(Data::empty);
+            assert_eq!(own_life(&data, SystemTime::UNIX_EPOCH), None, "{nothing}");
+        }
+    }
 }

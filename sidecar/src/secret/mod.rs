@@ -11,17 +11,19 @@ mod source;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use relay_proto::name::Name;
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 use crate::config::{Limits, Origin, SecretSource};
+use crate::metrics::{self, Outcome};
 use crate::scrub::Needle;
+use crate::vault::Token;
 use crate::vault::leases::Terms;
 use crate::vault::login::Trouble;
-use crate::vault::session::{ReadWith, SessionToken, SessionVault};
+use crate::vault::session::{Asker, ReadWith, SessionToken, SessionVault};
 pub use fields::FieldError;
 pub use source::SourceError;
 pub(crate) use source::{Readers, read_file};
@@ -76,6 +78,24 @@ pub enum End {
     WithToken(Arc<SessionToken>),
 }
 
+/// With what a value becomes useless to whoever learns it.
+#[derive(Clone)]
+pub(crate) enum Tie {
+    /// It does not, as far as anybody knows.
+    Nothing,
+    /// A key-value secret: somebody may have put another one there, and this one may still be good.
+    KeyValue,
+    /// Vault ends it with this token of a session's.
+    Token(Weak<SessionToken>),
+    /// A login's own token.
+    Login(Weak<Token>),
+    /// It ends by itself.
+    Until(Instant),
+}
+
+/// Hears what must be scrubbed, before it is used.
+pub(crate) type Learn<'a> = dyn Fn(&[Needle], Tie) + Send + Sync + 'a;
+
 /// Why a secret cannot be had. Say the chain of sources too, then [`SecretError::next_step`].
 #[derive(Debug, thiserror::Error)]
 #[error("load the secret `{secret}` from {origin}")]
@@ -114,12 +134,12 @@ pub async fn fetch(source: &SecretSource, limits: &Limits) -> Result<Material, S
 pub(crate) async fn fetch_from_vault(
     source: &SecretSource,
     secret_bytes: usize,
-    session: &SessionVault,
-    learn: &(dyn Fn(&[Needle]) + Send + Sync),
+    (session, asker): (&SessionVault, Asker),
+    learn: &Learn<'_>,
 ) -> Result<(Material, Terms), SecretError> {
-    in_vault::read(source, secret_bytes, session, learn)
-        .await
-        .map_err(|cause| SecretError::new(source, cause))
+    let read = in_vault::read(source, secret_bytes, (session, asker), learn).await;
+    metrics::vault().read(Outcome::of(&read));
+    read.map_err(|cause| SecretError::new(source, cause))
 }
 
 impl Material {
@@ -170,6 +190,17 @@ impl Material {
         self.lease.as_ref().is_some_and(|lease| lease.hash.is_some())
     }
 
+    /// With what its values end.
+    pub(crate) fn tie(&self) -> Tie {
+        let Life { expires, read_with, .. } = self.life();
+        match (self.token(), expires, read_with) {
+            (Some(token), ..) => Tie::Token(Arc::downgrade(token)),
+            (None, Some(end), _) => Tie::Until(end),
+            (None, None, Some(_)) => Tie::KeyValue,
+            (None, None, None) => Tie::Nothing,
+        }
+    }
+
     /// The token of the session's that its lease hangs from.
     pub(crate) fn token(&self) -> Option<&Arc<SessionToken>> {
         match &self.end {
@@ -183,6 +214,18 @@ impl Life {
     pub(crate) fn of(terms: &Terms) -> Self {
         let expires = terms.life.map(|life| terms.asked_at + life);
         Self { expires, refresh: terms.due(), read_with: None }
+    }
+}
+
+impl Tie {
+    /// Whether nobody can use the value any more.
+    pub(crate) fn is_over(&self, now: Instant) -> bool {
+        match self {
+            Self::Nothing | Self::KeyValue => false,
+            Self::Token(token) => token.strong_count() == 0,
+            Self::Login(token) => token.strong_count() == 0,
+            Self::Until(end) => *end < now,
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use super::pace::Pace;
 use crate::config::Limits;
 
 pub(crate) struct Gate {
+    limit: usize,
     places: Arc<Semaphore>,
     links: Mutex<Pace>,
     starts: Mutex<Pace>,
@@ -34,10 +35,16 @@ pub(crate) enum Crowded {
 impl Gate {
     pub(crate) fn new(limits: &Limits) -> Self {
         Self {
+            limit: limits.processes,
             places: Arc::new(Semaphore::new(limits.processes)),
             links: Mutex::new(Pace::new(limits.links_per_minute)),
             starts: Mutex::new(Pace::new(limits.starts_per_minute)),
         }
+    }
+
+    /// How many there are now.
+    pub(crate) fn processes(&self) -> usize {
+        self.limit.saturating_sub(self.places.available_permits())
     }
 
     /// One more link: each costs records in the audit, whether it calls anything or not.

@@ -85,7 +85,8 @@ impl Instance {
                 Err(Unavailable::because("the server does not read what it is sent"))
             }
             State::Running { upstream, .. } if self.queue.is_empty() && upstream.is_ready_for(&message) => {
-                upstream.send(message).map_err(|error| Unavailable::because(error.to_string()))
+                upstream.send(message);
+                Ok(())
             }
             State::Ending { why, .. } => Err(Unavailable::because(why.clone())),
             State::Replaying { .. } | State::Running { .. } | State::Starting { .. } => {
@@ -116,7 +117,7 @@ impl Instance {
             State::Ending { .. } | State::Idle => {}
             State::Running { upstream, .. } if self.queue.is_empty() && upstream.is_ready_for(&message) => {
                 if self.telling.allows(upstream, message.bytes.len()) {
-                    drop(upstream.send(message));
+                    upstream.send(message);
                 }
             }
             State::Replaying { .. } | State::Running { .. } | State::Starting { .. } => {
@@ -181,10 +182,7 @@ impl Instance {
                 },
                 State::Running { upstream, first_word } => {
                     while let Some(message) = self.queue.pop_if(|first| upstream.is_ready_for(first)) {
-                        let id = message.request_id().cloned();
-                        if let (Err(error), Some(id)) = (upstream.send(message), id) {
-                            return Event::did_not_run(id, &error.to_string());
-                        }
+                        upstream.send(message);
                     }
                     let said = match *first_word {
                         None => upstream.next().await,
@@ -320,8 +318,7 @@ impl Instance {
                 self.state = State::Running { upstream, first_word };
             }
             Some(Question { id, method, message }) => {
-                // If it cannot be sent, the time runs out.
-                drop(upstream.send(Outbound::request(message, id.clone(), method, None)));
+                upstream.send(Outbound::request(message, id.clone(), method, None));
                 self.state = State::Replaying { upstream, asked: id, deadline };
             }
         }
@@ -335,15 +332,14 @@ impl Instance {
         self.state = State::Running { upstream, first_word: None };
     }
 
-    /// What cannot be sent is not told; the process is then on its way out.
     fn tell_settings(&mut self, upstream: &mut Upstream) {
         for saying in self.memory.settings() {
-            drop(upstream.send(match saying {
+            upstream.send(match saying {
                 Saying::Notification { method, message } => Outbound::notification(message, method),
                 Saying::Request(Question { id, method, message }) => {
                     Outbound::request(message, id, method, None)
                 }
-            }));
+            });
         }
     }
 

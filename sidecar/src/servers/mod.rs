@@ -6,6 +6,7 @@
 //! | [`event`] | what a server gives its link |
 //! | [`gate`] | how many processes and starts a grant may have |
 //! | [`instance`] | the one server of one link, whatever state it is in |
+//! | [`keyring`] | the credentials of an HTTP server's requests |
 //! | [`leaving`] | servers that were given up and may still be dying |
 //! | [`pace`] | how often something may happen within a minute |
 //! | [`queue`] | messages that wait for a server to be ready |
@@ -20,6 +21,7 @@ mod backoff;
 mod event;
 pub(crate) mod gate;
 pub(crate) mod instance;
+mod keyring;
 mod leaving;
 pub(crate) mod pace;
 mod queue;

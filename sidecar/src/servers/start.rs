@@ -3,11 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use futures_util::future::try_join_all;
 use relay_proto::code::Code;
 use relay_proto::name::Name;
 use tokio_util::task::TaskTracker;
 
 use super::gate::{Crowded, Gate};
+use super::keyring::Keyring;
 use super::leaving::Custody;
 use super::stderr;
 use super::upstream::{Belongings, HttpConnection, StdioProcess, Upstream};
@@ -118,10 +120,10 @@ impl Starter {
                 requests_in_flight: limits.requests_in_flight,
             },
         );
-        let connection = HttpConnection::new(upstream, of_all, secrets);
+        let keyring = Keyring::new(of_all);
         // Tried once before anything is sent: a header that cannot be filled is a server that does not start.
-        connection.headers(None)?;
-        Ok(Upstream::Http(Box::new(connection)))
+        keyring.fill(&secrets)?;
+        Ok(Upstream::Http(Box::new(HttpConnection::new(upstream, keyring))))
     }
 
     async fn start_stdio(&self, stdio: &StdioServer) -> Result<Upstream, StartError> {
@@ -182,15 +184,16 @@ impl Starter {
 
     /// The secrets that the server's or the scope's templates name, read now or held already by the session.
     pub(super) async fn secrets(&self) -> Result<Secrets, SecretError> {
-        let mut secrets = Secrets::new();
-        for name in self.names() {
+        let obtain = async |name: &Name| {
             let source = &self.config.secrets[name];
-            secrets.insert(name.clone(), self.credentials.obtain(source, &self.config.limits).await?);
-        }
-        Ok(secrets)
+            Ok((name.clone(), self.credentials.obtain(source, &self.config.limits).await?))
+        };
+        // All at once: together they may take no longer than one.
+        let secrets = try_join_all(self.names().into_iter().map(obtain)).await?;
+        Ok(secrets.into_iter().collect())
     }
 
-    fn names(&self) -> BTreeSet<&Name> {
+    pub(super) fn names(&self) -> BTreeSet<&Name> {
         match &self.scope {
             Some(scope) => scope.secrets(),
             None => self.server.secrets(),

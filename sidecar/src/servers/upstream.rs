@@ -1,24 +1,19 @@
 //! A started server, whichever way it is reached: what goes in, what comes out, how it ends.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use http::HeaderMap;
 use relay_proto::code::Code;
 use relay_proto::envelope::IdValue;
 use relay_proto::json;
-use relay_proto::name::Name;
 
 use super::event::{Event, Passed};
 use super::gate::Place;
-use super::start::Starter;
-use crate::config::{Scope, ServerKind};
+use super::keyring::Keyring;
+use crate::inject::Secrets;
 use crate::inject::files::FileSet;
-use crate::inject::{InjectError, Secrets, fill_header};
 use crate::process::Ended;
-use crate::secret::Material;
 use crate::upstream::http::{Event as HttpEvent, Failure, HttpUpstream};
 use crate::upstream::outbound::{Outbound, QUEUE_BYTES, REFUSED_BYTES};
 use crate::upstream::stdio::{StdioEvent, StdioUpstream};
@@ -30,11 +25,7 @@ pub(crate) enum Upstream {
 
 pub(crate) struct HttpConnection {
     pub(super) upstream: HttpUpstream,
-    starter: Starter,
-    /// As they were at the start.
-    secrets: Secrets,
-    /// Somebody reads them anew.
-    reading: Arc<AtomicBool>,
+    keyring: Arc<Keyring>,
 }
 
 pub(crate) struct StdioProcess {
@@ -67,15 +58,17 @@ pub(super) struct Telling {
 }
 
 impl Upstream {
-    pub(super) fn send(&mut self, message: Outbound) -> Result<(), InjectError> {
+    pub(super) fn send(&mut self, message: Outbound) {
         match self {
             Self::Http(http) => {
-                let headers = http.headers(message.scope.as_ref())?;
-                http.upstream.send(message, headers);
+                let keyring = match &message.scope {
+                    Some(scope) => Arc::new(http.keyring.in_scope(scope)),
+                    None => Arc::clone(&http.keyring),
+                };
+                http.upstream.send(message, keyring);
             }
             Self::Stdio(stdio) => stdio.upstream.send(&json::line_safe(&message.bytes)),
         }
-        Ok(())
     }
 
     pub(super) async fn next(&mut self) -> Said {
@@ -156,49 +149,8 @@ impl Upstream {
 }
 
 impl HttpConnection {
-    pub(super) fn new(upstream: HttpUpstream, starter: Starter, secrets: Secrets) -> Self {
-        Self { upstream, starter, secrets, reading: Arc::default() }
-    }
-
-    /// This request's credentials: the newest there are, filled anew each time. Who sends it sees to those
-    /// of a scope.
-    pub(super) fn headers(&self, scope: Option<&Arc<Scope>>) -> Result<HeaderMap, InjectError> {
-        let ServerKind::Http(http) = &self.starter.server.kind else { return Ok(HeaderMap::new()) };
-        let newest = self.starter.credentials.newest();
-        let secrets: Secrets = match scope {
-            Some(scope) => {
-                let held = |name: &Name| Some((name.clone(), Arc::clone(newest.get(name)?)));
-                scope.secrets().into_iter().filter_map(held).collect()
-            }
-            None => {
-                let newest = |(name, held): (&Name, &Arc<Material>)| {
-                    (name.clone(), Arc::clone(newest.get(name).unwrap_or(held)))
-                };
-                self.secrets.iter().map(newest).collect()
-            }
-        };
-        if scope.is_none() && secrets.values().any(|material| !material.is_fresh()) {
-            self.read_anew();
-        }
-        if let Some((secret, material)) = secrets.iter().find(|(_, material)| !material.is_live()) {
-            return Err(InjectError::Expired { secret: secret.clone(), origin: material.origin.clone() });
-        }
-        let headers = scope.map_or(&http.headers, |scope| &scope.headers);
-        headers.iter().map(|(name, template)| Ok((name.clone(), fill_header(template, &secrets)?))).collect()
-    }
-
-    /// For the requests after this one.
-    fn read_anew(&self) {
-        if self.reading.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let (starter, reading) = (self.starter.clone(), Arc::clone(&self.reading));
-        self.starter.tasks.spawn(async move {
-            if let Err(error) = starter.secrets().await {
-                tracing::warn!(server = %starter.server.name, why = %error.cause, "a secret was not read anew");
-            }
-            reading.store(false, Ordering::Release);
-        });
+    pub(super) fn new(upstream: HttpUpstream, keyring: Keyring) -> Self {
+        Self { upstream, keyring: Arc::new(keyring) }
     }
 }
 
@@ -247,6 +199,7 @@ fn failed(id: IdValue, failure: Failure) -> Event {
             Code::OutcomeUnknown,
             format!("{why}; it may or may not have run, so check before you repeat it"),
         ),
+        Failure::NoCredential { why } => (Code::CredentialUnavailable, format!("it did not run: {why}")),
         Failure::NotSent { why } => return Event::did_not_run(id, &why),
         Failure::SessionLost => {
             return Event::did_not_run(id, "the server had forgotten the session; send it again");

@@ -32,8 +32,9 @@ impl Link {
             Event::NotStarted { code, why } => {
                 tracing::warn!(server = %self.server, link = %self.id, why, "server did not start");
                 self.nobody_to_ask(lane);
+                let why = format!("it did not run: the server `{}` did not start: {why}", self.server);
                 for call in self.calls.drain(lane) {
-                    self.fail(call, code, &format!("it did not run: {why}"));
+                    self.fail(call, code, &why);
                 }
             }
             Event::Gone { why } => self.server_gone(lane, &why),

@@ -4,6 +4,7 @@ use relay_proto::control::Resume;
 use tokio::sync::oneshot;
 
 use super::connection::Connection;
+use super::credential::Credential;
 use crate::process;
 use crate::servers::scoped::Beside;
 use crate::vault::revocation::Revoked;
@@ -78,6 +79,9 @@ pub(crate) struct Description {
     pub(crate) began: String,
     pub(crate) expires_in_seconds: u64,
     pub(crate) secrets: Vec<String>,
+    /// What the session has in Vault of those.
+    #[serde(default)]
+    pub(crate) credentials: Vec<Credential>,
 }
 
 /// A process that runs tools of a scope.

@@ -13,6 +13,7 @@ use super::message::{Asked, Content, Ruling, Standing};
 use super::requests::{Step, Written};
 use crate::audit::CallResult;
 use crate::config::{Config, Server};
+use crate::metrics::RequestOutcome;
 use crate::policy::Verdict;
 use crate::servers::instance::Passed;
 use crate::servers::scoped::Lane;
@@ -37,6 +38,7 @@ impl Link {
             (Content::Response { id }, _) => self.response(&step.received.bytes, id.as_ref()),
             (Content::Malformed(malformed), _) => {
                 self.counted.refused += 1;
+                self.requests.count(RequestOutcome::Malformed);
                 let sentence = format!("the message was not relayed: {malformed}");
                 let answer = code::error_response(malformed.id.as_deref(), Code::MessageMalformed, &sentence);
                 self.answer(&answer);
@@ -55,6 +57,10 @@ impl Link {
         written: Written,
     ) {
         let (Verdict::Allow, Some(server)) = (ruling.decision.verdict, &ruling.server) else {
+            self.requests.count(match written {
+                Written::No => RequestOutcome::Unrecorded,
+                Written::Unsafely | Written::Yes => RequestOutcome::Denied,
+            });
             return match (written, ruling.standing) {
                 // What may have run cannot be said not to have.
                 (Written::No, Standing::MaybeRan) => self.explain(asked, id, ruling),
@@ -72,9 +78,13 @@ impl Link {
         match (written, attempt) {
             (Written::Yes, _) => {}
             (Written::No, Attempt::Second) => {
+                self.requests.count(RequestOutcome::Unrecorded);
                 return self.refuse(id.raw, Code::OutcomeUnknown, UNRECORDED_REPEAT);
             }
-            (Written::No, Attempt::First) => return self.refuse_unrecorded(id.raw),
+            (Written::No, Attempt::First) => {
+                self.requests.count(RequestOutcome::Unrecorded);
+                return self.refuse_unrecorded(id.raw);
+            }
             (Written::Unsafely, _) => {
                 // The record stands although the call is not made: it must not look like one that was.
                 return self.fail(call, Code::ServerUnavailable, UNRECORDED);

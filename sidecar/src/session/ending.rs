@@ -13,6 +13,7 @@ use relay_proto::control::Retry;
 use tokio::time::Instant;
 
 use super::command::{Description, EndReason, Ended, Processes, ScopeProcess};
+use super::credential::Credential;
 use super::link::Link;
 use super::visitor::Enrolled;
 use crate::audit::{CallResult, Event, EventRecord};
@@ -69,6 +70,9 @@ impl Link {
 
     pub(super) fn describe(&self) -> Description {
         let config = self.session.context.config.load();
+        let secrets =
+            config.servers.get(&self.server).map(|server| server.every_secret()).unwrap_or_default();
+        let held = self.session.credentials.held();
         Description {
             session: self.session.id.to_string(),
             link: self.id.to_string(),
@@ -83,11 +87,12 @@ impl Link {
             redactions: self.counted.redactions,
             began: crate::clock::Rfc3339::from(self.session.began).as_str().into(),
             expires_in_seconds: self.session.expires.saturating_duration_since(Instant::now()).as_secs(),
-            secrets: config
-                .servers
-                .get(&self.server)
-                .map(|server| server.every_secret().into_iter().map(ToString::to_string).collect())
-                .unwrap_or_default(),
+            credentials: held
+                .into_iter()
+                .filter(|held| secrets.contains(&held.secret))
+                .map(Credential::from)
+                .collect(),
+            secrets: secrets.into_iter().map(ToString::to_string).collect(),
         }
     }
 }

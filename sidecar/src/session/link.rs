@@ -29,6 +29,7 @@ use super::repeats::Repeats;
 use super::tokens::Tokens;
 use super::tools::ShownTools;
 use super::visitor::{Offer, Offered};
+use crate::metrics::{self, ServerTally};
 use crate::servers::instance::Event;
 use crate::servers::pace::Pace;
 use crate::servers::scoped::{Lane, Servers};
@@ -60,6 +61,8 @@ pub(crate) struct Link {
     commands: mpsc::Receiver<Command>,
     timer: Pin<Box<Sleep>>,
     pub(super) counted: Counted,
+    /// What everybody is told of this server's requests.
+    pub(super) requests: ServerTally,
     pub(super) outcomes: Outcomes,
     /// How much this link may fill the log and the audit with its comings and goings.
     pub(super) talk: Pace,
@@ -125,6 +128,9 @@ impl Link {
         let Arrived { connection, offer } = arrived;
         let (epoch, unconfirmed) = offer.map(|offer| (offer.epoch, offer.confirm)).unzip();
         let limits = session.context.config.load().limits.clone();
+        // Whoever asks for another name gets no link; a label must not be the sandbox's choice.
+        let is_configured = session.context.config.load().servers.contains_key(&server);
+        let requests = metrics::requests_of(if is_configured { server.as_str() } else { "" });
         let mut link = Self {
             id,
             server,
@@ -147,6 +153,7 @@ impl Link {
             commands,
             timer: Box::pin(sleep_until(Instant::now())),
             counted: Counted::default(),
+            requests,
             outcomes: Outcomes::default(),
             talk: Pace::new(TALK_PER_MINUTE),
             alerts: Arc::new(Mutex::new(Pace::new(ALERTS_PER_MINUTE))),

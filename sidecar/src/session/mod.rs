@@ -7,6 +7,7 @@
 //! | [`calls`] | what waits for an answer |
 //! | [`command`] | what others may ask of a link |
 //! | [`connection`] | frames over one byte stream |
+//! | [`credential`] | what a session has of a secret of Vault's, for people |
 //! | [`dispatch`] | what follows from a decision |
 //! | [`ending`] | the end of a link |
 //! | [`hints`] | what may be done twice |
@@ -27,6 +28,7 @@ mod attach;
 mod calls;
 pub(crate) mod command;
 pub(crate) mod connection;
+pub(crate) mod credential;
 mod dispatch;
 mod ending;
 #[cfg(test)]
@@ -53,7 +55,7 @@ use relay_proto::name::Name;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use crate::audit::{Audit, Budget, BudgetLimits};
+use crate::audit::{Audit, Budget, BudgetLimits, Event, EventRecord};
 use crate::config::{Config, Limits};
 use crate::inject::credentials::Credentials;
 use crate::inject::files::FileStore;
@@ -105,6 +107,18 @@ impl Context {
         let tasks = TaskTracker::new();
         let access = |vault| Access::start(vault, &config.state_dir, &tasks);
         let vault = config.vault.as_ref().map(access).transpose()?;
+        if let Some(access) = vault.clone() {
+            let audit = audit.clone();
+            tasks.spawn(async move {
+                let tell = |alert: &str| {
+                    let record = EventRecord { detail: Some(alert), ..EventRecord::new(Event::Alert) };
+                    if let Err(error) = audit.event(&record) {
+                        tracing::error!(%error, "an alert of the login at Vault is not recorded");
+                    }
+                };
+                access.tell_alerts(tell).await;
+            });
+        }
         Ok(Self {
             gate_limits: config.limits.clone(),
             config: ArcSwap::from_pointee(config),
@@ -116,6 +130,12 @@ impl Context {
             searches: Searches::new(),
             gates: Mutex::default(),
         })
+    }
+
+    /// Processes of stdio servers that there are now.
+    pub(crate) fn processes(&self) -> usize {
+        let gates = self.gates.lock().expect("no holder of this lock panics");
+        gates.values().map(|gate| gate.processes()).sum()
     }
 
     /// The gate of a grant outlives its sessions: a sandbox that comes back finds its old starts counted.

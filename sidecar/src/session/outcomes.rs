@@ -115,6 +115,7 @@ impl Link {
         bytes: usize,
         redactions: u32,
     ) {
+        self.requests.count(result.into());
         let duration = self.woke.saturating_duration_since(call.began);
         self.outcomes.waiting.push(Outcome { call, result, code, bytes, duration, redactions });
         self.outcomes.due.get_or_insert(self.woke + LATEST);

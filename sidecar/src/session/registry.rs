@@ -203,6 +203,12 @@ impl Registry {
         Some((Arc::clone(session), links.sessions.get(session)?.links))
     }
 
+    /// How many sessions and links there are now.
+    pub(crate) fn count(&self) -> (usize, usize) {
+        let links = self.lock();
+        (links.sessions.len(), links.by_id.len())
+    }
+
     /// Opens no more links, and ends all there are.
     pub(crate) async fn close(&self, reason: EndReason) -> Ending {
         let links = {

@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::Auth;
 use super::accessors::Accessors;
 use super::address::AddressError;
 use super::api::{Settings, SettingsError, Vault};
@@ -19,8 +20,8 @@ use super::error::{Asked, Kind, Problem, VaultError};
 use super::lent::Released;
 use super::login::{Login, LoginToken, Method, SecretId};
 use super::token_calls::{ChildToken, Mint};
-use super::{Auth, login};
 use crate::config;
+use crate::metrics::{self, Outcome};
 
 /// Between two new tokens, whichever sessions they are for: when a login turns, two hundred sessions want one.
 const BETWEEN_MINTS: Duration = Duration::from_millis(50);
@@ -57,13 +58,7 @@ impl Access {
         state: &Path,
         tasks: &TaskTracker,
     ) -> Result<Arc<Self>, AccessError> {
-        let address =
-            config.address.to_string().parse().map_err(|error: AddressError| SettingsError::from(error))?;
-        let vault = Vault::new(&Settings {
-            address,
-            namespace: config.namespace.as_ref().map(ToString::to_string),
-            ca_file: config.ca_file.clone(),
-        })?;
+        let vault = client(config)?;
         let (accessors, left_behind) = Accessors::open(state).map_err(AccessError::Accessors)?;
         let stop = CancellationToken::new();
         let login = Login::start(vault.clone(), method(&config.auth), tasks, &stop);
@@ -86,9 +81,19 @@ impl Access {
         Ok(access)
     }
 
-    /// A child of the login's token, with that login.
+    /// A child of the login's token, with that login. Where Vault has ended the login before its time, of the next one.
     pub(super) async fn mint(&self, child: &ChildToken) -> Result<(Auth, Arc<LoginToken>), VaultError> {
         let login = self.login.current().await?;
+        let made = self.mint_under(&login, child).await;
+        if made.as_ref().is_err_and(|error| error.kind() == Kind::Denied)
+            && let Some(next) = self.login.after(&login).await
+        {
+            return Ok((self.mint_under(&next, child).await?, next));
+        }
+        Ok((made?, login))
+    }
+
+    async fn mint_under(&self, login: &LoginToken, child: &ChildToken) -> Result<Auth, VaultError> {
         let mint = self.token_role.as_deref().map_or(Mint::Plain, Mint::Role);
         let turn = self.turn().ok_or_else(|| VaultError {
             asked: Asked { method: http::Method::POST, path: "auth/token/create".into() },
@@ -96,10 +101,18 @@ impl Access {
         })?;
         sleep_until(turn).await;
         let made = self.vault.create_child(&login.token, child, mint).await;
-        if made.as_ref().is_err_and(|error| error.kind() == Kind::Denied) {
-            self.login.doubt(login.generation);
-        }
-        Ok((made?, login))
+        metrics::vault().token(Outcome::of(&made));
+        made
+    }
+
+    /// Whether there is a login that lives.
+    pub(crate) fn is_logged_in(&self) -> bool {
+        self.login.is_there()
+    }
+
+    /// Tells every alert of the login's, until that is over.
+    pub(crate) async fn tell_alerts(&self, tell: impl Fn(&str)) {
+        self.login.tell_alerts(tell).await;
     }
 
     /// The login's generation now.
@@ -130,7 +143,18 @@ impl Access {
     }
 }
 
-fn method(auth: &config::VaultAuth) -> Method {
+/// A client as it is configured; sends nothing.
+pub(crate) fn client(config: &config::Vault) -> Result<Vault, SettingsError> {
+    let address =
+        config.address.to_string().parse().map_err(|error: AddressError| SettingsError::from(error))?;
+    Vault::new(&Settings {
+        address,
+        namespace: config.namespace.as_ref().map(ToString::to_string),
+        ca_file: config.ca_file.clone(),
+    })
+}
+
+pub(crate) fn method(auth: &config::VaultAuth) -> Method {
     use config::VaultAuth;
     match auth {
         VaultAuth::AppRole { mount, role_id_file, secret_id_file, secret_id } => Method::AppRole {
@@ -138,8 +162,8 @@ fn method(auth: &config::VaultAuth) -> Method {
             role_id_file: role_id_file.clone(),
             secret_id: match secret_id {
                 config::SecretId::Plain => SecretId::Plain { file: secret_id_file.clone() },
-                config::SecretId::Wrapped => {
-                    login::SecretId::Wrapped { file: secret_id_file.clone(), role: None }
+                config::SecretId::Wrapped { role } => {
+                    SecretId::Wrapped { file: secret_id_file.clone(), role: role.clone() }
                 }
             },
         },

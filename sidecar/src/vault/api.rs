@@ -14,9 +14,10 @@ use super::address::{Address, AddressError};
 use super::body::Body;
 use super::envelope::{Auth, Data, Envelope};
 use super::error::{Problem, Said, VaultError};
-use super::http::{Reply, Request, Transport};
+use super::http::{HEALTH, Reply, Request, Transport};
 use super::token::Token;
 use super::trust::{self, Identity, TrustError};
+use crate::metrics;
 
 /// A client of one Vault. Cheap to clone.
 #[derive(Clone)]
@@ -108,7 +109,7 @@ impl Vault {
 
     /// How the node is. A sealed or standing-by node is an answer too.
     pub async fn health(&self) -> Result<Health, VaultError> {
-        let request = Request { method: Method::GET, path: "sys/health".into(), token: None, body: None };
+        let request = Request { method: Method::GET, path: HEALTH.into(), token: None, body: None };
         let reply = self.transport.send(&request).await?;
         match reply.status {
             200 | 429 | 472 | 473 | 501 | 503 => {
@@ -123,11 +124,18 @@ impl Vault {
     /// One request, its envelope.
     pub(super) async fn call(&self, request: &Request<'_>) -> Result<Envelope, VaultError> {
         let asked_at = Instant::now();
-        let reply = self.transport.send(request).await?;
-        match reply.status {
-            200..=299 => Envelope::read(&reply.body, asked_at).map_err(|why| malformed(request, why)),
+        let answer = self.transport.send(request).await.and_then(|reply| match reply.status {
+            200..=299 => {
+                let envelope =
+                    Envelope::read(&reply.body, asked_at).map_err(|why| malformed(request, why))?;
+                Ok(Envelope { date: reply.date, ..envelope })
+            }
             _ => Err(refusal(request, &reply)),
+        });
+        if let Err(error) = &answer {
+            metrics::vault().failure(error.kind());
         }
+        answer
     }
 
     /// The same for calls that give a token.

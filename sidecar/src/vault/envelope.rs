@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
@@ -34,6 +34,8 @@ pub struct Envelope {
     pub data: Option<Data>,
     /// From when durations count.
     pub asked_at: Instant,
+    /// What Vault's own clock said when it answered.
+    pub date: Option<SystemTime>,
 }
 
 /// A login, a renewal of one, or a new token.
@@ -81,7 +83,13 @@ impl Envelope {
             auth: raw.auth.map(|auth| auth.check(asked_at)).transpose()?,
             data: raw.data.map(|data| Data(Zeroizing::new(data.get().as_bytes().to_vec()))),
             asked_at,
+            date: None,
         })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn for_tests(answer: &str) -> Self {
+        Self::read(answer.as_bytes(), Instant::now()).expect("a test writes what Vault would")
     }
 
     /// When the lease ends, were its token to live that long.

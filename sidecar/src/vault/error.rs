@@ -152,7 +152,7 @@ impl VaultError {
                 "correct `auth` in [vault] or the file that it names; it is read again at the next login"
             }
             (_, Kind::Denied) => {
-                "is the token alive (`cofferdam doctor`)? if so, allow this path in its policies"
+                "is the token alive? if so, allow this path in its policies: `cofferdam check --online` says what they lack"
             }
             (_, Kind::Failed) => "look into Vault's own log, and at what stands behind this path",
             (_, Kind::Gone) => "it is read anew",

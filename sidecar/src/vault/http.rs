@@ -6,9 +6,9 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use ::http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderValue, LOCATION, RETRY_AFTER};
+use ::http::header::{CONNECTION, CONTENT_LENGTH, DATE, HOST, HeaderValue, LOCATION, RETRY_AFTER};
 use ::http::{Method, Response, Uri};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -60,9 +60,14 @@ pub(super) struct Request<'a> {
     pub(super) body: Option<Body>,
 }
 
+/// Where a node says how it is.
+pub(super) const HEALTH: &str = "sys/health";
+
 pub(super) struct Reply {
     pub(super) status: u16,
     pub(super) retry_after: Option<Duration>,
+    /// Vault's own clock.
+    pub(super) date: Option<SystemTime>,
     /// Where a redirect points.
     pub(super) host: Option<String>,
     pub(super) body: Zeroizing<Vec<u8>>,
@@ -131,7 +136,8 @@ impl Transport {
             .header(CONNECTION, "close")
             // Vault's own guard against requests that somebody made a browser send.
             .header("x-vault-request", "true");
-        if let Some(namespace) = &self.namespace {
+        // A node is healthy or not whatever the namespace, and refuses to be asked within one.
+        if let Some(namespace) = self.namespace.as_ref().filter(|_| request.path != HEALTH) {
             builder = builder.header("x-vault-namespace", namespace);
         }
         if let Some(token) = request.token {
@@ -245,8 +251,9 @@ async fn exchange(mut sender: Sender, message: ::http::Request<Full<Bytes>>) -> 
     let host = header(LOCATION)
         .and_then(|location| location.parse::<Uri>().ok())
         .and_then(|location| location.host().map(str::to_owned));
+    let date = header(DATE).and_then(|date| httpdate::parse_http_date(date).ok());
     let status = response.status().as_u16();
-    Ok(Reply { status, retry_after, host, body: collect(response).await? })
+    Ok(Reply { status, retry_after, date, host, body: collect(response).await? })
 }
 
 async fn collect(response: Response<Incoming>) -> Result<Zeroizing<Vec<u8>>, Problem> {

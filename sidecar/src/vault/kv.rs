@@ -7,6 +7,7 @@ use serde::Deserialize;
 use super::api::{Vault, get, malformed};
 use super::envelope::{Data, Envelope};
 use super::error::{Kind, VaultError};
+use super::http::Request;
 use super::token::Token;
 
 /// The version of the engine, with the part of a path that is its mount, slash and all.
@@ -27,6 +28,45 @@ pub struct KvSecret {
     pub request_id: String,
 }
 
+/// An engine and where it is.
+#[derive(Deserialize)]
+pub(crate) struct Mount {
+    /// With a slash at its end.
+    path: String,
+    #[serde(rename = "type")]
+    pub(crate) kind: String,
+    options: Option<MountOptions>,
+}
+
+#[derive(Deserialize)]
+struct MountOptions {
+    version: Option<String>,
+}
+
+impl Mount {
+    /// None where it keeps no key-value secrets.
+    pub(crate) fn kv_version(self, path: &str) -> Option<KvVersion> {
+        let version = self.options.and_then(|options| options.version);
+        match (self.kind.as_str(), version.as_deref()) {
+            ("kv", Some("2")) if path.starts_with(&self.path) => Some(KvVersion::V2 { mount: self.path }),
+            ("kv" | "generic" | "cubbyhole", _) => Some(KvVersion::V1),
+            _ => None,
+        }
+    }
+}
+
+impl KvVersion {
+    /// Where the API has the secret that people know as `path`.
+    pub(crate) fn api_path(&self, path: &str) -> String {
+        match self {
+            Self::V1 => path.to_owned(),
+            Self::V2 { mount } => {
+                format!("{mount}data/{}", path.strip_prefix(mount.as_str()).unwrap_or(path))
+            }
+        }
+    }
+}
+
 impl Vault {
     /// Reads `MOUNT/PATH`, as people write it for either version of the engine.
     pub async fn kv_read(&self, token: &Token, path: &str) -> Result<KvSecret, VaultError> {
@@ -37,31 +77,24 @@ impl Vault {
     /// Asks Vault which engine is behind a path. A token that may not even know that gets its answer from looking: a
     /// path below the first segment that answers as the second version does is of the second version.
     pub async fn kv_version(&self, token: &Token, path: &str) -> Result<KvVersion, VaultError> {
-        #[derive(Deserialize)]
-        struct Mount {
-            path: String,
-            #[serde(rename = "type")]
-            kind: String,
-            options: Option<Options>,
-        }
-        #[derive(Deserialize)]
-        struct Options {
-            version: Option<String>,
-        }
-        let request = get(token, &format!("sys/internal/ui/mounts/{path}"));
-        let found = match self.data(&request).await {
-            Ok((data, _)) => data.read::<Mount>().map_err(|why| malformed(&request, why))?,
+        let request = mount_request(token, path);
+        match self.mount(token, path).await {
+            Ok(mount) => mount
+                .kv_version(path)
+                .ok_or_else(|| malformed(&request, "the mount behind this path keeps no key-value secrets")),
             Err(error) if matches!(error.kind(), Kind::Denied | Kind::Invalid | Kind::Missing) => {
-                return self.kv_probe(token, path).await;
+                self.kv_probe(token, path).await
             }
-            Err(error) => return Err(error),
-        };
-        let version = found.options.and_then(|options| options.version);
-        match (found.kind.as_str(), version.as_deref()) {
-            ("kv", Some("2")) if path.starts_with(&found.path) => Ok(KvVersion::V2 { mount: found.path }),
-            ("kv" | "generic" | "cubbyhole", _) => Ok(KvVersion::V1),
-            _ => Err(malformed(&request, "the mount behind this path keeps no key-value secrets")),
+            Err(error) => Err(error),
         }
+    }
+
+    /// Which engine is behind a path. Reads nothing of what it keeps. To a token that is allowed nothing there, and where
+    /// nothing is mounted, Vault says the same: [`Kind::Denied`].
+    pub(crate) async fn mount(&self, token: &Token, path: &str) -> Result<Mount, VaultError> {
+        let request = mount_request(token, path);
+        let (data, _) = self.data(&request).await?;
+        data.read().map_err(|why| malformed(&request, why))
     }
 
     pub async fn kv_read_as(
@@ -74,15 +107,13 @@ impl Vault {
         struct Metadata {
             version: u64,
         }
-        let KvVersion::V2 { mount } = version else {
-            let request = get(token, path);
+        let request = get(token, &version.api_path(path));
+        if *version == KvVersion::V1 {
             let Envelope { data, lease_duration, request_id, .. } = self.call(&request).await?;
             let data = data.ok_or_else(|| malformed(&request, "there is no data in it"))?;
             let refresh = data.text("ttl").is_some().then_some(lease_duration).filter(|ttl| !ttl.is_zero());
             return Ok(KvSecret { data, version: None, refresh, request_id });
-        };
-        let rest = path.strip_prefix(mount.as_str()).unwrap_or(path);
-        let request = get(token, &format!("{mount}data/{rest}"));
+        }
         let (outer, request_id) = self.data(&request).await?;
         let metadata = outer.part("metadata").and_then(|metadata| metadata.read::<Metadata>().ok());
         match (outer.part("data"), metadata) {
@@ -107,4 +138,8 @@ impl Vault {
             Err(error) => Err(error),
         }
     }
+}
+
+fn mount_request<'a>(token: &'a Token, path: &str) -> Request<'a> {
+    get(token, &format!("sys/internal/ui/mounts/{path}"))
 }

@@ -14,6 +14,7 @@ use super::access::Access;
 use super::login::{Login, LoginToken};
 use super::session::Inner;
 use super::token::{Accessor, LeaseId, Token};
+use crate::metrics::{self, Revocation};
 use crate::scrub::Needle;
 
 /// Revocations under way at once, of all sessions.
@@ -80,6 +81,11 @@ impl SessionToken {
     pub(crate) fn needles(&self) -> [Needle; 2] {
         let Issued { token, parent, .. } = &*self.issued;
         [token.needle("vault.session-token"), parent.token.needle("vault.login-token")]
+    }
+
+    /// The token of the login that made it.
+    pub(crate) fn parent(&self) -> Weak<Token> {
+        Arc::downgrade(&self.issued.parent.token)
     }
 
     pub(super) fn issued(&self) -> &Arc<Issued> {
@@ -149,6 +155,7 @@ impl Access {
                     return;
                 }
                 Err(why) if issued.expires.is_some_and(|end| end < Instant::now()) => {
+                    metrics::vault().revocation(Revocation::Expired);
                     tracing::warn!(
                         why,
                         "a former Vault token of a session was not revoked and has expired by itself"

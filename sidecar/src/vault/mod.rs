@@ -10,9 +10,11 @@
 //! | `error` | what was asked, what the answer means, what to do next |
 //! | `token` | tokens, accessors and lease ids, none of which print |
 //! | `api` | the calls; `kv`, `lease`, `wrapping` and `token_calls` are parts of it |
+//! | `capabilities` | what a token has to be allowed, and the lines of a policy that allow it |
 //! | `access` | client, login and what sessions need of both |
 //! | `accessors` | what is to be revoked after a crash, on disk |
 //! | `session` | one session's tokens: the current one, and one for each lease |
+//! | `mint` | one more token for a session |
 //! | `lent` | a token of a session's, and what becomes of one that nobody uses any more |
 //! | [`leases`] | keeping what was lent: when to renew, when to read anew |
 //! | `revocation` | the end of it: revoked, or pending and why |
@@ -30,6 +32,7 @@ mod accessors;
 mod address;
 mod api;
 mod body;
+pub(crate) mod capabilities;
 mod envelope;
 mod error;
 mod http;
@@ -38,6 +41,7 @@ mod lease;
 pub mod leases;
 mod lent;
 pub mod login;
+mod mint;
 pub(crate) mod revocation;
 pub(crate) mod session;
 mod token;

@@ -16,6 +16,7 @@ use super::access::Access;
 use super::error::Kind;
 use super::lent::{HeldLease, Issued};
 use super::session::{GivenUp, Left, SessionVault};
+use crate::metrics::{self, Revocation};
 
 /// Revocations of one session under way at once.
 const AT_ONCE: usize = 16;
@@ -105,10 +106,12 @@ impl SessionVault {
             pending.retain(|one| one.step != Step::Done);
             report.send_replace(Some(revoked.clone()));
             if pending.is_empty() {
+                metrics::vault().session_revoked(began.elapsed());
                 tracing::info!(leases = revoked.leases.len(), took = ?began.elapsed(), "a session's credentials in Vault are revoked");
                 return;
             }
             if last.is_some_and(|last| last < Instant::now()) {
+                metrics::vault().revocation(Revocation::Expired);
                 tracing::warn!("a session's Vault token was not revoked and has expired by itself");
                 return;
             }
@@ -191,6 +194,7 @@ impl Access {
             },
             Err(error) => return Err(error.explained()),
         }
+        metrics::vault().revocation(Revocation::Revoked);
         if let Some(accessor) = &token.accessor {
             self.accessors.forget(accessor);
         }

@@ -25,10 +25,10 @@ use super::envelope::Envelope;
 use super::error::{Asked, Kind, Problem, VaultError};
 use super::lent::{HeldLease, Issued, Parentage};
 use super::login::Trouble;
-use super::token::{Accessor, LeaseId};
-use super::token_calls::{ChildToken, Renewable};
+use super::token::LeaseId;
 
 pub(crate) use super::lent::SessionToken;
+pub(crate) use super::mint::Whose;
 
 /// While somebody waits, Vault is tried at most this often.
 pub(crate) const BETWEEN_TRIES: Duration = Duration::from_secs(5);
@@ -45,18 +45,9 @@ pub(crate) struct SessionVault(Arc<Inner>);
 
 pub(super) struct Inner {
     pub(super) access: Arc<Access>,
-    whose: Whose,
+    pub(super) whose: Whose,
     state: Mutex<State>,
     presence: StdMutex<Presence>,
-}
-
-/// Whose tokens they are, and until when.
-pub(crate) struct Whose {
-    pub(crate) session: String,
-    pub(crate) sandbox: String,
-    pub(crate) grant: String,
-    pub(crate) policies: Vec<String>,
-    pub(crate) until: Instant,
 }
 
 #[derive(Default)]
@@ -89,6 +80,15 @@ pub(super) struct GivenUp {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct ReadWith {
     number: u64,
+}
+
+/// Who wants something of Vault's.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Asker {
+    /// Somebody who waits, and may ask again at any time.
+    Caller,
+    /// Who keeps a credential, at a pace of its own.
+    Upkeep,
 }
 
 /// Whether a session has a link still.
@@ -134,13 +134,13 @@ impl SessionVault {
 
     /// The token to use now, for what lends nothing. A token that is being made is finished also if nobody waits for it
     /// any more.
-    pub(crate) async fn token(&self) -> Result<Arc<SessionToken>, Trouble> {
-        self.spawned(Inner::current_or_new).await
+    pub(crate) async fn token(&self, asker: Asker) -> Result<Arc<SessionToken>, Trouble> {
+        self.spawned(|inner| inner.current_or_new(asker)).await
     }
 
     /// A token that nobody else has: what is lent for it ends with it.
-    pub(crate) async fn token_for_a_lease(&self) -> Result<Arc<SessionToken>, Trouble> {
-        self.spawned(Inner::take_or_new).await
+    pub(crate) async fn token_for_a_lease(&self, asker: Asker) -> Result<Arc<SessionToken>, Trouble> {
+        self.spawned(|inner| inner.take_or_new(asker)).await
     }
 
     /// Nothing was lent for this token: others may use it.
@@ -244,21 +244,25 @@ impl SessionVault {
 }
 
 impl Inner {
-    async fn current_or_new(self: Arc<Self>) -> Result<Arc<SessionToken>, Trouble> {
+    async fn current_or_new(self: Arc<Self>, asker: Asker) -> Result<Arc<SessionToken>, Trouble> {
         let mut state = self.state.lock().await;
-        self.renew_current(&mut state).await
+        self.renew_current(&mut state, asker).await
     }
 
-    async fn take_or_new(self: Arc<Self>) -> Result<Arc<SessionToken>, Trouble> {
+    async fn take_or_new(self: Arc<Self>, asker: Asker) -> Result<Arc<SessionToken>, Trouble> {
         let mut state = self.state.lock().await;
-        let token = self.renew_current(&mut state).await?;
+        let token = self.renew_current(&mut state, asker).await?;
         state.current = None;
         // A reader who has it still lets it go soon; it lends nothing.
         Ok(token)
     }
 
     /// Sees to it that there is a current token.
-    async fn renew_current(self: &Arc<Self>, state: &mut State) -> Result<Arc<SessionToken>, Trouble> {
+    async fn renew_current(
+        self: &Arc<Self>,
+        state: &mut State,
+        asker: Asker,
+    ) -> Result<Arc<SessionToken>, Trouble> {
         let given_up = {
             let presence = self.presence();
             if presence.links == 0 {
@@ -273,7 +277,9 @@ impl Inner {
             return Ok(token);
         }
         let now = Instant::now();
-        if let Some(trouble) = state.trouble.clone().filter(|trouble| trouble.next > now) {
+        if let Some(trouble) =
+            state.trouble.clone().filter(|trouble| trouble.next > now && asker.waits(trouble))
+        {
             return live.ok_or(trouble);
         }
         match self.mint().await {
@@ -289,56 +295,6 @@ impl Inner {
                 state.trouble = Some(trouble.clone());
                 live.ok_or(trouble)
             }
-        }
-    }
-
-    async fn mint(&self) -> Result<Arc<Issued>, VaultError> {
-        let Whose { session, sandbox, grant, policies, until } = &self.whose;
-        let made = Instant::now();
-        let left = until.saturating_duration_since(made);
-        if left.is_zero() {
-            return Err(over());
-        }
-        let metadata = [("session", session), ("sandbox", sandbox), ("grant", grant)];
-        let child = ChildToken {
-            policies: policies.clone(),
-            metadata: metadata.map(|(name, value)| (name.to_owned(), value.clone())).into(),
-            display_name: format!("cofferdam-{session}"),
-            ttl: left,
-            explicit_max_ttl: left,
-            renewable: Renewable::No,
-        };
-        let (auth, parent) = self.access.mint(&child).await?;
-        let number = {
-            let mut presence = self.presence();
-            presence.made += 1;
-            presence.made
-        };
-        let expires = auth.expires();
-        let token = Issued {
-            parentage: if auth.orphan { Parentage::Orphan } else { Parentage::Child },
-            token: auth.token,
-            accessor: auth.accessor,
-            number,
-            made,
-            expires,
-            parent,
-            login: self.access.login.clone(),
-        };
-        if let Some(accessor) = token.accessor.clone() {
-            self.write_down(accessor).await;
-        }
-        tracing::info!(session, number, life = ?expires.map(|end| end - made), "the session has a Vault token");
-        Ok(Arc::new(token))
-    }
-
-    /// A token that is not written down is no reason to stop: it expires, as all do.
-    async fn write_down(&self, accessor: Accessor) {
-        let (access, session) = (Arc::clone(&self.access), self.whose.session.clone());
-        let kept = tokio::task::spawn_blocking(move || access.accessors.keep(&accessor, &session));
-        if let Err(error) = kept.await.unwrap_or_else(|panic| Err(std::io::Error::other(panic))) {
-            let session = &self.whose.session;
-            tracing::error!(%error, session, "after a crash this session's Vault token would live until it expires");
         }
     }
 
@@ -368,8 +324,22 @@ impl Inner {
         self.state.lock().await.issued.remove(&number);
     }
 
+    /// The number of one more token.
+    pub(super) fn next_number(&self) -> u64 {
+        let mut presence = self.presence();
+        presence.made += 1;
+        presence.made
+    }
+
     fn presence(&self) -> MutexGuard<'_, Presence> {
         self.presence.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Asker {
+    /// Whether this failure is waited out. Whoever has a pace waits no longer than that, but for a Vault that asked.
+    pub(crate) fn waits(self, trouble: &Trouble) -> bool {
+        self == Self::Caller || matches!(trouble.error.kind(), Kind::Busy { .. })
     }
 }
 
@@ -404,7 +374,7 @@ pub(crate) fn next_try(error: &VaultError) -> Instant {
     Instant::now() + wait
 }
 
-fn over() -> VaultError {
+pub(super) fn over() -> VaultError {
     let asked = Asked { method: http::Method::POST, path: "auth/token/create".into() };
     VaultError { asked, problem: Problem::Stopped }
 }

@@ -26,6 +26,8 @@ pub struct TokenFacts {
     pub uses_left: u64,
     pub entity_id: String,
     pub metadata: BTreeMap<String, String>,
+    /// The namespace that the token and its policies are of, without slashes around it; empty for the outermost.
+    pub namespace: String,
     pub asked_at: Instant,
 }
 
@@ -79,6 +81,7 @@ impl Vault {
             uses_left: raw.num_uses,
             entity_id: raw.entity_id.unwrap_or_default(),
             metadata: raw.meta.unwrap_or_default(),
+            namespace: raw.namespace_path.unwrap_or_default().trim_matches('/').to_owned(),
             asked_at,
         })
     }
@@ -145,4 +148,5 @@ struct RawFacts {
     num_uses: u64,
     entity_id: Option<String>,
     meta: Option<BTreeMap<String, String>>,
+    namespace_path: Option<String>,
 }

@@ -11,6 +11,7 @@
 //! | [`crowd`] | a thousand sessions on one sidecar: their memory, their calls |
 //! | [`hostile`] | an honest link beside a hostile sandbox |
 //! | [`instructions`] | counts under callgrind |
+//! | [`leases`] | the scheduler of leases alone |
 //! | [`measure`] | what is measured in one round |
 //! | [`places`] | where programs are |
 //! | [`process`] | starting and ending processes, the only place that does |
@@ -41,6 +42,7 @@ mod contender;
 mod crowd;
 mod hostile;
 mod instructions;
+mod leases;
 mod measure;
 mod places;
 mod process;
@@ -90,10 +92,12 @@ fn run(plan: &Plan) -> Result<(), Trouble> {
     };
     let hostile = Trial::of(plan, hostile::HOSTILE, || hostile::run(plan.pace, directory.path(), &places));
     let crowd = Trial::of(plan, crowd::CROWD, || crowd::run(plan.pace, directory.path(), &places));
+    let leases = Trial::of(plan, leases::LEASES, || leases::run(plan.pace.rounds));
     let findings = Findings {
         standings,
         hostile,
         crowd,
+        leases,
         shim_size: places.shim().and_then(|shim| weight::file_size(&shim)).ok(),
         small_shim_size: places.small_shim().and_then(|shim| weight::file_size(&shim).ok()),
         counts,

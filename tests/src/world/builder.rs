@@ -19,6 +19,7 @@ pub struct Builder {
     grant: Vec<String>,
     top: Vec<String>,
     relay: Vec<String>,
+    admin: Vec<String>,
     limits: Vec<String>,
     pub(super) environment: BTreeMap<String, String>,
     pub(super) capture: Capture,
@@ -57,6 +58,7 @@ impl Builder {
             grant: Vec::new(),
             top: Vec::new(),
             relay: Vec::new(),
+            admin: Vec::new(),
             limits: Vec::new(),
             environment: BTreeMap::new(),
             capture: Capture::Nothing,
@@ -120,6 +122,12 @@ impl Builder {
     /// A line of `[relay]`.
     pub fn relay(mut self, toml: &str) -> Self {
         self.relay.push(toml.to_owned());
+        self
+    }
+
+    /// A line of `[admin]`.
+    pub fn admin(mut self, toml: &str) -> Self {
+        self.admin.push(toml.to_owned());
         self
     }
 
@@ -195,6 +203,9 @@ impl Builder {
             let _ = writeln!(toml, "{line}");
         }
         let _ = writeln!(toml, "\n[admin]\nsocket = {:?}", layout.admin);
+        for line in &self.admin {
+            let _ = writeln!(toml, "{line}");
+        }
         if !self.limits.is_empty() {
             let _ = writeln!(toml, "\n[limits]\n{}", self.limits.join("\n"));
         }

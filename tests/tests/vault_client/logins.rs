@@ -4,8 +4,8 @@ use cofferdam::vault::Kind;
 use cofferdam::vault::login::{Method, SecretId};
 use cofferdam_tests::certificates::Authority;
 use cofferdam_tests::encodings::base64url;
-use cofferdam_tests::http::{Reply, listen};
 use cofferdam_tests::openbao::OpenBao;
+use cofferdam_tests::vault_logins::{service_account, web_token};
 use serde_json::json;
 
 use crate::support::{approle, client, client_over_tls, eventually, file, keep, secret_id, told, value};
@@ -125,25 +125,8 @@ async fn a_certificate_logs_in_and_another_authoritys_does_not() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_web_token_of_the_servers_own_issuer_logs_in() {
     let Some(server) = OpenBao::dev() else { return };
-    server.api("POST", "sys/auth/userpass", json!({"type": "userpass"}));
-    server.policy("issue", &[("identity/oidc/token/*", &["read"])]);
-    server.api(
-        "POST",
-        "auth/userpass/users/job",
-        json!({"password": "job-password", "token_policies": ["issue"]}),
-    );
-    server.api("POST", "identity/oidc/key/jobs", json!({"allowed_client_ids": ["*"], "algorithm": "ES256"}));
-    server.api("POST", "identity/oidc/role/job", json!({"key": "jobs", "ttl": "10m"}));
-    let job = server.call("POST", "auth/userpass/login/job", None, &json!({"password": "job-password"}));
-    let job = job.body["auth"]["client_token"].as_str().unwrap().to_owned();
-    let issued = server.call("GET", "identity/oidc/token/job", Some(&job), &json!(null)).body["data"].clone();
-    server.api("POST", "sys/auth/jwt", json!({"type": "jwt"}));
-    let keys = format!("{}/v1/identity/oidc/.well-known/keys", server.address());
-    server.api("POST", "auth/jwt/config", json!({"jwks_url": keys}));
-    let role = json!({"role_type": "jwt", "user_claim": "sub", "bound_audiences": [issued["client_id"]], "token_policies": ["default"]});
-    server.api("POST", "auth/jwt/role/agent", role);
-    let jwt = issued["token"].as_str().unwrap();
-    let jwt_file = file(&server, "jwt", jwt);
+    let jwt = web_token(&server, &["default"]);
+    let jwt_file = file(&server, "jwt", &jwt);
     let method = Method::Jwt { mount: "jwt".into(), role: "agent".into(), jwt_file };
     let held = keep(client(&server), method.clone()).login.current().await.unwrap();
     assert_eq!(held.policies, ["default"]);
@@ -157,26 +140,7 @@ async fn a_web_token_of_the_servers_own_issuer_logs_in() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_account_of_kubernetes_logs_in() {
     let Some(server) = OpenBao::dev() else { return };
-    let cluster = listen(|request| {
-        let is_ours = request.path == "/apis/authentication.k8s.io/v1/tokenreviews";
-        let user = json!({"username": "system:serviceaccount:agents:cofferdam", "uid": "uid-1", "groups": ["system:serviceaccounts"]});
-        Reply::Json(json!({
-            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview",
-            "status": {"authenticated": is_ours, "user": user, "audiences": ["vault"]},
-        }))
-    });
-    server.api("POST", "sys/auth/kubernetes", json!({"type": "kubernetes"}));
-    let config = json!({"kubernetes_host": format!("http://{cluster}"), "token_reviewer_jwt": "reviewer", "kubernetes_ca_cert": Authority::new().pem(), "disable_local_ca_jwt": true});
-    server.api("POST", "auth/kubernetes/config", config);
-    let role = json!({"bound_service_account_names": ["cofferdam"], "bound_service_account_namespaces": ["agents"], "token_policies": ["default"]});
-    server.api("POST", "auth/kubernetes/role/agent", role);
-    let claims = json!({
-        "iss": "https://kubernetes.default.svc", "sub": "system:serviceaccount:agents:cofferdam",
-        "aud": ["vault"], "iat": 1_700_000_000_u64, "nbf": 1_700_000_000_u64, "exp": 4_000_000_000_u64,
-        "kubernetes.io": {"namespace": "agents", "serviceaccount": {"name": "cofferdam", "uid": "uid-1"}},
-    });
-    let parts = [r#"{"alg":"RS256","typ":"JWT"}"#.to_owned(), claims.to_string(), "signature".to_owned()];
-    let jwt = parts.map(|part| base64url(part.as_bytes())).join(".");
+    let jwt = service_account(&server, &["default"]);
     let method = |role: &str| Method::Kubernetes {
         mount: "kubernetes".into(),
         role: role.into(),

@@ -1,8 +1,7 @@
 //! Clients, logins and files of these tests.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::unix::fs::OpenOptionsExt;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,6 +10,9 @@ use cofferdam::vault::login::{Login, LoginToken, Method};
 use cofferdam::vault::{Settings, Token, Vault, VaultError};
 use cofferdam_tests::deadline::{Deadline, PATIENCE};
 use cofferdam_tests::openbao::OpenBao;
+pub(crate) use cofferdam_tests::toll::detour;
+pub(crate) use cofferdam_tests::vault::file;
+pub(crate) use cofferdam_tests::vault_logins::secret_id;
 use serde_json::json;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -68,28 +70,10 @@ impl Kept {
     }
 }
 
-/// A file that only its owner reads.
-pub(crate) fn file(server: &OpenBao, name: &str, text: &str) -> PathBuf {
-    let path = server.directory.path().join(name);
-    let mut options = std::fs::File::options();
-    let mut file =
-        options.create(true).write(true).truncate(true).mode(0o600).open(&path).expect("a file can be made");
-    file.write_all(text.as_bytes()).expect("a file can be written");
-    path
-}
-
 /// An AppRole with tokens of these lives; the files of its role-id and the path that gives secret-ids.
 pub(crate) fn approle(server: &OpenBao, ttl: &str, max_ttl: &str) -> PathBuf {
-    server.api("POST", "sys/auth/approle", json!({"type": "approle"}));
     let role = json!({"token_ttl": ttl, "token_max_ttl": max_ttl, "token_policies": ["default"]});
-    server.api("POST", "auth/approle/role/agent", role);
-    let role_id = server.api("GET", "auth/approle/role/agent/role-id", json!(null));
-    file(server, "role-id", role_id["data"]["role_id"].as_str().expect("a role has an id"))
-}
-
-pub(crate) fn secret_id(server: &OpenBao) -> String {
-    let made = server.api("POST", "auth/approle/role/agent/secret-id", json!({}));
-    made["data"]["secret_id"].as_str().expect("a role gives secret-ids").to_owned()
+    cofferdam_tests::vault_logins::approle(server, role)
 }
 
 pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
@@ -98,23 +82,6 @@ pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> b
         assert!(!deadline.is_over(), "waited in vain: {what}");
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
-}
-
-/// Another address of the same server.
-pub(crate) fn detour(place: SocketAddr) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
-    let address = listener.local_addr().expect("a bound socket has an address");
-    std::thread::spawn(move || {
-        for near in listener.incoming().flatten() {
-            let Ok(far) = TcpStream::connect(place) else { continue };
-            for (mut from, mut to) in [(near.try_clone(), far.try_clone()), (Ok(far), Ok(near))]
-                .map(|(from, to)| (from.expect("a copy"), to.expect("a copy")))
-            {
-                std::thread::spawn(move || std::io::copy(&mut from, &mut to));
-            }
-        }
-    });
-    address
 }
 
 /// An error with all its causes and in all its forms, for looking through.

@@ -3,18 +3,13 @@
 use cofferdam::vault::login::{Method, SecretId};
 use cofferdam::vault::{Kind, Problem, Spent};
 use cofferdam_tests::openbao::OpenBao;
-use serde_json::{Value, json};
+use cofferdam_tests::vault_logins::wrap;
+use serde_json::json;
 
 use crate::support::{approle, client, file, keep, token, told, value};
 
-fn wrap(server: &OpenBao, path: &str, body: &Value) -> String {
-    let answer =
-        server.call_with("POST", path, Some(&server.root_token), body, &[("X-Vault-Wrap-TTL", "60s")]);
-    answer.body["wrap_info"]["token"].as_str().unwrap_or_else(|| panic!("{answer:?}")).to_owned()
-}
-
-fn method(role_id_file: std::path::PathBuf, file: std::path::PathBuf, role: Option<&str>) -> Method {
-    let secret_id = SecretId::Wrapped { file, role: role.map(str::to_owned) };
+fn method(role_id_file: std::path::PathBuf, file: std::path::PathBuf, role: &str) -> Method {
+    let secret_id = SecretId::Wrapped { file, role: role.to_owned() };
     Method::AppRole { mount: "approle".into(), role_id_file, secret_id }
 }
 
@@ -36,12 +31,12 @@ async fn a_wrapped_secret_id_is_opened_once_and_serves_every_later_login() {
     let Some(server) = OpenBao::dev() else { return };
     let role_id = approle(&server, "2s", "3s");
     let wrapped = file(&server, "wrapped", &wrap(&server, "auth/approle/role/agent/secret-id", &json!({})));
-    let kept = keep(client(&server), method(role_id.clone(), wrapped.clone(), Some("agent")));
+    let kept = keep(client(&server), method(role_id.clone(), wrapped.clone(), "agent"));
     let first = kept.generation(1).await;
     let later = kept.generation(3).await;
     assert_ne!(value(&first.token), value(&later.token));
 
-    let thief = keep(client(&server), method(role_id, wrapped.clone(), None));
+    let thief = keep(client(&server), method(role_id, wrapped.clone(), "agent"));
     let alert = thief.login.current().await.unwrap_err();
     assert_eq!(alert.kind(), Kind::Alert, "{}", alert.explained());
     assert!(matches!(alert.problem, Problem::WrapSpent { by: Spent::SomebodyElse }), "{alert:?}");
@@ -64,8 +59,13 @@ async fn what_was_wrapped_elsewhere_is_never_opened() {
     server.api("POST", "auth/approle/role/other", json!({"token_policies": ["default"]}));
     let forged = wrap(&server, "sys/wrapping/wrap", &json!({"secret_id": "of-somebody-else"}));
     let others = wrap(&server, "auth/approle/role/other/secret-id", &json!({}));
-    for (wrapped, role) in [(&forged, None), (&forged, Some("agent")), (&others, Some("agent"))] {
-        let kept = keep(client(&server), method(role_id.clone(), file(&server, "wrapped", wrapped), role));
+    // Its path begins as the right one does.
+    server.api("POST", "auth/approle/role/agent2", json!({"token_policies": ["default"]}));
+    let longer = wrap(&server, "auth/approle/role/agent2/secret-id", &json!({}));
+    let custom =
+        wrap(&server, "auth/approle/role/agent/custom-secret-id", &json!({"secret_id": "of-somebody-else"}));
+    for wrapped in [&forged, &others, &longer, &custom] {
+        let kept = keep(client(&server), method(role_id.clone(), file(&server, "wrapped", wrapped), "agent"));
         let alert = kept.login.current().await.unwrap_err();
         assert!(matches!(alert.problem, Problem::WrapForeign { .. }), "{alert:?}");
         assert_eq!(alert.kind(), Kind::Alert);

@@ -23,7 +23,7 @@ use std::time::Duration;
 use relay_proto::name::Name;
 
 use self::vault::Presence;
-use super::at::{At, Later, Span};
+use super::at::{At, Span};
 use super::digest::policy_digest;
 use super::document::{Damage, Document};
 use super::environment::Environment;
@@ -109,12 +109,6 @@ struct Known {
 impl Checker<'_, '_> {
     fn add(&mut self, span: &Span, message: impl Into<String>, hint: impl Into<String>) {
         self.report.add(span, message, hint);
-    }
-
-    fn later(&mut self, key: &str, written: Option<Later>) {
-        if let Some(later) = written {
-            self.add(&later.span, format!("`{key}` is not supported by this version"), "leave it out");
-        }
     }
 
     /// The key of a table as a name.

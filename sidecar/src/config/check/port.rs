@@ -1,4 +1,5 @@
-//! `relay.tls` and `relay.advertise`: where sandboxes arrive that dial out, and what they are told about it.
+//! `relay.tls` and `relay.advertise`: where sandboxes arrive that dial out, and what they are told about it. And
+//! `admin.http`, where nobody of them should.
 
 use relay_proto::address::{Address, Host, HostPort};
 
@@ -40,6 +41,26 @@ impl Checker<'_, '_> {
             None => Address::Tls(listen.clone()),
         };
         Some(TlsRelay { listen, advertise })
+    }
+
+    /// Whoever reaches it may read it, so it is for this host alone.
+    pub(super) fn admin_http(&mut self, written: &At<String>) -> Option<HostPort> {
+        let Ok(place) = written.value.parse::<HostPort>() else {
+            let hint = "write HOST:PORT, such as \"127.0.0.1:7480\"";
+            self.add(&written.span, "`admin.http` is not HOST:PORT", hint);
+            return None;
+        };
+        let is_here = match &place.host {
+            Host::Ip(address) => address.is_loopback(),
+            Host::Name(name) => name.eq_ignore_ascii_case("localhost"),
+        };
+        if !is_here {
+            let message = "`admin.http` is no address of loopback, and whoever reaches it may read it";
+            let hint =
+                "write \"127.0.0.1:7480\", and let something that knows its callers pass on what others need";
+            self.add(&written.span, message, hint);
+        }
+        is_here.then_some(place)
     }
 
     /// `HOST:PORT`, or a whole link that a sandbox can dial.

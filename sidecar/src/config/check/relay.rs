@@ -32,12 +32,12 @@ impl Checker<'_, '_> {
     }
 
     pub(super) fn admin(&mut self, raw: RawAdmin, state_dir: Option<&Path>) -> Option<Admin> {
-        self.later("admin.http", raw.http);
+        let http = raw.http.as_ref().and_then(|written| self.admin_http(written));
         if let Some(written) = raw.socket {
-            return self.socket("admin.socket", &written).map(|socket| Admin { socket });
+            return self.socket("admin.socket", &written).map(|socket| Admin { socket, http });
         }
         let socket = self.setting.environment.default_admin_socket(state_dir?);
-        self.fits_an_address("admin.socket", &socket, None).then_some(Admin { socket })
+        self.fits_an_address("admin.socket", &socket, None).then_some(Admin { socket, http })
     }
 
     pub(super) fn relay(&mut self, raw: RawRelay, known: &Known) -> Relay {

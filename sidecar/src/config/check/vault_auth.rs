@@ -35,7 +35,11 @@ impl Checker<'_, '_> {
             texts.into_iter().filter_map(|(key, written)| Some((key, written?))).collect();
         let places = texts.iter().map(|(key, written)| (*key, &written.span));
         let places = places.chain(wrapped.as_ref().map(|wrapped| ("secret-id-wrapped", &wrapped.span)));
-        self.keys_of_method(method, &span, &places.collect());
+        let form = match wrapped {
+            Some(At { value: true, .. }) => Form::Wrapped,
+            Some(At { value: false, .. }) | None => Form::Plain,
+        };
+        self.keys_of_method(method, form, &span, &places.collect());
         let key = |name: &str| format!("vault.auth.{name}");
         let mut file = |name: &str| self.path(&key(name), texts.get(name)?);
         let (path, role_id_file, secret_id_file) =
@@ -48,16 +52,15 @@ impl Checker<'_, '_> {
             Some(written) => self.mount(written),
             None => method.name().parse().ok(),
         };
-        let secret_id = match wrapped {
-            Some(At { value: true, .. }) => SecretId::Wrapped,
-            Some(At { value: false, .. }) | None => SecretId::Plain,
-        };
         Some(match method {
             RawVaultMethod::Approle => VaultAuth::AppRole {
                 mount: mount?,
                 role_id_file: role_id_file?,
                 secret_id_file: secret_id_file?,
-                secret_id,
+                secret_id: match form {
+                    Form::Plain => SecretId::Plain,
+                    Form::Wrapped => SecretId::Wrapped { role: role? },
+                },
             },
             RawVaultMethod::Cert => {
                 VaultAuth::Cert { mount: mount?, cert_file: cert_file?, key_file: key_file?, role: role? }
@@ -74,11 +77,17 @@ impl Checker<'_, '_> {
     }
 
     /// A method has the keys that it needs, and none that would do nothing.
-    fn keys_of_method(&mut self, method: RawVaultMethod, span: &Span, written: &BTreeMap<&str, &Span>) {
+    fn keys_of_method(
+        &mut self,
+        method: RawVaultMethod,
+        form: Form,
+        span: &Span,
+        written: &BTreeMap<&str, &Span>,
+    ) {
         let quoted = |keys: &mut dyn Iterator<Item = &&str>| {
             keys.map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ")
         };
-        let (name, needed, optional) = (method.name(), method.needed(), method.optional());
+        let (name, needed, optional) = (method.name(), method.needed(form), method.optional());
         for key in needed.iter().filter(|key| !written.contains_key(**key)) {
             if !self.damage.touches(&["vault", "auth"]) {
                 let hint = format!("the method `{name}` needs {}", quoted(&mut needed.iter()));
@@ -86,7 +95,10 @@ impl Checker<'_, '_> {
             }
         }
         for (key, span) in written {
-            if !needed.contains(key) && !optional.contains(key) {
+            if method == RawVaultMethod::Approle && form == Form::Plain && *key == "role" {
+                let hint = "leave it out, or set `secret-id-wrapped = true`: the role's name says where the wrap was made";
+                self.add(span, "`vault.auth.role` is for a wrapped secret-id only", hint);
+            } else if !needed.contains(key) && !optional.contains(key) {
                 let taken = quoted(&mut needed.iter().chain(optional));
                 let hint = format!("leave it out: the method takes {taken}");
                 self.add(span, format!("`vault.auth.{key}` is not for the method `{name}`"), hint);
@@ -124,6 +136,13 @@ impl Checker<'_, '_> {
     }
 }
 
+/// How a secret-id is delivered.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Form {
+    Plain,
+    Wrapped,
+}
+
 impl RawVaultMethod {
     /// As it is written, and where Vault mounts it if nobody says otherwise.
     fn name(self) -> &'static str {
@@ -137,9 +156,12 @@ impl RawVaultMethod {
         }
     }
 
-    fn needed(self) -> &'static [&'static str] {
+    fn needed(self, secret_id: Form) -> &'static [&'static str] {
         match self {
-            Self::Approle => &["role-id-file", "secret-id-file"],
+            Self::Approle => match secret_id {
+                Form::Plain => &["role-id-file", "secret-id-file"],
+                Form::Wrapped => &["role-id-file", "secret-id-file", "role"],
+            },
             Self::Cert => &["cert-file", "key-file", "role"],
             Self::Jwt | Self::Kubernetes => &["role", "jwt-file"],
             Self::TokenFile => &["path"],

@@ -144,8 +144,7 @@ fn a_problem_knows_its_column() {
 
 #[test]
 fn what_this_version_does_not_support_is_named() {
-    let later = "[admin]\nhttp = '127.0.0.1:7480'\n\
-         [vault]\naddress = 'https://vault'\nauth = { method = 'token-file', path = '/t' }\n\
+    let later = "[vault]\naddress = 'https://vault'\nauth = { method = 'token-file', path = '/t' }\n\
          [secrets.a]\nkv = 'secret/a'\nrefresh = '5m'\n\
          [secrets.b]\nvault = 'pki/issue/b'\nwrite = { ttl = '1m' }\n\
          [servers.a]\ncommand = ['a']\nfiles = { f = '' }\nreplace = 'hitless'\nreload = 'file'\n\
@@ -156,7 +155,7 @@ fn what_this_version_does_not_support_is_named() {
         .iter()
         .map(|problem| problem.message.strip_suffix(" is not supported by this version").unwrap())
         .collect();
-    assert_eq!(named, ["`admin.http`", "`servers.a.replace`", "`servers.a.reload`"]);
+    assert_eq!(named, ["`servers.a.replace`", "`servers.a.reload`"]);
 }
 
 #[test]

@@ -170,6 +170,25 @@ fn a_port_is_one_and_can_be_dialled() {
 }
 
 #[test]
+fn the_port_for_watchers_is_of_this_host() {
+    assert!(good("").admin.http.is_none());
+    for fine in ["127.0.0.1:7480", "[::1]:7480", "localhost:7480"] {
+        assert_eq!(good(&format!("admin.http = '{fine}'\n")).admin.http.unwrap().to_string(), fine);
+    }
+    for far in ["0.0.0.0:7480", "[::]:7480", "10.0.0.1:7480", "metrics.example.com:7480"] {
+        says(
+            &format!("admin.http = '{far}'\n"),
+            "cofferdam.toml:1: `admin.http` is no address of loopback, and whoever reaches it may read it\n  \
+             hint: write \"127.0.0.1:7480\", and let something that knows its callers pass on what others need",
+        );
+    }
+    says(
+        "admin.http = '7480'\n",
+        "cofferdam.toml:1: `admin.http` is not HOST:PORT\n  hint: write HOST:PORT, such as \"127.0.0.1:7480\"",
+    );
+}
+
+#[test]
 fn machines_have_a_directory_that_holds_nothing_else() {
     let relay = good("state-dir = '/r/state'\n[relay]\nvsock-dir = '/r/vsock/../machines'\n").relay;
     assert_eq!(relay.vsock_dir.unwrap(), Path::new("/r/machines"));

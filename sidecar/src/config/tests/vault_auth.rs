@@ -29,13 +29,13 @@ fn each_method_has_its_keys_and_its_mount() {
     );
     assert_eq!(
         auth(
-            "method = 'approle', role-id-file = '/r', secret-id-file = '/s', secret-id-wrapped = true, mount = 'a/b'"
+            "method = 'approle', role-id-file = '/r', secret-id-file = '/s', secret-id-wrapped = true, role = 'agent', mount = 'a/b'"
         ),
         VaultAuth::AppRole {
             mount: path("a/b"),
             role_id_file: "/r".into(),
             secret_id_file: "/s".into(),
-            secret_id: SecretId::Wrapped
+            secret_id: SecretId::Wrapped { role: role() }
         }
     );
     assert_eq!(
@@ -121,6 +121,28 @@ fn a_method_has_nothing_that_it_does_not_need() {
         let expected = format!("`vault.auth.{foreign}` is not for the method `{name}`");
         assert!(problems.list.iter().any(|problem| problem.message == expected), "{problems}");
     }
+}
+
+#[test]
+fn a_wrapped_secret_id_names_its_role_and_a_plain_one_does_not() {
+    let approle = "method = 'approle', role-id-file = '/r', secret-id-file = '/s'";
+    says_besides(
+        &vault(&format!("{approle}, secret-id-wrapped = true")),
+        "cofferdam.toml:3: `vault.auth` has no `role`\n  \
+         hint: the method `approle` needs `role-id-file`, `secret-id-file`, `role`",
+    );
+    for plain in [approle.to_owned(), format!("{approle}, secret-id-wrapped = false")] {
+        says_besides(
+            &vault(&format!("{plain}, role = 'agent'")),
+            "cofferdam.toml:3: `vault.auth.role` is for a wrapped secret-id only\n  \
+             hint: leave it out, or set `secret-id-wrapped = true`: the role's name says where the wrap was made",
+        );
+    }
+    says_besides(
+        &vault(&format!("{approle}, secret-id-wrapped = true, role = 'a/b'")),
+        "cofferdam.toml:3: `vault.auth.role` is not a name that Vault allows\n  \
+         hint: use 1 to 128 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends",
+    );
 }
 
 #[test]

@@ -10,11 +10,12 @@ use tokio_util::task::TaskTracker;
 
 use super::*;
 use crate::config::{Addresses, HttpServer, Replace, Retry, Server, ServerKind, check_text};
-use crate::inject::Secrets;
+
 use crate::inject::credentials::Credentials;
 use crate::inject::files::FileStore;
 use crate::policy::Rules;
 use crate::servers::gate::Gate;
+use crate::servers::keyring::Keyring;
 use crate::servers::state::Starting;
 use crate::servers::upstream::HttpConnection;
 use crate::upstream::http::{HttpLimits, HttpTarget, HttpUpstream};
@@ -104,7 +105,7 @@ async fn deaf() -> (TcpListener, Upstream) {
         reload: None,
         scopes: Vec::new(),
     });
-    let connection = HttpConnection::new(upstream, starter(server), Secrets::new());
+    let connection = HttpConnection::new(upstream, Keyring::new(starter(server)));
     (listener, Upstream::Http(Box::new(connection)))
 }
 

@@ -116,6 +116,7 @@ fn described(session: &str, link: &str) -> Description {
         began: String::new(),
         expires_in_seconds: 1,
         secrets: Vec::new(),
+        credentials: Vec::new(),
     }
 }
 

@@ -1,7 +1,8 @@
 //! One message of the harness on its way to the server, and what comes back on the same exchange.
 //!
 //! What must stay true: a request ends in exactly one answer or one failure; a stream that breaks before the
-//! answer is resumed only where the server gave an id to resume from, and the request itself is never repeated.
+//! answer is resumed only where the server gave an id to resume from, and the request itself is never repeated, but for
+//! one that the server refused with HTTP 401: that did not run, and goes out once more where there is another credential.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +11,8 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use relay_proto::envelope::IdValue;
 
+use super::connect::{Endpoint, Scheme};
+use super::credentials::{Credentials, Filled};
 use super::headers::{self, LAST_EVENT_ID};
 use super::message::{self, Asked, Fit, Outline};
 use super::mirror::Page;
@@ -36,7 +39,9 @@ pub(super) const MAX_DELAY: Duration = Duration::from_secs(30);
 pub(super) struct Exchange {
     pub(super) shared: Arc<Shared>,
     pub(super) message: Outbound,
-    pub(super) credentials: HeaderMap,
+    pub(super) credentials: Arc<dyn Credentials>,
+    /// What it was sent with: held as long as the server may use it.
+    pub(super) sent: Option<Arc<dyn Filled>>,
     pub(super) dispatch: Dispatch,
 }
 
@@ -141,7 +146,35 @@ impl Exchange {
         Some(session)
     }
 
+    /// Sends it with the newest credential there is, and once more if the server refuses that and there is another.
     async fn send(&mut self) -> Result<(Reply, Session), Failure> {
+        let unavailable = |why| Failure::NoCredential { why };
+        let filled = self.credentials.current().await.map_err(unavailable)?;
+        let answered = self.send_with(&filled).await?;
+        if answered.0.response.status() != StatusCode::UNAUTHORIZED {
+            return Ok(answered);
+        }
+        // Its connection is closed: nobody knows how much the refusal goes on to say.
+        drop(answered);
+        let others = filled.others().await.map_err(unavailable)?;
+        if self.message.bytes.is_empty() {
+            return Err(unavailable(
+                "the server did not accept the credential, and there is a newer one by now; send it again"
+                    .into(),
+            ));
+        }
+        let answered = self.send_with(&others).await?;
+        match answered.0.response.status() {
+            StatusCode::UNAUTHORIZED => Err(unavailable(format!(
+                "the server accepted neither the credential that was held nor the one that was read anew from {} (HTTP 401); ask the user to renew it",
+                others.origin()
+            ))),
+            _ => Ok(answered),
+        }
+    }
+
+    async fn send_with(&mut self, filled: &Arc<dyn Filled>) -> Result<(Reply, Session), Failure> {
+        self.sent = Some(Arc::clone(filled));
         let (own, session) = match &self.dispatch {
             Dispatch::Initialize => (HeaderMap::new(), Session::default()),
             Dispatch::Initialized | Dispatch::Legacy => {
@@ -151,11 +184,16 @@ impl Exchange {
             Dispatch::Stateless { own, .. } => (own.clone(), Session::default()),
         };
         let pool = &self.shared.pool;
+        let Endpoint { scheme, host, .. } = &pool.endpoint;
+        if *scheme == Scheme::Http && !host.is_loopback() && !filled.headers().is_empty() {
+            let why = "credentials go over `http://` to this machine only; use `https://`";
+            return Err(Failure::NotSent { why: why.into() });
+        }
         let bytes = match self.message.bytes.len() <= KEPT_REQUEST {
             true => self.message.bytes.clone(),
             false => std::mem::take(&mut self.message.bytes),
         };
-        let request = headers::request(&pool.endpoint, Method::POST, &self.credentials, own, bytes);
+        let request = headers::request(&pool.endpoint, Method::POST, filled.headers(), own, bytes);
         Ok((pool.send(request).await?, session))
     }
 
@@ -232,12 +270,8 @@ impl Exchange {
         for _ in 0..MAX_RESUMPTIONS {
             tokio::time::sleep(delay).await;
             delay = (delay * 2).min(MAX_DELAY);
-            // The answer of a call belongs to whoever made it.
-            let credentials = match self.message.scope {
-                Some(_) => self.credentials.clone(),
-                None => lock(&self.shared.credentials).clone(),
-            };
-            let Ok(reply) = open_stream(&self.shared, session, &credentials, Some(&place)).await else {
+            let Ok(credentials) = self.credentials.current().await else { continue };
+            let Ok(reply) = open_stream(&self.shared, session, &*credentials, Some(&place)).await else {
                 continue;
             };
             match reply.response.status() {
@@ -318,12 +352,13 @@ impl Tail {
 pub(super) async fn open_stream(
     shared: &Shared,
     session: &Session,
-    credentials: &HeaderMap,
+    credentials: &dyn Filled,
     place: Option<&HeaderValue>,
 ) -> Result<Reply, Failure> {
     let mut own = session.headers();
     own.extend(place.map(|place| (LAST_EVENT_ID, place.clone())));
-    let request = headers::request(&shared.pool.endpoint, Method::GET, credentials, own, Bytes::new());
+    let request =
+        headers::request(&shared.pool.endpoint, Method::GET, credentials.headers(), own, Bytes::new());
     tokio::time::timeout(shared.limits.connect_timeout, shared.pool.send(request))
         .await
         .map_err(|_| Failure::NotSent { why: "the server did not open its stream in time".into() })?

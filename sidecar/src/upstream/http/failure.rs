@@ -14,13 +14,15 @@ const MAX_REASON_BYTES: usize = 300;
 pub enum Failure {
     /// It reached the server, or part of it did.
     MaybeRan { why: String },
+    /// It did not run: there is no credential for it, or none that the server accepts.
+    NoCredential { why: String },
     /// It did not run.
     NotSent { why: String },
     /// The server has forgotten the session; it did not run, and can be sent again after a new handshake.
     SessionLost,
     /// It ran, and its answer is larger than may be relayed.
     TooLarge,
-    /// HTTP 401 or 403: it did not run, the credential was not accepted.
+    /// HTTP 403: it did not run, the credential was not accepted.
     Unauthorized,
 }
 

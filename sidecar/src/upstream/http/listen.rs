@@ -11,7 +11,7 @@ use http::{HeaderValue, StatusCode};
 use super::Event;
 use super::exchange::{MAX_DELAY, MIN_DELAY, open_stream};
 use super::session::Session;
-use super::shared::{Shared, lock};
+use super::shared::Shared;
 use super::sse::SseReader;
 use super::stream::{self, Content, MessageStream, Next};
 
@@ -28,9 +28,10 @@ async fn listen_on(shared: &Shared, session: &Session) {
     let mut reader = SseReader::new(shared.limits.message_bytes);
     let mut delay = FIRST_DELAY;
     loop {
-        let credentials = lock(&shared.credentials).clone();
         let place = reader.last_event_id().and_then(|id| HeaderValue::from_str(id).ok());
-        if let Ok(reply) = open_stream(shared, session, &credentials, place.as_ref()).await {
+        if let Ok(credentials) = shared.own_credentials().await
+            && let Ok(reply) = open_stream(shared, session, &*credentials, place.as_ref()).await
+        {
             match reply.response.status() {
                 StatusCode::OK if matches!(stream::content(&reply), Ok(Content::Events)) => {
                     let stream = MessageStream::new(reply, reader.resumed(), shared.large.clone());
@@ -44,7 +45,7 @@ async fn listen_on(shared: &Shared, session: &Session) {
                     }
                 }
                 StatusCode::NOT_FOUND if session.id.is_some() => return shared.lose(session, None).await,
-                // A fresher credential may come with a later message.
+                // The next try has the newest credential there is then.
                 StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {}
                 StatusCode::TOO_MANY_REQUESTS => {}
                 status if status.is_server_error() => {}

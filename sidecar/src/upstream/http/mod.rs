@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `address` | which addresses a server may have |
 //! | `connect`, `pool` | TCP, TLS and HTTP/1.1 connections, and whether a request left |
+//! | `credentials` | where the credentials of a request come from |
 //! | `headers`, `mirror` | the head of a request; tool arguments repeated in it |
 //! | `session` | the two eras of MCP |
 //! | `exchange`, `listen` | one message to the server; the stream on which the server speaks first |
@@ -18,6 +19,7 @@
 
 mod address;
 mod connect;
+mod credentials;
 mod exchange;
 mod failure;
 mod headers;
@@ -39,14 +41,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Uri};
+use http::Uri;
 use relay_proto::envelope::IdValue;
 use tokio::sync::mpsc;
 use tokio_util::sync::DropGuard;
 
+pub use self::credentials::{Credentials, Filled, Finding, Outcome};
 pub use self::failure::Failure;
 
-use self::connect::{Endpoint, Network, Scheme};
+use self::connect::{Endpoint, Network};
 use self::exchange::{Dispatch, Exchange};
 use self::message::Outline;
 use self::session::Era;
@@ -135,9 +138,9 @@ impl HttpUpstream {
         Self { _stop: shared.stop.clone().drop_guard(), shared, events, refused: VecDeque::new() }
     }
 
-    /// Sends one message. `credentials` are the headers of this request, filled afresh; those of the latest message
+    /// Sends one message. `credentials` gives the headers of this request, filled afresh; those of the latest message
     /// that is in no scope also serve what this transport sends by itself (the listening stream, the farewell).
-    pub fn send(&mut self, message: Outbound, credentials: HeaderMap) {
+    pub fn send(&mut self, message: Outbound, credentials: Arc<dyn Credentials>) {
         if let Err((id, why)) = self.dispatch(message, credentials) {
             match id {
                 Some(id) => {
@@ -198,16 +201,12 @@ impl HttpUpstream {
     fn dispatch(
         &self,
         message: Outbound,
-        credentials: HeaderMap,
+        credentials: Arc<dyn Credentials>,
     ) -> Result<(), (Option<IdValue>, &'static str)> {
         let id = match &message.kind {
             OutboundKind::Request { id, .. } => Some(id.clone()),
             OutboundKind::Notification { .. } | OutboundKind::Response => None,
         };
-        let endpoint = &self.shared.pool.endpoint;
-        if endpoint.scheme == Scheme::Http && !endpoint.host.is_loopback() && !credentials.is_empty() {
-            return Err((id, "credentials go over `http://` to this machine only; use `https://`"));
-        }
         let message = Outbound { bytes: counted(message.bytes, &self.shared.queued), ..message };
         let Some(outline) = Outline::read(&message.bytes) else {
             return Err((id, "the message cannot be read"));
@@ -232,10 +231,10 @@ impl HttpUpstream {
             None => Dispatch::legacy(&message.kind),
         };
         if message.scope.is_none() {
-            *lock(&self.shared.credentials) = credentials.clone();
+            *lock(&self.shared.credentials) = Some(Arc::clone(&credentials));
         }
         let asked = outline.asked();
-        let exchange = Exchange { shared: self.shared.clone(), message, credentials, dispatch };
+        let exchange = Exchange { shared: self.shared.clone(), message, credentials, sent: None, dispatch };
         match (id, asked) {
             (Some(id), Some(asked)) => {
                 self.shared.start_request(id.clone(), exchange, asked).map_err(|why| (Some(id), why))

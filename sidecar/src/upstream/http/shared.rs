@@ -5,26 +5,27 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use http::{HeaderMap, Method};
+use http::Method;
 use relay_proto::envelope::IdValue;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::connect::{Endpoint, Network};
+use super::credentials::{Credentials, Filled};
 use super::exchange::{Dispatch, Exchange, Unanswered};
 use super::message::{Asked, Outline};
 use super::mirror::{Mirror, Page};
 use super::pool::Pool;
 use super::session::{Era, Session};
-use super::{Event, HttpLimits, OutboundKind, headers, listen, stream};
+use super::{Event, Failure, HttpLimits, OutboundKind, headers, listen, stream};
 
 pub(super) struct Shared {
     pub(super) pool: Arc<Pool>,
     pub(super) limits: HttpLimits,
     pub(super) era: Mutex<Era>,
     /// Of the latest message that is in no scope: for requests that no message of the harness causes.
-    pub(super) credentials: Mutex<HeaderMap>,
+    pub(super) credentials: Mutex<Option<Arc<dyn Credentials>>>,
     pub(super) mirror: Mutex<Mirror>,
     pub(super) events: mpsc::Sender<Event>,
     pub(super) large: Arc<Semaphore>,
@@ -190,17 +191,29 @@ impl Shared {
     pub(super) async fn end_session(&self) {
         let session = lock(&self.era).session();
         if session.id.is_some() {
-            let credentials = lock(&self.credentials).clone();
+            // Nothing is read for a farewell: the end must not begin anything.
+            let Some(credentials) = lock(&self.credentials).as_ref().and_then(|source| source.at_hand())
+            else {
+                return;
+            };
             let request = headers::request(
                 &self.pool.endpoint,
                 Method::DELETE,
-                &credentials,
+                credentials.headers(),
                 session.headers(),
                 Bytes::new(),
             );
             // Servers may refuse this; the session then ends by its own time-out.
             let _ = self.pool.send(request).await;
         }
+    }
+
+    /// The newest credentials, for a request of our own.
+    pub(super) async fn own_credentials(&self) -> Result<Arc<dyn Filled>, Failure> {
+        let source = lock(&self.credentials).clone();
+        let none = || Failure::NoCredential { why: "nothing was sent to the server yet".into() };
+        let filled = source.ok_or_else(none)?.current().await;
+        filled.map_err(|why| Failure::NoCredential { why })
     }
 
     /// A request that is over frees its place, unless its id is already another's.

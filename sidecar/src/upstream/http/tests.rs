@@ -1,5 +1,6 @@
 //! The upstream against real HTTP servers on loopback, honest and hostile.
 
+mod credentials;
 mod failures;
 mod legacy;
 mod server;
@@ -7,6 +8,7 @@ mod stateless;
 mod trust;
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,7 +16,10 @@ use http::{HeaderMap, HeaderValue};
 use relay_proto::envelope::IdValue;
 
 use self::server::Server;
-use super::{Event, Failure, HttpLimits, HttpTarget, HttpUpstream, Outbound, OutboundKind};
+use super::{
+    Credentials, Event, Failure, Filled, Finding, HttpLimits, HttpTarget, HttpUpstream, Outbound,
+    OutboundKind, Outcome,
+};
 use crate::config::Addresses;
 
 const CREDENTIAL: &str = "Bearer correct-horse";
@@ -31,10 +36,45 @@ fn upstream(server: &Server) -> HttpUpstream {
     HttpUpstream::new(target(&server.url()), limits())
 }
 
-fn credentials() -> HeaderMap {
+fn credentials() -> Arc<dyn Credentials> {
+    fixed("authorization", CREDENTIAL)
+}
+
+fn fixed(name: &'static str, value: &'static str) -> Arc<dyn Credentials> {
     let mut headers = HeaderMap::new();
-    headers.insert("authorization", HeaderValue::from_static(CREDENTIAL));
-    headers
+    headers.insert(name, HeaderValue::from_static(value));
+    Arc::new(Fixed(headers))
+}
+
+fn nothing() -> Arc<dyn Credentials> {
+    Arc::new(Fixed(HeaderMap::new()))
+}
+
+/// The same for every request.
+struct Fixed(HeaderMap);
+
+impl Credentials for Fixed {
+    fn current(&self) -> Finding<'_, Outcome> {
+        Box::pin(async { Ok(Arc::new(Fixed(self.0.clone())) as _) })
+    }
+
+    fn at_hand(&self) -> Option<Arc<dyn Filled>> {
+        Some(Arc::new(Fixed(self.0.clone())))
+    }
+}
+
+impl Filled for Fixed {
+    fn headers(&self) -> &HeaderMap {
+        &self.0
+    }
+
+    fn origin(&self) -> String {
+        "the test".into()
+    }
+
+    fn others(&self) -> Finding<'_, Outcome> {
+        Box::pin(async { Err("there are no others".into()) })
+    }
 }
 
 fn number(id: u32) -> IdValue {

@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep_until};
 use super::door::{Door, Granted};
 use super::pace::{self, Pace};
 use super::{LoginToken, Shared, Trouble};
+use crate::metrics::{self, Outcome};
 use crate::vault::error::{Kind, VaultError};
 
 /// A renewal that gives less than this part of the full life back has met the token's maximum.
@@ -129,7 +130,9 @@ impl<D: Door> Keeper<D> {
     }
 
     async fn log_in(&mut self) {
-        match self.door.log_in().await {
+        let granted = self.door.log_in().await;
+        metrics::vault().login(Outcome::of(&granted));
+        match granted {
             Ok(granted) => self.take(granted),
             Err(error) => self.fail(Act::LogIn, error),
         }
@@ -138,7 +141,9 @@ impl<D: Door> Keeper<D> {
     async fn renew(&mut self) {
         let Some(Held { token, full_life }) = self.held.as_ref() else { return self.plan_now(Act::LogIn) };
         let full_life = *full_life;
-        match self.door.renew(token, full_life).await {
+        let renewed = self.door.renew(token, full_life).await;
+        metrics::vault().login_renewal(Outcome::of(&renewed));
+        match renewed {
             Ok(granted) => {
                 self.pace.succeeded();
                 let life = granted.life;

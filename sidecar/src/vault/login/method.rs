@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
 use super::door::Granted;
-use super::wrapped::Wrapped;
+use super::wrapped::{Wrapped, creation_path};
 use crate::secret::{Readers, read_file};
 use crate::vault::api::{Vault, post};
 use crate::vault::body::Body;
@@ -60,11 +60,10 @@ pub enum SecretId {
     Plain {
         file: PathBuf,
     },
-    /// The file holds a wrapping token. Where the role's name is given, the secret-id has to be made by that role's path;
-    /// otherwise by that of any role of this mount, and Vault refuses one that does not fit the role-id.
+    /// The file holds a wrapping token, which has to be made by the `secret-id` path of the AppRole with this name.
     Wrapped {
         file: PathBuf,
-        role: Option<String>,
+        role: String,
     },
 }
 
@@ -88,7 +87,7 @@ impl Visitor {
                     SecretId::Plain { file } => text(file, &asked).await?,
                     SecretId::Wrapped { file, role } => {
                         let wrap = token(file, &asked).await?;
-                        self.wrapped.secret_id(vault, &wrap, mount, role.as_deref()).await?
+                        self.wrapped.secret_id(vault, &wrap, &creation_path(mount, role)).await?
                     }
                 };
                 Body::new().secret("role_id", role_id).secret("secret_id", secret_id)
@@ -121,7 +120,7 @@ impl Visitor {
 
 impl Method {
     /// The request that logs in.
-    fn asked(&self) -> Asked {
+    pub(super) fn asked(&self) -> Asked {
         let path = match self {
             Self::AppRole { mount, .. }
             | Self::Cert { mount, .. }
@@ -136,9 +135,14 @@ impl Method {
     }
 }
 
-async fn token(file: &Path, asked: &Asked) -> Result<Token, VaultError> {
+pub(super) async fn token(file: &Path, asked: &Asked) -> Result<Token, VaultError> {
     let bytes = bytes(file, asked).await?;
     Token::read(&bytes).map_err(|error| credential(file, error.to_string(), asked))
+}
+
+/// Whether a file can be read and holds something, without keeping it.
+pub(super) async fn credential_is_there(file: &Path, asked: &Asked) -> Result<(), VaultError> {
+    text(file, asked).await.map(drop)
 }
 
 /// A text without the newline at its end.

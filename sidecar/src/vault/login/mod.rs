@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `method` | the six ways to log in; credential files are read anew at each login |
 //! | `wrapped` | a response-wrapped secret-id: looked at, opened once, kept in memory |
+//! | `once` | one login that nobody keeps |
 //! | `keeper` | the task: renews, logs in anew with overlap, waits after failures |
 //! | `pace` | how long to wait, for what |
 //! | `door` | the seam between the keeper and Vault |
@@ -14,6 +15,7 @@
 mod door;
 mod keeper;
 mod method;
+mod once;
 mod pace;
 #[cfg(test)]
 mod tests;
@@ -31,14 +33,17 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::api::Vault;
-use super::error::{Asked, Problem, VaultError};
+use super::error::{Asked, Kind, Problem, VaultError};
 use super::token::{Accessor, Token};
 use door::VaultDoor;
 use keeper::Keeper;
 pub use method::{Method, SecretId};
+pub(crate) use once::Once;
 
 /// A caller gets its answer, good or bad, within this: it has ten seconds.
 const PATIENCE: Duration = Duration::from_secs(9);
+/// Whoever was refused with a dead token waits so long for the next.
+const NEXT_LOGIN: Duration = Duration::from_secs(3);
 /// Tokens of earlier logins that still live; more than these are left to expire.
 const MAX_RETIRED: usize = 16;
 
@@ -100,10 +105,7 @@ struct State {
 impl Login {
     /// Starts the task that logs in and stays so, until `stop`.
     pub fn start(vault: Vault, method: Method, tasks: &TaskTracker, stop: &CancellationToken) -> Self {
-        let ownership = match method {
-            Method::TokenFile { .. } => Ownership::TheUsers,
-            _ => Ownership::Ours,
-        };
+        let ownership = Ownership::of(&method);
         let shared = Shared::new(stop.child_token());
         let keeper = Keeper::new(VaultDoor::new(vault.clone(), method), shared.clone());
         tasks.spawn(keeper.run());
@@ -137,6 +139,42 @@ impl Login {
         self.shared.wake.notify_one();
     }
 
+    /// Vault refused something with this token: the next one, once it is there, if this one is dead. Where it lives, or
+    /// nobody can say, none.
+    pub(crate) async fn after(&self, refused: &LoginToken) -> Option<Arc<LoginToken>> {
+        let is_next = |generation: u64| generation > refused.generation;
+        let mut changed = self.changed();
+        if !is_next(*changed.borrow()) {
+            let found = self.vault.lookup_self(&refused.token).await;
+            if !found.is_err_and(|error| error.kind() == Kind::Denied) {
+                return None;
+            }
+            self.doubt(refused.generation);
+        }
+        timeout(NEXT_LOGIN, changed.wait_for(|generation| is_next(*generation))).await.ok()?.ok()?;
+        self.shared.state.borrow().live()
+    }
+
+    /// Whether there is a token that lives. Asks nobody.
+    pub fn is_there(&self) -> bool {
+        self.shared.state.borrow().live().is_some()
+    }
+
+    /// Tells every alert as it comes, not each time that it is still so; until the login is over.
+    pub(crate) async fn tell_alerts(&self, tell: impl Fn(&str)) {
+        let mut state = self.shared.state.subscribe();
+        let mut told = None;
+        while let Some(Ok(())) = self.shared.stop.run_until_cancelled(state.changed()).await {
+            let trouble = state.borrow_and_update().trouble.clone();
+            let alert = trouble.filter(|trouble| trouble.error.kind() == Kind::Alert);
+            let alert = alert.map(|trouble| trouble.error.explained());
+            if let Some(alert) = alert.as_deref().filter(|alert| told.as_deref() != Some(*alert)) {
+                tell(alert);
+            }
+            told = alert;
+        }
+    }
+
     /// Why logging in or renewing fails at present.
     pub fn trouble(&self) -> Option<Trouble> {
         self.shared.state.borrow().trouble.clone()
@@ -153,6 +191,15 @@ impl Login {
         // All at once: together they take no longer than one.
         let revoked = join_all(tokens.iter().map(|token| self.vault.revoke_self(&token.token))).await;
         revoked.into_iter().collect()
+    }
+}
+
+impl Ownership {
+    fn of(method: &Method) -> Self {
+        match method {
+            Method::TokenFile { .. } => Self::TheUsers,
+            _ => Self::Ours,
+        }
     }
 }
 

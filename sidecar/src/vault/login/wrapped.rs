@@ -29,13 +29,12 @@ enum State {
 }
 
 impl Wrapped {
-    /// The secret-id that is in `wrap`, or was.
+    /// The secret-id that is in `wrap`, or was. A wrap that was not made by the path `made_by` is not opened.
     pub(super) async fn secret_id(
         &mut self,
         vault: &Vault,
         wrap: &Token,
-        mount: &str,
-        role: Option<&str>,
+        made_by: &str,
     ) -> Result<Zeroizing<String>, VaultError> {
         let fingerprint = wrap.fingerprint();
         if self.fingerprint != Some(fingerprint) {
@@ -47,16 +46,9 @@ impl Wrapped {
             State::Open(secret_id) => return Ok(secret_id.clone()),
             State::Bad(error) => return Err(error.clone()),
         };
-        let facts = match vault.wrapping_lookup(wrap).await {
-            Err(error) if is_refusal(&error) => {
-                return Err(self.alert(error.asked, Problem::WrapSpent { by: spent }));
-            }
-            facts => facts?,
-        };
-        let asked = || Asked { method: http::Method::POST, path: "sys/wrapping/lookup".into() };
-        if !is_made_by(&facts.creation_path, mount, role) {
-            let expected = format!("auth/{mount}/role/{}/secret-id", role.unwrap_or("ROLE"));
-            return Err(self.alert(asked(), Problem::WrapForeign { expected }));
+        match look(vault, wrap, made_by, spent).await {
+            Err(error) if error.kind() == Kind::Alert => return Err(self.alert(error.asked, error.problem)),
+            looked => looked?,
         }
         self.state = State::Asked;
         let envelope = match vault.unwrap(wrap).await {
@@ -91,44 +83,28 @@ impl Wrapped {
     }
 }
 
+/// Looks at a wrap, which stays as it is: is it there, and was it made by `made_by`?
+pub(super) async fn look(vault: &Vault, wrap: &Token, made_by: &str, spent: Spent) -> Result<(), VaultError> {
+    let problem = match vault.wrapping_lookup(wrap).await {
+        // The whole path: one that only begins so belongs to somebody else.
+        Ok(facts) if facts.creation_path == made_by => return Ok(()),
+        Ok(_) => Problem::WrapForeign { expected: made_by.to_owned() },
+        Err(error) if is_refusal(&error) => Problem::WrapSpent { by: spent },
+        Err(error) => return Err(error),
+    };
+    Err(VaultError { asked: asked(), problem })
+}
+
+fn asked() -> Asked {
+    Asked { method: http::Method::POST, path: "sys/wrapping/lookup".into() }
+}
+
 /// Vault says of a wrap that was used, expired or was revoked that it is not valid, with 400; older ones with 403.
 fn is_refusal(error: &VaultError) -> bool {
     matches!(error.kind(), Kind::Denied | Kind::Invalid | Kind::Missing)
 }
 
-/// Whether a wrap was made by the `secret-id` path of the role, or of one role where none is named.
-fn is_made_by(creation_path: &str, mount: &str, role: Option<&str>) -> bool {
-    let rest = creation_path.strip_prefix("auth/").and_then(|rest| rest.strip_prefix(mount));
-    let found = rest.and_then(|rest| rest.strip_prefix("/role/")?.strip_suffix("/secret-id"));
-    found.is_some_and(|found| match role {
-        Some(role) => found == role,
-        None => !found.is_empty() && !found.contains('/'),
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_creation_path_is_matched_whole() {
-        for role in [None, Some("agent")] {
-            assert!(is_made_by("auth/approle/role/agent/secret-id", "approle", role));
-            assert!(is_made_by("auth/team/approle/role/agent/secret-id", "team/approle", role));
-        }
-        for bad in [
-            "sys/wrapping/wrap",
-            "cubbyhole/response",
-            "auth/approle/role/agent/secret-id/lookup",
-            "auth/approle/role/agent/custom-secret-id",
-            "auth/approle/role/a/b/secret-id",
-            "auth/approle/role//secret-id",
-            "auth/approle2/role/agent/secret-id",
-            "x/auth/approle/role/agent/secret-id",
-        ] {
-            assert!(!is_made_by(bad, "approle", Some("agent")), "{bad}");
-            assert!(!is_made_by(bad, "approle", None), "{bad}");
-        }
-        assert!(!is_made_by("auth/approle/role/other/secret-id", "approle", Some("agent")));
-    }
+/// The path that makes the secret-ids of an AppRole.
+pub(super) fn creation_path(mount: &str, role: &str) -> String {
+    format!("auth/{mount}/role/{role}/secret-id")
 }

@@ -5,6 +5,7 @@
 //! | [`chart`] | the picture |
 //! | [`hold`] | the numbers to hold, and whether they were |
 //! | [`hostile`] | an honest link beside a hostile sandbox |
+//! | [`leases`] | what keeping leases costs |
 //! | [`machine`] | the shape of the machine and the versions of the contenders: no host names, no paths |
 //! | [`method`] | how it is measured |
 //! | [`table`] | the text |
@@ -18,12 +19,14 @@ use crate::arguments::Plan;
 use crate::crowd::Crowd;
 use crate::hostile::Hostile;
 use crate::instructions::Count;
+use crate::leases::Leases;
 use crate::tournament::Standing;
 use crate::trouble::Trouble;
 
 mod chart;
 mod hold;
 mod hostile;
+mod leases;
 pub(crate) mod machine;
 mod method;
 mod table;
@@ -35,6 +38,7 @@ pub(crate) struct Findings {
     pub(crate) standings: Vec<Standing>,
     pub(crate) hostile: Trial<Hostile>,
     pub(crate) crowd: Trial<Crowd>,
+    pub(crate) leases: Trial<Leases>,
     /// Bytes of the shim's file.
     pub(crate) shim_size: Option<u64>,
     /// Built without its default features.
@@ -150,6 +154,7 @@ mod tests {
             ],
             hostile: Trial::LeftOut,
             crowd: Trial::LeftOut,
+            leases: Trial::LeftOut,
             shim_size: Some(2_600_000),
             small_shim_size: Some(800_000),
             counts: Vec::new(),
@@ -204,6 +209,22 @@ mod tests {
         let text = findings.text("");
         assert!(text.contains("| 400 µs | one session, p50: 100 µs | 4.00 × | ≤ 5 × | holds"), "{text}");
         assert!(text.contains("| 65.0 KiB | – | – | ≤ 64 KiB | **misses by 1.6 %**"), "{text}");
+    }
+
+    #[test]
+    fn keeping_leases_is_counted() {
+        let mut findings = findings();
+        findings.leases = Trial::Done(Leases {
+            sessions: 200,
+            leases: 600,
+            simulated: Duration::from_secs(18_000),
+            actions: 36_000,
+            lapses: 0,
+            busiest: 9,
+            each: Duration::from_micros(3),
+        });
+        let text = findings.text("");
+        assert!(text.contains("| 200 | 600 | 5 h | 36\u{202f}000 | 0 | 2.00 | 9 | 3.00 µs |"), "{text}");
     }
 
     #[test]

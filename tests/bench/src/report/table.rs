@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::hold::judge;
 use super::hostile;
+use super::leases;
 use super::method::METHOD;
 use super::units::{digits, grouped, megabytes, rate, time, without_places};
 use super::{Findings, NOTES};
@@ -30,6 +31,7 @@ pub(super) fn text(findings: &Findings, notes: &str) -> String {
     side_by_side(findings, &mut out);
     numbers_to_hold(findings, &mut out);
     hostile::beside(&findings.hostile, &mut out);
+    leases::kept(&findings.leases, &mut out);
     counts(findings, &mut out);
     out.push_str(METHOD);
     for standing in &findings.standings {
@@ -100,8 +102,11 @@ fn numbers_to_hold(findings: &Findings, out: &mut String) {
             judgement.outcome
         );
     }
-    let failed =
-        [("a hostile sandbox", findings.hostile.failure()), ("1,000 sessions", findings.crowd.failure())];
+    let failed = [
+        ("a hostile sandbox", findings.hostile.failure()),
+        ("1,000 sessions", findings.crowd.failure()),
+        ("keeping leases", findings.leases.failure()),
+    ];
     for (what, reason) in failed {
         if let Some(reason) = reason {
             let _ = write!(out, "\n**{what}** failed: {}\n", without_places(reason));

@@ -109,7 +109,8 @@ async fn answers_that_are_none() {
 
 #[tokio::test]
 async fn statuses_say_whether_it_ran() {
-    assert_eq!(failure(|| Answer::json(result(1)).but(401)).await, Failure::Unauthorized);
+    let refused = failure(|| Answer::json(result(1)).but(401)).await;
+    assert_eq!(refused, Failure::NoCredential { why: "there are no others".into() });
     assert_eq!(failure(|| Answer::status(403)).await, Failure::Unauthorized);
     assert!(
         not_sent(failure(|| Answer::json(r#"{"secret":"x"}"#).but(400)).await).contains("400 (Bad Request)")

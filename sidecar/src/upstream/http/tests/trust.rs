@@ -67,7 +67,7 @@ async fn ask(
     url: &str,
     addresses: Addresses,
     network: Network,
-    headers: HeaderMap,
+    headers: Arc<dyn Credentials>,
 ) -> Result<String, Failure> {
     let target = HttpTarget { url: url.parse().unwrap(), addresses };
     let mut upstream = HttpUpstream::with_network(target, limits(), network);
@@ -119,7 +119,7 @@ async fn a_name_that_leads_inside_is_not_followed() {
     let url = format!("http://mcp.test:{}/mcp", server.port());
     for inside in ["127.0.0.1", "::ffff:127.0.0.1", "10.0.0.1", "169.254.169.254"] {
         let network = Network { resolver: says(inside), trust: Trust::System };
-        let refused = ask(&url, Addresses::PublicOnly, network, HeaderMap::new()).await;
+        let refused = ask(&url, Addresses::PublicOnly, network, nothing()).await;
         assert!(
             matches!(&refused, Err(Failure::NotSent { why }) if why.contains("private = true")),
             "{refused:?}"
@@ -128,7 +128,7 @@ async fn a_name_that_leads_inside_is_not_followed() {
     assert_eq!(server.connections(), 0);
 
     let network = Network { resolver: says("127.0.0.1"), trust: Trust::System };
-    assert_eq!(ask(&url, Addresses::PrivateToo, network, HeaderMap::new()).await, Ok(result(1)));
+    assert_eq!(ask(&url, Addresses::PrivateToo, network, nothing()).await, Ok(result(1)));
 }
 
 #[tokio::test]
@@ -156,8 +156,7 @@ async fn credentials_do_not_travel_in_plain_text() {
 #[tokio::test]
 async fn an_unknown_name_did_not_run() {
     let network = Network { resolver: Arc::new(SystemResolver), trust: Trust::System };
-    let refused =
-        ask("http://no-such-host.invalid/mcp", Addresses::PublicOnly, network, HeaderMap::new()).await;
+    let refused = ask("http://no-such-host.invalid/mcp", Addresses::PublicOnly, network, nothing()).await;
     assert!(
         matches!(&refused, Err(Failure::NotSent { why }) if why.contains("no-such-host.invalid")),
         "{refused:?}"

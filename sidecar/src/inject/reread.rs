@@ -1,0 +1,128 @@
+//! How often a secret is read anew because a server refused what was made from it.
+//!
+//! What must stay true: a server that refuses everything, and a sandbox that calls it as often as it likes, cause a read
+//! every five seconds at most, and less often the longer it goes on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+
+use super::credentials::{Credentials, PATIENCE, Slot, late};
+use super::upkeep::How;
+use crate::config::{Limits, SecretSource};
+use crate::metrics::{self, Outcome};
+use crate::secret::{self, Material, SecretError, SecretProblem};
+
+/// Between two of them.
+const SHORTEST: Duration = Duration::from_secs(5);
+/// A secret that a person renewed by hand is found within this.
+const LONGEST: Duration = Duration::from_secs(60);
+/// Who was left alone for so many times the pause begins anew.
+const QUIET: u32 = 4;
+
+/// What came of asking for others than those that were refused.
+#[derive(Debug)]
+pub(crate) enum Reread {
+    /// The newest there are: read now, or since the refused ones were.
+    Read(Arc<Material>),
+    /// They were read a moment ago.
+    TooSoon { next: Instant },
+}
+
+/// When one secret was last read for this, and how long the pause after it is.
+#[derive(Debug, Default)]
+pub(crate) struct RereadPace(Option<(Instant, Duration)>);
+
+impl RereadPace {
+    /// Whether it is time; if so, the pause begins. If not, when it is.
+    pub(crate) fn begin(&mut self) -> Result<(), Instant> {
+        let now = Instant::now();
+        let pause = match self.0 {
+            Some((last, pause)) if now < last + pause => return Err(last + pause),
+            Some((last, pause)) if now < last + pause * QUIET => (pause * 2).min(LONGEST),
+            _ => SHORTEST,
+        };
+        self.0 = Some((now, pause));
+        Ok(())
+    }
+}
+
+impl Credentials {
+    /// A server refused what was made from these values of the secret: reads it anew, wherever it is from, unless
+    /// somebody has read others since or it was read for the same reason a moment ago.
+    pub(crate) async fn reread(
+        self: &Arc<Self>,
+        source: &SecretSource,
+        limits: &Limits,
+        seen_generation: u64,
+    ) -> Result<Reread, SecretError> {
+        let slot = self.slot(&source.name);
+        let within = async {
+            let mut slot = slot.lock().await;
+            let is_other = |held: &&Arc<Material>| held.generation != seen_generation && held.is_live();
+            if let Some(material) = slot.material.as_ref().filter(is_other) {
+                return Ok(Reread::Read(Arc::clone(material)));
+            }
+            if let Some(trouble) = slot.trouble.clone().filter(|trouble| trouble.next > Instant::now()) {
+                return Err(SecretError::new(source, SecretProblem::Vault(Box::new(trouble))));
+            }
+            if let Err(next) = slot.refusals.begin() {
+                return Ok(Reread::TooSoon { next });
+            }
+            let read = self.read(&mut slot, source, limits).await;
+            metrics::reread(Outcome::of(&read));
+            read.map(Reread::Read)
+        };
+        timeout(PATIENCE, within).await.unwrap_or_else(|_| Err(late(source)))
+    }
+
+    async fn read(
+        self: &Arc<Self>,
+        slot: &mut Slot,
+        source: &SecretSource,
+        limits: &Limits,
+    ) -> Result<Arc<Material>, SecretError> {
+        let Some(vault) = self.vault().filter(|_| source.origin.is_in_vault()) else {
+            let material = secret::fetch(source, limits).await?;
+            return Ok(self.keep(slot, &source.name, material));
+        };
+        let how = How::new(source, limits);
+        let (material, terms) = self.read_from_vault(vault, slot, &how).await?;
+        self.tend(vault, slot, how, terms);
+        Ok(material)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn refusals_without_end_cause_ever_fewer_reads() {
+        let mut pace = RereadPace::default();
+        let mut reads = Vec::new();
+        let began = Instant::now();
+        for _ in 0..600 {
+            if pace.begin().is_ok() {
+                reads.push(began.elapsed().as_secs());
+            }
+            advance(Duration::from_secs(1)).await;
+        }
+        assert_eq!(reads, [0, 5, 15, 35, 75, 135, 195, 255, 315, 375, 435, 495, 555]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_a_quiet_time_the_pause_is_short_again() {
+        let mut pace = RereadPace::default();
+        for wait in [0, 5, 10, 20] {
+            advance(Duration::from_secs(wait)).await;
+            pace.begin().unwrap();
+        }
+        advance(Duration::from_secs(160)).await;
+        pace.begin().unwrap();
+        assert_eq!(pace.begin().unwrap_err() - Instant::now(), SHORTEST);
+    }
+}

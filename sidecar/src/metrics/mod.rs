@@ -1,0 +1,134 @@
+//! Numbers about the sidecar, for whoever watches it: counted where things happen, rendered when somebody asks.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`requests`] | what became of the harnesses' requests, by server |
+//! | [`tally`] | counters by a word of a closed set |
+//! | [`vault`] | logins, reads, renewals, replacements, revocations |
+//!
+//! What must stay true: counting costs an atomic addition and can fail for nobody; labels are words of this program and
+//! names of configured servers, never anything that a sandbox, a server or Vault said; the same numbers render as the
+//! same bytes.
+
+mod requests;
+mod tally;
+mod vault;
+
+use std::sync::LazyLock;
+
+use prometheus_client::encoding::text;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::Registry;
+
+use requests::Requests;
+pub(crate) use requests::{RequestOutcome, ServerTally};
+pub(crate) use tally::{Outcome, Tally};
+pub(crate) use vault::{Revocation, VaultMetrics};
+
+/// How things stand when somebody asks.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Standing {
+    pub(crate) sessions: usize,
+    pub(crate) links: usize,
+    pub(crate) processes: usize,
+    /// Of the audit's chain, since its beginning.
+    pub(crate) audit_records: u64,
+    /// None where there is no Vault to log in to.
+    pub(crate) logged_in: Option<bool>,
+}
+
+static VAULT: LazyLock<VaultMetrics> = LazyLock::new(VaultMetrics::default);
+static REQUESTS: LazyLock<Requests> = LazyLock::new(Requests::default);
+static AUDIT: LazyLock<Tally<Outcome>> = LazyLock::new(Tally::default);
+static REREADS: LazyLock<Tally<Outcome>> = LazyLock::new(Tally::default);
+static REPLACEMENTS: LazyLock<Tally<Outcome>> = LazyLock::new(Tally::default);
+
+pub(crate) fn vault() -> &'static VaultMetrics {
+    &VAULT
+}
+
+/// The counters of a configured server's requests. Whoever counts often keeps them.
+pub(crate) fn requests_of(server: &str) -> ServerTally {
+    REQUESTS.of(server)
+}
+
+/// Writes to the audit, each of them with any number of records.
+pub(crate) fn audit_written(outcome: Outcome) {
+    AUDIT.count(outcome);
+}
+
+/// A secret that is read anew because a server refused it.
+pub(crate) fn reread(outcome: Outcome) {
+    REREADS.count(outcome);
+}
+
+/// A server's process that makes room for one with a new credential; where that failed, it goes on while its own lives.
+#[expect(dead_code, reason = "whoever replaces a process counts here")]
+pub(crate) fn replacement(outcome: Outcome) {
+    REPLACEMENTS.count(outcome);
+}
+
+/// All of it, as OpenMetrics text.
+pub(crate) fn render(standing: Standing) -> String {
+    let Standing { sessions, links, processes, audit_records, logged_in } = standing;
+    let mut registry = Registry::with_prefix("cofferdam");
+    let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+    registry.register("build", "This sidecar", build);
+    let gauge = |number: usize| ConstGauge::new(i64::try_from(number).unwrap_or(i64::MAX));
+    registry.register("sessions", "Sessions that have links", gauge(sessions));
+    registry.register("links", "Links, lost ones within their grace included", gauge(links));
+    registry.register("server_processes", "Processes of stdio servers", gauge(processes));
+    registry.register("requests", "Requests of harnesses, by what became of them", REQUESTS.clone());
+    let records = ConstGauge::new(i64::try_from(audit_records).unwrap_or(i64::MAX));
+    registry.register("audit_records", "Records of the audit's chain, since its beginning", records);
+    registry.register("audit_writes", "Writes to the audit", AUDIT.clone());
+    registry.register(
+        "credential_rereads",
+        "Secrets read anew because a server refused them",
+        REREADS.clone(),
+    );
+    registry.register(
+        "credential_replacements",
+        "Servers replaced for a new credential",
+        REPLACEMENTS.clone(),
+    );
+    if let Some(logged_in) = logged_in {
+        let there = ConstGauge::new(i64::from(logged_in));
+        registry.register("vault_logged_in", "Whether the sidecar has a login at Vault", there);
+        VAULT.register(&mut registry);
+    }
+    let mut rendered = String::new();
+    text::encode(&mut rendered, &registry).expect("text grows as long as there is memory");
+    rendered
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_same_numbers_are_the_same_bytes_in_the_right_form() {
+        requests_of("zeta").count(RequestOutcome::Result);
+        requests_of("alpha").count(RequestOutcome::Denied);
+        vault().session_revoked(Duration::from_millis(300));
+        let standing = Standing { sessions: 2, logged_in: Some(true), ..Standing::default() };
+        let text = render(standing);
+        assert_eq!(text, render(standing));
+        for line in [
+            "# TYPE cofferdam_sessions gauge",
+            "cofferdam_sessions 2",
+            "cofferdam_vault_logged_in 1",
+            "cofferdam_requests_total{server=\"alpha\",outcome=\"denied\"} 1",
+            "cofferdam_requests_total{server=\"zeta\",outcome=\"error\"} 0",
+            "cofferdam_vault_time_to_revoke_seconds_bucket{le=\"0.5\"} 1",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
+        }
+        assert!(text.find("server=\"alpha\"") < text.find("server=\"zeta\""));
+        assert!(text.ends_with("# EOF\n"));
+        assert!(!render(Standing::default()).contains("vault"), "there is no Vault to speak of");
+    }
+}

@@ -1,0 +1,165 @@
+//! What is counted about Vault and the credentials that come from there.
+
+use std::time::Duration;
+
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::tally::{Outcome, Tally, words};
+use crate::vault::Kind;
+
+/// From a tenth of a second to five minutes; what is promised is five seconds.
+const REVOKE_BUCKETS: [f64; 10] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
+
+#[derive(Debug)]
+pub(crate) struct VaultMetrics {
+    logins: Tally<Outcome>,
+    login_renewals: Tally<Outcome>,
+    tokens: Tally<Outcome>,
+    reads: Tally<Outcome>,
+    renewals: Tally<Outcome>,
+    failures: Tally<Failure>,
+    revocations: Tally<Revocation>,
+    time_to_revoke: Histogram,
+}
+
+/// What became of a token of a session's, and of the lease that hung from it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Revocation {
+    /// It ended by itself before it could be revoked.
+    Expired,
+    Revoked,
+}
+
+/// Why Vault did not do what was asked.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Failure {
+    Alert,
+    Busy,
+    Credential,
+    Denied,
+    Failed,
+    Gone,
+    Invalid,
+    Malformed,
+    Missing,
+    Other,
+    Sealed,
+    Standby,
+    Unreachable,
+}
+
+words!(Revocation, "outcome", Expired => "expired", Revoked => "revoked");
+words!(Failure, "kind",
+    Alert => "alert",
+    Busy => "busy",
+    Credential => "credential",
+    Denied => "denied",
+    Failed => "failed",
+    Gone => "gone",
+    Invalid => "invalid",
+    Malformed => "malformed",
+    Missing => "missing",
+    Other => "other",
+    Sealed => "sealed",
+    Standby => "standby",
+    Unreachable => "unreachable",
+);
+
+impl VaultMetrics {
+    pub(crate) fn login(&self, outcome: Outcome) {
+        self.logins.count(outcome);
+    }
+
+    pub(crate) fn login_renewal(&self, outcome: Outcome) {
+        self.login_renewals.count(outcome);
+    }
+
+    /// A token for a session.
+    pub(crate) fn token(&self, outcome: Outcome) {
+        self.tokens.count(outcome);
+    }
+
+    /// A secret.
+    pub(crate) fn read(&self, outcome: Outcome) {
+        self.reads.count(outcome);
+    }
+
+    /// Of a lease.
+    pub(crate) fn renewal(&self, outcome: Outcome) {
+        self.renewals.count(outcome);
+    }
+
+    pub(crate) fn failure(&self, kind: Kind) {
+        self.failures.count(Failure::from(kind));
+    }
+
+    /// Of a token of a session's.
+    pub(crate) fn revocation(&self, outcome: Revocation) {
+        self.revocations.count(outcome);
+    }
+
+    /// All that a session had is gone, so long after its end.
+    pub(crate) fn session_revoked(&self, took: Duration) {
+        self.time_to_revoke.observe(took.as_secs_f64());
+    }
+
+    pub(super) fn register(&self, registry: &mut Registry) {
+        registry.register("vault_logins", "Logins of the sidecar", self.logins.clone());
+        registry.register(
+            "vault_login_renewals",
+            "Renewals of the login's token",
+            self.login_renewals.clone(),
+        );
+        registry.register("vault_session_tokens", "Tokens made for sessions", self.tokens.clone());
+        registry.register("vault_reads", "Reads of secrets", self.reads.clone());
+        registry.register("vault_renewals", "Renewals of leases", self.renewals.clone());
+        registry.register("vault_failures", "Requests that Vault did not fulfil", self.failures.clone());
+        registry.register(
+            "vault_revocations",
+            "Tokens of sessions that ended in Vault, with their leases",
+            self.revocations.clone(),
+        );
+        registry.register_with_unit(
+            "vault_time_to_revoke",
+            "From a session's end until nothing of it is left in Vault",
+            Unit::Seconds,
+            self.time_to_revoke.clone(),
+        );
+    }
+}
+
+impl Default for VaultMetrics {
+    fn default() -> Self {
+        Self {
+            logins: Tally::default(),
+            login_renewals: Tally::default(),
+            tokens: Tally::default(),
+            reads: Tally::default(),
+            renewals: Tally::default(),
+            failures: Tally::default(),
+            revocations: Tally::default(),
+            time_to_revoke: Histogram::new(REVOKE_BUCKETS),
+        }
+    }
+}
+
+impl From<Kind> for Failure {
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::Alert => Self::Alert,
+            Kind::Busy { .. } => Self::Busy,
+            Kind::Credential => Self::Credential,
+            Kind::Denied => Self::Denied,
+            Kind::Failed => Self::Failed,
+            Kind::Gone => Self::Gone,
+            Kind::Invalid => Self::Invalid,
+            Kind::Malformed => Self::Malformed,
+            Kind::Missing => Self::Missing,
+            Kind::Sealed => Self::Sealed,
+            Kind::Standby => Self::Standby,
+            Kind::Stopped | Kind::Uninitialised => Self::Other,
+            Kind::Unreachable => Self::Unreachable,
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! What a session has of one secret of Vault's, as `cofferdam sessions` shows it. Never a value, never a lease's id.
+
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use crate::inject::upkeep::Held;
+
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct Credential {
+    pub(crate) secret: String,
+    pub(crate) origin: String,
+    /// A hash of the lease's id, where there is a lease; the audit has the same.
+    pub(crate) lease: Option<String>,
+    /// None where it does not end, or there is none yet.
+    pub(crate) expires_in_seconds: Option<u64>,
+    pub(crate) renewals: u64,
+    pub(crate) last_error: Option<String>,
+    /// Until it is renewed, read anew or tried again.
+    pub(crate) next_in_seconds: Option<u64>,
+}
+
+/// As much of a hash as a line has room for.
+const SHOWN: usize = 12;
+
+impl Credential {
+    /// For people.
+    pub(crate) fn line(&self) -> String {
+        let Self { secret, origin, renewals, .. } = self;
+        let lease = match &self.lease {
+            Some(hash) => format!("lease {}", hash.get(..SHOWN).unwrap_or(hash)),
+            None => "no lease".into(),
+        };
+        let end = match self.expires_in_seconds {
+            Some(0) => "over".into(),
+            Some(left) => format!("ends in {}", duration(left)),
+            None => "does not end by itself".into(),
+        };
+        let times = match renewals {
+            0 => String::new(),
+            1 => ", renewed once".into(),
+            _ => format!(", renewed {renewals} times"),
+        };
+        let next = self.next_in_seconds.map(|left| format!("; looked after in {}", duration(left)));
+        let error = self.last_error.as_ref().map(|error| format!("; last error: {error}"));
+        format!(
+            "`{secret}` from {origin}: {lease}, {end}{times}{}{}",
+            next.unwrap_or_default(),
+            error.unwrap_or_default()
+        )
+    }
+}
+
+impl From<Held> for Credential {
+    fn from(held: Held) -> Self {
+        let now = Instant::now();
+        let left = |at: Instant| at.saturating_duration_since(now).as_secs();
+        Self {
+            secret: held.secret.to_string(),
+            origin: held.origin,
+            lease: held.lease,
+            expires_in_seconds: held.expires.map(left),
+            renewals: held.renewals,
+            last_error: held.last_error,
+            next_in_seconds: held.next.map(left),
+        }
+    }
+}
+
+fn duration(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        _ => format!("{} h", seconds / 3600),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_what_there_is_and_what_went_wrong() {
+        let credential = Credential {
+            secret: "warehouse".into(),
+            origin: "Vault's `database/creds/readonly`".into(),
+            lease: Some("0123456789abcdef".into()),
+            expires_in_seconds: Some(540),
+            renewals: 2,
+            last_error: Some("Vault is sealed".into()),
+            next_in_seconds: Some(4),
+        };
+        assert_eq!(
+            credential.line(),
+            "`warehouse` from Vault's `database/creds/readonly`: lease 0123456789ab, ends in 9 min, renewed 2 times; \
+             looked after in 4 s; last error: Vault is sealed"
+        );
+        let credential = Credential {
+            lease: None,
+            expires_in_seconds: None,
+            renewals: 0,
+            last_error: None,
+            next_in_seconds: Some(300),
+            ..credential
+        };
+        assert_eq!(
+            credential.line(),
+            "`warehouse` from Vault's `database/creds/readonly`: no lease, does not end by itself; looked after in 5 min"
+        );
+    }
+}

@@ -1,0 +1,126 @@
+//! A PostgreSQL whose users OpenBao makes: the database engine, roles with lives of seconds, worlds with a server that
+//! asks it, and what is left of those users afterwards.
+
+use std::collections::BTreeMap;
+
+use serde_json::json;
+
+use crate::openbao::OpenBao;
+use crate::postgres::{OWNER_PASSWORD, Postgres};
+use crate::process::process_ids;
+use crate::server::Server;
+use crate::vault::{self, prepared};
+use crate::world::Builder;
+
+/// OpenBao goes first: it has connections to the other.
+#[derive(Debug)]
+pub struct Database {
+    pub bao: OpenBao,
+    pub postgres: Postgres,
+}
+
+/// How long the users of a role live, as Vault writes it: after a read or a renewal, and in all.
+#[derive(Clone, Copy, Debug)]
+pub struct Life {
+    pub ttl: &'static str,
+    pub max_ttl: &'static str,
+}
+
+/// Longer than any test: such a user goes because somebody ends it.
+pub const LONG: Life = Life { ttl: "1h", max_ttl: "24h" };
+
+impl Database {
+    /// Both servers, the engine between them, and what `agent` may read.
+    #[track_caller]
+    pub fn start() -> Option<Self> {
+        let postgres = Postgres::start()?;
+        let bao = prepared(OpenBao::dev())?;
+        bao.api("POST", "sys/mounts/database", json!({"type": "database"}));
+        bao.policy("agent", &[("database/creds/*", &["read"]), ("secret/data/github", &["read"])]);
+        let database = Self { bao, postgres };
+        database.connect(OWNER_PASSWORD);
+        Some(database)
+    }
+
+    /// Tells the engine how to reach PostgreSQL, without trying.
+    #[track_caller]
+    pub fn connect(&self, password: &str) {
+        let place = self.postgres.place;
+        let url = format!("postgresql://{{{{username}}}}:{{{{password}}}}@{place}/postgres?sslmode=disable");
+        let connection = json!({
+            "plugin_name": "postgresql-database-plugin",
+            "allowed_roles": "*",
+            "connection_url": url,
+            "username": "postgres",
+            "password": password,
+            "verify_connection": false,
+        });
+        self.bao.api("POST", "database/config/test", connection);
+    }
+
+    /// A role whose users may read and write; their end cuts their connections too.
+    #[track_caller]
+    pub fn role(&self, name: &str, life: Life) {
+        let role = json!({
+            "db_name": "test",
+            "default_ttl": life.ttl,
+            "max_ttl": life.max_ttl,
+            "creation_statements": ["CREATE ROLE \"{{name}}\" LOGIN PASSWORD '{{password}}' VALID UNTIL '{{expiration}}'"],
+            "revocation_statements": [
+                "ALTER ROLE \"{{name}}\" NOLOGIN",
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{{name}}'",
+                "DROP ROLE IF EXISTS \"{{name}}\"",
+            ],
+        });
+        self.bao.api("POST", &format!("database/roles/{name}"), role);
+    }
+
+    /// A world whose secret `db` is a user of this role.
+    pub fn world(&self, role: &str) -> Builder {
+        vault::world(&self.bao).secret("db", &user_of(role))
+    }
+
+    /// A server with the URL of the user that the secret `secret` has.
+    pub fn with_url(&self, server: Server, secret: &str) -> Server {
+        let url = self.postgres.url(&format!("{{{secret}.username}}"), &format!("{{{secret}.password}}"));
+        server.env("DATABASE_URL", &url)
+    }
+
+    /// The users that OpenBao made and that are there.
+    #[track_caller]
+    pub fn users(&self) -> Vec<String> {
+        self.postgres.query("SELECT rolname FROM pg_roles WHERE rolname LIKE 'v-%' ORDER BY 1")
+    }
+
+    /// Those of them that are connected.
+    #[track_caller]
+    pub fn connected(&self) -> Vec<String> {
+        self.postgres
+            .query("SELECT DISTINCT usename FROM pg_stat_activity WHERE usename LIKE 'v-%' ORDER BY 1")
+    }
+
+    /// The URL in the environment of each process that has one of this database.
+    pub fn urls(&self) -> BTreeMap<u32, String> {
+        let end = format!("@{}/postgres", self.postgres.place);
+        let url_of = |id: u32| {
+            let environment = std::fs::read(format!("/proc/{id}/environ")).ok()?;
+            let entries = environment.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+            let url = entries.filter_map(|entry| entry.strip_prefix("DATABASE_URL=").map(str::to_owned));
+            Some((id, url.into_iter().find(|url| url.ends_with(&end))?))
+        };
+        process_ids().filter_map(url_of).collect()
+    }
+
+    /// The URL of the one process that has one.
+    #[track_caller]
+    pub fn url(&self) -> String {
+        let urls = self.urls();
+        assert_eq!(urls.len(), 1, "one process has a credential: {urls:?}");
+        urls.into_values().next().expect("it was counted")
+    }
+}
+
+/// The lines of a secret: its user's name is told to whoever asks the database for it.
+pub fn user_of(role: &str) -> String {
+    format!("vault = \"database/creds/{role}\"\npublic = [\"username\"]")
+}

@@ -1,0 +1,88 @@
+//! Servers whose state outlives their process, and a second node beside one: what it takes to kill an OpenBao and have it
+//! back, or to be answered by a standby.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::{OpenBao, ask, spawn, tethered};
+use crate::port::free_place;
+use crate::tools::Tool;
+
+impl OpenBao {
+    /// Keeps its state on disk and unseals itself: a killed one that is started again is as it was.
+    #[track_caller]
+    pub fn lasting() -> Option<Self> {
+        let mut server = Self::node(None)?;
+        server.wait_for(501);
+        let wanted = json!({"recovery_shares": 1, "recovery_threshold": 1});
+        let made = server.call("PUT", "sys/init", None, &wanted);
+        server.root_token =
+            made.body["root_token"].as_str().expect("a new server gives its token").to_owned();
+        server.wait_for(200);
+        Some(server)
+    }
+
+    /// A second node of a lasting server, which stands by.
+    #[track_caller]
+    pub fn standby(&self) -> Option<Self> {
+        let mut server = Self::node(Some(self))?;
+        server.root_token.clone_from(&self.root_token);
+        server.wait_for(429);
+        Some(server)
+    }
+
+    /// `kill -9`.
+    pub fn kill9(&mut self) {
+        self.process.kill9();
+    }
+
+    /// A lasting server once more, at the same place.
+    #[track_caller]
+    pub fn start_again(&mut self) {
+        let program = Tool::OpenBao.path().expect("it ran before");
+        self.process = started(&program, self.directory.path());
+        self.wait_for(200);
+    }
+
+    /// What the node says of itself.
+    pub fn health(&self) -> u16 {
+        ask(self.place, "GET", "sys/health", None, &Value::Null, &[]).map_or(0, |answer| answer.status)
+    }
+
+    #[track_caller]
+    fn node(leader: Option<&Self>) -> Option<Self> {
+        let program = Tool::OpenBao.path()?;
+        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        let (place, cluster) = (free_place(), free_place());
+        let write = |name: &str, bytes: &[u8]| {
+            let path = directory.path().join(name);
+            std::fs::write(&path, bytes).expect("a temporary directory is writable");
+            path
+        };
+        // The same for every node, and worth nothing.
+        let key = write("seal.key", &[7; 32]);
+        let data = directory.path().join("data");
+        std::fs::create_dir(&data).expect("a temporary directory is writable");
+        let join = leader.map_or_else(String::new, |leader| {
+            format!("  retry_join {{\n    leader_api_addr = \"{}\"\n  }}\n", leader.address())
+        });
+        let configuration = format!(
+            "storage \"raft\" {{\n  path = {data:?}\n  node_id = \"{place}\"\n  performance_multiplier = \"1\"\n{join}}}\n\
+             listener \"tcp\" {{\n  address = \"{place}\"\n  cluster_address = \"{cluster}\"\n  tls_disable = true\n}}\n\
+             seal \"static\" {{\n  current_key_id = \"1\"\n  current_key = \"file://{}\"\n}}\n\
+             api_addr = \"http://{place}\"\ncluster_addr = \"https://{cluster}\"\n",
+            key.display()
+        );
+        write("openbao.hcl", configuration.as_bytes());
+        let process = started(&program, directory.path());
+        Some(Self { process, directory, place, tls: None, root_token: String::new(), unseal_key: None })
+    }
+}
+
+#[track_caller]
+fn started(program: &Path, directory: &Path) -> crate::process::Running {
+    let mut command = tethered(program);
+    command.arg("server").arg("-config").arg(directory.join("openbao.hcl"));
+    spawn(command, directory)
+}

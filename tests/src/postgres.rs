@@ -1,0 +1,196 @@
+//! A real PostgreSQL: a cluster of the test's own, in its own directory, on its own loopback address and Unix socket.
+//!
+//! It is ended by its process id when the test is over, and by the kernel should the test itself be killed. PostgreSQL
+//! refuses to run as root, so a root's test runs it in a user namespace in which root has another number: nobody else's
+//! files are needed, and the machine needs no account for it. Whoever starts one has to outlive it, as with OpenBao.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use tempfile::TempDir;
+
+use crate::deadline::{PATIENCE, holds_within};
+use crate::openbao::tethered;
+use crate::port::free_place;
+use crate::process::{Running, command, into_file, output_of, read};
+use crate::tools::{Tool, on_path};
+
+/// Who may do everything; the socket asks nobody for a password.
+const OWNER: &str = "postgres";
+/// What that one needs over TCP.
+pub const OWNER_PASSWORD: &str = "the-owner-of-the-cluster";
+/// The account of nobody, which every system has: `initdb` wants to know a name.
+const NOBODY: &str = "65534";
+
+/// A cluster, running unless it was stopped.
+#[derive(Debug)]
+pub struct Postgres {
+    process: Option<Running>,
+    directory: TempDir,
+    programs: PathBuf,
+    /// Where it takes connections over TCP, with passwords.
+    pub place: SocketAddr,
+}
+
+/// A statement that somebody had executed, as the cluster logged it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Statement {
+    pub user: String,
+    pub text: String,
+}
+
+impl Postgres {
+    /// Makes a cluster and starts it; nothing where PostgreSQL is missing.
+    #[track_caller]
+    pub fn start() -> Option<Self> {
+        let programs = Tool::Postgres.path()?;
+        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        let mut cluster = Self { process: None, directory, programs, place: free_place() };
+        let mut make = cluster.program("initdb");
+        make.arg("-D").arg(cluster.data()).args(["-U", OWNER, "--no-sync", "--no-locale", "-E", "UTF8"]);
+        make.args(["--wal-segsize=1", "--auth-local=trust", "--auth-host=scram-sha-256"]);
+        succeeded("initdb", &output_of(make, "initdb"));
+        let rules = cluster.data().join("pg_hba.conf");
+        let everybody = "local all all trust\nhost all all 127.0.0.0/8 scram-sha-256\n";
+        std::fs::write(rules, everybody).expect("the cluster's directory is ours");
+        cluster.up();
+        cluster.query(&format!("ALTER ROLE {OWNER} PASSWORD '{OWNER_PASSWORD}'"));
+        Some(cluster)
+    }
+
+    /// Starts it and waits until it answers.
+    #[track_caller]
+    pub fn up(&mut self) {
+        let mut server = self.program("postgres");
+        server.arg("-D").arg(self.data()).arg("-k").arg(self.directory.path());
+        server.arg("-h").arg(self.place.ip().to_string()).arg("-p").arg(self.place.port().to_string());
+        let settings =
+            ["fsync=off", "jit=off", "log_statement=all", "log_line_prefix=%u|", "max_connections=80"];
+        server.args(settings.iter().flat_map(|setting| ["-c", setting]));
+        let log = self.directory.path().join("log");
+        server.stdin(Stdio::null()).stdout(into_file(&log)).stderr(into_file(&log));
+        self.process = Some(Running::spawn(server, "PostgreSQL"));
+        let answers = holds_within(PATIENCE, || self.ask(&self.owner(), "SELECT 1").status.success());
+        assert!(answers, "PostgreSQL never answered:\n{}", self.log());
+    }
+
+    /// Stops it in an orderly way: whoever is connected is cut off.
+    #[track_caller]
+    pub fn stop(&mut self) {
+        let mut process = self.process.take().expect("it runs");
+        process.signal(Signal::SIGINT);
+        process.wait(PATIENCE);
+    }
+
+    /// What the owner asks, over the socket: a row a line, fields with `|` between them.
+    #[track_caller]
+    pub fn query(&self, sql: &str) -> Vec<String> {
+        let output = self.ask(&self.owner(), sql);
+        succeeded(sql, &output);
+        String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
+    }
+
+    /// Whether somebody with this URL is let in, and what PostgreSQL said if not.
+    #[track_caller]
+    pub fn log_in(&self, url: &str) -> Result<(), String> {
+        let output = self.ask(url, "SELECT 1");
+        match output.status.success() {
+            true => Ok(()),
+            false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+        }
+    }
+
+    /// The URL of somebody else.
+    pub fn url(&self, user: &str, password: &str) -> String {
+        format!("postgres://{user}:{password}@{}/postgres", self.place)
+    }
+
+    /// What was executed from prepared statements, oldest first; a line that is not whole yet is left out.
+    pub fn executed(&self) -> Vec<Statement> {
+        let log = self.log();
+        let whole = log.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        let statement = |line: &str| {
+            let (user, rest) = line.split_once('|')?;
+            let (_, text) = rest.strip_prefix("LOG:  execute ")?.split_once(": ")?;
+            Some(Statement { user: user.to_owned(), text: text.to_owned() })
+        };
+        whole.lines().filter_map(statement).collect()
+    }
+
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&read(&self.directory.path().join("log"))).into_owned()
+    }
+
+    fn owner(&self) -> String {
+        format!(
+            "postgres://{OWNER}@/postgres?host={}&port={}",
+            self.directory.path().display(),
+            self.place.port()
+        )
+    }
+
+    fn ask(&self, url: &str, sql: &str) -> Output {
+        let mut psql = self.with_libraries(command(self.programs.join("psql")));
+        psql.args(["-X", "-q", "-At", "-v", "ON_ERROR_STOP=1", "-d", url, "-c", sql]);
+        psql.env("PGCONNECT_TIMEOUT", "10");
+        output_of(psql, "psql")
+    }
+
+    fn data(&self) -> PathBuf {
+        self.directory.path().join("data")
+    }
+
+    /// A program of PostgreSQL's that is killed with the test, and never is root.
+    fn program(&self, name: &str) -> Command {
+        let tethered = tethered(&self.programs.join(name));
+        let fenced = match on_path("unshare").filter(|_| nix::unistd::geteuid().is_root()) {
+            Some(unshare) => {
+                let mut fenced = command(unshare);
+                fenced.args(["--user", "--map-user", NOBODY, "--map-group", NOBODY, "--"]);
+                fenced.arg(tethered.get_program()).args(tethered.get_args());
+                fenced
+            }
+            None => tethered,
+        };
+        self.with_libraries(fenced)
+    }
+
+    /// Nothing of the machine's own settings, and the libraries that were unpacked beside the programs.
+    fn with_libraries(&self, mut command: Command) -> Command {
+        let libraries = self.programs.ancestors().nth(3).map(Path::to_owned).unwrap_or_default();
+        let architecture = format!("{}-linux-gnu", std::env::consts::ARCH);
+        command.env_clear().env("LD_LIBRARY_PATH", libraries.join(architecture));
+        command
+    }
+}
+
+/// At once, and its processes with it; a server that is only killed leaves them to notice.
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        if let Some(process) = &mut self.process {
+            process.signal(Signal::SIGQUIT);
+            let _ = holds_within(Duration::from_secs(10), || !process.is_running());
+        }
+        if std::thread::panicking() {
+            let log = self.log();
+            let skipped = log.lines().count().saturating_sub(40);
+            let end: Vec<&str> = log.lines().skip(skipped).collect();
+            eprintln!("=== PostgreSQL's log (end)\n{}", end.join("\n"));
+        }
+    }
+}
+
+#[track_caller]
+fn succeeded(what: &str, output: &Output) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(
+        output.status.success(),
+        "{what}: {}\n{}{}",
+        output.status,
+        text(&output.stdout),
+        text(&output.stderr)
+    );
+}

@@ -1,0 +1,117 @@
+//! What an OpenBao needs before somebody can log in, one way after the other. The policies are those of the login's token.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use crate::certificates::Authority;
+use crate::encodings::base64url;
+use crate::http::{Reply, listen};
+use crate::openbao::OpenBao;
+use crate::vault::file;
+
+/// The path that makes secret-ids.
+const SECRET_ID: &str = "auth/approle/role/agent/secret-id";
+
+/// An AppRole with these settings; the file of its role-id.
+#[track_caller]
+pub fn approle(bao: &OpenBao, role: Value) -> PathBuf {
+    bao.api("POST", "sys/auth/approle", json!({"type": "approle"}));
+    bao.api("POST", "auth/approle/role/agent", role);
+    let role_id = bao.api("GET", "auth/approle/role/agent/role-id", Value::Null);
+    file(bao, "role-id", text(&role_id["data"]["role_id"]))
+}
+
+/// One more secret-id of that role.
+#[track_caller]
+pub fn secret_id(bao: &OpenBao) -> String {
+    text(&bao.api("POST", SECRET_ID, json!({}))["data"]["secret_id"]).to_owned()
+}
+
+/// One more of that role, wrapped: the token that opens it once.
+#[track_caller]
+pub fn wrapped_secret_id(bao: &OpenBao) -> String {
+    wrap(bao, SECRET_ID, &json!({}))
+}
+
+/// Anything, wrapped.
+#[track_caller]
+pub fn wrap(bao: &OpenBao, path: &str, body: &Value) -> String {
+    let answer = bao.call_with("POST", path, Some(&bao.root_token), body, &[("X-Vault-Wrap-TTL", "60s")]);
+    text(&answer.body["wrap_info"]["token"]).to_owned()
+}
+
+/// A web token of the server's own issuer, for the role `agent` of `auth/jwt`.
+#[track_caller]
+pub fn web_token(bao: &OpenBao, policies: &[&str]) -> String {
+    bao.api("POST", "sys/auth/jobs", json!({"type": "userpass"}));
+    bao.policy("issue", &[("identity/oidc/token/*", &["read"])]);
+    let password = "job-password";
+    bao.api("POST", "auth/jobs/users/job", json!({"password": password, "token_policies": ["issue"]}));
+    bao.api("POST", "identity/oidc/key/jobs", json!({"allowed_client_ids": ["*"], "algorithm": "ES256"}));
+    bao.api("POST", "identity/oidc/role/job", json!({"key": "jobs", "ttl": "10m"}));
+    let job = bao.call("POST", "auth/jobs/login/job", None, &json!({"password": password}));
+    let job = text(&job.body["auth"]["client_token"]).to_owned();
+    let issued = bao.call("GET", "identity/oidc/token/job", Some(&job), &Value::Null).body["data"].clone();
+    let keys = format!("{}/v1/identity/oidc/.well-known/keys", bao.address());
+    believe(bao, &json!({"jwks_url": keys}), &json!([issued["client_id"]]), policies);
+    text(&issued["token"]).to_owned()
+}
+
+/// A web token with these claims, signed by a key that `auth/jwt` believes; by the server's own transit engine.
+#[track_caller]
+pub fn signed_web_token(bao: &OpenBao, claims: &Value) -> String {
+    if bao.call("GET", "sys/mounts/transit", Some(&bao.root_token), &Value::Null).status != 200 {
+        bao.api("POST", "sys/mounts/transit", json!({"type": "transit"}));
+        bao.api("POST", "transit/keys/issuer", json!({"type": "ecdsa-p256"}));
+        let key = bao.api("GET", "transit/keys/issuer", Value::Null);
+        let key = text(&key["data"]["keys"]["1"]["public_key"]).to_owned();
+        believe(bao, &json!({"jwt_validation_pubkeys": [key]}), &json!(["vault"]), &["sidecar", "agent"]);
+    }
+    let header = json!({"alg": "ES256", "typ": "JWT"});
+    let signed = [header, claims.clone()].map(|part| base64url(part.to_string().as_bytes())).join(".");
+    let input = crate::encodings::base64(signed.as_bytes());
+    let wanted = json!({"input": input, "marshaling_algorithm": "jws", "hash_algorithm": "sha2-256"});
+    let signature = bao.api("POST", "transit/sign/issuer", wanted);
+    let signature = text(&signature["data"]["signature"]).rsplit(':').next().unwrap_or_default().to_owned();
+    format!("{signed}.{signature}")
+}
+
+/// A cluster that reviews tokens and the role `agent` of `auth/kubernetes`; a service account's token.
+#[track_caller]
+pub fn service_account(bao: &OpenBao, policies: &[&str]) -> String {
+    let cluster = listen(|request| {
+        let is_ours = request.path == "/apis/authentication.k8s.io/v1/tokenreviews";
+        let user = json!({"username": "system:serviceaccount:agents:cofferdam", "uid": "uid-1", "groups": ["system:serviceaccounts"]});
+        Reply::Json(json!({
+            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview",
+            "status": {"authenticated": is_ours, "user": user, "audiences": ["vault"]},
+        }))
+    });
+    bao.api("POST", "sys/auth/kubernetes", json!({"type": "kubernetes"}));
+    let config = json!({"kubernetes_host": format!("http://{cluster}"), "token_reviewer_jwt": "reviewer", "kubernetes_ca_cert": Authority::new().pem(), "disable_local_ca_jwt": true});
+    bao.api("POST", "auth/kubernetes/config", config);
+    let role = json!({"bound_service_account_names": ["cofferdam"], "bound_service_account_namespaces": ["agents"], "token_policies": policies});
+    bao.api("POST", "auth/kubernetes/role/agent", role);
+    let claims = json!({
+        "iss": "https://kubernetes.default.svc", "sub": "system:serviceaccount:agents:cofferdam",
+        "aud": ["vault"], "iat": 1_700_000_000_u64, "nbf": 1_700_000_000_u64, "exp": 4_000_000_000_u64,
+        "kubernetes.io": {"namespace": "agents", "serviceaccount": {"name": "cofferdam", "uid": "uid-1"}},
+    });
+    let parts = [r#"{"alg":"RS256","typ":"JWT"}"#.to_owned(), claims.to_string(), "signature".to_owned()];
+    parts.map(|part| base64url(part.as_bytes())).join(".")
+}
+
+/// `auth/jwt` with its role `agent`.
+#[track_caller]
+fn believe(bao: &OpenBao, issuer: &Value, audiences: &Value, policies: &[&str]) {
+    bao.api("POST", "sys/auth/jwt", json!({"type": "jwt"}));
+    bao.api("POST", "auth/jwt/config", issuer.clone());
+    let role = json!({"role_type": "jwt", "user_claim": "sub", "bound_audiences": audiences, "token_policies": policies});
+    bao.api("POST", "auth/jwt/role/agent", role);
+}
+
+#[track_caller]
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_else(|| panic!("not a text: {value}"))
+}

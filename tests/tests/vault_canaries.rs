@@ -1,0 +1,227 @@
+//! Unique values for everything that Vault ever gave or was given, then a search for them wherever they have no business;
+//! and the two audit logs, laid side by side.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use cofferdam_tests::deadline::wait_until;
+use cofferdam_tests::encodings::{assert_absent, contains};
+use cofferdam_tests::http_fixture::{Behaviour, HttpFixture};
+use cofferdam_tests::openbao::OpenBao;
+use cofferdam_tests::process::{command, output_of};
+use cofferdam_tests::server::Server;
+use cofferdam_tests::toll::Toll;
+use cofferdam_tests::vault::{connected_at, file, lease_id, prepared, token_file};
+use cofferdam_tests::vault_logins::{approle, wrapped_secret_id};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+#[test]
+fn nothing_of_vault_is_anywhere_but_in_the_server_that_should_have_it() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let stored_value = unique(&bao);
+    let role_id = approle(&bao, json!({"token_policies": ["sidecar", "agent"], "token_ttl": "10m"}));
+    let wrapped = file(&bao, "wrapped", &wrapped_secret_id(&bao));
+    let auth = format!(
+        "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {wrapped:?}, secret-id-wrapped = true, role = \"agent\" }}"
+    );
+    let toll = Toll::before(bao.place);
+    let web = HttpFixture::start(Behaviour::Json);
+    let mut world = connected_at(&toll.address(), &auth)
+        .secret("github", "kv = \"secret/github\"")
+        .secret("cert", "vault = \"pki/issue/agent\"\nwrite = { common_name = \"agent.internal\" }")
+        .server("stored", Server::fixture().env("SECRET", "{github.token}").allow(&["*"]))
+        .server("lent", Server::fixture().env("SECRET", "{cert.private_key}").allow(&["*"]))
+        .server(
+            "web",
+            Server::http(&web.url()).header("authorization", "Bearer {github.token}").allow(&["*"]),
+        )
+        .server("bare", Server::fixture().allow(&["*"]))
+        .capturing()
+        .start();
+    let mut shims = ["stored", "lent", "web", "bare"].map(|server| world.connected(server));
+    // Servers that say all they know, in every way they can.
+    for harness in &mut shims[..2] {
+        harness.call("env", json!({}));
+        for place in ["result", "error", "error-data", "stderr", "log", "key", "escapes"] {
+            harness.call("leak", json!({"in": place, "as": "plain"}));
+        }
+        for form in ["base64", "hex", "percent", "json"] {
+            harness.call("leak", json!({"in": "result", "as": form}));
+        }
+    }
+    assert!(shims[2].call("headers", json!({})).to_string().contains("[redacted:github.token]"));
+    let (stored, lent) = (world.fixture_processes("stored")[0], world.fixture_processes("lent")[0]);
+    let lent_key = variable(lent, "SECRET");
+    let values = secrets(&toll, &bao, &stored_value, &lent_key);
+    wait_until("what was said on stderr is logged", || world.log().matches("using").count() >= 2);
+
+    let sidecar = world.sidecar().id();
+    let state = files_below(&world.layout().state);
+    assert!(state.iter().any(|path| path.to_string_lossy().contains("/vault/")), "{state:?}");
+    for (what, value) in &values {
+        for line in value.lines().filter(|line| line.len() >= 20 && !line.contains("-----")) {
+            world.assert_secret_stayed_here(line);
+            for path in &state {
+                assert_absent(&format!("{what} in {}", path.display()), &std::fs::read(path).unwrap(), line);
+            }
+            for shim in &shims {
+                assert_absent(&format!("{what} at the harness"), shim.received(), line);
+                assert_absent(&format!("{what} on the shim's stderr"), shim.stderr().as_bytes(), line);
+            }
+            let should_have_it = match *what {
+                "the stored value" => Some(stored),
+                "the lent key" => Some(lent),
+                _ => None,
+            };
+            assert_eq!(processes_with(line), Vec::from_iter(should_have_it), "{what}");
+        }
+    }
+    assert!(std::fs::read_dir(format!("/proc/{sidecar}")).is_ok(), "the search has met the sidecar alive");
+}
+
+/// Its memory holds them all, so it must not be written anywhere when it dies.
+#[test]
+fn a_sidecar_that_dies_of_a_signal_leaves_no_core() {
+    use std::os::unix::process::ExitStatusExt;
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let value = unique(&bao);
+    let mut world = connected_at(&bao.address(), &token_file(&bao))
+        .secret("github", "kv = \"secret/github\"")
+        .server("stored", Server::fixture().env("SECRET", "{github.token}").allow(&["*"]))
+        .start();
+    let _harness = world.connected("stored");
+    let id = world.sidecar().id();
+    // Somebody with the right to do so raises the limit again, where this machine gives that right to anybody.
+    let mut raise = command("prlimit");
+    raise.args(["--pid", &id.to_string(), "--core=unlimited:unlimited"]);
+    let _ = output_of(raise, "prlimit");
+    let directory = std::fs::read_link(format!("/proc/{id}/cwd")).unwrap();
+    world.sidecar().signal(Signal::SIGABRT);
+    let status = world.sidecar().wait(cofferdam_tests::deadline::PATIENCE);
+    assert_eq!(status.signal(), Some(Signal::SIGABRT as i32));
+    assert!(!status.core_dumped(), "{status}");
+    let cores = std::fs::read_dir(directory).unwrap().flatten();
+    let is_its = |path: &PathBuf| contains(&std::fs::read(path).unwrap_or_default(), value.as_bytes());
+    let cores: Vec<PathBuf> = cores
+        .map(|entry| entry.path())
+        .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("core")))
+        .filter(|path| path.is_file() && is_its(path))
+        .collect();
+    assert!(cores.is_empty(), "{cores:?}");
+}
+
+#[test]
+fn both_audit_logs_can_be_joined() {
+    let Some(bao) = prepared(OpenBao::configured()) else { return };
+    let web = HttpFixture::start(Behaviour::Json);
+    let world = connected_at(&bao.address(), &token_file(&bao))
+        .secret("github", "kv = \"secret/github\"")
+        .secret("cert", "vault = \"pki/issue/agent\"\nwrite = { common_name = \"agent.internal\" }")
+        .server("both", Server::fixture().env("SECRET", "{github.token} {cert.serial_number}").allow(&["*"]))
+        .server(
+            "web",
+            Server::http(&web.url()).header("authorization", "Bearer {github.token}").allow(&["*"]),
+        )
+        .start();
+    let mut shims = [world.connected("both"), world.connected("both"), world.connected("web")];
+    shims[0].call("echo", json!({"text": "x"}));
+    shims[1].call("echo", json!({"text": "x"}));
+    shims[2].call("headers", json!({}));
+    let sessions: BTreeSet<String> = world
+        .sessions()
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|session| session["session"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(sessions.len(), 3);
+
+    // Theirs: every secret that was read says for whom.
+    let theirs: Vec<Value> = bao.audit().into_iter().filter(|record| record["type"] == "response").collect();
+    let is_read = |record: &&Value| {
+        let path = record["request"]["path"].as_str().unwrap_or_default();
+        let by_operator = record["auth"]["policies"] == json!(["root"]);
+        !by_operator && (path.starts_with("secret/data/") || path.starts_with("pki/issue/"))
+    };
+    let reads: Vec<&Value> = theirs.iter().filter(is_read).collect();
+    assert!(reads.len() >= 5, "{}", reads.len());
+    for read in &reads {
+        let metadata = &read["auth"]["metadata"];
+        assert!(sessions.contains(metadata["session"].as_str().unwrap_or_default()), "{read}");
+        assert_eq!((&metadata["sandbox"], &metadata["grant"]), (&json!("shared socket"), &json!("dev")));
+    }
+    // Ours: each credential of a call finds the one request that gave it, of the same session, at the right path.
+    let decisions = world.decisions();
+    assert_eq!(decisions.len(), 3);
+    for decision in decisions {
+        let secrets = decision["secrets"].as_array().unwrap();
+        assert!(!secrets.is_empty(), "{decision}");
+        for secret in secrets {
+            let request = secret["vault_request"].as_str().unwrap();
+            let found: Vec<&Value> =
+                theirs.iter().filter(|record| record["request"]["id"] == request).collect();
+            assert_eq!(found.len(), 1, "{request}");
+            assert_eq!(found[0]["auth"]["metadata"]["session"], decision["session"]);
+            let path = if secret["name"] == "cert" { "pki/issue/agent" } else { "secret/data/github" };
+            assert_eq!(found[0]["request"]["path"], path);
+            assert_eq!(secret["lease"].is_string(), secret["name"] == "cert", "{secret}");
+        }
+    }
+}
+
+/// Gives the stored secret a value that no other test on this machine has.
+fn unique(bao: &OpenBao) -> String {
+    let value = format!("ghp-CANARY-{}", bao.directory.path().display()).replace(['/', '.'], "-");
+    bao.api("POST", "secret/data/github", json!({"data": {"token": value}}));
+    value
+}
+
+/// Everything secret that crossed to or from Vault, by what it is.
+fn secrets(toll: &Toll, bao: &OpenBao, stored_value: &str, lent_key: &str) -> Vec<(&'static str, String)> {
+    let mut values = vec![
+        ("the stored value", stored_value.to_owned()),
+        ("the lent key", lent_key.to_owned()),
+        ("a lease's id", format!("pki/issue/agent/{}", lease_id(bao))),
+    ];
+    let mut tokens = BTreeSet::new();
+    for seen in toll.seen() {
+        tokens.extend(seen.token);
+        if seen.path == "auth/approle/login" {
+            let secret_id = seen.body["secret_id"].as_str().expect("a login shows its secret-id");
+            values.push(("the secret-id", secret_id.to_owned()));
+        }
+    }
+    // The wrap, the login, and at least one for each session that needs Vault.
+    assert!(tokens.len() >= 5, "{}", tokens.len());
+    values.extend(tokens.into_iter().map(|token| ("a token", token)));
+    assert!(values.iter().any(|(what, _)| *what == "the secret-id"));
+    values
+}
+
+/// One variable of another process.
+fn variable(process: u32, name: &str) -> String {
+    let environment = std::fs::read(format!("/proc/{process}/environ")).expect("the process is ours");
+    let prefix = format!("{name}=");
+    let found =
+        environment.split(|byte| *byte == 0).find_map(|variable| variable.strip_prefix(prefix.as_bytes()));
+    String::from_utf8_lossy(found.expect("it has the variable")).into_owned()
+}
+
+/// Which processes of this machine have a text in their environment or command line.
+fn processes_with(text: &str) -> Vec<u32> {
+    let ids = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let ids = ids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let shows = |id: &u32| {
+        ["environ", "cmdline"].iter().any(|file| {
+            let shown = std::fs::read(format!("/proc/{id}/{file}")).unwrap_or_default();
+            contains(&shown, text.as_bytes())
+        })
+    };
+    ids.filter(shows).collect()
+}
+
+fn files_below(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
+    entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
+}

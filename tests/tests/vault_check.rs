@@ -1,0 +1,354 @@
+//! `cofferdam check --online` against a real OpenBao: what it finds, what it says, and that nothing of it lasts.
+
+use std::fs;
+use std::path::PathBuf;
+
+use cofferdam_tests::openbao::OpenBao;
+use cofferdam_tests::server::Server;
+use cofferdam_tests::vault::{connected, leases, login_token, minter, prepared, tokens, world};
+use cofferdam_tests::world::{Builder, World};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+#[test]
+fn where_nothing_lacks_nothing_is_read_made_or_left() {
+    let Some(bao) = prepared(OpenBao::configured()) else { return };
+    let world = with_secrets(world(&bao)).prepare();
+    let before = tokens(&bao, |_| true).len();
+    let said = succeeds(&world);
+    for line in [
+        "login token-file: a token with `agent`, `default`, `sidecar`, yours, and left alone\n",
+        "  ok     update auth/token/create: makes the tokens of sessions\n",
+        "  ok     update auth/token/renew-self: keeps the login alive\n",
+        "grant dev: a session's token has `agent`\n",
+        "  ok     update pki/issue/agent: secret `cert` of server `tools`\n",
+        "  ok     read   secret/data/github: secret `github` of server `tools`\n",
+    ] {
+        assert!(said.contains(line), "{line}{said}");
+    }
+    assert!(said.contains("unsealed") && said.ends_with("\nnothing lacks\n"), "{said}");
+    assert_eq!(said, succeeds(&world), "the same is said again");
+    assert_eq!((tokens(&bao, |_| true).len(), leases(&bao)), (before, 0));
+    let login = login_token(&bao);
+    assert_eq!(bao.call("GET", "auth/token/lookup-self", Some(&login), &Value::Null).status, 200);
+    let made = bao.audit().into_iter().filter(|line| line["request"]["path"] == "auth/token/create");
+    let made: Vec<Value> = made.filter(|line| line["type"] == "response").collect();
+    assert!(made.iter().any(|line| line["request"]["data"]["ttl"].is_string()), "a token was made: {made:?}");
+    let touched = |path: &str| {
+        bao.audit()
+            .iter()
+            .filter(|line| line["request"]["path"] == path && line["auth"]["metadata"]["grant"] == "dev")
+            .count()
+    };
+    assert_eq!((touched("secret/data/github"), touched("pki/issue/agent")), (0, 0));
+    assert!(touched("sys/capabilities-self") > 0, "this is where it would be seen");
+    // Nothing is left of it on this host either.
+    assert!(!world.layout().state.join("vault").exists());
+}
+
+#[test]
+fn what_is_printed_mends_what_lacks_whatever_the_engine() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let auth = minter(&bao, json!({"allowed_policies": ["agent"]}));
+    bao.api("POST", "sys/mounts/teams/old", json!({"type": "kv", "options": {"version": "1"}}));
+    bao.api("POST", "teams/old/linear", json!({"key": "CANARY-linear"}));
+    bao.policy("agent", &[("nothing", &["read"])]);
+    bao.policy("minter", &[("nothing", &["read"])]);
+    let builder = with_secrets(connected(&bao, &auth)).secret("linear", "kv = \"teams/old/linear\"");
+    let world = builder.server("linear", Server::fixture().env("KEY", "{linear.key}")).prepare();
+    let before = tokens(&bao, |_| true).len();
+    let mut policies = [
+        ("a policy of the login, which has `default`, `minter`", "minter", String::new()),
+        ("the policy `agent` of grant `dev`", "agent", String::new()),
+    ];
+    let mut rounds = 0;
+    loop {
+        let (code, said, complaint) = online(&world);
+        if code == 0 {
+            break;
+        }
+        assert_eq!(code, 77, "{said}{complaint}");
+        assert!(complaint.contains("hint: add the lines"), "{complaint}");
+        rounds += 1;
+        // The login, then an engine that nobody shows us, then its version.
+        assert!(rounds <= 3, "{said}");
+        for (whose, name, text) in &mut policies {
+            let Some(lines) = said.split(&format!("\nadd to {whose}:\n\n")).nth(1) else { continue };
+            text.push_str(lines.split("\nadd to ").next().unwrap());
+            bao.api("PUT", &format!("sys/policies/acl/{name}"), json!({"policy": text}));
+        }
+    }
+    assert!(rounds >= 2, "there was something to mend");
+    let [(_, _, minter), (_, _, agent)] = &policies;
+    assert!(
+        minter.contains("path \"auth/token/create/cofferdam\" {\n  capabilities = [\"update\"]\n}\n"),
+        "{minter}"
+    );
+    for line in [
+        "path \"secret/data/github\" {\n",
+        "path \"teams/old/linear\" {\n",
+        "path \"pki/issue/agent\" {\n  capabilities = [\"update\"]\n",
+    ] {
+        assert!(agent.contains(line), "{line}{agent}");
+    }
+    assert_eq!(
+        (tokens(&bao, |_| true).len(), leases(&bao)),
+        (before, 0),
+        "every login and token was revoked"
+    );
+}
+
+#[test]
+fn a_policy_is_written_where_its_namespace_is() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    bao.api("POST", "sys/namespaces/team-a", json!({}));
+    let within = |method: &str, path: &str, body: Value| {
+        let answer =
+            bao.call_with(method, path, Some(&bao.root_token), &body, &[("X-Vault-Namespace", "team-a")]);
+        assert!((200..300).contains(&answer.status), "{answer:?}");
+    };
+    within("POST", "sys/mounts/secret", json!({"type": "kv", "options": {"version": "1"}}));
+    within(
+        "PUT",
+        "sys/policies/acl/agent",
+        json!({"policy": "path \"other\" { capabilities = [\"read\"] }"}),
+    );
+    // A token of the outermost namespace, whose policies have to name the inner one.
+    bao.policy(
+        "outer",
+        &[
+            ("team-a/auth/token/create", &["update", "sudo"]),
+            ("team-a/sys/capabilities-self", &["update"]),
+            ("team-a/auth/token/lookup-self", &["read"]),
+        ],
+    );
+    let made = bao.api("POST", "auth/token/create", json!({"policies": ["outer"], "ttl": "10m"}));
+    let file = write(&bao, "outer", made["auth"]["client_token"].as_str().unwrap());
+    let auth = format!("namespace = \"team-a\"\nauth = {{ method = \"token-file\", path = {file:?} }}");
+    let server = Server::fixture().env("TOKEN", "{github.token}");
+    let world =
+        connected(&bao, &auth).secret("github", "kv = \"secret/github\"").server("tools", server).prepare();
+    let (code, said, complaint) = online(&world);
+    assert_eq!(code, 77, "{said}{complaint}");
+    assert!(said.contains("\nadd to a policy of the login, which has `default`, `outer`:\n\n"), "{said}");
+    assert!(said.contains("path \"team-a/auth/token/revoke-accessor\" {\n"), "{said}");
+    let outer = said.split("\nadd to ").nth(1).unwrap().split_once(":\n\n").unwrap().1;
+    let rest = "path \"team-a/auth/token/create\" { capabilities = [\"update\", \"sudo\"] }\npath \"team-a/sys/capabilities-self\" { capabilities = [\"update\"] }\npath \"team-a/auth/token/lookup-self\" { capabilities = [\"read\"] }\n";
+    bao.api("PUT", "sys/policies/acl/outer", json!({"policy": format!("{outer}{rest}")}));
+    let (_, said, _) = online(&world);
+    assert!(!said.contains("policy of the login"), "{said}");
+    // A session's token is of the inner namespace, and so are its policies.
+    assert!(
+        said.contains("\nadd to the policy `agent` of grant `dev`, in namespace `team-a`:\n\n"),
+        "{said}"
+    );
+    assert!(said.contains("\npath \"secret/data/github\" {\n") && !said.contains("path \"team-a/"), "{said}");
+}
+
+#[test]
+fn tokens_that_cannot_be_made_say_why_and_what_next() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    // A login that may make tokens, but has not the policies that they should have.
+    let made = bao.api("POST", "auth/token/create", json!({"policies": ["sidecar"], "ttl": "10m"}));
+    let file = write(&bao, "poor", made["auth"]["client_token"].as_str().unwrap());
+    let auth = format!("auth = {{ method = \"token-file\", path = {file:?} }}");
+    let (code, said, _) = online(&with_secrets(connected(&bao, &auth)).prepare());
+    assert_eq!(code, 77, "{said}");
+    assert!(said.contains("  WRONG  ask Vault for POST `auth/token/create`"), "{said}");
+    assert!(said.contains("next: log in with `agent` too, or set `token-role` in [vault]"), "{said}");
+    // A role that may give other policies, then none at all.
+    let auth = minter(&bao, json!({"allowed_policies": ["other"]}));
+    let world = with_secrets(connected(&bao, &auth)).prepare();
+    let (code, said, _) = online(&world);
+    assert!(
+        code == 77 && said.contains("next: add `agent` to `allowed_policies` of the token role `cofferdam`"),
+        "{said}"
+    );
+    bao.api("DELETE", "auth/token/roles/cofferdam", Value::Null);
+    bao.policy(
+        "minter",
+        &[
+            ("auth/token/create/cofferdam", &["update"]),
+            ("auth/token/revoke-accessor", &["update"]),
+            ("auth/token/roles/cofferdam", &["read"]),
+        ],
+    );
+    let (code, said, _) = online(&world);
+    assert!(
+        code == 77
+            && said.contains(
+                "next: make it: `bao write auth/token/roles/cofferdam allowed_policies=agent renewable=false`"
+            ),
+        "{said}"
+    );
+    // A token that is used up by asking is not asked with.
+    let made = bao.api("POST", "auth/token/create", json!({"policies": ["sidecar", "agent"], "num_uses": 9}));
+    fs::write(&file, made["auth"]["client_token"].as_str().unwrap()).unwrap();
+    let auth = format!("auth = {{ method = \"token-file\", path = {file:?} }}");
+    let (code, said, _) = online(&with_secrets(connected(&bao, &auth)).prepare());
+    assert!(code == 77 && said.contains("is good for 7 more requests"), "{said}");
+}
+
+#[test]
+fn paths_that_lead_nowhere_are_found_though_the_policy_allows_them() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    bao.policy("agent", &[("*", &["read", "update"])]);
+    let server =
+        Server::fixture().env("A", "{gone.password}").env("B", "{cert.private_key}").env("C", "{who.token}");
+    let world = world(&bao)
+        .secret("gone", "vault = \"databse/creds/readonly\"")
+        .secret("cert", "kv = \"pki/issue/agent\"")
+        .secret("who", "vault = \"identity/oidc/token/agent\"")
+        .server("tools", server)
+        .prepare();
+    let (code, said, _) = online(&world);
+    assert_eq!(code, 77, "{said}");
+    for line in [
+        "  WRONG  nothing is mounted at `databse/creds/readonly`\n",
+        "  WRONG  `kv = \"pki/issue/agent\"` (secret `cert` of server `tools`) leads to an engine of type `pki`\n",
+        "  WRONG  `identity/oidc/token/agent` needs a token with an entity, and the session's has none\n",
+    ] {
+        assert!(said.contains(line), "{line}{said}");
+    }
+    assert!(!said.contains("LACKS") && !said.contains("\nadd to "), "{said}");
+}
+
+#[test]
+fn tokens_without_the_default_policy_are_told_what_it_would_have_given() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let auth =
+        minter(&bao, json!({"allowed_policies": ["agent"], "token_no_default_policy": true, "orphan": true}));
+    let world = with_secrets(connected(&bao, &auth)).prepare();
+    let before = tokens(&bao, |_| true).len();
+    let (code, said, _) = online(&world);
+    assert_eq!(code, 77, "{said}");
+    assert!(said.contains("path \"sys/capabilities-self\" {\n  capabilities = [\"update\"]\n}\n"), "{said}");
+    bao.policy(
+        "agent",
+        &[
+            ("secret/data/github", &["read"]),
+            ("pki/issue/agent", &["update"]),
+            ("sys/capabilities-self", &["update"]),
+        ],
+    );
+    let (code, said, _) = online(&world);
+    assert_eq!(code, 77, "{said}");
+    for path in ["auth/token/lookup-self", "auth/token/revoke-self", "sys/leases/renew"] {
+        assert!(said.contains(&format!("path \"{path}\" {{\n")), "{path}: {said}");
+    }
+    assert_eq!(tokens(&bao, |_| true).len(), before, "by its accessor, where it cannot end itself");
+}
+
+#[test]
+fn a_wrap_is_looked_at_and_opened_by_nobody() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    minter(&bao, json!({"allowed_policies": ["agent"]}));
+    let wrap = |path: &str| {
+        let headers = [("X-Vault-Wrap-TTL", "60s")];
+        let made = bao.call_with("POST", path, Some(&bao.root_token), &json!({}), &headers);
+        made.body["wrap_info"]["token"].as_str().unwrap().to_owned()
+    };
+    let good = wrap("auth/approle/role/sidecar/secret-id");
+    let file = write(&bao, "wrap", &good);
+    let role_id = bao.directory.path().join("role-id");
+    let auth = format!(
+        "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {file:?}, secret-id-wrapped = true, role = \"sidecar\" }}\n\
+         token-role = \"cofferdam\""
+    );
+    let world = with_secrets(connected(&bao, &auth)).prepare();
+    let said = succeeds(&world);
+    assert!(said.contains("by `auth/approle/role/sidecar/secret-id` as it should be"), "{said}");
+    assert!(
+        said.contains("NOT ASKED: what the policies allow")
+            && said.ends_with("\nnothing lacks of what was asked\n"),
+        "{said}"
+    );
+    // Of another role: not ours, and not opened either.
+    bao.api("POST", "auth/approle/role/other", json!({}));
+    let foreign = wrap("auth/approle/role/other/secret-id");
+    write(&bao, "wrap", &foreign);
+    let (code, _, complaint) = online(&world);
+    assert!(
+        code == 77 && complaint.contains("was not made by `auth/approle/role/sidecar/secret-id`"),
+        "{complaint}"
+    );
+    for wrap in [good, foreign] {
+        let opened = bao.call("POST", "sys/wrapping/unwrap", Some(&wrap), &json!({}));
+        assert!(opened.body["data"]["secret_id"].is_string(), "it was opened: {opened:?}");
+    }
+    let (code, _, complaint) = online(&world);
+    assert!(
+        code == 77 && complaint.contains("is spent") && complaint.contains("deliver a new wrap"),
+        "{complaint}"
+    );
+}
+
+#[test]
+fn whoever_cannot_ask_is_told_why() {
+    let Some(bao) = prepared(OpenBao::configured()) else { return };
+    let ready = with_secrets(world(&bao)).prepare();
+    let login = bao.directory.path().join("token");
+    fs::write(&login, "s.nobodyknowsthistokenofours").unwrap();
+    let (code, _, complaint) = online(&ready);
+    assert!(
+        code == 77 && complaint.contains("GET `auth/token/lookup-self`") && complaint.contains("\nhint: "),
+        "{complaint}"
+    );
+    fs::remove_file(&login).unwrap();
+    let (code, _, complaint) = online(&ready);
+    assert!(code == 66 && complaint.contains(&login.display().to_string()), "{complaint}");
+    bao.seal();
+    let (code, said, complaint) = online(&ready);
+    assert!(
+        code == 69 && said.contains(", sealed") && complaint.contains("hint: unseal it"),
+        "{said}{complaint}"
+    );
+    bao.process.signal(Signal::SIGKILL);
+    let (code, _, complaint) = online(&ready);
+    assert!(
+        code == 69 && complaint.contains("Vault") && complaint.contains("hint: is Vault up"),
+        "{complaint}"
+    );
+    let none = World::new().server("tools", Server::fixture()).prepare();
+    assert!(succeeds(&none).contains("vault: none is configured"));
+}
+
+/// One server with a key-value secret and a certificate.
+fn with_secrets(builder: Builder) -> Builder {
+    let server = Server::fixture().env("TOKEN", "{github.token}").file("key.pem", "{cert.private_key}");
+    builder
+        .secret("github", "kv = \"secret/github\"")
+        .secret("cert", "vault = \"pki/issue/agent\"\nwrite = { common_name = \"agent.internal\" }")
+        .server("tools", server)
+}
+
+/// The exit code of the check, what it said and what it complained of. Neither has a token.
+#[track_caller]
+fn online(world: &World) -> (i32, String, String) {
+    let output = world.cofferdam(&["check", "--online"]);
+    let [said, complaint] =
+        [output.stdout, output.stderr].map(|text| String::from_utf8(text).expect("it speaks UTF-8"));
+    for text in [&said, &complaint] {
+        let is_token = |word: &str| {
+            word.split("s.")
+                .skip(1)
+                .any(|tail| tail.bytes().take_while(u8::is_ascii_alphanumeric).count() >= 20)
+        };
+        assert!(!text.split_whitespace().any(is_token), "a token is in it: {text}");
+        assert!(!text.contains("CANARY"), "{text}");
+    }
+    (output.status.code().expect("it ends by itself"), said, complaint)
+}
+
+#[track_caller]
+fn succeeds(world: &World) -> String {
+    let (code, said, complaint) = online(world);
+    assert_eq!(code, 0, "{said}{complaint}");
+    said
+}
+
+fn write(bao: &OpenBao, name: &str, text: &str) -> PathBuf {
+    let path = bao.directory.path().join(name);
+    fs::write(&path, text).expect("a temporary directory is writable");
+    path
+}

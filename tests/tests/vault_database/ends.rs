@@ -1,0 +1,87 @@
+//! What a session's user can do, and that it can do nothing any more once the session is over, however that ended.
+
+use cofferdam_tests::database::{Database, LONG};
+use cofferdam_tests::deadline::wait_until;
+use cofferdam_tests::server::Server;
+use cofferdam_tests::vault::leave;
+use serde_json::json;
+
+use crate::support::{assert_shut_out, logged_in, started};
+
+#[test]
+fn a_real_server_asks_a_real_database_with_a_user_of_its_own() {
+    let Some(database) = Database::start() else { return };
+    let Some(server) = Server::postgres() else { return };
+    database.role("agent", LONG);
+    let server = database.with_url(server, "db").allow(&["query"]);
+    let world = database.world("agent").server("database", server).capturing().start();
+    let mut harness = world.connected("database");
+    let url = database.url();
+    let password = url.split(['/', ':', '@']).nth(4).unwrap();
+    let answer = harness
+        .call_text("query", json!({"sql": format!("SELECT current_user, 6 * 7 AS n, '{password}' AS p")}));
+    assert!(answer.contains("\"n\": 42"), "{answer}");
+    assert!(answer.contains("[redacted:db.password]"), "{answer}");
+    let users = database.users();
+    assert_eq!(users.len(), 1, "{users:?}");
+    assert!(answer.contains(&users[0]), "{users:?}: {answer}");
+    assert_eq!(database.postgres.log_in(&url), Ok(()));
+    world.assert_secret_stayed_here(password);
+    leave(harness);
+    wait_until("the user is gone", || database.users().is_empty());
+    assert_shut_out(&database, &url);
+    assert!(database.connected().is_empty());
+}
+
+#[test]
+fn a_killed_shim_leaves_nobody_who_can_log_in() {
+    let Some(database) = Database::start() else { return };
+    let world = started(&database, |builder| builder.relay("resume-grace = \"1s\""));
+    let (mut harness, url) = logged_in(&database, &world);
+    harness.kill9();
+    wait_until("the user is gone", || database.users().is_empty());
+    assert_shut_out(&database, &url);
+}
+
+#[test]
+fn a_stopped_sidecar_leaves_nobody_who_can_log_in() {
+    let Some(database) = Database::start() else { return };
+    let mut world = started(&database, |builder| builder);
+    let (_harness, url) = logged_in(&database, &world);
+    world.stop_sidecar();
+    assert_shut_out(&database, &url);
+    assert!(database.users().is_empty());
+}
+
+#[test]
+fn what_a_killed_sidecar_left_cannot_log_in_after_the_next_start() {
+    let Some(database) = Database::start() else { return };
+    let mut world = started(&database, |builder| builder);
+    let (harness, url) = logged_in(&database, &world);
+    world.kill9_sidecar();
+    drop(harness);
+    assert_eq!(database.postgres.log_in(&url), Ok(()), "nobody was there to revoke it");
+    world.start_sidecar();
+    wait_until("the user is gone", || database.users().is_empty());
+    assert_shut_out(&database, &url);
+}
+
+#[test]
+fn a_database_that_is_down_leaves_its_users_pending_and_gone_later() {
+    let Some(mut database) = Database::start() else { return };
+    let world = started(&database, |builder| builder);
+    let (_harness, url) = logged_in(&database, &world);
+    database.postgres.stop();
+    let session = world.sessions()[0]["session"].as_str().unwrap().to_owned();
+    let told = world.cofferdam_text(&["kill", &session]);
+    // Vault has ended the token; what hangs from it waits for the database.
+    assert!(told.contains("Vault token: revoked after "), "{told}");
+    assert!(told.contains(" of `db`: pending (Vault is still revoking it)"), "{told}");
+    let end = world.audit().into_iter().rfind(|record| record["event"] == "link_end").unwrap();
+    assert!(end["detail"].as_str().unwrap().contains("leases: 0 revoked, 1 pending"), "{end}");
+    database.postgres.up();
+    assert_eq!(database.postgres.log_in(&url), Ok(()), "what is pending is not gone");
+    wait_until("the user is gone", || database.users().is_empty());
+    assert_shut_out(&database, &url);
+    wait_until("the sidecar knows", || world.log().contains("a session's credentials in Vault are revoked"));
+}

@@ -1,0 +1,51 @@
+//! No user to be had: the refusal names path and server, nobody else is harmed, and nothing has to be restarted.
+
+use cofferdam_tests::database::{Database, LONG};
+use cofferdam_tests::deadline::wait_until;
+use cofferdam_tests::harness::refusal_of;
+use cofferdam_tests::postgres::OWNER_PASSWORD;
+use cofferdam_tests::server::Server;
+use serde_json::{Value, json};
+
+use crate::support::{logged_in, started, with_fixture};
+
+#[test]
+fn a_role_that_is_deleted_refuses_the_next_process_and_harms_no_other_server() {
+    let Some(database) = Database::start() else { return };
+    let world = started(&database, |builder| builder.server("other", Server::fixture().allow(&["*"])));
+    let (mut harness, _) = logged_in(&database, &world);
+    let mut other = world.connected("other");
+    database.bao.api("DELETE", "database/roles/agent", json!({}));
+    assert!(harness.call("echo", json!({"text": "still here"})).get("result").is_some());
+    let refused = world.shim("tools").initialize();
+    assert_refused(&refused, "`tools`");
+    // No user was left behind by the try.
+    assert_eq!(database.users().len(), 1);
+    assert!(other.call("echo", json!({"text": "unharmed"})).get("result").is_some());
+    database.role("agent", LONG);
+    wait_until("the server starts", || world.shim("tools").initialize().get("result").is_some());
+}
+
+#[test]
+fn an_engine_that_cannot_log_in_refuses_and_needs_no_restart() {
+    let Some(database) = Database::start() else { return };
+    database.role("agent", LONG);
+    database.connect("not-the-password-of-the-owner");
+    let world = with_fixture(&database).start();
+    let mut harness = world.shim("tools");
+    let refused = harness.initialize();
+    assert_refused(&refused, "`tools`");
+    assert!(!refused.to_string().contains("not-the-password"), "{refused}");
+    assert!(database.users().is_empty() && world.fixture_processes("tools").is_empty());
+    database.connect(OWNER_PASSWORD);
+    wait_until("the server starts", || harness.initialize().get("result").is_some());
+    assert_eq!(database.postgres.log_in(&database.url()), Ok(()));
+}
+
+#[track_caller]
+fn assert_refused(answer: &Value, server: &str) {
+    assert_eq!(refusal_of(answer), "credential_unavailable");
+    for word in ["`database/creds/agent`", server, "tried again in "] {
+        assert!(answer.to_string().contains(word), "{word}: {answer}");
+    }
+}

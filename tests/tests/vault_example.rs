@@ -1,0 +1,251 @@
+//! The set-up with Vault that the documents show, followed as written against a real OpenBao by somebody who has `bao`,
+//! `cofferdam` and two MCP servers on the path. Only the address is another: every test has a server of its own.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use cofferdam_tests::deadline::{PATIENCE, wait_until};
+use cofferdam_tests::harness::Harness;
+use cofferdam_tests::markdown::blocks;
+use cofferdam_tests::openbao::OpenBao;
+use cofferdam_tests::process::{Running, built, command, into_file, output_of};
+use cofferdam_tests::tools::Tool;
+use cofferdam_tests::vault::{leave, session_tokens, tokens};
+use nix::sys::signal::Signal;
+use serde_json::json;
+
+const README: &str = include_str!("../../README.md");
+const EXAMPLE: &str = "packaging/examples/vault";
+/// The address that the documents show.
+const SHOWN: &str = "http://127.0.0.1:8200";
+
+#[test]
+fn the_set_up_of_the_readme_works_as_written() {
+    let Some(desk) = Desk::new() else { return };
+    let script = blocks(README, "bash").concat();
+    let script = script.strip_suffix("cofferdam serve\n").expect("at the end it is served");
+    let said = desk.succeeds(script);
+    assert!(said.ends_with("nothing lacks\n"), "{said}");
+    desk.works_and_leaves_nothing();
+}
+
+#[test]
+fn the_example_works_as_written() {
+    let Some(desk) = Desk::with_example() else { return };
+    desk.succeeds("./set-up");
+    let said = desk.succeeds("cofferdam check --online");
+    assert!(said.ends_with("nothing lacks\n"), "{said}");
+    // Once more changes nothing but the secret-id.
+    desk.succeeds("./set-up && cofferdam check --online");
+    desk.works_and_leaves_nothing();
+}
+
+#[test]
+fn the_readme_and_the_example_say_the_same() {
+    let script = blocks(README, "bash").concat();
+    let shown: Vec<&str> =
+        script.split("<<'END'\n").skip(1).filter_map(|text| text.split("END\n").next()).collect();
+    let file = |name: &str| without_comments(&fs::read_to_string(root().join(EXAMPLE).join(name)).unwrap());
+    assert_eq!(shown, ["agent-dev.hcl", "cofferdam.hcl", "cofferdam.toml"].map(file));
+    let set_up = file("set-up").replace("\"$bao\"", "bao");
+    let commands =
+        script.lines().filter(|line| line.starts_with("bao write auth/") || line.starts_with("umask"));
+    for line in commands {
+        assert!(set_up.lines().any(|other| other == line), "the example does not have `{line}`");
+    }
+}
+
+#[test]
+fn a_line_that_a_policy_of_the_example_lacks_is_named_and_mends_it() {
+    let Some(desk) = Desk::with_example() else { return };
+    desk.succeeds("./set-up");
+    for policy in ["agent-dev", "cofferdam"] {
+        let text = without_comments(&fs::read_to_string(desk.file(&format!("{policy}.hcl"))).unwrap());
+        let blocks: Vec<&str> = text.split_inclusive("}\n").collect();
+        assert_eq!(blocks.len(), 2, "{text}");
+        for lacking in &blocks {
+            let rest = text.replace(lacking, "");
+            desk.write_policy(policy, &rest);
+            let output = desk.run("cofferdam check --online");
+            let (said, complaint) = (string(&output.stdout), string(&output.stderr));
+            assert_eq!(output.status.code(), Some(77), "{said}{complaint}");
+            assert!(
+                complaint
+                    .starts_with("error: Vault is not ready for this configuration: 1 lacking, 0 wrong\n"),
+                "{complaint}"
+            );
+            let (told, lines) = said
+                .split_once("\nadd to ")
+                .and_then(|(told, rest)| Some((told, rest.split_once(":\n\n")?.1)))
+                .expect(&said);
+            assert_eq!(without_comments(lines), *lacking, "{said}");
+            assert_eq!(told.matches("  LACKS ").count(), 1, "{said}");
+            desk.write_policy(policy, &format!("{rest}{lines}"));
+            desk.succeeds("cofferdam check --online");
+        }
+    }
+}
+
+#[test]
+fn a_wrapped_secret_id_is_delivered_as_the_readme_says() {
+    let Some(desk) = Desk::with_example() else { return };
+    desk.succeeds("./set-up");
+    let spans: Vec<String> = cofferdam_tests::markdown::spans(README).collect();
+    let wrap = spans.iter().find(|span| span.contains("-wrap-ttl")).expect("how to wrap it");
+    let keys = spans.iter().find(|span| span.starts_with("secret-id-wrapped")).expect("how to say so");
+    desk.succeeds(&format!("{wrap} >secret-id"));
+    let config = fs::read_to_string(desk.file("cofferdam.toml")).unwrap();
+    let file = "secret-id-file = \"secret-id\"";
+    assert!(config.contains(file), "{config}");
+    fs::write(desk.file("cofferdam.toml"), config.replace(file, &format!("{file}, {keys}"))).unwrap();
+    for _ in 0..2 {
+        let said = desk.succeeds("cofferdam check --online");
+        assert!(
+            said.contains("was not opened") && said.ends_with("nothing lacks of what was asked\n"),
+            "{said}"
+        );
+    }
+    desk.works_and_leaves_nothing();
+    let output = desk.run("cofferdam check --online");
+    assert_eq!(output.status.code(), Some(77), "{output:?}");
+    assert!(string(&output.stderr).contains("the wrapped secret-id is spent"), "{output:?}");
+}
+
+/// Somebody's empty directory, and an OpenBao that he is logged in to.
+struct Desk {
+    bao: OpenBao,
+    directory: tempfile::TempDir,
+}
+
+impl Desk {
+    #[track_caller]
+    fn new() -> Option<Self> {
+        let desk =
+            Self { bao: OpenBao::dev()?, directory: tempfile::tempdir().expect("a directory can be made") };
+        fs::create_dir_all(desk.file("home/bin")).expect("a temporary directory is writable");
+        // Whatever they are called, they are fixtures.
+        for server in ["github-mcp-server", "internal-mcp-server"] {
+            let program = built("COFFERDAM_FIXTURE_BIN", "fixture-server");
+            let path = desk.file(&format!("home/bin/{server}"));
+            fs::write(&path, format!("#!/bin/sh\nexec '{}'\n", program.display()))
+                .expect("a temporary directory is writable");
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755))
+                .expect("a temporary directory is writable");
+        }
+        Some(desk)
+    }
+
+    /// With the files of the example, and the secrets that it speaks of.
+    #[track_caller]
+    fn with_example() -> Option<Self> {
+        let desk = Self::new()?;
+        for entry in fs::read_dir(root().join(EXAMPLE)).expect("a temporary directory is writable").flatten()
+        {
+            let to = desk.file(entry.file_name().to_str().expect("a temporary directory is writable"));
+            fs::copy(entry.path(), &to).expect("a temporary directory is writable");
+            if to.ends_with("cofferdam.toml") {
+                let text = fs::read_to_string(&to).expect("a temporary directory is writable");
+                assert!(text.contains(SHOWN), "{text}");
+                fs::write(&to, text.replace(SHOWN, &desk.bao.address()))
+                    .expect("a temporary directory is writable");
+            }
+        }
+        desk.succeeds(&blocks(README, "bash")[0]);
+        Some(desk)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn shell(&self) -> Command {
+        let bao = Tool::OpenBao.path().expect("its server runs");
+        let cofferdam = built("COFFERDAM_BIN", "cofferdam");
+        let mut path = vec![self.file("home/bin")];
+        path.extend([bao, cofferdam].iter().filter_map(|program| program.parent().map(Path::to_owned)));
+        path.extend(["/usr/bin", "/bin"].map(PathBuf::from));
+        let mut bash = command("/bin/bash");
+        bash.current_dir(self.directory.path()).env_clear().env("HOME", self.file("home"));
+        bash.env("PATH", std::env::join_paths(path).expect("a temporary directory is writable"));
+        bash.env("BAO_ADDR", self.bao.address()).env("BAO_TOKEN", &self.bao.root_token);
+        bash
+    }
+
+    fn run(&self, script: &str) -> Output {
+        let mut bash = self.shell();
+        bash.args(["-euo", "pipefail", "-c"]).arg(script.replace(SHOWN, &self.bao.address()));
+        output_of(bash, "what the documents say")
+    }
+
+    #[track_caller]
+    fn succeeds(&self, script: &str) -> String {
+        let output = self.run(script);
+        let said = string(&output.stdout);
+        assert!(output.status.success(), "{script}\n{said}\n{}", string(&output.stderr));
+        said
+    }
+
+    #[track_caller]
+    fn write_policy(&self, name: &str, text: &str) {
+        fs::write(self.file("changed.hcl"), text).expect("a temporary directory is writable");
+        self.succeeds(&format!("bao policy write {name} changed.hcl"));
+    }
+
+    /// Serves what is configured, uses both servers, and looks at what is left in Vault when all is over.
+    #[track_caller]
+    fn works_and_leaves_nothing(&self) {
+        let mut serve = self.shell();
+        let log = self.file("log");
+        serve.args(["-c", "exec cofferdam serve"]).stdout(into_file(&log)).stderr(into_file(&log));
+        let mut sidecar = Running::spawn(serve, "cofferdam serve");
+        let relay = self.file("relay/relay.sock");
+        wait_until("the sidecar is there", || {
+            assert!(sidecar.is_running(), "{}", fs::read_to_string(&log).unwrap_or_default());
+            relay.exists()
+        });
+        let shim = |server: &str| {
+            let mut shim = command(built("COFFERDAM_SHIM_BIN", "cofferdam-shim"));
+            shim.env_clear()
+                .arg("--relay")
+                .arg(format!("unix:{}", relay.display()))
+                .args(["--server", server]);
+            let mut harness = Harness::start(shim, "cofferdam-shim");
+            let answer = harness.initialize();
+            assert!(answer.get("result").is_some(), "{answer}");
+            harness
+        };
+        let (mut github, mut internal) = (shim("github"), shim("internal"));
+        let shown = github.call("env", json!({})).to_string();
+        assert!(shown.contains("GITHUB_PERSONAL_ACCESS_TOKEN=[redacted:github.token]"), "{shown}");
+        let shown = internal.call("env", json!({})).to_string();
+        assert!(shown.contains("client.pem"), "{shown}");
+        let made = session_tokens(&self.bao);
+        assert!(
+            !made.is_empty() && made.iter().all(|token| token["policies"] == json!(["agent-dev", "default"])),
+            "{made:?}"
+        );
+        leave(github);
+        leave(internal);
+        wait_until("the sessions' tokens are revoked", || session_tokens(&self.bao).is_empty());
+        sidecar.signal(Signal::SIGTERM);
+        sidecar.wait(PATIENCE);
+        let left =
+            tokens(&self.bao, |token| token["display_name"] != "root" && token["display_name"] != "token");
+        assert!(left.is_empty(), "{left:?}");
+    }
+}
+
+fn without_comments(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+    format!("{}\n", lines.join("\n").trim())
+}
+
+fn string(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the workspace").to_owned()
+}

@@ -1,0 +1,183 @@
+//! HTTP servers whose credentials are in a real OpenBao: the newest on every request, one read when the server refuses it,
+//! and words when there is none.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use cofferdam_tests::deadline::wait_until;
+use cofferdam_tests::harness::{Harness, refusal_of};
+use cofferdam_tests::http_fixture::{Behaviour, HttpFixture};
+use cofferdam_tests::openbao::OpenBao;
+use cofferdam_tests::server::Server;
+use cofferdam_tests::vault::{CANARY, prepared, world};
+use cofferdam_tests::world::World;
+use serde_json::{Value, json};
+
+const NEXT: &str = "ghp-CANARY-after-rotation-0815";
+
+#[test]
+fn the_newest_header_goes_out_with_every_request_and_the_audit_names_its_read() {
+    let Some(bao) = prepared(OpenBao::configured()) else { return };
+    let server = HttpFixture::start(Behaviour::Json);
+    let world = world(&bao)
+        .secret("github", "kv = \"secret/github\"\nrefresh = \"1s\"")
+        .server("remote", bearer(&server))
+        .capturing()
+        .start();
+    let mut shim = world.connected("remote");
+    shim.call_text("headers", json!({}));
+    assert_eq!(server.authorizations(), [format!("Bearer {CANARY}")]);
+    let first = vault_request(&world);
+    rotate(&bao, NEXT);
+    wait_until("the new value goes out", || {
+        shim.call_text("headers", json!({}));
+        server.authorizations().last() == Some(&format!("Bearer {NEXT}"))
+    });
+    shim.call_text("headers", json!({}));
+    let last = vault_request(&world);
+    assert_ne!(first, last);
+    // Vault's own audit has that read, by a token of this session.
+    let session = world.sessions()[0]["session"].clone();
+    let found =
+        bao.audit().into_iter().find(|line| line["type"] == "response" && line["request"]["id"] == last);
+    let found = found.unwrap_or_else(|| panic!("{last} is not in Vault's audit"));
+    assert_eq!(found["request"]["path"], "secret/data/github");
+    assert_eq!(found["auth"]["metadata"]["session"], session, "{found}");
+    for value in [CANARY, NEXT] {
+        world.assert_secret_stayed_here(value);
+    }
+}
+
+#[test]
+fn a_refused_credential_is_read_anew_once_and_the_calls_run() {
+    let Some(bao) = prepared(OpenBao::configured()) else { return };
+    let only = Arc::new(Mutex::new(format!("Bearer {CANARY}")));
+    let server = HttpFixture::start(Behaviour::Accepts(Arc::clone(&only)));
+    let world =
+        world(&bao).secret("github", "kv = \"secret/github\"").server("remote", bearer(&server)).start();
+    let mut shim = world.connected("remote");
+    shim.call_text("headers", json!({}));
+    assert_eq!(reads(&bao), 1);
+    rotate(&bao, NEXT);
+    *only.lock().unwrap() = format!("Bearer {NEXT}");
+    let calls: Vec<_> = (0..8).map(|_| shim.send_call("headers", json!({}))).collect();
+    for call in &calls {
+        let answer = shim.answer_to(call);
+        assert!(answer.get("result").is_some(), "{answer}");
+    }
+    assert_eq!(reads(&bao), 2, "whoever was refused shares one read");
+    let sent = server.authorizations();
+    assert_eq!(sent.iter().filter(|sent| **sent == format!("Bearer {NEXT}")).count(), 8, "{sent:?}");
+}
+
+#[test]
+fn a_server_that_refuses_everything_does_not_make_us_read_for_each_call() {
+    let Some(bao) = prepared(OpenBao::configured()) else { return };
+    let only = Arc::new(Mutex::new(format!("Bearer {CANARY}")));
+    let server = HttpFixture::start(Behaviour::Accepts(Arc::clone(&only)));
+    let world =
+        world(&bao).secret("github", "kv = \"secret/github\"").server("remote", bearer(&server)).start();
+    let mut shim = world.connected("remote");
+    *only.lock().unwrap() = "nothing".into();
+    let began = Instant::now();
+    for _ in 0..40 {
+        let refused = shim.call("headers", json!({}));
+        assert_eq!(refusal_of(&refused), "credential_unavailable", "{refused}");
+        for word in ["it did not run", "HTTP 401", "secret/github"] {
+            assert!(refused.to_string().contains(word), "{word}: {refused}");
+        }
+        assert!(!refused.to_string().contains(CANARY), "{refused}");
+    }
+    let allowed = 2 + began.elapsed().as_secs() as usize / 5;
+    assert!((2..=allowed).contains(&reads(&bao)), "{} reads, {allowed} allowed", reads(&bao));
+    // The same value came back each time, so nothing was sent twice.
+    assert_eq!(server.authorizations().len(), 40);
+    // When the user renews it, the next read finds that, without a restart.
+    rotate(&bao, NEXT);
+    *only.lock().unwrap() = format!("Bearer {NEXT}");
+    wait_until("the new value is found", || shim.call("headers", json!({})).get("result").is_some());
+}
+
+#[test]
+fn a_changed_file_is_found_when_the_server_refuses_what_was_in_it() {
+    let only = Arc::new(Mutex::new(format!("Bearer {CANARY}")));
+    let server = HttpFixture::start(Behaviour::Accepts(Arc::clone(&only)));
+    let mut world = World::new()
+        .secret_file("github", &json!({"token": CANARY}).to_string())
+        .server("remote", bearer(&server))
+        .start();
+    let mut shim = world.connected("remote");
+    shim.call_text("headers", json!({}));
+    world.rewrite(|builder| builder.secret_file("github", &json!({"token": NEXT}).to_string()));
+    *only.lock().unwrap() = format!("Bearer {NEXT}");
+    shim.call_text("headers", json!({}));
+    assert_eq!(server.authorizations().last(), Some(&format!("Bearer {NEXT}")));
+}
+
+#[test]
+fn a_credential_that_is_over_while_vault_is_silent_refuses_in_words_and_recovers() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let (server, other) = (HttpFixture::start(Behaviour::Json), HttpFixture::start(Behaviour::Json));
+    let write = "write = { common_name = \"agent.internal\", ttl = \"4s\" }";
+    let world = world(&bao)
+        .secret("cert", &format!("vault = \"pki/issue/agent\"\n{write}"))
+        .server("remote", local(&server).header("Authorization", "Serial {cert.serial_number}"))
+        .server("other", local(&other))
+        .start();
+    let (mut shim, mut neighbour) = (world.connected("remote"), world.connected("other"));
+    shim.call_text("headers", json!({}));
+    let before = server.authorizations();
+    bao.freeze();
+    let mut refused = Value::Null;
+    wait_until("the credential is over", || {
+        refused = in_ten_seconds(&mut shim);
+        refused.get("result").is_none()
+    });
+    assert_eq!(refusal_of(&refused), "credential_unavailable", "{refused}");
+    for word in ["it did not run", "pki/issue/agent", "tried again in "] {
+        assert!(refused.to_string().contains(word), "{word}: {refused}");
+    }
+    neighbour.call_text("headers", json!({}));
+    bao.thaw();
+    wait_until("a new credential goes out", || in_ten_seconds(&mut shim).get("result").is_some());
+    assert_ne!(server.authorizations().last(), before.last());
+}
+
+/// Nobody waits longer for an answer about a credential.
+#[track_caller]
+fn in_ten_seconds(shim: &mut Harness) -> Value {
+    let call = shim.send_call("headers", json!({}));
+    // Some more for a machine that is busy.
+    shim.answer_within(&call, Duration::from_secs(20)).expect("there is an answer")
+}
+
+fn local(server: &HttpFixture) -> Server {
+    Server::http(&server.url()).line("private = true")
+}
+
+fn bearer(server: &HttpFixture) -> Server {
+    local(server).header("Authorization", "Bearer {github.token}")
+}
+
+#[track_caller]
+fn rotate(bao: &OpenBao, value: &str) {
+    bao.api("POST", "secret/data/github", json!({"data": {"token": value}}));
+}
+
+/// How often the secret was read by a token of a session.
+fn reads(bao: &OpenBao) -> usize {
+    let is_read = |line: &&Value| {
+        line["type"] == "response"
+            && line["request"]["path"] == "secret/data/github"
+            && line["auth"]["metadata"]["session"].is_string()
+    };
+    bao.audit().iter().filter(is_read).count()
+}
+
+/// Vault's id of the read whose value the last call was decided with.
+#[track_caller]
+fn vault_request(world: &World) -> String {
+    let decision = world.decisions().pop().expect("there was a call");
+    let id = decision["secrets"][0]["vault_request"].as_str();
+    id.unwrap_or_else(|| panic!("{decision} names the read")).to_owned()
+}

@@ -1,0 +1,119 @@
+//! Each way to log in, from the configuration of a real sidecar to a server that has its credential, and to the end of it.
+
+use cofferdam_tests::certificates::Authority;
+use cofferdam_tests::deadline::wait_until;
+use cofferdam_tests::openbao::OpenBao;
+use cofferdam_tests::vault::{
+    connected, connected_at, file, leases, leave, login_token, prepared, session_tokens, token_file, tokens,
+    with_certificate_in,
+};
+use cofferdam_tests::vault_logins::{approle, secret_id, service_account, web_token, wrapped_secret_id};
+use cofferdam_tests::world::Builder;
+use serde_json::{Value, json};
+
+/// What a login of the sidecar's own may do.
+const POLICIES: [&str; 2] = ["sidecar", "agent"];
+
+/// A session gets its credential through this login, gives it back, and the sidecar's stop is the end of the login,
+/// which Vault knows by this name.
+#[track_caller]
+fn serves(bao: &OpenBao, builder: Builder, login: &str) {
+    let is_login = |token: &Value| token["display_name"].as_str().is_some_and(|name| name.starts_with(login));
+    let mut world = with_certificate_in(builder).start();
+    let harness = world.connected("tools");
+    assert_eq!((leases(bao), session_tokens(bao).len()), (1, 1));
+    assert_eq!(session_tokens(bao)[0]["policies"], json!(["agent", "default"]));
+    assert_eq!(tokens(bao, is_login).len(), 1, "{:?}", tokens(bao, |_| true));
+    leave(harness);
+    wait_until("the session leaves nothing", || (leases(bao), session_tokens(bao).len()) == (0, 0));
+    assert_eq!(tokens(bao, is_login).len(), 1, "the login outlives the session");
+    world.stop_sidecar();
+    wait_until("the login is over", || tokens(bao, is_login).is_empty());
+}
+
+#[test]
+fn by_a_token_file_which_stays_the_users() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let mut world = with_certificate_in(connected(&bao, &token_file(&bao))).start();
+    leave(world.connected("tools"));
+    world.stop_sidecar();
+    assert_eq!((leases(&bao), session_tokens(&bao).len()), (0, 0));
+    let login = login_token(&bao);
+    assert_eq!(bao.call("GET", "auth/token/lookup-self", Some(&login), &Value::Null).status, 200);
+}
+
+#[test]
+fn by_an_approle() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let role_id = approle(&bao, json!({"token_policies": POLICIES, "token_ttl": "10m"}));
+    let secret_id = file(&bao, "secret-id", &format!("{}\n", secret_id(&bao)));
+    let auth = format!(
+        "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {secret_id:?} }}"
+    );
+    serves(&bao, connected(&bao, &auth), "approle");
+}
+
+#[test]
+fn by_a_wrapped_secret_id_which_is_opened_once_and_serves_later_logins() {
+    let Some(bao) = prepared(OpenBao::configured()) else { return };
+    let settings = json!({"token_policies": POLICIES, "token_ttl": "2s", "token_max_ttl": "3s"});
+    let role_id = approle(&bao, settings);
+    let wrapped = file(&bao, "wrapped", &wrapped_secret_id(&bao));
+    let auth = format!(
+        "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {wrapped:?}, secret-id-wrapped = true, role = \"agent\" }}"
+    );
+    let world = with_certificate_in(connected(&bao, &auth)).start();
+    let _harness = world.connected("tools");
+    let asked = |path: &str| {
+        let is_it = |record: &&Value| record["type"] == "request" && record["request"]["path"] == path;
+        bao.audit().iter().filter(is_it).count()
+    };
+    wait_until("the login was made anew", || asked("auth/approle/login") >= 3);
+    assert_eq!(asked("sys/wrapping/unwrap"), 1);
+    // The next login's session has its credential all the same.
+    let _another = world.connected("tools");
+}
+
+#[test]
+fn by_a_web_token_of_the_servers_own_issuer() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let jwt_file = file(&bao, "jwt", &web_token(&bao, &POLICIES));
+    let auth = format!("auth = {{ method = \"jwt\", role = \"agent\", jwt-file = {jwt_file:?} }}");
+    serves(&bao, connected(&bao, &auth), "jwt");
+}
+
+#[test]
+fn by_a_service_account_of_kubernetes() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let jwt_file = file(&bao, "jwt", &service_account(&bao, &POLICIES));
+    let auth = format!("auth = {{ method = \"kubernetes\", role = \"agent\", jwt-file = {jwt_file:?} }}");
+    serves(&bao, connected(&bao, &auth), "kubernetes");
+}
+
+#[test]
+fn by_a_certificate() {
+    let Some(bao) = prepared(OpenBao::configured()) else { return };
+    let clients = Authority::new();
+    bao.api("POST", "sys/auth/cert", json!({"type": "cert"}));
+    let role = json!({"certificate": clients.pem(), "allowed_common_names": ["agent.internal"], "token_policies": POLICIES, "token_ttl": "10m"});
+    bao.api("POST", "auth/cert/certs/agent", role);
+    let (certificate, key) = clients.client("agent.internal").write(bao.directory.path(), "login");
+    let ca_file = &bao.tls.as_ref().unwrap().ca_file;
+    let auth = format!(
+        "ca-file = {ca_file:?}\nauth = {{ method = \"cert\", role = \"agent\", cert-file = {certificate:?}, key-file = {key:?} }}"
+    );
+    serves(&bao, connected_at(&bao.tls_address(), &auth), "cert");
+}
+
+#[test]
+fn by_a_password() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    bao.api("POST", "sys/auth/people", json!({"type": "userpass"}));
+    let user = json!({"password": "correct horse", "token_policies": POLICIES, "token_ttl": "10m"});
+    bao.api("POST", "auth/people/users/agent", user);
+    let password = file(&bao, "password", "correct horse\n");
+    let auth = format!(
+        "auth = {{ method = \"userpass\", mount = \"people\", username = \"agent\", password-file = {password:?} }}"
+    );
+    serves(&bao, connected(&bao, &auth), "people");
+}

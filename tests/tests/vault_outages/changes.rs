@@ -1,0 +1,174 @@
+//! Vault is well, and what we had of it is not: certificates, tokens, roles and policies that somebody changed.
+
+use std::path::Path;
+
+use cofferdam_tests::certificates::Authority;
+use cofferdam_tests::deadline::wait_until;
+use cofferdam_tests::openbao::OpenBao;
+use cofferdam_tests::server::Server;
+use cofferdam_tests::toll::{Toll, detour};
+use cofferdam_tests::vault::{
+    connected_at, file, leases, login_token, minter, prepared, session_tokens, token_file, tokens,
+};
+use cofferdam_tests::vault_logins::{approle, secret_id};
+use serde_json::{Value, json};
+
+use crate::support::{Load, refused, site, site_of};
+
+/// A world over TLS with one server that needs no Vault.
+fn over_tls(bao: &OpenBao, address: &str, ca_file: &Path) -> cofferdam_tests::world::World {
+    let auth = format!("ca-file = {ca_file:?}\n{}", token_file(bao));
+    site_of(connected_at(address, &auth)).server("own", Server::fixture().allow(&["*"])).start()
+}
+
+#[test]
+fn a_certificate_of_another_authority_or_another_name_is_not_believed() {
+    let Some(bao) = prepared(OpenBao::configured()) else { return };
+    let tls = bao.tls.as_ref().unwrap();
+    let stranger = Authority::new().write(bao.directory.path(), "stranger");
+    let elsewhere = format!("https://{}", detour(tls.place));
+    for (address, ca_file, word) in
+        [(bao.tls_address(), &stranger, "certificate"), (elsewhere, &tls.ca_file, "not valid for name")]
+    {
+        let world = over_tls(&bao, &address, ca_file);
+        refused(&mut world.shim("late"), &["cannot be reached", word, "`ca-file`"]);
+        assert!(world.connected("own").call("echo", json!({"text": "x"})).get("result").is_some());
+    }
+    let world = over_tls(&bao, &bao.tls_address(), &tls.ca_file);
+    assert!(world.shim("late").initialize().get("result").is_some());
+    assert!(!bao.audit().is_empty());
+}
+
+#[test]
+fn an_expired_token_of_a_file_is_said_and_the_next_one_is_taken() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let good = login_token(&bao);
+    let wanted =
+        json!({"policies": ["sidecar", "agent"], "ttl": "1s", "explicit_max_ttl": "1s", "no_parent": true});
+    let made = bao.api("POST", "auth/token/create", wanted);
+    let short = made["auth"]["client_token"].as_str().unwrap();
+    wait_until("the token is over", || {
+        bao.call("GET", "auth/token/lookup-self", Some(short), &Value::Null).status == 403
+    });
+    file(&bao, "token", short);
+    let toll = Toll::before(bao.place);
+    let world = site(&bao, &toll.address()).start();
+    let mut late = world.shim("late");
+    let words = ["GET `auth/token/lookup-self`", "the token is dead", "cofferdam doctor"];
+    for _ in 0..5 {
+        refused(&mut late, &words);
+    }
+    assert!(toll.count("") <= 10, "{:?}", toll.seen());
+    assert!(!world.log().contains(short));
+    file(&bao, "token", &good);
+    wait_until("it works", || late.initialize().get("result").is_some());
+}
+
+#[test]
+fn a_users_token_that_was_revoked_is_said_and_what_is_held_serves_on() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let toll = Toll::before(bao.place);
+    let world = site(&bao, &toll.address()).start();
+    let load = Load::start(world.connected("tools"), "echo");
+    load.goes_on();
+    bao.call("POST", "auth/token/revoke-self", Some(&login_token(&bao)), &json!({}));
+    let mut late = world.shim("late");
+    refused(&mut late, &["Vault refuses"]);
+    load.goes_on();
+    let wanted = json!({"policies": ["sidecar", "agent"], "ttl": "1h", "no_parent": true});
+    let made = bao.api("POST", "auth/token/create", wanted);
+    file(&bao, "token", made["auth"]["client_token"].as_str().unwrap());
+    wait_until("it works", || late.initialize().get("result").is_some());
+    load.goes_on();
+    load.end();
+}
+
+/// The accessors of these tokens, revoked.
+fn revoke(bao: &OpenBao, tokens: Vec<Value>) {
+    assert!(!tokens.is_empty());
+    for token in tokens {
+        bao.api("POST", "auth/token/revoke-accessor", json!({"accessor": token["accessor"]}));
+    }
+}
+
+#[test]
+fn a_login_that_was_revoked_is_made_anew_before_anybody_is_refused() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let role_id = approle(&bao, json!({"token_policies": ["sidecar", "agent"], "token_ttl": "10m"}));
+    let secret_id = file(&bao, "secret-id", &secret_id(&bao));
+    let auth = format!(
+        "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {secret_id:?} }}"
+    );
+    let toll = Toll::before(bao.place);
+    let world = site_of(connected_at(&toll.address(), &auth)).start();
+    let loads =
+        [Load::start(world.connected("tools"), "echo"), Load::start(world.connected("web"), "headers")];
+    loads.iter().for_each(Load::goes_on);
+    revoke(&bao, tokens(&bao, |token| token["display_name"] == "approle"));
+    wait_until("its children died with it", || session_tokens(&bao).is_empty());
+    let mut late = world.shim("late");
+    let answer = late.initialize();
+    assert!(answer.get("result").is_some(), "{answer}");
+    assert_eq!(toll.count("auth/approle/login"), 2, "{:?}", toll.seen());
+    loads.iter().for_each(Load::goes_on);
+    let _ = loads.map(Load::end);
+}
+
+#[test]
+fn session_tokens_that_were_revoked_are_replaced_and_what_hung_from_them_is_read_anew() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    bao.api("POST", "pki/roles/agent", json!({"allow_any_name": true, "enforce_hostnames": false, "generate_lease": true, "ttl": "8s", "key_type": "ec"}));
+    let world = site(&bao, &bao.address()).start();
+    let loads = ["tools", "late"].map(|server| Load::start(world.connected(server), "echo"));
+    loads.iter().for_each(Load::goes_on);
+    let before = session_tokens(&bao);
+    assert_eq!((leases(&bao), before.len()), (1, 2));
+    revoke(&bao, before.clone());
+    let is_new = |token: &Value| !before.iter().any(|old| old["accessor"] == token["accessor"]);
+    // Nobody tells us; the next poll and the next re-read find out.
+    wait_until("each session has a token again", || {
+        session_tokens(&bao).iter().filter(|token| is_new(token)).count() == 2
+    });
+    wait_until("there is a credential again", || leases(&bao) == 1);
+    loads.iter().for_each(Load::goes_on);
+    let _ = loads.map(Load::end);
+}
+
+#[test]
+fn a_policy_that_is_deleted_refuses_what_is_new_and_comes_back() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let world = site(&bao, &bao.address()).start();
+    let loads =
+        [Load::start(world.connected("tools"), "echo"), Load::start(world.connected("web"), "headers")];
+    loads.iter().for_each(Load::goes_on);
+    bao.api("DELETE", "sys/policies/acl/agent", Value::Null);
+    let mut late = world.shim("late");
+    let words = ["POST `pki/issue/agent`", "Vault refuses", "allow this path in its policies"];
+    for _ in 0..5 {
+        refused(&mut late, &words);
+    }
+    // Longer than the secret's `refresh`: the newest that was read serves on.
+    wait_until("the poll was refused too", || world.log().contains("held goes on"));
+    loads.iter().for_each(Load::goes_on);
+    bao.policy("agent", &[("secret/data/github", &["read"]), ("pki/issue/agent", &["update"])]);
+    wait_until("it works", || late.initialize().get("result").is_some());
+    let _ = loads.map(Load::end);
+}
+
+#[test]
+fn a_token_role_that_is_deleted_refuses_what_is_new_and_comes_back() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let role = json!({"allowed_policies": ["agent"], "orphan": true});
+    let auth = minter(&bao, role.clone());
+    let world = site_of(connected_at(&bao.address(), &auth)).start();
+    let load = Load::start(world.connected("tools"), "echo");
+    load.goes_on();
+    bao.api("DELETE", "auth/token/roles/cofferdam", Value::Null);
+    let mut late = world.shim("late");
+    refused(&mut late, &["POST `auth/token/create/cofferdam`", "HTTP 400", "correct the path, the role"]);
+    load.goes_on();
+    bao.api("POST", "auth/token/roles/cofferdam", role);
+    wait_until("it works", || late.initialize().get("result").is_some());
+    load.goes_on();
+    load.end();
+}

@@ -1,0 +1,122 @@
+//! Vault is there and sealed, gone, or silent.
+
+use cofferdam_tests::deadline::wait_until;
+use cofferdam_tests::openbao::OpenBao;
+use cofferdam_tests::toll::{Act, Toll};
+use cofferdam_tests::vault::{connected_at, file, leases, leave, prepared};
+use cofferdam_tests::vault_logins::{approle, secret_id};
+use serde_json::{Value, json};
+
+use crate::support::{refused, site, site_of, survives};
+
+#[test]
+fn a_vault_that_is_sealed_and_unsealed() {
+    let Some(mut bao) = prepared(OpenBao::configured()) else { return };
+    let toll = Toll::before(bao.place);
+    let world = site(&bao, &toll.address()).start();
+    survives(
+        &world,
+        &mut bao,
+        Some(&toll),
+        |bao| bao.seal(),
+        &["auth/token/create", "sealed", "unseal Vault"],
+        |bao| bao.unseal(),
+    );
+}
+
+#[test]
+fn a_vault_that_is_killed_and_started_again() {
+    let Some(mut bao) = prepared(OpenBao::lasting()) else { return };
+    let world = site(&bao, &bao.address()).start();
+    survives(
+        &world,
+        &mut bao,
+        None,
+        OpenBao::kill9,
+        &["auth/token/create", "cannot be reached", "refused", "is Vault up"],
+        OpenBao::start_again,
+    );
+}
+
+#[test]
+fn a_vault_that_is_stopped_and_goes_on() {
+    let Some(mut bao) = prepared(OpenBao::dev()) else { return };
+    let toll = Toll::before(bao.place);
+    let world = site(&bao, &toll.address()).start();
+    survives(
+        &world,
+        &mut bao,
+        Some(&toll),
+        |bao| bao.freeze(),
+        &["auth/token/create", "did not answer", "is Vault up"],
+        |bao| bao.thaw(),
+    );
+}
+
+#[test]
+fn a_network_that_swallows_everything() {
+    let Some(mut bao) = prepared(OpenBao::dev()) else { return };
+    let toll = Toll::before(bao.place);
+    let world = site(&bao, &toll.address()).start();
+    survives(
+        &world,
+        &mut bao,
+        Some(&toll),
+        |_| toll.rule("", Act::Swallow),
+        &["auth/token/create", "did not answer"],
+        |_| toll.open(),
+    );
+}
+
+#[test]
+fn an_answer_that_is_cut_leaves_no_lease_behind() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let toll = Toll::before(bao.place);
+    let world = site(&bao, &toll.address()).start();
+    for bytes in [30, 700] {
+        let issued = certificates(&bao);
+        toll.rule("pki/issue", Act::CutAfter(bytes));
+        let mut late = world.shim("late");
+        refused(&mut late, &["POST `pki/issue/agent`", "did not answer, it may have done what was asked"]);
+        assert!(certificates(&bao) > issued, "the server did what was asked");
+        toll.open();
+        wait_until("it works", || late.initialize().get("result").is_some());
+        leave(late);
+        // Also the one that nobody knows of: it hangs from a token of the session's.
+        wait_until("nothing that was lent is left", || leases(&bao) == 0);
+    }
+}
+
+/// How many were ever issued.
+fn certificates(bao: &OpenBao) -> usize {
+    let listed = bao.call("LIST", "pki/certs", Some(&bao.root_token), &Value::Null);
+    listed.body["data"]["keys"].as_array().map_or(0, Vec::len)
+}
+
+#[test]
+fn cut_answers_of_every_step_are_tried_again_and_not_at_once() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let toll = Toll::before(bao.place);
+    let role_id = approle(&bao, json!({"token_policies": ["sidecar", "agent"], "token_ttl": "10m"}));
+    let secret_id = file(&bao, "secret-id", &secret_id(&bao));
+    let auth = format!(
+        "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {secret_id:?} }}"
+    );
+    toll.rule("auth/", Act::CutAfter(40));
+    let world = site_of(connected_at(&toll.address(), &auth)).start();
+    let mut late = world.shim("late");
+    refused(&mut late, &["auth/approle/login", "did not answer"]);
+    toll.open();
+    toll.rule("auth/token/create", Act::CutAfter(40));
+    wait_until("the login works", || {
+        late.initialize()["error"]["message"].as_str().is_some_and(|text| text.contains("auth/token/create"))
+    });
+    let before = toll.count("auth/token/create");
+    for _ in 0..20 {
+        refused(&mut late, &["auth/token/create", "did not answer"]);
+    }
+    let asked = toll.count("auth/token/create") - before;
+    assert!(asked <= 10, "twenty refusals asked {asked} times");
+    toll.open();
+    wait_until("it works", || late.initialize().get("result").is_some());
+}

@@ -1,0 +1,105 @@
+//! REPLAYED ANSWERS in front of the real server. Clusters of Vault Enterprise answer with 412, 472 and 473, OpenBao's
+//! standbys with 429 to who has seen more than they have; one open-source server gives none of these when asked. A gate
+//! gives them for single paths, everything else passes, and a contract says that passing changes nothing.
+
+use std::collections::BTreeMap;
+
+use cofferdam_tests::openbao::{OpenBao, ask};
+use cofferdam_tests::toll::{Act, Recording, Toll};
+use cofferdam_tests::vault::prepared;
+use serde_json::{Value, json};
+
+use crate::support::{refused, site, survives};
+
+fn recorded(status: u16, headers: &'static str, body: &'static str) -> Act {
+    Act::Answer(Recording { status, headers, body })
+}
+
+fn survives_replay(act: Act, words: &[&str]) {
+    let Some(mut bao) = prepared(OpenBao::dev()) else { return };
+    let toll = Toll::before(bao.place);
+    let world = site(&bao, &toll.address()).start();
+    survives(&world, &mut bao, Some(&toll), |_| toll.rule("", act), words, |_| toll.open());
+}
+
+#[test]
+fn replayed_412_472_and_473_of_nodes_that_do_not_serve() {
+    let behind = recorded(412, "", r#"{"errors":["required index state not present"]}"#);
+    std::thread::scope(|together| {
+        together.spawn(|| survives_replay(behind, &["not caught up yet (HTTP 412)", "required index state"]));
+        let words = ["standby for disaster recovery (HTTP 472)", "active node"];
+        together.spawn(move || survives_replay(recorded(472, "", "{}"), &words));
+        let words = ["performance standby (HTTP 473)", "active node"];
+        together.spawn(move || survives_replay(recorded(473, "", "{}"), &words));
+    });
+}
+
+#[test]
+fn a_replayed_429_of_a_node_that_is_behind() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let toll = Toll::before(bao.place);
+    let world = site(&bao, &toll.address()).start();
+    toll.rule("", recorded(429, "retry-after: 1\r\n", r#"{"errors":[]}"#));
+    let mut late = world.shim("late");
+    refused(&mut late, &["HTTP 429", "or this node stands by"]);
+    toll.open();
+    world.wait_until("it works", || late.initialize().get("result").is_some());
+}
+
+/// Every kind of answer that the sidecar reads, asked for directly and through the gate: status, members and their
+/// kinds are the same.
+#[test]
+fn the_gate_changes_nothing_that_it_has_no_rule_for() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let toll = Toll::before(bao.place);
+    // A rule for another path, and one that rewrites nothing.
+    toll.rule("nowhere", recorded(473, "", "{}"));
+    toll.rule("sys/mounts", Act::Rewrite(|_| {}));
+    let certificate = json!({"common_name": "agent.internal"});
+    let lookup = json!({"lease_id": "pki/issue/agent/none"});
+    let requests: &[(&str, &str, &Value)] = &[
+        ("GET", "sys/health", &Value::Null),
+        ("GET", "sys/mounts", &Value::Null),
+        ("GET", "sys/internal/ui/mounts/secret/github", &Value::Null),
+        ("GET", "secret/data/github", &Value::Null),
+        ("GET", "secret/data/nothing", &Value::Null),
+        ("GET", "nomount/at/all", &Value::Null),
+        ("POST", "pki/issue/agent", &certificate),
+        ("POST", "pki/issue/nobody", &certificate),
+        ("GET", "auth/token/lookup-self", &Value::Null),
+        ("POST", "auth/token/create", &json!({"ttl": "1m"})),
+        ("POST", "auth/approle/login", &json!({"role_id": "x", "secret_id": "y"})),
+        ("PUT", "sys/leases/lookup", &lookup),
+    ];
+    for (method, path, body) in requests {
+        let asked = |place| {
+            let answer = ask(place, method, path, Some(&bao.root_token), body, &[]).unwrap();
+            (answer.status, shape(&answer.body))
+        };
+        let (direct, through) = (asked(bao.place), asked(toll.place()));
+        assert_eq!(direct, through, "{method} {path}");
+        assert!(direct.0 != 0 && !direct.1.is_empty(), "{method} {path}");
+    }
+    assert_eq!(toll.count(""), requests.len());
+}
+
+/// The paths of all members and the kinds of their values.
+fn shape(value: &Value) -> BTreeMap<String, &'static str> {
+    fn walk(value: &Value, at: &str, found: &mut BTreeMap<String, &'static str>) {
+        let kind = match value {
+            Value::Null => "null",
+            Value::Bool(_) => "bool",
+            Value::Number(_) => "number",
+            Value::String(_) => "string",
+            Value::Array(_) => "array",
+            Value::Object(members) => {
+                members.iter().for_each(|(name, value)| walk(value, &format!("{at}/{name}"), found));
+                "object"
+            }
+        };
+        found.insert(at.to_owned(), kind);
+    }
+    let mut found = BTreeMap::new();
+    walk(value, "", &mut found);
+    found
+}

@@ -1,0 +1,76 @@
+//! Vault is slow, or has had enough of us.
+
+use std::time::Duration;
+
+use cofferdam_tests::deadline::wait_until;
+use cofferdam_tests::openbao::OpenBao;
+use cofferdam_tests::toll::{Act, Toll};
+use cofferdam_tests::vault::prepared;
+use serde_json::{Value, json};
+
+use crate::support::{next_try, refused, site, survives};
+
+#[test]
+fn a_slow_vault_is_waited_for_and_a_very_slow_one_is_not() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let toll = Toll::before(bao.place);
+    let world = site(&bao, &toll.address()).start();
+    toll.rule("", Act::Delay(Duration::from_millis(800)));
+    let mut late = world.shim("late");
+    assert!(late.initialize().get("result").is_some());
+    toll.rule("", Act::Delay(Duration::from_secs(20)));
+    let mut later = world.shim("late");
+    refused(&mut later, &["did not answer", "it took longer than 5 s"]);
+    assert!(late.call("echo", json!({"text": "x"})).get("result").is_some());
+    toll.open();
+    wait_until("it works", || later.initialize().get("result").is_some());
+}
+
+/// One request within the interval, which somebody else has made.
+fn limit(bao: &OpenBao, interval: &str) {
+    let quota = json!({"rate": 1, "interval": interval, "path": "pki/"});
+    bao.api("POST", "sys/quotas/rate-limit/few", quota);
+    let wanted = json!({"common_name": "other.internal"});
+    wait_until("the quota holds", || {
+        bao.call("POST", "pki/issue/agent", Some(&bao.root_token), &wanted).status == 429
+    });
+}
+
+#[test]
+fn a_quota_without_a_time_is_waited_out() {
+    let Some(mut bao) = prepared(OpenBao::dev()) else { return };
+    let toll = Toll::before(bao.place);
+    let world = site(&bao, &toll.address()).start();
+    survives(
+        &world,
+        &mut bao,
+        Some(&toll),
+        |bao| limit(bao, "1h"),
+        &["POST `pki/issue/agent`", "too many requests", "HTTP 429", "raise the quota"],
+        |bao| {
+            bao.api("DELETE", "sys/quotas/rate-limit/few", Value::Null);
+            // What the operator took is given back too.
+            bao.api("PUT", "sys/leases/revoke-prefix/pki/issue/agent", json!({}));
+        },
+    );
+}
+
+#[test]
+fn a_quota_that_says_when_is_believed() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    bao.api("POST", "sys/quotas/config", json!({"enable_rate_limit_response_headers": true}));
+    let toll = Toll::before(bao.place);
+    let world = site(&bao, &toll.address()).start();
+    limit(&bao, "12s");
+    let mut late = world.shim("late");
+    let refusal = refused(&mut late, &["POST `pki/issue/agent`", "too many requests"]);
+    let told = next_try(&refusal);
+    assert!((1..=13).contains(&told), "{refusal}");
+    let asked = toll.count("pki/issue/agent");
+    for _ in 0..10 {
+        let again = next_try(&refused(&mut late, &["pki/issue/agent"]));
+        assert!(again <= told, "{again} s after {told} s");
+    }
+    assert_eq!(toll.count("pki/issue/agent"), asked, "nobody asks before that");
+    wait_until("the interval is over", || late.initialize().get("result").is_some());
+}

@@ -1,0 +1,38 @@
+//! Two real nodes: the sidecar asks the one that stands by.
+
+use cofferdam_tests::deadline::wait_until;
+use cofferdam_tests::openbao::OpenBao;
+use cofferdam_tests::vault::{leave, prepared, session_tokens};
+
+use crate::support::{Load, refused, site};
+
+#[test]
+fn a_standby_serves_and_without_its_leader_its_redirect_is_not_followed() {
+    let Some(mut leader) = prepared(OpenBao::lasting()) else { return };
+    let Some(standby) = leader.standby() else { return };
+    assert_eq!((leader.health(), standby.health()), (200, 429));
+    let world = site(&leader, &standby.address()).start();
+    // What the leader has made, the standby knows a moment later: nobody is refused for that, and nothing made twice.
+    for number in 0..5 {
+        let harness = world.connected("tools");
+        assert_eq!(session_tokens(&leader).len(), 1, "session {number} has one token");
+        leave(harness);
+        wait_until("its token is gone", || session_tokens(&leader).is_empty());
+    }
+    let load = Load::start(world.connected("tools"), "echo");
+    load.goes_on();
+    leader.kill9();
+    let mut late = world.shim("late");
+    let place = leader.place.ip().to_string();
+    let words =
+        ["auth/token/create", "a standby pointed elsewhere (HTTP 307", &place, "not followed", "`address`"];
+    wait_until("the standby has noticed", || {
+        late.initialize()["error"]["message"].as_str().is_some_and(|text| text.contains("307"))
+    });
+    refused(&mut late, &words);
+    load.goes_on();
+    leader.start_again();
+    wait_until("it works", || late.initialize().get("result").is_some());
+    load.goes_on();
+    leave(load.end());
+}

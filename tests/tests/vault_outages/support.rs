@@ -1,0 +1,131 @@
+//! Calls that go on meanwhile, and the story that every outage has.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use cofferdam_tests::deadline::{Deadline, wait_until};
+use cofferdam_tests::harness::Harness;
+use cofferdam_tests::http_fixture::{Behaviour, HttpFixture};
+use cofferdam_tests::openbao::OpenBao;
+use cofferdam_tests::server::Server;
+use cofferdam_tests::toll::Toll;
+use cofferdam_tests::vault::{connected_at, leases, token_file};
+use cofferdam_tests::world::{Builder, World};
+use serde_json::{Value, json};
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// A sidecar at this address with a server of each kind that has its credential, and `late`, which will want one.
+pub(crate) fn site(bao: &OpenBao, address: &str) -> Builder {
+    site_of(connected_at(address, &token_file(bao)))
+}
+
+pub(crate) fn site_of(builder: Builder) -> Builder {
+    let web = HttpFixture::start(Behaviour::Json).url();
+    builder
+        .secret("github", "kv = \"secret/github\"\nrefresh = \"1s\"")
+        .secret("cert", "vault = \"pki/issue/agent\"\nwrite = { common_name = \"agent.internal\" }")
+        .server("tools", Server::fixture().env("SECRET", "{github.token}").allow(&["*"]))
+        .server("web", Server::http(&web).header("authorization", "Bearer {github.token}").allow(&["*"]))
+        .server("late", Server::fixture().file("key.pem", "{cert.private_key}").allow(&["*"]))
+}
+
+/// Calls one after the other, each of which has to work.
+pub(crate) struct Load {
+    calls: Arc<AtomicUsize>,
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Harness>,
+}
+
+impl Load {
+    pub(crate) fn start(mut harness: Harness, tool: &'static str) -> Self {
+        let (calls, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        let (counted, stopped) = (Arc::clone(&calls), Arc::clone(&stop));
+        let thread = std::thread::spawn(move || {
+            while !stopped.load(Ordering::SeqCst) {
+                let answer = harness.call(tool, json!({"text": "still here"}));
+                assert!(answer.get("result").is_some(), "a call under load failed: {answer}");
+                counted.fetch_add(1, Ordering::SeqCst);
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            harness
+        });
+        Self { calls, stop, thread }
+    }
+
+    /// Some calls that began after this was asked have been answered.
+    #[track_caller]
+    pub(crate) fn goes_on(&self) {
+        let before = self.calls.load(Ordering::SeqCst);
+        wait_until("calls go on", || {
+            self.thread.is_finished() || self.calls.load(Ordering::SeqCst) > before + 3
+        });
+        assert!(!self.thread.is_finished(), "the load broke off");
+    }
+
+    #[track_caller]
+    pub(crate) fn end(self) -> Harness {
+        self.stop.store(true, Ordering::SeqCst);
+        self.thread.join().expect("every call under load worked")
+    }
+}
+
+/// An outage while both servers are called: they serve on; `late` is refused in these words, within its ten seconds and
+/// with the next try; the gate, where there is one, counts no more requests than patience makes; then all is well again.
+#[track_caller]
+pub(crate) fn survives(
+    world: &World,
+    bao: &mut OpenBao,
+    toll: Option<&Toll>,
+    begin: impl FnOnce(&mut OpenBao),
+    words: &[&str],
+    end: impl FnOnce(&mut OpenBao),
+) {
+    let loads =
+        [Load::start(world.connected("tools"), "echo"), Load::start(world.connected("web"), "headers")];
+    loads.iter().for_each(Load::goes_on);
+    begin(bao);
+    let before = toll.map_or(0, |toll| toll.count(""));
+    let clock = Deadline::after(DAY);
+    let mut late = world.shim("late");
+    for _ in 0..60 {
+        refused(&mut late, words);
+    }
+    loads.iter().for_each(Load::goes_on);
+    if let Some(toll) = toll {
+        let seconds = (DAY - clock.left()).as_secs() as usize;
+        let asked = toll.count("") - before;
+        assert!(asked <= 12 + 4 * seconds, "{asked} requests in {seconds} s: {:?}", toll.seen());
+    }
+    end(bao);
+    wait_until("what was refused works", || late.initialize().get("result").is_some());
+    assert!(late.call("echo", json!({"text": "x"})).get("result").is_some());
+    loads.iter().for_each(Load::goes_on);
+    for mut harness in loads.map(Load::end).into_iter().chain([late]) {
+        harness.close_stdin();
+        harness.wait_for_exit();
+    }
+    wait_until("nothing that was lent is left", || leases(bao) == 0);
+}
+
+/// One refusal: in time, with its code, the server, what was tried and when it is tried next.
+#[track_caller]
+pub(crate) fn refused(harness: &mut Harness, words: &[&str]) -> String {
+    let id = harness.send_initialize();
+    // Ten seconds, and as much again for a loaded machine.
+    let answer: Value = harness.answer_within(&id, Duration::from_secs(20)).expect("a refusal in time");
+    let text = answer["error"]["message"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
+    for word in ["credential_unavailable", "`late`", "tried again in "].iter().chain(words) {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    text
+}
+
+/// When the next try is, in seconds.
+#[track_caller]
+pub(crate) fn next_try(refusal: &str) -> u64 {
+    let (_, rest) = refusal.split_once("tried again in ").expect("the next try is told");
+    rest.split(' ').next().and_then(|seconds| seconds.parse().ok()).expect("it is a number of seconds")
+}

@@ -1,0 +1,195 @@
+//! The port for whoever watches: alive, ready, numbers. Nothing on it is a secret, and nobody but this host is answered.
+
+use std::net::{SocketAddr, TcpStream};
+
+use cofferdam_tests::deadline::wait_until;
+use cofferdam_tests::http::ask;
+use cofferdam_tests::openbao::OpenBao;
+use cofferdam_tests::port::free_place;
+use cofferdam_tests::server::Server;
+use cofferdam_tests::vault::{CANARY, leave, prepared, with_certificate, world};
+use cofferdam_tests::world::{Builder, World};
+use serde_json::{Value, json};
+
+const ARGUMENT: &str = "an-argument-that-nobody-counts";
+
+#[test]
+fn numbers_follow_what_happens_and_tell_no_secret() {
+    let place = free_place();
+    let server = Server::fixture().env("SECRET", "{local.value}").allow(&["echo"]);
+    let world = watched(World::new().secret_file("local", CANARY).server("tools", server), place).start();
+    assert_eq!(look(place, "/healthz").0, 200);
+    assert_eq!(look(place, "/readyz").0, 200);
+    let before = look(place, "/metrics").1;
+    assert_eq!(number(&before, "cofferdam_links"), Some(0));
+    let mut harness = world.connected("tools");
+    for _ in 0..3 {
+        harness.call_text("echo", json!({"text": ARGUMENT}));
+    }
+    harness.call("env", json!({}));
+    let text = look(place, "/metrics").1;
+    let requests = |outcome: &str| {
+        number(&text, &format!("cofferdam_requests_total{{server=\"tools\",outcome=\"{outcome}\"}}"))
+    };
+    // The handshake and three calls.
+    assert_eq!(
+        (requests("result"), requests("denied"), requests("unknown")),
+        (Some(4), Some(1), Some(0)),
+        "{text}"
+    );
+    for name in ["cofferdam_sessions", "cofferdam_links", "cofferdam_server_processes"] {
+        assert_eq!(number(&text, name), Some(1), "{name} in\n{text}");
+    }
+    assert!(number(&text, "cofferdam_audit_records") > number(&before, "cofferdam_audit_records"), "{text}");
+    assert_eq!(number(&text, "cofferdam_audit_writes_total{outcome=\"failed\"}"), Some(0), "{text}");
+    for private in [CANARY, ARGUMENT, "echo", "SECRET"] {
+        assert!(!text.contains(private), "{private} in\n{text}");
+    }
+    assert!(text.contains("application/openmetrics-text") && text.ends_with("# EOF\n"), "{text}");
+    leave(harness);
+    wait_until("all of it is over", || {
+        let text = look(place, "/metrics").1;
+        ["cofferdam_sessions", "cofferdam_links", "cofferdam_server_processes"]
+            .iter()
+            .all(|name| number(&text, name) == Some(0))
+    });
+}
+
+#[test]
+fn strangers_and_odd_requests_are_told_nothing_and_hold_up_nobody() {
+    let place = free_place();
+    let _world = watched(World::new().server("tools", Server::fixture()), place).start();
+    let asked = |head: &str| ask(place, format!("{head}\r\n\r\n").as_bytes()).map(|(status, _)| status);
+    let here = format!("Host: {place}");
+    assert_eq!(asked(&format!("GET /metrics HTTP/1.1\r\n{here}")), Some(200));
+    assert_eq!(asked("GET /metrics HTTP/1.1\r\nHost: localhost"), Some(200));
+    assert_eq!(asked(&format!("POST /metrics HTTP/1.1\r\n{here}\r\nContent-Length: 0")), Some(405));
+    assert_eq!(asked(&format!("GET /metrics/x HTTP/1.1\r\n{here}")), Some(404));
+    assert_eq!(asked(&format!("POST / HTTP/1.1\r\n{here}\r\nContent-Length: 0")), Some(404));
+    for foreign in ["Host: evil.example", "Host: evil.example:7480", "X-No-Host: at all"] {
+        assert_eq!(asked(&format!("GET /metrics HTTP/1.1\r\n{foreign}")), Some(421), "{foreign}");
+    }
+    let many: String = (0..100).map(|number| format!("\r\nX-{number}: x")).collect();
+    assert_eq!(asked(&format!("GET /metrics HTTP/1.1\r\n{here}{many}")), Some(431));
+    let long = format!("GET /metrics HTTP/1.1\r\n{here}\r\nX: {}", "x".repeat(100_000));
+    assert_ne!(asked(&long), Some(200));
+    assert_ne!(asked("nonsense"), Some(200));
+    // More silent ones than there are places: the longest silent make room.
+    let _silent: Vec<TcpStream> = (0..60).map(|_| TcpStream::connect(place).unwrap()).collect();
+    assert_eq!(look(place, "/healthz").0, 200);
+}
+
+#[test]
+fn readiness_waits_for_the_login_and_what_vault_does_is_counted() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let place = free_place();
+    bao.freeze();
+    let world = watched(with_certificate(&bao), place).start();
+    let (status, text) = look(place, "/readyz");
+    assert_eq!(status, 503, "{text}");
+    assert!(text.contains("no login at Vault"), "{text}");
+    assert_eq!(look(place, "/healthz").0, 200);
+    assert_eq!(number(&look(place, "/metrics").1, "cofferdam_vault_logged_in"), Some(0));
+    bao.thaw();
+    wait_until("the sidecar is ready", || look(place, "/readyz").0 == 200);
+    let _harness = world.connected("tools");
+    let text = look(place, "/metrics").1;
+    for (name, expected) in [
+        ("cofferdam_vault_logged_in", 1),
+        ("cofferdam_vault_logins_total{outcome=\"done\"}", 1),
+        ("cofferdam_vault_reads_total{outcome=\"done\"}", 1),
+        ("cofferdam_vault_reads_total{outcome=\"failed\"}", 0),
+        ("cofferdam_vault_revocations_total{outcome=\"revoked\"}", 0),
+    ] {
+        assert_eq!(number(&text, name), Some(expected), "{name} in\n{text}");
+    }
+    assert!(number(&text, "cofferdam_vault_session_tokens_total{outcome=\"done\"}") >= Some(1), "{text}");
+    let session = world.sessions()[0]["session"].as_str().unwrap().to_owned();
+    world.cofferdam_text(&["kill", &session]);
+    let text = look(place, "/metrics").1;
+    // The token of the lease, and the session's own where it had one.
+    assert!(number(&text, "cofferdam_vault_revocations_total{outcome=\"revoked\"}") >= Some(1), "{text}");
+    assert_eq!(number(&text, "cofferdam_vault_time_to_revoke_seconds_count"), Some(1), "{text}");
+}
+
+#[test]
+fn what_vault_refuses_is_counted_by_its_kind() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let place = free_place();
+    let server = Server::fixture().env("SECRET", "{other.token}").allow(&["*"]);
+    let world =
+        watched(world(&bao).secret("other", "kv = \"secret/other\"").server("tools", server), place).start();
+    assert!(world.shim("tools").initialize().get("error").is_some());
+    let text = look(place, "/metrics").1;
+    assert_eq!(number(&text, "cofferdam_vault_reads_total{outcome=\"failed\"}"), Some(1), "{text}");
+    assert!(number(&text, "cofferdam_vault_failures_total{kind=\"denied\"}") >= Some(1), "{text}");
+    assert!(!text.contains("secret/other") && !text.contains(CANARY), "{text}");
+}
+
+#[test]
+fn sessions_shows_each_lease_and_what_went_wrong() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let write = "write = { common_name = \"agent.internal\", ttl = \"8s\" }";
+    let world = world(&bao)
+        .secret("cert", &format!("vault = \"pki/issue/agent\"\n{write}"))
+        .secret("github", "kv = \"secret/github\"")
+        .server("tools", Server::fixture().file("key.pem", "{cert.private_key}").allow(&["*"]))
+        .server("other", Server::fixture().env("SECRET", "{github.token}").allow(&["*"]))
+        .start();
+    let mut harness = world.connected("tools");
+    let _other = world.connected("other");
+    harness.call("env", json!({}));
+    let of = |server: &str| {
+        let sessions = world.sessions();
+        let link = sessions.as_array().unwrap().iter().find(|link| link["server"] == server).cloned();
+        link.expect("it is shown")["credentials"].clone()
+    };
+    let held = of("tools");
+    assert_eq!(held.as_array().map(Vec::len), Some(1), "{held}");
+    let lease = &held[0];
+    assert_eq!(
+        (&lease["secret"], &lease["origin"]),
+        (&json!("cert"), &json!("Vault's `pki/issue/agent`")),
+        "{held}"
+    );
+    assert!(lease["expires-in-seconds"].as_u64().is_some_and(|left| left <= 8), "{held}");
+    assert_eq!((&lease["renewals"], &lease["last-error"]), (&json!(0), &json!(null)), "{held}");
+    // The audit's name of the lease, and no other.
+    let audited: Vec<Value> =
+        world.decisions().iter().map(|decision| decision["secrets"][0]["lease"].clone()).collect();
+    assert!(audited.contains(&lease["lease"]) && lease["lease"].is_string(), "{held} and {audited:?}");
+    let kv = of("other");
+    assert_eq!((&kv[0]["secret"], &kv[0]["lease"]), (&json!("github"), &json!(null)), "{kv}");
+    let text = world.cofferdam_text(&["sessions"]);
+    for words in
+        ["`cert` from Vault's `pki/issue/agent`: lease ", "`github` from Vault's `secret/github`: no lease, "]
+    {
+        assert!(text.contains(words), "{words} in\n{text}");
+    }
+    bao.freeze();
+    wait_until("the trouble is shown", || of("tools")[0]["last-error"].is_string());
+    let text = world.cofferdam_text(&["sessions"]);
+    assert!(text.contains("; last error: ") && !text.contains(CANARY), "{text}");
+    bao.thaw();
+    wait_until("it is over", || {
+        let held = of("tools");
+        held[0]["last-error"].is_null() && held[0]["expires-in-seconds"].as_u64() > Some(0)
+    });
+}
+
+fn watched(builder: Builder, place: SocketAddr) -> Builder {
+    builder.admin(&format!("http = \"{place}\""))
+}
+
+/// The status, and the whole answer.
+#[track_caller]
+fn look(place: SocketAddr, path: &str) -> (u16, String) {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {place}\r\n\r\n");
+    ask(place, request.as_bytes()).unwrap_or_else(|| panic!("{path} is answered"))
+}
+
+/// The number behind a name and its labels.
+fn number(text: &str, name: &str) -> Option<u64> {
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+    value.trim().parse().ok()
+}
