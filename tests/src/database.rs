@@ -37,6 +37,7 @@ impl Database {
         let bao = prepared(OpenBao::dev())?;
         bao.api("POST", "sys/mounts/database", json!({"type": "database"}));
         bao.policy("agent", &[("database/creds/*", &["read"]), ("secret/data/github", &["read"])]);
+        postgres.query("CREATE TABLE made (name text PRIMARY KEY, at timestamptz DEFAULT clock_timestamp())");
         let database = Self { bao, postgres };
         database.connect(OWNER_PASSWORD);
         Some(database)
@@ -65,7 +66,10 @@ impl Database {
             "db_name": "test",
             "default_ttl": life.ttl,
             "max_ttl": life.max_ttl,
-            "creation_statements": ["CREATE ROLE \"{{name}}\" LOGIN PASSWORD '{{password}}' VALID UNTIL '{{expiration}}'"],
+            "creation_statements": [
+                "CREATE ROLE \"{{name}}\" LOGIN PASSWORD '{{password}}' VALID UNTIL '{{expiration}}'",
+                "INSERT INTO made (name) VALUES ('{{name}}')",
+            ],
             "revocation_statements": [
                 "ALTER ROLE \"{{name}}\" NOLOGIN",
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{{name}}'",
@@ -90,6 +94,15 @@ impl Database {
     #[track_caller]
     pub fn users(&self) -> Vec<String> {
         self.postgres.query("SELECT rolname FROM pg_roles WHERE rolname LIKE 'v-%' ORDER BY 1")
+    }
+
+    /// How long ago it was made, in seconds.
+    #[track_caller]
+    pub fn age(&self, user: &str) -> f64 {
+        let sql =
+            format!("SELECT extract(epoch FROM clock_timestamp() - at) FROM made WHERE name = '{user}'");
+        let age = self.postgres.query(&sql).first().and_then(|age| age.parse().ok());
+        age.expect("every user was written down when it was made")
     }
 
     /// Those of them that are connected.

@@ -19,6 +19,7 @@
 //! | [`report`] | tables and chart |
 //! | [`roster`] | who takes part |
 //! | [`tournament`] | the run |
+//! | [`turnover`] | what credentials in Vault cost a call |
 //! | [`weight`] | size and memory |
 //!
 //! Nothing is asserted about time: the numbers are compared with each other and written down.
@@ -51,6 +52,7 @@ mod report;
 mod roster;
 mod tournament;
 mod trouble;
+mod turnover;
 mod weight;
 
 fn main() -> ExitCode {
@@ -93,11 +95,14 @@ fn run(plan: &Plan) -> Result<(), Trouble> {
     let hostile = Trial::of(plan, hostile::HOSTILE, || hostile::run(plan.pace, directory.path(), &places));
     let crowd = Trial::of(plan, crowd::CROWD, || crowd::run(plan.pace, directory.path(), &places));
     let leases = Trial::of(plan, leases::LEASES, || leases::run(plan.pace.rounds));
+    let turnover =
+        Trial::of(plan, turnover::TURNOVER, || turnover::run(plan.pace, directory.path(), &places));
     let findings = Findings {
         standings,
         hostile,
         crowd,
         leases,
+        turnover,
         shim_size: places.shim().and_then(|shim| weight::file_size(&shim)).ok(),
         small_shim_size: places.small_shim().and_then(|shim| weight::file_size(&shim).ok()),
         counts,

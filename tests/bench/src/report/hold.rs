@@ -9,6 +9,7 @@ use crate::hostile::Hostile;
 use crate::hostile::attack::Attack;
 use crate::roster::{COFFERDAM, PEERS, SOCAT};
 use crate::tournament::Standing;
+use crate::turnover::Turnover;
 
 /// One promise beside what was found.
 pub(super) struct Judgement {
@@ -43,6 +44,7 @@ pub(super) fn judge(findings: &Findings) -> Vec<Judgement> {
     ));
     judgements.push(idle_session(findings.crowd.found()));
     judgements.push(crowd(findings.crowd.found()));
+    judgements.extend(turnover(findings.turnover.found()));
     judgements.extend(
         [
             (
@@ -156,6 +158,28 @@ fn crowd(crowd: Option<&Crowd>) -> Judgement {
         alone,
         Bound::AtMost(5.0),
     )
+}
+
+/// The first is to be none: whatever is needed for it was done before the call. What the second may cost is what a
+/// process's start costs on the same cores.
+fn turnover(turnover: Option<&Turnover>) -> [Judgement; 2] {
+    let time = |measure: fn(&Turnover) -> Duration| turnover.map(measure);
+    [
+        against(
+            "one small call with a credential of Vault's, p50",
+            time(|found| found.from_vault.median),
+            "from a file",
+            time(|found| found.from_file.median),
+            Bound::AtMost(1.1),
+        ),
+        against(
+            "small calls while a process is replaced: p99, no error",
+            time(|found| found.during.p99),
+            "quiet, p99",
+            time(|found| found.quiet.p99),
+            Bound::AtMost(10.0),
+        ),
+    ]
 }
 
 /// Two times of ours.

@@ -9,6 +9,7 @@
 //! | [`machine`] | the shape of the machine and the versions of the contenders: no host names, no paths |
 //! | [`method`] | how it is measured |
 //! | [`table`] | the text |
+//! | [`turnover`] | calls while credentials of Vault's are replaced |
 //! | [`units`] | numbers as people read them |
 //!
 //! What somebody wrote by hand under `## Notes` is kept from one run to the next.
@@ -22,6 +23,7 @@ use crate::instructions::Count;
 use crate::leases::Leases;
 use crate::tournament::Standing;
 use crate::trouble::Trouble;
+use crate::turnover::Turnover;
 
 mod chart;
 mod hold;
@@ -30,6 +32,7 @@ mod leases;
 pub(crate) mod machine;
 mod method;
 mod table;
+mod turnover;
 mod units;
 
 /// Everything that a report is made of.
@@ -39,6 +42,7 @@ pub(crate) struct Findings {
     pub(crate) hostile: Trial<Hostile>,
     pub(crate) crowd: Trial<Crowd>,
     pub(crate) leases: Trial<Leases>,
+    pub(crate) turnover: Trial<Turnover>,
     /// Bytes of the shim's file.
     pub(crate) shim_size: Option<u64>,
     /// Built without its default features.
@@ -155,6 +159,7 @@ mod tests {
             hostile: Trial::LeftOut,
             crowd: Trial::LeftOut,
             leases: Trial::LeftOut,
+            turnover: Trial::LeftOut,
             shim_size: Some(2_600_000),
             small_shim_size: Some(800_000),
             counts: Vec::new(),
@@ -225,6 +230,26 @@ mod tests {
         });
         let text = findings.text("");
         assert!(text.contains("| 200 | 600 | 5 h | 36\u{202f}000 | 0 | 2.00 | 9 | 3.00 µs |"), "{text}");
+    }
+
+    #[test]
+    fn credentials_of_vault_are_compared_with_those_of_a_file_and_a_replacement_with_quiet() {
+        let mut findings = findings();
+        findings.turnover = Trial::Done(Turnover {
+            from_file: small(50),
+            from_vault: small(51),
+            quiet: small(50),
+            during: small(80),
+            longest: Duration::from_millis(3),
+            replacements: 12,
+        });
+        let text = findings.text("");
+        assert!(text.contains("| 51.0 µs | from a file: 50.0 µs | 1.02 × | ≤ 1.1 × | holds"), "{text}");
+        assert!(text.contains("| 800 µs | quiet, p99: 500 µs | 1.60 × |"), "{text}");
+        assert!(
+            text.contains("| during one of 12 replacements | 80.0 µs | 800 µs | 3.00 ms | 100 |"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -6,6 +6,7 @@ use super::hold::judge;
 use super::hostile;
 use super::leases;
 use super::method::METHOD;
+use super::turnover;
 use super::units::{digits, grouped, megabytes, rate, time, without_places};
 use super::{Findings, NOTES};
 use crate::roster::SOCAT;
@@ -32,6 +33,7 @@ pub(super) fn text(findings: &Findings, notes: &str) -> String {
     numbers_to_hold(findings, &mut out);
     hostile::beside(&findings.hostile, &mut out);
     leases::kept(&findings.leases, &mut out);
+    turnover::meanwhile(&findings.turnover, &mut out);
     counts(findings, &mut out);
     out.push_str(METHOD);
     for standing in &findings.standings {
@@ -106,6 +108,7 @@ fn numbers_to_hold(findings: &Findings, out: &mut String) {
         ("a hostile sandbox", findings.hostile.failure()),
         ("1,000 sessions", findings.crowd.failure()),
         ("keeping leases", findings.leases.failure()),
+        ("credentials of Vault's", findings.turnover.failure()),
     ];
     for (what, reason) in failed {
         if let Some(reason) = reason {

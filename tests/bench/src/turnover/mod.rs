@@ -1,0 +1,172 @@
+//! What credentials in Vault cost a call: nothing while they stay, and little while a process is replaced for new ones.
+//!
+//! Two sidecars that differ in where the credential is, in a file or in a real OpenBao, are called in turn. A third looks
+//! at its secret every second, and gets another one again and again: the calls that its harness makes meanwhile, one at a
+//! time, fall into two classes. A call is one "during a replacement" if there were two processes at its beginning or its
+//! end, or others at its end than at its beginning. Any error ends the measurement and is in the report.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::awake::Awake;
+use crate::client::Client;
+use crate::clock::{Deadline, now};
+use crate::contender::{Contender, Prepared, Ready};
+use crate::measure::{Pace, Small};
+use crate::places::Places;
+use crate::process::Running;
+use crate::roster::{COFFERDAM, ROSTER, SIDECAR, SIDECAR_DIRECTORIES};
+use crate::trouble::Trouble;
+
+use self::openbao::{OpenBao, TOKEN};
+
+mod openbao;
+
+/// Its name for `--only`.
+pub(crate) const TURNOVER: &str = "vault";
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turnover {
+    /// The best round with a credential from a file, and with one of Vault's.
+    pub(crate) from_file: Small,
+    pub(crate) from_vault: Small,
+    /// All calls while one process ran, and while another took over from it.
+    pub(crate) quiet: Small,
+    pub(crate) during: Small,
+    /// The longest call of those during a replacement.
+    pub(crate) longest: Duration,
+    pub(crate) replacements: usize,
+}
+
+/// Runs all of it; `dir` is for the sidecars' files and the Vault's.
+pub(crate) fn run(pace: Pace, dir: &Path, places: &Places) -> Result<Turnover, Trouble> {
+    let dir = dir.join(TURNOVER);
+    let bao = OpenBao::start(&dir.join("openbao"), places)?;
+    let cofferdam = ROSTER.iter().find(|contender| contender.name == COFFERDAM);
+    let cofferdam = cofferdam.ok_or_else(|| Trouble::Missing("cofferdam among the contenders".into()))?;
+    let file = Sidecar::start(cofferdam.prepare(&dir.join("file"), places)?)?;
+    let warm = Sidecar::start(at_vault(&dir.join("warm"), places, &bao, "1h")?)?;
+    let turning = Sidecar::start(at_vault(&dir.join("turning"), places, &bao, "1s")?)?;
+    let _awake = Awake::keep()?;
+    let (from_file, from_vault) = side_by_side(pace, &file, &warm)?;
+    let (quiet, during) = turn(pace, &turning, &bao)?;
+    let longest = during.iter().max().copied().unwrap_or_default();
+    let (quiet, during) = (Small::of(quiet), Small::of(during));
+    eprintln!(
+        "bench: {} replacements; 99 % of calls meanwhile within {:?}, else within {:?}",
+        pace.rounds, during.p99, quiet.p99
+    );
+    Ok(Turnover { from_file, from_vault, quiet, during, longest, replacements: pace.rounds })
+}
+
+const SOCKET: &str = "relay/relay.sock";
+const SIDECAR_AT_VAULT: Contender = Contender {
+    name: TURNOVER,
+    about: "a sidecar at OpenBao",
+    directories: SIDECAR_DIRECTORIES,
+    files: &[("cofferdam.toml", include_str!("cofferdam.toml")), ("token", TOKEN)],
+    host: SIDECAR,
+    ready: Ready::Unix(SOCKET),
+    enrol: &[],
+    client: &["{shim}", "--relay", "unix:{dir}/relay/relay.sock", "--server", "bench"],
+    env: &[],
+};
+const MOST_CALLS: usize = 5_000;
+const WARMING_CALLS: usize = 1_000;
+/// Of a second until the change is seen, a process's start and its predecessor's end.
+const REPLACED_WITHIN: Duration = Duration::from_secs(20);
+/// Between two replacements.
+const QUIET: Duration = Duration::from_millis(500);
+
+struct Sidecar {
+    host: Running,
+    prepared: Prepared,
+}
+
+impl Sidecar {
+    fn start(prepared: Prepared) -> Result<Self, Trouble> {
+        let host = prepared.start_host()?.ok_or_else(|| Trouble::Missing("a sidecar".into()))?;
+        Ok(Self { host, prepared })
+    }
+
+    /// A harness that has made some calls.
+    fn client(&self) -> Result<Client, Trouble> {
+        let mut client = Client::start(&self.prepared.client)?;
+        for _ in 0..WARMING_CALLS {
+            client.small_call()?;
+        }
+        Ok(client)
+    }
+
+    /// The processes that it runs, one for each that a server has.
+    fn children(&self) -> BTreeSet<u32> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.host.child.id()));
+        let children = tasks.into_iter().flatten().flatten().filter_map(|task| {
+            let text = std::fs::read_to_string(task.path().join("children")).ok()?;
+            Some(text.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<u32>>())
+        });
+        children.flatten().collect()
+    }
+}
+
+/// The configuration says where the Vault is only once that runs.
+fn at_vault(dir: &Path, places: &Places, bao: &OpenBao, refresh: &str) -> Result<Prepared, Trouble> {
+    let prepared = SIDECAR_AT_VAULT.prepare(dir, places)?;
+    let path = dir.join("cofferdam.toml");
+    let written = std::fs::read_to_string(&path).and_then(|text| {
+        std::fs::write(&path, text.replace("{vault}", &bao.address()).replace("{refresh}", refresh))
+    });
+    written.map_err(|source| Trouble::Write { what: "a configuration".into(), source })?;
+    Ok(prepared)
+}
+
+fn side_by_side(pace: Pace, file: &Sidecar, vault: &Sidecar) -> Result<(Small, Small), Trouble> {
+    let mut best: [Option<Small>; 2] = [None, None];
+    for number in 1..=pace.rounds {
+        for (best, sidecar) in best.iter_mut().zip([file, vault]) {
+            let mut client = sidecar.client()?;
+            let small = pace.small_calls(MOST_CALLS, || client.small_call())?;
+            client.end();
+            *best = best.take().into_iter().chain([small]).min_by_key(|small| small.median);
+        }
+        eprintln!(
+            "bench: round {number}, credentials of a file and of Vault: {:?}",
+            best.map(|best| best.map(|best| best.median))
+        );
+    }
+    let [from_file, from_vault] = best;
+    from_file.zip(from_vault).ok_or_else(|| Trouble::Missing("a round".into()))
+}
+
+/// Calls without a pause while the credential changes again and again: how long those took that nothing happened to,
+/// and how long the others.
+fn turn(pace: Pace, sidecar: &Sidecar, bao: &OpenBao) -> Result<(Vec<Duration>, Vec<Duration>), Trouble> {
+    let mut client = sidecar.client()?;
+    let (mut quiet, mut during) = (Vec::new(), Vec::new());
+    let mut before = sidecar.children();
+    for number in 1..=pace.rounds {
+        let first = before.clone();
+        bao.change(number)?;
+        let deadline = Deadline::after(REPLACED_WITHIN);
+        let mut rest: Option<Deadline> = None;
+        while rest.is_none_or(|rest| !rest.is_over()) {
+            let begin = now();
+            client.small_call()?;
+            let took = begin.elapsed();
+            let after = sidecar.children();
+            match before.len() == 1 && before == after {
+                true => quiet.push(took),
+                false => during.push(took),
+            }
+            if after.len() == 1 && after != first {
+                rest = rest.or_else(|| Some(Deadline::after(QUIET)));
+            } else if deadline.is_over() {
+                return Err(Trouble::WrongAnswer("no process was replaced".into()));
+            }
+            before = after;
+        }
+    }
+    client.end();
+    Ok((quiet, during))
+}

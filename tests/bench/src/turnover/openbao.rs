@@ -1,0 +1,88 @@
+//! A real OpenBao in memory, with one secret that changes whenever the benchmark says so.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::contender::{Contender, Ready};
+use crate::places::Places;
+use crate::process::Running;
+use crate::trouble::Trouble;
+
+pub(super) struct OpenBao {
+    _server: Running,
+    /// `127.0.0.1:PORT`.
+    place: String,
+}
+
+impl OpenBao {
+    /// Starts it with a policy for sessions, and the secret.
+    pub(super) fn start(dir: &Path, places: &Places) -> Result<Self, Trouble> {
+        let prepared = SERVER.prepare(dir, places)?;
+        let argument = prepared.host.argv.last().and_then(|argument| argument.strip_prefix(LISTEN));
+        let place = argument.unwrap_or_default().to_owned();
+        let server = prepared.start_host()?.ok_or_else(|| Trouble::Missing("an OpenBao".into()))?;
+        let bao = Self { _server: server, place };
+        let policy = r#"{"policy":"path \"secret/data/bench\" { capabilities = [\"read\"] }"}"#;
+        bao.write("sys/policies/acl/bench", policy)?;
+        bao.change(0)?;
+        Ok(bao)
+    }
+
+    pub(super) fn address(&self) -> String {
+        format!("http://{}", self.place)
+    }
+
+    /// Gives the secret another value.
+    pub(super) fn change(&self, number: usize) -> Result<(), Trouble> {
+        self.write(
+            "secret/data/bench",
+            &format!(r#"{{"data":{{"value":"credential-{number}-benchmark-only"}}}}"#),
+        )
+    }
+
+    fn write(&self, path: &str, body: &str) -> Result<(), Trouble> {
+        let asked = self.exchange(path, body);
+        let answer = asked.map_err(|source| Trouble::Read { what: "an answer of OpenBao".into(), source })?;
+        match answer.split(' ').nth(1) {
+            Some("200" | "204") => Ok(()),
+            _ => Err(Trouble::WrongAnswer(answer.chars().take(160).collect())),
+        }
+    }
+
+    fn exchange(&self, path: &str, body: &str) -> io::Result<String> {
+        let mut stream = TcpStream::connect(&self.place)?;
+        stream.set_read_timeout(Some(ANSWER_WITHIN))?;
+        // HTTP/1.0: one answer, and the end.
+        let head = format!("POST /v1/{path} HTTP/1.0\r\nHost: {}\r\nX-Vault-Token: {TOKEN}\r\n", self.place);
+        stream.write_all(format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()).as_bytes())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    }
+}
+
+/// Of a server that holds nothing but the benchmark's own.
+pub(super) const TOKEN: &str = "root";
+
+const LISTEN: &str = "-dev-listen-address=";
+const SERVER: Contender = Contender {
+    name: "openbao",
+    about: "OpenBao in memory",
+    directories: &[],
+    files: &[],
+    host: &[
+        "{openbao}",
+        "server",
+        "-dev",
+        "-dev-root-token-id=root",
+        "-dev-no-store-token",
+        "-dev-listen-address=127.0.0.1:{port}",
+    ],
+    ready: Ready::Port,
+    enrol: &[],
+    client: &[],
+    env: &[("HOME", "{dir}")],
+};
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
