@@ -67,16 +67,19 @@ impl Readings {
         self.under_way.iter_mut().any(|reading| reading.waiting.withdraw(id))
     }
 
-    /// What a server gives. Where it is gone, whatever waits here to be sent by it did not run, and that is told first.
-    pub(super) fn before(&mut self, lane: Lane, event: Event) -> (Lane, Event) {
-        let (Event::Gone { why } | Event::NotStarted { why, .. }) = &event else { return (lane, event) };
+    /// What a server gives. Where it is gone, whatever waits here to be sent by it did not run, and that is told first:
+    /// the rest by [`Self::failure`].
+    pub(super) fn before(&mut self, lane: Lane, event: Event) -> Event {
+        let (Event::Gone { why } | Event::NotStarted { why, .. }) = &event else { return event };
+        let mut failed = VecDeque::new();
         for mut reading in self.under_way.extract_if(.., |reading| reading.lane == lane) {
             let messages = std::iter::from_fn(|| reading.waiting.pop());
             let ids = messages.filter_map(|message| message.request_id().cloned());
-            self.failures.extend(ids.map(|id| (lane, Event::did_not_run(id, why))));
+            failed.extend(ids.map(|id| Event::did_not_run(id, why)));
         }
-        self.failures.push_back((lane, event));
-        self.failures.pop_front().expect("one was just put there")
+        let Some(first) = failed.pop_front() else { return event };
+        self.failures.extend(failed.into_iter().chain([event]).map(|event| (lane, event)));
+        first
     }
 
     pub(super) fn fail(&mut self, lane: Lane, event: Event) {
@@ -185,11 +188,10 @@ mod tests {
         let (_, message) = request(3);
         readings.wait(Lane::OTHER, message, &starter()).unwrap();
         let gone = || Event::Gone { why: "it left".into() };
-        let (lane, told) = readings.before(Lane::BASE, gone());
+        let told = readings.before(Lane::BASE, gone());
         assert!(matches!(&told, Event::Failed { id, .. } if *id == first), "{told:?}");
-        assert_eq!(lane, Lane::BASE);
         assert!(matches!(readings.failure(), Some((Lane::BASE, Event::Gone { .. }))));
         assert_eq!(readings.under_way.len(), 1, "nothing is left that would be sent");
-        assert!(matches!(readings.before(Lane::BASE, gone()), (_, Event::Gone { .. })));
+        assert!(matches!(readings.before(Lane::BASE, gone()), Event::Gone { .. }));
     }
 }

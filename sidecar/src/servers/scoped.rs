@@ -249,8 +249,8 @@ impl Servers {
             *turn = (*turn + 1) % all.len();
             all.rotate_left(*turn);
             let (lane, starter, messages) = tokio::select! {
-                ((lane, event), _, _) = select_all(all) => {
-                    return self.readings.before(lane, event);
+                ((process, event), _, _) = select_all(all) => {
+                    return (process, self.readings.before(process.lane, event));
                 }
                 read = readings.next() => read,
             };
