@@ -48,6 +48,9 @@ fn refused(harness: &mut Harness, server: &str, words: &[&str]) -> String {
     text
 }
 
+/// What is made of an answer of Vault's.
+type Change = fn(&mut Value);
+
 #[test]
 fn a_mount_that_is_not_there() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
@@ -233,7 +236,7 @@ fn web_tokens_of_another_time() {
 #[test]
 fn rewritten_lives_of_nothing_and_of_for_ever_neither_spin_nor_harm() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let changes: [(&str, fn(&mut Value)); 6] = [
+    let changes: [(&str, Change); 6] = [
         ("a lease of 0", |answer| answer["lease_duration"] = json!(0)),
         ("a renewable lease of 0", |answer| {
             answer["lease_duration"] = json!(0);
@@ -275,7 +278,7 @@ fn rewritten_lives_of_nothing_and_of_for_ever_neither_spin_nor_harm() {
 #[test]
 fn rewritten_lives_of_tokens_neither_spin_nor_harm() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let changes: [(&str, &str, fn(&mut Value)); 4] = [
+    let changes: [(&str, &str, Change); 4] = [
         ("auth/token/create", "a century", |answer| answer["auth"]["lease_duration"] = json!(u64::MAX)),
         ("auth/token/create", "nothing", |answer| answer["auth"]["lease_duration"] = json!(0)),
         ("auth/token/lookup-self", "a century", |answer| answer["data"]["ttl"] = json!(u64::MAX)),
