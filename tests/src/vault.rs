@@ -122,9 +122,18 @@ pub fn with_certificate(bao: &OpenBao) -> Builder {
 
 /// The same in another world.
 pub fn with_certificate_in(builder: Builder) -> Builder {
+    certified(builder, Server::fixture())
+}
+
+/// The same, with a process that keeps the certificate it was started with.
+pub fn with_kept_certificate_in(builder: Builder) -> Builder {
+    certified(builder, Server::fixture().line("replace = \"never\""))
+}
+
+fn certified(builder: Builder, server: Server) -> Builder {
     builder
         .secret("cert", "vault = \"pki/issue/agent\"\nwrite = { common_name = \"agent.internal\" }")
-        .server("tools", Server::fixture().file("key.pem", "{cert.private_key}").allow(&["*"]))
+        .server("tools", server.file("key.pem", "{cert.private_key}").allow(&["*"]))
 }
 
 /// What the sidecar logs in with, in [`world`].

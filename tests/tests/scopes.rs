@@ -179,6 +179,33 @@ fn in_the_stateless_era_too() {
 }
 
 #[test]
+fn a_scope_of_an_http_server_may_be_the_first_that_is_used_and_may_come_with_a_reload() {
+    let server = HttpFixture::start(Behaviour::Json);
+    let plain =
+        Server::http(&server.url()).header("Authorization", "Bearer {writer.value}").line("private = true");
+    let mut world = World::new().secret_file("writer", WRITER).server("remote", plain).start();
+    let mut harness = world.connected("remote");
+    assert!(harness.call_text("headers", json!({})).contains("Bearer [redacted:writer.value]"));
+    world.rewrite(|builder| secrets(builder).server("remote", scoped_http(&server)));
+    world.cofferdam_text(&["reload"]);
+    assert!(harness.call_text("rw_headers", json!({})).contains("Bearer [redacted:writer.value]"));
+    assert!(harness.call_text("headers", json!({})).contains("Bearer [redacted:reader.value]"));
+    // A scope with a secret that was not configured when the connection was made.
+    world.rewrite(|builder| {
+        let line = "[[servers.remote.scopes]]\ntools = ['x_*']\nheaders = { Authorization = 'Bearer {third.value}' }";
+        builder.secret_file("third", "third-CANARY-of-scopes-9012").server("remote", scoped_http(&server).line(line))
+    });
+    world.cofferdam_text(&["reload"]);
+    assert!(harness.call_text("x_headers", json!({})).contains("Bearer [redacted:third.value]"));
+    // Nobody has started the server of this link.
+    let mut harness = world.shim("remote");
+    let meta = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28"});
+    let call =
+        harness.send_request("tools/call", json!({"name": "rw_headers", "arguments": {}, "_meta": meta}));
+    assert!(text_of(&harness.answer_to(&call)).contains("Bearer [redacted:writer.value]"));
+}
+
+#[test]
 fn a_credential_that_cannot_be_had_refuses_the_tools_of_its_scope_only() {
     let remote = HttpFixture::start(Behaviour::Json);
     let world = World::new()

@@ -142,6 +142,32 @@ fn a_wrapped_secret_id_that_somebody_opened_before_us() {
 }
 
 #[test]
+fn a_wrapped_secret_id_whose_answer_was_lost_may_be_ours() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let role_id = approle(&bao, json!({"token_policies": ["sidecar", "agent"], "token_ttl": "10m"}));
+    let wrapped = file(&bao, "wrapped", &wrapped_secret_id(&bao));
+    let auth = format!(
+        "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {wrapped:?}, secret-id-wrapped = true, role = \"agent\" }}"
+    );
+    let toll = Toll::before(bao.place);
+    toll.rule("sys/wrapping/unwrap", Act::CutAfter(60));
+    let world = with_certificate_in(connected_at(&toll.address(), &auth)).start();
+    let mut harness = world.shim("tools");
+    wait_until("the second try is an alert", || {
+        harness.initialize()["error"]["message"].as_str().is_some_and(|text| text.contains("ALERT"))
+    });
+    refused(
+        &mut harness,
+        "tools",
+        &["in an answer that was lost, or to somebody else", "destroy that secret-id"],
+    );
+    assert_eq!(toll.count("sys/wrapping/unwrap"), 1, "it is opened once");
+    toll.open();
+    file(&bao, "wrapped", &wrapped_secret_id(&bao));
+    wait_until("another one helps", || harness.initialize().get("result").is_some());
+}
+
+#[test]
 fn a_secret_id_that_is_used_up() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let settings = json!({"token_policies": ["sidecar", "agent"], "token_ttl": "2s", "token_max_ttl": "2s", "secret_id_num_uses": 1});

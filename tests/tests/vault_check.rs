@@ -133,10 +133,16 @@ fn a_policy_is_written_where_its_namespace_is() {
     assert!(said.contains("\nadd to a policy of the login, which has `default`, `outer`:\n\n"), "{said}");
     assert!(said.contains("path \"team-a/auth/token/revoke-accessor\" {\n"), "{said}");
     let outer = said.split("\nadd to ").nth(1).unwrap().split_once(":\n\n").unwrap().1;
-    let rest = "path \"team-a/auth/token/create\" { capabilities = [\"update\"] }\npath \"team-a/sys/capabilities-self\" { capabilities = [\"update\"] }\npath \"team-a/auth/token/lookup-self\" { capabilities = [\"read\"] }\n";
+    let rest = "path \"team-a/auth/token/create\" { capabilities = [\"update\", \"sudo\"] }\npath \"team-a/sys/capabilities-self\" { capabilities = [\"update\"] }\npath \"team-a/auth/token/lookup-self\" { capabilities = [\"read\"] }\n";
     bao.api("PUT", "sys/policies/acl/outer", json!({"policy": format!("{outer}{rest}")}));
     let (_, said, _) = online(&world);
     assert!(!said.contains("policy of the login"), "{said}");
+    // A session's token is of the inner namespace, and so are its policies.
+    assert!(
+        said.contains("\nadd to the policy `agent` of grant `dev`, in namespace `team-a`:\n\n"),
+        "{said}"
+    );
+    assert!(said.contains("\npath \"secret/data/github\" {\n") && !said.contains("path \"team-a/"), "{said}");
 }
 
 #[test]
@@ -149,7 +155,7 @@ fn tokens_that_cannot_be_made_say_why_and_what_next() {
     let (code, said, _) = online(&with_secrets(connected(&bao, &auth)).prepare());
     assert_eq!(code, 77, "{said}");
     assert!(said.contains("  WRONG  ask Vault for POST `auth/token/create`"), "{said}");
-    assert!(said.contains("next: give the login `agent` too, or set `token-role` in [vault]"), "{said}");
+    assert!(said.contains("next: log in with `agent` too, or set `token-role` in [vault]"), "{said}");
     // A role that may give other policies, then none at all.
     let auth = minter(&bao, json!({"allowed_policies": ["other"]}));
     let world = with_secrets(connected(&bao, &auth)).prepare();
@@ -210,7 +216,8 @@ fn paths_that_lead_nowhere_are_found_though_the_policy_allows_them() {
 #[test]
 fn tokens_without_the_default_policy_are_told_what_it_would_have_given() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let auth = minter(&bao, json!({"allowed_policies": ["agent"], "token_no_default_policy": true}));
+    let auth =
+        minter(&bao, json!({"allowed_policies": ["agent"], "token_no_default_policy": true, "orphan": true}));
     let world = with_secrets(connected(&bao, &auth)).prepare();
     let before = tokens(&bao, |_| true).len();
     let (code, said, _) = online(&world);
@@ -319,7 +326,8 @@ fn with_secrets(builder: Builder) -> Builder {
 #[track_caller]
 fn online(world: &World) -> (i32, String, String) {
     let output = world.cofferdam(&["check", "--online"]);
-    let [said, complaint] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    let [said, complaint] =
+        [output.stdout, output.stderr].map(|text| String::from_utf8(text).expect("it speaks UTF-8"));
     for text in [&said, &complaint] {
         let is_token = |word: &str| {
             word.split("s.")

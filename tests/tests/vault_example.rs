@@ -124,13 +124,15 @@ impl Desk {
     fn new() -> Option<Self> {
         let desk =
             Self { bao: OpenBao::dev()?, directory: tempfile::tempdir().expect("a directory can be made") };
-        fs::create_dir_all(desk.file("home/bin")).unwrap();
+        fs::create_dir_all(desk.file("home/bin")).expect("a temporary directory is writable");
         // Whatever they are called, they are fixtures.
         for server in ["github-mcp-server", "internal-mcp-server"] {
             let program = built("COFFERDAM_FIXTURE_BIN", "fixture-server");
             let path = desk.file(&format!("home/bin/{server}"));
-            fs::write(&path, format!("#!/bin/sh\nexec '{}'\n", program.display())).unwrap();
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+            fs::write(&path, format!("#!/bin/sh\nexec '{}'\n", program.display()))
+                .expect("a temporary directory is writable");
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755))
+                .expect("a temporary directory is writable");
         }
         Some(desk)
     }
@@ -139,13 +141,15 @@ impl Desk {
     #[track_caller]
     fn with_example() -> Option<Self> {
         let desk = Self::new()?;
-        for entry in fs::read_dir(root().join(EXAMPLE)).unwrap().flatten() {
-            let to = desk.file(entry.file_name().to_str().unwrap());
-            fs::copy(entry.path(), &to).unwrap();
+        for entry in fs::read_dir(root().join(EXAMPLE)).expect("a temporary directory is writable").flatten()
+        {
+            let to = desk.file(entry.file_name().to_str().expect("a temporary directory is writable"));
+            fs::copy(entry.path(), &to).expect("a temporary directory is writable");
             if to.ends_with("cofferdam.toml") {
-                let text = fs::read_to_string(&to).unwrap();
+                let text = fs::read_to_string(&to).expect("a temporary directory is writable");
                 assert!(text.contains(SHOWN), "{text}");
-                fs::write(&to, text.replace(SHOWN, &desk.bao.address())).unwrap();
+                fs::write(&to, text.replace(SHOWN, &desk.bao.address()))
+                    .expect("a temporary directory is writable");
             }
         }
         desk.succeeds(&blocks(README, "bash")[0]);
@@ -164,7 +168,7 @@ impl Desk {
         path.extend(["/usr/bin", "/bin"].map(PathBuf::from));
         let mut bash = command("/bin/bash");
         bash.current_dir(self.directory.path()).env_clear().env("HOME", self.file("home"));
-        bash.env("PATH", std::env::join_paths(path).unwrap());
+        bash.env("PATH", std::env::join_paths(path).expect("a temporary directory is writable"));
         bash.env("BAO_ADDR", self.bao.address()).env("BAO_TOKEN", &self.bao.root_token);
         bash
     }
@@ -185,7 +189,7 @@ impl Desk {
 
     #[track_caller]
     fn write_policy(&self, name: &str, text: &str) {
-        fs::write(self.file("changed.hcl"), text).unwrap();
+        fs::write(self.file("changed.hcl"), text).expect("a temporary directory is writable");
         self.succeeds(&format!("bao policy write {name} changed.hcl"));
     }
 

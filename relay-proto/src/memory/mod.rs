@@ -74,6 +74,15 @@ pub enum Heard {
     ToolsChanged,
 }
 
+/// What a server accepted.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Accepted {
+    Handshake,
+    Other,
+    /// The first page of its tools is in the answer.
+    Tools,
+}
+
 #[derive(Clone, Debug)]
 struct Handshake {
     request: Kept,
@@ -205,13 +214,24 @@ impl Memory {
         self.under_way.retain(|(other, _)| other != id);
     }
 
-    /// The server answered a request of the harness's.
-    pub fn answered(&mut self, id: &IdValue, outcome: Outcome, message: &[u8], body: Option<Range<usize>>) {
-        let Some(place) = self.under_way.iter().position(|(other, _)| other == id) else { return };
+    /// The server answered a request of the harness's; what it accepted, if this left something behind.
+    pub fn answered(
+        &mut self,
+        id: &IdValue,
+        outcome: Outcome,
+        message: &[u8],
+        body: Option<Range<usize>>,
+    ) -> Option<Accepted> {
+        let place = self.under_way.iter().position(|(other, _)| other == id)?;
         let (_, offer) = self.under_way.swap_remove(place);
         if outcome == Outcome::Error {
-            return;
+            return None;
         }
+        let accepted = match &offer {
+            Offer::Initialize(_) => Accepted::Handshake,
+            Offer::Tools(_) => Accepted::Tools,
+            _ => Accepted::Other,
+        };
         match offer {
             Offer::Initialize(request) => {
                 // Whoever makes a handshake begins anew.
@@ -230,6 +250,7 @@ impl Memory {
             Offer::Tools(request) => self.tools = Listed::new(request, message, body),
             Offer::Unsubscribe(uri) => self.subscriptions.retain(|(other, _)| *other != uri),
         }
+        Some(accepted)
     }
 
     /// Whether a handshake was made that a new process must hear before anything else.
@@ -253,21 +274,59 @@ impl Memory {
 
     /// What a new process is told after the handshake, or at once where there is none.
     pub fn settings(&mut self) -> Vec<Saying> {
-        let initialized = self.handshake.as_ref().and_then(|handshake| handshake.initialized.as_ref());
-        let mut sayings = Vec::new();
-        sayings.extend(
-            initialized
-                .map(|message| Saying::Notification { method: INITIALIZED, message: message.to_vec() }),
-        );
-        let count = usize::from(self.level.is_some()) + self.subscriptions.len();
-        let ids: Vec<IdValue> = (0..count).map(|_| self.next_id()).collect();
-        let level = self.level.iter().map(|request| (SET_LEVEL, request));
-        let subscriptions = self.subscriptions.iter().map(|(_, request)| (SUBSCRIBE, request));
-        for ((method, request), id) in level.chain(subscriptions).zip(ids) {
-            sayings.push(Saying::Request(Question { message: request.with_id(&id), id, method }));
-        }
+        let mut sayings: Vec<Saying> = self.initialized().into_iter().collect();
+        sayings.extend(self.preferences());
         sayings.extend(self.ask_for_tools().map(Saying::Request));
         sayings
+    }
+
+    /// That the handshake is over, once the harness said so: some servers do nothing before they hear it.
+    pub fn initialized(&self) -> Option<Saying> {
+        let message = self.handshake.as_ref()?.initialized.as_ref()?;
+        Some(Saying::Notification { method: INITIALIZED, message: message.to_vec() })
+    }
+
+    /// The level of the log and what is watched; also what the harness asks for now and has no answer to yet, for
+    /// whoever answers that may not be whom it counts for.
+    pub fn preferences(&mut self) -> Vec<Saying> {
+        let leaving = |uri: &str| {
+            self.under_way
+                .iter()
+                .any(|(_, offer)| matches!(offer, Offer::Unsubscribe(other) if **other == *uri))
+        };
+        let accepted = self.level.iter().map(|request| (SET_LEVEL, request));
+        let watched = self.subscriptions.iter().filter(|(uri, _)| !leaving(uri));
+        let accepted = accepted.chain(watched.map(|(_, request)| (SUBSCRIBE, request)));
+        let asked = self.under_way.iter().filter_map(|(_, offer)| match offer {
+            Offer::Level(request) => Some((SET_LEVEL, request)),
+            Offer::Subscribe(_, request) => Some((SUBSCRIBE, request)),
+            _ => None,
+        });
+        let (prefix, own_ids) = (self.prefix, self.own_ids);
+        let sayings: Vec<Saying> = accepted
+            .chain(asked)
+            .zip(own_ids + 1..)
+            .map(|((method, request), number)| {
+                let id = own_id(prefix, number);
+                Saying::Request(Question { message: request.with_id(&id), id, method })
+            })
+            .collect();
+        self.own_ids += sayings.len() as u64;
+        sayings
+    }
+
+    /// Asks for the tools in the harness's own words, or in plain ones where it never did. None in the stateless era
+    /// before the harness asked: nobody knows what it would say of itself.
+    pub fn list_tools(&mut self) -> Option<Question> {
+        let id = self.next_id();
+        let message = match (&self.tools, &self.handshake) {
+            (Some(listed), _) => listed.request.with_id(&id),
+            (None, Some(_)) => {
+                format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{LIST_TOOLS}"}}"#).into_bytes()
+            }
+            (None, None) => return None,
+        };
+        Some(Question { id, method: LIST_TOOLS, message })
     }
 
     /// Whether an id is of our own kind: what is answered under it is for nobody else.
@@ -278,7 +337,7 @@ impl Memory {
     /// An id that was not used before.
     pub fn next_id(&mut self) -> IdValue {
         self.own_ids += 1;
-        IdValue::Text(format!("{}{}", self.prefix, self.own_ids).into())
+        own_id(self.prefix, self.own_ids)
     }
 
     /// The answer to a question of ours, if this message is one.
@@ -325,7 +384,8 @@ impl Memory {
         listeners.collect()
     }
 
-    fn ask_for_tools(&mut self) -> Option<Question> {
+    /// Asks a process that took the place of another whether its tools are those that the harness was shown.
+    pub fn ask_for_tools(&mut self) -> Option<Question> {
         self.tools.as_ref()?;
         let id = self.next_id();
         let request = &self.tools.as_ref()?.request;
@@ -347,6 +407,10 @@ impl Memory {
         let offers = self.under_way.iter().map(|(_, offer)| offer.bytes());
         handshake.chain(subscriptions).chain(settings.map(Kept::len)).chain(offers).sum()
     }
+}
+
+fn own_id(prefix: &str, number: u64) -> IdValue {
+    IdValue::Text(format!("{prefix}{number}").into())
 }
 
 impl Offer {

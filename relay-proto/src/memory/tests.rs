@@ -119,6 +119,41 @@ fn settings_follow_the_handshake_in_their_order_and_the_tools_come_last() {
 }
 
 #[test]
+fn what_is_asked_for_at_the_moment_is_said_to_another_process_too() {
+    let mut scene = Scene::greeted();
+    scene.asks(&subscription(4, "file:///a", "subscribe"), &accepted(4));
+    scene.asks(&subscription(5, "file:///b", "subscribe"), &accepted(5));
+    scene.says(&subscription(6, "file:///a", "unsubscribe"));
+    scene.says(&subscription(7, "file:///c", "subscribe"));
+    let uris: Vec<bool> = scene
+        .memory
+        .preferences()
+        .into_iter()
+        .map(|saying| match saying {
+            Saying::Request(Question { message, .. }) => String::from_utf8(message).unwrap(),
+            Saying::Notification { .. } => panic!("only requests"),
+        })
+        .zip(["file:///b", "file:///c"])
+        .map(|(said, uri)| said.contains(uri))
+        .collect();
+    assert_eq!(uris, [true, true]);
+    assert_eq!(scene.memory.next_id(), IdValue::Text("own:3".into()), "no id is used twice");
+}
+
+#[test]
+fn tools_are_asked_for_in_the_words_of_the_harness_or_in_plain_ones() {
+    let mut stateless = Scene::new();
+    assert_eq!(stateless.memory.list_tools(), None, "what would it say of itself?");
+    let mut scene = Scene::greeted();
+    let plain = String::from_utf8(scene.memory.list_tools().unwrap().message).unwrap();
+    assert_eq!(plain, LIST.replace("\"l\"", "\"own:1\""));
+    let asked = r#"{"jsonrpc":"2.0","id":"l","method":"tools/list","params":{"_meta":{"x":1}}}"#;
+    scene.asks(asked, r#"{"jsonrpc":"2.0","id":"l","result":{"tools":[]}}"#);
+    let own = String::from_utf8(scene.memory.list_tools().unwrap().message).unwrap();
+    assert_eq!(own, asked.replace("\"l\"", "\"own:2\""));
+}
+
+#[test]
 fn another_handshake_begins_anew() {
     let mut scene = Scene::greeted();
     scene.asks(&subscription(4, "file:///a", "subscribe"), &accepted(4));

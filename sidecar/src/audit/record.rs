@@ -99,6 +99,8 @@ pub enum Event {
     LinkEnd,
     LinkStart,
     Reload,
+    /// Of a server's process by one with a newer credential, or why there was none.
+    Replacement,
     SessionEnd,
     SessionStart,
     SidecarStart,
@@ -199,6 +201,7 @@ impl Event {
             Self::LinkEnd => "link_end",
             Self::LinkStart => "link_start",
             Self::Reload => "reload",
+            Self::Replacement => "replacement",
             Self::SessionEnd => "session_end",
             Self::SessionStart => "session_start",
             Self::SidecarStart => "sidecar_start",

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::ops::Range;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer};
 
 /// Bytes of the file.
@@ -16,10 +16,6 @@ pub(super) struct At<T> {
     pub(super) value: T,
     pub(super) span: Span,
 }
-
-/// A key of the design that this version does not support: known, so that it is refused by its name.
-#[derive(Debug)]
-pub(super) struct Later;
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for At<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -44,21 +40,6 @@ impl<T: JsonSchema> JsonSchema for At<T> {
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         T::json_schema(generator)
-    }
-}
-
-/// No value fits: an editor marks it, as `cofferdam check` does.
-impl JsonSchema for Later {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Later".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "not": {}, "description": "Not supported by this version." })
     }
 }
 

@@ -99,6 +99,8 @@ limits! {
     window_bytes: u64 = Size "2MiB" in "64KiB"..="4MiB";
     /// Time from start to the first answer of a server. Harnesses give up on a handshake that takes longer.
     server_start_timeout: Duration = Time "30s" in "100ms"..="10m";
+    /// Time that a process may go on with its calls once another with a newer credential has taken over. Two run meanwhile.
+    replace_drain: Duration = Time "5m" in "1s"..="1d";
     /// Bytes of one stderr line kept for the log. A server may write without ever ending the line.
     stderr_line_bytes: usize = Size "4KiB" in "64B"..="64KiB";
     /// Stderr lines logged per server process and second. A flood must not drown the log of the others.

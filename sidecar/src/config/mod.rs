@@ -5,7 +5,6 @@
 //! | `document`, `raw`, `at`, `units` | text to raw types that know their places |
 //! | `check` | raw to checked: every rule, every problem at once |
 //! | `types`, `vault`, `limits` | what a checked configuration is |
-//! | `not_yet` | what is checked and still refused |
 //! | `environment` | defaults and where the file is |
 //! | `problem`, `suggest` | what is said when it is wrong |
 //! | `digest`, `schema` | what others need of it: the audit, editors |
@@ -19,7 +18,6 @@ mod digest;
 mod document;
 mod environment;
 mod limits;
-mod not_yet;
 mod problem;
 mod raw;
 mod schema;

@@ -202,9 +202,10 @@ pub(super) struct RawServer {
     /// Send once more what may have run: calls of tools that say they are idempotent or read-only, and methods that only
     /// read. Default: false, which answers `outcome_unknown`.
     pub(super) retry: Option<At<bool>>,
-    /// How a new credential reaches a running process. Default: `hitless`.
+    /// How a new credential of Vault's reaches a running process. Default: `hitless`.
     pub(super) replace: Option<At<RawReplace>>,
-    /// That the server re-reads its `files`, and when.
+    /// That the server re-reads its `files`, and when: then they are written anew in place, and the process stays. A
+    /// secret that stands in `env` too cannot be changed that way; for that one the process is replaced.
     pub(super) reload: Option<At<RawReload>>,
     /// Tools that run with other credentials. Where several scopes name a tool, the first of them is the tool's. With
     /// scopes, methods that this version does not know pass only where `methods` names them.
@@ -215,11 +216,14 @@ pub(super) struct RawServer {
 #[serde(rename_all = "kebab-case")]
 #[schemars(rename = "Replace")]
 pub(super) enum RawReplace {
-    /// By another process, which takes over between two calls.
+    /// By another process, which takes over between two calls. Calls that run finish on the old one, for at most
+    /// `limits.replace-drain`.
     Hitless,
-    /// By another process, once no call runs.
+    /// By another process, which takes over when no call runs, no task is open and nothing is asked of the harness, or
+    /// when the old credential is over. The two run side by side for a moment.
     Idle,
-    /// Not at all: the process ends with its credential.
+    /// Not at all: a process keeps the credential that it was started with for as long as it runs, also when that has
+    /// ended. The next one gets a new one.
     Never,
 }
 

@@ -6,14 +6,12 @@ use schemars::generate::SchemaSettings;
 use schemars::transform::{Transform, transform_subschemas};
 use serde_json::Value;
 
-use super::not_yet;
 use super::raw::RawConfig;
 
 /// The schema as text, ending in a newline.
 pub fn schema() -> String {
     let settings = SchemaSettings::draft2020_12().with_transform(WithoutNull);
     let mut schema = settings.into_generator().into_root_schema_for::<RawConfig>();
-    not_yet::hide(&mut schema);
     schema.insert("title".to_owned(), "cofferdam.toml".into());
     let text = serde_json::to_string_pretty(&schema).expect("a schema is plain JSON");
     format!("{text}\n")

@@ -127,7 +127,7 @@ pub struct Server {
     pub retry: Retry,
     /// How a new credential reaches a running process.
     pub replace: Replace,
-    /// Where the server can re-read its files, which it then has; it is not replaced for what stands in them.
+    /// Where the server can re-read its files, which it then has; it is not replaced for what stands in them alone.
     pub reload: Option<Reload>,
     /// Tools that run with other credentials. The first scope that names a tool is the tool's.
     pub scopes: Vec<Arc<Scope>>,
@@ -145,12 +145,15 @@ pub enum Retry {
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Replace {
-    /// By another process, which takes over between two calls.
+    /// By another process, which takes over between two calls. Calls that run finish on the old one, for at most
+    /// `limits.replace-drain`.
     #[default]
     Hitless,
-    /// By another process, once no call runs.
+    /// By another process, which takes over when no call runs, no task is open and nothing is asked of the harness, or
+    /// when the old credential is over. The two run side by side for a moment.
     Idle,
-    /// Not at all: the process ends with its credential.
+    /// Not at all: a process keeps the credential that it was started with for as long as it runs, also when that has
+    /// ended. The next one gets a new one.
     Never,
 }
 

@@ -25,7 +25,7 @@ use crate::scrub::{Needle, Scrubber};
 use crate::secret::{self, Material, SecretError, SecretProblem, Tie, opened};
 use crate::vault::leases::Terms;
 use crate::vault::login::Trouble;
-use crate::vault::session::{Asker, BETWEEN_TRIES, SessionVault};
+use crate::vault::session::{BETWEEN_TRIES, SessionVault};
 use crate::vault::{Asked, Problem, VaultError};
 
 pub(crate) struct Credentials {
@@ -121,7 +121,7 @@ impl Credentials {
             return fallback.ok_or_else(|| SecretError::new(source, SecretProblem::Vault(Box::new(trouble))));
         }
         let how = How::new(source, limits);
-        match self.read_from_vault((vault, Asker::Caller), &mut slot, &how).await {
+        match self.read_from_vault(vault, &mut slot, &how).await {
             Ok((material, terms)) => {
                 self.tend(vault, &mut slot, how, terms);
                 Ok(material)
@@ -138,13 +138,13 @@ impl Credentials {
     /// Reads it, whatever is held; a failure is remembered.
     pub(super) async fn read_from_vault(
         &self,
-        (vault, asker): (&SessionVault, Asker),
+        vault: &SessionVault,
         slot: &mut Slot,
         how: &How,
     ) -> Result<(Arc<Material>, Terms), SecretError> {
         slot.trouble = None;
         let learn = |needles: &[Needle], tie: Tie| self.learn(needles, tie);
-        match secret::fetch_from_vault(&how.source, how.secret_bytes, (vault, asker), &learn).await {
+        match secret::fetch_from_vault(&how.source, how.secret_bytes, (vault, how.asker), &learn).await {
             Ok((material, terms)) => Ok((self.keep(slot, &how.source.name, material), terms)),
             Err(error) => {
                 if let SecretProblem::Vault(trouble) = &error.cause {

@@ -99,13 +99,7 @@ impl FileStore {
         for (name, template) in templates {
             let content = fill(template, secrets, &set.paths)
                 .map_err(|source| FileError::Fill { name: name.clone(), source })?;
-            File::options()
-                .write(true)
-                .create_new(true)
-                .mode(0o600)
-                .open(&set.paths[name])
-                .and_then(|mut file| file.write_all(&content))
-                .map_err(|error| failed(name, error))?;
+            write_private(&set.paths[name], &content).map_err(|error| failed(name, error))?;
         }
         Ok(set)
     }
@@ -137,6 +131,36 @@ impl FileStore {
 }
 
 impl FileSet {
+    /// Writes the same files with other values. Whoever opens one finds all of the old or all of the new; if one cannot
+    /// be filled, all stay as they are.
+    pub fn rewrite(
+        &self,
+        templates: &BTreeMap<String, Template>,
+        secrets: &Secrets,
+    ) -> Result<(), FileError> {
+        let mut ready = Vec::new();
+        let prepared = templates.iter().try_for_each(|(name, template)| {
+            let Some(path) = self.paths.get(name) else { return Err(FileError::Name { name: name.clone() }) };
+            let content = fill(template, secrets, &self.paths)
+                .map_err(|source| FileError::Fill { name: name.clone(), source })?;
+            // No file of a server's begins with a dot.
+            let new = self.folder.join(format!(".{name}"));
+            let written = write_private(&new, &content);
+            ready.push((name, new, path));
+            written.map_err(|source| FileError::Write { name: name.clone(), source })
+        });
+        if let Err(error) = prepared {
+            for (_, new, _) in &ready {
+                // What cannot be removed goes with its folder.
+                let _ = std::fs::remove_file(new);
+            }
+            return Err(error);
+        }
+        ready.into_iter().try_for_each(|(name, new, path)| {
+            std::fs::rename(new, path).map_err(|source| FileError::Write { name: name.clone(), source })
+        })
+    }
+
     /// For `{file:NAME}`.
     pub fn paths(&self) -> &BTreeMap<String, PathBuf> {
         &self.paths
@@ -170,6 +194,11 @@ fn sweep(place: &Path) -> io::Result<()> {
 
 fn private_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().mode(0o700).create(path)
+}
+
+fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(content)
 }
 
 fn open_folder(path: &Path) -> io::Result<File> {
@@ -267,6 +296,27 @@ mod tests {
             matches!(store.write(&templates, &Secrets::new()), Err(FileError::Fill { name, .. }) if name == "b")
         );
         assert_eq!(std::fs::read_dir(&store.0.path).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn files_are_written_anew_all_or_none_and_never_in_halves() {
+        let place = Place::new("rewritten");
+        let store = FileStore::open_at(&place.0).unwrap();
+        let templates = |value: &str, second: Template| {
+            BTreeMap::from([("a".to_owned(), literal(value)), ("b".to_owned(), second)])
+        };
+        let set = store.write(&templates("OLD", literal("old")), &Secrets::new()).unwrap();
+        let old = File::open(&set.paths()["a"]).unwrap();
+        let missing = Template { parts: vec![TemplatePart::File("missing".into())] };
+        set.rewrite(&templates("NEW", missing), &Secrets::new()).unwrap_err();
+        assert_eq!(std::fs::read(&set.paths()["a"]).unwrap(), b"OLD");
+        set.rewrite(&templates("NEW", literal("new")), &Secrets::new()).unwrap();
+        assert_eq!(std::fs::read(&set.paths()["a"]).unwrap(), b"NEW");
+        assert_eq!(std::fs::read(&set.paths()["b"]).unwrap(), b"new");
+        assert_eq!(std::io::read_to_string(old).unwrap(), "OLD", "whoever reads reads on");
+        let mode = std::fs::metadata(&set.paths()["a"]).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(std::fs::read_dir(&set.folder).unwrap().count(), 2, "nothing is left over");
     }
 
     #[test]

@@ -13,7 +13,6 @@ use super::upkeep::How;
 use crate::config::{Limits, SecretSource};
 use crate::metrics::{self, Outcome};
 use crate::secret::{self, Material, SecretError, SecretProblem};
-use crate::vault::session::Asker;
 
 /// Between two of them.
 const SHORTEST: Duration = Duration::from_secs(5);
@@ -89,7 +88,7 @@ impl Credentials {
             return Ok(self.keep(slot, &source.name, material));
         };
         let how = How::new(source, limits);
-        let (material, terms) = self.read_from_vault((vault, Asker::Caller), slot, &how).await?;
+        let (material, terms) = self.read_from_vault(vault, slot, &how).await?;
         self.tend(vault, slot, how, terms);
         Ok(material)
     }

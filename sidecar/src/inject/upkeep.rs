@@ -25,6 +25,7 @@ use crate::vault::{Kind, VaultError};
 pub(super) struct How {
     pub(super) source: Arc<SecretSource>,
     pub(super) secret_bytes: usize,
+    pub(super) asker: Asker,
 }
 
 /// Who does it.
@@ -84,7 +85,7 @@ impl Credentials {
     /// Somebody who needed it has read it: whoever keeps it hears of that, or begins.
     pub(super) fn tend(self: &Arc<Self>, vault: &SessionVault, slot: &mut Slot, how: How, terms: Terms) {
         if let Some(keeper) = slot.keeper.as_mut().filter(|keeper| !keeper.period.is_cancelled()) {
-            keeper.how = how;
+            keeper.how = How { asker: Asker::Upkeep, ..how };
             keeper.terms.send_replace(terms);
             return;
         }
@@ -97,6 +98,7 @@ impl Credentials {
             logins: vault.logins(),
             told: 0,
         };
+        let how = How { asker: Asker::Upkeep, ..how };
         slot.keeper = Some(Keeper { how, terms: sender, period: period.clone() });
         vault.tasks().spawn(async move { period.run_until_cancelled(leases::tend(tended, terms)).await });
     }
@@ -113,7 +115,7 @@ impl Credentials {
 
 impl How {
     pub(super) fn new(source: &SecretSource, limits: &Limits) -> Self {
-        Self { source: Arc::new(source.clone()), secret_bytes: limits.secret_bytes }
+        Self { source: Arc::new(source.clone()), secret_bytes: limits.secret_bytes, asker: Asker::Caller }
     }
 }
 
@@ -144,7 +146,7 @@ impl Source for Tended {
             // Somebody who needs it has just tried.
             return Err(Failure::Later { why: trouble.error.explained(), not_before: Some(trouble.next) });
         }
-        match credentials.read_from_vault((vault, Asker::Upkeep), &mut slot, &how).await {
+        match credentials.read_from_vault(vault, &mut slot, &how).await {
             Ok((_, terms)) => Ok(terms),
             Err(error) => Err(match &error.cause {
                 SecretProblem::Vault(trouble) => {

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal, killpg};
+use nix::sys::signal::{SigSet, Signal, kill, killpg};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{MsgFlags, recv, send};
 use nix::unistd::{Pid, setsid};
@@ -194,6 +194,12 @@ impl Keeper {
                         Phase::Closing { terminate: now + grace / END_OF_INPUT_SHARE, kill: now + grace };
                     if let Phase::Running = self.phase {
                         self.phase = phase;
+                    }
+                }
+                // While it runs its status was not taken, so that its number is still its own.
+                Ok(Order::HangUp) => {
+                    if let Phase::Running = self.phase {
+                        let _ = kill(self.server, Signal::SIGHUP);
                     }
                 }
                 Err(_) => self.phase = Phase::Killing,

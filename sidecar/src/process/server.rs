@@ -111,13 +111,15 @@ impl ProcessHandle {
         }
     }
 
+    /// Sends SIGHUP to the server's main process; its helpers would die of it.
+    pub fn hang_up(&self) {
+        self.order(Order::HangUp);
+    }
+
     /// Ends the server: a quarter of the grace for it to leave by itself (close its stdin first), SIGTERM for the
     /// rest, then SIGKILL to every descendant. Takes at most two seconds more than the grace.
     pub async fn end(mut self, grace: Duration) -> Ended {
-        let order = Order::Stop { grace }.encode();
-        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-        // A keeper that cannot be told is dead, or will be: the margins below cover it.
-        let _ = send(self.keeper.control.as_raw_fd(), &order, flags);
+        self.order(Order::Stop { grace });
         if self.all_dead_within(grace + KEEPER_MARGIN).await {
             return Ended::All;
         }
@@ -126,6 +128,12 @@ impl ProcessHandle {
             true => Ended::All,
             false => Ended::NotYet,
         }
+    }
+
+    /// A keeper that cannot be told is dead, or will be: the margins of an end cover it.
+    fn order(&self, order: Order) {
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+        let _ = send(self.keeper.control.as_raw_fd(), &order.encode(), flags);
     }
 
     async fn all_dead_within(&mut self, time: Duration) -> bool {

@@ -30,7 +30,11 @@ pub(super) enum Report {
 /// From the sidecar.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Order {
-    Stop { grace: Duration },
+    /// SIGHUP to the server's main process.
+    HangUp,
+    Stop {
+        grace: Duration,
+    },
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -73,8 +77,10 @@ impl Report {
 
 impl Order {
     pub(super) fn encode(self) -> [u8; FRAME] {
-        let Self::Stop { grace } = self;
-        frame(1, i32::try_from(grace.as_millis()).unwrap_or(i32::MAX), 0)
+        match self {
+            Self::HangUp => frame(2, 0, 0),
+            Self::Stop { grace } => frame(1, i32::try_from(grace.as_millis()).unwrap_or(i32::MAX), 0),
+        }
     }
 
     pub(super) fn decode(bytes: [u8; FRAME]) -> io::Result<Self> {
@@ -82,6 +88,7 @@ impl Order {
             (1, milliseconds, _) => {
                 Ok(Self::Stop { grace: Duration::from_millis(u64::try_from(milliseconds).unwrap_or(0)) })
             }
+            (2, _, _) => Ok(Self::HangUp),
             (kind, _, _) => Err(io::Error::other(format!("unknown kind of order to a keeper: {kind}"))),
         }
     }
@@ -188,8 +195,9 @@ mod tests {
         for report in [Report::Ended, Report::Exited(9), Report::Failed(failure), Report::Started(u32::MAX)] {
             assert_eq!(Report::decode(report.encode()).unwrap(), report);
         }
-        let order = Order::Stop { grace: Duration::from_millis(1500) };
-        assert_eq!(Order::decode(order.encode()).unwrap(), order);
+        for order in [Order::HangUp, Order::Stop { grace: Duration::from_millis(1500) }] {
+            assert_eq!(Order::decode(order.encode()).unwrap(), order);
+        }
         assert!(Report::decode([7; FRAME]).is_err());
         assert!(Order::decode([7; FRAME]).is_err());
     }

@@ -1,12 +1,20 @@
 //! What a server gives its link, and what a link learns when it gives something to a server.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use bytes::BytesMut;
 use relay_proto::code::Code;
 use relay_proto::envelope::IdValue;
 
+/// One process of a server, or one connection to it. No two of this sidecar have the same.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub(crate) struct Incarnation(u64);
+
 /// What a server gives its link.
 #[derive(Debug)]
 pub(crate) enum Event {
+    /// Something is due that only the link can decide: [`attend`](super::instance::Instance::attend) to it.
+    Due,
     /// One request got no answer.
     Failed {
         id: IdValue,
@@ -51,6 +59,18 @@ pub(crate) enum CancelledWhile {
     Queued,
     /// The server may have it.
     UnderWay,
+}
+
+impl Incarnation {
+    /// No process is this one.
+    pub(crate) const NONE: Self = Self(u64::MAX);
+    #[cfg(test)]
+    pub(crate) const ANOTHER: Self = Self(u64::MAX - 1);
+
+    pub(crate) fn next() -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        Self(LAST.fetch_add(1, Ordering::Relaxed))
+    }
 }
 
 impl Event {

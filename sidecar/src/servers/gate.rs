@@ -57,11 +57,19 @@ impl Gate {
 
     /// A place for a process, at once or not at all: whoever waits here would hold up its own link.
     pub(crate) fn enter(&self) -> Result<Place, Crowded> {
-        let permit = Arc::clone(&self.places).try_acquire_owned().map_err(|_| Crowded::Processes)?;
+        let place = self.enter_beside()?;
         match self.starts.lock().expect("no holder of this lock panics").allows() {
-            true => Ok(Place { _permit: permit }),
+            true => Ok(place),
             false => Err(Crowded::Starts),
         }
+    }
+
+    /// A place for a process that takes over from another. Its start is not counted: it is not the sandbox that wants
+    /// it but the end of a credential. Short leases must not use up what sandboxes may start, nor may a sandbox that
+    /// starts all it can keep the others of its grant from getting their new credentials.
+    pub(crate) fn enter_beside(&self) -> Result<Place, Crowded> {
+        let permit = Arc::clone(&self.places).try_acquire_owned().map_err(|_| Crowded::Processes)?;
+        Ok(Place { _permit: permit })
     }
 }
 
@@ -79,6 +87,9 @@ mod tests {
         drop(first);
         drop(gate.enter().unwrap());
         assert_eq!(gate.enter().unwrap_err(), Crowded::Starts);
+        let successor = gate.enter_beside().unwrap();
+        assert_eq!(gate.enter_beside().unwrap_err(), Crowded::Processes);
+        drop(successor);
         tokio::time::advance(Duration::from_secs(60)).await;
         assert!(gate.enter().is_ok());
     }

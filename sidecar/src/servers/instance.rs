@@ -1,77 +1,57 @@
-//! The one server of one link, whatever state it is in.
+//! One server: the process that calls go to, and those beside it while its credential is being replaced.
 //!
-//! It is started by the first message for it, and again after a crash by the next one, not before its backoff is over
-//! and its predecessor dead. A new process hears what its predecessor was told before anything else, unless the harness
-//! makes a handshake of its own; so does an HTTP server that has forgotten its session. Answers to what we asked in
-//! doing so come out like others, under ids that are [`Memory::is_own`]. What waits for a server did not run, and is told so
-//! before whatever may have. [`Instance::next`] may be dropped at any await.
+//! ```text
+//!   successor ──takes over──▶ current ──hands over──▶ draining ──all answered, or time over──▶ leaving
+//! ```
+//!
+//! What must stay true: each message goes to one process and its answer is believed from that one only; a process that
+//! was handed over from gets no new call; where nothing is being replaced, nothing of this costs anything.
+//! [`Instance::next`] may be dropped at any await.
 
-use std::future::pending;
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use relay_proto::envelope::{IdValue, Outcome};
-use relay_proto::memory::{Heard, Memory, Question, Saying};
-use tokio::time::{Instant, timeout, timeout_at};
+use relay_proto::memory::{Accepted, Heard, Memory};
+use tokio::time::{Instant, timeout_at};
 
-pub(crate) use super::event::{CancelledWhile, Event, Passed, Unavailable};
+pub(crate) use super::event::{CancelledWhile, Event, Incarnation, Passed, Unavailable};
+pub(crate) use super::renewal::Note;
 
-use super::backoff::Backoff;
-use super::leaving::{Custody, Leaving};
-use super::queue::Queue;
+use super::current::Current;
+use super::leaving::Leaving;
+use super::renewal::{News, Renewal};
 use super::start::Starter;
-use super::state::State;
-use super::upstream::{Said, Telling, Upstream};
+use super::successor::{CheckTools, Progress};
+use crate::inject::Secrets;
 use crate::process::Ended;
 use crate::upstream::outbound::Outbound;
-use crate::upstream::stdio::StdioEvent;
 
+#[derive(Default)]
 pub(crate) struct Instance {
-    state: State,
-    /// What the harness said to this server, for its successor.
-    pub(crate) memory: Memory,
-    /// Messages that wait for the start or the handshake.
-    queue: Queue,
-    backoff: Backoff,
-    started: Instant,
-    leaving: Leaving,
-    custody: Option<Custody>,
-    telling: Telling,
+    current: Current,
+    /// None where no credential of the server's can change.
+    renewal: Option<Box<Renewal>>,
 }
 
-/// Ids of requests that the sidecar makes by itself begin with this.
-const OWN_IDS: &str = "cofferdam-replay-";
+/// What a process is to its link.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Role {
+    Current,
+    Draining,
+    Successor,
+}
+
 /// The whole of an end. With the goodbye before it, a session is over within the promised five seconds.
 pub(super) const END_TIME: Duration = Duration::from_secs(4);
-/// What an end may take on top of its grace.
-const END_MARGIN: Duration = Duration::from_secs(2);
-/// Requests that every server answers soon. A call may take its time, also the first one.
-const PROMPT: [&str; 3] = ["initialize", "ping", "server/discover"];
-
-impl Default for Instance {
-    fn default() -> Self {
-        Self {
-            state: State::Idle,
-            memory: Memory::new(OWN_IDS),
-            queue: Queue::default(),
-            backoff: Backoff::default(),
-            started: Instant::now(),
-            leaving: Leaving::default(),
-            custody: None,
-            telling: Telling::default(),
-        }
-    }
-}
 
 impl Instance {
     /// Hands one message to a process that can take it at once, which is almost always; otherwise it is to be
     /// [sent](Self::send).
     pub(crate) fn pass(&mut self, message: &[u8]) -> Passed {
-        match &mut self.state {
-            State::Running { upstream: Upstream::Stdio(stdio), .. } if self.queue.is_empty() => {
-                stdio.pass(message)
-            }
-            _ => Passed::No,
-        }
+        self.current.pass(message)
     }
 
     /// Sends, or starts the server and sends then.
@@ -80,303 +60,275 @@ impl Instance {
         message: Outbound,
         starter: impl FnOnce() -> Starter,
     ) -> Result<(), Unavailable> {
-        match &mut self.state {
-            State::Running { upstream, .. } if upstream.is_crowded() => {
-                Err(Unavailable::because("the server does not read what it is sent"))
+        let Self { current, renewal } = self;
+        current.send(message, || {
+            let starter = starter();
+            match renewal {
+                Some(renewal) => renewal.expect_a_process(&starter),
+                None => *renewal = Renewal::of(&starter),
             }
-            State::Running { upstream, .. } if self.queue.is_empty() && upstream.is_ready_for(&message) => {
-                upstream.send(message);
-                Ok(())
-            }
-            State::Ending { why, .. } => Err(Unavailable::because(why.clone())),
-            State::Replaying { .. } | State::Running { .. } | State::Starting { .. } => {
-                if self.queue.is_crowded() {
-                    return Err(Unavailable::because("the server is starting and too much waits for it"));
-                }
-                self.queue.push(message);
-                Ok(())
-            }
-            State::Idle => {
-                if let Some(wait) = self.backoff.wait() {
-                    let seconds = wait.as_secs() + 1;
-                    return Err(Unavailable::because(format!(
-                        "the server keeps failing; it is started again in {seconds} s at the earliest"
-                    )));
-                }
-                self.queue.push(message);
-                self.start(starter());
-                Ok(())
-            }
-        }
+            starter
+        })
+    }
+
+    /// Sends a request to a process that only finishes what it has, because it is about that; says whether it is one.
+    pub(crate) fn send_to_draining(
+        &mut self,
+        to: Incarnation,
+        message: &Outbound,
+    ) -> Option<Result<(), Unavailable>> {
+        let draining = self.renewal.as_mut()?.draining(to)?;
+        Some(draining.send(message.clone()).map_err(Unavailable::because))
     }
 
     /// Says something to a server that runs, or will soon: nobody starts one to tell it that, and one that does not
     /// read is told nothing. Its own end is reported by `next`.
     pub(crate) fn tell(&mut self, message: Outbound) {
-        match &mut self.state {
-            State::Ending { .. } | State::Idle => {}
-            State::Running { upstream, .. } if self.queue.is_empty() && upstream.is_ready_for(&message) => {
-                if self.telling.allows(upstream, message.bytes.len()) {
-                    upstream.send(message);
-                }
-            }
-            State::Replaying { .. } | State::Running { .. } | State::Starting { .. } => {
-                if !self.queue.is_crowded() {
-                    self.queue.push(message);
-                }
-            }
+        self.current.tell(message);
+    }
+
+    /// The same to one certain process, if it is still there.
+    pub(crate) fn tell_to(&mut self, to: Incarnation, message: Outbound) {
+        match (to == self.current.incarnation, &mut self.renewal) {
+            (true, _) => self.current.tell(message),
+            (false, Some(renewal)) => renewal.tell(to, message),
+            (false, None) => {}
         }
+    }
+
+    /// The same to all processes of this server.
+    pub(crate) fn tell_each(&mut self, message: Outbound) {
+        if let Some(renewal) = &mut self.renewal {
+            renewal.tell_all(&message);
+        }
+        self.current.tell(message);
     }
 
     /// The harness gave up on a request: HTTP servers learn it by the end of the stream.
     pub(crate) fn cancel(&mut self, id: &IdValue) -> CancelledWhile {
-        if self.queue.withdraw(id) {
-            return CancelledWhile::Queued;
-        }
-        if let Some(Upstream::Http(http)) = self.state.upstream_mut() {
-            http.upstream.cancel(id);
-        }
-        CancelledWhile::UnderWay
+        self.current.cancel(id)
     }
 
     /// Whether the server takes so slowly that the link should stop reading.
     pub(crate) fn is_full(&self) -> bool {
-        self.queue.is_full() || self.state.upstream().is_some_and(Upstream::is_full)
-    }
-
-    /// Whether nothing runs, and nothing is on its way.
-    pub(super) fn is_idle(&self) -> bool {
-        matches!(self.state, State::Idle)
+        self.current.is_full()
     }
 
     pub(crate) fn pid(&self) -> Option<u32> {
-        self.state.upstream().and_then(Upstream::pid)
+        self.current.pid()
     }
 
-    /// A message that has arrived already.
-    pub(crate) fn buffered(&mut self) -> Option<Event> {
-        match &mut self.state {
-            State::Running { upstream: Upstream::Stdio(stdio), .. } => match stdio.upstream.buffered()? {
-                StdioEvent::Line(line) => Some(Event::Message(line)),
-                StdioEvent::Oversize { id } => Some(Event::Oversize { id }),
-                StdioEvent::Closed | StdioEvent::Unsent { .. } => None,
-            },
-            _ => None,
+    /// The process that gets the next message, or would if there were one.
+    pub(crate) fn incarnation(&self) -> Incarnation {
+        self.current.incarnation
+    }
+
+    pub(crate) fn role(&self, of: Incarnation) -> Role {
+        match &self.renewal {
+            Some(renewal) if of != self.current.incarnation => renewal.role(of),
+            _ => Role::Current,
         }
     }
 
-    pub(crate) async fn next(&mut self) -> Event {
-        loop {
-            match &mut self.state {
-                State::Idle => return pending().await,
-                State::Starting { start } => match start.await {
-                    Ok(upstream) => self.open(upstream),
-                    Err(error) => {
-                        self.queue.clear();
-                        match error.is_paced() {
-                            true => self.state = State::Idle,
-                            false => self.lost(Duration::ZERO),
-                        }
-                        return Event::NotStarted { code: error.code(), why: error.told() };
-                    }
-                },
-                State::Running { upstream, first_word } => {
-                    while let Some(message) = self.queue.pop_if(|first| upstream.is_ready_for(first)) {
-                        upstream.send(message);
-                    }
-                    let said = match *first_word {
-                        None => upstream.next().await,
-                        Some(deadline) => match timeout_at(deadline, upstream.next()).await {
-                            Ok(said) => said,
-                            Err(_) => {
-                                let why = "the server said nothing within `limits.server-start-timeout`";
-                                self.give_up(Duration::ZERO, why.into());
-                                continue;
-                            }
-                        },
-                    };
-                    *first_word = None;
-                    match said {
-                        Said::Event(Event::Gone { why }) => self.give_up(self.started.elapsed(), why),
-                        Said::Event(event) => return event,
-                        Said::Forgotten => self.renew(),
-                        Said::Returned(message) => {
-                            self.queue.push(message);
-                            self.renew();
-                        }
-                    }
-                    if matches!(self.state, State::Replaying { .. }) {
-                        return Event::Forgotten;
-                    }
-                }
-                State::Replaying { upstream, asked, deadline } => {
-                    let Ok(said) = timeout_at(*deadline, upstream.next()).await else {
-                        let why = "the server did not answer the repeated handshake in time";
-                        self.give_up(Duration::ZERO, why.into());
-                        continue;
-                    };
-                    match said {
-                        Said::Event(Event::Message(message)) => match self.memory.hear(&message) {
-                            Some(Heard::Handshake(Outcome::Result)) => self.replayed(),
-                            Some(Heard::Handshake(Outcome::Error)) => self.give_up(
-                                Duration::ZERO,
-                                "the server refused the handshake that it accepted before".into(),
-                            ),
-                            Some(Heard::Nothing | Heard::ToolsChanged) => {}
-                            None => return Event::Message(message),
-                        },
-                        Said::Event(Event::Gone { why }) => self.give_up(Duration::ZERO, why),
-                        Said::Event(Event::Failed { id, why, .. }) if id == *asked => {
-                            self.give_up(Duration::ZERO, why);
-                        }
-                        Said::Event(event) => return event,
-                        // Told of the session before this handshake.
-                        Said::Forgotten => {}
-                        Said::Returned(message) => self.queue.push(message),
-                    }
-                }
-                State::Ending { why, lived, .. } => {
-                    while let Some(message) = self.queue.pop() {
-                        if let Some(id) = message.request_id() {
-                            return Event::did_not_run(id.clone(), why);
-                        }
-                    }
-                    let (why, lived) = (std::mem::take(why), *lived);
-                    self.lost(lived);
-                    return Event::Gone { why };
-                }
-            }
-        }
+    /// What the process has that runs now.
+    pub(crate) fn secrets(&self) -> Option<Arc<Secrets>> {
+        self.current.process().map(|process| Arc::clone(&process.belongings.secrets))
+    }
+
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.current.memory
+    }
+
+    pub(crate) fn memory_mut(&mut self) -> &mut Memory {
+        &mut self.current.memory
+    }
+
+    /// Whether nothing runs that takes calls, and nothing is on its way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.current.is_idle()
     }
 
     /// Ends whatever runs in the background. Nobody waits for anything of it any more.
-    pub(super) fn dismiss(mut self) -> Leaving {
-        self.lost(Duration::ZERO);
-        self.leaving
+    pub(super) fn dismiss(self) -> Leaving {
+        let Self { current, renewal } = self;
+        if let Some(renewal) = renewal {
+            renewal.dismiss(&current);
+        }
+        current.dismiss()
+    }
+
+    /// The server answered a request of the harness's that a new process would have to hear of.
+    pub(crate) fn answered(
+        &mut self,
+        from: Incarnation,
+        id: &IdValue,
+        outcome: Outcome,
+        message: &[u8],
+        body: Option<Range<usize>>,
+    ) {
+        let accepted = self.current.memory.answered(id, outcome, message, body.clone());
+        let Some(renewal) = self.renewal.as_mut().filter(|_| from == self.current.incarnation) else {
+            return;
+        };
+        match accepted {
+            Some(Accepted::Handshake) => renewal.agreed_on(message, body),
+            Some(Accepted::Tools) => renewal.listed(message, body),
+            Some(Accepted::Other) | None => {}
+        }
+    }
+
+    /// An answer to a question of ours.
+    pub(crate) fn own_answer(
+        &mut self,
+        id: &IdValue,
+        outcome: Outcome,
+        message: &[u8],
+        body: Option<Range<usize>>,
+    ) -> Heard {
+        let Self { current, renewal } = self;
+        if let Some(renewal) = renewal
+            && renewal.own_answer(current, id, outcome, message, body.clone())
+        {
+            return Heard::Nothing;
+        }
+        let heard = current.memory.own_answer(id, outcome, message, body);
+        if let (Heard::ToolsChanged, Some(renewal)) = (heard, renewal) {
+            renewal.forget_tools();
+        }
+        heard
+    }
+
+    /// The tools are not those that were listed.
+    pub(crate) fn tools_changed(&mut self, from: Incarnation) {
+        if let Some(renewal) = self.renewal.as_mut().filter(|_| from == self.current.incarnation) {
+            renewal.forget_tools();
+        }
+    }
+
+    /// Whether there is something to [attend](Self::attend) to.
+    pub(crate) fn is_changing(&self) -> bool {
+        self.renewal.as_ref().is_some_and(|renewal| renewal.is_due() || !renewal.is_quiet())
+    }
+
+    /// Does what is due: takes over, ends what is drained, tries again. `is_busy` says whether somebody waits for a
+    /// process; `starter` is how one is started by now, if one may be.
+    pub(crate) fn attend(
+        &mut self,
+        is_busy: impl Fn(Incarnation) -> bool,
+        starter: impl FnOnce() -> Option<Starter>,
+    ) -> Vec<Note> {
+        let Self { current, renewal } = self;
+        match renewal {
+            Some(renewal) => renewal.attend(current, is_busy, starter),
+            None => Vec::new(),
+        }
+    }
+
+    /// How far the replacement is, for people; none where there is nothing to say.
+    pub(crate) fn replacement(&self) -> Option<String> {
+        self.renewal.as_ref()?.told()
+    }
+
+    /// A message that has arrived already.
+    pub(crate) fn buffered(&mut self) -> Option<(Incarnation, Event)> {
+        self.current.buffered().map(|event| (self.current.incarnation, event))
+    }
+
+    pub(crate) async fn next(&mut self) -> (Incarnation, Event) {
+        loop {
+            let Self { current, renewal } = self;
+            let Some(renewal) = renewal else {
+                let event = current.next().await;
+                let from = current.incarnation;
+                if is_end(&event) {
+                    current.incarnation = Incarnation::next();
+                }
+                return (from, event);
+            };
+            let happened = match renewal.is_quiet() {
+                // The one that works goes first: news can wait until it is waited for.
+                true => tokio::select! {
+                    biased;
+                    event = current.next() => Ok(event),
+                    news = renewal.next() => Err(news),
+                },
+                false => tokio::select! {
+                    event = current.next() => Ok(event),
+                    news = renewal.next() => Err(news),
+                },
+            };
+            match happened {
+                Ok(event) => {
+                    let from = current.incarnation;
+                    if is_end(&event) {
+                        current.incarnation = Incarnation::next();
+                        renewal.lost(current);
+                    }
+                    return (from, event);
+                }
+                Err(news) => {
+                    if let Some(happening) = self.heed(news) {
+                        return happening;
+                    }
+                }
+            }
+        }
     }
 
     /// Ends whatever runs, descendants included, and says what became of it.
     pub(crate) async fn end(self, grace: Duration) -> Ended {
-        let Self { state, leaving, .. } = self;
+        let Self { mut current, renewal } = self;
         let deadline = Instant::now() + END_TIME;
-        let current = async {
-            match state {
-                State::Idle => Ended::All,
-                State::Ending { upstream, .. }
-                | State::Replaying { upstream, .. }
-                | State::Running { upstream, .. } => upstream.end(grace).await,
-                // The process may exist by now: finish the start, so that its end is waited for too.
-                State::Starting { start } => match timeout(grace, start).await {
-                    Ok(Ok(upstream)) => {
-                        let left = deadline.saturating_duration_since(Instant::now() + END_MARGIN);
-                        upstream.end(grace.min(left)).await
-                    }
-                    Ok(Err(_)) => Ended::All,
-                    // Given up, so it is being killed; nobody waits for that.
-                    Err(_) => Ended::NotYet,
-                },
-            }
-        };
-        let all = async { tokio::join!(current, leaving.gone()) };
+        let (successor, draining) = renewal.map(|renewal| renewal.into_parts()).unwrap_or_default();
+        let successor = successor.map(|successor| successor.into_state(&mut current.memory, CheckTools::No));
+        let (state, leaving) = current.into_parts();
+        let states =
+            join_all([Some(state), successor].into_iter().flatten().map(|state| state.end(grace, deadline)));
+        let draining = join_all(draining.into_iter().map(|draining| draining.into_upstream().end(grace)));
+        let all = async { tokio::join!(states, draining, leaving.gone()) };
         match timeout_at(deadline, all).await {
-            Ok((Ended::All, Ended::All)) => Ended::All,
-            Ok(_) | Err(_) => Ended::NotYet,
+            Ok((states, draining, left)) => {
+                let mut ends = states.into_iter().chain(draining).chain([left]);
+                match ends.all(|ended| ended == Ended::All) {
+                    true => Ended::All,
+                    false => Ended::NotYet,
+                }
+            }
+            Err(_) => Ended::NotYet,
         }
     }
 
-    fn start(&mut self, starter: Starter) {
-        self.custody = Some(starter.custody());
-        let leaving = self.leaving.clone();
-        self.state = State::Starting {
-            start: Box::pin(async move {
-                // Two processes of one server at a time would fight for its files and its place.
-                leaving.gone().await;
-                starter.start().await
-            }),
-        };
-    }
-
-    /// A server is there: the handshake first, where there is one to repeat.
-    fn open(&mut self, mut upstream: Upstream) {
-        self.started = Instant::now();
-        self.telling = Telling::default();
-        let patience = self.custody.as_ref().map_or(Duration::ZERO, |custody| custody.patience);
-        let deadline = self.started + patience;
-        let first = self.queue.first_method();
-        let handshake = match first {
-            // The harness makes its own.
-            Some("initialize") => None,
-            _ => self.memory.handshake(),
-        };
-        match handshake {
-            None => {
-                let is_prompt = first.is_some_and(|method| PROMPT.contains(&method));
-                let first_word = (is_prompt && matches!(upstream, Upstream::Stdio(_))).then_some(deadline);
-                if first != Some("initialize") {
-                    self.tell_settings(&mut upstream);
+    /// What happened beside the current process, as its link hears it.
+    fn heed(&mut self, news: News) -> Option<(Incarnation, Event)> {
+        let Self { current, renewal } = self;
+        let renewal = renewal.as_mut()?;
+        match news {
+            News::Due => Some((current.incarnation, Event::Due)),
+            News::Draining(from, event) => {
+                if let Event::Gone { .. } = event {
+                    renewal.see_off(from, current);
                 }
-                self.state = State::Running { upstream, first_word };
+                Some((from, event))
             }
-            Some(Question { id, method, message }) => {
-                upstream.send(Outbound::request(message, id.clone(), method, None));
-                self.state = State::Replaying { upstream, asked: id, deadline };
+            News::Successor(step) => {
+                let (from, progress) = renewal.advance(step, &mut current.memory)?;
+                match progress {
+                    Progress::Going => None,
+                    Progress::Passed(event) => Some((from, event)),
+                    Progress::Ready => Some((current.incarnation, Event::Due)),
+                    Progress::Failed(why) => {
+                        renewal.fail(current, why);
+                        Some((current.incarnation, Event::Due))
+                    }
+                }
             }
         }
     }
+}
 
-    fn replayed(&mut self) {
-        let State::Replaying { mut upstream, .. } = std::mem::replace(&mut self.state, State::Idle) else {
-            return;
-        };
-        self.tell_settings(&mut upstream);
-        self.state = State::Running { upstream, first_word: None };
-    }
-
-    fn tell_settings(&mut self, upstream: &mut Upstream) {
-        for saying in self.memory.settings() {
-            upstream.send(match saying {
-                Saying::Notification { method, message } => Outbound::notification(message, method),
-                Saying::Request(Question { id, method, message }) => {
-                    Outbound::request(message, id, method, None)
-                }
-            });
-        }
-    }
-
-    /// Opens a forgotten session again, unless the server forgets all the time.
-    fn renew(&mut self) {
-        let State::Running { upstream, .. } = &self.state else { return };
-        // The news may be older than the present session.
-        if !upstream.has_lost_its_session() {
-            return;
-        }
-        self.backoff.failed(self.started.elapsed());
-        if self.backoff.wait().is_some() {
-            return self.give_up(Duration::ZERO, "the server keeps forgetting the MCP session".into());
-        }
-        if !self.memory.has_handshake() && self.queue.first_method() != Some("initialize") {
-            return self.give_up(Duration::ZERO, "the server ended the MCP session".into());
-        }
-        if let State::Running { upstream, .. } = std::mem::replace(&mut self.state, State::Idle) {
-            self.open(upstream);
-        }
-    }
-
-    /// The server is of no use any more, after a useful life of this length.
-    fn give_up(&mut self, lived: Duration, why: String) {
-        if let Some(upstream) = std::mem::replace(&mut self.state, State::Idle).into_upstream() {
-            self.state = State::Ending { upstream, why, lived };
-        }
-    }
-
-    /// Back to idle; what is left of the server dies in the background.
-    fn lost(&mut self, lived: Duration) {
-        self.backoff.failed(lived);
-        let upstream = std::mem::replace(&mut self.state, State::Idle).into_upstream();
-        if let (Some(upstream), Some(custody)) = (upstream, self.custody.clone()) {
-            self.leaving.see_off(upstream, custody);
-        }
-    }
+/// Whether nothing more comes from the process that this is from.
+fn is_end(event: &Event) -> bool {
+    matches!(event, Event::Gone { .. } | Event::NotStarted { .. })
 }
 
 #[cfg(test)]

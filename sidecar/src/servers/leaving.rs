@@ -11,6 +11,7 @@ use relay_proto::name::Name;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
+use super::state::Starting;
 use super::upstream::Upstream;
 use crate::process::Ended;
 
@@ -28,6 +29,8 @@ pub(crate) struct Custody {
     pub(crate) grace: Duration,
     /// How long a server may take to answer its first question.
     pub(crate) patience: Duration,
+    /// How long it may finish its calls once another has taken over.
+    pub(crate) drain: Duration,
     pub(crate) server: Name,
     pub(crate) link: Arc<str>,
 }
@@ -49,6 +52,16 @@ impl Leaving {
             if Upstream::Stdio(process).end(grace).await == Ended::NotYet {
                 tracing::error!(%server, %link, "processes of a server were killed and are still dying");
                 stuck.store(true, Ordering::Relaxed);
+            }
+        }));
+    }
+
+    /// The same for one whose start is not over: where it comes to be, it is ended.
+    pub(crate) fn see_off_starting(&self, start: Starting, custody: Custody) {
+        let (tasks, grace) = (custody.tasks.clone(), custody.grace);
+        tasks.spawn(self.ends.track_future(async move {
+            if let Ok(Ok(upstream)) = timeout(custody.patience, start).await {
+                upstream.end(grace).await;
             }
         }));
     }

@@ -1,33 +1,46 @@
-//! A link's server: started when first needed, restarted with backoff, its handshake replayed.
+//! A link's server: started when first needed, restarted with backoff, its handshake replayed, replaced when its
+//! credential is.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | [`backoff`] | when a server that failed may be started again |
+//! | [`current`] | the process that messages go to, whatever state it is in |
+//! | [`draining`] | a process that only finishes what it has |
 //! | [`event`] | what a server gives its link |
 //! | [`gate`] | how many processes and starts a grant may have |
-//! | [`instance`] | the one server of one link, whatever state it is in |
+//! | [`instance`] | one server with all its processes |
 //! | [`keyring`] | the credentials of an HTTP server's requests |
 //! | [`leaving`] | servers that were given up and may still be dying |
+//! | [`likeness`] | whether two processes offer the same |
 //! | [`pace`] | how often something may happen within a minute |
 //! | [`queue`] | messages that wait for a server to be ready |
 //! | [`readings`] | secrets of scopes on their way, and the requests that wait for them |
+//! | [`reload`] | files written anew under a process that reads them again |
+//! | [`renewal`] | how a new credential reaches a process that runs |
 //! | [`scoped`] | the servers of one link: one, and others for the tools of scopes |
 //! | [`start`] | from configuration and credentials to a running upstream |
 //! | [`state`] | from nothing to gone |
 //! | [`stderr`] | what a server says on the side: bounded, scrubbed, into the log |
+//! | [`successor`] | a process on its way to take over |
 //! | [`upstream`] | a started server, whichever way it is reached |
 
 mod backoff;
+mod current;
+mod draining;
 mod event;
 pub(crate) mod gate;
 pub(crate) mod instance;
 mod keyring;
 mod leaving;
+mod likeness;
 pub(crate) mod pace;
 mod queue;
 mod readings;
+mod reload;
+pub(crate) mod renewal;
 pub(crate) mod scoped;
 pub(crate) mod start;
 mod state;
 mod stderr;
+mod successor;
 mod upstream;

@@ -1,7 +1,8 @@
 //! Secrets of an HTTP server's scopes on their way, and the requests that wait for them.
 //!
 //! A scope's secrets are first read when one of its tools is called, and what they are wanted for waits here, bounded;
-//! other requests do not. What must stay true: a request that waits here goes on or fails, unless it is withdrawn.
+//! other requests do not. What must stay true: a request that waits here goes on or fails, unless it is withdrawn;
+//! one that failed is not sent.
 
 use std::collections::VecDeque;
 use std::future::pending;
@@ -66,6 +67,18 @@ impl Readings {
         self.under_way.iter_mut().any(|reading| reading.waiting.withdraw(id))
     }
 
+    /// What a server gives. Where it is gone, whatever waits here to be sent by it did not run, and that is told first.
+    pub(super) fn before(&mut self, lane: Lane, event: Event) -> (Lane, Event) {
+        let (Event::Gone { why } | Event::NotStarted { why, .. }) = &event else { return (lane, event) };
+        for mut reading in self.under_way.extract_if(.., |reading| reading.lane == lane) {
+            let messages = std::iter::from_fn(|| reading.waiting.pop());
+            let ids = messages.filter_map(|message| message.request_id().cloned());
+            self.failures.extend(ids.map(|id| (lane, Event::did_not_run(id, why))));
+        }
+        self.failures.push_back((lane, event));
+        self.failures.pop_front().expect("one was just put there")
+    }
+
     pub(super) fn fail(&mut self, lane: Lane, event: Event) {
         self.failures.push_back((lane, event));
     }
@@ -119,5 +132,64 @@ impl Readings {
             }
         };
         &mut self.under_way[place]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use tokio_util::task::TaskTracker;
+
+    use super::*;
+    use crate::config::check_text;
+    use crate::inject::credentials::Credentials;
+    use crate::inject::files::FileStore;
+    use crate::servers::gate::Gate;
+
+    /// Of a scope whose secret takes for ever.
+    fn starter() -> Starter {
+        let text = "state-dir = '/nowhere/state'\nadmin.socket = '/nowhere/admin.sock'\n\
+             secrets.slow.exec = ['sleep', '1000']\ngrants.dev.servers = ['remote']\n\
+             [servers.remote]\nurl = 'https://remote.example'\n\
+             [[servers.remote.scopes]]\ntools = ['*']\nheaders.X = '{slow.value}'\n\
+             [relay]\nunix = '/nowhere/relay/relay.sock'\nunix-grant = 'dev'\n";
+        let config = check_text(text, Path::new("/nowhere/cofferdam.toml")).unwrap();
+        let server = Arc::clone(&config.servers[&"remote".parse().unwrap()]);
+        Starter {
+            gate: Arc::new(Gate::new(&config.limits)),
+            config: Arc::new(config),
+            scope: Some(Arc::clone(&server.scopes[0])),
+            server,
+            credentials: Arc::new(Credentials::new(Arc::default(), None)),
+            files: FileStore::open().unwrap(),
+            tasks: TaskTracker::new(),
+            link: "l1".into(),
+        }
+    }
+
+    fn request(id: u32) -> (IdValue, Outbound) {
+        let id = IdValue::Integer(id.to_string().into());
+        (id.clone(), Outbound::request(b"{}".as_slice(), id, "tools/call", None))
+    }
+
+    #[test]
+    fn what_waits_for_a_secret_fails_with_its_server_and_before_it() {
+        let mut readings = Readings::default();
+        let (first, message) = request(1);
+        readings.wait(Lane::BASE, message, &starter()).unwrap();
+        let (withdrawn, message) = request(2);
+        readings.wait(Lane::BASE, message, &starter()).unwrap();
+        assert!(readings.withdraw(&withdrawn) && !readings.withdraw(&withdrawn));
+        let (_, message) = request(3);
+        readings.wait(Lane::OTHER, message, &starter()).unwrap();
+        let gone = || Event::Gone { why: "it left".into() };
+        let (lane, told) = readings.before(Lane::BASE, gone());
+        assert!(matches!(&told, Event::Failed { id, .. } if *id == first), "{told:?}");
+        assert_eq!(lane, Lane::BASE);
+        assert!(matches!(readings.failure(), Some((Lane::BASE, Event::Gone { .. }))));
+        assert_eq!(readings.under_way.len(), 1, "nothing is left that would be sent");
+        assert!(matches!(readings.before(Lane::BASE, gone()), (_, Event::Gone { .. })));
     }
 }

@@ -8,6 +8,8 @@
 //! else; once a reload has changed what a process would be started with, where scopes are involved, that process is given
 //! no further call; a server without scopes costs a comparison. [`Servers::next`] may be dropped at any await.
 
+mod processes;
+
 use std::iter::once;
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,7 +21,7 @@ use relay_proto::json;
 use relay_proto::memory::{Heard, Memory};
 use tokio::time::timeout;
 
-use super::instance::{CancelledWhile, END_TIME, Event, Instance, Passed, Unavailable};
+use super::instance::{CancelledWhile, END_TIME, Event, Incarnation, Instance, Passed, Unavailable};
 use super::leaving::Leaving;
 use super::readings::Readings;
 use super::start::{Holding, Starter};
@@ -30,6 +32,20 @@ use crate::upstream::outbound::Outbound;
 /// One of the servers of a link, never used for another.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub(crate) struct Lane(u32);
+
+/// One process of one of them.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub(crate) struct Process {
+    pub(crate) lane: Lane,
+    pub(crate) incarnation: Incarnation,
+}
+
+#[cfg(test)]
+impl Process {
+    pub(crate) const BASE: Self = Self { lane: Lane::BASE, incarnation: Incarnation::NONE };
+    pub(crate) const OTHER: Self = Self { lane: Lane::OTHER, incarnation: Incarnation::NONE };
+    pub(crate) const SUCCESSOR: Self = Self { lane: Lane::BASE, incarnation: Incarnation::ANOTHER };
+}
 
 #[cfg(test)]
 impl Lane {
@@ -70,6 +86,12 @@ enum Standing {
     GivenUp,
 }
 
+impl Member {
+    fn process(&self) -> Process {
+        Process { lane: self.lane, incarnation: self.instance.incarnation() }
+    }
+}
+
 /// A process beside the base, for people.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Beside {
@@ -80,11 +102,20 @@ pub(crate) struct Beside {
 impl Servers {
     /// What the harness said to the base.
     pub(crate) fn memory(&self) -> &Memory {
-        &self.base.instance.memory
+        self.base.instance.memory()
     }
 
     pub(crate) fn memory_mut(&mut self) -> &mut Memory {
-        &mut self.base.instance.memory
+        self.base.instance.memory_mut()
+    }
+
+    /// The process that gets what is sent there now.
+    pub(crate) fn process(&self, lane: Lane) -> Process {
+        let beside = || self.beside.iter().find(|member| member.lane == lane);
+        match lane == self.base.lane {
+            true => self.base.process(),
+            false => beside().map_or(Process { lane, incarnation: Incarnation::NONE }, Member::process),
+        }
     }
 
     pub(crate) fn base(&self) -> Lane {
@@ -120,13 +151,13 @@ impl Servers {
                 None => self.send_to_base(message, starter),
             };
         }
-        let memory = &self.base.instance.memory;
+        let memory = self.base.instance.memory();
         let member = self.beside.iter_mut().find(|member| member.lane == lane);
         let Some(Member { scope: Some(scope), standing: Standing::Current, instance, .. }) = member else {
             return Err(Unavailable::because("the process for it was given up"));
         };
         if instance.is_idle() {
-            instance.memory = memory.for_sibling();
+            *instance.memory_mut() = memory.for_sibling();
         }
         instance.send(message, || starter().in_scope(scope))
     }
@@ -152,7 +183,7 @@ impl Servers {
             return;
         }
         for member in self.current_beside() {
-            let own = member.instance.memory.next_id();
+            let own = member.instance.memory_mut().next_id();
             let message = json::replace(message, id.span.clone(), own.to_string().as_bytes());
             member.instance.tell(Outbound::request(message, own, method, None));
         }
@@ -176,7 +207,7 @@ impl Servers {
         body: Option<Range<usize>>,
     ) -> Heard {
         let member = self.member(lane);
-        member.map_or(Heard::Nothing, |member| member.instance.memory.own_answer(id, outcome, message, body))
+        member.map_or(Heard::Nothing, |member| member.instance.own_answer(id, outcome, message, body))
     }
 
     /// Whether one of them takes so slowly that the link should stop reading.
@@ -190,46 +221,46 @@ impl Servers {
         self.base.instance.pid()
     }
 
-    pub(crate) fn processes_beside(&self) -> Vec<Beside> {
-        let told = |member: &Member| {
-            let tools = match (&member.scope, member.standing) {
-                (Some(scope), Standing::Current) => scope.to_string(),
-                (Some(scope), Standing::GivenUp) => format!("{scope} (given up)"),
-                (None, _) => "(given up)".into(),
-            };
-            Some(Beside { tools, pid: member.instance.pid()? })
-        };
-        self.beside.iter().filter_map(told).collect()
-    }
-
     /// See [`Instance::buffered`].
-    pub(crate) fn buffered(&mut self, lane: Lane) -> Option<Event> {
-        self.member(lane)?.instance.buffered()
+    pub(crate) fn buffered(&mut self, lane: Lane) -> Option<(Process, Event)> {
+        let (incarnation, event) = self.member(lane)?.instance.buffered()?;
+        Some((Process { lane, incarnation }, event))
     }
 
-    pub(crate) async fn next(&mut self) -> (Lane, Event) {
+    pub(crate) async fn next(&mut self) -> (Process, Event) {
         loop {
             if self.beside.is_empty() && self.readings.is_empty() {
-                return (self.base.lane, self.base.instance.next().await);
+                let (incarnation, event) = self.base.instance.next().await;
+                return (Process { lane: self.base.lane, incarnation }, event);
             }
-            if let Some(failure) = self.readings.failure() {
-                return failure;
+            if let Some((lane, event)) = self.readings.failure() {
+                return (self.process(lane), event);
             }
             let Self { base, beside, readings, turn, .. } = self;
             let mut all: Vec<_> = once(base)
                 .chain(beside)
-                .map(|member| Box::pin(async { (member.lane, member.instance.next().await) }))
+                .map(|member| {
+                    Box::pin(async {
+                        let (incarnation, event) = member.instance.next().await;
+                        (Process { lane: member.lane, incarnation }, event)
+                    })
+                })
                 .collect();
             *turn = (*turn + 1) % all.len();
             all.rotate_left(*turn);
             let (lane, starter, messages) = tokio::select! {
-                (given, _, _) = select_all(all) => return given,
+                ((lane, event), _, _) = select_all(all) => {
+                    return self.readings.before(lane, event);
+                }
                 read = readings.next() => read,
             };
             for message in messages {
                 let id = message.request_id().cloned();
                 let sent = match (lane == self.base.lane, self.member(lane)) {
                     (true, _) | (false, None) => self.send_to_base(message, || starter.for_all()),
+                    (false, Some(given_up)) if given_up.instance.is_idle() => {
+                        Err(Unavailable::because("the server was given up"))
+                    }
                     (false, Some(given_up)) => given_up.instance.send(message, || starter.for_all()),
                 };
                 if let (Err(unavailable), Some(id)) = (sent, id) {
@@ -287,10 +318,14 @@ impl Servers {
         }
         let scoped = |server: &Arc<Server>| !server.scopes.is_empty();
         let matters = scoped(server) || before.is_some_and(scoped);
-        let differs = before.is_some_and(|before| !before.runs_like(server));
+        // An HTTP server's connection reads the secrets of all its scopes.
+        let differs = before.is_some_and(|before| {
+            let http = matches!(server.kind, ServerKind::Http(_));
+            !before.runs_like(server) || http && before.scopes != server.scopes
+        });
         if matters && differs && !self.base.instance.is_idle() {
             let mut successor = Member { lane: self.new_lane(), ..Member::default() };
-            successor.instance.memory = self.base.instance.memory.clone();
+            *successor.instance.memory_mut() = self.base.instance.memory().clone();
             let mut old = std::mem::replace(&mut self.base, successor);
             old.standing = Standing::GivenUp;
             self.beside.push(old);
@@ -317,6 +352,10 @@ impl Servers {
         match starter.holding() {
             Holding::Fresh => {}
             Holding::Good => self.readings.start(self.base.lane, &starter),
+            // Whatever is started reads them first.
+            Holding::Nothing if self.base.instance.is_idle() => {
+                return self.send_to_base(message, || starter);
+            }
             Holding::Nothing => return self.readings.wait(self.base.lane, message, &starter),
         }
         self.send_to_base(message, || starter.for_all())

@@ -1,6 +1,6 @@
 //! From configuration and credentials to a running upstream.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures_util::future::try_join_all;
@@ -8,7 +8,7 @@ use relay_proto::code::Code;
 use relay_proto::name::Name;
 use tokio_util::task::TaskTracker;
 
-use super::gate::{Crowded, Gate};
+use super::gate::{Crowded, Gate, Place};
 use super::keyring::Keyring;
 use super::leaving::Custody;
 use super::stderr;
@@ -16,7 +16,7 @@ use super::upstream::{Belongings, HttpConnection, StdioProcess, Upstream};
 use crate::config::{Config, HttpServer, Scope, Server, ServerKind, StdioServer};
 use crate::inject::credentials::Credentials;
 use crate::inject::files::{FileError, FileStore};
-use crate::inject::{InjectError, Secrets, fill_environment};
+use crate::inject::{InjectError, Secrets, Template, fill_environment};
 use crate::process::{self, Launch, LaunchError, ServerProcess};
 use crate::secret::SecretError;
 use crate::upstream::http::{HttpLimits, HttpTarget, HttpUpstream};
@@ -36,6 +36,9 @@ pub(crate) struct Starter {
     /// For the log.
     pub(crate) link: Arc<str>,
 }
+
+/// Variables or files by name.
+type Templates = BTreeMap<String, Template>;
 
 /// What a session has of the secrets that something needs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -89,8 +92,22 @@ impl Starter {
     pub(crate) async fn start(self) -> Result<Upstream, StartError> {
         match &self.server.kind {
             ServerKind::Http(http) => self.start_http(http).await,
-            ServerKind::Stdio(stdio) => self.start_stdio(stdio).await,
+            ServerKind::Stdio(stdio) => self.start_stdio(stdio, Gate::enter).await,
         }
+    }
+
+    /// Starts a process that takes over from the one that runs.
+    pub(crate) async fn start_beside(self) -> Result<Upstream, StartError> {
+        match &self.server.kind {
+            ServerKind::Http(http) => self.start_http(http).await,
+            ServerKind::Stdio(stdio) => self.start_stdio(stdio, Gate::enter_beside).await,
+        }
+    }
+
+    /// Whether what it starts may have to be given other credentials while it runs: only Vault gives such.
+    pub(crate) fn may_change(&self) -> bool {
+        let in_vault = |name| self.config.secrets[name].origin.is_in_vault();
+        matches!(self.server.kind, ServerKind::Stdio(_)) && self.names().into_iter().any(in_vault)
     }
 
     /// What is remembered of what this starts.
@@ -99,13 +116,19 @@ impl Starter {
             tasks: self.tasks.clone(),
             grace: self.config.limits.stop_grace,
             patience: self.config.limits.server_start_timeout,
+            drain: self.config.limits.replace_drain,
             server: self.server.name.clone(),
             link: Arc::clone(&self.link),
         }
     }
 
     async fn start_http(&self, http: &HttpServer) -> Result<Upstream, StartError> {
-        let secrets = self.secrets().await?;
+        let of_all = self.for_all();
+        let secrets = of_all.secrets().await?;
+        if self.scope.is_some() {
+            // It is started for a request of this scope.
+            self.secrets().await?;
+        }
         let limits = &self.config.limits;
         let upstream = HttpUpstream::new(
             HttpTarget { url: http.url.clone(), addresses: http.addresses },
@@ -115,20 +138,21 @@ impl Starter {
                 requests_in_flight: limits.requests_in_flight,
             },
         );
-        let keyring = Keyring::new(self.clone());
+        let keyring = Keyring::new(of_all);
         // Tried once before anything is sent: a header that cannot be filled is a server that does not start.
         keyring.fill(&secrets)?;
         Ok(Upstream::Http(Box::new(HttpConnection::new(upstream, keyring))))
     }
 
-    async fn start_stdio(&self, stdio: &StdioServer) -> Result<Upstream, StartError> {
+    async fn start_stdio(
+        &self,
+        stdio: &StdioServer,
+        enter: fn(&Gate) -> Result<Place, Crowded>,
+    ) -> Result<Upstream, StartError> {
         // First of all: a start that ends here cost nothing, and is not counted.
         let secrets = self.secrets().await?;
-        let place = self.gate.enter()?;
-        let (env, files) = match &self.scope {
-            Some(scope) => (&scope.env, &scope.files),
-            None => (&stdio.env, &stdio.files),
-        };
+        let place = enter(&self.gate)?;
+        let (env, files) = self.templates(stdio);
         let files = self.files.write(files, &secrets)?;
         let injected = fill_environment(env, &secrets, files.paths())?;
         let (program, arguments) = stdio.command.split_first().expect("a checked command is not empty");
@@ -152,13 +176,27 @@ impl Starter {
             },
         ));
         let upstream = StdioUpstream::new(handle, stdin, stdout, self.config.limits.message_bytes);
-        let belongings = Belongings { _files: files, _secrets: secrets, _place: place };
+        let belongings = Belongings { files, secrets: Arc::new(secrets), _place: place };
         Ok(Upstream::Stdio(Box::new(StdioProcess { upstream, belongings })))
+    }
+
+    /// The variables and files of what it starts.
+    pub(super) fn templates<'a>(&'a self, stdio: &'a StdioServer) -> (&'a Templates, &'a Templates) {
+        match &self.scope {
+            Some(scope) => (&scope.env, &scope.files),
+            None => (&stdio.env, &stdio.files),
+        }
     }
 
     /// The same for tools of a scope.
     pub(super) fn in_scope(self, scope: &Arc<Scope>) -> Self {
         Self { scope: Some(Arc::clone(scope)), ..self }
+    }
+
+    /// The same for a scope that was configured before, if there still is one like it.
+    pub(super) fn in_scope_like(self, scope: &Arc<Scope>) -> Option<Self> {
+        let scope = self.server.scopes.iter().find(|other| other.runs_like(scope)).cloned()?;
+        Some(self.in_scope(&scope))
     }
 
     /// The same for whatever is in no scope.

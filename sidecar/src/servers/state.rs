@@ -5,10 +5,11 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use relay_proto::envelope::IdValue;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::start::StartError;
 use super::upstream::Upstream;
+use crate::process::Ended;
 
 pub(super) enum State {
     /// It is being given up, once everything that waits knows that it did not run.
@@ -36,7 +37,30 @@ pub(super) enum State {
 
 pub(super) type Starting = Pin<Box<dyn Future<Output = Result<Upstream, StartError>> + Send>>;
 
+/// What an end may take on top of its grace.
+const END_MARGIN: Duration = Duration::from_secs(2);
+
 impl State {
+    /// Ends whatever runs, descendants included, and says what became of it.
+    pub(super) async fn end(self, grace: Duration, deadline: Instant) -> Ended {
+        match self {
+            Self::Idle => Ended::All,
+            Self::Ending { upstream, .. }
+            | Self::Replaying { upstream, .. }
+            | Self::Running { upstream, .. } => upstream.end(grace).await,
+            // The process may exist by now: finish the start, so that its end is waited for too.
+            Self::Starting { start } => match timeout(grace, start).await {
+                Ok(Ok(upstream)) => {
+                    let left = deadline.saturating_duration_since(Instant::now() + END_MARGIN);
+                    upstream.end(grace.min(left)).await
+                }
+                Ok(Err(_)) => Ended::All,
+                // Given up, so it is being killed; nobody waits for that.
+                Err(_) => Ended::NotYet,
+            },
+        }
+    }
+
     pub(super) fn upstream(&self) -> Option<&Upstream> {
         match self {
             Self::Ending { upstream, .. }

@@ -7,6 +7,7 @@ use bytes::BytesMut;
 use relay_proto::code::Code;
 use relay_proto::envelope::IdValue;
 use relay_proto::json;
+use relay_proto::memory::{Question, Saying};
 
 use super::event::{Event, Passed};
 use super::gate::Place;
@@ -35,9 +36,9 @@ pub(crate) struct StdioProcess {
 
 /// What is kept as long as the process lives: its injected files, its place in the grant, the credentials it has.
 pub(crate) struct Belongings {
-    pub(super) _files: FileSet,
+    pub(super) files: FileSet,
     /// The session's token that they hang from is not revoked while somebody has them.
-    pub(super) _secrets: Secrets,
+    pub(super) secrets: Arc<Secrets>,
     pub(super) _place: Place,
 }
 
@@ -68,6 +69,17 @@ impl Upstream {
                 http.upstream.send(message, keyring);
             }
             Self::Stdio(stdio) => stdio.upstream.send(&json::line_safe(&message.bytes)),
+        }
+    }
+
+    pub(super) fn tell(&mut self, sayings: Vec<Saying>) {
+        for saying in sayings {
+            self.send(match saying {
+                Saying::Notification { method, message } => Outbound::notification(message, method),
+                Saying::Request(Question { id, method, message }) => {
+                    Outbound::request(message, id, method, None)
+                }
+            });
         }
     }
 
@@ -140,7 +152,7 @@ impl Upstream {
         }
     }
 
-    fn queued_bytes(&self) -> usize {
+    pub(super) fn queued_bytes(&self) -> usize {
         match self {
             Self::Http(http) => http.upstream.queued_bytes(),
             Self::Stdio(stdio) => stdio.upstream.queued_bytes(),

@@ -14,42 +14,44 @@ use super::calls::{Attempt, Call, Purpose};
 use super::link::Link;
 use crate::audit::CallResult;
 use crate::config::Retry;
-use crate::servers::instance::{CancelledWhile, Event};
-use crate::servers::scoped::Lane;
+use crate::servers::instance::{CancelledWhile, Event, Role};
+use crate::servers::scoped::{Lane, Process};
 use crate::upstream::outbound::Outbound;
 
 impl Link {
-    pub(super) fn server_event(&mut self, lane: Lane, event: Event) {
+    pub(super) fn server_event(&mut self, from: Process, event: Event) {
         match event {
-            Event::Message(message) => self.server_message(lane, &message),
-            Event::Oversize { id } => self.oversize(lane, id.as_deref()),
-            Event::Failed { id, code, why } => match (self.calls.answered(lane, &id), code) {
+            Event::Message(message) => self.server_message(from, &message),
+            Event::Oversize { id } => self.oversize(from, id.as_deref()),
+            // At the end of this turn.
+            Event::Due => {}
+            Event::Failed { id, code, why } => match (self.calls.answered(from, &id), code) {
                 (Some(call), Code::OutcomeUnknown) => self.leave_behind(call, &why),
                 (Some(call), code) => self.fail(call, code, &why),
-                (None, _) => self.own_request_failed(lane, &id),
+                (None, _) => self.own_request_failed(from.lane, &id),
             },
-            Event::Forgotten => self.take_back_server_requests(lane),
+            Event::Forgotten => self.take_back_server_requests(from),
             Event::NotStarted { code, why } => {
                 tracing::warn!(server = %self.server, link = %self.id, why, "server did not start");
-                self.nobody_to_ask(lane);
+                self.nobody_to_ask(from.lane);
                 let why = format!("it did not run: the server `{}` did not start: {why}", self.server);
-                for call in self.calls.drain(lane) {
+                for call in self.calls.drain(from) {
                     self.fail(call, code, &why);
                 }
             }
-            Event::Gone { why } => self.server_gone(lane, &why),
+            Event::Gone { why } => self.server_gone(from, &why),
         }
     }
 
     /// The time of a call is over: the harness hears so, and the server may stop working on it.
     pub(super) fn timed_out(&mut self, call: Call) {
-        let cancelled = envelope::id_value(&call.id).map(|id| self.servers.cancel(call.lane, &id));
+        let cancelled = envelope::id_value(&call.id).map(|id| self.servers.cancel(call.on.lane, &id));
         if cancelled == Some(CancelledWhile::Queued) {
             let why = "it did not run: the server did not start in time";
             return self.fail(call, Code::ServerUnavailable, why);
         }
         let cancel = notice::cancelled(&call.id, "the call's time is over");
-        self.servers.tell(call.lane, Outbound::notification(cancel, "notifications/cancelled"));
+        self.servers.tell_to(call.on, Outbound::notification(cancel, "notifications/cancelled"));
         self.fail(
             call,
             Code::OutcomeUnknown,
@@ -78,7 +80,7 @@ impl Link {
         scrubbed.redactions
     }
 
-    fn server_message(&mut self, lane: Lane, message: &[u8]) {
+    fn server_message(&mut self, from: Process, message: &[u8]) {
         let envelope = match envelope::read(message, Strictness::Envelope) {
             Ok(envelope) => envelope,
             Err(malformed) => {
@@ -91,53 +93,66 @@ impl Link {
         };
         match envelope.kind {
             Kind::Response { id: Some(id), outcome } => {
-                self.server_response(lane, message, &id, outcome, envelope.body)
+                self.server_response(from, message, &id, outcome, envelope.body)
             }
             // An error for a request that the server could not read: nobody waits for it.
             Kind::Response { id: None, .. } => {}
-            Kind::Request { id, .. } => match self.server_requests.rewrite(&self.id, lane, id.raw) {
-                Some(shown) => {
-                    self.answer(&json::replace(message, id.span, &shown));
-                }
-                None => {
-                    let refusal = code::error_response(
-                        Some(id.raw),
-                        Code::RelayUnavailable,
-                        "too many requests wait for the client",
-                    );
-                    self.servers.tell(lane, Outbound::response(refusal));
-                }
-            },
+            Kind::Request { id, .. } => self.server_request(from, message, &id, envelope.body),
             Kind::Notification { method } if method == "notifications/cancelled" => {
-                self.server_cancelled(lane, message, envelope.body);
+                self.server_cancelled(from, message, envelope.body);
             }
-            Kind::Notification { .. } => {
-                self.answer(message);
+            Kind::Notification { method } => {
+                if self.is_heard(from, &method) {
+                    self.answer(message);
+                }
+            }
+        }
+    }
+
+    fn server_request(&mut self, from: Process, message: &[u8], id: &Id<'_>, params: Option<Range<usize>>) {
+        let member = |object: Range<usize>, key: &str| json::member(message, object, key);
+        let progress = params.and_then(|params| member(member(params, "_meta")?, "progressToken"));
+        let progress = progress.map(|span| &message[span]);
+        match self.server_requests.rewrite(&self.id, id.raw, from, progress) {
+            Some(shown) => {
+                self.answer(&json::replace(message, id.span.clone(), &shown));
+            }
+            None => {
+                let refusal = code::error_response(
+                    Some(id.raw),
+                    Code::RelayUnavailable,
+                    "too many requests wait for the client",
+                );
+                self.servers.tell_to(from, Outbound::response(refusal));
             }
         }
     }
 
     fn server_response(
         &mut self,
-        lane: Lane,
+        from: Process,
         message: &[u8],
         id: &Id<'_>,
         outcome: Outcome,
         body: Option<Range<usize>>,
     ) {
         let value = id.value();
-        let Some(call) = self.calls.answered(lane, &value) else {
+        let Some(call) = self.calls.answered(from, &value) else {
             // Late answers are dropped.
             if self.servers.memory().is_own(&value) {
-                self.own_answer(lane, &value, outcome, message, body);
+                self.own_answer(from.lane, &value, outcome, message, body);
             }
             return;
         };
         if call.purpose != Purpose::Other {
-            self.servers.memory_mut().answered(&value, outcome, message, body.clone());
+            self.servers.answered(from, &value, outcome, message, body.clone());
             if call.method == "initialize" && outcome == Outcome::Result {
                 self.servers.give_up_scopes();
             }
+        } else if let Some(task) = &call.task {
+            self.tasks.heard(task, &call.method, outcome, message, body.clone());
+        } else if let (Some(_), Outcome::Result, Some(result)) = (&call.tool, outcome, &body) {
+            self.tasks.learn(message, result.clone(), from);
         }
         let mut answer = Cow::Borrowed(message);
         if call.purpose == Purpose::ListTools
@@ -186,17 +201,23 @@ impl Link {
     }
 
     /// The server takes back a request of its own (legacy), or ends a subscription of the harness's (modern).
-    fn server_cancelled(&mut self, lane: Lane, message: &[u8], params: Option<Range<usize>>) {
+    fn server_cancelled(&mut self, from: Process, message: &[u8], params: Option<Range<usize>>) {
         let span = params.and_then(|params| json::member(message, params, "requestId"));
-        let shown = span.clone().and_then(|span| self.server_requests.withdraw(lane, &message[span]));
+        let shown = span.clone().and_then(|span| self.server_requests.withdraw(&message[span], from));
         match (span, shown) {
-            (Some(span), Some(shown)) => self.answer(&json::replace(message, span, &shown)),
-            _ => self.answer(message),
-        };
+            (Some(span), Some(shown)) => {
+                self.answer(&json::replace(message, span, &shown));
+            }
+            // What listened there listens elsewhere by now.
+            _ if self.servers.role(from) != Role::Current => {}
+            _ => {
+                self.answer(message);
+            }
+        }
     }
 
-    fn oversize(&mut self, lane: Lane, id: Option<&[u8]>) {
-        let call = id.and_then(envelope::id_value).and_then(|id| self.calls.answered(lane, &id));
+    fn oversize(&mut self, from: Process, id: Option<&[u8]>) {
+        let call = id.and_then(envelope::id_value).and_then(|id| self.calls.answered(from, &id));
         match call {
             Some(call) => self.too_large(call),
             None => {
@@ -213,35 +234,42 @@ impl Link {
         self.fail(call, Code::MessageTooLarge, &sentence);
     }
 
-    fn server_gone(&mut self, lane: Lane, why: &str) {
+    pub(super) fn server_gone(&mut self, process: Process, why: &str) {
         tracing::warn!(server = %self.server, link = %self.id, why, "server gone");
-        self.nobody_to_ask(lane);
+        self.nobody_to_ask(process.lane);
         let sentence = format!(
             "{why} while this request was under way; it may or may not have run, so check before you repeat it"
         );
-        for call in self.calls.drain(lane) {
+        for call in self.calls.drain(process) {
             self.leave_behind(call, &sentence);
         }
-        self.take_back_server_requests(lane);
+        self.tasks.forget_process(process);
+        self.take_back_server_requests(process);
     }
 
     /// Ends servers that were given up and have finished what they had.
     pub(super) fn let_go(&mut self) {
-        let done = |lane: &Lane| !self.calls.are_run_by(*lane);
+        let done = |lane: &Lane| !self.calls.are_run_by(*lane) && !self.tasks.occupy_lane(*lane);
         let Some(lane) = self.servers.given_up().find(done) else { return };
         tracing::info!(server = %self.server, link = %self.id, "a process is ended that had other credentials than it should");
         self.nobody_to_ask(lane);
         // Nothing but listeners: they are simply asked again.
-        for call in self.calls.drain(lane) {
+        for call in self.calls.drain_lane(lane) {
             self.leave_behind(call, "the server's process was given up");
         }
-        self.take_back_server_requests(lane);
+        let asked = self.server_requests.left_by_lane(lane);
+        self.take_back(asked);
         self.servers.dismiss(lane);
     }
 
     /// Whoever asked these does not wait for their answers any more; late ones are dropped.
-    fn take_back_server_requests(&mut self, lane: Lane) {
-        for shown in self.server_requests.drain(lane) {
+    pub(super) fn take_back_server_requests(&mut self, process: Process) {
+        let asked = self.server_requests.left_by(process);
+        self.take_back(asked);
+    }
+
+    fn take_back(&mut self, shown: Vec<Vec<u8>>) {
+        for shown in shown {
             self.answer(&notice::cancelled(&shown, "the server that asked is gone"));
         }
     }

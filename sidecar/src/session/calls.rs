@@ -1,4 +1,4 @@
-//! The requests of one link that wait for an answer, and the requests of its server that wait for one.
+//! The requests of one link that wait for an answer.
 //!
 //! Every request that was let through is in here until it is answered exactly once: by the server, or by us. An id
 //! that we gave up on stays known, so that its late answer is dropped and cannot be taken for another's.
@@ -11,7 +11,7 @@ use relay_proto::envelope::IdValue;
 use relay_proto::memory::Memory;
 use tokio::time::Instant;
 
-use crate::servers::scoped::Lane;
+use crate::servers::scoped::{Lane, Process};
 
 /// One request on its way through the server.
 #[derive(Debug)]
@@ -19,11 +19,13 @@ pub(crate) struct Call {
     /// The id as the harness spelled it.
     pub(crate) id: Box<[u8]>,
     /// Who works on it.
-    pub(crate) lane: Lane,
+    pub(crate) on: Process,
     pub(crate) seq: u64,
     pub(crate) purpose: Purpose,
     pub(crate) method: Cow<'static, str>,
     pub(crate) tool: Option<Box<str>>,
+    /// The task that it asks about.
+    pub(crate) task: Option<Box<str>>,
     pub(crate) began: Instant,
     /// None for requests that are meant to stay open.
     pub(crate) deadline: Option<Instant>,
@@ -64,7 +66,7 @@ pub(crate) struct Calls {
 /// Ids that were answered by us or cancelled by the harness while the server still had them.
 #[derive(Debug, Default)]
 struct Abandoned {
-    ids: HashMap<IdValue, Lane>,
+    ids: HashMap<IdValue, Process>,
     order: VecDeque<IdValue>,
 }
 
@@ -97,13 +99,13 @@ impl Calls {
         }
     }
 
-    /// The call that this answer of a server's belongs to; none for late or unasked answers.
-    pub(crate) fn answered(&mut self, lane: Lane, id: &IdValue) -> Option<Call> {
-        match self.waiting.get(id).map(|call| call.lane) {
-            Some(asked) if asked == lane => self.take(id),
+    /// The call that this answer of a process belongs to; none for late or unasked answers.
+    pub(crate) fn answered(&mut self, from: Process, id: &IdValue) -> Option<Call> {
+        match self.waiting.get(id).map(|call| call.on) {
+            Some(asked) if asked == from => self.take(id),
             Some(_) => None,
             None => {
-                self.abandoned.forget(lane, id);
+                self.abandoned.forget(from, id);
                 None
             }
         }
@@ -112,15 +114,30 @@ impl Calls {
     /// Gives up on a call whose answer may still come.
     pub(crate) fn abandon(&mut self, id: &IdValue) -> Option<Call> {
         let call = self.take(id)?;
-        self.abandoned.remember(id.clone(), call.lane);
+        self.abandoned.remember(id.clone(), call.on);
         Some(call)
     }
 
-    /// All calls of a server in the order they came, because it is gone: no late answer can come from it.
-    pub(crate) fn drain(&mut self, lane: Lane) -> Vec<Call> {
-        self.abandoned.forget_all(lane);
+    /// All calls of a process in the order they came, because it is gone: no late answer can come from it.
+    pub(crate) fn drain(&mut self, process: Process) -> Vec<Call> {
+        self.abandoned.forget_all(|other| other == process);
+        self.take_where(|call| call.on == process)
+    }
+
+    /// The same for all processes of a server.
+    pub(crate) fn drain_lane(&mut self, lane: Lane) -> Vec<Call> {
+        self.abandoned.forget_all(|other| other.lane == lane);
+        self.take_where(|call| call.on.lane == lane)
+    }
+
+    /// The calls of a process that only listen.
+    pub(crate) fn listening_on(&mut self, process: Process) -> Vec<Call> {
+        self.take_where(|call| call.on == process && call.purpose == Purpose::Listen)
+    }
+
+    fn take_where(&mut self, choice: impl Fn(&Call) -> bool) -> Vec<Call> {
         let mut calls: Vec<Call> =
-            self.waiting.extract_if(|_, call| call.lane == lane).map(|(_, call)| call).collect();
+            self.waiting.extract_if(|_, call| choice(call)).map(|(_, call)| call).collect();
         self.kept -= calls.iter().map(Call::kept_bytes).sum::<usize>();
         if self.waiting.is_empty() {
             self.deadlines.clear();
@@ -138,7 +155,12 @@ impl Calls {
 
     /// Whether a server works on something that ends by itself.
     pub(crate) fn are_run_by(&self, lane: Lane) -> bool {
-        self.waiting.values().any(|call| call.lane == lane && call.purpose != Purpose::Listen)
+        self.waiting.values().any(|call| call.on.lane == lane && call.purpose != Purpose::Listen)
+    }
+
+    /// Whether a process does.
+    pub(crate) fn occupy(&self, process: Process) -> bool {
+        self.waiting.values().any(|call| call.on == process && call.purpose != Purpose::Listen)
     }
 
     /// When the next call runs out of time.
@@ -191,91 +213,26 @@ fn is_due(waiting: &HashMap<IdValue, Call>, id: &IdValue, deadline: Instant) -> 
 }
 
 impl Abandoned {
-    fn remember(&mut self, id: IdValue, lane: Lane) {
+    fn remember(&mut self, id: IdValue, process: Process) {
         if self.order.len() == MAX_ABANDONED
             && let Some(oldest) = self.order.pop_front()
         {
             self.ids.remove(&oldest);
         }
         self.order.push_back(id.clone());
-        self.ids.insert(id, lane);
+        self.ids.insert(id, process);
     }
 
-    fn forget(&mut self, lane: Lane, id: &IdValue) {
-        if self.ids.get(id) == Some(&lane) {
+    fn forget(&mut self, process: Process, id: &IdValue) {
+        if self.ids.get(id) == Some(&process) {
             self.ids.remove(id);
             self.order.retain(|other| other != id);
         }
     }
 
-    fn forget_all(&mut self, lane: Lane) {
-        self.ids.retain(|_, other| *other != lane);
+    fn forget_all(&mut self, choice: impl Fn(Process) -> bool) {
+        self.ids.retain(|_, process| !choice(*process));
         self.order.retain(|id| self.ids.contains_key(id));
-    }
-}
-
-/// The servers' own requests to the harness. Their ids are rewritten per process, so that an answer meant for one can never
-/// reach another: not its successor, and not one beside it.
-#[derive(Debug, Default)]
-pub(crate) struct ServerRequests {
-    waiting: HashMap<IdValue, ServerRequest>,
-    last: u64,
-}
-
-#[derive(Debug)]
-struct ServerRequest {
-    number: u64,
-    /// Who asks, and waits for the answer.
-    lane: Lane,
-    /// Its id as the server spelled it.
-    original: Box<[u8]>,
-}
-
-/// How many requests of a server may wait for the harness.
-const MAX_SERVER_REQUESTS: usize = 256;
-
-impl ServerRequests {
-    /// The id to show to the harness instead; none when too many wait already.
-    pub(crate) fn rewrite(&mut self, link: &str, lane: Lane, id: &[u8]) -> Option<Vec<u8>> {
-        if self.waiting.len() >= MAX_SERVER_REQUESTS {
-            return None;
-        }
-        self.last += 1;
-        let shown = format!("cofferdam-{link}-{}", self.last);
-        let spelled = format!("\"{shown}\"").into_bytes();
-        self.waiting.insert(
-            IdValue::Text(shown.into()),
-            ServerRequest { number: self.last, lane, original: id.into() },
-        );
-        Some(spelled)
-    }
-
-    /// Who asked what the harness answers, and its own spelling of the id.
-    pub(crate) fn answered(&mut self, id: &IdValue) -> Option<(Lane, Box<[u8]>)> {
-        self.waiting.remove(id).map(|request| (request.lane, request.original))
-    }
-
-    /// The shown id for a request of a server's, because the server takes it back.
-    pub(crate) fn withdraw(&mut self, lane: Lane, original: &[u8]) -> Option<Vec<u8>> {
-        let is_it = |request: &ServerRequest| request.lane == lane && *request.original == *original;
-        let shown =
-            self.waiting.iter().find(|(_, request)| is_it(request)).map(|(shown, _)| shown.clone())?;
-        self.waiting.remove(&shown);
-        Some(spelled(&shown))
-    }
-
-    /// The shown ids of all requests of a server, because it is gone.
-    pub(crate) fn drain(&mut self, lane: Lane) -> Vec<Vec<u8>> {
-        let mut all: Vec<_> = self.waiting.extract_if(|_, request| request.lane == lane).collect();
-        all.sort_by_key(|(_, request)| request.number);
-        all.into_iter().map(|(shown, _)| spelled(&shown)).collect()
-    }
-}
-
-fn spelled(shown: &IdValue) -> Vec<u8> {
-    match shown {
-        IdValue::Integer(digits) => digits.as_bytes().to_vec(),
-        IdValue::Text(text) => format!("\"{text}\"").into_bytes(),
     }
 }
 
@@ -285,8 +242,8 @@ mod tests {
 
     use super::*;
 
-    const BASE: Lane = Lane::BASE;
-    const OTHER: Lane = Lane::OTHER;
+    const BASE: Process = Process::BASE;
+    const OTHER: Process = Process::OTHER;
 
     fn id(number: u32) -> IdValue {
         IdValue::Integer(number.to_string().into())
@@ -295,11 +252,12 @@ mod tests {
     fn call(deadline: Option<Instant>) -> Call {
         Call {
             id: b"1".as_slice().into(),
-            lane: BASE,
+            on: BASE,
             seq: 1,
             purpose: Purpose::Other,
             method: "tools/call".into(),
             tool: None,
+            task: None,
             began: Instant::now(),
             deadline,
             attempt: Attempt::First,
@@ -338,36 +296,21 @@ mod tests {
     #[test]
     fn a_call_is_answered_by_who_works_on_it_and_ends_with_it() {
         let mut calls = Calls::default();
-        let in_lane = |lane| Call { lane, kept: Some(Bytes::from_static(b"kept")), ..call(None) };
-        calls.insert(id(1), in_lane(BASE));
-        calls.insert(id(2), in_lane(OTHER));
-        calls.insert(id(3), in_lane(OTHER));
+        let run_by = |on| Call { on, kept: Some(Bytes::from_static(b"kept")), ..call(None) };
+        calls.insert(id(1), run_by(BASE));
+        calls.insert(id(2), run_by(OTHER));
+        calls.insert(id(3), run_by(OTHER));
         assert!(calls.answered(OTHER, &id(1)).is_none() && calls.is_taken(&id(1)));
         calls.abandon(&id(3));
         assert!(
             calls.answered(BASE, &id(3)).is_none() && calls.is_taken(&id(3)),
             "its answer may still come"
         );
-        assert!(calls.are_run_by(OTHER));
+        assert!(calls.are_run_by(Lane::OTHER));
         assert_eq!(calls.drain(OTHER).len(), 1);
-        assert!(!calls.are_run_by(OTHER) && !calls.is_taken(&id(3)), "no late answer can come");
+        assert!(!calls.are_run_by(Lane::OTHER) && !calls.is_taken(&id(3)), "no late answer can come");
         assert_eq!((calls.len(), calls.kept), (1, 4));
         assert!(calls.answered(BASE, &id(1)).is_some());
-    }
-
-    #[test]
-    fn requests_of_two_servers_with_the_same_id_are_two() {
-        let mut requests = ServerRequests::default();
-        let shown: Vec<IdValue> = [BASE, OTHER, OTHER]
-            .into_iter()
-            .map(|lane| requests.rewrite("link", lane, b"7").expect("room"))
-            .map(|spelled| IdValue::Text(String::from_utf8_lossy(&spelled).trim_matches('"').into()))
-            .collect();
-        assert_eq!(requests.answered(&shown[1]), Some((OTHER, b"7".as_slice().into())));
-        assert_eq!(requests.withdraw(OTHER, b"7"), Some(spelled(&shown[2])));
-        assert_eq!(requests.withdraw(OTHER, b"7"), None, "the other one is not its own");
-        assert!(requests.drain(OTHER).is_empty());
-        assert_eq!(requests.answered(&shown[0]), Some((BASE, b"7".as_slice().into())));
     }
 
     #[test]
@@ -397,16 +340,18 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_for_a_dead_process_reaches_nobody() {
-        let mut requests = ServerRequests::default();
-        let first = requests.rewrite("link", BASE, b"7").expect("room");
-        assert_eq!(requests.drain(BASE), vec![first]);
-        let second = requests.rewrite("link", BASE, b"7").expect("room");
-        assert_eq!(second, b"\"cofferdam-link-2\"");
-        assert!(requests.answered(&IdValue::Text("cofferdam-link-1".into())).is_none());
-        assert_eq!(
-            requests.answered(&IdValue::Text("cofferdam-link-2".into())),
-            Some((BASE, b"7".as_slice().into()))
-        );
+    fn a_successor_has_its_own_calls_and_listeners_move_to_it() {
+        let mut calls = Calls::default();
+        let successor = Process::SUCCESSOR;
+        calls.insert(id(1), call(None));
+        calls.insert(id(2), Call { on: successor, ..call(None) });
+        calls.insert(id(3), Call { purpose: Purpose::Listen, ..call(None) });
+        assert!(calls.answered(successor, &id(1)).is_none());
+        assert!(calls.is_taken(&id(1)), "it still waits for its own process");
+        assert!(calls.answered(BASE, &id(1)).is_some());
+        assert!(!calls.occupy(BASE), "who listens can do so elsewhere");
+        assert!(calls.occupy(successor) && calls.are_run_by(Lane::BASE));
+        assert_eq!((calls.listening_on(successor).len(), calls.listening_on(BASE).len()), (0, 1));
+        assert_eq!((calls.drain(BASE).len(), calls.drain_lane(Lane::BASE).len()), (0, 1));
     }
 }

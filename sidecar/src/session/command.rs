@@ -69,6 +69,9 @@ pub(crate) struct Description {
     pub(crate) server: String,
     pub(crate) connected: bool,
     pub(crate) pid: Option<u32>,
+    /// How it stands with a replacement of processes by those with newer credentials, where there is something to say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) replacement: Option<String>,
     /// The processes beside it that run tools of scopes.
     #[serde(default)]
     pub(crate) scopes: Vec<ScopeProcess>,

@@ -7,7 +7,7 @@ use relay_proto::code::{self, Code};
 use relay_proto::envelope::{self, Id, IdValue};
 use relay_proto::json;
 
-use super::calls::{Attempt, Purpose};
+use super::calls::{Attempt, Call, Purpose};
 use super::link::Link;
 use super::message::{Asked, Content, Ruling, Standing};
 use super::requests::{Step, Written};
@@ -16,7 +16,7 @@ use crate::config::{Config, Server};
 use crate::metrics::RequestOutcome;
 use crate::policy::Verdict;
 use crate::servers::instance::Passed;
-use crate::servers::scoped::Lane;
+use crate::servers::scoped::{Lane, Process};
 use crate::servers::start::Starter;
 use crate::upstream::outbound::Outbound;
 
@@ -73,7 +73,8 @@ impl Link {
             _ => Attempt::First,
         };
         let lane = self.servers.lane(server, ruling.scope.as_ref());
-        let mut call = asked.call(id, lane, self.woke, server.call_timeout, attempt);
+        let on = self.servers.process(lane);
+        let mut call = asked.call(id, on, self.woke, server.call_timeout, attempt);
         call.deadline = ruling.deadline.or(call.deadline);
         match (written, attempt) {
             (Written::Yes, _) => {}
@@ -101,13 +102,18 @@ impl Link {
         if again && asked.may_be_repeated(&self.repeats.hints, server.retry) {
             call.kept = Some(Bytes::copy_from_slice(bytes));
         }
-        if self.servers.pass(lane, bytes) == Passed::Yes {
+        let task = call.task.as_deref().and_then(|task| self.tasks.process_of(task)).filter(|has| *has != on);
+        if task.is_none() && self.servers.pass(lane, bytes) == Passed::Yes {
             return self.calls.insert(value, call);
         }
         let message = Outbound::request(bytes.clone(), value.clone(), &asked.method, asked.header_name())
             .in_scope(ruling.scope.clone());
-        match self.deliver(lane, message, config, server) {
-            Ok(()) => self.calls.insert(value, call),
+        let sent = match task.and_then(|process| Some((process, self.send_about(process, &message)?))) {
+            Some((process, sent)) => sent.map(|()| process),
+            None => self.deliver(lane, message, config, server).map(|()| self.servers.process(lane)),
+        };
+        match sent {
+            Ok(on) => self.calls.insert(value, Call { on, ..call }),
             Err(why) => self.fail(call, Code::ServerUnavailable, &format!("it did not run: {why}")),
         }
     }
@@ -116,10 +122,19 @@ impl Link {
         let bytes = &asked.received.bytes;
         let message = Outbound::notification(bytes.clone(), &asked.method);
         match &*asked.method {
-            "notifications/cancelled" => {
-                let lane = self.cancelled(asked).unwrap_or(self.servers.base());
-                self.servers.tell(lane, message);
+            "notifications/cancelled" => match self.cancelled(asked) {
+                Some(process) => self.servers.tell_to(process, message),
+                None => self.servers.tell(self.servers.base(), message),
+            },
+            "notifications/progress" => {
+                let token = asked.param("progressToken").map(|span| &bytes[span]);
+                match token.and_then(|token| self.server_requests.waits_for_progress(token)) {
+                    Some(process) => self.servers.tell_to(process, message),
+                    None => self.servers.tell(self.servers.base(), message),
+                }
             }
+            // It concerns whatever is under way, wherever that is.
+            "notifications/roots/list_changed" => self.servers.tell_each(&message),
             method if method.starts_with("notifications/") => {
                 self.servers.memory_mut().notification(bytes, method);
                 self.servers.tell_all(message);
@@ -130,23 +145,29 @@ impl Link {
     }
 
     /// The harness gave up on a request: it gets no answer any more. Says who works on it.
-    fn cancelled(&mut self, asked: &Asked<'_>) -> Option<Lane> {
+    fn cancelled(&mut self, asked: &Asked<'_>) -> Option<Process> {
         let id = envelope::cancelled_request(&asked.received.bytes, asked.params.clone())?;
         self.repeats.withdraw(&id);
         let call = self.calls.abandon(&id)?;
-        let lane = call.lane;
-        self.servers.cancel(lane, &id);
+        let on = call.on;
+        self.servers.cancel(on.lane, &id);
         self.servers.memory_mut().forget(&id);
         self.record_outcome(call, CallResult::Cancelled, None, 0, 0);
-        Some(lane)
+        Some(on)
     }
 
     /// The harness's answer to a request of the server's.
     fn response(&mut self, bytes: &[u8], id: Option<&Id<'_>>) {
         let Some(id) = id else { return };
-        let Some((lane, original)) = self.server_requests.answered(&id.value()) else { return };
+        let Some((process, original)) = self.server_requests.answered(&id.value()) else { return };
         let message = json::replace(bytes, id.span.clone(), &original);
-        self.servers.tell(lane, Outbound::response(message));
+        self.servers.tell_to(process, Outbound::response(message));
+    }
+
+    /// Sends a request to the process that it is about, where that takes no others any more.
+    fn send_about(&mut self, process: Process, message: &Outbound) -> Option<Result<(), String>> {
+        let sent = self.servers.send_to_draining(process, message)?;
+        Some(sent.map_err(|unavailable| unavailable.why))
     }
 
     pub(super) fn deliver(
@@ -157,16 +178,7 @@ impl Link {
         server: &Arc<Server>,
     ) -> Result<(), String> {
         let Self { servers, session, id, .. } = self;
-        let starter = || Starter {
-            config: Arc::clone(config),
-            server: Arc::clone(server),
-            scope: None,
-            credentials: Arc::clone(&session.credentials),
-            gate: Arc::clone(&session.gate),
-            files: session.context.files.clone(),
-            tasks: session.context.tasks.clone(),
-            link: Arc::clone(id),
-        };
+        let starter = || Starter::of(session, config, server, id);
         servers.send(lane, message, starter).map_err(|unavailable| unavailable.why)
     }
 

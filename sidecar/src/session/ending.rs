@@ -80,6 +80,7 @@ impl Link {
             server: self.server.to_string(),
             connected: self.is_connected(),
             pid: self.servers.pid(),
+            replacement: self.servers.replacement(),
             scopes: self.servers.processes_beside().into_iter().map(ScopeProcess::from).collect(),
             in_flight: self.calls.len() + self.repeats.len(),
             calls: self.counted.calls,

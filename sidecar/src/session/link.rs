@@ -21,18 +21,20 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use super::Session;
 use super::attach::Newcomer;
-use super::calls::{Calls, ServerRequests};
+use super::calls::Calls;
 use super::command::{Command, EndReason, Ended};
 use super::connection::{Connection, Lost};
 use super::outcomes::Outcomes;
 use super::repeats::Repeats;
+use super::server_requests::ServerRequests;
+use super::tasks::Tasks;
 use super::tokens::Tokens;
 use super::tools::ShownTools;
 use super::visitor::{Offer, Offered};
 use crate::metrics::{self, ServerTally};
 use crate::servers::instance::Event;
 use crate::servers::pace::Pace;
-use crate::servers::scoped::{Lane, Servers};
+use crate::servers::scoped::{Process, Servers};
 
 pub(crate) struct Link {
     pub(super) id: Arc<str>,
@@ -56,6 +58,7 @@ pub(crate) struct Link {
     pub(super) servers: Servers,
     pub(super) calls: Calls,
     pub(super) server_requests: ServerRequests,
+    pub(super) tasks: Tasks,
     pub(super) shown: ShownTools,
     pub(super) repeats: Repeats,
     commands: mpsc::Receiver<Command>,
@@ -99,7 +102,7 @@ pub(super) type End = (EndReason, Option<oneshot::Sender<Ended>>);
 enum Wake {
     Command(Option<Command>),
     Connection(Result<Frame, Lost>),
-    Server(Lane, Event),
+    Server(Process, Event),
     Timer,
 }
 
@@ -148,6 +151,7 @@ impl Link {
             servers: Servers::default(),
             calls: Calls::default(),
             server_requests: ServerRequests::default(),
+            tasks: Tasks::default(),
             shown: ShownTools::default(),
             repeats: Repeats::default(),
             commands,
@@ -175,6 +179,7 @@ impl Link {
             if let ControlFlow::Break(end) = self.handle(wake).await {
                 break end;
             }
+            self.attend();
             self.let_go();
             self.repeat().await;
             self.settle_newcomer();
@@ -197,7 +202,7 @@ impl Link {
         let Self { connection, servers, commands, timer, .. } = self;
         tokio::select! {
             frame = next_frame(connection) => Wake::Connection(frame),
-            (lane, event) = servers.next(), if room => Wake::Server(lane, event),
+            (from, event) = servers.next(), if room => Wake::Server(from, event),
             command = commands.recv() => Wake::Command(command),
             () = timer => Wake::Timer,
         }
@@ -207,7 +212,7 @@ impl Link {
         match wake {
             Wake::Connection(Ok(frame)) => return self.frames(frame).await,
             Wake::Connection(Err(lost)) => self.disconnected(&lost),
-            Wake::Server(lane, event) => self.server_events(lane, event),
+            Wake::Server(from, event) => self.server_events(from, event),
             Wake::Command(None) => return ControlFlow::Break((EndReason::Stopped, None)),
             Wake::Command(Some(Command::Attach { connection, resume })) => {
                 return self.attach(*connection, resume).await;
@@ -292,14 +297,14 @@ impl Link {
     }
 
     /// Takes what a server gave, and what it gave along with it.
-    fn server_events(&mut self, lane: Lane, first: Event) {
-        let mut next = Some(first);
+    fn server_events(&mut self, from: Process, first: Event) {
+        let mut next = Some((from, first));
         let mut taken = 0;
-        while let Some(event) = next {
-            self.server_event(lane, event);
+        while let Some((process, event)) = next {
+            self.server_event(process, event);
             taken += 1;
             next = match taken < MAX_BATCH && !self.outbox.is_full() {
-                true => self.servers.buffered(lane),
+                true => self.servers.buffered(from.lane),
                 false => None,
             };
         }

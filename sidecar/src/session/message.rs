@@ -12,9 +12,10 @@ use relay_proto::name::Name;
 use tokio::time::Instant;
 
 use super::calls::{Attempt, Call, Purpose};
+use super::tasks;
 use crate::config::{Config, Scope, Server};
 use crate::policy::{self, Decision, Request, Verdict};
-use crate::servers::scoped::Lane;
+use crate::servers::scoped::Process;
 
 /// A message as it was read.
 pub(super) enum Content<'a> {
@@ -126,14 +127,14 @@ impl<'a> Asked<'a> {
     pub(super) fn call(
         &self,
         id: &Id<'_>,
-        lane: Lane,
+        on: Process,
         began: Instant,
         timeout: Duration,
         attempt: Attempt,
     ) -> Call {
         Call {
             id: id.raw.into(),
-            lane,
+            on,
             seq: self.received.seq,
             purpose: Purpose::of(&self.method),
             method: match policy::known_method(&self.method) {
@@ -141,6 +142,7 @@ impl<'a> Asked<'a> {
                 None => self.method.clone().into_owned().into(),
             },
             tool: self.tool.as_deref().map(Into::into),
+            task: tasks::asked_for(&self.received.bytes, &self.method, self.params.clone()),
             began,
             deadline: (!OPEN_ENDED.contains(&&*self.method)).then(|| began + timeout),
             attempt,

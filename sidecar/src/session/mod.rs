@@ -16,11 +16,15 @@
 //! | [`outcomes`] | what became of calls, written down |
 //! | [`pulse`] | heartbeats, deadlines, credit |
 //! | [`registry`] | all links, by id; who may open one, who ends one |
+//! | [`replacement`] | while the server's process is replaced |
 //! | [`repeats`] | requests that may have run, and may run once more |
 //! | [`requests`] | from the harness to the server: read, decided, recorded, carried out |
 //! | [`searches`] | who may search the audit, and how many at once |
+//! | [`server_requests`] | what the server asks of the harness |
+//! | [`tasks`] | what a server works on after its answer |
 //! | [`tokens`] | resume tokens that turn |
 //! | [`tools`] | what of a server's tools the harness is shown |
+//! | [`used_secrets`] | which secrets a call is made with |
 //! | [`visitor`] | who comes, and what holds their links together |
 
 mod answers;
@@ -40,10 +44,14 @@ mod outcomes;
 mod pulse;
 pub(crate) mod registry;
 mod repeats;
+mod replacement;
 mod requests;
 mod searches;
+mod server_requests;
+mod tasks;
 mod tokens;
 mod tools;
+mod used_secrets;
 pub(crate) mod visitor;
 
 use std::collections::BTreeMap;

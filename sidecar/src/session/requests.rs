@@ -2,14 +2,12 @@
 //!
 //! Messages that came together are taken through together, so that one write records all their decisions.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use relay_proto::delivery::Received;
 use relay_proto::envelope::{self, IdValue, Malformed, MalformedReason};
 use relay_proto::frame::{MaybeRan, Origin};
-use relay_proto::name::Name;
 use tokio::time::{Instant, timeout};
 
 use super::hints::Repeat;
@@ -17,10 +15,10 @@ use super::link::Link;
 use super::message::{Asked, Content, Ruling, Standing};
 use super::outcomes::method_name;
 use super::repeats::{Incoming, Past};
+use super::used_secrets::secret_uses;
 use crate::audit::{self, AuditError, DecisionRecord, FollowedBy, Left, Mac, Recorded, SecretUse};
 use crate::config::Config;
 use crate::policy::Glob;
-use crate::secret::Material;
 
 /// One message on its way, with what was decided about it; nothing is decided about answers.
 pub(super) struct Step<'a> {
@@ -193,20 +191,22 @@ impl Link {
         let audit = &self.session.context.audit;
         let scrubber = self.session.credentials.scrubber();
         let secrets = config.servers.get(&self.server).map(|server| server.secrets()).unwrap_or_default();
-        let held = self.session.credentials.newest();
-        let secrets = secret_uses(secrets, &held);
+        let (of_base, in_scopes) = self.held(steps);
+        let secrets = secret_uses(secrets, &of_base);
         // What the sandbox wrote may repeat what a server told it.
         let names: Vec<_> = steps
             .iter()
-            .map(|step| match step.asked() {
+            .enumerate()
+            .map(|(place, step)| match step.asked() {
                 Some(asked) => {
+                    let held = in_scopes.get(place).and_then(Option::as_ref);
                     let scope = step.ruling.as_ref().and_then(|ruling| ruling.scope.as_ref());
                     let mac = asked.arguments().map(|arguments| audit.arguments_mac(arguments));
                     (
                         method_name(&scrubber, &asked.method),
                         asked.tool.as_deref().map(|tool| scrubber.name(tool)),
                         mac,
-                        scope.map(|scope| secret_uses(scope.secrets(), &held)),
+                        scope.zip(held).map(|(scope, held)| secret_uses(scope.secrets(), held)),
                     )
                 }
                 None => ("".into(), None, None, None),
@@ -320,19 +320,6 @@ impl<'a> Step<'a> {
             },
         }
     }
-}
-
-/// What the session holds of these secrets now.
-fn secret_uses<'a>(names: BTreeSet<&'a Name>, held: &'a BTreeMap<Name, Arc<Material>>) -> Vec<SecretUse<'a>> {
-    let used = |name: &'a Name| {
-        let lease = held.get(name).and_then(|material| material.lease.as_ref());
-        SecretUse {
-            name: name.as_str(),
-            lease: lease.and_then(|lease| lease.hash.as_deref()),
-            vault_request: lease.map(|lease| lease.request_id.as_str()),
-        }
-    };
-    names.into_iter().map(used).collect()
 }
 
 impl From<Recorded> for Written {

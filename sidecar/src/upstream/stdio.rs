@@ -116,6 +116,11 @@ impl StdioUpstream {
         self.process.exited().await
     }
 
+    /// Tells the process that its files are others now.
+    pub(crate) fn hang_up(&self) {
+        self.process.hang_up();
+    }
+
     /// Closes stdin, then ends the process and all its descendants.
     pub(crate) async fn end(mut self, grace: Duration) -> Ended {
         self.pipes.stdin = None;

@@ -54,7 +54,7 @@ fn an_expired_token_of_a_file_is_said_and_the_next_one_is_taken() {
     let toll = Toll::before(bao.place);
     let world = site(&bao, &toll.address()).start();
     let mut late = world.shim("late");
-    let words = ["GET `auth/token/lookup-self`", "the token is dead", "cofferdam doctor"];
+    let words = ["GET `auth/token/lookup-self`", "the token is dead", "is the token alive?"];
     for _ in 0..5 {
         refused(&mut late, &words);
     }

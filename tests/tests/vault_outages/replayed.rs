@@ -23,19 +23,15 @@ fn survives_replay(act: Act, words: &[&str]) {
 }
 
 #[test]
-fn a_replayed_412_of_a_node_that_has_not_caught_up() {
-    let body = r#"{"errors":["required index state not present"]}"#;
-    survives_replay(recorded(412, "", body), &["not caught up yet (HTTP 412)", "required index state"]);
-}
-
-#[test]
-fn a_replayed_472_of_a_standby_for_disasters() {
-    survives_replay(recorded(472, "", "{}"), &["standby for disaster recovery (HTTP 472)", "active node"]);
-}
-
-#[test]
-fn a_replayed_473_of_a_performance_standby() {
-    survives_replay(recorded(473, "", "{}"), &["performance standby (HTTP 473)", "active node"]);
+fn replayed_412_472_and_473_of_nodes_that_do_not_serve() {
+    let behind = recorded(412, "", r#"{"errors":["required index state not present"]}"#);
+    std::thread::scope(|together| {
+        together.spawn(|| survives_replay(behind, &["not caught up yet (HTTP 412)", "required index state"]));
+        let words = ["standby for disaster recovery (HTTP 472)", "active node"];
+        together.spawn(move || survives_replay(recorded(472, "", "{}"), &words));
+        let words = ["performance standby (HTTP 473)", "active node"];
+        together.spawn(move || survives_replay(recorded(473, "", "{}"), &words));
+    });
 }
 
 #[test]

@@ -61,11 +61,11 @@ fn a_quota_that_says_when_is_believed() {
     bao.api("POST", "sys/quotas/config", json!({"enable_rate_limit_response_headers": true}));
     let toll = Toll::before(bao.place);
     let world = site(&bao, &toll.address()).start();
-    limit(&bao, "20s");
+    limit(&bao, "12s");
     let mut late = world.shim("late");
     let refusal = refused(&mut late, &["POST `pki/issue/agent`", "too many requests"]);
     let told = next_try(&refusal);
-    assert!((1..=21).contains(&told), "{refusal}");
+    assert!((1..=13).contains(&told), "{refusal}");
     let asked = toll.count("pki/issue/agent");
     for _ in 0..10 {
         let again = next_try(&refused(&mut late, &["pki/issue/agent"]));

@@ -171,8 +171,10 @@ pub(super) fn no_token(settings: &config::Vault, grant: &Grant, error: &VaultErr
     let policies = listed(&grant.vault_policies);
     let next = match mint(settings) {
         Mint::Plain => {
+            let within = settings.namespace.as_ref().map(|name| format!(" within the namespace `{name}`"));
+            let within = within.unwrap_or_default();
             format!(
-                "give the login {policies} too, or set `token-role` in [vault] to a role that may give them"
+                "log in{within} with {policies} too, or set `token-role` in [vault] to a role that may give them"
             )
         }
         Mint::Role(role) => format!("add {policies} to `allowed_policies` of the token role `{role}`"),

@@ -7,8 +7,9 @@
 //! | `grants` | for each grant, whether its policies allow what its servers' secrets need |
 //! | `report` | what is told: findings as they come, then the lines to add |
 //!
-//! What must stay true: no secret is read and none is made; every token that is made here is revoked here, also when the
-//! check is interrupted, and lives sixty seconds at most; a user's own token is not revoked, a wrapped secret-id not opened.
+//! What must stay true: no secret is read and none is made; what is made here is revoked here, also when the check is
+//! interrupted (a token on its way just then expires after sixty seconds); a user's own token is not revoked, a wrapped
+//! secret-id not opened.
 
 mod grants;
 mod login;
@@ -59,7 +60,8 @@ async fn ask(
 ) -> Result<(), Failure> {
     let vault = access::client(settings).map_err(|error| Failure::new(Sysexit::Configuration, error))?;
     let health = vault.health().await.map_err(failure)?;
-    report.say(&format!("vault {}: {}", settings.address, described(&health, settings)));
+    let address = settings.address.to_string();
+    report.say(&format!("vault {}: {}", address.trim_end_matches('/'), described(&health, settings)));
     if !health.initialized || health.sealed {
         let hint = match health.initialized {
             true => "unseal it, then run this again",

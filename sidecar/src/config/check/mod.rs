@@ -31,7 +31,7 @@ use super::problem::Report;
 use super::raw::RawAuditSync;
 use super::suggest::nearest;
 use super::units::Time;
-use super::{AuditSync, Config, not_yet};
+use super::{AuditSync, Config};
 
 /// Where a configuration stands and who reads it.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +45,6 @@ pub(super) struct Setting<'a> {
 pub(super) fn check(document: Document, setting: Setting<'_>, report: &mut Report<'_>) -> Option<Config> {
     let raw = document.raw;
     let mut checker = Checker { damage: document.damage, report, setting };
-    let not_yet = not_yet::keys(&raw);
     let known = Known {
         vault: match raw.vault {
             Some(_) => Presence::Present,
@@ -74,7 +73,6 @@ pub(super) fn check(document: Document, setting: Setting<'_>, report: &mut Repor
         }
     }
     let limits = raw.limits.check(checker.report);
-    not_yet::refuse(not_yet, checker.report);
     Some(Config {
         state_dir: state_dir?,
         audit_sync: match raw.audit_sync {

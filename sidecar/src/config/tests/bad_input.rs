@@ -143,22 +143,6 @@ fn a_problem_knows_its_column() {
 }
 
 #[test]
-fn what_this_version_does_not_support_is_named() {
-    let later = "[vault]\naddress = 'https://vault'\nauth = { method = 'token-file', path = '/t' }\n\
-         [secrets.a]\nkv = 'secret/a'\nrefresh = '5m'\n\
-         [secrets.b]\nvault = 'pki/issue/b'\nwrite = { ttl = '1m' }\n\
-         [servers.a]\ncommand = ['a']\nfiles = { f = '' }\nreplace = 'hitless'\nreload = 'file'\n\
-         [grants.g]\nservers = []\nvault-policies = ['p']\n";
-    let problems = check(later).unwrap_err();
-    let named: Vec<&str> = problems
-        .list
-        .iter()
-        .map(|problem| problem.message.strip_suffix(" is not supported by this version").unwrap())
-        .collect();
-    assert_eq!(named, ["`servers.a.replace`", "`servers.a.reload`"]);
-}
-
-#[test]
 fn no_value_of_the_file_is_repeated() {
     let text = "state-dir = ['hunter2-a']\naudit-sync = 'hunter2-b'\n\
          [secrets.s]\ntoken = 'hunter2-c'\nshort = 'hunter2-d'\npublic = ['hunter2 e']\n\

@@ -108,6 +108,7 @@ fn described(session: &str, link: &str) -> Description {
         server: "tools".into(),
         connected: true,
         pid: None,
+        replacement: None,
         scopes: Vec::new(),
         in_flight: 0,
         calls: 0,

@@ -92,8 +92,7 @@ pub async fn simulate(shape: &Shape) -> Seen {
     }
     sleep_until(vault.began + shape.time).await;
     tasks.shutdown().await;
-    let seen = vault.seen().clone();
-    seen
+    std::mem::take(&mut *vault.seen())
 }
 
 struct Counting {

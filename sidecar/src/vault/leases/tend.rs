@@ -82,3 +82,76 @@ pub async fn tend(mut source: impl Source, terms: Terms) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::vault::leases::Class;
+
+    const LIFE: Duration = Duration::from_secs(60);
+
+    /// A source that says `renewal` to each renewal, and writes down what was asked for and when.
+    struct Scripted {
+        renewal: Failure,
+        began: Instant,
+        asked: Arc<Mutex<Vec<(Act, u64)>>>,
+    }
+
+    impl Scripted {
+        fn write_down(&self, act: Act) {
+            self.asked.lock().unwrap().push((act, self.began.elapsed().as_secs()));
+        }
+    }
+
+    fn lent() -> Terms {
+        Terms { class: Class::Renewable, asked_at: Instant::now(), life: Some(LIFE), bound: None }
+    }
+
+    impl Source for Scripted {
+        async fn read(&mut self) -> Result<Terms, Failure> {
+            self.write_down(Act::Read);
+            Ok(lent())
+        }
+
+        async fn renew(&mut self, increment: Option<Duration>) -> Result<Terms, Failure> {
+            assert_eq!(increment, Some(LIFE));
+            self.write_down(Act::Renew);
+            Err(self.renewal.clone())
+        }
+
+        async fn event(&mut self) -> Event {
+            std::future::pending().await
+        }
+
+        fn note(&mut self, _tenure: &Tenure) {}
+    }
+
+    async fn asked(renewal: Failure) -> Vec<(Act, u64)> {
+        let asked = Arc::new(Mutex::default());
+        let source = Scripted { renewal, began: Instant::now(), asked: Arc::clone(&asked) };
+        let _ = timeout(LIFE, tend(source, lent())).await;
+        Arc::try_unwrap(asked).unwrap().into_inner().unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_gone_is_read_anew_at_once() {
+        let asked = asked(Failure::Gone { why: "lease not found".into() }).await;
+        assert_eq!(asked.len(), 2, "{asked:?}");
+        assert_eq!((asked[0].0, asked[1].0), (Act::Renew, Act::Read));
+        assert_eq!(asked[0].1, asked[1].1, "{asked:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_may_work_later_is_tried_again_and_read_anew_before_its_end() {
+        let asked = asked(Failure::Later { why: "sealed".into(), not_before: None }).await;
+        let (read, renewals) = asked.split_last().unwrap();
+        assert!((2..12).contains(&renewals.len()), "{asked:?}");
+        assert!(renewals.iter().all(|(act, _)| *act == Act::Renew), "{asked:?}");
+        assert_eq!(read.0, Act::Read, "{asked:?}");
+        assert!((45..60).contains(&read.1), "{asked:?}");
+    }
+}

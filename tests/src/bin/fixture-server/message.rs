@@ -15,6 +15,8 @@ use super::tools;
 pub(crate) struct Pending {
     handshake: Arc<Mutex<Handshake>>,
     listeners: Arc<Mutex<Vec<Value>>>,
+    /// How many tasks there are.
+    tasks: Arc<Mutex<u64>>,
     waiting: Arc<Mutex<HashMap<String, Waiting>>>,
 }
 
@@ -51,6 +53,15 @@ impl Pending {
     /// The ids of the `subscriptions/listen` that are open.
     pub(crate) fn listeners(&self) -> Vec<Value> {
         self.listeners.lock().map(|listeners| listeners.clone()).unwrap_or_default()
+    }
+
+    /// A new task of this process.
+    pub(crate) fn task(&self) -> String {
+        let number = self.tasks.lock().map_or(0, |mut tasks| {
+            *tasks += 1;
+            *tasks
+        });
+        format!("task-{}-{number}", std::process::id())
     }
 
     fn listen(&self, id: &Value) {
@@ -162,6 +173,14 @@ fn handle(mode: Mode, message: &Value, output: &Output, pending: &Pending) {
         "tools/list" if mode == Mode::HidesItsTools => {}
         "tools/list" => reply(tools::page(mode, params)),
         "tools/call" => tools::run(&call, output, pending),
+        "tasks/get" | "tasks/result" => {
+            let task = params.get("taskId").and_then(Value::as_str).unwrap_or_default();
+            match (task.starts_with(&format!("task-{}-", std::process::id())), method) {
+                (false, _) => refuse(mode, &call.request, -32602, "Task not found", output),
+                (true, "tasks/get") => reply(json!({"taskId": task, "status": "completed"})),
+                (true, _) => reply(tools::text(&format!("done by {}", std::process::id()))),
+            }
+        }
         "resources/list" => reply(json!({"resources": [], "ttlMs": 0, "cacheScope": "private"})),
         "prompts/list" => reply(json!({"prompts": [], "ttlMs": 0, "cacheScope": "private"})),
         "x/echo" => reply(json!({"params": params})),

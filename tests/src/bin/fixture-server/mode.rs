@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal};
 
+use super::output::{process_number, record};
+
 /// The first argument.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Mode {
@@ -13,6 +15,8 @@ pub(crate) enum Mode {
     DemandsHandshake,
     /// Starts a daemon of its own that ignores everything, then serves.
     DoubleFork,
+    /// Writes down that it was sent SIGHUP.
+    HearsHangup,
     /// Every process after the first has one tool more.
     GainsATool,
     /// Gone before it reads anything.
@@ -39,6 +43,10 @@ pub(crate) enum Mode {
     Plain,
     /// Writes string ids in another spelling than it read them.
     RespellsIds,
+    /// The second and third process are gone before they read anything.
+    StartsBadly,
+    /// Every process after the first takes two seconds to begin.
+    StartsSlowly,
     /// Talks garbage on stdout before it serves.
     StartsWithGarbage,
 }
@@ -52,6 +60,7 @@ impl FromStr for Mode {
             "double-fork" => Self::DoubleFork,
             "gains-a-tool" => Self::GainsATool,
             "exits-at-once" => Self::ExitsAtOnce,
+            "hears-hangup" => Self::HearsHangup,
             "hides-its-tools" => Self::HidesItsTools,
             "id-respelled" => Self::RespellsIds,
             "ignores-term" => Self::IgnoresTerm,
@@ -63,6 +72,8 @@ impl FromStr for Mode {
             "never-reads" => Self::NeverReads,
             "orphan" => Self::Orphan,
             "plain" => Self::Plain,
+            "starts-badly" => Self::StartsBadly,
+            "starts-slowly" => Self::StartsSlowly,
             "starts-with-garbage" => Self::StartsWithGarbage,
             unknown => return Err(format!("unknown mode {unknown:?}")),
         })
@@ -98,6 +109,17 @@ impl Mode {
                 linger();
                 Some(ExitCode::SUCCESS)
             }
+            Self::HearsHangup => {
+                listen_for_hangups();
+                None
+            }
+            Self::StartsBadly => (2..=3).contains(&process_number()).then(|| ExitCode::from(3)),
+            Self::StartsSlowly => {
+                if process_number() > 1 {
+                    std::thread::sleep(Duration::from_secs(2));
+                }
+                None
+            }
             Self::StartsWithGarbage => {
                 super::Output::new()
                     .bytes(b"starting up...\n\xff\xfe\n{\"half\": \n[1,2\n42\nnull\n\"text\"\n");
@@ -125,6 +147,18 @@ impl Mode {
 /// As good as for ever to a test; not for ever, should a test be killed.
 fn linger() {
     std::thread::sleep(Duration::from_secs(300));
+}
+
+/// Threads that are started later block it too, so that it comes to this one.
+fn listen_for_hangups() {
+    let hangup = SigSet::from(Signal::SIGHUP);
+    let _ = hangup.thread_block();
+    std::thread::spawn(move || {
+        while hangup.wait().is_ok() {
+            let heard = serde_json::json!({"process": std::process::id(), "method": "SIGHUP"});
+            record("HEARD_FILE", &format!("{heard}\n"));
+        }
+    });
 }
 
 /// A blocked signal is as good as an ignored one, and needs no handler.

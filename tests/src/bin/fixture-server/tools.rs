@@ -36,7 +36,7 @@ impl Call<'_> {
 }
 
 pub(crate) fn list(mode: Mode) -> Vec<Value> {
-    const NAMES: [&str; 22] = [
+    const NAMES: [&str; 23] = [
         "add",
         "ask_client",
         "big",
@@ -54,6 +54,7 @@ pub(crate) fn list(mode: Mode) -> Vec<Value> {
         "garbage",
         "leak",
         "no_newline",
+        "process",
         "read_file",
         "slow",
         "structured",
@@ -112,6 +113,10 @@ pub(crate) fn run(call: &Call<'_>, output: &Output, pending: &Pending) {
     let name = lax(call.params, "name").and_then(Value::as_str).unwrap_or_default();
     let arguments = lax(call.params, "arguments").cloned().unwrap_or_else(|| json!({}));
     count(name, &arguments, &call.request);
+    if call.params.contains_key("task") {
+        let task = json!({"taskId": pending.task(), "status": "working", "ttl": 60_000});
+        return answer(call.mode, &call.request, call.era, json!({"task": task}), output);
+    }
     let reply = |result| answer(call.mode, &call.request, call.era, result, output);
     // Every tool has a twin, so that one of them can be in a scope.
     match name.strip_prefix("rw_").unwrap_or(name) {
@@ -127,6 +132,7 @@ pub(crate) fn run(call: &Call<'_>, output: &Output, pending: &Pending) {
         }
         "count" | "delete_everything" | "read_file" | "write_file" => reply(text(&format!("ran {name}"))),
         "crash" => std::process::exit(9),
+        "process" => reply(text(&std::process::id().to_string())),
         "echo" => reply(text(call.argument("text").as_str().unwrap_or_default())),
         "env" => reply(text(&leak::environment())),
         "falter_putting" | "falter_reading" | "falter_sending" => falter(call, output),

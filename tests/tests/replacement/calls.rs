@@ -1,0 +1,183 @@
+//! What is under way while a process takes over from another: it ends where it began, once.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use cofferdam_tests::deadline::{holds_within, wait_until};
+use cofferdam_tests::harness::text_of;
+use cofferdam_tests::process::is_alive;
+use serde_json::{Value, json};
+
+use crate::scene::{Scene, process, variable};
+
+#[test]
+fn calls_go_on_and_each_runs_once_while_processes_take_over() {
+    let Some(mut scene) = Scene::new("plain", "", "") else { return };
+    let mut harness = scene.world.connected("tools");
+    harness.request("tools/list", json!({}));
+    let mut long = vec![harness.send_call("slow", json!({"ms": 6000}))];
+    let (mut number, mut value) = (0_u64, String::new());
+    for round in 1..=3 {
+        value = scene.change();
+        // Eight under way at any time, until the new one has taken over and a while longer.
+        let mut under_way: Vec<Value> = Vec::new();
+        wait_until("another process has taken over", || {
+            for _ in 0..40 {
+                while under_way.len() < 8 {
+                    under_way.push(harness.send_call("tally", json!({"number": number})));
+                    number += 1;
+                }
+                let answer = harness.answer_to(&under_way.remove(0));
+                assert!(answer.get("result").is_some(), "{answer}");
+            }
+            scene.told("replaced").len() == round
+        });
+        for id in under_way {
+            let answer = harness.answer_to(&id);
+            assert!(answer.get("result").is_some(), "{answer}");
+        }
+        long.push(harness.send_call("slow", json!({"ms": 3000, "number": round})));
+    }
+    for id in &long {
+        assert_eq!(text_of(&harness.answer_to(id)), "late");
+    }
+    let executions = scene.world.executions("tools");
+    let tallied = executions.iter().filter(|one| one.tool == "tally");
+    let numbers: Vec<u64> = tallied.filter_map(|one| one.arguments["number"].as_u64()).collect();
+    let distinct: BTreeSet<u64> = numbers.iter().copied().collect();
+    assert_eq!((numbers.len(), distinct.len()), (number as usize, number as usize), "each ran once");
+    assert_eq!(executions.iter().filter(|one| one.tool == "slow").count(), long.len());
+    // The last one has the newest value, and those before are gone.
+    wait_until("the old processes are gone", || scene.alive().len() == 1);
+    let last = process(&mut harness);
+    assert_eq!(scene.processes().last(), Some(&last));
+    assert_eq!(variable(last, "SECRET"), Some(value));
+    assert!(scene.told("not replaced").is_empty(), "{:?}", scene.told("not replaced"));
+    assert_eq!(scene.shown(), "");
+}
+
+#[test]
+fn a_process_that_was_handed_over_from_finishes_and_hears_what_is_its_own() {
+    let Some(mut scene) = Scene::new("plain", "methods = [\"notifications/tally\"]", "") else { return };
+    let mut harness = scene.world.connected("tools");
+    let first = process(&mut harness);
+    let token = json!({"progressToken": "p"});
+    let params = json!({"name": "slow", "arguments": {"ms": 60_000, "steps": 120}, "_meta": token});
+    let long = harness.send_request("tools/call", params);
+    scene.replace();
+    assert_ne!(process(&mut harness), first);
+    assert!(is_alive(first));
+    harness.message_with_method("notifications/progress");
+    assert!(scene.shown().contains("one old process finishes its calls"), "{}", scene.shown());
+    harness.notify("notifications/roots/list_changed", json!({}));
+    harness.notify("notifications/tally", json!({"number": 1}));
+    harness.notify("notifications/cancelled", json!({"requestId": long}));
+    wait_until("it has nothing to do any more and is gone", || !is_alive(first));
+    let (old, new) = (scene.heard(0), scene.heard(1));
+    assert!(old.contains(&"notifications/cancelled".to_owned()), "{old:?}");
+    assert!(!new.contains(&"notifications/cancelled".to_owned()), "{new:?}");
+    for heard in [&old, &new] {
+        assert!(heard.contains(&"notifications/roots/list_changed".to_owned()), "{heard:?}");
+    }
+    assert_eq!(
+        scene.world.times_executed("tools", "notifications/tally"),
+        1,
+        "what is not known goes to one"
+    );
+}
+
+#[test]
+fn an_answer_reaches_the_process_that_asked_although_both_ask_under_one_id() {
+    let Some(mut scene) = Scene::new("plain", "", "") else { return };
+    let mut harness = scene.world.connected("tools");
+    let ask = json!({"method": "elicitation/create", "id": 7, "params": {"message": "who?"}});
+    let old = harness.send_call("ask_client", ask.clone());
+    let asked_by_old = harness.message_with_method("elicitation/create");
+    scene.replace();
+    let new = harness.send_call("ask_client", ask);
+    let asked_by_new = harness.message_with_method("elicitation/create");
+    for (asked, name) in [(&asked_by_new, "new"), (&asked_by_old, "old")] {
+        let content = json!({"action": "accept", "content": {"name": name}});
+        harness.send(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": content}));
+    }
+    assert!(text_of(&harness.answer_to(&old)).contains(r#""name":"old""#));
+    assert!(text_of(&harness.answer_to(&new)).contains(r#""name":"new""#));
+    wait_until("the old process is gone", || scene.alive().len() == 1);
+}
+
+#[test]
+fn a_task_is_asked_for_where_it_was_made_and_keeps_its_process() {
+    let Some(mut scene) = Scene::new("plain", "", "") else { return };
+    let mut harness = scene.world.connected("tools");
+    let first = process(&mut harness);
+    let make = json!({"name": "echo", "arguments": {"text": "x"}, "task": {"ttl": 60_000}});
+    let made = harness.request("tools/call", make.clone());
+    let task = made["result"]["task"]["taskId"].clone();
+    assert!(task.is_string(), "{made}");
+    scene.replace();
+    let newer = harness.request("tools/call", make)["result"]["task"]["taskId"].clone();
+    assert_ne!(process(&mut harness), first);
+    // Its process is kept for it although no call runs there.
+    assert!(!holds_within(Duration::from_secs(1), || !is_alive(first)));
+    let got = harness.request("tasks/get", json!({"taskId": task}));
+    assert_eq!(got["result"]["status"], "completed", "{got}");
+    let result = harness.request("tasks/result", json!({"taskId": task}));
+    assert_eq!(text_of(&result), format!("done by {first}"));
+    wait_until("nobody waits for the old process", || !is_alive(first));
+    assert!(harness.request("tasks/result", json!({"taskId": newer})).get("result").is_some());
+}
+
+#[test]
+fn a_new_process_hears_what_the_old_one_was_told() {
+    let Some(mut scene) = Scene::new("demands-handshake", "", "") else { return };
+    let mut harness = scene.world.connected("tools");
+    harness.request("tools/list", json!({}));
+    harness.request("logging/setLevel", json!({"level": "debug"}));
+    harness.request("resources/subscribe", json!({"uri": "file:///a"}));
+    scene.replace();
+    assert_eq!(process(&mut harness), *scene.processes().last().unwrap());
+    let heard = scene.heard(1);
+    let expected = [
+        "initialize",
+        "notifications/initialized",
+        "tools/list",
+        "logging/setLevel",
+        "resources/subscribe",
+        "tools/call",
+    ];
+    assert_eq!(heard, expected);
+    assert!(scene.told("not replaced").is_empty());
+}
+
+#[test]
+fn who_listens_hears_the_new_process() {
+    let Some(mut scene) = Scene::new("plain", "", "") else { return };
+    let mut harness = scene.world.shim("tools");
+    harness.discover();
+    harness.request("tools/list", json!({}));
+    let listen =
+        harness.send_request("subscriptions/listen", json!({"notifications": {"toolsListChanged": true}}));
+    harness.message_with_method("notifications/subscriptions/acknowledged");
+    scene.replace();
+    harness.message_with_method("notifications/subscriptions/acknowledged");
+    assert_eq!(text_of(&harness.call("change_tools", json!({}))), "changed");
+    let changed = harness.message_with_method("notifications/tools/list_changed");
+    assert_eq!(changed["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"], listen);
+    wait_until("the old process is gone", || scene.alive().len() == 1);
+    assert!(harness.answer_within(&listen, Duration::from_millis(300)).is_none(), "it goes on");
+}
+
+#[test]
+fn a_call_that_takes_longer_than_the_limit_is_unknown_and_not_repeated() {
+    let Some(mut scene) = Scene::new("plain", "", "replace-drain = \"1s\"") else { return };
+    let mut harness = scene.world.connected("tools");
+    let long = harness.send_call("slow", json!({"ms": 60_000}));
+    scene.replace();
+    let answer = harness.answer_to(&long).to_string();
+    for word in ["outcome_unknown", "replaced", "limits.replace-drain"] {
+        assert!(answer.contains(word), "{word}: {answer}");
+    }
+    assert_eq!(scene.world.times_executed("tools", "slow"), 1);
+    wait_until("the old process is gone", || scene.alive().len() == 1);
+    assert_eq!(process(&mut harness), scene.alive()[0]);
+}

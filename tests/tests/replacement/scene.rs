@@ -1,0 +1,93 @@
+//! A server whose one secret can be changed.
+
+use std::fs;
+
+use cofferdam_tests::deadline::wait_until;
+use cofferdam_tests::harness::Harness;
+use cofferdam_tests::openbao::OpenBao;
+use cofferdam_tests::process::is_alive;
+use cofferdam_tests::server::Server;
+use cofferdam_tests::vault::{CANARY, prepared, world};
+use cofferdam_tests::world::World;
+use serde_json::json;
+
+pub(crate) struct Scene {
+    pub(crate) bao: OpenBao,
+    pub(crate) world: World,
+    versions: u32,
+}
+
+impl Scene {
+    /// A fixture in this mode, with these further lines in its table and in `[limits]`.
+    pub(crate) fn new(mode: &str, line: &str, limit: &str) -> Option<Self> {
+        let server = Server::fixture_that(mode).env("SECRET", "{github.token}").line(line);
+        Self::with(server.allow(&["*"]), limit)
+    }
+
+    /// The same with a server of one's own, which uses the secret `github`.
+    pub(crate) fn with(server: Server, limit: &str) -> Option<Self> {
+        let bao = prepared(OpenBao::dev())?;
+        let world = world(&bao)
+            .secret("github", "kv = \"secret/github\"\nrefresh = \"1s\"")
+            .limit(limit)
+            .server("tools", server)
+            .start();
+        Some(Self { bao, world, versions: 0 })
+    }
+
+    /// The secret gets another value, which is returned.
+    pub(crate) fn change(&mut self) -> String {
+        self.versions += 1;
+        let value = format!("{CANARY}-version-{}", self.versions);
+        self.bao.api("POST", "secret/data/github", json!({"data": {"token": value}}));
+        value
+    }
+
+    /// Changes the secret and waits until a process with the new one has taken over.
+    pub(crate) fn replace(&mut self) {
+        let before = self.told("replaced").len();
+        self.change();
+        wait_until("another process has taken over", || self.told("replaced").len() > before);
+    }
+
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        self.world.fixture_processes("tools")
+    }
+
+    pub(crate) fn alive(&self) -> Vec<u32> {
+        self.processes().into_iter().filter(|process| is_alive(*process)).collect()
+    }
+
+    /// What the audit says of replacements that came out this way.
+    pub(crate) fn told(&self, outcome: &str) -> Vec<String> {
+        let begins = format!("{outcome}: ");
+        let records = self.world.audit().into_iter().filter(|record| record["event"] == "replacement");
+        let details = records.filter_map(|record| record["detail"].as_str().map(str::to_owned));
+        details.filter(|detail| detail.starts_with(&begins)).collect()
+    }
+
+    /// What `cofferdam sessions` says of it.
+    pub(crate) fn shown(&self) -> String {
+        self.world.sessions()[0]["replacement"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// The methods that a process heard, counted from the first.
+    pub(crate) fn heard(&self, process: usize) -> Vec<String> {
+        let heard = self.world.heard("tools").into_iter().nth(process).unwrap_or_default();
+        heard.iter().filter_map(|message| message["method"].as_str().map(str::to_owned)).collect()
+    }
+}
+
+/// Which process answers a call now.
+#[track_caller]
+pub(crate) fn process(harness: &mut Harness) -> u32 {
+    harness.call_text("process", json!({})).parse().expect("a process's number")
+}
+
+/// What a process has in a variable.
+pub(crate) fn variable(process: u32, name: &str) -> Option<String> {
+    let environment = fs::read(format!("/proc/{process}/environ")).ok()?;
+    let begins = format!("{name}=");
+    let environment = String::from_utf8_lossy(&environment).into_owned();
+    environment.split('\0').find_map(|entry| entry.strip_prefix(&begins).map(str::to_owned))
+}

@@ -1,0 +1,178 @@
+//! Successors that do not start, differ or die; predecessors that die; links that end in the middle of it.
+
+use std::time::Duration;
+
+use cofferdam_tests::deadline::{holds_within, wait_until};
+use cofferdam_tests::harness::text_of;
+use cofferdam_tests::openbao::OpenBao;
+use cofferdam_tests::process::{is_alive, send};
+use cofferdam_tests::vault::{leave, prepared, with_certificate};
+use nix::sys::signal::Signal;
+use serde_json::json;
+
+use crate::scene::{Scene, process};
+
+#[test]
+fn a_process_with_other_tools_does_not_take_over_and_the_reason_is_seen() {
+    let Some(mut scene) = Scene::new("gains-a-tool", "", "") else { return };
+    let mut harness = scene.world.connected("tools");
+    harness.request("tools/list", json!({}));
+    let first = process(&mut harness);
+    scene.change();
+    wait_until("it was tried twice", || scene.told("not replaced").len() >= 2);
+    assert!(scene.told("not replaced")[0].contains("the tools of the new process differ"));
+    assert!(scene.shown().contains("the tools of the new process differ"), "{}", scene.shown());
+    assert!(scene.world.log().contains("the tools of the new process differ"));
+    assert_eq!(process(&mut harness), first);
+    assert!(scene.told("replaced").is_empty());
+    wait_until("those that were tried are gone", || scene.alive() == [first]);
+}
+
+#[test]
+fn tools_that_nobody_asked_for_are_compared_too() {
+    let Some(mut scene) = Scene::new("gains-a-tool", "", "") else { return };
+    let mut harness = scene.world.connected("tools");
+    let first = process(&mut harness);
+    scene.change();
+    wait_until("it was tried", || !scene.told("not replaced").is_empty());
+    assert!(scene.told("not replaced")[0].contains("the tools of the new process differ"));
+    assert_eq!(process(&mut harness), first);
+}
+
+#[test]
+fn every_page_of_the_tools_is_compared() {
+    let Some(mut scene) = Scene::new("lists-in-pages", "", "") else { return };
+    let mut harness = scene.world.connected("tools");
+    harness.request("tools/list", json!({}));
+    scene.replace();
+    let pages = |process: usize| scene.heard(process).iter().filter(|method| *method == "tools/list").count();
+    assert!(pages(1) > 20 && pages(0) > pages(1), "{} {}", pages(0), pages(1));
+    assert_eq!(process(&mut harness), *scene.processes().last().unwrap());
+}
+
+#[test]
+fn a_process_that_does_not_start_is_tried_again_while_the_old_one_goes_on() {
+    let Some(mut scene) = Scene::new("starts-badly", "", "") else { return };
+    let mut harness = scene.world.connected("tools");
+    let first = process(&mut harness);
+    scene.change();
+    wait_until("it was tried", || !scene.told("not replaced").is_empty());
+    assert_eq!(process(&mut harness), first);
+    wait_until("a later one has taken over", || scene.told("replaced").len() == 1);
+    assert_eq!(scene.told("not replaced").len(), 2);
+    assert_ne!(process(&mut harness), first);
+    assert_eq!(scene.shown(), "");
+}
+
+#[test]
+fn the_last_place_of_a_grant_is_not_taken_twice() {
+    let Some(mut scene) = Scene::new("plain", "", "processes = 1") else { return };
+    let mut harness = scene.world.connected("tools");
+    let first = process(&mut harness);
+    scene.change();
+    wait_until("it was tried", || !scene.told("not replaced").is_empty());
+    assert!(scene.shown().contains("limits.processes"), "{}", scene.shown());
+    assert_eq!(process(&mut harness), first);
+}
+
+#[test]
+fn starts_of_successors_are_not_counted_among_those_of_the_sandbox() {
+    let Some(mut scene) = Scene::new("plain", "", "starts-per-minute = 1") else { return };
+    let mut harness = scene.world.connected("tools");
+    for _ in 0..2 {
+        scene.replace();
+    }
+    assert_eq!(process(&mut harness), *scene.processes().last().unwrap());
+}
+
+#[test]
+fn a_successor_that_is_killed_is_tried_again() {
+    let Some(mut scene) = Scene::new("starts-slowly", "", "") else { return };
+    let mut harness = scene.world.connected("tools");
+    scene.change();
+    wait_until("another process is being started", || scene.processes().len() == 2);
+    send(scene.processes()[1], Signal::SIGKILL);
+    wait_until("a later one has taken over", || scene.told("replaced").len() == 1);
+    assert_eq!(scene.told("not replaced").len(), 1);
+    assert_eq!(process(&mut harness), scene.processes()[2]);
+}
+
+#[test]
+fn the_successor_follows_at_once_when_the_old_process_is_killed() {
+    let Some(mut scene) = Scene::new("starts-slowly", "", "") else { return };
+    let mut harness = scene.world.connected("tools");
+    let lost = harness.send_call("slow", json!({"ms": 60_000}));
+    scene.change();
+    wait_until("another process is being started", || scene.processes().len() == 2);
+    send(scene.processes()[0], Signal::SIGKILL);
+    assert!(harness.answer_to(&lost).to_string().contains("outcome_unknown"));
+    assert_eq!(process(&mut harness), scene.processes()[1]);
+    assert_eq!(scene.processes().len(), 2, "nobody else was started");
+    assert_eq!(scene.world.times_executed("tools", "slow"), 1);
+}
+
+#[test]
+fn either_process_may_be_killed_while_the_old_one_finishes() {
+    let Some(mut scene) = Scene::new("plain", "", "") else { return };
+    let mut harness = scene.world.connected("tools");
+    let long = harness.send_call("slow", json!({"ms": 5000}));
+    scene.replace();
+    // The new one dies: what the old one has is not touched.
+    let lost = harness.send_call("slow", json!({"ms": 60_000}));
+    assert_eq!(process(&mut harness), scene.processes()[1]);
+    send(scene.processes()[1], Signal::SIGKILL);
+    assert!(harness.answer_to(&lost).to_string().contains("outcome_unknown"));
+    assert_eq!(text_of(&harness.answer_to(&long)), "late");
+    wait_until("the next process runs", || harness.call("process", json!({})).get("result").is_some());
+    // The old one dies: what the new one has is not touched.
+    let old = process(&mut harness);
+    let lost = harness.send_call("slow", json!({"ms": 60_000}));
+    scene.replace();
+    let kept = harness.send_call("slow", json!({"ms": 1500}));
+    send(old, Signal::SIGKILL);
+    assert!(harness.answer_to(&lost).to_string().contains("outcome_unknown"));
+    assert_eq!(text_of(&harness.answer_to(&kept)), "late");
+    assert_eq!(scene.world.times_executed("tools", "slow"), 4);
+}
+
+#[test]
+fn a_link_that_ends_takes_all_its_processes_with_it() {
+    // While the old one finishes, and while the new one is being started.
+    for mode in ["plain", "starts-slowly"] {
+        let Some(mut scene) = Scene::new(mode, "", "") else { return };
+        let mut harness = scene.world.connected("tools");
+        harness.send_call("slow", json!({"ms": 60_000}));
+        scene.change();
+        wait_until("there are two processes", || match mode {
+            "plain" => scene.told("replaced").len() == 1,
+            _ => scene.processes().len() == 2,
+        });
+        leave(harness);
+        let gone = holds_within(Duration::from_secs(20), || scene.alive().is_empty());
+        assert!(gone, "{mode}: {:?} of {:?}", scene.alive(), scene.processes());
+        let end = || scene.world.audit().into_iter().rfind(|record| record["event"] == "link_end");
+        wait_until("the end is recorded", || end().is_some());
+        assert!(end().unwrap()["detail"].as_str().unwrap().contains("server ended"), "{:?}", end());
+    }
+}
+
+#[test]
+fn a_process_whose_credential_is_over_gets_no_calls_and_its_caller_is_told_why() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let role = json!({"allow_any_name": true, "enforce_hostnames": false, "generate_lease": true, "ttl": "20s", "key_type": "ec"});
+    bao.api("POST", "pki/roles/agent", role);
+    let world = with_certificate(&bao).start();
+    let mut harness = world.connected("tools");
+    let first = process(&mut harness);
+    let long = harness.send_call("slow", json!({"ms": 25_000}));
+    bao.freeze();
+    wait_until("the credential is over", || {
+        let answer = harness.call("process", json!({})).to_string();
+        answer.contains("credential_unavailable")
+    });
+    assert!(is_alive(first), "it finishes what it has");
+    assert_eq!(text_of(&harness.answer_to(&long)), "late");
+    wait_until("it is gone", || !is_alive(first));
+    bao.thaw();
+    wait_until("the next process runs", || harness.call("process", json!({})).get("result").is_some());
+}

@@ -1,0 +1,116 @@
+//! The ways in which a new credential may reach a server: not while it is busy, not at all, in its files.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use cofferdam_tests::deadline::{holds_within, wait_until};
+use cofferdam_tests::harness::text_of;
+use cofferdam_tests::openbao::OpenBao;
+use cofferdam_tests::server::Server;
+use cofferdam_tests::vault::{leases, prepared, with_certificate};
+use serde_json::json;
+
+use crate::scene::{Scene, process, variable};
+
+#[test]
+fn an_idle_server_is_replaced_and_a_busy_one_is_not() {
+    let Some(mut scene) = Scene::new("plain", "replace = \"idle\"", "") else { return };
+    let mut harness = scene.world.connected("tools");
+    let first = process(&mut harness);
+    let long = harness.send_call("slow", json!({"ms": 6000}));
+    scene.change();
+    wait_until("a new process waits", || scene.shown().contains("waits to take over"));
+    assert_eq!(process(&mut harness), first, "calls go where the others are");
+    assert!(scene.told("replaced").is_empty());
+    assert_eq!(text_of(&harness.answer_to(&long)), "late");
+    wait_until("the new process has taken over", || scene.told("replaced").len() == 1);
+    assert_ne!(process(&mut harness), first);
+    wait_until("the old process is gone", || scene.alive().len() == 1);
+}
+
+#[test]
+fn a_server_that_is_never_replaced_keeps_what_it_has() {
+    let Some(mut scene) = Scene::new("plain", "replace = \"never\"", "") else { return };
+    let mut harness = scene.world.connected("tools");
+    let first = process(&mut harness);
+    let value = scene.change();
+    wait_until("it is known that it has an old one", || scene.shown().contains("replace = \"never\""));
+    assert!(!holds_within(Duration::from_secs(1), || scene.processes().len() > 1));
+    assert_eq!(process(&mut harness), first);
+    harness.send_call("crash", json!({}));
+    wait_until("the next process runs", || harness.call("process", json!({})).get("result").is_some());
+    assert_eq!(variable(process(&mut harness), "SECRET"), Some(value));
+}
+
+/// A server that has the secret in a file.
+fn with_file(mode: &str, reload: &str) -> Option<Scene> {
+    let server = Server::fixture_that(mode)
+        .file("token", "{github.token}")
+        .env("TOKEN_FILE", "{file:token}")
+        .line(&format!("reload = \"{reload}\""));
+    Scene::with(server.allow(&["*"]), "")
+}
+
+#[test]
+fn a_file_is_written_anew_under_a_process_that_stays() {
+    let Some(mut scene) = with_file("plain", "file") else { return };
+    let mut harness = scene.world.connected("tools");
+    let first = process(&mut harness);
+    let path = PathBuf::from(variable(first, "TOKEN_FILE").unwrap());
+    let before = fs::read_to_string(&path).unwrap();
+    let value = scene.change();
+    wait_until("the file has the new value", || fs::read_to_string(&path).unwrap() == value);
+    assert_ne!(before, value);
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "nothing else lies there");
+    assert_eq!(process(&mut harness), first);
+    wait_until("it is written down", || scene.told("reloaded").len() == 1);
+    assert_eq!(scene.processes(), [first]);
+}
+
+#[test]
+fn a_server_that_wants_to_be_told_is_told_after_its_file_was_written() {
+    let Some(mut scene) = with_file("hears-hangup", "sighup") else { return };
+    let mut harness = scene.world.connected("tools");
+    let first = process(&mut harness);
+    let path = PathBuf::from(variable(first, "TOKEN_FILE").unwrap());
+    let value = scene.change();
+    wait_until("it was told", || scene.heard(0).contains(&"SIGHUP".to_owned()));
+    assert_eq!(fs::read_to_string(&path).unwrap(), value);
+    assert_eq!(process(&mut harness), first);
+    assert_eq!(scene.processes(), [first]);
+}
+
+#[test]
+fn a_secret_that_is_in_a_variable_too_makes_a_new_process() {
+    let server = Server::fixture()
+        .file("token", "{github.token}")
+        .env("SECRET", "{github.token}")
+        .line("reload = \"file\"")
+        .allow(&["*"]);
+    let Some(mut scene) = Scene::with(server, "") else { return };
+    let mut harness = scene.world.connected("tools");
+    let first = process(&mut harness);
+    scene.replace();
+    assert_ne!(process(&mut harness), first);
+}
+
+#[test]
+fn a_lease_ends_with_the_process_that_was_replaced() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let role = json!({"allow_any_name": true, "enforce_hostnames": false, "generate_lease": true, "ttl": "30s", "key_type": "ec"});
+    bao.api("POST", "pki/roles/agent", role);
+    let world = with_certificate(&bao).start();
+    let mut harness = world.connected("tools");
+    let first = process(&mut harness);
+    let long = harness.send_call("slow", json!({"ms": 32_000}));
+    let lease = cofferdam_tests::vault::lease_id(&bao);
+    wait_until("another process has taken over", || process(&mut harness) != first);
+    assert_eq!(leases(&bao), 2, "the old one is needed still");
+    assert_eq!(text_of(&harness.answer_to(&long)), "late");
+    wait_until("the old lease is gone", || {
+        leases(&bao) == 1 && cofferdam_tests::vault::lease_id(&bao) != lease
+    });
+}

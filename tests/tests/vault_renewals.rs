@@ -1,0 +1,77 @@
+//! Leases that can be renewed, at a real database: renewed as long as that extends them, replaced when it does not, and
+//! when somebody else ended them.
+
+use cofferdam_tests::database::{Database, Life};
+use cofferdam_tests::deadline::wait_until;
+use cofferdam_tests::harness::Harness;
+use cofferdam_tests::server::Server;
+use cofferdam_tests::world::World;
+use serde_json::{Value, json};
+
+/// A session whose server has a user of this life.
+fn session(database: &Database, life: Life) -> (World, Harness) {
+    database.role("agent", life);
+    let server = database.with_url(Server::fixture(), "db").allow(&["*"]);
+    let world = database.world("agent").server("tools", server).start();
+    let harness = world.connected("tools");
+    (world, harness)
+}
+
+fn lease_ids(database: &Database) -> Vec<String> {
+    let bao = &database.bao;
+    let path = "sys/leases/lookup/database/creds/agent";
+    let answer = bao.call("LIST", path, Some(&bao.root_token), &Value::Null);
+    let keys = answer.body["data"]["keys"].as_array().cloned().unwrap_or_default();
+    keys.iter().map(|key| format!("database/creds/agent/{}", key.as_str().expect("an id is text"))).collect()
+}
+
+/// When Vault renewed the one lease last.
+fn last_renewal(database: &Database) -> String {
+    let ids = lease_ids(database);
+    assert_eq!(ids.len(), 1, "{ids:?}");
+    let facts = database.bao.api("POST", "sys/leases/lookup", json!({"lease_id": ids[0]}));
+    facts["data"]["last_renewal"].as_str().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn a_lease_is_renewed_as_long_as_that_extends_it() {
+    let Some(database) = Database::start() else { return };
+    let (_world, mut harness) = session(&database, Life { ttl: "6s", max_ttl: "1h" });
+    let (users, url) = (database.users(), database.url());
+    for _ in 0..3 {
+        let before = last_renewal(&database);
+        wait_until("it is renewed once more", || last_renewal(&database) != before);
+    }
+    // That is longer than it was lent for at first; nobody noticed anything.
+    assert_eq!((database.users(), database.url()), (users, url.clone()));
+    assert_eq!(database.postgres.log_in(&url), Ok(()));
+    assert!(harness.call("env", json!({})).get("result").is_some());
+}
+
+#[test]
+fn a_lease_that_meets_its_maximum_is_replaced_before_it_ends() {
+    let Some(database) = Database::start() else { return };
+    let (_world, mut harness) = session(&database, Life { ttl: "9s", max_ttl: "12s" });
+    let first = database.users().pop().unwrap();
+    wait_until("there is another user", || {
+        let users = database.users();
+        assert!(!users.is_empty(), "there is always one");
+        users.iter().any(|user| *user != first)
+    });
+    wait_until("the first one is gone", || {
+        let users = database.users();
+        assert!(!users.is_empty(), "there is always one");
+        users.iter().all(|user| *user != first)
+    });
+    assert!(harness.call("env", json!({})).get("result").is_some());
+}
+
+#[test]
+fn a_lease_that_somebody_else_revoked_is_replaced() {
+    let Some(database) = Database::start() else { return };
+    let (_world, _harness) = session(&database, Life { ttl: "6s", max_ttl: "1h" });
+    let first = database.users().pop().unwrap();
+    let id = lease_ids(&database).pop().unwrap();
+    database.bao.api("POST", "sys/leases/revoke", json!({"lease_id": id, "sync": true}));
+    wait_until("there is another user", || database.users().iter().any(|user| *user != first));
+}

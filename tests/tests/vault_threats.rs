@@ -1,0 +1,100 @@
+//! What somebody can do with a piece of Vault that he got hold of, and what not: the lines of THREAT-MODEL.md about it.
+
+use std::fs;
+use std::path::Path;
+
+use cofferdam_tests::openbao::OpenBao;
+use cofferdam_tests::vault::{
+    connected, lease_id, leases, login_token, minter, prepared, session_tokens, with_certificate,
+    with_certificate_in,
+};
+use serde_json::{Value, json};
+
+#[test]
+fn an_accessor_from_the_disk_is_no_token_and_no_token_is_on_the_disk() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let world = with_certificate(&bao).start();
+    let _harness = world.connected("tools");
+    let made = session_tokens(&bao);
+    let kept = all_below(&world.layout().state);
+    for token in &made {
+        let accessor = token["accessor"].as_str().unwrap();
+        assert!(kept.contains(accessor), "the accessor is what is kept");
+        for (method, path) in [("GET", "auth/token/lookup-self"), ("GET", "secret/data/github")] {
+            assert_eq!(bao.call(method, path, Some(accessor), &Value::Null).status, 403, "{path}");
+        }
+        // Nor does it tell the token to somebody who may look at accessors.
+        let facts = bao.api("POST", "auth/token/lookup-accessor", json!({"accessor": accessor}));
+        assert_eq!(facts["data"]["id"], "", "{facts}");
+        // Without a token of his own he cannot even revoke with it.
+        let body = json!({"accessor": accessor});
+        assert_eq!(bao.call("POST", "auth/token/revoke-accessor", None, &body).status, 403);
+    }
+    assert!(!made.is_empty());
+    assert!(!kept.contains(&login_token(&bao)), "the login's token is on the disk");
+    assert!(has_token(&login_token(&bao)) && !has_token(&kept), "a token is on the disk");
+}
+
+#[test]
+fn a_sessions_token_does_what_its_grant_says_and_makes_no_other() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    minter(&bao, json!({"allowed_policies": ["agent"]}));
+    // As the sidecar makes one: it is in the sidecar's memory only, so this is another of the same kind.
+    let body = json!({"policies": ["agent"], "ttl": "1m"});
+    let made = bao.api("POST", "auth/token/create/cofferdam", body);
+    let token = made["auth"]["client_token"].as_str();
+    let may = |method: &str, path: &str, body: Value| bao.call(method, path, token, &body).status;
+    assert_eq!(may("GET", "secret/data/github", Value::Null), 200);
+    for (method, path, body) in [
+        ("GET", "secret/data/other", Value::Null),
+        ("POST", "auth/token/create", json!({"policies": ["agent"]})),
+        ("POST", "auth/token/create/cofferdam", json!({"policies": ["agent"]})),
+        ("LIST", "auth/token/accessors", Value::Null),
+        ("POST", "sys/leases/revoke", json!({"lease_id": "pki/issue/agent/x"})),
+        ("GET", "sys/policies/acl/agent", Value::Null),
+    ] {
+        assert_eq!(may(method, path, body), 403, "{method} {path}");
+    }
+}
+
+#[test]
+fn a_lease_without_a_token_can_be_neither_kept_alive_nor_looked_at() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let auth = minter(&bao, json!({"allowed_policies": ["agent"]}));
+    let world = with_certificate_in(connected(&bao, &auth)).start();
+    let _harness = world.connected("tools");
+    assert_eq!(leases(&bao), 1);
+    let lease = json!({"lease_id": format!("pki/issue/agent/{}", lease_id(&bao))});
+    for path in ["sys/leases/renew", "sys/leases/lookup", "sys/leases/revoke"] {
+        assert_eq!(bao.call("POST", path, None, &lease).status, 403, "{path}");
+    }
+    // And a server has no token: neither in its variables nor in its files.
+    let process = world.fixture_processes("tools")[0];
+    let environment = fs::read(format!("/proc/{process}/environ")).unwrap();
+    let environment = String::from_utf8_lossy(&environment).into_owned();
+    assert!(environment.contains("PID_FILE=") && !has_token(&environment), "{environment}");
+}
+
+/// Whether there is anything like a token of OpenBao's: `s.` and letters.
+fn has_token(text: &str) -> bool {
+    let is_word = |byte: &u8| byte.is_ascii_alphanumeric();
+    text.match_indices("s.").any(|(at, _)| {
+        let before = at.checked_sub(1).map(|at| text.as_bytes()[at]);
+        let tail = text.as_bytes()[at + 2..].iter().take_while(|byte| is_word(byte)).count();
+        tail >= 24 && before.is_none_or(|byte| !is_word(&byte))
+    })
+}
+
+/// Every file below a folder, as text.
+fn all_below(folder: &Path) -> String {
+    let mut text = String::new();
+    for path in
+        fs::read_dir(folder).expect("the state directory is readable").flatten().map(|entry| entry.path())
+    {
+        match path.is_dir() {
+            true => text.push_str(&all_below(&path)),
+            false => text.push_str(&String::from_utf8_lossy(&fs::read(&path).unwrap_or_default())),
+        }
+    }
+    text
+}
