@@ -305,5 +305,6 @@ fn secret_of(harness: &mut Harness, tool: &str) -> String {
 }
 
 fn environment(process: u32) -> String {
-    String::from_utf8_lossy(&fs::read(format!("/proc/{process}/environ")).unwrap()).into_owned()
+    let environment = fs::read(format!("/proc/{process}/environ")).expect("the process is there");
+    String::from_utf8_lossy(&environment).into_owned()
 }

@@ -64,7 +64,6 @@ pub(crate) fn reread(outcome: Outcome) {
 }
 
 /// A server's process that makes room for one with a new credential; where that failed, it goes on while its own lives.
-#[expect(dead_code, reason = "whoever replaces a process counts here")]
 pub(crate) fn replacement(outcome: Outcome) {
     REPLACEMENTS.count(outcome);
 }

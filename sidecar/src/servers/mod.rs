@@ -14,7 +14,6 @@
 //! | [`likeness`] | whether two processes offer the same |
 //! | [`pace`] | how often something may happen within a minute |
 //! | [`queue`] | messages that wait for a server to be ready |
-//! | [`readings`] | secrets of scopes on their way, and the requests that wait for them |
 //! | [`reload`] | files written anew under a process that reads them again |
 //! | [`renewal`] | how a new credential reaches a process that runs |
 //! | [`scoped`] | the servers of one link: one, and others for the tools of scopes |
@@ -35,7 +34,6 @@ mod leaving;
 mod likeness;
 pub(crate) mod pace;
 mod queue;
-mod readings;
 mod reload;
 pub(crate) mod renewal;
 pub(crate) mod scoped;

@@ -23,8 +23,7 @@ use tokio::time::timeout;
 
 use super::instance::{CancelledWhile, END_TIME, Event, Incarnation, Instance, Passed, Unavailable};
 use super::leaving::Leaving;
-use super::readings::Readings;
-use super::start::{Holding, Starter};
+use super::start::Starter;
 use crate::config::{Scope, Server, ServerKind};
 use crate::process::Ended;
 use crate::upstream::outbound::Outbound;
@@ -59,7 +58,6 @@ pub(crate) struct Servers {
     /// Those of scopes, and those that are given up and still have calls.
     beside: Vec<Member>,
     /// Secrets of an HTTP server's scopes on their way.
-    readings: Readings,
     /// As it was configured at the last call.
     server: Option<Arc<Server>>,
     /// As it was configured when the base was started.
@@ -146,10 +144,12 @@ impl Servers {
         starter: impl FnOnce() -> Starter,
     ) -> Result<(), Unavailable> {
         if lane == self.base.lane {
-            return match message.scope.clone() {
-                Some(scope) => self.send_in_scope(message, starter().in_scope(&scope)),
-                None => self.send_to_base(message, starter),
-            };
+            let Self { base, started_as, .. } = self;
+            return base.instance.send(message, || {
+                let starter = starter();
+                *started_as = Some(Arc::clone(&starter.server));
+                starter
+            });
         }
         let memory = self.base.instance.memory();
         let member = self.beside.iter_mut().find(|member| member.lane == lane);
@@ -191,9 +191,6 @@ impl Servers {
 
     /// See [`Instance::cancel`].
     pub(crate) fn cancel(&mut self, lane: Lane, id: &IdValue) -> CancelledWhile {
-        if self.readings.withdraw(id) {
-            return CancelledWhile::Queued;
-        }
         self.member(lane).map_or(CancelledWhile::UnderWay, |member| member.instance.cancel(id))
     }
 
@@ -212,9 +209,7 @@ impl Servers {
 
     /// Whether one of them takes so slowly that the link should stop reading.
     pub(crate) fn is_full(&self) -> bool {
-        self.base.instance.is_full()
-            || self.readings.is_full()
-            || self.beside.iter().any(|member| member.instance.is_full())
+        self.base.instance.is_full() || self.beside.iter().any(|member| member.instance.is_full())
     }
 
     pub(crate) fn pid(&self) -> Option<u32> {
@@ -228,46 +223,24 @@ impl Servers {
     }
 
     pub(crate) async fn next(&mut self) -> (Process, Event) {
-        loop {
-            if self.beside.is_empty() && self.readings.is_empty() {
-                let (incarnation, event) = self.base.instance.next().await;
-                return (Process { lane: self.base.lane, incarnation }, event);
-            }
-            if let Some((lane, event)) = self.readings.failure() {
-                return (self.process(lane), event);
-            }
-            let Self { base, beside, readings, turn, .. } = self;
-            let mut all: Vec<_> = once(base)
-                .chain(beside)
-                .map(|member| {
-                    Box::pin(async {
-                        let (incarnation, event) = member.instance.next().await;
-                        (Process { lane: member.lane, incarnation }, event)
-                    })
-                })
-                .collect();
-            *turn = (*turn + 1) % all.len();
-            all.rotate_left(*turn);
-            let (lane, starter, messages) = tokio::select! {
-                ((lane, event), _, _) = select_all(all) => {
-                    return self.readings.before(lane, event);
-                }
-                read = readings.next() => read,
-            };
-            for message in messages {
-                let id = message.request_id().cloned();
-                let sent = match (lane == self.base.lane, self.member(lane)) {
-                    (true, _) | (false, None) => self.send_to_base(message, || starter.for_all()),
-                    (false, Some(given_up)) if given_up.instance.is_idle() => {
-                        Err(Unavailable::because("the server was given up"))
-                    }
-                    (false, Some(given_up)) => given_up.instance.send(message, || starter.for_all()),
-                };
-                if let (Err(unavailable), Some(id)) = (sent, id) {
-                    self.readings.fail(lane, Event::did_not_run(id, &unavailable.why));
-                }
-            }
+        if self.beside.is_empty() {
+            let (incarnation, event) = self.base.instance.next().await;
+            return (Process { lane: self.base.lane, incarnation }, event);
         }
+        let Self { base, beside, turn, .. } = self;
+        let mut all: Vec<_> = once(base)
+            .chain(beside)
+            .map(|member| {
+                Box::pin(async {
+                    let (incarnation, event) = member.instance.next().await;
+                    (Process { lane: member.lane, incarnation }, event)
+                })
+            })
+            .collect();
+        *turn = (*turn + 1) % all.len();
+        all.rotate_left(*turn);
+        let (given, _, _) = select_all(all).await;
+        given
     }
 
     /// The processes of scopes heard another handshake than the base.
@@ -318,7 +291,7 @@ impl Servers {
         }
         let scoped = |server: &Arc<Server>| !server.scopes.is_empty();
         let matters = scoped(server) || before.is_some_and(scoped);
-        // An HTTP server's connection reads the secrets of all its scopes.
+        // An HTTP server's connection reads the secrets of its scopes, as they were when it was made.
         let differs = before.is_some_and(|before| {
             let http = matches!(server.kind, ServerKind::Http(_));
             !before.runs_like(server) || http && before.scopes != server.scopes
@@ -345,33 +318,6 @@ impl Servers {
     fn new_lane(&mut self) -> Lane {
         self.lanes += 1;
         Lane(self.lanes)
-    }
-
-    /// A request of an HTTP server's scope: at once where its secrets are held.
-    fn send_in_scope(&mut self, message: Outbound, starter: Starter) -> Result<(), Unavailable> {
-        match starter.holding() {
-            Holding::Fresh => {}
-            Holding::Good => self.readings.start(self.base.lane, &starter),
-            // Whatever is started reads them first.
-            Holding::Nothing if self.base.instance.is_idle() => {
-                return self.send_to_base(message, || starter);
-            }
-            Holding::Nothing => return self.readings.wait(self.base.lane, message, &starter),
-        }
-        self.send_to_base(message, || starter.for_all())
-    }
-
-    fn send_to_base(
-        &mut self,
-        message: Outbound,
-        starter: impl FnOnce() -> Starter,
-    ) -> Result<(), Unavailable> {
-        let Self { base, started_as, .. } = self;
-        base.instance.send(message, || {
-            let starter = starter();
-            *started_as = Some(Arc::clone(&starter.server));
-            starter
-        })
     }
 
     fn member(&mut self, lane: Lane) -> Option<&mut Member> {

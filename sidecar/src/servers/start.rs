@@ -40,15 +40,6 @@ pub(crate) struct Starter {
 /// Variables or files by name.
 type Templates = BTreeMap<String, Template>;
 
-/// What a session has of the secrets that something needs.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Holding {
-    Fresh,
-    /// All can be used, and some should be read anew.
-    Good,
-    Nothing,
-}
-
 /// Why a server did not start. Nothing was sent to it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
@@ -123,12 +114,7 @@ impl Starter {
     }
 
     async fn start_http(&self, http: &HttpServer) -> Result<Upstream, StartError> {
-        let of_all = self.for_all();
-        let secrets = of_all.secrets().await?;
-        if self.scope.is_some() {
-            // It is started for a request of this scope.
-            self.secrets().await?;
-        }
+        let secrets = self.secrets().await?;
         let limits = &self.config.limits;
         let upstream = HttpUpstream::new(
             HttpTarget { url: http.url.clone(), addresses: http.addresses },
@@ -138,7 +124,7 @@ impl Starter {
                 requests_in_flight: limits.requests_in_flight,
             },
         );
-        let keyring = Keyring::new(of_all);
+        let keyring = Keyring::new(self.clone());
         // Tried once before anything is sent: a header that cannot be filled is a server that does not start.
         keyring.fill(&secrets)?;
         Ok(Upstream::Http(Box::new(HttpConnection::new(upstream, keyring))))
@@ -197,22 +183,6 @@ impl Starter {
     pub(super) fn in_scope_like(self, scope: &Arc<Scope>) -> Option<Self> {
         let scope = self.server.scopes.iter().find(|other| other.runs_like(scope)).cloned()?;
         Some(self.in_scope(&scope))
-    }
-
-    /// The same for whatever is in no scope.
-    pub(super) fn for_all(&self) -> Self {
-        Self { scope: None, ..self.clone() }
-    }
-
-    /// Whether the session has the secrets already.
-    pub(super) fn holding(&self) -> Holding {
-        let newest = self.credentials.newest();
-        let held: Option<Vec<_>> = self.names().into_iter().map(|name| newest.get(name)).collect();
-        match held {
-            Some(held) if held.iter().all(|material| material.is_fresh()) => Holding::Fresh,
-            Some(held) if held.iter().all(|material| material.is_live()) => Holding::Good,
-            Some(_) | None => Holding::Nothing,
-        }
     }
 
     /// The secrets that the server's or the scope's templates name, read now or held already by the session.

@@ -10,6 +10,7 @@ use relay_proto::notice;
 
 use super::link::Link;
 use crate::audit::{self, EventRecord};
+use crate::metrics::{self, Outcome};
 use crate::servers::instance::{Note, Role};
 use crate::servers::renewal::Told;
 use crate::servers::scoped::{Lane, Process};
@@ -87,12 +88,15 @@ impl Link {
 
     fn tell_of(&self, told: Told, detail: &str) {
         let (server, link) = (&self.server, &self.id);
-        let (what, detail) = match told {
-            Told::Failed => ("not replaced", detail),
-            Told::Reloaded => ("reloaded", detail),
-            Told::Replaced => ("replaced", detail),
-            Told::Retired => ("retired", detail),
+        let (what, counted) = match told {
+            Told::Failed => ("not replaced", Some(Outcome::Failed)),
+            Told::Reloaded => ("reloaded", Some(Outcome::Done)),
+            Told::Replaced => ("replaced", Some(Outcome::Done)),
+            Told::Retired => ("retired", None),
         };
+        if let Some(outcome) = counted {
+            metrics::replacement(outcome);
+        }
         match told {
             Told::Failed => {
                 tracing::warn!(%server, %link, why = detail, "the server's process was not replaced")
