@@ -3,3 +3,4 @@
 mod ends;
 mod refusals;
 mod support;
+mod under_load;

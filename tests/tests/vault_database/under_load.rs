@@ -1,0 +1,180 @@
+//! A minute of queries with users that live for seconds: while they are replaced, no call fails and none runs twice.
+//!
+//! The server is a real one; what it really asked is read in PostgreSQL's own log. A user lives five seconds from each
+//! renewal and ten in all: the second renewal does not extend it any more, so that some six seconds after it came it gets a
+//! successor. In each user's life one call takes longer than its lease: it ends in the process in which it began, while
+//! later calls are answered by the next.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use cofferdam_tests::database::{Database, Life, user_of};
+use cofferdam_tests::deadline::{Deadline, PATIENCE, wait_until};
+use cofferdam_tests::harness::{Harness, text_of};
+use cofferdam_tests::server::Server;
+use cofferdam_tests::vault::leave;
+use serde_json::{Value, json};
+
+const BRIEF: Life = Life { ttl: "5s", max_ttl: "10s" };
+const RENEWED: Life = Life { ttl: "5s", max_ttl: "1h" };
+
+/// How long calls are made.
+const TIME: Duration = Duration::from_secs(60);
+/// Short calls under way at every moment.
+const IN_FLIGHT: usize = 8;
+/// What a short call takes in the database, and what one takes that is longer than a lease.
+const SHORT: f64 = 0.4;
+const LONGER_THAN_THE_LEASE: f64 = 5.2;
+/// A user that was made longer ago than this would not live to the end of such a call.
+const YOUNG: f64 = 4.0;
+
+#[test]
+fn a_minute_of_calls_survives_users_that_live_for_seconds() {
+    let Some(database) = Database::start() else { return };
+    let (Some(brief), Some(renewed)) = (Server::postgres(), Server::postgres()) else { return };
+    database.role("brief", BRIEF);
+    database.role("renewed", RENEWED);
+    let world = database
+        .world("brief")
+        .secret("renewed", &user_of("renewed"))
+        .server("brief", database.with_url(brief, "db").allow(&["query"]))
+        .server("renewed", database.with_url(renewed, "renewed").allow(&["query"]))
+        .start();
+    let (mut brief, mut renewed) = (Calls::new(&world, "brief"), Calls::new(&world, "renewed"));
+    let deadline = Deadline::after(TIME);
+    std::thread::scope(|threads| {
+        threads.spawn(|| renewed.one_after_the_other(&deadline));
+        brief.many_at_once(&database, &deadline);
+    });
+
+    eprintln!(
+        "{} calls, {} of them longer than the lease; {} users; beside them {} calls of one user",
+        brief.answered.len(),
+        brief.long,
+        brief.users().len(),
+        renewed.answered.len()
+    );
+    let executed = database.postgres.executed();
+    for calls in [&brief, &renewed] {
+        for name in calls.answered.keys() {
+            let times =
+                executed.iter().filter(|statement| statement.text.contains(&format!("'{name}'"))).count();
+            assert_eq!(times, 1, "{name} ran so often");
+        }
+    }
+    assert!(brief.answered.len() >= 300, "hundreds of calls: {}", brief.answered.len());
+    assert!(brief.users().len() >= 6, "several replacements: {:?}", brief.users());
+    assert!(brief.long >= 3, "calls that took longer than the lease: {}", brief.long);
+    // A lease that can be renewed is: nobody was replaced there.
+    assert_eq!(renewed.users().len(), 1, "{:?}", renewed.users());
+    assert!(renewed.answered.len() >= 5, "{}", renewed.answered.len());
+
+    // Both sessions live, and of the users of the first only the last does, or already its successor.
+    let mut old = brief.users();
+    old.remove(&brief.last_user);
+    wait_until("the old users are gone", || {
+        let there: BTreeSet<String> = database.users().into_iter().chain(database.connected()).collect();
+        old.is_disjoint(&there)
+    });
+    leave(brief.harness);
+    leave(renewed.harness);
+    wait_until("all users are gone", || database.users().is_empty() && database.connected().is_empty());
+}
+
+/// Calls of one harness, each with a name of its own.
+struct Calls {
+    harness: Harness,
+    server: &'static str,
+    made: usize,
+    under_way: BTreeMap<String, String>,
+    /// Names of calls, and the user that the database saw.
+    answered: BTreeMap<String, String>,
+    last_user: String,
+    long: usize,
+}
+
+impl Calls {
+    #[track_caller]
+    fn new(world: &cofferdam_tests::world::World, server: &'static str) -> Self {
+        let harness = world.connected(server);
+        Self {
+            harness,
+            server,
+            made: 0,
+            under_way: BTreeMap::new(),
+            answered: BTreeMap::new(),
+            last_user: String::new(),
+            long: 0,
+        }
+    }
+
+    #[track_caller]
+    fn many_at_once(&mut self, database: &Database, deadline: &Deadline) {
+        let mut long = None;
+        let mut known = BTreeSet::new();
+        loop {
+            while !deadline.is_over() && self.under_way.len() - usize::from(long.is_some()) < IN_FLIGHT {
+                self.send(SHORT);
+            }
+            if self.under_way.is_empty() {
+                return;
+            }
+            let (name, user) = self.answer();
+            if long == Some(name) {
+                long = None;
+                self.long += 1;
+            }
+            if known.insert(user.clone())
+                && long.is_none()
+                && !deadline.is_over()
+                && database.age(&user) < YOUNG
+            {
+                long = Some(self.send(LONGER_THAN_THE_LEASE));
+            }
+        }
+    }
+
+    #[track_caller]
+    fn one_after_the_other(&mut self, deadline: &Deadline) {
+        while !deadline.is_over() {
+            self.send(LONGER_THAN_THE_LEASE + 2.0);
+            self.answer();
+        }
+    }
+
+    fn users(&self) -> BTreeSet<String> {
+        self.answered.values().cloned().collect()
+    }
+
+    fn send(&mut self, seconds: f64) -> String {
+        self.made += 1;
+        let name = format!("{}-{}", self.server, self.made);
+        let sql = format!("SELECT pg_sleep({seconds}), current_user AS user, '{name}' AS call");
+        let id = self.harness.send_call("query", json!({"sql": sql}));
+        self.under_way.insert(id.to_string(), name.clone());
+        name
+    }
+
+    /// The next answer: the name of its call, and the user that made it.
+    #[track_caller]
+    fn answer(&mut self) -> (String, String) {
+        loop {
+            let message = self.harness.next_message_within(PATIENCE);
+            if message.get("method").is_some() {
+                continue;
+            }
+            let name = self.under_way.remove(&message["id"].to_string()).expect("each call is answered once");
+            assert!(
+                message["result"]["isError"] != json!(true),
+                "{name} after {}: {message}",
+                self.answered.len()
+            );
+            let rows: Value = serde_json::from_str(&text_of(&message)).expect("this server answers in JSON");
+            assert_eq!(rows[0]["call"], *name, "{message}");
+            let user = rows[0]["user"].as_str().expect("every query has a user").to_owned();
+            self.answered.insert(name.clone(), user.clone());
+            self.last_user.clone_from(&user);
+            return (name, user);
+        }
+    }
+}
