@@ -269,7 +269,7 @@ impl Guest {
             self.own_answer(id, outcome, message, body);
             return false;
         }
-        if self.pending.remove(id).is_none() {
+        if !self.pending.answered(id) {
             return false;
         }
         self.memory.answered(id, outcome, message, body);
