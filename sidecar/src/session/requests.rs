@@ -219,14 +219,8 @@ impl Link {
             .zip(&names)
             .filter_map(|(step, (method, tool, mac))| {
                 let ruling = step.ruling.as_ref()?;
-                let call = audit::Call {
-                    session: &self.session.id,
-                    link: &self.id,
-                    seq: step.received.seq,
-                    server: Some(self.server.as_str()),
-                    method,
-                    tool: tool.as_deref(),
-                };
+                let call =
+                    audit::Call { of: &self.caller, seq: step.received.seq, method, tool: tool.as_deref() };
                 Some(step.record(call, ruling, mac.as_ref(), &config.policy_digest, &secrets))
             })
             .collect();
@@ -234,7 +228,7 @@ impl Link {
             true => Ok(Vec::new()),
             false => {
                 let waiting = self.outcomes.names(&scrubber);
-                let outcomes = self.outcomes.records(self.whose(), &waiting);
+                let outcomes = self.outcomes.records(&self.caller, &waiting);
                 let recorded = audit.decisions_after(&self.session.budget, outcomes, &records).await;
                 if let Err(error) = &recorded
                     && !matches!(error, AuditError::Sync { .. })
