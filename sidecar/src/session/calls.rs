@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use bytes::Bytes;
-use relay_proto::envelope::IdValue;
+use relay_proto::envelope::{IdValue, ShortText};
 use relay_proto::memory::Memory;
 use tokio::time::Instant;
 
@@ -15,11 +15,11 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub(crate) struct Call {
     /// The id as the harness spelled it.
-    pub(crate) id: Box<[u8]>,
+    pub(crate) id: ShortText,
     pub(crate) seq: u64,
     pub(crate) purpose: Purpose,
     pub(crate) method: Cow<'static, str>,
-    pub(crate) tool: Option<Box<str>>,
+    pub(crate) tool: Option<ShortText>,
     pub(crate) began: Instant,
     /// None for requests that are meant to stay open.
     pub(crate) deadline: Option<Instant>,
@@ -250,7 +250,7 @@ mod tests {
 
     fn call(deadline: Option<Instant>) -> Call {
         Call {
-            id: b"1".as_slice().into(),
+            id: "1".into(),
             seq: 1,
             purpose: Purpose::Other,
             method: "tools/call".into(),

@@ -122,7 +122,7 @@ impl<'a> Asked<'a> {
     /// The call that this request makes.
     pub(super) fn call(&self, id: &Id<'_>, began: Instant, timeout: Duration, attempt: Attempt) -> Call {
         Call {
-            id: id.raw.into(),
+            id: id.spelled().into(),
             seq: self.received.seq,
             purpose: Purpose::of(&self.method),
             method: match policy::known_method(&self.method) {
