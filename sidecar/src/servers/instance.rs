@@ -74,6 +74,13 @@ impl Instance {
         }
     }
 
+    /// Writes what was passed, as far as the process takes it at once; the rest goes with [`Self::next`].
+    pub(crate) fn write_now(&mut self) {
+        if let State::Running { upstream: Upstream::Stdio(stdio), .. } = &mut self.state {
+            stdio.upstream.write_now();
+        }
+    }
+
     /// Sends, or starts the server and sends then.
     pub(crate) fn send(
         &mut self,

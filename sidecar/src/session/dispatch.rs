@@ -23,6 +23,19 @@ const UNRECORDED: &str =
 const UNRECORDED_REPEAT: &str = "it may or may not have run before, and was not repeated because the decision about that could not be recorded; tell the host's administrator";
 
 impl Link {
+    /// Sends the calls that a batch begins with, if their process can take them at once. All else that is to be done
+    /// for them is done in [`Self::carry_out`], while the process works on them; nobody waits in between.
+    pub(super) fn send_ahead(&mut self, steps: &[Step<'_>], written: &mut [Written]) {
+        for (step, written) in steps.iter().zip(written) {
+            let is_next = *written == Written::Yes && step.is_allowed_call();
+            if !is_next || self.instance.pass(&step.received.bytes) == Passed::No {
+                break;
+            }
+            *written = Written::YesAndPassed;
+        }
+        self.instance.write_now();
+    }
+
     pub(super) fn carry_out(&mut self, config: &Arc<Config>, step: Step<'_>, written: Written) {
         match (step.content, step.ruling) {
             (Content::Call { asked, id, value }, Some(ruling)) => {
@@ -58,7 +71,9 @@ impl Link {
                 // What may have run cannot be said not to have.
                 (Written::No, Standing::MaybeRan) => self.explain(asked, id, ruling),
                 (Written::No, _) => self.refuse_unrecorded(id.raw),
-                (Written::Unsafely | Written::Yes, _) => self.explain(asked, id, ruling),
+                (Written::Unsafely | Written::Yes | Written::YesAndPassed, _) => {
+                    self.explain(asked, id, ruling)
+                }
             };
         };
         let attempt = match ruling.standing {
@@ -68,7 +83,7 @@ impl Link {
         let mut call = asked.call(id, self.woke, server.call_timeout, attempt);
         call.deadline = ruling.deadline.or(call.deadline);
         match (written, attempt) {
-            (Written::Yes, _) => {}
+            (Written::Yes | Written::YesAndPassed, _) => {}
             (Written::No, Attempt::Second) => {
                 return self.refuse(id.raw, Code::OutcomeUnknown, UNRECORDED_REPEAT);
             }
@@ -86,7 +101,7 @@ impl Link {
         if again && asked.may_be_repeated(&self.repeats.hints, server.retry) {
             call.kept = Some(Bytes::copy_from_slice(bytes));
         }
-        if self.instance.pass(bytes) == Passed::Yes {
+        if written == Written::YesAndPassed || self.instance.pass(bytes) == Passed::Yes {
             return self.calls.insert(value, call);
         }
         let message = Outbound::request(bytes.clone(), value.clone(), &asked.method, asked.header_name());

@@ -32,6 +32,8 @@ pub(super) enum Written {
     /// It stands in the audit, but not as safely as was promised.
     Unsafely,
     Yes,
+    /// And the call was passed to its process.
+    YesAndPassed,
 }
 
 /// What a link may wait for one: it hears nothing else meanwhile, and its end is promised soon.
@@ -63,8 +65,9 @@ impl Link {
                 }
             }
             rest = &rest[steps.len()..];
-            let written = self.record_decisions(&config, &steps).await;
+            let mut written = self.record_decisions(&config, &steps).await;
             self.woke = Instant::now();
+            self.send_ahead(&steps, &mut written);
             for (step, written) in steps.into_iter().zip(written) {
                 self.carry_out(&config, step, written);
             }
@@ -277,7 +280,7 @@ impl<'a> Step<'a> {
         matches!(&self.content, Content::Notification(asked) if asked.method == "notifications/cancelled")
     }
 
-    fn is_allowed_call(&self) -> bool {
+    pub(super) fn is_allowed_call(&self) -> bool {
         matches!(self.content, Content::Call { .. }) && self.ruling.as_ref().is_some_and(Ruling::allows)
     }
 
