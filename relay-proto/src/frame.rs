@@ -48,8 +48,8 @@ pub struct Part {
 /// A frame as it stands in the buffer it was read into: a part's bytes are not copied.
 #[derive(Debug)]
 pub enum FrameView<'a> {
-    /// Any frame but `Message`.
-    Control(Frame),
+    /// Any frame but `Message`. These are long and rare: kept elsewhere, so that a part is not as long as they are.
+    Control(Box<Frame>),
     Message(PartView<'a>),
 }
 
@@ -143,7 +143,7 @@ impl Frame {
 
     /// Reads what follows the length: the kind, known to be within its limit, and the body.
     pub(crate) fn decode(kind: Kind, body: &[u8]) -> Result<FrameView<'_>, DecodeError> {
-        Ok(FrameView::Control(match kind {
+        Ok(FrameView::Control(Box::new(match kind {
             Kind::Ack => Self::Ack(match ack::read(body) {
                 Some(ack) => ack,
                 None => decode_control(kind, body)?,
@@ -162,7 +162,7 @@ impl Frame {
             Kind::Refusal => Self::Refusal(decode_control(kind, body)?),
             Kind::Status => Self::Status(decode_control(kind, body)?),
             Kind::Welcome => Self::Welcome(decode_control(kind, body)?),
-        }))
+        })))
     }
 }
 
@@ -170,7 +170,7 @@ impl FrameView<'_> {
     /// The frame with bytes of its own.
     pub fn to_frame(self) -> Frame {
         match self {
-            Self::Control(frame) => frame,
+            Self::Control(frame) => *frame,
             Self::Message(PartView { seq, flags, bytes }) => {
                 Frame::Message(Part { seq, flags, bytes: bytes.to_vec() })
             }

@@ -16,6 +16,9 @@ use crate::timing::Timing;
 pub(crate) const MAX_PENDING: usize = 4096;
 /// Bytes of requests kept for sending again; what comes above is answered `outcome_unknown` if its link is lost.
 const MAX_KEPT: usize = 16 * 1024 * 1024;
+/// As many requests as harnesses have under way, each as long as a small call.
+const MAX_SPARE: usize = 64;
+const SPARE_BYTES: usize = 512;
 
 /// Requests by the value of their id.
 #[derive(Debug, Default)]
@@ -23,6 +26,9 @@ pub(crate) struct Pending {
     requests: HashMap<IdValue, Request>,
     arrivals: u64,
     kept: usize,
+    /// Memory of requests that were answered, for those that follow: to give it back and to get it anew with every
+    /// call costs more than all else that is done for one.
+    spare: Vec<Vec<u8>>,
 }
 
 #[derive(Debug)]
@@ -30,7 +36,7 @@ pub(crate) struct Request {
     /// As the harness spelled it.
     pub(crate) id: ShortText,
     /// Absent where it was sent and could not be kept.
-    pub(crate) bytes: Option<Box<[u8]>>,
+    pub(crate) bytes: Option<Vec<u8>>,
     pub(crate) patience: Patience,
     pub(crate) place: Place,
     /// Whether it was handed out on a link that was not resumed.
@@ -97,8 +103,8 @@ impl Pending {
     ) {
         self.arrivals += 1;
         let keeps = place == Place::Queued || self.kept + line.len() <= MAX_KEPT;
-        let bytes: Option<Box<[u8]>> = keeps.then(|| line.into());
-        self.kept += bytes.as_ref().map_or(0, |bytes| bytes.len());
+        let bytes = keeps.then(|| self.copy_of(line));
+        self.kept += bytes.as_ref().map_or(0, Vec::len);
         let request = Request {
             id: id.spelled().into(),
             bytes,
@@ -129,8 +135,20 @@ impl Pending {
 
     pub(crate) fn remove(&mut self, id: &IdValue) -> Option<Request> {
         let request = self.requests.remove(id)?;
-        self.kept -= request.bytes.as_ref().map_or(0, |bytes| bytes.len());
+        self.kept -= request.bytes.as_ref().map_or(0, Vec::len);
         Some(request)
+    }
+
+    /// Takes out a request whose answer came; whether there was one.
+    pub(crate) fn answered(&mut self, id: &IdValue) -> bool {
+        let Some(request) = self.remove(id) else { return false };
+        if let Some(bytes) = request.bytes
+            && bytes.capacity() <= SPARE_BYTES
+            && self.spare.len() < MAX_SPARE
+        {
+            self.spare.push(bytes);
+        }
+        true
     }
 
     /// The ids of those that the test picks, oldest first.
@@ -161,6 +179,18 @@ impl Pending {
     pub(crate) fn first_to_give_up(&self, lost: Instant, timing: &Timing) -> Option<Instant> {
         self.requests.values().map(|request| request.gives_up(lost, timing)).min()
     }
+
+    fn copy_of(&mut self, line: &[u8]) -> Vec<u8> {
+        let mut bytes = match line.len() {
+            ..=SPARE_BYTES => self.spare.pop().unwrap_or_default(),
+            _ => Vec::new(),
+        };
+        bytes.clear();
+        // Rounded up, so that a call with one more digit in its id finds room too.
+        bytes.reserve_exact(line.len().next_multiple_of(SPARE_BYTES / 8));
+        bytes.extend_from_slice(line);
+        bytes
+    }
 }
 
 impl Request {
@@ -171,5 +201,45 @@ impl Request {
     /// Whether the server may have seen it, or may see it yet.
     pub(crate) fn may_run(&self) -> bool {
         self.place != Place::Queued || self.maybe_ran != MaybeRan::No
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn add(pending: &mut Pending, id: &str, line: &[u8]) -> IdValue {
+        let id = Id { raw: id.as_bytes(), span: 0..id.len() };
+        pending.insert(id.value(), &id, line, Patience::Call, Place::Queued, Instant::now());
+        id.value()
+    }
+
+    #[test]
+    fn the_memory_of_an_answered_request_serves_the_next_one() {
+        let mut pending = Pending::default();
+        let first = add(&mut pending, "9", b"a call");
+        let place = pending.request(&first).and_then(|request| request.bytes.as_deref()).map(<[u8]>::as_ptr);
+        assert!(pending.answered(&first));
+        assert!(!pending.answered(&first), "once");
+
+        let second = add(&mut pending, "10", b"another call");
+        let bytes = pending.request(&second).and_then(|request| request.bytes.as_deref());
+        assert_eq!(bytes, Some(b"another call".as_slice()));
+        assert_eq!(bytes.map(<[u8]>::as_ptr), place);
+        assert_eq!(pending.kept, b"another call".len());
+    }
+
+    #[test]
+    fn what_is_spared_is_bounded() {
+        let mut pending = Pending::default();
+        let long = vec![b'x'; SPARE_BYTES + 1];
+        let id = add(&mut pending, "1", &long);
+        assert!(pending.answered(&id) && pending.spare.is_empty(), "a long one is given back");
+        let ids: Vec<IdValue> =
+            (0..2 * MAX_SPARE).map(|number| add(&mut pending, &number.to_string(), &long[1..])).collect();
+        assert!(ids.iter().all(|id| pending.answered(id)));
+        let capacity: usize = pending.spare.iter().map(Vec::capacity).sum();
+        assert!(capacity <= MAX_SPARE * SPARE_BYTES, "{capacity}");
+        assert_eq!((pending.spare.len(), pending.kept), (MAX_SPARE, 0));
     }
 }

@@ -21,6 +21,10 @@ impl Rfc3339 {
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).expect("digits and punctuation are ASCII")
     }
+
+    pub fn as_bytes(&self) -> &[u8; 24] {
+        &self.0
+    }
 }
 
 impl From<SystemTime> for Rfc3339 {

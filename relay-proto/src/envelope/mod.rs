@@ -156,7 +156,10 @@ impl Id<'_> {
 
     /// As it was spelled.
     pub fn spelled(&self) -> Cow<'_, str> {
-        String::from_utf8_lossy(self.raw)
+        match str::from_utf8(self.raw) {
+            Ok(spelled) => Cow::Borrowed(spelled),
+            Err(_) => String::from_utf8_lossy(self.raw),
+        }
     }
 }
 

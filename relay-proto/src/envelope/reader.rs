@@ -35,7 +35,8 @@ fn read_message(
     rules: Rules,
 ) -> Result<Envelope<'_>, MalformedReason> {
     let scanner = Scanner::new(message, rules)?;
-    if let Some(members) = Members::quickly(scanner.source(), strictness, rules.depth) {
+    let mut members = Members::default();
+    if members.quickly(scanner.source(), strictness, rules.depth) {
         return members.envelope(scanner.source(), strictness);
     }
     read_carefully(scanner, strictness, rules)
@@ -153,16 +154,15 @@ enum Kept {
 }
 
 impl Members {
-    /// Those of a message with nothing unusual about it; none where it is to be walked with more care.
-    fn quickly(source: &str, strictness: Strictness, depth: usize) -> Option<Self> {
-        let mut members = Self::default();
-        let keep = |key: &str, value| matches!(members.keep(key, value), Kept::Yes);
+    /// Takes those of a message with nothing unusual about it; says no where it is to be walked with more care.
+    fn quickly(&mut self, source: &str, strictness: Strictness, depth: usize) -> bool {
+        let keep = |key: &str, value| matches!(self.keep(key, value), Kept::Yes);
         if !json::quick_members(source, depth, keep) {
-            return None;
+            return false;
         }
         match strictness {
-            Strictness::Envelope => Some(members),
-            Strictness::Whole => members.is_plain_inside(source, depth).then_some(members),
+            Strictness::Envelope => true,
+            Strictness::Whole => self.is_plain_inside(source, depth),
         }
     }
 
@@ -213,36 +213,36 @@ impl Members {
         Kept::Yes
     }
 
-    fn envelope(self, source: &str, strictness: Strictness) -> Result<Envelope<'_>, MalformedReason> {
+    fn envelope<'a>(&self, source: &'a str, strictness: Strictness) -> Result<Envelope<'a>, MalformedReason> {
         if strictness == Strictness::Whole {
             self.check_whole(source)?;
         }
-        let body = |value: Option<Value>| value.map(|value| value.span);
-        match (self.method, self.result, self.error) {
+        let body = |value: &Option<Value>| value.as_ref().map(|value| value.span.clone());
+        match (&self.method, &self.result, &self.error) {
             (Some(_), Some(_), _) | (Some(_), _, Some(_)) => Err(MalformedReason::MethodWithOutcome),
             (None, Some(_), Some(_)) => Err(MalformedReason::ResultWithError),
             (None, None, None) => Err(MalformedReason::NoKind),
             (Some(method), None, None) => {
-                let method = text(source, &method).ok_or(MalformedReason::MethodNotText)?;
+                let method = text(source, method).ok_or(MalformedReason::MethodNotText)?;
                 if strictness == Strictness::Whole {
                     check_lengths(source, &method, self.tool.as_ref())?;
                 }
-                let params = body(self.params);
+                let params = body(&self.params);
                 let call = (strictness == Strictness::Whole && method == "tools/call").then(|| {
                     let member = || json::member(source.as_bytes(), params.clone()?, "arguments");
                     ToolCall {
-                        tool: self.tool.and_then(|tool| tool.decode(source)),
-                        arguments: self.arguments.or_else(member),
+                        tool: self.tool.as_ref().and_then(|tool| tool.decode(source)),
+                        arguments: self.arguments.clone().or_else(member),
                     }
                 });
-                let kind = match self.id {
-                    Some(value) => Kind::Request { id: id(source, &value)?, method },
+                let kind = match &self.id {
+                    Some(value) => Kind::Request { id: id(source, value)?, method },
                     None => Kind::Notification { method },
                 };
                 Ok(Envelope { kind, body: params, call })
             }
             (None, result @ Some(_), None) => {
-                let id = id(source, &self.id.ok_or(MalformedReason::MissingId)?)?;
+                let id = id(source, self.id.as_ref().ok_or(MalformedReason::MissingId)?)?;
                 Ok(Envelope {
                     kind: Kind::Response { id: Some(id), outcome: Outcome::Result },
                     body: body(result),
@@ -250,8 +250,8 @@ impl Members {
                 })
             }
             (None, None, error @ Some(_)) => {
-                let id = match (self.id, strictness) {
-                    (Some(value), _) if &source[value.span.clone()] != "null" => Some(id(source, &value)?),
+                let id = match (&self.id, strictness) {
+                    (Some(value), _) if &source[value.span.clone()] != "null" => Some(id(source, value)?),
                     (_, Strictness::Envelope) => None,
                     (_, Strictness::Whole) => return Err(MalformedReason::MissingId),
                 };

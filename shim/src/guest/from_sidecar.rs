@@ -43,9 +43,9 @@ impl Guest {
     /// Takes one frame.
     pub(crate) fn frame(&mut self, frame: FrameView<'_>, now: Instant) -> Connected {
         let result = match (&self.phase, frame) {
-            (Phase::Greeting { .. }, FrameView::Control(frame)) => self.greeting(frame, now),
+            (Phase::Greeting { .. }, FrameView::Control(frame)) => self.greeting(*frame, now),
             (Phase::Greeting { .. }, FrameView::Message(_)) => Err(Broken::OutOfPlace),
-            (Phase::Up(_), FrameView::Control(frame)) => self.conversation(frame, now),
+            (Phase::Up(_), FrameView::Control(frame)) => self.conversation(*frame, now),
             (Phase::Up(_), FrameView::Message(part)) => self.part(part, now),
             (Phase::Down | Phase::Refused { .. }, _) => Ok(Connected::Close),
         };
@@ -269,7 +269,7 @@ impl Guest {
             self.own_answer(id, outcome, message, body);
             return false;
         }
-        if self.pending.remove(id).is_none() {
+        if !self.pending.answered(id) {
             return false;
         }
         self.memory.answered(id, outcome, message, body);

@@ -270,8 +270,9 @@ enum Elsewhere {
 
 /// A sidecar's last word is not the last one where the sandbox was enrolled anew meanwhile.
 fn elsewhere(dialer: &mut Dialer, frame: &mut FrameView<'_>) -> Elsewhere {
-    let (FrameView::Control(Frame::Refusal(Refusal { code, retry, .. }))
-    | FrameView::Control(Frame::Goodbye(Goodbye { code, retry, .. }))) = frame
+    let FrameView::Control(frame) = frame else { return Elsewhere::No };
+    let (Frame::Refusal(Refusal { code, retry, .. }) | Frame::Goodbye(Goodbye { code, retry, .. })) =
+        &mut **frame
     else {
         return Elsewhere::No;
     };

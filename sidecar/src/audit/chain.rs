@@ -22,6 +22,10 @@ impl Hash {
         std::str::from_utf8(&self.0).expect("hex digits are ASCII")
     }
 
+    pub(super) fn as_bytes(&self) -> &[u8; 64] {
+        &self.0
+    }
+
     pub(super) fn of(bytes: &[u8]) -> Self {
         Self::finish({
             let mut context = Context::new(&SHA256);
@@ -36,11 +40,9 @@ impl Hash {
 
     /// Hex of 32 bytes, from SHA-256 or HMAC-SHA-256.
     pub(super) fn from_digest(digest: &[u8]) -> Self {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let mut hex = [b'0'; 64];
-        for (pair, byte) in hex.chunks_exact_mut(2).zip(digest) {
-            pair[0] = DIGITS[usize::from(byte >> 4)];
-            pair[1] = DIGITS[usize::from(byte & 15)];
+        for (pair, byte) in hex.as_chunks_mut().0.iter_mut().zip(digest) {
+            *pair = HEX[usize::from(*byte)];
         }
         Self(hex)
     }
@@ -74,6 +76,18 @@ impl fmt::Debug for Hash {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("a hash is 64 digits of lower-case hex")]
 pub struct InvalidHash;
+
+/// Every byte in hex: three hashes are spelled for each call.
+static HEX: [[u8; 2]; 256] = {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut pairs = [[0; 2]; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        pairs[byte] = [DIGITS[byte >> 4], DIGITS[byte & 15]];
+        byte += 1;
+    }
+    pairs
+};
 
 /// What `seal` adds to a line, its newline included.
 pub(super) const SEAL_BYTES: usize = MEMBER.len() + 64 + END.len() + 1;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use super::chain::{self, Hash};
 use super::error::AuditError;
 use super::files::{self, Creation, LINE_LIMIT};
-use super::text::{Members, write_number};
+use super::text::{Members, name, write_number};
 use crate::clock::{self, Rfc3339};
 
 pub(super) struct Log {
@@ -85,7 +85,9 @@ impl Log {
         made.bytes.extend_from_slice(chain::START);
         write_number(&mut made.bytes, number);
         let time = made.time.get_or_insert_with(|| clock::now().into());
-        Members::new(&mut made.bytes, usize::MAX).plain("time", time.as_str()).plain("kind", kind);
+        Members::new(&mut made.bytes, usize::MAX)
+            .plain(name!("time"), time.as_bytes())
+            .plain(name!("kind"), kind.as_bytes());
     }
 
     /// How long the record that is being made will be in the file.
@@ -132,9 +134,9 @@ impl Log {
     pub(super) fn mark_torn(&mut self, bytes: u64, sha256: Hash) -> Result<(), AuditError> {
         self.begin("event");
         Members::new(&mut self.made.bytes, usize::MAX)
-            .plain("event", TORN)
-            .number("torn_bytes", bytes)
-            .plain("torn_sha256", sha256.as_str());
+            .plain(name!("event"), TORN.as_bytes())
+            .number(name!("torn_bytes"), bytes)
+            .plain(name!("torn_sha256"), sha256.as_bytes());
         self.stage();
         self.made.bytes.insert(0, b'\n');
         self.write()?;

@@ -47,7 +47,7 @@ pub use self::human::human;
 pub use self::log::Head;
 pub use self::read::{Follower, InvalidSelector, Selector, show, tail};
 pub use self::record::{
-    Call, CallResult, DecisionRecord, Event, EventRecord, FollowedBy, Mac, OutcomeRecord, SecretUse,
+    Call, CallResult, Caller, DecisionRecord, Event, EventRecord, FollowedBy, Mac, OutcomeRecord, SecretUse,
 };
 pub use self::verify::{Place, Verified, VerifyError, verify};
 pub use self::witness::{Left, RETRY};
@@ -56,7 +56,7 @@ use self::budget::{Charge, Report};
 use self::files::Creation;
 use self::log::Log;
 use self::sync::Syncer;
-use self::text::Members;
+use self::text::{Members, name};
 use crate::config::AuditSync;
 use crate::metrics;
 
@@ -174,6 +174,11 @@ impl Audit {
         self.0.commit(&mut log)
     }
 
+    /// Who calls whom, for the records of a link.
+    pub fn caller(&self, session: &str, link: &str, server: Option<&str>) -> Caller {
+        Caller::new(session, link, server, self.0.field_bytes)
+    }
+
     /// How arguments are recorded.
     pub fn arguments_mac(&self, arguments: &[u8]) -> Mac {
         Mac(Hash::from_digest(hmac::sign(&self.0.key, arguments).as_ref()))
@@ -195,7 +200,7 @@ impl Audit {
     /// repeated: it will then not be run once more.
     pub fn decided(&self, link: &str, seqs: &[u64]) -> Result<BTreeMap<u64, Left>, AuditError> {
         let mut needle = Vec::new();
-        Members::new(&mut needle, self.0.field_bytes).text("link", link);
+        Members::new(&mut needle, self.0.field_bytes).text(name!("link"), link);
         witness::decided(&self.0.directory, &needle, seqs, witness::SEARCH_BYTES)
     }
 
@@ -233,7 +238,7 @@ impl Audit {
                     if exhausted.report == Report::Due {
                         let limit = exhausted.limit.to_string();
                         let mut event = EventRecord::new(Event::BudgetExhausted);
-                        event.session = Some(record.call.session);
+                        event.session = Some(&record.call.of.session);
                         event.detail = Some(&limit);
                         inner.stage_event(&mut log, &event);
                     }

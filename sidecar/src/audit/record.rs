@@ -9,7 +9,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::chain::Hash;
-use super::text::Members;
+use super::text::{Members, name};
 use crate::policy::Verdict;
 
 /// Written before a request is sent on, whatever was decided.
@@ -41,13 +41,20 @@ pub enum FollowedBy {
 /// Which message of whom: the same in a decision and its outcome.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
-    pub session: &'a str,
-    pub link: &'a str,
+    pub of: &'a Caller,
     pub seq: u64,
-    /// None where the sidecar answers by itself.
-    pub server: Option<&'a str>,
     pub method: &'a str,
     pub tool: Option<&'a str>,
+}
+
+/// Who calls whom, spelled once for all the records of a link; made by [`Audit::caller`](super::Audit::caller).
+#[derive(Clone, Debug)]
+pub struct Caller {
+    pub(super) session: Box<str>,
+    /// The members of a record that name session and link.
+    link: Box<[u8]>,
+    /// The one that names the server; empty where the sidecar answers by itself.
+    server: Box<[u8]>,
 }
 
 /// A secret that the server holds, or the scope of the call gives it. Only the first 16 are written.
@@ -118,11 +125,11 @@ impl<'a> EventRecord<'a> {
 
     pub(super) fn write(&self, members: &mut Members<'_>) {
         members
-            .plain("event", self.event.as_str())
-            .optional_text("session", self.session)
-            .optional_text("link", self.link)
-            .optional_text("server", self.server)
-            .optional_text("detail", self.detail);
+            .plain(name!("event"), self.event.as_str().as_bytes())
+            .optional_text(name!("session"), self.session)
+            .optional_text(name!("link"), self.link)
+            .optional_text(name!("server"), self.server)
+            .optional_text(name!("detail"), self.detail);
     }
 }
 
@@ -130,20 +137,20 @@ impl DecisionRecord<'_> {
     pub(super) fn write(&self, members: &mut Members<'_>) {
         self.call.write(members);
         if let Some(mac) = self.arguments {
-            members.plain("args", mac.0.as_str());
+            members.plain(name!("args"), mac.0.as_bytes());
         }
         members
-            .plain("verdict", verdict(self.verdict))
-            .text("rule", self.rule)
-            .text("policy", self.policy)
-            .optional_text("scope", self.scope)
-            .objects("secrets", &self.secrets[..self.secrets.len().min(SECRETS)], |members, secret| {
+            .plain(name!("verdict"), verdict(self.verdict).as_bytes())
+            .text(name!("rule"), self.rule)
+            .text(name!("policy"), self.policy)
+            .optional_text(name!("scope"), self.scope)
+            .objects(name!("secrets"), &self.secrets[..self.secrets.len().min(SECRETS)], |members, secret| {
                 members
-                    .text("name", secret.name)
-                    .optional_text("lease", secret.lease)
-                    .optional_text("vault_request", secret.vault_request);
+                    .text(name!("name"), secret.name)
+                    .optional_text(name!("lease"), secret.lease)
+                    .optional_text(name!("vault_request"), secret.vault_request);
             })
-            .number("bytes", self.bytes);
+            .number(name!("bytes"), self.bytes);
     }
 }
 
@@ -160,11 +167,22 @@ impl OutcomeRecord<'_> {
     pub(super) fn write(&self, members: &mut Members<'_>) {
         self.call.write(members);
         members
-            .plain("result", self.result.as_str())
-            .optional_text("code", self.code)
-            .number("bytes", self.bytes)
-            .number("duration_us", u64::try_from(self.duration.as_micros()).unwrap_or(u64::MAX))
-            .number("redactions", self.redactions);
+            .plain(name!("result"), self.result.as_str().as_bytes())
+            .optional_text(name!("code"), self.code)
+            .number(name!("bytes"), self.bytes)
+            .number(name!("duration_us"), u64::try_from(self.duration.as_micros()).unwrap_or(u64::MAX))
+            .number(name!("redactions"), self.redactions);
+    }
+}
+
+impl Caller {
+    pub(super) fn new(session: &str, link: &str, server: Option<&str>, field_bytes: usize) -> Self {
+        let (mut link_members, mut server_member) = (Vec::new(), Vec::new());
+        Members::new(&mut link_members, field_bytes)
+            .text(name!("session"), session)
+            .text(name!("link"), link);
+        Members::new(&mut server_member, field_bytes).optional_text(name!("server"), server);
+        Self { session: session.into(), link: link_members.into(), server: server_member.into() }
     }
 }
 
@@ -172,12 +190,11 @@ impl Call<'_> {
     /// Link and sequence stand side by side: `witness` looks for them so.
     fn write(&self, members: &mut Members<'_>) {
         members
-            .text("session", self.session)
-            .text("link", self.link)
-            .number("seq", self.seq)
-            .optional_text("server", self.server)
-            .text("method", self.method)
-            .optional_text("tool", self.tool);
+            .spelled(&self.of.link)
+            .number(name!("seq"), self.seq)
+            .spelled(&self.of.server)
+            .text(name!("method"), self.method)
+            .optional_text(name!("tool"), self.tool);
     }
 }
 

@@ -5,9 +5,17 @@
 
 use std::io::Write as _;
 
-/// Writes `,"name":value` into an object that was begun by somebody else.
+/// The name of a member as it stands in a record, up to the quote that begins a text.
 ///
-/// A record is a score of small texts: each is one look and one copy, whatever it holds.
+/// Spelled when this is compiled: a record is a score of small members, and each costs one copy for its name.
+macro_rules! name {
+    ($name:literal) => {
+        concat!(",\"", $name, "\":\"")
+    };
+}
+pub(super) use name;
+
+/// Writes `,"name":value` into an object that was begun by somebody else. Names are [`name!`]s.
 pub(super) struct Members<'a> {
     out: &'a mut Vec<u8>,
     /// Longer texts are cut here and say how long they were.
@@ -19,23 +27,24 @@ impl<'a> Members<'a> {
         Self { out, field_bytes }
     }
 
+    #[inline]
     pub(super) fn text(&mut self, name: &'static str, value: &str) -> &mut Self {
-        self.name(name);
-        self.string(value);
+        self.out.extend_from_slice(name.as_bytes());
+        self.rest_of_string(value);
         self
     }
 
     /// A text that needs no look: our own words, hexadecimal digits, times.
-    pub(super) fn plain(&mut self, name: &'static str, value: &str) -> &mut Self {
-        debug_assert!(value.bytes().all(is_plain), "{value:?} is not plain");
-        self.name(name);
-        self.out.reserve(value.len() + 2);
-        self.out.push(b'"');
-        self.out.extend_from_slice(value.as_bytes());
+    #[inline]
+    pub(super) fn plain(&mut self, name: &'static str, value: &[u8]) -> &mut Self {
+        debug_assert!(value.iter().all(|byte| is_plain(*byte)), "{} is not plain", value.escape_ascii());
+        self.out.extend_from_slice(name.as_bytes());
+        self.out.extend_from_slice(value);
         self.out.push(b'"');
         self
     }
 
+    #[inline]
     pub(super) fn optional_text(&mut self, name: &'static str, value: Option<&str>) -> &mut Self {
         match value {
             Some(value) => self.text(name, value),
@@ -43,13 +52,20 @@ impl<'a> Members<'a> {
         }
     }
 
+    #[inline]
     pub(super) fn number(&mut self, name: &'static str, value: u64) -> &mut Self {
-        self.name(name);
+        self.out.extend_from_slice(&name.as_bytes()[..name.len() - 1]);
         write_number(self.out, value);
         self
     }
 
-    /// An array of objects, each written by `each`; left out when empty.
+    /// Members that were spelled before.
+    pub(super) fn spelled(&mut self, members: &[u8]) -> &mut Self {
+        self.out.extend_from_slice(members);
+        self
+    }
+
+    /// An array of objects, each written by `each`, which writes something; left out when empty.
     pub(super) fn objects<T>(
         &mut self,
         name: &'static str,
@@ -59,30 +75,21 @@ impl<'a> Members<'a> {
         if items.is_empty() {
             return self;
         }
-        self.name(name);
-        self.out.push(b'[');
-        for (position, item) in items.iter().enumerate() {
-            self.out.extend_from_slice(if position == 0 { b"{" } else { b",{" });
+        self.out.extend_from_slice(&name.as_bytes()[..name.len() - 1]);
+        let mut before = b'[';
+        for item in items {
+            self.out.push(std::mem::replace(&mut before, b','));
+            let start = self.out.len();
             each(self, item);
+            // The first member of an object has no comma before it.
+            self.out[start] = b'{';
             self.out.push(b'}');
         }
         self.out.push(b']');
         self
     }
 
-    fn name(&mut self, name: &'static str) {
-        self.out.reserve(name.len() + 4);
-        // The first member of an object has no comma before it.
-        if self.out.last() != Some(&b'{') {
-            self.out.push(b',');
-        }
-        self.out.push(b'"');
-        self.out.extend_from_slice(name.as_bytes());
-        self.out.extend_from_slice(b"\":");
-    }
-
-    fn string(&mut self, value: &str) {
-        self.out.push(b'"');
+    fn rest_of_string(&mut self, value: &str) {
         if value.len() <= self.field_bytes {
             escape(self.out, value);
         } else {
@@ -148,8 +155,9 @@ mod tests {
     use super::*;
 
     fn written(value: &str, field_bytes: usize) -> String {
-        let mut out = b"{".to_vec();
-        Members::new(&mut out, field_bytes).text("a", value);
+        let mut out = Vec::new();
+        Members::new(&mut out, field_bytes).text(name!("a"), value);
+        out[0] = b'{';
         out.push(b'}');
         String::from_utf8(out).unwrap()
     }
@@ -172,11 +180,11 @@ mod tests {
 
     #[test]
     fn objects_within_an_array() {
-        let mut out = b"{".to_vec();
-        Members::new(&mut out, 9).number("n", 1).objects("o", &[1_u64, 2], |members, item| {
-            members.number("i", *item).optional_text("t", None);
+        let mut out = Vec::new();
+        Members::new(&mut out, 9).number(name!("n"), 1).objects(name!("o"), &[1_u64, 2], |members, item| {
+            members.number(name!("i"), *item).optional_text(name!("t"), None);
         });
-        assert_eq!(String::from_utf8(out).unwrap(), r#"{"n":1,"o":[{"i":1},{"i":2}]"#);
+        assert_eq!(String::from_utf8(out).unwrap(), r#","n":1,"o":[{"i":1},{"i":2}]"#);
     }
 
     proptest! {

@@ -22,6 +22,8 @@ pub(super) struct Finder {
     targets: Vec<Target>,
     /// Those without a run of bytes that is spelled alike in plain text and in JSON: a handful of odd characters.
     odd: Vec<Target>,
+    /// No spelling is shorter, so none is in a shorter text, nor in what that says once it is decoded.
+    shortest: usize,
     longest: usize,
     longest_across_lines: usize,
 }
@@ -36,6 +38,7 @@ struct Target {
 impl Finder {
     pub(super) fn new(spellings: impl Iterator<Item = (Spelling, usize)>) -> Self {
         let all: Vec<(Spelling, usize)> = first_of_each(spellings.collect()).collect();
+        let shortest = all.iter().map(|(spelling, _)| spelling.bytes.len()).min().unwrap_or_default();
         let longest = all.iter().map(|(spelling, _)| spelling.bytes.len()).max().unwrap_or_default();
         let across_lines = all.iter().filter(|(spelling, _)| !told_by_its_lines(&spelling.bytes));
         let longest_across_lines =
@@ -49,6 +52,7 @@ impl Finder {
             filter,
             targets: even.into_iter().zip(windows).map(target).collect(),
             odd: odd.into_iter().map(|found| target((found, 0))).collect(),
+            shortest,
             longest,
             longest_across_lines,
         }
@@ -70,7 +74,7 @@ impl Finder {
 
     /// Whether looking closer can find something: in this text, or in what it says once it is decoded.
     pub(super) fn might_match(&self, text: &[u8]) -> bool {
-        if self.is_empty() {
+        if self.is_empty() || text.len() < self.shortest {
             return false;
         }
         !self.odd.is_empty()

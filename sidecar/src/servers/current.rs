@@ -71,6 +71,12 @@ impl Current {
         }
     }
 
+    pub(super) fn write_now(&mut self) {
+        if let State::Running { upstream: Upstream::Stdio(stdio), .. } = &mut self.state {
+            stdio.upstream.write_now();
+        }
+    }
+
     /// Sends, or starts the server and sends then.
     pub(super) fn send(
         &mut self,

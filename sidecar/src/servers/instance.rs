@@ -54,6 +54,11 @@ impl Instance {
         self.current.pass(message)
     }
 
+    /// Writes what was passed, as far as the process takes it at once; the rest goes with [`Self::next`].
+    pub(crate) fn write_now(&mut self) {
+        self.current.write_now();
+    }
+
     /// Sends, or starts the server and sends then.
     pub(crate) fn send(
         &mut self,

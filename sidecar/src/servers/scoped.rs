@@ -136,6 +136,11 @@ impl Servers {
         self.member(lane).map_or(Passed::No, |member| member.instance.pass(message))
     }
 
+    /// See [`Instance::write_now`]: for the base.
+    pub(crate) fn write_now(&mut self) {
+        self.base.instance.write_now();
+    }
+
     /// See [`Instance::send`].
     pub(crate) fn send(
         &mut self,

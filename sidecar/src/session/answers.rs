@@ -45,12 +45,13 @@ impl Link {
 
     /// The time of a call is over: the harness hears so, and the server may stop working on it.
     pub(super) fn timed_out(&mut self, call: Call) {
-        let cancelled = envelope::id_value(&call.id).map(|id| self.servers.cancel(call.on.lane, &id));
+        let cancelled =
+            envelope::id_value(call.id.as_bytes()).map(|id| self.servers.cancel(call.on.lane, &id));
         if cancelled == Some(CancelledWhile::Queued) {
             let why = "it did not run: the server did not start in time";
             return self.fail(call, Code::ServerUnavailable, why);
         }
-        let cancel = notice::cancelled(&call.id, "the call's time is over");
+        let cancel = notice::cancelled(call.id.as_bytes(), "the call's time is over");
         self.servers.tell_to(call.on, Outbound::notification(cancel, "notifications/cancelled"));
         self.fail(
             call,
@@ -176,7 +177,7 @@ impl Link {
         let scrubbed = scrubber.message(&answer);
         let redactions = scrubbed.redactions;
         let mut answer = scrubbed.bytes;
-        if *id.raw != *call.id || redactions > 0 {
+        if id.raw != call.id.as_bytes() || redactions > 0 {
             // The harness gets its own spelling of its id back, whatever the server made of it.
             let Some(span) = response_id(&answer) else {
                 return self.fail(
@@ -185,7 +186,7 @@ impl Link {
                     "it ran, but nothing of its answer may leave the host",
                 );
             };
-            answer = Cow::Owned(json::replace(&answer, span, &call.id));
+            answer = Cow::Owned(json::replace(&answer, span, call.id.as_bytes()));
         }
         let line = json::line_safe(&answer);
         if line.len() > self.promised.message_bytes {
@@ -293,7 +294,7 @@ impl Link {
             Code::OutcomeUnknown => CallResult::OutcomeUnknown,
             _ => CallResult::Refused,
         };
-        self.refuse(&call.id, code, &sentence);
+        self.refuse(call.id.as_bytes(), code, &sentence);
         self.record_outcome(call, result, Some(code), 0, 0);
     }
 }

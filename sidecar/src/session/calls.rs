@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
-use relay_proto::envelope::IdValue;
+use relay_proto::envelope::{IdValue, ShortText};
 use relay_proto::memory::Memory;
 use tokio::time::Instant;
 
@@ -17,13 +17,13 @@ use crate::servers::scoped::{Lane, Process};
 #[derive(Debug)]
 pub(crate) struct Call {
     /// The id as the harness spelled it.
-    pub(crate) id: Box<[u8]>,
+    pub(crate) id: ShortText,
     /// Who works on it.
     pub(crate) on: Process,
     pub(crate) seq: u64,
     pub(crate) purpose: Purpose,
     pub(crate) method: Cow<'static, str>,
-    pub(crate) tool: Option<Box<str>>,
+    pub(crate) tool: Option<ShortText>,
     /// The task that it asks about.
     pub(crate) task: Option<Box<str>>,
     pub(crate) began: Instant,
@@ -251,7 +251,7 @@ mod tests {
 
     fn call(deadline: Option<Instant>) -> Call {
         Call {
-            id: b"1".as_slice().into(),
+            id: "1".into(),
             on: BASE,
             seq: 1,
             purpose: Purpose::Other,

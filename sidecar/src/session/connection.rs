@@ -121,12 +121,16 @@ impl Connection {
 
     /// Writes what waits and gives the next frame. It always reads: what a peer may send is bounded by its credit.
     pub(crate) async fn next(&mut self) -> Result<Frame, Lost> {
-        if self.in_a_row >= FRAMES_IN_A_ROW {
-            // Before the wait, which may be given up: whoever waits for something else too must not start over.
-            self.in_a_row = 0;
-            tokio::task::yield_now().await;
+        loop {
+            if self.in_a_row >= FRAMES_IN_A_ROW && self.decoder.is_midway() {
+                // Before the wait, which may be given up: whoever waits for something else too must not start over.
+                self.in_a_row = 0;
+                tokio::task::yield_now().await;
+            }
+            if let Some(frame) = poll_fn(|cx| self.poll_next(cx)).await? {
+                return Ok(frame);
+            }
         }
-        poll_fn(|cx| self.poll_next(cx)).await
     }
 
     /// A frame that has arrived already. What is wrong with the bytes after it is told by [`Self::next`].
@@ -155,28 +159,28 @@ impl Connection {
         poll_fn(|cx| self.poll_write(cx)).await
     }
 
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Frame, Lost>> {
+    /// Writes what waits, and gives a frame that is here, or reads; none where it is to be asked again.
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Frame>, Lost>> {
         if let Poll::Ready(Err(error)) = self.poll_write(cx) {
             return Poll::Ready(Err(error.into()));
         }
-        loop {
-            if let Some(frame) = self.decoder.next()? {
-                self.in_a_row += 1;
-                return Poll::Ready(Ok(frame));
-            }
-            let mut space = ReadBuf::new(self.decoder.spare());
-            let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(cx, &mut space) else {
-                self.in_a_row = 0;
-                return Poll::Pending;
-            };
-            read?;
-            let count = space.filled().len();
-            if count == 0 {
-                return Poll::Ready(Err(Lost::Closed));
-            }
-            self.decoder.filled(count);
-            self.heard = Instant::now();
+        if let Some(frame) = self.decoder.next()? {
+            self.in_a_row += 1;
+            return Poll::Ready(Ok(Some(frame)));
         }
+        let mut space = ReadBuf::new(self.decoder.spare());
+        let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(cx, &mut space) else {
+            self.in_a_row = 0;
+            return Poll::Pending;
+        };
+        read?;
+        let count = space.filled().len();
+        if count == 0 {
+            return Poll::Ready(Err(Lost::Closed));
+        }
+        self.decoder.filled(count);
+        self.heard = Instant::now();
+        Poll::Ready(Ok(None))
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -25,6 +25,20 @@ const UNRECORDED: &str =
 const UNRECORDED_REPEAT: &str = "it may or may not have run before, and was not repeated because the decision about that could not be recorded; tell the host's administrator";
 
 impl Link {
+    /// Sends the calls of tools that a batch begins with, if the base's process can take them at once. All else that is
+    /// to be done for them is done in [`Self::carry_out`], while the process works on them; nobody waits in between.
+    pub(super) fn send_ahead(&mut self, steps: &[Step<'_>], written: &mut [Written]) {
+        for (step, written) in steps.iter().zip(written) {
+            let Some(server) = step.base_call().filter(|_| *written == Written::Yes) else { break };
+            let lane = self.servers.lane(server, None);
+            if self.servers.pass(lane, &step.received.bytes) == Passed::No {
+                break;
+            }
+            *written = Written::YesAndPassed;
+        }
+        self.servers.write_now();
+    }
+
     pub(super) fn carry_out(&mut self, config: &Arc<Config>, step: Step<'_>, written: Written) {
         match (step.content, step.ruling) {
             (Content::Call { asked, id, value }, Some(ruling)) => {
@@ -59,13 +73,15 @@ impl Link {
         let (Verdict::Allow, Some(server)) = (ruling.decision.verdict, &ruling.server) else {
             self.requests.count(match written {
                 Written::No => RequestOutcome::Unrecorded,
-                Written::Unsafely | Written::Yes => RequestOutcome::Denied,
+                Written::Unsafely | Written::Yes | Written::YesAndPassed => RequestOutcome::Denied,
             });
             return match (written, ruling.standing) {
                 // What may have run cannot be said not to have.
                 (Written::No, Standing::MaybeRan) => self.explain(asked, id, ruling),
                 (Written::No, _) => self.refuse_unrecorded(id.raw),
-                (Written::Unsafely | Written::Yes, _) => self.explain(asked, id, ruling),
+                (Written::Unsafely | Written::Yes | Written::YesAndPassed, _) => {
+                    self.explain(asked, id, ruling)
+                }
             };
         };
         let attempt = match ruling.standing {
@@ -77,7 +93,7 @@ impl Link {
         let mut call = asked.call(id, on, self.woke, server.call_timeout, attempt);
         call.deadline = ruling.deadline.or(call.deadline);
         match (written, attempt) {
-            (Written::Yes, _) => {}
+            (Written::Yes | Written::YesAndPassed, _) => {}
             (Written::No, Attempt::Second) => {
                 self.requests.count(RequestOutcome::Unrecorded);
                 return self.refuse(id.raw, Code::OutcomeUnknown, UNRECORDED_REPEAT);
@@ -103,7 +119,8 @@ impl Link {
             call.kept = Some(Bytes::copy_from_slice(bytes));
         }
         let task = call.task.as_deref().and_then(|task| self.tasks.process_of(task)).filter(|has| *has != on);
-        if task.is_none() && self.servers.pass(lane, bytes) == Passed::Yes {
+        if written == Written::YesAndPassed || task.is_none() && self.servers.pass(lane, bytes) == Passed::Yes
+        {
             return self.calls.insert(value, call);
         }
         let message = Outbound::request(bytes.clone(), value.clone(), &asked.method, asked.header_name())

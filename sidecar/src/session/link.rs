@@ -5,6 +5,7 @@
 //! its session running out, or because somebody ended it, and then its server is dead before the task is over.
 
 use std::fmt;
+use std::future::ready;
 use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -31,6 +32,7 @@ use super::tasks::Tasks;
 use super::tokens::Tokens;
 use super::tools::ShownTools;
 use super::visitor::{Offer, Offered};
+use crate::audit;
 use crate::metrics::{self, ServerTally};
 use crate::servers::instance::Event;
 use crate::servers::pace::Pace;
@@ -40,6 +42,8 @@ pub(crate) struct Link {
     pub(super) id: Arc<str>,
     pub(super) server: Name,
     pub(super) session: Arc<Session>,
+    /// All of these as the audit names them.
+    pub(super) caller: audit::Caller,
     pub(super) connection: Option<Connection>,
     /// The epoch that came with the link's first Welcome, until the shim speaks.
     unconfirmed: Option<Box<dyn FnOnce() -> Offered + Send>>,
@@ -102,6 +106,8 @@ pub(super) type End = (EndReason, Option<oneshot::Sender<Ended>>);
 enum Wake {
     Command(Option<Command>),
     Connection(Result<Frame, Lost>),
+    /// Nothing else happens now.
+    Leisure,
     Server(Process, Event),
     Timer,
 }
@@ -134,10 +140,12 @@ impl Link {
         // Whoever asks for another name gets no link; a label must not be the sandbox's choice.
         let is_configured = session.context.config.load().servers.contains_key(&server);
         let requests = metrics::requests_of(if is_configured { server.as_str() } else { "" });
+        let caller = session.context.audit.caller(&session.id, &id, Some(server.as_str()));
         let mut link = Self {
             id,
             server,
             session,
+            caller,
             connection: Some(connection),
             unconfirmed,
             woke: Instant::now(),
@@ -199,12 +207,21 @@ impl Link {
         }
         // A server whose answers the shim does not take is not read; the shim itself always is.
         let room = !self.outbox.is_full();
+        let worth_a_write = self.outcomes.are_worth_a_write();
         let Self { connection, servers, commands, timer, .. } = self;
+        let happens = async {
+            tokio::select! {
+                frame = next_frame(connection) => Wake::Connection(frame),
+                (from, event) = servers.next(), if room => Wake::Server(from, event),
+                command = commands.recv() => Wake::Command(command),
+                () = timer => Wake::Timer,
+            }
+        };
+        // Everything that waits to leave has left when this is found to wait: whoever gets it works meanwhile.
         tokio::select! {
-            frame = next_frame(connection) => Wake::Connection(frame),
-            (from, event) = servers.next(), if room => Wake::Server(from, event),
-            command = commands.recv() => Wake::Command(command),
-            () = timer => Wake::Timer,
+            biased;
+            wake = happens => wake,
+            () = ready(()), if worth_a_write => Wake::Leisure,
         }
     }
 
@@ -213,6 +230,7 @@ impl Link {
             Wake::Connection(Ok(frame)) => return self.frames(frame).await,
             Wake::Connection(Err(lost)) => self.disconnected(&lost),
             Wake::Server(from, event) => self.server_events(from, event),
+            Wake::Leisure => self.write_outcomes(),
             Wake::Command(None) => return ControlFlow::Break((EndReason::Stopped, None)),
             Wake::Command(Some(Command::Attach { connection, resume })) => {
                 return self.attach(*connection, resume).await;

@@ -133,7 +133,7 @@ impl<'a> Asked<'a> {
         attempt: Attempt,
     ) -> Call {
         Call {
-            id: id.raw.into(),
+            id: id.spelled().into(),
             on,
             seq: self.received.seq,
             purpose: Purpose::of(&self.method),

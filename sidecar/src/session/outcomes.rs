@@ -1,7 +1,8 @@
-//! What became of calls, written down in batches: with the next decisions, or soon.
+//! What became of calls, written down in batches: when there is nothing else to do, with the next decisions, or soon.
 //!
 //! An outcome that is lost with the sidecar is unknown to whoever reads the audit, as it is to the harness; so nobody
-//! waits for it to be written, and while calls follow each other it shares their write.
+//! waits for it to be written. Many are written once their answers are on their way, while others work on those; few
+//! share the write of the decisions that follow.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -33,21 +34,15 @@ struct Outcome {
     redactions: u32,
 }
 
-/// Whose outcomes they are.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct OfLink<'a> {
-    session: &'a str,
-    link: &'a str,
-    server: &'a str,
-}
-
 /// The method and the tool of a call, as they may be written down.
 type Names<'a> = (Cow<'a, str>, Option<Cow<'a, str>>);
 
 /// Long enough that the next call of a busy harness comes within it.
 const LATEST: Duration = Duration::from_millis(20);
-/// So many are written without waiting for anything.
-const MAX_WAITING: usize = 64;
+/// So many are worth a write of their own when there is nothing else to do.
+const WORTH_A_WRITE: usize = 8;
+/// So many are written without waiting for anything: more than one turn brings, whose answers are to leave first.
+const MAX_WAITING: usize = 128;
 
 impl Outcomes {
     /// When [`Link::write_due_outcomes`] has something to do.
@@ -57,6 +52,10 @@ impl Outcomes {
 
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
+    }
+
+    pub(super) fn are_worth_a_write(&self) -> bool {
+        self.waiting.len() >= WORTH_A_WRITE
     }
 
     pub(super) fn clear(&mut self) {
@@ -77,18 +76,11 @@ impl Outcomes {
 
     pub(super) fn records<'a>(
         &'a self,
-        of: OfLink<'a>,
+        of: &'a audit::Caller,
         names: &'a [Names<'_>],
     ) -> impl Iterator<Item = OutcomeRecord<'a>> {
         self.waiting.iter().zip(names).map(move |(outcome, (method, tool))| OutcomeRecord {
-            call: audit::Call {
-                session: of.session,
-                link: of.link,
-                seq: outcome.call.seq,
-                server: Some(of.server),
-                method,
-                tool: tool.as_deref(),
-            },
+            call: audit::Call { of, seq: outcome.call.seq, method, tool: tool.as_deref() },
             result: outcome.result,
             code: outcome.code.map(Code::as_str),
             bytes: outcome.bytes as u64,
@@ -135,15 +127,11 @@ impl Link {
             return;
         }
         let names = self.outcomes.names(&self.session.credentials.scrubber());
-        let records = self.outcomes.records(self.whose(), &names);
+        let records = self.outcomes.records(&self.caller, &names);
         if let Err(error) = self.session.context.audit.outcomes(&self.session.budget, records) {
             self.outcomes_lost(&error);
         }
         self.outcomes.clear();
-    }
-
-    pub(super) fn whose(&self) -> OfLink<'_> {
-        OfLink { session: &self.session.id, link: &self.id, server: self.server.as_str() }
     }
 
     pub(super) fn outcomes_lost(&self, error: &audit::AuditError) {

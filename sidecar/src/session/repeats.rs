@@ -239,7 +239,7 @@ impl Link {
     /// A call that was not answered by the server leaves nothing behind in its memory.
     pub(super) fn forget_setting(&mut self, call: &Call) {
         if call.purpose != Purpose::Other
-            && let Some(id) = relay_proto::envelope::id_value(&call.id)
+            && let Some(id) = relay_proto::envelope::id_value(call.id.as_bytes())
         {
             self.servers.memory_mut().forget(&id);
         }

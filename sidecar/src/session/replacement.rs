@@ -70,7 +70,8 @@ impl Link {
             Note::HandedOver { from } => {
                 let from = process(from);
                 for call in self.calls.listening_on(from) {
-                    let cancelled = notice::cancelled(&call.id, "another process listens from now on");
+                    let cancelled =
+                        notice::cancelled(call.id.as_bytes(), "another process listens from now on");
                     self.servers.tell_to(from, Outbound::notification(cancelled, "notifications/cancelled"));
                     self.leave_behind(call, "the server's process was replaced; listen again");
                 }

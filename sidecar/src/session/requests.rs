@@ -17,7 +17,7 @@ use super::outcomes::method_name;
 use super::repeats::{Incoming, Past};
 use super::used_secrets::secret_uses;
 use crate::audit::{self, AuditError, DecisionRecord, FollowedBy, Left, Mac, Recorded, SecretUse};
-use crate::config::Config;
+use crate::config::{Config, Server};
 use crate::policy::Glob;
 
 /// One message on its way, with what was decided about it; nothing is decided about answers.
@@ -34,6 +34,8 @@ pub(super) enum Written {
     /// It stands in the audit, but not as safely as was promised.
     Unsafely,
     Yes,
+    /// And the call was passed to its process.
+    YesAndPassed,
 }
 
 /// What a link may wait for one: it hears nothing else meanwhile, and its end is promised soon.
@@ -65,8 +67,9 @@ impl Link {
                 }
             }
             rest = &rest[steps.len()..];
-            let written = self.record_decisions(&config, &steps).await;
+            let mut written = self.record_decisions(&config, &steps).await;
             self.woke = Instant::now();
+            self.send_ahead(&steps, &mut written);
             for (step, written) in steps.into_iter().zip(written) {
                 self.carry_out(&config, step, written);
             }
@@ -217,14 +220,8 @@ impl Link {
             .zip(&names)
             .filter_map(|(step, (method, tool, mac, of_scope))| {
                 let ruling = step.ruling.as_ref()?;
-                let call = audit::Call {
-                    session: &self.session.id,
-                    link: &self.id,
-                    seq: step.received.seq,
-                    server: Some(self.server.as_str()),
-                    method,
-                    tool: tool.as_deref(),
-                };
+                let call =
+                    audit::Call { of: &self.caller, seq: step.received.seq, method, tool: tool.as_deref() };
                 let secrets = of_scope.as_ref().unwrap_or(&secrets);
                 Some(step.record(call, ruling, mac.as_ref(), &config.policy_digest, secrets))
             })
@@ -233,7 +230,7 @@ impl Link {
             true => Ok(Vec::new()),
             false => {
                 let waiting = self.outcomes.names(&scrubber);
-                let outcomes = self.outcomes.records(self.whose(), &waiting);
+                let outcomes = self.outcomes.records(&self.caller, &waiting);
                 let recorded = audit.decisions_after(&self.session.budget, outcomes, &records).await;
                 if let Err(error) = &recorded
                     && !matches!(error, AuditError::Sync { .. })
@@ -280,6 +277,13 @@ impl<'a> Step<'a> {
     /// Whether what follows must be decided after this was carried out: a cancellation makes room for a call.
     fn frees_a_place(&self) -> bool {
         matches!(&self.content, Content::Notification(asked) if asked.method == "notifications/cancelled")
+    }
+
+    /// The server of an allowed call of a tool that is in no scope.
+    pub(super) fn base_call(&self) -> Option<&Arc<Server>> {
+        let Content::Call { asked, .. } = &self.content else { return None };
+        let ruling = self.ruling.as_ref().filter(|ruling| ruling.allows() && ruling.scope.is_none())?;
+        ruling.server.as_ref().filter(|_| asked.method == "tools/call")
     }
 
     fn is_allowed_call(&self) -> bool {

@@ -91,6 +91,11 @@ impl StdioUpstream {
         self.pipes.send(message);
     }
 
+    /// Writes what the process takes without waiting. Whatever stands in the way is found by [`Self::next`].
+    pub(crate) fn write_now(&mut self) {
+        self.pipes.write_now();
+    }
+
     /// Bytes that the process has not taken yet.
     pub(crate) fn queued_bytes(&self) -> usize {
         self.pipes.queue.len()
@@ -180,17 +185,21 @@ impl Pipes {
         let Some(stdin) = &mut self.stdin else { return Poll::Ready(Ok(())) };
         while !self.queue.is_empty() {
             let count = ready!(Pin::new(&mut *stdin).poll_write(cx, &self.queue))?;
-            self.written = match self.queue[..count].last() {
-                Some(b'\n') => Written::WholeLines,
-                Some(_) => Written::PartOfALine,
-                None => self.written,
-            };
-            self.queue.advance(count);
+            took(&mut self.queue, &mut self.written, count);
         }
         if self.queue.capacity() > KEPT_BUFFER {
             self.queue = BytesMut::new();
         }
         Poll::Ready(Ok(()))
+    }
+
+    fn write_now(&mut self) {
+        if !self.queue.is_empty()
+            && let Some(stdin) = &self.stdin
+            && let Ok(count) = stdin.try_write(&self.queue)
+        {
+            took(&mut self.queue, &mut self.written, count);
+        }
     }
 
     /// The process takes nothing any more: what waits is taken back. What it had begun to take counts as taken.
@@ -272,6 +281,16 @@ impl Pipes {
     }
 }
 
+/// The process took so much of the queue.
+fn took(queue: &mut BytesMut, written: &mut Written, count: usize) {
+    *written = match queue[..count].last() {
+        Some(b'\n') => Written::WholeLines,
+        Some(_) => Written::PartOfALine,
+        None => *written,
+    };
+    queue.advance(count);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -348,6 +367,21 @@ mod tests {
         assert_eq!(next(&mut pipes).await, unsent(2));
         assert_eq!(next(&mut pipes).await, StdioEvent::Closed);
         drop(stdout);
+    }
+
+    #[tokio::test]
+    async fn what_is_written_ahead_is_written_once() {
+        use std::io::{Read, Write};
+        let (mut pipes, stdin, mut stdout) = pipes();
+        pipes.send(&call(1, 0));
+        pipes.write_now();
+        pipes.send(&call(2, 0));
+        stdout.write_all(b"answer\n").unwrap();
+        assert_eq!(next(&mut pipes).await, line("answer"));
+        drop(pipes);
+        let mut taken = Vec::new();
+        stdin.unwrap().read_to_end(&mut taken).unwrap();
+        assert_eq!(taken, [call(1, 0), call(2, 0)].map(|call| [call, b"\n".to_vec()].concat()).concat());
     }
 
     #[tokio::test]

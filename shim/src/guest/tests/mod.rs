@@ -95,7 +95,7 @@ impl Scene {
             Frame::Message(Part { seq, flags, bytes }) => {
                 FrameView::Message(PartView { seq: *seq, flags: flags.clone(), bytes })
             }
-            frame => FrameView::Control(frame.clone()),
+            frame => FrameView::Control(Box::new(frame.clone())),
         };
         let connected = self.guest.frame(view, self.now);
         self.guest.fill();

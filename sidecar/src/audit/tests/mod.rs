@@ -14,6 +14,9 @@ use futures_util::FutureExt as _;
 use super::*;
 use crate::policy::Verdict;
 
+/// As it is by default.
+const FIELD_BYTES: usize = 256;
+
 /// A directory of its own for one test, gone afterwards.
 struct Directory(PathBuf);
 
@@ -37,7 +40,7 @@ impl Directory {
             directory: self.0.join("audit"),
             sync: AuditSync::Write,
             file_bytes: 1 << 20,
-            field_bytes: 256,
+            field_bytes: FIELD_BYTES,
         }
     }
 
@@ -72,8 +75,13 @@ fn plenty() -> Budget {
     Budget::new(BudgetLimits { bytes: u64::MAX, records_per_second: u32::MAX })
 }
 
-fn call(link: &str, seq: u64) -> Call<'_> {
-    Call { session: "s-1", link, seq, server: Some("github"), method: "tools/call", tool: Some("get_issue") }
+/// Of sessions and links that live as long as the tests do.
+fn caller(session: &str, link: &str, server: &str) -> &'static Caller {
+    Box::leak(Box::new(Caller::new(session, link, Some(server), FIELD_BYTES)))
+}
+
+fn call(link: &str, seq: u64) -> Call<'static> {
+    Call { of: caller("s-1", link, "github"), seq, method: "tools/call", tool: Some("get_issue") }
 }
 
 fn decision(call: Call<'_>) -> DecisionRecord<'_> {

@@ -69,7 +69,7 @@ fn records_are_found_by_session_link_and_call() {
     let audit = directory.open_with_files_of(900);
     let budget = plenty();
     for (session, link, seq) in [("s-1", "l-1", 1), ("s-1", "l-2", 1), ("s-2", "l-3", 1), ("s-1", "l-1", 2)] {
-        let call = Call { session, ..call(link, seq) };
+        let call = Call { of: caller(session, link, "github"), ..call(link, seq) };
         decide(&audit, &budget, &decision(call)).unwrap();
         audit.outcome(&budget, &outcome(call)).unwrap();
     }
@@ -116,7 +116,8 @@ fn a_name_cannot_pass_for_a_decision() {
     let directory = Directory::new();
     let audit = directory.open();
     let forged = r#"","link":"l-7","seq":3,""#;
-    let call = Call { method: forged, tool: Some(forged), server: Some(forged), ..call("l-1", 1) };
+    let of = caller("s-1", "l-1", forged);
+    let call = Call { of, method: forged, tool: Some(forged), ..call("l-1", 1) };
     decide(&audit, &plenty(), &decision(call)).unwrap();
     assert!(!audit.has_decision("l-7", 3).unwrap());
 }

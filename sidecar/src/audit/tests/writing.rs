@@ -175,14 +175,8 @@ fn long_names_are_cut_and_hostile_ones_stay_one_line() {
     let directory = Directory::new();
     let audit = directory.open();
     let long = "\u{1b}\n\"\u{2028}é".repeat(10_000);
-    let hostile = Call {
-        session: &long,
-        link: &long,
-        server: Some(&long),
-        method: &long,
-        tool: Some(&long),
-        ..call("", 1)
-    };
+    let of = caller(&long, &long, &long);
+    let hostile = Call { of, method: &long, tool: Some(&long), ..call("", 1) };
     let budget = plenty();
     decide(&audit, &budget, &DecisionRecord { rule: &long, policy: &long, ..decision(hostile) }).unwrap();
     let record = OutcomeRecord {
