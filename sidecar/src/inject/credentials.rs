@@ -148,6 +148,8 @@ impl Credentials {
             Ok((material, terms)) => Ok((self.keep(slot, &how.source.name, material), terms)),
             Err(error) => {
                 if let SecretProblem::Vault(trouble) = &error.cause {
+                    // Here alone stands what Vault said.
+                    tracing::warn!(secret = %error.secret, why = trouble.error.explained(), "a secret was not read");
                     slot.trouble = Some(Trouble::clone(trouble));
                 }
                 self.note_failure(&error);

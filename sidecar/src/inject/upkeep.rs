@@ -149,10 +149,7 @@ impl Source for Tended {
         match credentials.read_from_vault(vault, &mut slot, &how).await {
             Ok((_, terms)) => Ok(terms),
             Err(error) => Err(match &error.cause {
-                SecretProblem::Vault(trouble) => {
-                    tracing::warn!(secret = %self.secret, why = trouble.error.explained(), "a secret was not read anew");
-                    later(&trouble.error)
-                }
+                SecretProblem::Vault(trouble) => later(&trouble.error),
                 cause => {
                     tracing::warn!(secret = %self.secret, why = %cause, "a secret was read anew and cannot be used");
                     Failure::Later { why: cause.to_string(), not_before: None }

@@ -295,11 +295,11 @@ impl SecretError {
     }
 }
 
-/// What was asked, what came of it, and when it is tried next.
+/// What was asked, what came of it, and when it is tried next. A sandbox hears this: not what Vault said itself.
 fn tried(trouble: &Trouble) -> String {
     let wait = trouble.next.saturating_duration_since(Instant::now()).as_secs() + 1;
     let Trouble { error, .. } = trouble;
-    format!("{error}: {}; tried again in {wait} s at the earliest", error.problem)
+    format!("{error}: {}; tried again in {wait} s at the earliest", error.outcome())
 }
 
 /// Never the arguments of a command: people put things there.

@@ -35,13 +35,16 @@ pub(crate) struct Access {
     pub(super) login: Login,
     token_role: Option<String>,
     pub(super) accessors: Accessors,
-    next_mint: Mutex<Instant>,
+    turns: Turns,
     pub(super) tasks: TaskTracker,
     /// Hears of tokens that nobody uses any more.
     pub(super) released: mpsc::UnboundedSender<Released>,
     /// Nobody follows anything up any more.
     pub(super) stop: CancellationToken,
 }
+
+/// Turns to make a token: the next one is then.
+struct Turns(Mutex<Instant>);
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AccessError {
@@ -68,7 +71,7 @@ impl Access {
             login,
             token_role: config.token_role.clone(),
             accessors,
-            next_mint: Mutex::new(Instant::now()),
+            turns: Turns(Mutex::new(Instant::now())),
             tasks: tasks.clone(),
             released,
             stop,
@@ -95,7 +98,7 @@ impl Access {
 
     async fn mint_under(&self, login: &LoginToken, child: &ChildToken) -> Result<Auth, VaultError> {
         let mint = self.token_role.as_deref().map_or(Mint::Plain, Mint::Role);
-        let turn = self.turn().ok_or_else(|| VaultError {
+        let turn = self.turns.next().ok_or_else(|| VaultError {
             asked: Asked { method: http::Method::POST, path: "auth/token/create".into() },
             problem: Problem::Unreachable { why: "too many sessions want a token at once".into() },
         })?;
@@ -131,10 +134,13 @@ impl Access {
             Err(_) => tracing::warn!("the login's token was not revoked in time; it expires"),
         }
     }
+}
 
-    fn turn(&self) -> Option<Instant> {
+impl Turns {
+    /// When whoever asks now has its turn; none where that would be too late.
+    fn next(&self) -> Option<Instant> {
         let now = Instant::now();
-        let mut next = self.next_mint.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let turn = (*next).max(now);
         (turn <= now + LONGEST_TURN).then(|| {
             *next = turn + BETWEEN_MINTS;
@@ -185,5 +191,24 @@ pub(crate) fn method(auth: &config::VaultAuth) -> Method {
             username: username.clone(),
             password_file: password_file.clone(),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn tokens_are_made_at_a_bounded_rate_and_nobody_waits_too_long() {
+        let turns = Turns(Mutex::new(Instant::now()));
+        let began = Instant::now();
+        let given: Vec<Instant> = std::iter::from_fn(|| turns.next()).collect();
+        assert_eq!(given.len(), 81, "one now, and twenty in each of four seconds");
+        assert!(given.windows(2).all(|pair| pair[1] - pair[0] == BETWEEN_MINTS));
+        assert_eq!(*given.last().unwrap() - began, LONGEST_TURN);
+        tokio::time::advance(BETWEEN_MINTS).await;
+        assert!(turns.next().is_some() && turns.next().is_none());
+        tokio::time::advance(2 * LONGEST_TURN).await;
+        assert_eq!(turns.next(), Some(Instant::now()), "quiet times save nothing up");
     }
 }

@@ -174,6 +174,16 @@ impl VaultError {
         }
     }
 
+    /// What came of it, for whoever must not hear what Vault says of the systems behind it: a database's address, the
+    /// name of its owner.
+    pub(crate) fn outcome(&self) -> String {
+        match &self.problem {
+            Problem::Gone { .. } => Problem::Gone { said: Said::default() }.to_string(),
+            Problem::Status { status, .. } => meaning(*status),
+            problem => problem.to_string(),
+        }
+    }
+
     /// All of it as one line for people.
     pub fn explained(&self) -> String {
         format!("{self}: {}; {}", self.problem, self.next_step())

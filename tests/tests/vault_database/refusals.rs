@@ -35,7 +35,11 @@ fn an_engine_that_cannot_log_in_refuses_and_needs_no_restart() {
     let mut harness = world.shim("tools");
     let refused = harness.initialize();
     assert_refused(&refused, "`tools`");
-    assert!(!refused.to_string().contains("not-the-password"), "{refused}");
+    let place = database.postgres.place.to_string();
+    for hidden in ["not-the-password", "user=", &place] {
+        assert!(!refused.to_string().contains(hidden), "{hidden}: {refused}");
+    }
+    assert!(world.log().contains(&place), "the host's people are told what Vault said");
     assert!(database.users().is_empty() && world.fixture_processes("tools").is_empty());
     database.connect(OWNER_PASSWORD);
     wait_until("the server starts", || harness.initialize().get("result").is_some());
