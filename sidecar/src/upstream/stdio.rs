@@ -373,8 +373,10 @@ mod tests {
     async fn what_is_written_ahead_is_written_once() {
         use std::io::{Read, Write};
         let (mut pipes, stdin, mut stdout) = pipes();
+        pipes.stdin.as_ref().unwrap().writable().await.unwrap();
         pipes.send(&call(1, 0));
         pipes.write_now();
+        assert!(pipes.queue.is_empty(), "there was room");
         pipes.send(&call(2, 0));
         stdout.write_all(b"answer\n").unwrap();
         assert_eq!(next(&mut pipes).await, line("answer"));
