@@ -221,8 +221,9 @@ mod tests {
         // The second is renewed until that does not extend it, and then replaced; the third is only replaced.
         let replaced = seen.reads as f64 / f64::from(shape.sessions);
         assert!((45.0..65.0).contains(&replaced), "{replaced}");
-        let mean = seen.actions() as f64 / time;
-        assert!((seen.busiest() as f64) < 10.0 * mean, "{} in a second, {mean} on average", seen.busiest());
+        // Six hundred leases that came within a minute are ten a second; chance makes that three times as many at most.
+        let came = f64::from(shape.sessions) * shape.leases.len() as f64 / shape.arrival.as_secs_f64();
+        assert!((seen.busiest() as f64) < 4.0 * came, "{} in a second, {came} came", seen.busiest());
     }
 
     #[tokio::test(start_paused = true)]
