@@ -2,8 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::fs;
 use std::path::Path;
 
+use serde_json::json;
+
+use crate::harness::Harness;
 use crate::process::built;
 use crate::tools::Tool;
 
@@ -152,6 +156,21 @@ impl Server {
 
 fn shown(path: &Path) -> String {
     path.display().to_string()
+}
+
+/// What a tool that shows its process's environment shows of the variable `SECRET`.
+#[track_caller]
+pub fn secret_of(harness: &mut Harness, tool: &str) -> String {
+    let text = harness.call_text(tool, json!({}));
+    let secret = text.split_whitespace().find_map(|entry| entry.strip_prefix("SECRET="));
+    secret.unwrap_or_else(|| panic!("no SECRET in {text}")).to_owned()
+}
+
+/// The environment that a process was started with.
+#[track_caller]
+pub fn environment(process: u32) -> String {
+    let environment = fs::read(format!("/proc/{process}/environ")).expect("the process is there");
+    String::from_utf8_lossy(&environment).into_owned()
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use cofferdam_tests::harness::{Harness, refusal_of, text_of};
 use cofferdam_tests::http_fixture::{Behaviour, HttpFixture};
 use cofferdam_tests::openbao::OpenBao;
-use cofferdam_tests::server::Server;
+use cofferdam_tests::server::{Server, environment, secret_of};
 use cofferdam_tests::vault::{self, CANARY, prepared};
 use cofferdam_tests::world::{Builder, World};
 use serde_json::{Value, json};
@@ -294,17 +294,4 @@ fn scoped_http(server: &HttpFixture) -> Server {
         .header("X-Kept", "kept")
         .line("private = true")
         .line("[[servers.remote.scopes]]\ntools = ['rw_*']\nheaders = { Authorization = 'Bearer {writer.value}' }")
-}
-
-/// What the process that runs this tool has as its secret, as the harness sees it.
-#[track_caller]
-fn secret_of(harness: &mut Harness, tool: &str) -> String {
-    let text = harness.call_text(tool, json!({}));
-    let secret = text.split_whitespace().find_map(|entry| entry.strip_prefix("SECRET="));
-    secret.unwrap_or_else(|| panic!("no SECRET in {text}")).to_owned()
-}
-
-fn environment(process: u32) -> String {
-    let environment = fs::read(format!("/proc/{process}/environ")).expect("the process is there");
-    String::from_utf8_lossy(&environment).into_owned()
 }

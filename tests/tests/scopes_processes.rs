@@ -1,12 +1,10 @@
 //! The second process that a stdio server has for the tools of a scope: what it is told, who gets what it says, and how
 //! it ends. A change of the configuration reaches it at the next call.
 
-use std::fs;
-
 use cofferdam_tests::deadline::wait_until;
-use cofferdam_tests::harness::{Harness, refusal_of, text_of};
+use cofferdam_tests::harness::{refusal_of, text_of};
 use cofferdam_tests::process::{is_alive, send};
-use cofferdam_tests::server::Server;
+use cofferdam_tests::server::{Server, environment, secret_of};
 use cofferdam_tests::world::{Builder, World};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -257,16 +255,4 @@ fn with_tools(server: Server, tools: &str) -> Server {
 fn methods(world: &World, process: usize) -> Vec<String> {
     let method = |heard: &Value| heard["method"].as_str().unwrap_or_default().to_owned();
     world.heard("tools")[process].iter().map(method).collect()
-}
-
-#[track_caller]
-fn secret_of(harness: &mut Harness, tool: &str) -> String {
-    let text = harness.call_text(tool, json!({}));
-    let secret = text.split_whitespace().find_map(|entry| entry.strip_prefix("SECRET="));
-    secret.unwrap_or_else(|| panic!("no SECRET in {text}")).to_owned()
-}
-
-fn environment(process: u32) -> String {
-    let environment = fs::read(format!("/proc/{process}/environ")).expect("the process is there");
-    String::from_utf8_lossy(&environment).into_owned()
 }

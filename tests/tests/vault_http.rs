@@ -51,8 +51,7 @@ fn the_newest_header_goes_out_with_every_request_and_the_audit_names_its_read() 
 #[test]
 fn a_refused_credential_is_read_anew_once_and_the_calls_run() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
-    let only = Arc::new(Mutex::new(format!("Bearer {CANARY}")));
-    let server = HttpFixture::start(Behaviour::Accepts(Arc::clone(&only)));
+    let (only, server) = accepting(CANARY);
     let world =
         world(&bao).secret("github", "kv = \"secret/github\"").server("remote", bearer(&server)).start();
     let mut shim = world.connected("remote");
@@ -73,8 +72,7 @@ fn a_refused_credential_is_read_anew_once_and_the_calls_run() {
 #[test]
 fn a_server_that_refuses_everything_does_not_make_us_read_for_each_call() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
-    let only = Arc::new(Mutex::new(format!("Bearer {CANARY}")));
-    let server = HttpFixture::start(Behaviour::Accepts(Arc::clone(&only)));
+    let (only, server) = accepting(CANARY);
     let world =
         world(&bao).secret("github", "kv = \"secret/github\"").server("remote", bearer(&server)).start();
     let mut shim = world.connected("remote");
@@ -157,6 +155,13 @@ fn in_ten_seconds(shim: &mut Harness) -> Value {
 
 fn local(server: &HttpFixture) -> Server {
     Server::http(&server.url()).line("private = true")
+}
+
+/// A server that accepts one credential, which the test can change.
+fn accepting(token: &str) -> (Arc<Mutex<String>>, HttpFixture) {
+    let only = Arc::new(Mutex::new(format!("Bearer {token}")));
+    let server = HttpFixture::start(Behaviour::Accepts(Arc::clone(&only)));
+    (only, server)
 }
 
 fn bearer(server: &HttpFixture) -> Server {

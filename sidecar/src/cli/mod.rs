@@ -7,6 +7,7 @@
 //! | [`commands`] | what it does |
 //! | [`check_online`] | what Vault says of a configuration |
 //! | [`failure`] | how an error is told: what, why, what next |
+//! | [`interruption`] | what ends a command that stays |
 //! | [`terminal`] | the one place that writes to stdout |
 
 mod arguments;
@@ -14,6 +15,7 @@ mod attach;
 mod check_online;
 mod commands;
 mod failure;
+mod interruption;
 pub(crate) mod terminal;
 
 use std::ffi::OsString;

@@ -13,7 +13,7 @@ use cofferdam_tests::vault::{
 use cofferdam_tests::vault_logins::{approle, secret_id};
 use serde_json::{Value, json};
 
-use crate::support::{Load, refused, site, site_of};
+use crate::support::{Load, gated, refused, site, site_of};
 
 /// A world over TLS with one server that needs no Vault.
 fn over_tls(bao: &OpenBao, address: &str, ca_file: &Path) -> cofferdam_tests::world::World {
@@ -51,8 +51,7 @@ fn an_expired_token_of_a_file_is_said_and_the_next_one_is_taken() {
         bao.call("GET", "auth/token/lookup-self", Some(short), &Value::Null).status == 403
     });
     file(&bao, "token", short);
-    let toll = Toll::before(bao.place);
-    let world = site(&bao, &toll.address()).start();
+    let (toll, world) = gated(&bao);
     let mut late = world.shim("late");
     let words = ["GET `auth/token/lookup-self`", "the token is dead", "is the token alive?"];
     for _ in 0..5 {
@@ -67,8 +66,7 @@ fn an_expired_token_of_a_file_is_said_and_the_next_one_is_taken() {
 #[test]
 fn a_users_token_that_was_revoked_is_said_and_what_is_held_serves_on() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let toll = Toll::before(bao.place);
-    let world = site(&bao, &toll.address()).start();
+    let (_toll, world) = gated(&bao);
     let load = Load::start(world.connected("tools"), "echo");
     load.goes_on();
     bao.call("POST", "auth/token/revoke-self", Some(&login_token(&bao)), &json!({}));

@@ -7,13 +7,12 @@ use cofferdam_tests::vault::{connected_at, file, leases, leave, prepared};
 use cofferdam_tests::vault_logins::{approle, secret_id};
 use serde_json::{Value, json};
 
-use crate::support::{refused, site, site_of, survives};
+use crate::support::{gated, refused, site, site_of, survives};
 
 #[test]
 fn a_vault_that_is_sealed_and_unsealed() {
     let Some(mut bao) = prepared(OpenBao::configured()) else { return };
-    let toll = Toll::before(bao.place);
-    let world = site(&bao, &toll.address()).start();
+    let (toll, world) = gated(&bao);
     survives(
         &world,
         &mut bao,
@@ -41,8 +40,7 @@ fn a_vault_that_is_killed_and_started_again() {
 #[test]
 fn a_vault_that_is_stopped_and_goes_on() {
     let Some(mut bao) = prepared(OpenBao::dev()) else { return };
-    let toll = Toll::before(bao.place);
-    let world = site(&bao, &toll.address()).start();
+    let (toll, world) = gated(&bao);
     survives(
         &world,
         &mut bao,
@@ -56,8 +54,7 @@ fn a_vault_that_is_stopped_and_goes_on() {
 #[test]
 fn a_network_that_swallows_everything() {
     let Some(mut bao) = prepared(OpenBao::dev()) else { return };
-    let toll = Toll::before(bao.place);
-    let world = site(&bao, &toll.address()).start();
+    let (toll, world) = gated(&bao);
     survives(
         &world,
         &mut bao,
@@ -71,8 +68,7 @@ fn a_network_that_swallows_everything() {
 #[test]
 fn an_answer_that_is_cut_leaves_no_lease_behind() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let toll = Toll::before(bao.place);
-    let world = site(&bao, &toll.address()).start();
+    let (toll, world) = gated(&bao);
     for bytes in [30, 700] {
         let issued = certificates(&bao);
         toll.rule("pki/issue", Act::CutAfter(bytes));

@@ -9,7 +9,7 @@ use cofferdam_tests::toll::{Act, Recording, Toll};
 use cofferdam_tests::vault::prepared;
 use serde_json::{Value, json};
 
-use crate::support::{refused, site, survives};
+use crate::support::{gated, refused, survives};
 
 fn recorded(status: u16, headers: &'static str, body: &'static str) -> Act {
     Act::Answer(Recording { status, headers, body })
@@ -17,8 +17,7 @@ fn recorded(status: u16, headers: &'static str, body: &'static str) -> Act {
 
 fn survives_replay(act: Act, words: &[&str]) {
     let Some(mut bao) = prepared(OpenBao::dev()) else { return };
-    let toll = Toll::before(bao.place);
-    let world = site(&bao, &toll.address()).start();
+    let (toll, world) = gated(&bao);
     survives(&world, &mut bao, Some(&toll), |_| toll.rule("", act), words, |_| toll.open());
 }
 
@@ -37,8 +36,7 @@ fn replayed_412_472_and_473_of_nodes_that_do_not_serve() {
 #[test]
 fn a_replayed_429_of_a_node_that_is_behind() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let toll = Toll::before(bao.place);
-    let world = site(&bao, &toll.address()).start();
+    let (toll, world) = gated(&bao);
     toll.rule("", recorded(429, "retry-after: 1\r\n", r#"{"errors":[]}"#));
     let mut late = world.shim("late");
     refused(&mut late, &["HTTP 429", "or this node stands by"]);

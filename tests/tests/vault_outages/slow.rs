@@ -4,17 +4,16 @@ use std::time::Duration;
 
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::openbao::OpenBao;
-use cofferdam_tests::toll::{Act, Toll};
+use cofferdam_tests::toll::Act;
 use cofferdam_tests::vault::prepared;
 use serde_json::{Value, json};
 
-use crate::support::{next_try, refused, site, survives};
+use crate::support::{gated, next_try, refused, survives};
 
 #[test]
 fn a_slow_vault_is_waited_for_and_a_very_slow_one_is_not() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let toll = Toll::before(bao.place);
-    let world = site(&bao, &toll.address()).start();
+    let (toll, world) = gated(&bao);
     toll.rule("", Act::Delay(Duration::from_millis(800)));
     let mut late = world.shim("late");
     assert!(late.initialize().get("result").is_some());
@@ -39,8 +38,7 @@ fn limit(bao: &OpenBao, interval: &str) {
 #[test]
 fn a_quota_without_a_time_is_waited_out() {
     let Some(mut bao) = prepared(OpenBao::dev()) else { return };
-    let toll = Toll::before(bao.place);
-    let world = site(&bao, &toll.address()).start();
+    let (toll, world) = gated(&bao);
     survives(
         &world,
         &mut bao,
@@ -59,8 +57,7 @@ fn a_quota_without_a_time_is_waited_out() {
 fn a_quota_that_says_when_is_believed() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     bao.api("POST", "sys/quotas/config", json!({"enable_rate_limit_response_headers": true}));
-    let toll = Toll::before(bao.place);
-    let world = site(&bao, &toll.address()).start();
+    let (toll, world) = gated(&bao);
     limit(&bao, "12s");
     let mut late = world.shim("late");
     let refusal = refused(&mut late, &["POST `pki/issue/agent`", "too many requests"]);

@@ -22,6 +22,13 @@ pub(crate) fn site(bao: &OpenBao, address: &str) -> Builder {
     site_of(connected_at(address, &token_file(bao)))
 }
 
+/// The same behind a gate, started.
+pub(crate) fn gated(bao: &OpenBao) -> (Toll, World) {
+    let toll = Toll::before(bao.place);
+    let world = site(bao, &toll.address()).start();
+    (toll, world)
+}
+
 pub(crate) fn site_of(builder: Builder) -> Builder {
     let web = HttpFixture::start(Behaviour::Json).url();
     builder

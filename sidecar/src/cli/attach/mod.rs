@@ -18,11 +18,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use ring::digest::{SHA256, digest};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
 use super::arguments::{AttachCommand, AttachTerms};
 use super::failure::{Failure, Sysexit};
+use super::interruption::interruption;
 use crate::admin::Question;
 use crate::attach::News;
 use asking::{Held, Unanswered};
@@ -46,14 +46,7 @@ pub(super) fn run(admin: &Path, command: AttachCommand) -> Result<ExitCode, Fail
     let failed = |error| Failure::new(Sysexit::Software, error);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     runtime.block_on(async {
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
-        let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
-        let stop = async {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-            }
-        };
+        let stop = interruption().map_err(failed)?;
         stay(admin, &question, &reach, stop).await
     })
 }

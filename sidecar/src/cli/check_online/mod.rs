@@ -18,9 +18,8 @@ mod visit;
 
 use std::process::ExitCode;
 
-use tokio::signal::unix::{SignalKind, signal};
-
 use super::failure::{Failure, Sysexit};
+use super::interruption::interruption;
 use crate::config::{self, Config};
 use crate::process;
 use crate::vault::access;
@@ -39,14 +38,7 @@ pub(super) fn run(config: &Config) -> Result<ExitCode, Failure> {
     process::harden().map_err(|error| Failure::new(Sysexit::Software, error))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     runtime.block_on(async {
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
-        let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
-        let stop = async {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-            }
-        };
+        let stop = interruption().map_err(failed)?;
         ask(config, settings, &mut report, stop).await?;
         report.finish()
     })
