@@ -28,7 +28,7 @@ Keeping leases is the scheduler alone on a paused clock, at a Vault that only co
 three leases one can be renewed for ever, one up to its maximum, and one not at all. What one action costs is the real time of
 the whole run, its timers and tasks included, divided by the number of renewals and reads.
 
-Credentials of Vault's: two sidecars that differ only in where the server's credential is, in a file or in a real OpenBao
+Credentials of Vault's: two sidecars that differ in where the server's credential is, in a file or in a real OpenBao
 in memory, are called in turn through a shim; the best round of each is compared. A third looks at its secret every second,
 and the secret gets another value again and again: each time a new process takes over while the harness makes small calls
 one at a time, without a pause. A call counts as one during a replacement if two processes of the server were there at its
