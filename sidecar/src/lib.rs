@@ -37,8 +37,6 @@ pub(crate) mod demo;
 pub(crate) mod enrolment;
 pub mod inject;
 pub(crate) mod metrics;
-#[cfg(test)]
-mod others;
 pub mod policy;
 pub mod process;
 pub(crate) mod random;
@@ -46,6 +44,8 @@ pub mod scrub;
 pub mod secret;
 pub(crate) mod servers;
 pub(crate) mod session;
+#[cfg(test)]
+mod turn_counter;
 pub mod upstream;
 pub mod vault;
 mod whole_file;

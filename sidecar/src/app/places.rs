@@ -136,7 +136,7 @@ mod tests {
     use futures_util::FutureExt as _;
 
     use super::*;
-    use crate::others::Others;
+    use crate::turn_counter::TurnCounter;
 
     #[tokio::test]
     async fn the_longest_silent_gives_its_place_up() {
@@ -176,7 +176,7 @@ mod tests {
     async fn between_two_who_knock_everybody_else_has_a_turn() {
         const KNOCKS: usize = 100;
         let places = Places::new(KNOCKS, CancellationToken::new());
-        let others = Others::new();
+        let others = TurnCounter::new();
         let mut taken = Vec::new();
         for _ in 0..KNOCKS {
             taken.push(places.take().await);

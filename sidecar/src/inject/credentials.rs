@@ -1,7 +1,7 @@
 //! What one session holds: its secrets, each read once and shared by its servers, and the scrubber that knows every
-//! value the session ever had, but for those that were over long ago (`known`). A secret of Vault's is kept by a task of its own (`upkeep`) as long as the session has
-//! links; whoever needs one that is not fresh, or whose token or login turned, reads it himself. While that fails, what
-//! is held and still good goes on.
+//! value the session ever had, but for those that were over long ago (`known`). A secret of Vault's is kept by a task of
+//! its own (`upkeep`) as long as the session has links; whoever needs one that is not fresh, or whose token or login
+//! turned, reads it himself. While that fails, what is held and still good goes on.
 //!
 //! Must stay true: each secret is read by one at a time, and the others wait for that; a failure of Vault's is remembered
 //! until the next try is due; a value is known to the scrubbers before anybody can use it; whoever runs with older values
@@ -85,8 +85,7 @@ impl Credentials {
             if let Some(material) = &slot.material {
                 return Ok(Arc::clone(material));
             }
-            let material = secret::fetch(source, limits).await?;
-            return Ok(self.keep(&mut slot, &source.name, material));
+            return self.read(&mut slot, source, limits).await;
         }
         let Some(vault) = &self.vault else { return Err(SecretError::new(source, SecretProblem::NoVault)) };
         if let Some(fresh) =
@@ -120,19 +119,29 @@ impl Credentials {
         if let Some(trouble) = slot.trouble.clone().filter(|trouble| trouble.next > now) {
             return fallback.ok_or_else(|| SecretError::new(source, SecretProblem::Vault(Box::new(trouble))));
         }
+        self.read(&mut slot, source, limits).await.or_else(|error| {
+            if fallback.is_some() {
+                tracing::warn!(secret = %source.name, why = %error.cause, "a secret was not read anew; the one that is held goes on");
+            }
+            fallback.ok_or(error)
+        })
+    }
+
+    /// Reads it now, wherever it is from; one of Vault's is kept from then on.
+    pub(super) async fn read(
+        self: &Arc<Self>,
+        slot: &mut Slot,
+        source: &SecretSource,
+        limits: &Limits,
+    ) -> Result<Arc<Material>, SecretError> {
+        let Some(vault) = self.vault().filter(|_| source.origin.is_in_vault()) else {
+            let material = secret::fetch(source, limits).await?;
+            return Ok(self.keep(slot, &source.name, material));
+        };
         let how = How::new(source, limits);
-        match self.read_from_vault(vault, &mut slot, &how).await {
-            Ok((material, terms)) => {
-                self.tend(vault, &mut slot, how, terms);
-                Ok(material)
-            }
-            Err(error) => {
-                if fallback.is_some() {
-                    tracing::warn!(secret = %source.name, why = %error.cause, "a secret was not read anew; the one that is held goes on");
-                }
-                fallback.ok_or(error)
-            }
-        }
+        let (material, terms) = self.read_from_vault(vault, slot, &how).await?;
+        self.tend(vault, slot, how, terms);
+        Ok(material)
     }
 
     /// Reads it, whatever is held; a failure is remembered.
@@ -173,7 +182,7 @@ impl Credentials {
     }
 
     /// Known to the scrubbers before anybody can use it.
-    pub(super) fn keep(&self, slot: &mut Slot, name: &Name, mut material: Material) -> Arc<Material> {
+    fn keep(&self, slot: &mut Slot, name: &Name, mut material: Material) -> Arc<Material> {
         self.learn(&opened::needles(name, &material), material.tie());
         if let Some(before) = slot.material.as_ref().filter(|before| material.replaces_unnoticed(before)) {
             // Whoever has them need not hear of it, and has them for longer.

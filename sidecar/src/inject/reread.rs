@@ -8,11 +8,10 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
-use super::credentials::{Credentials, PATIENCE, Slot, late};
-use super::upkeep::How;
+use super::credentials::{Credentials, PATIENCE, late};
 use crate::config::{Limits, SecretSource};
 use crate::metrics::{self, Outcome};
-use crate::secret::{self, Material, SecretError, SecretProblem};
+use crate::secret::{Material, SecretError, SecretProblem};
 
 /// Between two of them.
 const SHORTEST: Duration = Duration::from_secs(5);
@@ -75,22 +74,6 @@ impl Credentials {
             read.map(Reread::Read)
         };
         timeout(PATIENCE, within).await.unwrap_or_else(|_| Err(late(source)))
-    }
-
-    async fn read(
-        self: &Arc<Self>,
-        slot: &mut Slot,
-        source: &SecretSource,
-        limits: &Limits,
-    ) -> Result<Arc<Material>, SecretError> {
-        let Some(vault) = self.vault().filter(|_| source.origin.is_in_vault()) else {
-            let material = secret::fetch(source, limits).await?;
-            return Ok(self.keep(slot, &source.name, material));
-        };
-        let how = How::new(source, limits);
-        let (material, terms) = self.read_from_vault(vault, slot, &how).await?;
-        self.tend(vault, slot, how, terms);
-        Ok(material)
     }
 }
 

@@ -30,6 +30,7 @@ use super::instance::Role;
 use super::likeness::{Listing, Tools, Turned, agreement};
 use super::pace::Pace;
 use super::start::Starter;
+use super::state::State;
 use super::successor::{CheckTools, Progress, Step, Successor};
 use crate::config::Replace;
 use crate::inject::Secrets;
@@ -254,18 +255,13 @@ impl Renewal {
         let Some(place) = self.draining.iter().position(|draining| draining.incarnation == which) else {
             return;
         };
-        let draining = self.draining.remove(place);
-        if let Some(custody) = &current.custody {
-            current.leaving.see_off(draining.into_upstream(), custody.clone());
-        }
+        see_off(self.draining.remove(place), current);
     }
 
     /// Ends all but the current process in the background.
     pub(super) fn dismiss(mut self, current: &Current) {
         for draining in std::mem::take(&mut self.draining) {
-            if let Some(custody) = &current.custody {
-                current.leaving.see_off(draining.into_upstream(), custody.clone());
-            }
+            see_off(draining, current);
         }
         if let Some(successor) = self.successor.take() {
             successor.see_off(&current.leaving);
@@ -300,16 +296,27 @@ impl Renewal {
         current: &mut Current,
         check: CheckTools,
     ) -> Option<Draining> {
-        let patience = current.custody.as_ref().map_or(Duration::ZERO, |custody| custody.drain);
         let (incarnation, custody) = (successor.incarnation, successor.custody.clone());
         let state = successor.into_state(&mut current.memory, check);
-        let before = current.hand_over(state, incarnation);
+        let draining = hand_over(current, state, incarnation);
         current.custody = Some(custody);
-        before.map(|before| Draining::new(before, patience))
+        draining
     }
 
     fn wake_at(&mut self, when: Option<Instant>) {
         self.alarm = when.map(|when| Box::pin(sleep_until(when)));
+    }
+}
+
+/// The process in this state is the current one from now on; the one before goes on with what it has.
+fn hand_over(current: &mut Current, state: State, incarnation: Incarnation) -> Option<Draining> {
+    let patience = current.custody.as_ref().map_or(Duration::ZERO, |custody| custody.drain);
+    current.hand_over(state, incarnation).map(|before| Draining::new(before, patience))
+}
+
+fn see_off(draining: Draining, current: &Current) {
+    if let Some(custody) = &current.custody {
+        current.leaving.see_off(draining.into_upstream(), custody.clone());
     }
 }
 

@@ -57,7 +57,6 @@ pub(crate) struct Servers {
     base: Member,
     /// Those of scopes, and those that are given up and still have calls.
     beside: Vec<Member>,
-    /// Secrets of an HTTP server's scopes on their way.
     /// As it was configured at the last call.
     server: Option<Arc<Server>>,
     /// As it was configured when the base was started.
@@ -109,11 +108,7 @@ impl Servers {
 
     /// The process that gets what is sent there now.
     pub(crate) fn process(&self, lane: Lane) -> Process {
-        let beside = || self.beside.iter().find(|member| member.lane == lane);
-        match lane == self.base.lane {
-            true => self.base.process(),
-            false => beside().map_or(Process { lane, incarnation: Incarnation::NONE }, Member::process),
-        }
+        self.find(lane).map_or(Process { lane, incarnation: Incarnation::NONE }, Member::process)
     }
 
     pub(crate) fn base(&self) -> Lane {
@@ -325,11 +320,12 @@ impl Servers {
         Lane(self.lanes)
     }
 
+    fn find(&self, lane: Lane) -> Option<&Member> {
+        once(&self.base).chain(&self.beside).find(|member| member.lane == lane)
+    }
+
     fn member(&mut self, lane: Lane) -> Option<&mut Member> {
-        match lane == self.base.lane {
-            true => Some(&mut self.base),
-            false => self.beside.iter_mut().find(|member| member.lane == lane),
-        }
+        once(&mut self.base).chain(&mut self.beside).find(|member| member.lane == lane)
     }
 
     fn current_beside(&mut self) -> impl Iterator<Item = &mut Member> {

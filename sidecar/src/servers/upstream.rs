@@ -68,7 +68,7 @@ impl Upstream {
                 };
                 http.upstream.send(message, keyring);
             }
-            Self::Stdio(stdio) => stdio.upstream.send(&json::line_safe(&message.bytes)),
+            Self::Stdio(stdio) => stdio.send(&message.bytes),
         }
     }
 
@@ -171,8 +171,12 @@ impl StdioProcess {
         if self.upstream.queued_bytes() > REFUSED_BYTES {
             return Passed::No;
         }
-        self.upstream.send(&json::line_safe(message));
+        self.send(message);
         Passed::Yes
+    }
+
+    fn send(&mut self, message: &[u8]) {
+        self.upstream.send(&json::line_safe(message));
     }
 
     fn end_in_words(&mut self) -> String {

@@ -214,7 +214,7 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::others::Others;
+    use crate::turn_counter::TurnCounter;
 
     #[tokio::test]
     async fn a_peer_that_always_has_more_to_say_does_not_silence_others() {
@@ -223,7 +223,7 @@ mod tests {
         let mut bytes = PREFACE.to_vec();
         (0..FRAMES).for_each(|_| Frame::Ping.encode(&mut bytes));
         far.write_all(&bytes).await.expect("the duplex has room");
-        let others = Others::new();
+        let others = TurnCounter::new();
         let mut connection = Connection::new(Box::new(near));
         let mut heard = 0;
         while heard < FRAMES {

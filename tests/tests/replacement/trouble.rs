@@ -30,7 +30,13 @@ fn a_process_with_other_tools_does_not_take_over_and_the_reason_is_seen() {
 
 #[test]
 fn tools_that_nobody_asked_for_are_compared_too() {
-    let Some(mut scene) = Scene::new("gains-a-tool", "", "") else { return };
+    differs("gains-a-tool");
+}
+
+/// The tools of this server's second process are others, and it does not take over.
+#[track_caller]
+fn differs(mode: &str) {
+    let Some(mut scene) = Scene::new(mode, "", "") else { return };
     let mut harness = scene.world.connected("tools");
     let first = process(&mut harness);
     scene.change();
@@ -48,6 +54,12 @@ fn every_page_of_the_tools_is_compared() {
     let pages = |process: usize| scene.heard(process).iter().filter(|method| *method == "tools/list").count();
     assert!(pages(1) > 20 && pages(0) > pages(1), "{} {}", pages(0), pages(1));
     assert_eq!(process(&mut harness), *scene.processes().last().unwrap());
+}
+
+/// The tool that it gains stands on a page of its own, the last.
+#[test]
+fn a_difference_on_the_last_page_of_the_tools_is_found() {
+    differs("gains-a-tool-in-pages");
 }
 
 #[test]

@@ -7,19 +7,15 @@ use cofferdam_tests::vault::{connected_at, file, leases, leave, prepared};
 use cofferdam_tests::vault_logins::{approle, secret_id};
 use serde_json::{Value, json};
 
-use crate::support::{gated, refused, site, site_of, survives};
+use crate::support::{gated, refused, site, site_of, survives, survives_gated};
 
 #[test]
 fn a_vault_that_is_sealed_and_unsealed() {
-    let Some(mut bao) = prepared(OpenBao::configured()) else { return };
-    let (toll, world) = gated(&bao);
-    survives(
-        &world,
-        &mut bao,
-        Some(&toll),
-        |bao| bao.seal(),
+    survives_gated(
+        OpenBao::configured(),
+        |bao, _| bao.seal(),
         &["auth/token/create", "sealed", "unseal Vault"],
-        |bao| bao.unseal(),
+        |bao, _| bao.unseal(),
     );
 }
 
@@ -39,29 +35,21 @@ fn a_vault_that_is_killed_and_started_again() {
 
 #[test]
 fn a_vault_that_is_stopped_and_goes_on() {
-    let Some(mut bao) = prepared(OpenBao::dev()) else { return };
-    let (toll, world) = gated(&bao);
-    survives(
-        &world,
-        &mut bao,
-        Some(&toll),
-        |bao| bao.freeze(),
+    survives_gated(
+        OpenBao::dev(),
+        |bao, _| bao.freeze(),
         &["auth/token/create", "did not answer", "is Vault up"],
-        |bao| bao.thaw(),
+        |bao, _| bao.thaw(),
     );
 }
 
 #[test]
 fn a_network_that_swallows_everything() {
-    let Some(mut bao) = prepared(OpenBao::dev()) else { return };
-    let (toll, world) = gated(&bao);
-    survives(
-        &world,
-        &mut bao,
-        Some(&toll),
-        |_| toll.rule("", Act::Swallow),
+    survives_gated(
+        OpenBao::dev(),
+        |_, toll| toll.rule("", Act::Swallow),
         &["auth/token/create", "did not answer"],
-        |_| toll.open(),
+        |_, toll| toll.open(),
     );
 }
 

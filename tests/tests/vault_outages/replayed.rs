@@ -9,16 +9,14 @@ use cofferdam_tests::toll::{Act, Recording, Toll};
 use cofferdam_tests::vault::prepared;
 use serde_json::{Value, json};
 
-use crate::support::{gated, refused, survives};
+use crate::support::{gated, refused, survives_gated};
 
 fn recorded(status: u16, headers: &'static str, body: &'static str) -> Act {
     Act::Answer(Recording { status, headers, body })
 }
 
 fn survives_replay(act: Act, words: &[&str]) {
-    let Some(mut bao) = prepared(OpenBao::dev()) else { return };
-    let (toll, world) = gated(&bao);
-    survives(&world, &mut bao, Some(&toll), |_| toll.rule("", act), words, |_| toll.open());
+    survives_gated(OpenBao::dev(), |_, toll| toll.rule("", act), words, |_, toll| toll.open());
 }
 
 #[test]

@@ -8,7 +8,7 @@ use cofferdam_tests::toll::Act;
 use cofferdam_tests::vault::prepared;
 use serde_json::{Value, json};
 
-use crate::support::{gated, next_try, refused, survives};
+use crate::support::{gated, next_try, refused, survives_gated};
 
 #[test]
 fn a_slow_vault_is_waited_for_and_a_very_slow_one_is_not() {
@@ -37,15 +37,11 @@ fn limit(bao: &OpenBao, interval: &str) {
 
 #[test]
 fn a_quota_without_a_time_is_waited_out() {
-    let Some(mut bao) = prepared(OpenBao::dev()) else { return };
-    let (toll, world) = gated(&bao);
-    survives(
-        &world,
-        &mut bao,
-        Some(&toll),
-        |bao| limit(bao, "1h"),
+    survives_gated(
+        OpenBao::dev(),
+        |bao, _| limit(bao, "1h"),
         &["POST `pki/issue/agent`", "too many requests", "HTTP 429", "raise the quota"],
-        |bao| {
+        |bao, _| {
             bao.api("DELETE", "sys/quotas/rate-limit/few", Value::Null);
             // What the operator took is given back too.
             bao.api("PUT", "sys/leases/revoke-prefix/pki/issue/agent", json!({}));

@@ -11,7 +11,7 @@ use cofferdam_tests::http_fixture::{Behaviour, HttpFixture};
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::toll::Toll;
-use cofferdam_tests::vault::{connected_at, leases, token_file};
+use cofferdam_tests::vault::{connected_at, leases, prepared, token_file};
 use cofferdam_tests::world::{Builder, World};
 use serde_json::{Value, json};
 
@@ -115,6 +115,19 @@ pub(crate) fn survives(
         harness.wait_for_exit();
     }
     wait_until("nothing that was lent is left", || leases(bao) == 0);
+}
+
+/// The same of a server with a gate in front of it, either of which may be what fails.
+#[track_caller]
+pub(crate) fn survives_gated(
+    bao: Option<OpenBao>,
+    begin: impl FnOnce(&OpenBao, &Toll),
+    words: &[&str],
+    end: impl FnOnce(&OpenBao, &Toll),
+) {
+    let Some(mut bao) = prepared(bao) else { return };
+    let (toll, world) = gated(&bao);
+    survives(&world, &mut bao, Some(&toll), |bao| begin(bao, &toll), words, |bao| end(bao, &toll));
 }
 
 /// One refusal: in time, with its code, the server, what was tried and when it is tried next.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use relay_proto::name::Name;
 use tokio::time::Instant;
 
-use super::{LOOK_AGAIN, MAX_DRAINING, Note, Renewal, Told};
+use super::{LOOK_AGAIN, MAX_DRAINING, Note, Renewal, Told, hand_over};
 use crate::config::Replace;
 use crate::inject::Secrets;
 use crate::servers::current::Current;
@@ -211,11 +211,7 @@ impl Renewal {
     fn retire(&mut self, current: &mut Current) {
         let draining = match self.successor.take() {
             Some(successor) => self.install(successor, current, CheckTools::Yes),
-            None => {
-                let patience = current.custody.as_ref().map_or(Duration::ZERO, |custody| custody.drain);
-                let before = current.hand_over(State::Idle, Incarnation::next());
-                before.map(|before| Draining::new(before, patience))
-            }
+            None => hand_over(current, State::Idle, Incarnation::next()),
         };
         (self.tools, self.inquiry) = (None, None);
         self.drain(current, draining);

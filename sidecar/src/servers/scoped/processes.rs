@@ -58,9 +58,7 @@ impl Servers {
 
     /// See [`Instance::role`].
     pub(crate) fn role(&self, of: Process) -> Role {
-        let mut all = once(&self.base).chain(&self.beside);
-        let member = all.find(|member| member.lane == of.lane);
-        member.map_or(Role::Draining, |member| member.instance.role(of.incarnation))
+        self.find(of.lane).map_or(Role::Draining, |member| member.instance.role(of.incarnation))
     }
 
     /// What the process has that runs what is in this scope, or in none.

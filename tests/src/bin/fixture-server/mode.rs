@@ -19,6 +19,7 @@ pub(crate) enum Mode {
     HearsHangup,
     /// Every process after the first has one tool more.
     GainsATool,
+    GainsAToolInPages,
     /// Gone before it reads anything.
     ExitsAtOnce,
     /// Never answers when it is asked for its tools.
@@ -59,6 +60,7 @@ impl FromStr for Mode {
             "demands-handshake" => Self::DemandsHandshake,
             "double-fork" => Self::DoubleFork,
             "gains-a-tool" => Self::GainsATool,
+            "gains-a-tool-in-pages" => Self::GainsAToolInPages,
             "exits-at-once" => Self::ExitsAtOnce,
             "hears-hangup" => Self::HearsHangup,
             "hides-its-tools" => Self::HidesItsTools,
@@ -127,6 +129,7 @@ impl Mode {
             }
             Self::DemandsHandshake
             | Self::GainsATool
+            | Self::GainsAToolInPages
             | Self::HidesItsTools
             | Self::LeaksInList
             | Self::Legacy

@@ -83,7 +83,7 @@ pub(crate) fn list(mode: Mode) -> Vec<Value> {
             json!({"name": "described", "description": format!("uses {secret}"), "inputSchema": schema}),
         );
     }
-    if mode == Mode::GainsATool && process_number() > 1 {
+    if matches!(mode, Mode::GainsATool | Mode::GainsAToolInPages) && process_number() > 1 {
         tools.push(tool("gained"));
     }
     tools
@@ -93,7 +93,7 @@ pub(crate) fn list(mode: Mode) -> Vec<Value> {
 pub(crate) fn page(mode: Mode, params: &Map<String, Value>) -> Value {
     let all = list(mode);
     let mut result = json!({"tools": all, "ttlMs": 0, "cacheScope": "private"});
-    if mode == Mode::ListsInPages {
+    if matches!(mode, Mode::GainsAToolInPages | Mode::ListsInPages) {
         let place = params.get("cursor").and_then(Value::as_str).and_then(|text| text.parse().ok());
         let place: usize = place.unwrap_or_default();
         result["tools"] = json!(all.get(place).into_iter().collect::<Vec<_>>());

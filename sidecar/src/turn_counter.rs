@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::task::JoinSet;
 
 /// They go when this is dropped.
-pub(crate) struct Others {
+pub(crate) struct TurnCounter {
     turns: Arc<AtomicUsize>,
     _task: JoinSet<()>,
 }
 
-impl Others {
+impl TurnCounter {
     pub(crate) fn new() -> Self {
         let turns = Arc::new(AtomicUsize::new(0));
         let mine = Arc::clone(&turns);
