@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use super::{Envelope, Id, Kind, Malformed, MalformedReason, Outcome, Strictness, ToolCall, keys};
-use crate::json::{self, JsonError, Problem, Rules, Scanner, Shape, Surrogates, Text, Token, Value};
+use crate::json::{self, Ahead, JsonError, Problem, Rules, Scanner, Shape, Surrogates, Text, Token, Value};
 use crate::limits;
 
 /// Towards a harness nesting is bounded more widely: a deep result is sloppy, not dangerous.
@@ -156,44 +156,40 @@ enum Kept {
 impl Members {
     /// Takes those of a message with nothing unusual about it; says no where it is to be walked with more care.
     fn quickly(&mut self, source: &str, strictness: Strictness, depth: usize) -> bool {
-        let keep = |key: &str, value| matches!(self.keep(key, value), Kept::Yes);
-        if !json::quick_members(source, depth, keep) {
+        // Half a surrogate pair cannot be spelled without it.
+        if strictness == Strictness::Whole && source.contains('\\') && source.contains("\\u") {
             return false;
         }
-        match strictness {
-            Strictness::Envelope => true,
-            Strictness::Whole => self.is_plain_inside(source, depth),
-        }
+        json::quick_message(source, depth, |key, ahead| {
+            let value = match (strictness, key) {
+                (Strictness::Envelope, _) => json::quick_value(source, ahead),
+                (Strictness::Whole, "params") => self.plain_params(source, ahead),
+                (Strictness::Whole, _) => json::quick_value(source, ahead)
+                    .filter(|value| !matches!(value.shape, Shape::Array | Shape::Object)),
+            }?;
+            let end = value.span.end;
+            matches!(self.keep(key, value), Kept::Yes).then_some(end)
+        })
     }
 
-    /// Whether nothing inside the members needs a closer look: `params` has no keys but its known ones, each once,
-    /// what stands there is flat, and half a surrogate pair cannot be spelled.
-    fn is_plain_inside(&mut self, source: &str, depth: usize) -> bool {
-        let others = [&self.error, &self.id, &self.jsonrpc, &self.method, &self.result];
-        let simple = |value: &Value| !matches!(value.shape, Shape::Array | Shape::Object);
-        if !others.into_iter().flatten().all(simple) || source.contains("\\u") {
-            return false;
-        }
-        let Some(params) = &self.params else { return true };
-        if params.shape != Shape::Object {
-            return false;
-        }
+    /// Passes `params` if nothing in it needs a closer look: it has no keys but its known ones, each once, and what
+    /// stands there is flat.
+    fn plain_params(&mut self, source: &str, ahead: Ahead) -> Option<Value> {
         let mut met = [false; keys::OF_PARAMS.len()];
-        let (mut tool, mut arguments) = (None, None);
-        let plain = json::quick_members_at(source, params.span.start, depth, |key, value| {
-            let Some(place) = keys::OF_PARAMS.iter().position(|known| *known == key) else { return false };
-            if std::mem::replace(&mut met[place], true) || !is_flat(source, &value, depth) {
-                return false;
+        json::quick_object(source, ahead, |key, ahead| {
+            let place = keys::OF_PARAMS.iter().position(|known| *known == key)?;
+            if std::mem::replace(&mut met[place], true) {
+                return None;
             }
+            let value = flat(source, ahead)?;
+            let end = value.span.end;
             match key {
-                "arguments" => arguments = Some(value.span),
-                "name" => tool = value.as_text(),
+                "arguments" => self.arguments = Some(value.span),
+                "name" => self.tool = value.as_text(),
                 _ => {}
             }
-            true
-        });
-        (self.tool, self.arguments) = (tool, arguments);
-        plain
+            Some(end)
+        })
     }
 
     fn keep(&mut self, key: &str, value: Value) -> Kept {
@@ -272,26 +268,26 @@ impl Members {
     }
 }
 
-/// Whether a value holds no object but itself, and that one few keys, no two of them equal.
-fn is_flat(source: &str, value: &Value, depth: usize) -> bool {
+/// Passes a value that holds no object but itself, and that one few keys, no two of them equal.
+fn flat(source: &str, ahead: Ahead) -> Option<Value> {
     const FEW: usize = 12;
-    let without_objects =
-        |value: &Value| value.shape != Shape::Array || !source[value.span.clone()].contains('{');
-    if value.shape != Shape::Object {
-        return without_objects(value);
-    }
     let mut keys = [""; FEW];
     let mut count = 0;
-    json::quick_members_at(source, value.span.start, depth, |key, value| {
-        let plain = count < FEW
-            && value.shape != Shape::Object
-            && without_objects(&value)
-            && !keys[..count].contains(&key);
-        if plain {
-            keys[count] = key;
-            count += 1;
+    let without_objects = |ahead| {
+        json::quick_value(source, ahead)
+            .filter(|value| value.shape != Shape::Object)
+            .filter(|value| value.shape != Shape::Array || !source[value.span.clone()].contains('{'))
+    };
+    if !ahead.is_object(source) {
+        return without_objects(ahead);
+    }
+    json::quick_object(source, ahead, |key, ahead| {
+        if count == FEW || keys[..count].contains(&key) {
+            return None;
         }
-        plain
+        keys[count] = key;
+        count += 1;
+        without_objects(ahead).map(|value| value.span.end)
     })
 }
 

@@ -80,13 +80,22 @@ fn next_line_end(message: &[u8], mut at: usize) -> Option<(usize, LineEnd)> {
     }
 }
 
-/// The next byte that can begin a line end. Whole chunks are judged at once, which the compiler turns into vector code.
+/// The next byte that can begin a line end.
 fn candidate(message: &[u8], at: usize) -> Option<usize> {
-    let begins = |byte: &u8| matches!(byte, b'\n' | b'\r' | 0xC2 | 0xE2);
-    let clear = message[at..]
-        .chunks_exact(64)
-        .take_while(|chunk| !chunk.iter().fold(false, |found, byte| found | begins(byte)))
-        .count();
-    let from = at + clear * 64;
-    message[from..].iter().position(begins).map(|found| from + found)
+    let at = at + clear::<64>(&message[at..]);
+    let at = at + clear::<16>(&message[at..]);
+    message[at..].iter().position(begins_line_end).map(|found| at + found)
+}
+
+/// How many bytes from the beginning are none of these. Whole chunks are judged at once, which the compiler turns into
+/// vector code.
+fn clear<const CHUNK: usize>(message: &[u8]) -> usize {
+    let (chunks, _) = message.as_chunks::<CHUNK>();
+    let is_clear =
+        |chunk: &&[u8; CHUNK]| !chunk.iter().fold(false, |found, byte| found | begins_line_end(byte));
+    CHUNK * chunks.iter().take_while(is_clear).count()
+}
+
+fn begins_line_end(byte: &u8) -> bool {
+    matches!(byte, b'\n' | b'\r' | 0xC2 | 0xE2)
 }

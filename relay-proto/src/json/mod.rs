@@ -60,27 +60,65 @@ pub enum Problem {
     UnexpectedEnd,
 }
 
-/// The members of the object that `source` is, nested at most `depth` deep: each key with its value, as long as `keep`
-/// takes them; says whether it took all. Knows the usual spelling of messages only: it may say no to any, and never
-/// passes what [`Scanner`] would not. Keys are short and plain, and nesting is not deep.
-pub(crate) fn quick_members<'a>(
-    source: &'a str,
-    depth: usize,
-    keep: impl FnMut(&'a str, Value) -> bool,
-) -> bool {
-    let bytes = source.as_bytes();
-    let end = quick_object(source, quick::space(bytes, 0), depth, keep);
-    end.is_some_and(|end| quick::space(bytes, end) == bytes.len())
-}
-
-/// The same for the object that begins at `at`.
-pub(crate) fn quick_members_at<'a>(
-    source: &'a str,
+/// A value that is still to be passed over: where it begins, and how deep it may be nested.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ahead {
     at: usize,
     depth: usize,
-    keep: impl FnMut(&'a str, Value) -> bool,
+}
+
+/// Walks the object that `source` is, nested at most `depth` deep, in one go: `member` is given each key, passes over
+/// its value, and says where that ends. Says whether all of it was passed. Knows the usual spelling of messages only: it
+/// may say no to any, and never passes what [`Scanner`] would not. Keys are short and plain, and nesting is not deep.
+pub(crate) fn quick_message<'a>(
+    source: &'a str,
+    depth: usize,
+    member: impl FnMut(&'a str, Ahead) -> Option<usize>,
 ) -> bool {
-    quick_object(source, at, depth, keep).is_some()
+    let bytes = source.as_bytes();
+    let object = quick_object(source, Ahead { at: quick::space(bytes, 0), depth }, member);
+    object.is_some_and(|object| quick::space(bytes, object.span.end) == bytes.len())
+}
+
+/// The same for an object inside it.
+pub(crate) fn quick_object<'a>(
+    source: &'a str,
+    Ahead { at: start, depth }: Ahead,
+    mut member: impl FnMut(&'a str, Ahead) -> Option<usize>,
+) -> Option<Value> {
+    let bytes = source.as_bytes();
+    let inside = depth.checked_sub(1)?;
+    let begins = |at: usize, with: u8| (*bytes.get(at)? == with).then(|| quick::space(bytes, at + 1));
+    let object = |end| Some(Value { shape: Shape::Object, span: start..end });
+    let mut at = begins(start, b'{')?;
+    if *bytes.get(at)? == b'}' {
+        return object(at + 1);
+    }
+    loop {
+        begins(at, b'"')?;
+        let key = at + 1..string::short(bytes, at + 1)?;
+        let value = begins(quick::space(bytes, key.end + 1), b':')?;
+        let end = member(&source[key], Ahead { at: value, depth: inside })?;
+        let after = quick::space(bytes, end);
+        if let Some(next) = begins(after, b',') {
+            at = next;
+            continue;
+        }
+        return if *bytes.get(after)? == b'}' { object(after + 1) } else { None };
+    }
+}
+
+/// The same for any value inside it, whatever it holds.
+pub(crate) fn quick_value(source: &str, ahead: Ahead) -> Option<Value> {
+    let (shape, end) = quick::shaped(source.as_bytes(), ahead.at, ahead.depth)?;
+    Some(Value { shape, span: ahead.at..end })
+}
+
+impl Ahead {
+    /// Whether it is an object, if anything.
+    pub(crate) fn is_object(self, source: &str) -> bool {
+        source.as_bytes().get(self.at) == Some(&b'{')
+    }
 }
 
 /// The span of the value of `key` in the object at `object` (a span of valid JSON), if it has one.
@@ -113,37 +151,6 @@ pub fn text(bytes: &[u8], span: Range<usize>) -> Option<Cow<'_, str>> {
     match scanner.next() {
         Ok(None) => text.decode(scanner.source()),
         Ok(Some(_)) | Err(_) => None,
-    }
-}
-
-/// Where the object ends that begins at `at`.
-fn quick_object<'a>(
-    source: &'a str,
-    at: usize,
-    depth: usize,
-    mut keep: impl FnMut(&'a str, Value) -> bool,
-) -> Option<usize> {
-    let bytes = source.as_bytes();
-    let inside = depth.checked_sub(1)?;
-    let begins = |at: usize, with: u8| (*bytes.get(at)? == with).then(|| quick::space(bytes, at + 1));
-    let mut at = begins(at, b'{')?;
-    if *bytes.get(at)? == b'}' {
-        return Some(at + 1);
-    }
-    loop {
-        begins(at, b'"')?;
-        let key = at + 1..string::short(bytes, at + 1)?;
-        let start = begins(quick::space(bytes, key.end + 1), b':')?;
-        let (shape, end) = quick::shaped(bytes, start, inside)?;
-        if !keep(&source[key], Value { shape, span: start..end }) {
-            return None;
-        }
-        let after = quick::space(bytes, end);
-        if let Some(next) = begins(after, b',') {
-            at = next;
-            continue;
-        }
-        return (*bytes.get(after)? == b'}').then_some(after + 1);
     }
 }
 
