@@ -21,12 +21,15 @@ demo:
 shim:
     cargo build --locked --manifest-path shim/Cargo.toml --profile shim --target "$(uname -m)-unknown-linux-musl"
 
+# the sidecar, as it ships
+sidecar:
+    cargo build --locked --profile dist
+
 # side by side with the alternatives, about four minutes; without arguments it writes packaging/BENCHMARKS.md
-bench *ARGS: shim
-    cargo build --release --locked
+bench *ARGS: shim sidecar
     cargo build --release --locked -p cofferdam-bench
     cargo build --locked --manifest-path shim/Cargo.toml --profile shim --target "$(uname -m)-unknown-linux-musl" --no-default-features --target-dir {{target}}/small
-    COFFERDAM_SMALL_SHIM_BIN={{target}}/small/{{arch()}}-unknown-linux-musl/shim/cofferdam-shim COFFERDAM_BIN={{target}}/release/cofferdam COFFERDAM_SHIM_BIN={{target}}/{{arch()}}-unknown-linux-musl/shim/cofferdam-shim tests/tools --bench {{target}}/release/bench {{ if ARGS == "" { "--out packaging" } else { ARGS } }}
+    COFFERDAM_SMALL_SHIM_BIN={{target}}/small/{{arch()}}-unknown-linux-musl/shim/cofferdam-shim COFFERDAM_BIN={{target}}/dist/cofferdam COFFERDAM_SHIM_BIN={{target}}/{{arch()}}-unknown-linux-musl/shim/cofferdam-shim tests/tools --bench {{target}}/release/bench {{ if ARGS == "" { "--out packaging" } else { ARGS } }}
 
 # each fuzz target for SECONDS, on the toolchain that builds the product
 fuzz SECONDS="60":
