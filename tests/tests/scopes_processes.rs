@@ -197,13 +197,18 @@ fn scopes_that_a_reload_brings_bind_at_the_next_call() {
     let mut world = secrets(World::new()).server("tools", one_for_all).start();
     let mut harness = world.connected("tools");
     assert_eq!(secret_of(&mut harness, "env"), "[redacted:writer.value]");
-    let running = harness.send_call("slow", json!({"ms": 2500}));
+    let running = harness.send_call("slow", json!({"ms": 6000}));
     wait_until("it runs", || world.times_executed("tools", "slow") == 1);
     world.rewrite(|builder| builder.server("tools", scoped(Server::fixture())));
     world.cofferdam_text(&["reload"]);
     // The process that has the stronger credential runs nothing any more but what it runs already.
     assert_eq!(secret_of(&mut harness, "env"), "[redacted:reader.value]");
     assert_eq!(secret_of(&mut harness, "rw_env"), "[redacted:writer.value]");
+    // Its words are in the harness's log still, at the level that counts by now.
+    harness.request("logging/setLevel", json!({"level": "warning"}));
+    let levels =
+        |process| methods(&world, process).iter().filter(|method| *method == "logging/setLevel").count();
+    wait_until("each has heard it", || (0..3).all(|process| levels(process) == 1));
     assert_eq!(text_of(&harness.answer_to(&running)), "late");
     let processes = world.fixture_processes("tools");
     assert_eq!(processes.len(), 3);

@@ -154,6 +154,12 @@ impl Memory {
         matches!(method, SET_LEVEL | SUBSCRIBE | UNSUBSCRIBE)
     }
 
+    /// Whether a process that only finishes what it has is told too: its words are in the harness's log still, but what is
+    /// watched others watch by now.
+    pub fn concerns_predecessors(method: &str) -> bool {
+        method == SET_LEVEL
+    }
+
     /// Whether a request with this method can leave something behind: then its answer, or that none will come, is told.
     pub fn concerns(method: &str) -> bool {
         matches!(method, INITIALIZE | SET_LEVEL | SUBSCRIBE | UNSUBSCRIBE | LIST_TOOLS | LISTEN)

@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use relay_proto::envelope::{IdValue, Outcome};
+use relay_proto::envelope::{Id, IdValue, Outcome};
+use relay_proto::json;
 use relay_proto::memory::{Accepted, Heard, Memory};
 use tokio::time::{Instant, timeout_at};
 
@@ -107,6 +108,20 @@ impl Instance {
             renewal.tell_all(&message);
         }
         self.current.tell(message);
+    }
+
+    /// Says something to those of its processes that only finish what they have.
+    pub(super) fn tell_draining(&mut self, message: &Outbound) {
+        if let Some(renewal) = &mut self.renewal {
+            renewal.tell_draining(message);
+        }
+    }
+
+    /// A request of the harness's under an id of our own: its answer is for nobody.
+    pub(super) fn under_own_id(&mut self, message: &[u8], id: &Id<'_>, method: &str) -> Outbound {
+        let own = self.current.memory.next_id();
+        let message = json::replace(message, id.span.clone(), own.to_string().as_bytes());
+        Outbound::request(message, own, method, None)
     }
 
     /// The harness gave up on a request: HTTP servers learn it by the end of the stream.

@@ -184,8 +184,12 @@ impl Renewal {
         }
     }
 
-    pub(super) fn tell_all(&mut self, message: &Outbound) {
+    pub(super) fn tell_draining(&mut self, message: &Outbound) {
         self.draining.iter_mut().for_each(|draining| draining.tell(message.clone()));
+    }
+
+    pub(super) fn tell_all(&mut self, message: &Outbound) {
+        self.tell_draining(message);
         if let Some(successor) = &mut self.successor {
             successor.tell(message.clone());
         }

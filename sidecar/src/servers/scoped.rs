@@ -17,7 +17,6 @@ use std::time::Duration;
 
 use futures_util::future::{join_all, select_all};
 use relay_proto::envelope::{Id, IdValue, Outcome};
-use relay_proto::json;
 use relay_proto::memory::{Heard, Memory};
 use tokio::time::timeout;
 
@@ -179,13 +178,22 @@ impl Servers {
 
     /// The base is asked this; what it sets is set in the others too.
     pub(crate) fn set_beside(&mut self, message: &[u8], id: &Id<'_>, method: &str) {
-        if self.beside.is_empty() || !Memory::concerns_siblings(method) {
+        if !Memory::concerns_siblings(method) {
             return;
         }
         for member in self.current_beside() {
-            let own = member.instance.memory_mut().next_id();
-            let message = json::replace(message, id.span.clone(), own.to_string().as_bytes());
-            member.instance.tell(Outbound::request(message, own, method, None));
+            let request = member.instance.under_own_id(message, id, method);
+            member.instance.tell(request);
+        }
+        if !Memory::concerns_predecessors(method) {
+            return;
+        }
+        for Member { standing, instance, .. } in once(&mut self.base).chain(&mut self.beside) {
+            let request = instance.under_own_id(message, id, method);
+            match standing {
+                Standing::Current => instance.tell_draining(&request),
+                Standing::GivenUp => instance.tell_each(request),
+            }
         }
     }
 

@@ -67,7 +67,8 @@ fn a_process_that_was_handed_over_from_finishes_and_hears_what_is_its_own() {
     scene.replace();
     assert_ne!(process(&mut harness), first);
     assert!(is_alive(first));
-    harness.message_with_method("notifications/progress");
+    // What came before the new one's answer is aside: this comes after.
+    while harness.next_message()["method"] != "notifications/progress" {}
     assert!(scene.shown().contains("one old process finishes its calls"), "{}", scene.shown());
     harness.notify("notifications/roots/list_changed", json!({}));
     harness.notify("notifications/tally", json!({"number": 1}));
@@ -180,4 +181,49 @@ fn a_call_that_takes_longer_than_the_limit_is_unknown_and_not_repeated() {
     assert_eq!(scene.world.times_executed("tools", "slow"), 1);
     wait_until("the old process is gone", || scene.alive().len() == 1);
     assert_eq!(process(&mut harness), scene.alive()[0]);
+}
+
+/// A list is of one process: which page of which would follow which, nobody could say.
+#[test]
+fn tasks_are_listed_by_the_process_that_takes_calls_and_others_are_still_there() {
+    let Some(mut scene) = Scene::new("plain", "", "") else { return };
+    let mut harness = scene.world.connected("tools");
+    let first = process(&mut harness);
+    let make = json!({"name": "echo", "arguments": {"text": "x"}, "task": {"ttl": 60_000}});
+    let old = harness.request("tools/call", make.clone())["result"]["task"]["taskId"].clone();
+    scene.replace();
+    let new = harness.request("tools/call", make)["result"]["task"]["taskId"].clone();
+    let listed = harness.request("tasks/list", json!({}));
+    let ids: Vec<&Value> =
+        listed["result"]["tasks"].as_array().expect("a list").iter().map(|task| &task["taskId"]).collect();
+    assert_eq!(ids, [&new]);
+    let result = harness.request("tasks/result", json!({"taskId": old}));
+    assert_eq!(text_of(&result), format!("done by {first}"));
+}
+
+#[test]
+fn a_level_that_is_set_later_reaches_a_process_that_finishes_too() {
+    let Some(mut scene) = Scene::new("plain", "", "") else { return };
+    let mut harness = scene.world.connected("tools");
+    let long = harness.send_call("slow", json!({"ms": 60_000}));
+    scene.replace();
+    let set = harness.request("logging/setLevel", json!({"level": "warning"}));
+    assert!(set.get("result").is_some(), "{set}");
+    let watched = harness.request("resources/subscribe", json!({"uri": "file:///a"}));
+    assert!(watched.get("result").is_some(), "{watched}");
+    let heard = |number: usize, method: &str| -> Vec<Value> {
+        let heard = scene.world.heard("tools").into_iter().nth(number).unwrap_or_default();
+        heard.into_iter().filter(|message| message["method"] == method).collect()
+    };
+    wait_until("the old process has heard it", || !heard(0, "logging/setLevel").is_empty());
+    for number in 0..2 {
+        let levels = heard(number, "logging/setLevel");
+        assert_eq!(levels.len(), 1, "{levels:?}");
+        assert_eq!(levels[0]["params"]["level"], "warning");
+        assert_eq!(levels[0]["id"] == set["id"], number == 1, "one answers the harness");
+    }
+    harness.notify("notifications/cancelled", json!({"requestId": long}));
+    wait_until("the old process is gone", || scene.alive().len() == 1);
+    assert!(heard(0, "resources/subscribe").is_empty(), "its successor watches that");
+    assert_eq!(heard(1, "resources/subscribe").len(), 1);
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cofferdam_tests::deadline::{holds_within, wait_until};
+use cofferdam_tests::deadline::{Deadline, holds_within, wait_until};
 use cofferdam_tests::harness::text_of;
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::process::{is_alive, send};
@@ -12,15 +12,21 @@ use serde_json::json;
 
 use crate::scene::{Scene, process};
 
+const HOUR: Duration = Duration::from_secs(3600);
+
 #[test]
 fn a_process_with_other_tools_does_not_take_over_and_the_reason_is_seen() {
     let Some(mut scene) = Scene::new("gains-a-tool", "", "") else { return };
     let mut harness = scene.world.connected("tools");
     harness.request("tools/list", json!({}));
     let first = process(&mut harness);
+    let clock = Deadline::after(HOUR);
     scene.change();
-    wait_until("it was tried twice", || scene.told("not replaced").len() >= 2);
-    assert!(scene.told("not replaced")[0].contains("the tools of the new process differ"));
+    wait_until("it was tried three times", || scene.told("not replaced").len() >= 3);
+    assert!(HOUR - clock.left() >= Duration::from_secs(3), "ever later: after one second, after two more");
+    for (told, wait) in scene.told("not replaced").iter().zip(["in 1 s", "in 2 s", "in 4 s"]) {
+        assert!(told.contains("the tools of the new process differ") && told.ends_with(wait), "{told}");
+    }
     assert!(scene.shown().contains("the tools of the new process differ"), "{}", scene.shown());
     assert!(scene.world.log().contains("the tools of the new process differ"));
     assert_eq!(process(&mut harness), first);
@@ -30,23 +36,30 @@ fn a_process_with_other_tools_does_not_take_over_and_the_reason_is_seen() {
 
 #[test]
 fn tools_that_nobody_asked_for_are_compared_too() {
-    differs("gains-a-tool");
+    differs("gains-a-tool", "the tools of the new process differ");
 }
 
-/// The tools of this server's second process are others, and it does not take over.
+#[test]
+fn a_process_with_other_capabilities_does_not_take_over() {
+    differs("gains-a-capability", "the capabilities of the new process differ");
+}
+
+/// This server's second process is another in this, and does not take over.
 #[track_caller]
-fn differs(mode: &str) {
+fn differs(mode: &str, words: &str) {
     let Some(mut scene) = Scene::new(mode, "", "") else { return };
     let mut harness = scene.world.connected("tools");
     let first = process(&mut harness);
     scene.change();
     wait_until("it was tried", || !scene.told("not replaced").is_empty());
-    assert!(scene.told("not replaced")[0].contains("the tools of the new process differ"));
+    assert!(scene.told("not replaced")[0].contains(words), "{:?}", scene.told("not replaced"));
     assert_eq!(process(&mut harness), first);
+    wait_until("those that were tried are gone", || scene.alive() == [first]);
+    assert!(scene.told("replaced").is_empty());
 }
 
 #[test]
-fn every_page_of_the_tools_is_compared() {
+fn every_page_of_the_tools_is_asked_for_in_both_processes() {
     let Some(mut scene) = Scene::new("lists-in-pages", "", "") else { return };
     let mut harness = scene.world.connected("tools");
     harness.request("tools/list", json!({}));
@@ -59,7 +72,7 @@ fn every_page_of_the_tools_is_compared() {
 /// The tool that it gains stands on a page of its own, the last.
 #[test]
 fn a_difference_on_the_last_page_of_the_tools_is_found() {
-    differs("gains-a-tool-in-pages");
+    differs("gains-a-tool-in-pages", "the tools of the new process differ");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use cofferdam_tests::deadline::{holds_within, wait_until};
 use cofferdam_tests::harness::text_of;
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::server::Server;
-use cofferdam_tests::vault::{leases, prepared, with_certificate};
+use cofferdam_tests::vault::{lease_id, leases, prepared, session_tokens, with_certificate};
 use serde_json::json;
 
 use crate::scene::{Scene, process, variable};
@@ -78,6 +78,9 @@ fn a_server_that_wants_to_be_told_is_told_after_its_file_was_written() {
     let path = PathBuf::from(variable(first, "TOKEN_FILE").unwrap());
     let value = scene.change();
     wait_until("it was told", || scene.heard(0).contains(&"SIGHUP".to_owned()));
+    let heard = scene.world.heard("tools").swap_remove(0);
+    let told = heard.iter().find(|message| message["method"] == "SIGHUP").expect("it was told");
+    assert_eq!(told["params"]["found"], value, "what it found when it was told");
     assert_eq!(fs::read_to_string(&path).unwrap(), value);
     assert_eq!(process(&mut harness), first);
     assert_eq!(scene.processes(), [first]);
@@ -106,11 +109,15 @@ fn a_lease_ends_with_the_process_that_was_replaced() {
     let mut harness = world.connected("tools");
     let first = process(&mut harness);
     let long = harness.send_call("slow", json!({"ms": 32_000}));
-    let lease = cofferdam_tests::vault::lease_id(&bao);
+    let lease = lease_id(&bao);
+    let tokens = session_tokens(&bao);
+    assert_eq!(tokens.len(), 1, "the lease hangs from it");
     wait_until("another process has taken over", || process(&mut harness) != first);
     assert_eq!(leases(&bao), 2, "the old one is needed still");
     assert_eq!(text_of(&harness.answer_to(&long)), "late");
-    wait_until("the old lease is gone", || {
-        leases(&bao) == 1 && cofferdam_tests::vault::lease_id(&bao) != lease
+    wait_until("the old lease is gone", || leases(&bao) == 1 && lease_id(&bao) != lease);
+    // By then it was over by itself. Its token would not be for hours.
+    wait_until("it was revoked", || {
+        session_tokens(&bao).iter().all(|token| token["accessor"] != tokens[0]["accessor"])
     });
 }

@@ -23,7 +23,7 @@ fn survives_replay(act: Act, words: &[&str]) {
 fn replayed_412_472_and_473_of_nodes_that_do_not_serve() {
     let behind = recorded(412, "", r#"{"errors":["required index state not present"]}"#);
     std::thread::scope(|together| {
-        together.spawn(|| survives_replay(behind, &["not caught up yet (HTTP 412)"]));
+        together.spawn(|| survives_replay(behind, &["not caught up yet (HTTP 412)", "it is tried again"]));
         let words = ["standby for disaster recovery (HTTP 472)", "active node"];
         together.spawn(move || survives_replay(recorded(472, "", "{}"), &words));
         let words = ["performance standby (HTTP 473)", "active node"];
@@ -37,7 +37,7 @@ fn a_replayed_429_of_a_node_that_is_behind() {
     let (toll, world) = gated(&bao);
     toll.rule("", recorded(429, "retry-after: 1\r\n", r#"{"errors":[]}"#));
     let mut late = world.shim("late");
-    refused(&mut late, &["HTTP 429", "or this node stands by"]);
+    refused(&mut late, &["HTTP 429", "or this node stands by", "it is tried again"]);
     toll.open();
     world.wait_until("it works", || late.initialize().get("result").is_some());
 }
@@ -48,9 +48,9 @@ fn a_replayed_429_of_a_node_that_is_behind() {
 fn the_gate_changes_nothing_that_it_has_no_rule_for() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let toll = Toll::before(bao.place);
-    // A rule for another path, and one that rewrites nothing.
-    toll.rule("nowhere", recorded(473, "", "{}"));
+    // One that rewrites nothing, and the newest, which is for another path.
     toll.rule("sys/mounts", Act::Rewrite(|_| {}));
+    toll.rule("nowhere", recorded(473, "", "{}"));
     let certificate = json!({"common_name": "agent.internal"});
     let lookup = json!({"lease_id": "pki/issue/agent/none"});
     let requests: &[(&str, &str, &Value)] = &[

@@ -54,11 +54,11 @@ fn a_quota_that_says_when_is_believed() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     bao.api("POST", "sys/quotas/config", json!({"enable_rate_limit_response_headers": true}));
     let (toll, world) = gated(&bao);
-    limit(&bao, "12s");
+    limit(&bao, "24s");
     let mut late = world.shim("late");
     let refusal = refused(&mut late, &["POST `pki/issue/agent`", "too many requests"]);
     let told = next_try(&refusal);
-    assert!((1..=13).contains(&told), "{refusal}");
+    assert!((1..=25).contains(&told), "{refusal}");
     let asked = toll.count("pki/issue/agent");
     for _ in 0..10 {
         let again = next_try(&refused(&mut late, &["pki/issue/agent"]));
@@ -66,4 +66,7 @@ fn a_quota_that_says_when_is_believed() {
     }
     assert_eq!(toll.count("pki/issue/agent"), asked, "nobody asks before that");
     wait_until("the interval is over", || late.initialize().get("result").is_some());
+    // What Vault says is rounded: one may come a moment too early. Who asks every five seconds comes more often.
+    let asked = toll.count("pki/issue/agent") - asked;
+    assert!(asked <= 2, "asked {asked} times more, told to wait for {told} s");
 }

@@ -1,17 +1,18 @@
 //! Calls that go on meanwhile, and the story that every outage has.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use cofferdam_tests::deadline::{Deadline, wait_until};
+use cofferdam_tests::deadline::{Deadline, holds_within, wait_until};
 use cofferdam_tests::harness::Harness;
 use cofferdam_tests::http_fixture::{Behaviour, HttpFixture};
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::toll::Toll;
-use cofferdam_tests::vault::{connected_at, leases, prepared, token_file};
+use cofferdam_tests::vault::{CANARY, connected_at, leases, prepared, token_file};
 use cofferdam_tests::world::{Builder, World};
 use serde_json::{Value, json};
 
@@ -79,8 +80,9 @@ impl Load {
     }
 }
 
-/// An outage while both servers are called: they serve on; `late` is refused in these words, within its ten seconds and
-/// with the next try; the gate, where there is one, counts no more requests than patience makes; then all is well again.
+/// An outage while both servers are called: they serve on, also in a process that is started meanwhile with what is held;
+/// `late` is refused in these words, within its ten seconds and with the next try; the gate, where there is one, counts no
+/// more requests than patience makes; then all is well again, and a secret that changes is heard of.
 #[track_caller]
 pub(crate) fn survives(
     world: &World,
@@ -93,6 +95,7 @@ pub(crate) fn survives(
     let loads =
         [Load::start(world.connected("tools"), "echo"), Load::start(world.connected("web"), "headers")];
     loads.iter().for_each(Load::goes_on);
+    let mut fragile = world.connected("tools");
     begin(bao);
     let before = toll.map_or(0, |toll| toll.count(""));
     let clock = Deadline::after(DAY);
@@ -100,6 +103,12 @@ pub(crate) fn survives(
     for _ in 0..60 {
         refused(&mut late, words);
     }
+    // What it has is older than `refresh` by then, and nobody could read it since.
+    holds_within(Duration::from_millis(1500), || false);
+    fragile.send_call("crash", json!({}));
+    wait_until("a process runs with what is held", || {
+        fragile.call("echo", json!({"text": "x"})).get("result").is_some()
+    });
     loads.iter().for_each(Load::goes_on);
     if let Some(toll) = toll {
         let seconds = (DAY - clock.left()).as_secs() as usize;
@@ -109,8 +118,13 @@ pub(crate) fn survives(
     end(bao);
     wait_until("what was refused works", || late.initialize().get("result").is_some());
     assert!(late.call("echo", json!({"text": "x"})).get("result").is_some());
+    bao.api("POST", "secret/data/github", json!({"data": {"token": format!("{CANARY}-changed")}}));
+    wait_until("each session hears of a change", || {
+        let replaced = world.audit().into_iter().filter(|record| record["event"] == "replacement");
+        replaced.map(|record| record["link"].to_string()).collect::<BTreeSet<_>>().len() == 2
+    });
     loads.iter().for_each(Load::goes_on);
-    for mut harness in loads.map(Load::end).into_iter().chain([late]) {
+    for mut harness in loads.map(Load::end).into_iter().chain([fragile, late]) {
         harness.close_stdin();
         harness.wait_for_exit();
     }

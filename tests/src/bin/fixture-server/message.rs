@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Map, Value, json};
 
 use super::mode::Mode;
-use super::output::{Output, record};
+use super::output::{Output, process_number, record};
 use super::tools;
 
 /// Tools that wait for an answer of the client, by the id of the server's request; who listens; and how far the
@@ -62,6 +62,13 @@ impl Pending {
             *tasks
         });
         format!("task-{}-{number}", std::process::id())
+    }
+
+    /// All of them.
+    fn tasks(&self) -> Vec<Value> {
+        let count = self.tasks.lock().map_or(0, |tasks| *tasks);
+        let task = |number| json!({"taskId": format!("task-{}-{number}", std::process::id()), "status": "completed"});
+        (1..=count).map(task).collect()
     }
 
     fn listen(&self, id: &Value) {
@@ -158,7 +165,7 @@ fn handle(mode: Mode, message: &Value, output: &Output, pending: &Pending) {
     let era = call.era;
     let reply = |result| answer(mode, &call.request, era, result, output);
     match method {
-        "initialize" => reply(initialized(params)),
+        "initialize" => reply(initialized(mode, params)),
         "server/discover" if mode != Mode::Legacy => {
             answer(mode, &call.request, Era::Modern, discovered(), output)
         }
@@ -181,6 +188,7 @@ fn handle(mode: Mode, message: &Value, output: &Output, pending: &Pending) {
                 (true, _) => reply(tools::text(&format!("done by {}", std::process::id()))),
             }
         }
+        "tasks/list" => reply(json!({"tasks": pending.tasks()})),
         "resources/list" => reply(json!({"resources": [], "ttlMs": 0, "cacheScope": "private"})),
         "prompts/list" => reply(json!({"prompts": [], "ttlMs": 0, "cacheScope": "private"})),
         "x/echo" => reply(json!({"params": params})),
@@ -193,11 +201,15 @@ fn era_of(params: &Map<String, Value>) -> Era {
     if version.is_some() { Era::Modern } else { Era::Legacy }
 }
 
-fn initialized(params: &Map<String, Value>) -> Value {
+fn initialized(mode: Mode, params: &Map<String, Value>) -> Value {
     let version = params.get("protocolVersion").cloned().unwrap_or_else(|| json!("2025-11-25"));
+    let capabilities = match mode {
+        Mode::GainsACapability if process_number() > 1 => json!({"tools": {}, "resources": {}}),
+        _ => json!({"tools": {}}),
+    };
     json!({
         "protocolVersion": version,
-        "capabilities": {"tools": {}},
+        "capabilities": capabilities,
         "serverInfo": {"name": "fixture-server", "version": "1"},
         "x-unknown-field": {"kept": [1, 1.0, 1e2]},
     })

@@ -15,8 +15,10 @@ pub(crate) enum Mode {
     DemandsHandshake,
     /// Starts a daemon of its own that ignores everything, then serves.
     DoubleFork,
-    /// Writes down that it was sent SIGHUP.
+    /// Writes down that it was sent SIGHUP, and what its file held then.
     HearsHangup,
+    /// Every process after the first can do one thing more, with the same tools.
+    GainsACapability,
     /// Every process after the first has one tool more.
     GainsATool,
     GainsAToolInPages,
@@ -59,6 +61,7 @@ impl FromStr for Mode {
         Ok(match text {
             "demands-handshake" => Self::DemandsHandshake,
             "double-fork" => Self::DoubleFork,
+            "gains-a-capability" => Self::GainsACapability,
             "gains-a-tool" => Self::GainsATool,
             "gains-a-tool-in-pages" => Self::GainsAToolInPages,
             "exits-at-once" => Self::ExitsAtOnce,
@@ -128,6 +131,7 @@ impl Mode {
                 None
             }
             Self::DemandsHandshake
+            | Self::GainsACapability
             | Self::GainsATool
             | Self::GainsAToolInPages
             | Self::HidesItsTools
@@ -158,7 +162,10 @@ fn listen_for_hangups() {
     let _ = hangup.thread_block();
     std::thread::spawn(move || {
         while hangup.wait().is_ok() {
-            let heard = serde_json::json!({"process": std::process::id(), "method": "SIGHUP"});
+            let file = std::env::var("TOKEN_FILE").unwrap_or_default();
+            let params = serde_json::json!({"found": std::fs::read_to_string(file).ok()});
+            let heard =
+                serde_json::json!({"process": std::process::id(), "method": "SIGHUP", "params": params});
             record("HEARD_FILE", &format!("{heard}\n"));
         }
     });
