@@ -7,6 +7,7 @@
 mod fields;
 mod in_vault;
 pub mod opened;
+mod own_end;
 mod source;
 
 use std::collections::{BTreeMap, BTreeSet};
