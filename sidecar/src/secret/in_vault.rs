@@ -67,7 +67,7 @@ pub(super) async fn read(
         unusable,
         public,
         origin: described(&source.origin),
-        lease: Some(LeaseUse { hash, request_id }),
+        lease: Some(Arc::new(LeaseUse { hash, request_id })),
         end,
         ..Material::of(fields)
     };
@@ -151,20 +151,24 @@ async fn request(vault: &Vault, token: &SessionToken, origin: &Origin) -> Result
     let Envelope { data, request_id, lease_id: lease, lease_duration, renewable, date, .. } = envelope;
     let data = data.unwrap_or_else(Data::empty);
     let said = Some(lease_duration).filter(|life| !life.is_zero()).map(|life| life.min(FAR));
-    let own = || own_end::of(&data, date.unwrap_or_else(crate::clock::now));
+    let now = date.unwrap_or_else(crate::clock::now);
     let asked = || match origin {
         Origin::Vault { write: Some(values), .. } => own_end::asked_for(values),
         _ => None,
     };
     let (class, life) = match (&lease, said) {
-        (Some(_), Some(life)) if renewable => (Class::Renewable, Some(life)),
-        (Some(_), Some(life)) => (Class::Fixed, Some(life)),
+        (Some(_), Some(said)) => match own_end::inside(&data, now) {
+            // No renewal would help. One that is over already is so by a clock that is wrong.
+            Some(own) if own < said && !own.is_zero() => (Class::Fixed, Some(own)),
+            _ if renewable => (Class::Renewable, Some(said)),
+            _ => (Class::Fixed, Some(said)),
+        },
         // To renew it would not say more.
-        (Some(_), None) => match own() {
+        (Some(_), None) => match own_end::of(&data, now) {
             Some(Duration::ZERO) => (Class::Fixed, Some(ABOUT_TO_CHANGE)),
             own => (Class::Fixed, own.or_else(asked)),
         },
-        (None, said) => match (own(), said) {
+        (None, said) => match (own_end::of(&data, now), said) {
             (Some(Duration::ZERO), _) => (Class::Advised { every: ABOUT_TO_CHANGE }, None),
             (Some(life), _) => (Class::OwnEnd, Some(life)),
             // Without a lease it is advice.

@@ -1,6 +1,6 @@
-//! How long a credential lives, where no lease says it.
+//! How long a credential lives, where no lease says it; or less than its lease, where it is something that ends sooner.
 //!
-//! The first of these that says something counts:
+//! Without a lease the first of these that says something counts:
 //! 1. `ttl`, `expiration` or `expires_at_seconds` beside it in the answer;
 //! 2. what it is itself: an OpenSSH certificate is valid before a time, a web token has an `exp`; the earliest of them;
 //! 3. the `ttl` that it was asked for with: it may have been given less.
@@ -30,8 +30,15 @@ const LONGEST_TEXT: usize = 64 * 1024;
 /// How long it lives from `now` on, as it says itself: `ttl` in seconds, the others by the clock that made them, which says
 /// `now`: ours may be another.
 pub(super) fn of(data: &Data, now: SystemTime) -> Option<Duration> {
-    let life = beside(data, now).or_else(|| Some(until(inside(data)?, now)))?;
-    Some(life.min(FAR))
+    beside(data, now).map(|life| life.min(FAR)).or_else(|| inside(data, now))
+}
+
+/// The same, by what it is alone: that ends then whatever anybody else says.
+pub(super) fn inside(data: &Data, now: SystemTime) -> Option<Duration> {
+    let end = |text: &[u8]| ssh_certificate::valid_before(text).or_else(|| web_token::expires(text));
+    let texts = fields::texts(data.as_bytes()).filter(|text| text.len() <= LONGEST_TEXT);
+    let first = texts.filter_map(|text| end(&text)).min()?;
+    Some(until(first, now).min(FAR))
 }
 
 /// As long as it was to live.
@@ -61,15 +68,6 @@ fn beside(data: &Data, now: SystemTime) -> Option<Duration> {
         let end = seconds(own.expiration).or_else(|| seconds(own.expires_at_seconds))?;
         Some(until(end, now))
     })
-}
-
-/// The end of whatever ends first, in seconds since 1970.
-fn inside(data: &Data) -> Option<u64> {
-    let end = |text: &[u8]| ssh_certificate::valid_before(text).or_else(|| web_token::expires(text));
-    fields::texts(data.as_bytes())
-        .filter(|text| text.len() <= LONGEST_TEXT)
-        .filter_map(|text| end(&text))
-        .min()
 }
 
 fn until(end: u64, now: SystemTime) -> Duration {

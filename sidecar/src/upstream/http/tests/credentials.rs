@@ -49,6 +49,10 @@ impl Filled for Turning {
         &self.headers
     }
 
+    fn other_reads(&self, _decided: &Reads) -> Option<Arc<Reads>> {
+        None
+    }
+
     fn origin(&self) -> String {
         "the test".into()
     }
