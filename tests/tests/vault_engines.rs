@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -96,6 +97,8 @@ fn a_token_of_kubernetes_is_replaced_before_its_end_and_its_lease_ends_with_it()
     wait_until("the first lease is gone", || !list(&bao, CREDS).contains(&lease[0]));
     leave(harness);
     wait_until("nothing is left", || list(&bao, CREDS).is_empty() && session_tokens(&bao).is_empty());
+    // The cluster is not told: to it they are good until their own end.
+    assert_eq!(cluster.heard.load(Ordering::SeqCst), cluster.issued().len());
 }
 
 /// Where a lease says more or nothing, and where there is none: rewritten in live answers.
@@ -160,13 +163,17 @@ fn ends_in(world: &World, secret: &str) -> i64 {
 struct Cluster {
     place: SocketAddr,
     issued: Arc<Mutex<Vec<String>>>,
+    /// Whatever was asked.
+    heard: Arc<AtomicUsize>,
 }
 
 impl Cluster {
     fn start(life: Duration) -> Self {
         let issued = Arc::new(Mutex::new(Vec::new()));
-        let given = Arc::clone(&issued);
+        let heard = Arc::new(AtomicUsize::new(0));
+        let (given, hears) = (Arc::clone(&issued), Arc::clone(&heard));
         let place = listen(move |request| {
+            hears.fetch_add(1, Ordering::SeqCst);
             let is_ours = request.method == "POST"
                 && request.path == "/api/v1/namespaces/agents/serviceaccounts/agent/token";
             match request.headers.get("authorization") {
@@ -185,7 +192,7 @@ impl Cluster {
                 "status": {"token": token, "expirationTimestamp": Rfc3339::from(made + life).as_str()},
             }))
         });
-        Self { place, issued }
+        Self { place, issued, heard }
     }
 
     /// OpenBao has its engine for this cluster, and agents may use it.

@@ -46,7 +46,9 @@ mod tests {
 
     fn read(request: &str) -> Arc<Material> {
         let lease = LeaseUse { hash: None, request_id: request.into() };
-        Arc::new(Material { lease: Some(Arc::new(lease)), ..Material::of(BTreeMap::new()) })
+        let mut material = Material::of(BTreeMap::new());
+        material.lease = Some(Arc::new(lease));
+        Arc::new(material)
     }
 
     #[test]

@@ -185,6 +185,8 @@ fn long_names_are_cut_and_hostile_ones_stay_one_line() {
     let whole = "w".repeat(64);
     let mut secrets = [SecretUse { name: &whole, lease: Some(&whole), vault_request: Some(&whole) }; 20];
     secrets[3] = SecretUse { name: "odd", lease: Some(&long), vault_request: Some("a\u{1}b") };
+    let longer = "w".repeat(65);
+    secrets[4] = SecretUse { name: "long", lease: Some(&longer), vault_request: Some(&longer) };
     let record = OutcomeRecord {
         code: Some(&long),
         bytes: u64::MAX,
@@ -201,6 +203,7 @@ fn long_names_are_cut_and_hostile_ones_stay_one_line() {
     assert!(value["tool"].as_str().unwrap().ends_with("… (80000 bytes)"), "{}", value["tool"]);
     assert_eq!(value["secrets"].as_array().unwrap().len(), 16);
     assert_eq!(value["secrets"][3], serde_json::json!({"name": "odd"}));
+    assert_eq!(value["secrets"][4], serde_json::json!({"name": "long"}));
     assert_eq!(directory.verify().unwrap().records, 2);
 }
 

@@ -21,6 +21,7 @@ use super::{
     OutboundKind, Outcome,
 };
 use crate::config::Addresses;
+use crate::inject::Reads;
 
 const CREDENTIAL: &str = "Bearer correct-horse";
 

@@ -8,6 +8,7 @@ use tokio::sync::Semaphore;
 
 use super::server::{Answer, Seen, Server};
 use super::{credentials, next_failure, next_message, request, result, upstream};
+use crate::inject::Reads;
 use crate::upstream::http::{Credentials, Failure, Filled, Finding, Outcome};
 
 /// Each is the first one refused, then the second.
