@@ -21,6 +21,9 @@ use cofferdam_tests::vault::{connected_at, leave, list, prepared, session_tokens
 use cofferdam_tests::world::World;
 use serde_json::{Value, json};
 
+/// What is done to an answer on its way.
+type Change = fn(&mut Value);
+
 /// Nobody has its private half.
 const PUBLIC_KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAl1afZInVzhjjratVny6T7GE6JGdFZlJZZxYW4VbTa1";
 /// What a cluster gives the engine to ask with.
@@ -107,7 +110,7 @@ fn a_rewritten_web_token_whose_lease_does_not_say_it_has_an_end_of_its_own() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let cluster = Cluster::start(Duration::from_secs(18));
     cluster.prepare(&bao);
-    let changes: [(&str, fn(&mut Value)); 3] = [
+    let changes: [(&str, Change); 3] = [
         ("a lease that says too much", |answer| {
             answer["lease_duration"] = json!(3600);
             answer["renewable"] = json!(true);
@@ -184,7 +187,7 @@ impl Cluster {
                 return Reply::Status(404);
             }
             let made = now();
-            let mut given = given.lock().unwrap();
+            let mut given = given.lock().expect("no holder of this lock panics");
             let token = web_token(made, life, given.len());
             given.push(token.clone());
             Reply::Json(json!({
@@ -214,7 +217,7 @@ impl Cluster {
     }
 
     fn issued(&self) -> Vec<String> {
-        self.issued.lock().unwrap().clone()
+        self.issued.lock().expect("no holder of this lock panics").clone()
     }
 }
 
