@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::http::{Reply, Request, listen};
 
-/// A server of the era of sessions, without sessions.
+/// A server of the era of sessions; most of them are without.
 #[derive(Debug)]
 pub struct HttpFixture {
     address: SocketAddr,
@@ -23,10 +23,19 @@ pub enum Behaviour {
     Json,
     /// Answers as a stream of events.
     Events,
+    /// Opens sessions, of which it knows the newest only: 404 to calls of others, 401 to whoever opens one and may not.
+    Remembers(Arc<Mutex<Sessions>>),
     /// Points elsewhere.
     RedirectsTo(String),
     /// Answers with this status.
     Fails(u16),
+}
+
+/// Whom it opens a session for, and how many it has opened or forgotten.
+#[derive(Clone, Debug, Default)]
+pub struct Sessions {
+    pub accepted: String,
+    pub number: u32,
 }
 
 impl HttpFixture {
@@ -67,6 +76,19 @@ fn reply(behaviour: &Behaviour, request: &Request) -> Reply {
         }
         Behaviour::Json => Reply::Json(answer),
         Behaviour::Events => Reply::Events(vec![("message".to_owned(), answer)]),
+        Behaviour::Remembers(sessions) => {
+            let Ok(mut sessions) = sessions.lock() else { return Reply::Cut };
+            let header = |name: &str| request.headers.get(name).cloned().unwrap_or_default();
+            match request.body["method"] == "initialize" {
+                true if header("authorization") != sessions.accepted => Reply::Status(401),
+                true => {
+                    sessions.number += 1;
+                    Reply::Opens(sessions.number.to_string(), answer)
+                }
+                false if header("mcp-session-id") != sessions.number.to_string() => Reply::Status(404),
+                false => Reply::Json(answer),
+            }
+        }
         Behaviour::RedirectsTo(place) => Reply::Redirect(place.clone()),
         Behaviour::Fails(status) => Reply::Status(*status),
     }

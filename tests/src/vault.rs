@@ -169,8 +169,9 @@ pub fn tokens(bao: &OpenBao, choice: impl Fn(&Value) -> bool) -> Vec<Value> {
     list(bao, "auth/token/accessors").into_iter().map(look).filter(|token| choice(token)).collect()
 }
 
+/// What Vault lists at a path; nothing where nothing is there.
 #[track_caller]
-fn list(bao: &OpenBao, path: &str) -> Vec<String> {
+pub fn list(bao: &OpenBao, path: &str) -> Vec<String> {
     let answer = bao.call("LIST", path, Some(&bao.root_token), &Value::Null);
     let keys = answer.body["data"]["keys"].as_array().cloned().unwrap_or_default();
     keys.iter().filter_map(|key| key.as_str().map(str::to_owned)).collect()

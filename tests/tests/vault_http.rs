@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::harness::{Harness, refusal_of};
-use cofferdam_tests::http_fixture::{Behaviour, HttpFixture};
+use cofferdam_tests::http_fixture::{Behaviour, HttpFixture, Sessions};
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::server::Server;
-use cofferdam_tests::vault::{CANARY, prepared, world};
+use cofferdam_tests::toll::{Act, Toll};
+use cofferdam_tests::vault::{CANARY, connected_at, prepared, token_file, world};
 use cofferdam_tests::world::World;
 use serde_json::{Value, json};
 
@@ -67,6 +68,101 @@ fn a_refused_credential_is_read_anew_once_and_the_calls_run() {
     assert_eq!(reads(&bao), 2, "whoever was refused shares one read");
     let sent = server.authorizations();
     assert_eq!(sent.iter().filter(|sent| **sent == format!("Bearer {NEXT}")).count(), 8, "{sent:?}");
+    // The call before them ran with what it was decided with. They ran with the second read, whatever was known of it when
+    // they were decided on; the first of them with less.
+    let reads = read_requests(&bao);
+    let (decisions, outcomes) = (world.decisions(), world.outcomes());
+    assert_eq!((decisions.len(), outcomes.len(), reads.len()), (9, 9, 2));
+    let read = |number: usize| json!([{"name": "github", "vault_request": reads[number]}]);
+    assert_eq!((&decisions[0]["secrets"], outcomes[0].get("secrets")), (&read(0), None), "{}", outcomes[0]);
+    assert_eq!(decisions[1]["secrets"], read(0));
+    for decision in &decisions[1..] {
+        let outcome = outcomes.iter().find(|outcome| outcome["seq"] == decision["seq"]).unwrap();
+        let other = (decision["secrets"] == read(0)).then(|| read(1));
+        assert_eq!(outcome.get("secrets"), other.as_ref(), "{decision} {outcome}");
+    }
+}
+
+#[test]
+fn a_call_that_waited_for_its_credential_is_audited_with_the_read_that_it_waited_for() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let server = HttpFixture::start(Behaviour::Json);
+    let toll = Toll::before(bao.place);
+    let write = "write = { common_name = \"agent.internal\", ttl = \"6s\" }";
+    let world = connected_at(&toll.address(), &token_file(&bao))
+        .secret("cert", &format!("vault = \"pki/issue/agent\"\n{write}"))
+        .server("remote", local(&server).header("Authorization", "Serial {cert.serial_number}"))
+        .start();
+    let mut shim = world.connected("remote");
+    // It is read anew well before its end, and that takes until after it.
+    toll.rule("pki/issue", Act::Delay(Duration::from_secs(3)));
+    let mut waited = None;
+    wait_until("a call has waited", || {
+        // On a machine that is busy some wait for too long.
+        in_ten_seconds(&mut shim);
+        waited = world.outcomes().into_iter().find(|outcome| outcome.get("secrets").is_some());
+        waited.is_some()
+    });
+    let waited = waited.unwrap();
+    let decisions = world.decisions();
+    let decided = decisions.iter().find(|decision| decision["seq"] == waited["seq"]).unwrap();
+    for what in ["lease", "vault_request"] {
+        let (before, after) = (&decided["secrets"][0][what], &waited["secrets"][0][what]);
+        assert!(before.is_string() && after.is_string() && before != after, "{decided} {waited}");
+    }
+    in_ten_seconds(&mut shim);
+    assert_eq!(world.decisions().pop().unwrap()["secrets"], waited["secrets"]);
+}
+
+#[test]
+fn a_call_that_waited_for_a_process_is_audited_with_the_read_of_that_process() {
+    let Some(bao) = prepared(OpenBao::configured()) else { return };
+    let server = Server::fixture().env("SECRET", "{github.token}").allow(&["*"]);
+    let world = world(&bao).secret("github", "kv = \"secret/github\"").server("tools", server).start();
+    let mut shim = world.connected("tools");
+    shim.call_text("env", json!({}));
+    let of = |method: &str, kind: &str| {
+        let is_it = |record: &Value| record["method"] == method && record["kind"] == kind;
+        let mut found = None;
+        wait_until("it is written down", || {
+            found = world.audit().into_iter().find(is_it);
+            found.is_some()
+        });
+        found.unwrap()
+    };
+    // When the handshake was decided on, nothing was read yet.
+    assert_eq!(of("initialize", "decision")["secrets"], json!([{"name": "github"}]));
+    let read = json!([{"name": "github", "vault_request": read_requests(&bao)[0]}]);
+    assert_eq!(of("initialize", "outcome")["secrets"], read);
+    // A call that waits for nothing says it once.
+    assert_eq!(of("tools/call", "decision")["secrets"], read);
+    assert_eq!(of("tools/call", "outcome").get("secrets"), None);
+}
+
+#[test]
+fn a_handshake_that_cannot_be_repeated_for_want_of_a_credential_says_so() {
+    let Some(bao) = prepared(OpenBao::configured()) else { return };
+    let sessions = Sessions { accepted: format!("Bearer {CANARY}"), number: 0 };
+    let sessions = Arc::new(Mutex::new(sessions));
+    let server = HttpFixture::start(Behaviour::Remembers(Arc::clone(&sessions)));
+    let world =
+        world(&bao).secret("github", "kv = \"secret/github\"").server("remote", bearer(&server)).start();
+    let mut shim = world.connected("remote");
+    shim.call_text("headers", json!({}));
+    // The server forgets the session and wants another credential to open one, and Vault is sealed.
+    bao.seal();
+    *sessions.lock().unwrap() = Sessions { accepted: format!("Bearer {NEXT}"), number: 7 };
+    for _ in 0..3 {
+        let refused = shim.call("headers", json!({}));
+        assert_eq!(refusal_of(&refused), "credential_unavailable", "{refused}");
+        for word in ["it did not run", "HTTP 401", "secret/github", "sealed", "tried again in "] {
+            assert!(refused.to_string().contains(word), "{word}: {refused}");
+        }
+        assert_eq!(refused.to_string().matches("it did not run").count(), 1, "{refused}");
+    }
+    bao.unseal();
+    rotate(&bao, NEXT);
+    wait_until("the session is open again", || shim.call("headers", json!({})).get("result").is_some());
 }
 
 #[test]
@@ -175,12 +271,17 @@ fn rotate(bao: &OpenBao, value: &str) {
 
 /// How often the secret was read by a token of a session.
 fn reads(bao: &OpenBao) -> usize {
+    read_requests(bao).len()
+}
+
+/// Vault's ids of those reads.
+fn read_requests(bao: &OpenBao) -> Vec<Value> {
     let is_read = |line: &&Value| {
         line["type"] == "response"
             && line["request"]["path"] == "secret/data/github"
             && line["auth"]["metadata"]["session"].is_string()
     };
-    bao.audit().iter().filter(is_read).count()
+    bao.audit().iter().filter(is_read).map(|line| line["request"]["id"].clone()).collect()
 }
 
 /// Vault's id of the read whose value the last call was decided with.

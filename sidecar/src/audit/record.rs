@@ -78,6 +78,8 @@ pub struct OutcomeRecord<'a> {
     pub duration: Duration,
     /// How many values were scrubbed out of the answer.
     pub redactions: u64,
+    /// What the call was made with where its decision names another read, or none; only those.
+    pub secrets: &'a [SecretUse<'a>],
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -161,7 +163,8 @@ impl OutcomeRecord<'_> {
         const ESCAPED: usize = 6; // bytes of `\u001b`
         const MARK: usize = 40; // `… (18446744073709551615 bytes)`
         const FRAME: usize = 512; // names, numbers, time and chain
-        (TEXTS * (field_bytes * ESCAPED + MARK) + FRAME) as u64
+        const SECRET: usize = 3 * SHORT + 64; // name, lease and request, and what is around them
+        (TEXTS * (field_bytes * ESCAPED + MARK) + SECRETS * SECRET + FRAME) as u64
     }
 
     pub(super) fn write(&self, members: &mut Members<'_>) {
@@ -171,7 +174,24 @@ impl OutcomeRecord<'_> {
             .optional_text(name!("code"), self.code)
             .number(name!("bytes"), self.bytes)
             .number(name!("duration_us"), u64::try_from(self.duration.as_micros()).unwrap_or(u64::MAX))
-            .number(name!("redactions"), self.redactions);
+            .number(name!("redactions"), self.redactions)
+            .objects(
+                name!("secrets"),
+                &self.secrets[..self.secrets.len().min(SECRETS)],
+                |members, secret| {
+                    // None is longer but by somebody's mistake, and the room is counted.
+                    let short = |text: &&str| {
+                        text.len() <= SHORT
+                            && text
+                                .bytes()
+                                .all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\'))
+                    };
+                    members
+                        .text(name!("name"), Some(secret.name).filter(short).unwrap_or_default())
+                        .optional_text(name!("lease"), secret.lease.filter(short))
+                        .optional_text(name!("vault_request"), secret.vault_request.filter(short));
+                },
+            );
     }
 }
 
@@ -235,6 +255,8 @@ impl fmt::Display for Mac {
 
 /// Secrets named in one record: a bound on the line, far above what a server is given.
 const SECRETS: usize = 16;
+/// Names of secrets, hashes of leases and Vault's ids of requests have no more bytes.
+const SHORT: usize = 64;
 
 fn verdict(verdict: Verdict) -> &'static str {
     match verdict {

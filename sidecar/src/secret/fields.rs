@@ -115,6 +115,12 @@ fn check(
     }
 }
 
+/// Every text of an object, as it is meant.
+pub(super) fn texts(content: &[u8]) -> impl Iterator<Item = Zeroizing<Vec<u8>>> {
+    let members = object(content).map(|Object(members)| members).unwrap_or_default();
+    members.into_iter().filter(|(_, raw)| raw.get().starts_with('"')).filter_map(|(_, raw)| plain_value(raw))
+}
+
 fn object(content: &[u8]) -> Option<Object<'_>> {
     serde_json::from_slice(content).ok()
 }

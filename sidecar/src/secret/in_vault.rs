@@ -7,12 +7,12 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::fields::{self, Parsed};
+use super::own_end::{self, FAR};
 use super::{End, Learn, LeaseUse, Life, Material, SecretProblem, SourceError, Tie, described};
 use crate::config::{Origin, SecretSource};
 use crate::vault::leases::{Class, Terms};
@@ -20,8 +20,6 @@ use crate::vault::login::Trouble;
 use crate::vault::session::{Asker, SessionToken, SessionVault, next_try};
 use crate::vault::{Data, Envelope, Kind, LeaseId, Problem, Vault, VaultError};
 
-/// Longer than any session.
-const FAR: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// A credential that says it has no time left is about to be another: looked at again that often.
 const ABOUT_TO_CHANGE: Duration = Duration::from_secs(10);
 
@@ -69,7 +67,7 @@ pub(super) async fn read(
         unusable,
         public,
         origin: described(&source.origin),
-        lease: Some(LeaseUse { hash, request_id }),
+        lease: Some(Arc::new(LeaseUse { hash, request_id })),
         end,
         ..Material::of(fields)
     };
@@ -153,64 +151,30 @@ async fn request(vault: &Vault, token: &SessionToken, origin: &Origin) -> Result
     let Envelope { data, request_id, lease_id: lease, lease_duration, renewable, date, .. } = envelope;
     let data = data.unwrap_or_else(Data::empty);
     let said = Some(lease_duration).filter(|life| !life.is_zero()).map(|life| life.min(FAR));
-    let (class, life) = match &lease {
-        Some(_) if renewable => (Class::Renewable, said),
-        Some(_) => (Class::Fixed, said),
-        None => match (own_life(&data, date.unwrap_or_else(crate::clock::now)), said) {
+    let now = date.unwrap_or_else(crate::clock::now);
+    let asked = || match origin {
+        Origin::Vault { write: Some(values), .. } => own_end::asked_for(values),
+        _ => None,
+    };
+    let (class, life) = match (&lease, said) {
+        (Some(_), Some(said)) => match own_end::inside(&data, now) {
+            // No renewal would help. One that is over already is so by a clock that is wrong.
+            Some(own) if own < said && !own.is_zero() => (Class::Fixed, Some(own)),
+            _ if renewable => (Class::Renewable, Some(said)),
+            _ => (Class::Fixed, Some(said)),
+        },
+        // To renew it would not say more.
+        (Some(_), None) => match own_end::of(&data, now) {
+            Some(Duration::ZERO) => (Class::Fixed, Some(ABOUT_TO_CHANGE)),
+            own => (Class::Fixed, own.or_else(asked)),
+        },
+        (None, said) => match (own_end::of(&data, now), said) {
             (Some(Duration::ZERO), _) => (Class::Advised { every: ABOUT_TO_CHANGE }, None),
             (Some(life), _) => (Class::OwnEnd, Some(life)),
             // Without a lease it is advice.
             (None, Some(every)) => (Class::Advised { every }, None),
-            (None, None) => (Class::OwnEnd, None),
+            (None, None) => (Class::OwnEnd, asked()),
         },
     };
     Ok(Answer { data, request_id, lease, class, asked_at, life })
-}
-
-/// How long a credential without a lease lives, as it says itself: `ttl` in seconds, or `expiration` and
-/// `expires_at_seconds` by the clock that made them, which says `now`: ours may be another.
-fn own_life(data: &Data, now: SystemTime) -> Option<Duration> {
-    #[derive(Deserialize)]
-    struct Own {
-        ttl: Option<serde_json::Value>,
-        expiration: Option<serde_json::Value>,
-        expires_at_seconds: Option<serde_json::Value>,
-    }
-    let own: Own = serde_json::from_slice(data.as_bytes()).ok()?;
-    let seconds = |value: Option<serde_json::Value>| value?.as_u64();
-    let life = seconds(own.ttl).map(Duration::from_secs).or_else(|| {
-        let end = seconds(own.expiration).or_else(|| seconds(own.expires_at_seconds))?;
-        let end = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(end))?;
-        Some(end.duration_since(now).unwrap_or_default())
-    })?;
-    Some(life.min(FAR))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn life_of(data: &str, now: u64) -> Option<u64> {
-        let envelope = Envelope::for_tests(&format!(r#"{{"data": {data}}}"#));
-        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(now);
-        own_life(&envelope.data.unwrap(), now).map(|life| life.as_secs())
-    }
-
-    #[tokio::test]
-    async fn a_credential_says_itself_how_long_it_lives() {
-        assert_eq!(life_of(r#"{"ttl": 60, "expiration": 5}"#, 0), Some(60));
-        assert_eq!(life_of(r#"{"expiration": 1700000600}"#, 1_700_000_000), Some(600));
-        assert_eq!(life_of(r#"{"expires_at_seconds": 1700000600}"#, 1_700_000_000), Some(600));
-        // Over already: somebody's clock is wrong, or it is about to be another.
-        assert_eq!(life_of(r#"{"expiration": 1700000000}"#, 1_800_000_000), Some(0));
-        assert_eq!(life_of(r#"{"ttl": 0}"#, 0), Some(0));
-        // A hundred years and more.
-        assert_eq!(life_of(r#"{"ttl": 18446744073709551615}"#, 0), Some(FAR.as_secs()));
-        assert_eq!(life_of(r#"{"expiration": 18446744073709551615}"#, 0), None);
-        for nothing in ["{}", r#"{"ttl": "30s"}"#, r#"{"ttl": -1}"#, r#"{"ttl": null}"#, "[]", "null"] {
-            let envelope = Envelope::for_tests(&format!(r#"{{"data": {nothing}}}"#));
-            let data = envelope.data.unwrap_or_else(Data::empty);
-            assert_eq!(own_life(&data, SystemTime::UNIX_EPOCH), None, "{nothing}");
-        }
-    }
 }

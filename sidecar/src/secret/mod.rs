@@ -7,6 +7,7 @@
 mod fields;
 mod in_vault;
 pub mod opened;
+mod own_end;
 mod source;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,7 +47,7 @@ pub struct Material {
     pub unusable: BTreeMap<String, FieldError>,
     /// Of all who have it: a renewal is for each of them.
     life: Mutex<Life>,
-    pub lease: Option<LeaseUse>,
+    pub lease: Option<Arc<LeaseUse>>,
     pub end: End,
     /// Which values of its secret these are, counted by whoever keeps them; the same values have the same number.
     pub generation: u64,

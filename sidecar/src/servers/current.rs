@@ -11,6 +11,7 @@ mod opening;
 use std::future::pending;
 use std::time::Duration;
 
+use relay_proto::code::Code;
 use relay_proto::envelope::{IdValue, Outcome};
 use relay_proto::memory::{Heard, Memory};
 use tokio::time::{Instant, timeout_at};
@@ -91,7 +92,7 @@ impl Current {
                 upstream.send(message);
                 Ok(())
             }
-            State::Ending { why, .. } => Err(Unavailable::because(why.clone())),
+            State::Ending { why, code, .. } => Err(Unavailable { code: *code, why: why.clone() }),
             State::Replaying { .. } | State::Running { .. } | State::Starting { .. } => {
                 if self.queue.is_crowded() {
                     return Err(Unavailable::because("the server is starting and too much waits for it"));
@@ -180,7 +181,11 @@ impl Current {
                 },
                 State::Running { upstream, first_word } => {
                     while let Some(message) = self.queue.pop_if(|first| upstream.is_ready_for(first)) {
+                        let sent_with = upstream.sent_with(&message);
                         upstream.send(message);
+                        if let Some(event) = sent_with {
+                            return event;
+                        }
                     }
                     let said = match *first_word {
                         None => upstream.next().await,
@@ -224,8 +229,8 @@ impl Current {
                             None => return Event::Message(message),
                         },
                         Said::Event(Event::Gone { why }) => self.give_up(Duration::ZERO, why),
-                        Said::Event(Event::Failed { id, why, .. }) if id == *asked => {
-                            self.give_up(Duration::ZERO, why);
+                        Said::Event(Event::Failed { id, code, why }) if id == *asked => {
+                            self.not_replayed(code, &why);
                         }
                         Said::Event(event) => return event,
                         // Told of the session before this handshake.
@@ -233,14 +238,18 @@ impl Current {
                         Said::Returned(message) => self.queue.push(message),
                     }
                 }
-                State::Ending { why, lived, .. } => {
+                State::Ending { why, code, lived, .. } => {
                     while let Some(message) = self.queue.pop() {
                         if let Some(id) = message.request_id() {
-                            return Event::did_not_run(id.clone(), why);
+                            return Event::refused(id.clone(), *code, why);
                         }
                     }
-                    let (why, lived) = (std::mem::take(why), *lived);
-                    self.lost(lived);
+                    let (why, code, lived) = (std::mem::take(why), *code, *lived);
+                    match code {
+                        // Whoever is asked for one has a pace of its own.
+                        Code::CredentialUnavailable => self.let_go(),
+                        _ => self.lost(lived),
+                    }
                     return Event::Gone { why };
                 }
             }

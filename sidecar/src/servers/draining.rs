@@ -48,12 +48,13 @@ impl Draining {
     }
 
     /// For requests about what it has.
-    pub(super) fn send(&mut self, message: Outbound) -> Result<(), &'static str> {
+    pub(super) fn send(&mut self, message: Outbound) -> Result<Option<Event>, &'static str> {
         match self.upstream.is_crowded() {
             true => Err("the server does not read what it is sent"),
             false => {
+                let sent_with = self.upstream.sent_with(&message);
                 self.upstream.send(message);
-                Ok(())
+                Ok(sent_with)
             }
         }
     }

@@ -1,10 +1,16 @@
 //! What a server gives its link, and what a link learns when it gives something to a server.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::BytesMut;
 use relay_proto::code::Code;
 use relay_proto::envelope::IdValue;
+
+use crate::inject::Reads;
+
+/// What is said first of whatever never left.
+pub(super) const DID_NOT_RUN: &str = "it did not run: ";
 
 /// One process of a server, or one connection to it. No two of this sidecar have the same.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -37,11 +43,17 @@ pub(crate) enum Event {
         code: Code,
         why: String,
     },
+    /// A request went out with secrets from other reads than its decision names.
+    SentWith {
+        id: IdValue,
+        reads: Arc<Reads>,
+    },
 }
 
 /// A message is not taken now: it did not run.
 #[derive(Debug)]
 pub(crate) struct Unavailable {
+    pub(crate) code: Code,
     pub(crate) why: String,
 }
 
@@ -75,12 +87,17 @@ impl Incarnation {
 
 impl Event {
     pub(super) fn did_not_run(id: IdValue, why: &str) -> Self {
-        Self::Failed { id, code: Code::ServerUnavailable, why: format!("it did not run: {why}") }
+        Self::refused(id, Code::ServerUnavailable, why)
+    }
+
+    /// The same, with a reason that has a name of its own.
+    pub(super) fn refused(id: IdValue, code: Code, why: &str) -> Self {
+        Self::Failed { id, code, why: format!("{DID_NOT_RUN}{why}") }
     }
 }
 
 impl Unavailable {
     pub(super) fn because(why: impl Into<String>) -> Self {
-        Self { why: why.into() }
+        Self { code: Code::ServerUnavailable, why: why.into() }
     }
 }

@@ -77,12 +77,13 @@ impl Instance {
         })
     }
 
-    /// Sends a request to a process that only finishes what it has, because it is about that; says whether it is one.
+    /// Sends a request to a process that only finishes what it has, because it is about that; says whether it is one, and
+    /// what the link should hear of it.
     pub(crate) fn send_to_draining(
         &mut self,
         to: Incarnation,
         message: &Outbound,
-    ) -> Option<Result<(), Unavailable>> {
+    ) -> Option<Result<Option<Event>, Unavailable>> {
         let draining = self.renewal.as_mut()?.draining(to)?;
         Some(draining.send(message.clone()).map_err(Unavailable::because))
     }

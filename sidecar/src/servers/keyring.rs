@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::start::{StartError, Starter};
 use crate::config::{Scope, ServerKind};
 use crate::inject::reread::Reread;
-use crate::inject::{InjectError, Secrets, fill_header};
+use crate::inject::{InjectError, Reads, Secrets, fill_header};
 use crate::upstream::http::{Credentials, Filled, Finding, Outcome};
 
 /// Cheap to clone.
@@ -149,6 +149,10 @@ impl Credentials for Keyring {
 impl Filled for Keys {
     fn headers(&self) -> &HeaderMap {
         &self.headers
+    }
+
+    fn other_reads(&self, decided: &Reads) -> Option<Arc<Reads>> {
+        decided.others(&self.secrets)
     }
 
     fn origin(&self) -> String {

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
+use relay_proto::code::Code;
 use relay_proto::envelope::IdValue;
 use tokio::time::{Instant, timeout};
 
@@ -16,6 +17,8 @@ pub(super) enum State {
     Ending {
         upstream: Upstream,
         why: String,
+        /// What whoever waits for it is refused with.
+        code: Code,
         lived: Duration,
     },
     Idle,

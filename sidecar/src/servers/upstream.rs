@@ -72,6 +72,14 @@ impl Upstream {
         }
     }
 
+    /// What the link hears if this is sent to a process that has its secrets from other reads than were decided with; an
+    /// HTTP request finds out by itself.
+    pub(super) fn sent_with(&self, message: &Outbound) -> Option<Event> {
+        let Self::Stdio(stdio) = self else { return None };
+        let reads = message.decided.as_ref()?.others(&stdio.belongings.secrets)?;
+        Some(Event::SentWith { id: message.request_id()?.clone(), reads })
+    }
+
     pub(super) fn tell(&mut self, sayings: Vec<Saying>) {
         for saying in sayings {
             self.send(match saying {
@@ -89,6 +97,7 @@ impl Upstream {
                 HttpEvent::Message(message) => {
                     Said::Event(Event::Message(BytesMut::from(message.as_slice())))
                 }
+                HttpEvent::SentWith { id, reads } => Said::Event(Event::SentWith { id, reads }),
                 HttpEvent::SessionLost => Said::Forgotten,
                 HttpEvent::Returned(message) => Said::Returned(message),
                 HttpEvent::Failed { id, failure } => Said::Event(failed(id, failure)),
@@ -215,7 +224,7 @@ fn failed(id: IdValue, failure: Failure) -> Event {
             Code::OutcomeUnknown,
             format!("{why}; it may or may not have run, so check before you repeat it"),
         ),
-        Failure::NoCredential { why } => (Code::CredentialUnavailable, format!("it did not run: {why}")),
+        Failure::NoCredential { why } => return Event::refused(id, Code::CredentialUnavailable, &why),
         Failure::NotSent { why } => return Event::did_not_run(id, &why),
         Failure::SessionLost => {
             return Event::did_not_run(id, "the server had forgotten the session; send it again");
@@ -224,10 +233,10 @@ fn failed(id: IdValue, failure: Failure) -> Event {
             Code::MessageTooLarge,
             "the call ran, but its answer is too large and is not relayed; ask for less at a time".into(),
         ),
-        Failure::Unauthorized => (
-            Code::CredentialUnavailable,
-            "it did not run: the server did not accept the credential; ask the user to renew it".into(),
-        ),
+        Failure::Unauthorized => {
+            let why = "the server did not accept the credential; ask the user to renew it";
+            return Event::refused(id, Code::CredentialUnavailable, why);
+        }
     };
     Event::Failed { id, code, why }
 }

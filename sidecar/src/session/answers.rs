@@ -40,6 +40,7 @@ impl Link {
                 }
             }
             Event::Gone { why } => self.server_gone(from, &why),
+            Event::SentWith { id, reads } => self.calls.sent_with(from, &id, reads),
         }
     }
 

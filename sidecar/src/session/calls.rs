@@ -5,12 +5,14 @@
 
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use relay_proto::envelope::{IdValue, ShortText};
 use relay_proto::memory::Memory;
 use tokio::time::Instant;
 
+use crate::inject::Reads;
 use crate::servers::scoped::{Lane, Process};
 
 /// One request on its way through the server.
@@ -32,6 +34,8 @@ pub(crate) struct Call {
     pub(crate) attempt: Attempt,
     /// The message, where it may be sent once more should its server go away.
     pub(crate) kept: Option<Bytes>,
+    /// The reads that it was made with, where they are others than its decision names.
+    pub(crate) sent_with: Option<Arc<Reads>>,
 }
 
 /// What its answer is for.
@@ -108,6 +112,13 @@ impl Calls {
                 self.abandoned.forget(from, id);
                 None
             }
+        }
+    }
+
+    /// It was made with secrets from other reads than its decision names.
+    pub(crate) fn sent_with(&mut self, on: Process, id: &IdValue, reads: Arc<Reads>) {
+        if let Some(call) = self.waiting.get_mut(id).filter(|call| call.on == on) {
+            call.sent_with = Some(reads);
         }
     }
 
@@ -262,6 +273,7 @@ mod tests {
             deadline,
             attempt: Attempt::First,
             kept: None,
+            sent_with: None,
         }
     }
 

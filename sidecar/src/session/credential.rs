@@ -12,7 +12,7 @@ pub(crate) struct Credential {
     pub(crate) origin: String,
     /// A hash of the lease's id, where there is a lease; the audit has the same.
     pub(crate) lease: Option<String>,
-    /// None where it does not end, or there is none yet.
+    /// None where no end is known, or there is none yet.
     pub(crate) expires_in_seconds: Option<u64>,
     pub(crate) renewals: u64,
     pub(crate) last_error: Option<String>,
@@ -34,7 +34,7 @@ impl Credential {
         let end = match self.expires_in_seconds {
             Some(0) => "over".into(),
             Some(left) => format!("ends in {}", duration(left)),
-            None => "does not end by itself".into(),
+            None => "no end is known".into(),
         };
         let times = match renewals {
             0 => String::new(),
@@ -105,7 +105,7 @@ mod tests {
         };
         assert_eq!(
             credential.line(),
-            "`warehouse` from Vault's `database/creds/readonly`: no lease, does not end by itself; looked after in 5 min"
+            "`warehouse` from Vault's `database/creds/readonly`: no lease, no end is known; looked after in 5 min"
         );
     }
 }

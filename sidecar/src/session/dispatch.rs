@@ -15,7 +15,7 @@ use crate::audit::CallResult;
 use crate::config::{Config, Server};
 use crate::metrics::RequestOutcome;
 use crate::policy::Verdict;
-use crate::servers::instance::Passed;
+use crate::servers::instance::{Passed, Unavailable};
 use crate::servers::scoped::{Lane, Process};
 use crate::servers::start::Starter;
 use crate::upstream::outbound::Outbound;
@@ -124,14 +124,22 @@ impl Link {
             return self.calls.insert(value, call);
         }
         let message = Outbound::request(bytes.clone(), value.clone(), &asked.method, asked.header_name())
-            .in_scope(ruling.scope.clone());
-        let sent = match task.and_then(|process| Some((process, self.send_about(process, &message)?))) {
-            Some((process, sent)) => sent.map(|()| process),
-            None => self.deliver(lane, message, config, server).map(|()| self.servers.process(lane)),
+            .in_scope(ruling.scope.clone())
+            .decided(ruling.decided());
+        let sent = match task
+            .and_then(|process| Some((process, self.servers.send_to_draining(process, &message)?)))
+        {
+            Some((process, sent)) => sent.map(|event| (process, event)),
+            None => self.deliver(lane, message, config, server).map(|()| (self.servers.process(lane), None)),
         };
         match sent {
-            Ok(on) => self.calls.insert(value, Call { on, ..call }),
-            Err(why) => self.fail(call, Code::ServerUnavailable, &format!("it did not run: {why}")),
+            Ok((on, event)) => {
+                self.calls.insert(value, Call { on, ..call });
+                if let Some(event) = event {
+                    self.server_event(on, event);
+                }
+            }
+            Err(Unavailable { code, why }) => self.fail(call, code, &format!("it did not run: {why}")),
         }
     }
 
@@ -181,22 +189,16 @@ impl Link {
         self.servers.tell_to(process, Outbound::response(message));
     }
 
-    /// Sends a request to the process that it is about, where that takes no others any more.
-    fn send_about(&mut self, process: Process, message: &Outbound) -> Option<Result<(), String>> {
-        let sent = self.servers.send_to_draining(process, message)?;
-        Some(sent.map_err(|unavailable| unavailable.why))
-    }
-
     pub(super) fn deliver(
         &mut self,
         lane: Lane,
         message: Outbound,
         config: &Arc<Config>,
         server: &Arc<Server>,
-    ) -> Result<(), String> {
+    ) -> Result<(), Unavailable> {
         let Self { servers, session, id, .. } = self;
         let starter = || Starter::of(session, config, server, id);
-        servers.send(lane, message, starter).map_err(|unavailable| unavailable.why)
+        servers.send(lane, message, starter)
     }
 
     /// A refusal in words that a model can act on.

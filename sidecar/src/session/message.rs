@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::calls::{Attempt, Call, Purpose};
 use super::tasks;
 use crate::config::{Config, Scope, Server};
+use crate::inject::Secrets;
 use crate::policy::{self, Decision, Request, Verdict};
 use crate::servers::scoped::Process;
 
@@ -53,6 +54,8 @@ pub(super) struct Ruling {
     pub(super) scope: Option<Arc<Scope>>,
     /// When the time of a repeated call is over, counted from its first attempt.
     pub(super) deadline: Option<Instant>,
+    /// What was held when it was written down, where it may be made with other secrets than that.
+    pub(super) held: Option<Arc<Secrets>>,
 }
 
 /// What stood in the way, where something did.
@@ -147,6 +150,7 @@ impl<'a> Asked<'a> {
             deadline: (!OPEN_ENDED.contains(&&*self.method)).then(|| began + timeout),
             attempt,
             kept: None,
+            sent_with: None,
         }
     }
 }
@@ -163,6 +167,7 @@ impl Ruling {
                 server: None,
                 scope: None,
                 deadline: None,
+                held: None,
             };
         };
         let decision = match (&*asked.method, asked.tool.as_deref()) {
@@ -176,12 +181,13 @@ impl Ruling {
             ("tools/call", Some(tool)) if !server.scopes.is_empty() => server.scope(tool).cloned(),
             _ => None,
         };
-        Self { decision, standing: Standing::Rules, server: Some(Arc::clone(server)), scope, deadline: None }
+        let server = Some(Arc::clone(server));
+        Self { decision, standing: Standing::Rules, server, scope, deadline: None, held: None }
     }
 
     pub(super) fn malformed() -> Self {
         let decision = Decision { verdict: Verdict::Deny, rule: "message_malformed".into() };
-        Self { decision, standing: Standing::Rules, server: None, scope: None, deadline: None }
+        Self { decision, standing: Standing::Rules, server: None, scope: None, deadline: None, held: None }
     }
 
     pub(super) fn allows(&self) -> bool {

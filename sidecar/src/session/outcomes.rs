@@ -12,7 +12,8 @@ use tokio::time::Instant;
 
 use super::calls::Call;
 use super::link::Link;
-use crate::audit::{self, CallResult, OutcomeRecord};
+use super::used_secrets::other_uses;
+use crate::audit::{self, CallResult, OutcomeRecord, SecretUse};
 use crate::policy;
 use crate::scrub::Scrubber;
 
@@ -34,8 +35,8 @@ struct Outcome {
     redactions: u32,
 }
 
-/// The method and the tool of a call, as they may be written down.
-type Names<'a> = (Cow<'a, str>, Option<Cow<'a, str>>);
+/// The method and the tool of a call, as they may be written down, and the secrets that its decision names otherwise.
+type Names<'a> = (Cow<'a, str>, Option<Cow<'a, str>>, Vec<SecretUse<'a>>);
 
 /// Long enough that the next call of a busy harness comes within it.
 const LATEST: Duration = Duration::from_millis(20);
@@ -69,7 +70,8 @@ impl Outcomes {
             .iter()
             .map(|outcome| {
                 let tool = outcome.call.tool.as_deref().map(|tool| scrubber.name(tool));
-                (method_name(scrubber, &outcome.call.method), tool)
+                let secrets = outcome.call.sent_with.as_deref().map(other_uses).unwrap_or_default();
+                (method_name(scrubber, &outcome.call.method), tool, secrets)
             })
             .collect()
     }
@@ -79,13 +81,14 @@ impl Outcomes {
         of: &'a audit::Caller,
         names: &'a [Names<'_>],
     ) -> impl Iterator<Item = OutcomeRecord<'a>> {
-        self.waiting.iter().zip(names).map(move |(outcome, (method, tool))| OutcomeRecord {
+        self.waiting.iter().zip(names).map(move |(outcome, (method, tool, secrets))| OutcomeRecord {
             call: audit::Call { of, seq: outcome.call.seq, method, tool: tool.as_deref() },
             result: outcome.result,
             code: outcome.code.map(Code::as_str),
             bytes: outcome.bytes as u64,
             duration: outcome.duration,
             redactions: u64::from(outcome.redactions),
+            secrets,
         })
     }
 }

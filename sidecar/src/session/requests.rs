@@ -15,7 +15,7 @@ use super::link::Link;
 use super::message::{Asked, Content, Ruling, Standing};
 use super::outcomes::method_name;
 use super::repeats::{Incoming, Past};
-use super::used_secrets::secret_uses;
+use super::used_secrets::{Held, secret_uses};
 use crate::audit::{self, AuditError, DecisionRecord, FollowedBy, Left, Mac, Recorded, SecretUse};
 use crate::config::{Config, Server};
 use crate::policy::Glob;
@@ -67,10 +67,14 @@ impl Link {
                 }
             }
             rest = &rest[steps.len()..];
-            let mut written = self.record_decisions(&config, &steps).await;
+            let held = self.held(&steps);
+            let mut written = self.record_decisions(&config, &steps, &held).await;
             self.woke = Instant::now();
             self.send_ahead(&steps, &mut written);
-            for (step, written) in steps.into_iter().zip(written) {
+            for (place, (mut step, written)) in steps.into_iter().zip(written).enumerate() {
+                if let (Some(ruling), Written::Yes) = (&mut step.ruling, written) {
+                    ruling.held = Some(held.of(place));
+                }
                 self.carry_out(&config, step, written);
             }
         }
@@ -190,19 +194,18 @@ impl Link {
     }
 
     /// Writes the decisions, all at once.
-    async fn record_decisions(&mut self, config: &Config, steps: &[Step<'_>]) -> Vec<Written> {
+    async fn record_decisions(&mut self, config: &Config, steps: &[Step<'_>], held: &Held) -> Vec<Written> {
         let audit = &self.session.context.audit;
         let scrubber = self.session.credentials.scrubber();
         let secrets = config.servers.get(&self.server).map(|server| server.secrets()).unwrap_or_default();
-        let (of_base, in_scopes) = self.held(steps);
-        let secrets = secret_uses(secrets, &of_base);
+        let secrets = secret_uses(secrets, &held.base);
         // What the sandbox wrote may repeat what a server told it.
         let names: Vec<_> = steps
             .iter()
             .enumerate()
             .map(|(place, step)| match step.asked() {
                 Some(asked) => {
-                    let held = in_scopes.get(place).and_then(Option::as_ref);
+                    let held = held.in_scope(place);
                     let scope = step.ruling.as_ref().and_then(|ruling| ruling.scope.as_ref());
                     let mac = asked.arguments().map(|arguments| audit.arguments_mac(arguments));
                     (

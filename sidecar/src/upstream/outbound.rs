@@ -9,6 +9,7 @@ use relay_proto::limits::{MAX_MESSAGE, MAX_WINDOW};
 pub(crate) use super::http::{Outbound, OutboundKind};
 
 use crate::config::Scope;
+use crate::inject::Reads;
 
 /// Bytes on their way to one server above which its link stops reading: a stuck server stalls its own link only.
 pub(crate) const QUEUE_BYTES: usize = 1024 * 1024;
@@ -22,20 +23,27 @@ impl Outbound {
             bytes: bytes.into(),
             kind: OutboundKind::Request { id, method: method.into(), name },
             scope: None,
+            decided: None,
         }
     }
 
     pub(crate) fn notification(bytes: impl Into<Bytes>, method: &str) -> Self {
-        Self { bytes: bytes.into(), kind: OutboundKind::Notification { method: method.into() }, scope: None }
+        let kind = OutboundKind::Notification { method: method.into() };
+        Self { bytes: bytes.into(), kind, scope: None, decided: None }
     }
 
     pub(crate) fn response(bytes: impl Into<Bytes>) -> Self {
-        Self { bytes: bytes.into(), kind: OutboundKind::Response, scope: None }
+        Self { bytes: bytes.into(), kind: OutboundKind::Response, scope: None, decided: None }
     }
 
     /// The same, with the credentials of a scope.
     pub(crate) fn in_scope(self, scope: Option<Arc<Scope>>) -> Self {
         Self { scope, ..self }
+    }
+
+    /// The same, decided with these reads.
+    pub(crate) fn decided(self, decided: Option<Arc<Reads>>) -> Self {
+        Self { decided, ..self }
     }
 
     /// The id that an answer to this message will have.

@@ -3,7 +3,7 @@
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::toll::{Act, Toll};
-use cofferdam_tests::vault::{connected_at, file, leases, leave, prepared};
+use cofferdam_tests::vault::{connected_at, file, leases, leave, prepared, session_tokens, token_file};
 use cofferdam_tests::vault_logins::{approle, secret_id};
 use serde_json::{Value, json};
 
@@ -75,6 +75,28 @@ fn an_answer_that_is_cut_leaves_no_lease_behind() {
 fn certificates(bao: &OpenBao) -> usize {
     let listed = bao.call("LIST", "pki/certs", Some(&bao.root_token), &Value::Null);
     listed.body["data"]["keys"].as_array().map_or(0, Vec::len)
+}
+
+/// Nobody knows the token, so nobody can revoke it: it has no longer a life than the grant gives.
+#[test]
+fn a_token_whose_answer_was_lost_lives_no_longer_than_its_grant() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let toll = Toll::before(bao.place);
+    toll.rule("auth/token/create", Act::CutAfter(40));
+    let mut world = site_of(connected_at(&toll.address(), &token_file(&bao))).grant("ttl = \"15s\"").start();
+    let mut late = world.shim("late");
+    refused(&mut late, &["auth/token/create", "did not answer"]);
+    let lost = session_tokens(&bao);
+    assert!(!lost.is_empty(), "the server made it");
+    for token in &lost {
+        assert!(token["explicit_max_ttl"].as_u64().is_some_and(|life| (1..=15).contains(&life)), "{token}");
+        assert_eq!(token["policies"], json!(["agent", "default"]), "{token}");
+    }
+    leave(late);
+    world.stop_sidecar();
+    let is_there =
+        |lost: &Value| session_tokens(&bao).iter().any(|token| token["accessor"] == lost["accessor"]);
+    wait_until("it is over", || !lost.iter().any(is_there));
 }
 
 #[test]

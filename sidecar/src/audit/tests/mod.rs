@@ -106,6 +106,7 @@ fn outcome(call: Call<'_>) -> OutcomeRecord<'_> {
         bytes: 340,
         duration: Duration::from_micros(1500),
         redactions: 1,
+        secrets: &[],
     }
 }
 

@@ -18,6 +18,8 @@ fn records_are_what_readers_expect() {
     let record = DecisionRecord { arguments: Some(&mac), secrets: &secrets, ..decision(call("l-1", 7)) };
     decide(&audit, &budget, &record).unwrap();
     audit.outcome(&budget, &outcome(call("l-1", 7))).unwrap();
+    let others = [SecretUse { lease: Some("5ee1"), vault_request: Some("r-2"), ..secrets[0] }];
+    audit.outcome(&budget, &OutcomeRecord { secrets: &others, ..outcome(call("l-1", 7)) }).unwrap();
     audit.event(&EventRecord { session: Some("s-1"), ..EventRecord::new(Event::SessionEnd) }).unwrap();
 
     let lines = tail(&directory.audit(), 10).unwrap();
@@ -29,7 +31,8 @@ fn records_are_what_readers_expect() {
                 r#"{{"number":1,"time":"T","kind":"decision","session":"s-1","link":"l-1","seq":7,"server":"github","method":"tools/call","tool":"get_issue","args":"{mac}","verdict":"allow","rule":"tools.allow get_*","policy":"5f2c","secrets":[{{"name":"github","vault_request":"r-1"}}],"bytes":120,"chain":"C"}}"#
             ),
             r#"{"number":2,"time":"T","kind":"outcome","session":"s-1","link":"l-1","seq":7,"server":"github","method":"tools/call","tool":"get_issue","result":"result","bytes":340,"duration_us":1500,"redactions":1,"chain":"C"}"#.to_owned(),
-            r#"{"number":3,"time":"T","kind":"event","event":"session_end","session":"s-1","chain":"C"}"#.to_owned(),
+            r#"{"number":3,"time":"T","kind":"outcome","session":"s-1","link":"l-1","seq":7,"server":"github","method":"tools/call","tool":"get_issue","result":"result","bytes":340,"duration_us":1500,"redactions":1,"secrets":[{"name":"github","lease":"5ee1","vault_request":"r-2"}],"chain":"C"}"#.to_owned(),
+            r#"{"number":4,"time":"T","kind":"event","event":"session_end","session":"s-1","chain":"C"}"#.to_owned(),
         ]
     );
     for line in &lines {
@@ -179,11 +182,17 @@ fn long_names_are_cut_and_hostile_ones_stay_one_line() {
     let hostile = Call { of, method: &long, tool: Some(&long), ..call("", 1) };
     let budget = plenty();
     decide(&audit, &budget, &DecisionRecord { rule: &long, policy: &long, ..decision(hostile) }).unwrap();
+    let whole = "w".repeat(64);
+    let mut secrets = [SecretUse { name: &whole, lease: Some(&whole), vault_request: Some(&whole) }; 20];
+    secrets[3] = SecretUse { name: "odd", lease: Some(&long), vault_request: Some("a\u{1}b") };
+    let longer = "w".repeat(65);
+    secrets[4] = SecretUse { name: "long", lease: Some(&longer), vault_request: Some(&longer) };
     let record = OutcomeRecord {
         code: Some(&long),
         bytes: u64::MAX,
         duration: Duration::MAX,
         redactions: u64::MAX,
+        secrets: &secrets,
         ..outcome(Call { seq: u64::MAX, ..hostile })
     };
     audit.outcome(&budget, &record).unwrap();
@@ -192,6 +201,9 @@ fn long_names_are_cut_and_hostile_ones_stay_one_line() {
     assert!(lines[1].len() as u64 <= OutcomeRecord::longest(256), "{}", lines[1].len());
     let value: serde_json::Value = serde_json::from_str(&lines[1]).unwrap();
     assert!(value["tool"].as_str().unwrap().ends_with("… (80000 bytes)"), "{}", value["tool"]);
+    assert_eq!(value["secrets"].as_array().unwrap().len(), 16);
+    assert_eq!(value["secrets"][3], serde_json::json!({"name": "odd"}));
+    assert_eq!(value["secrets"][4], serde_json::json!({"name": "long"}));
     assert_eq!(directory.verify().unwrap().records, 2);
 }
 

@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
+use relay_proto::code::Code;
 use relay_proto::memory::Question;
 use tokio::time::Instant;
 
 use super::Current;
-use crate::servers::event::Incarnation;
+use crate::servers::event::{DID_NOT_RUN, Incarnation};
 use crate::servers::start::Starter;
 use crate::servers::state::State;
 use crate::servers::upstream::{Telling, Upstream};
@@ -113,13 +114,27 @@ impl Current {
     /// The server is of no use any more, after a useful life of this length.
     pub(super) fn give_up(&mut self, lived: Duration, why: String) {
         if let Some(upstream) = std::mem::replace(&mut self.state, State::Idle).into_upstream() {
-            self.state = State::Ending { upstream, why, lived };
+            self.state = State::Ending { upstream, why, code: Code::ServerUnavailable, lived };
+        }
+    }
+
+    /// The repeated handshake got no answer.
+    pub(super) fn not_replayed(&mut self, code: Code, why: &str) {
+        let why = why.strip_prefix(DID_NOT_RUN).unwrap_or(why);
+        self.give_up(Duration::ZERO, format!("the handshake could not be repeated: {why}"));
+        if let (Code::CredentialUnavailable, State::Ending { code, .. }) = (code, &mut self.state) {
+            *code = Code::CredentialUnavailable;
         }
     }
 
     /// Back to idle; what is left of the server dies in the background.
     pub(super) fn lost(&mut self, lived: Duration) {
         self.backoff.failed(lived);
+        self.let_go();
+    }
+
+    /// The same, and it may be started again at once.
+    pub(super) fn let_go(&mut self) {
         let upstream = std::mem::replace(&mut self.state, State::Idle).into_upstream();
         if let (Some(upstream), Some(custody)) = (upstream, self.custody.clone()) {
             self.leaving.see_off(upstream, custody);

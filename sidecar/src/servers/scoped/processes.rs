@@ -9,7 +9,7 @@ use relay_proto::envelope::{IdValue, Outcome};
 use super::{Beside, Lane, Member, Process, Servers, Standing};
 use crate::config::Scope;
 use crate::inject::Secrets;
-use crate::servers::instance::{Note, Role, Unavailable};
+use crate::servers::instance::{Event, Note, Role, Unavailable};
 use crate::servers::start::Starter;
 use crate::upstream::outbound::Outbound;
 
@@ -33,7 +33,7 @@ impl Servers {
         &mut self,
         process: Process,
         message: &Outbound,
-    ) -> Option<Result<(), Unavailable>> {
+    ) -> Option<Result<Option<Event>, Unavailable>> {
         self.member(process.lane)?.instance.send_to_draining(process.incarnation, message)
     }
 

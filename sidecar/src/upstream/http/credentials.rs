@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 use http::HeaderMap;
 
+use crate::inject::Reads;
+
 /// What is being found out.
 pub type Finding<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -26,6 +28,9 @@ pub trait Credentials: Send + Sync {
 /// Credentials as one request carries them.
 pub trait Filled: Send + Sync {
     fn headers(&self) -> &HeaderMap;
+
+    /// The reads that they are from, where those are others than were decided with.
+    fn other_reads(&self, decided: &Reads) -> Option<Arc<Reads>>;
 
     /// What they are made from, for people.
     fn origin(&self) -> String;

@@ -175,6 +175,11 @@ impl Exchange {
 
     async fn send_with(&mut self, filled: &Arc<dyn Filled>) -> Result<(Reply, Session), Failure> {
         self.sent = Some(Arc::clone(filled));
+        if let OutboundKind::Request { id, .. } = &self.message.kind
+            && let Some(reads) = self.message.decided.as_ref().and_then(|decided| filled.other_reads(decided))
+        {
+            self.shared.tell(Event::SentWith { id: id.clone(), reads }).await;
+        }
         let (own, session) = match &self.dispatch {
             Dispatch::Initialize => (HeaderMap::new(), Session::default()),
             Dispatch::Initialized | Dispatch::Legacy => {

@@ -55,6 +55,7 @@ use self::message::Outline;
 use self::session::Era;
 use self::shared::{Shared, lock};
 use crate::config::{Addresses, HTTP_MESSAGES, Scope};
+use crate::inject::Reads;
 
 /// Events that wait for the owner; a full queue makes the server's streams wait.
 const MAX_WAITING_EVENTS: usize = 4;
@@ -96,6 +97,8 @@ pub struct Outbound {
     pub kind: OutboundKind,
     /// What it is sent with, where that is not what the server's own requests are sent with.
     pub scope: Option<Arc<Scope>>,
+    /// The reads that the decision about it names. Where it is sent with others, that is told.
+    pub decided: Option<Arc<Reads>>,
 }
 
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -122,6 +125,8 @@ pub enum Event {
     Message(Vec<u8>),
     /// A request that did not run because the server has forgotten the session: to be sent again after a handshake.
     Returned(Outbound),
+    /// A request is being sent with secrets from other reads than its decision names.
+    SentWith { id: IdValue, reads: Arc<Reads> },
     /// The server has forgotten the session: the handshake must be replayed before anything else is sent.
     SessionLost,
 }

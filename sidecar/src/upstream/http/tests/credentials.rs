@@ -8,6 +8,7 @@ use tokio::sync::Semaphore;
 
 use super::server::{Answer, Seen, Server};
 use super::{credentials, next_failure, next_message, request, result, upstream};
+use crate::inject::Reads;
 use crate::upstream::http::{Credentials, Failure, Filled, Finding, Outcome};
 
 /// Each is the first one refused, then the second.
@@ -47,6 +48,10 @@ impl Credentials for Turning {
 impl Filled for Turning {
     fn headers(&self) -> &HeaderMap {
         &self.headers
+    }
+
+    fn other_reads(&self, _decided: &Reads) -> Option<Arc<Reads>> {
+        None
     }
 
     fn origin(&self) -> String {

@@ -75,7 +75,7 @@ async fn ask(
     match within(upstream.next()).await {
         Event::Message(bytes) => Ok(String::from_utf8(bytes).unwrap()),
         Event::Failed { failure, .. } => Err(failure),
-        Event::Returned(_) | Event::SessionLost => panic!("there was no session"),
+        Event::Returned(_) | Event::SentWith { .. } | Event::SessionLost => panic!("there was no session"),
     }
 }
 

@@ -1,0 +1,233 @@
+//! Credentials of engines that have ways of their own to say how long they live: certificates of SSH's, tokens of
+//! Kubernetes, secret-ids. Each is replaced before its end under a process that would otherwise keep it.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use cofferdam::clock::{Rfc3339, now};
+use cofferdam_tests::deadline::wait_until;
+use cofferdam_tests::encodings::base64url;
+use cofferdam_tests::harness::Harness;
+use cofferdam_tests::http::{Reply, listen};
+use cofferdam_tests::openbao::OpenBao;
+use cofferdam_tests::process::{command, is_alive, output_of};
+use cofferdam_tests::server::{Server, environment};
+use cofferdam_tests::toll::{Act, Toll};
+use cofferdam_tests::tools::Tool;
+use cofferdam_tests::vault::{connected_at, leave, list, prepared, session_tokens, token_file, world};
+use cofferdam_tests::world::World;
+use serde_json::{Value, json};
+
+/// What is done to an answer on its way.
+type Change = fn(&mut Value);
+
+/// Nobody has its private half.
+const PUBLIC_KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAl1afZInVzhjjratVny6T7GE6JGdFZlJZZxYW4VbTa1";
+/// What a cluster gives the engine to ask with.
+const ENGINES_OWN: &str = "token-of-the-engine";
+const CREDS: &str = "sys/leases/lookup/kubernetes/creds/agent";
+
+#[test]
+fn a_signed_ssh_certificate_is_replaced_before_its_end() {
+    let (Some(bao), Some(keygen)) = (prepared(OpenBao::dev()), Tool::SshKeygen.path()) else { return };
+    bao.api("POST", "sys/mounts/ssh", json!({"type": "ssh"}));
+    bao.api("POST", "ssh/config/ca", json!({"generate_signing_key": true, "key_type": "ed25519"}));
+    let role = json!({"key_type": "ca", "allow_user_certificates": true, "allowed_users": "agent", "default_user": "agent", "ttl": "18s", "not_before_duration": "1s"});
+    bao.api("POST", "ssh/roles/agent", role);
+    bao.policy("agent", &[("ssh/sign/agent", &["update"])]);
+    let server = Server::fixture()
+        .file("id-cert.pub", "{ssh.signed_key}")
+        .env("CERTIFICATE", "{file:id-cert.pub}")
+        .allow(&["*"]);
+    let secret = format!("vault = \"ssh/sign/agent\"\nwrite = {{ public_key = \"{PUBLIC_KEY}\" }}");
+    let world = world(&bao).secret("ssh", &secret).server("tools", server).start();
+    let mut harness = world.connected("tools");
+    let first = process(&mut harness);
+    // OpenSSH itself says from when and until when.
+    let valid = |process: u32| {
+        let mut keygen = command(&keygen);
+        keygen.env("TZ", "UTC").args(["-L", "-f"]).arg(variable(process, "CERTIFICATE"));
+        let told = String::from_utf8(output_of(keygen, "ssh-keygen").stdout).unwrap();
+        let line = told.lines().find_map(|line| line.trim().strip_prefix("Valid: from "));
+        let (from, to) = line.and_then(|line| line.split_once(" to ")).unwrap_or_else(|| panic!("{told}"));
+        (from.to_owned(), to.to_owned())
+    };
+    let (_, end) = valid(first);
+    assert!((0..=18).contains(&ends_in(&world, "ssh")), "{}", world.sessions());
+    wait_until("another process has taken over", || process(&mut harness) != first);
+    let (begin, later) = valid(process(&mut harness));
+    assert!(begin < end && end < later, "{begin} {end} {later}");
+    wait_until("the old process is gone", || !is_alive(first));
+    // Nothing was lent, so one token was enough.
+    assert_eq!(session_tokens(&bao).len(), 1);
+}
+
+/// The answer to this says its life under a name of its own: nobody but who asked knows it.
+#[test]
+fn the_life_that_was_asked_for_counts_where_the_answer_says_none() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    bao.api("POST", "sys/auth/approle", json!({"type": "approle"}));
+    bao.api("POST", "auth/approle/role/robot", json!({"token_policies": ["default"]}));
+    bao.policy("agent", &[("auth/approle/role/robot/secret-id", &["update"])]);
+    let server = Server::fixture().env("SECRET", "{robot.secret_id}").allow(&["*"]);
+    let secret = "vault = \"auth/approle/role/robot/secret-id\"\nwrite = { ttl = \"18s\" }";
+    let world = world(&bao).secret("robot", secret).server("tools", server).start();
+    let mut harness = world.connected("tools");
+    let first = process(&mut harness);
+    assert!((0..=18).contains(&ends_in(&world, "robot")), "{}", world.sessions());
+    let value = variable(first, "SECRET");
+    wait_until("another process has taken over", || process(&mut harness) != first);
+    assert_ne!(variable(process(&mut harness), "SECRET"), value);
+}
+
+#[test]
+fn a_token_of_kubernetes_is_replaced_before_its_end_and_its_lease_ends_with_it() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let cluster = Cluster::start(Duration::from_secs(18));
+    cluster.prepare(&bao);
+    let world = cluster.used_by(world(&bao)).start();
+    let mut harness = world.connected("tools");
+    let first = process(&mut harness);
+    assert_eq!(cluster.issued(), [variable(first, "TOKEN")]);
+    let lease = list(&bao, CREDS);
+    assert_eq!(lease.len(), 1);
+    assert!((0..=18).contains(&ends_in(&world, "cluster")), "{}", world.sessions());
+    wait_until("another process has taken over", || process(&mut harness) != first);
+    assert!(cluster.issued()[1..].contains(&variable(process(&mut harness), "TOKEN")));
+    wait_until("the first lease is gone", || !list(&bao, CREDS).contains(&lease[0]));
+    leave(harness);
+    wait_until("nothing is left", || list(&bao, CREDS).is_empty() && session_tokens(&bao).is_empty());
+    // The cluster is not told: to it they are good until their own end.
+    assert_eq!(cluster.heard.load(Ordering::SeqCst), cluster.issued().len());
+}
+
+/// Where a lease says more or nothing, and where there is none: rewritten in live answers.
+#[test]
+fn a_rewritten_web_token_whose_lease_does_not_say_it_has_an_end_of_its_own() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let cluster = Cluster::start(Duration::from_secs(18));
+    cluster.prepare(&bao);
+    let changes: [(&str, Change); 3] = [
+        ("a lease that says too much", |answer| {
+            answer["lease_duration"] = json!(3600);
+            answer["renewable"] = json!(true);
+        }),
+        ("a lease that says nothing", |answer| {
+            answer["lease_duration"] = json!(0);
+            answer["renewable"] = json!(true);
+        }),
+        ("no lease", |answer| {
+            answer["lease_duration"] = json!(0);
+            answer["lease_id"] = json!("");
+        }),
+    ];
+    for (what, change) in changes {
+        let toll = Toll::before(bao.place);
+        toll.rule("kubernetes/creds/agent", Act::Rewrite(change));
+        let world = cluster.used_by(connected_at(&toll.address(), &token_file(&bao))).start();
+        let mut harness = world.connected("tools");
+        let first = process(&mut harness);
+        assert!((0..=18).contains(&ends_in(&world, "cluster")), "{what}: {}", world.sessions());
+        wait_until("another process has taken over", || process(&mut harness) != first);
+        let tokens = BTreeSet::from([first, process(&mut harness)].map(|process| variable(process, "TOKEN")));
+        assert_eq!(tokens.len(), 2, "{what}");
+    }
+}
+
+/// Which process answers a call now.
+#[track_caller]
+fn process(harness: &mut Harness) -> u32 {
+    harness.call_text("process", json!({})).parse().expect("a process's number")
+}
+
+/// What a process was given in a variable.
+#[track_caller]
+fn variable(process: u32, name: &str) -> String {
+    let (environment, begins) = (environment(process), format!("{name}="));
+    let value = environment.split('\0').find_map(|entry| entry.strip_prefix(&begins));
+    value.unwrap_or_else(|| panic!("no {name} in {environment}")).to_owned()
+}
+
+/// The seconds that `cofferdam sessions` says are left of a secret; -1 where it knows of no end.
+#[track_caller]
+fn ends_in(world: &World, secret: &str) -> i64 {
+    let sessions = world.sessions();
+    let credentials = sessions[0]["credentials"].as_array().cloned().unwrap_or_default();
+    let credential = credentials.into_iter().find(|credential| credential["secret"] == secret);
+    let credential = credential.unwrap_or_else(|| panic!("no {secret} in {sessions}"));
+    credential["expires-in-seconds"].as_i64().unwrap_or(-1)
+}
+
+/// As much of a cluster's API as makes tokens. It decides itself how long they live, as a cluster does, though none gives
+/// out such short ones.
+struct Cluster {
+    place: SocketAddr,
+    issued: Arc<Mutex<Vec<String>>>,
+    /// Whatever was asked.
+    heard: Arc<AtomicUsize>,
+}
+
+impl Cluster {
+    fn start(life: Duration) -> Self {
+        let issued = Arc::new(Mutex::new(Vec::new()));
+        let heard = Arc::new(AtomicUsize::new(0));
+        let (given, hears) = (Arc::clone(&issued), Arc::clone(&heard));
+        let place = listen(move |request| {
+            hears.fetch_add(1, Ordering::SeqCst);
+            let is_ours = request.method == "POST"
+                && request.path == "/api/v1/namespaces/agents/serviceaccounts/agent/token";
+            match request.headers.get("authorization") {
+                Some(bearer) if *bearer == format!("Bearer {ENGINES_OWN}") => {}
+                _ => return Reply::Status(401),
+            }
+            if !is_ours {
+                return Reply::Status(404);
+            }
+            let made = now();
+            let mut given = given.lock().expect("no holder of this lock panics");
+            let token = web_token(made, life, given.len());
+            given.push(token.clone());
+            Reply::Json(json!({
+                "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "metadata": {}, "spec": {},
+                "status": {"token": token, "expirationTimestamp": Rfc3339::from(made + life).as_str()},
+            }))
+        });
+        Self { place, issued, heard }
+    }
+
+    /// OpenBao has its engine for this cluster, and agents may use it.
+    #[track_caller]
+    fn prepare(&self, bao: &OpenBao) {
+        bao.api("POST", "sys/mounts/kubernetes", json!({"type": "kubernetes"}));
+        let config = json!({"kubernetes_host": format!("http://{}", self.place), "service_account_jwt": ENGINES_OWN, "disable_local_ca_jwt": true});
+        bao.api("POST", "kubernetes/config", config);
+        let role = json!({"allowed_kubernetes_namespaces": ["agents"], "service_account_name": "agent", "token_default_ttl": "10m"});
+        bao.api("POST", "kubernetes/roles/agent", role);
+        bao.policy("agent", &[("kubernetes/creds/agent", &["update"])]);
+    }
+
+    /// A server has a token of this cluster's.
+    fn used_by(&self, builder: cofferdam_tests::world::Builder) -> cofferdam_tests::world::Builder {
+        let secret = "vault = \"kubernetes/creds/agent\"\nwrite = { kubernetes_namespace = \"agents\" }";
+        let server = Server::fixture().env("TOKEN", "{cluster.service_account_token}").allow(&["*"]);
+        builder.secret("cluster", secret).server("tools", server)
+    }
+
+    fn issued(&self) -> Vec<String> {
+        self.issued.lock().expect("no holder of this lock panics").clone()
+    }
+}
+
+/// Signed by nobody: nobody here checks that.
+fn web_token(made: SystemTime, life: Duration, number: usize) -> String {
+    let made = made.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    let claims = json!({
+        "sub": "system:serviceaccount:agents:agent", "jti": number.to_string(),
+        "iat": made, "nbf": made, "exp": made + life.as_secs(),
+    });
+    let parts = [json!({"alg": "RS256"}).to_string(), claims.to_string(), "signature".to_owned()];
+    parts.map(|part| base64url(part.as_bytes())).join(".")
+}
