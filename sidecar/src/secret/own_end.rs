@@ -8,7 +8,6 @@
 //! What must stay true: what cannot be read says nothing and harms nobody; no number of anybody's overflows a clock; times
 //! are compared with the clock that made them, as far as that is known.
 
-mod base64;
 mod ssh_certificate;
 mod web_token;
 

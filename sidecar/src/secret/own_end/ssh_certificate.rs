@@ -6,7 +6,8 @@
 //!
 //! What must stay true: a certificate is read whole or says nothing; no length that it gives is believed beyond its end.
 
-use super::base64::{Alphabet, decode};
+use base64ct::{Base64, Encoding as _};
+use zeroize::Zeroizing;
 
 /// How many parts the key of each type has.
 const KEY_PARTS: [(&[u8], usize); 8] = [
@@ -29,7 +30,7 @@ pub(super) fn valid_before(text: &[u8]) -> Option<u64> {
     if !kind.ends_with(b"-cert-v01@openssh.com") {
         return None;
     }
-    let body = decode(body, Alphabet::Standard)?;
+    let body = Zeroizing::new(Base64::decode_vec(str::from_utf8(body).ok()?).ok()?);
     let mut rest = Rest(&body);
     let kind = rest.part()?;
     let (_, key_parts) = KEY_PARTS.iter().find(|(name, _)| *name == kind)?;
@@ -75,7 +76,6 @@ impl<'a> Rest<'a> {
 pub(super) mod tests {
     use proptest::prelude::*;
 
-    use super::super::base64::tests::encode;
     use super::*;
 
     /// OpenBao made it.
@@ -90,11 +90,11 @@ pub(super) mod tests {
 
     fn body() -> Vec<u8> {
         let (_, body) = CERTIFICATE.split_once(' ').unwrap();
-        decode(body.as_bytes(), Alphabet::Standard).unwrap().to_vec()
+        Base64::decode_vec(body).unwrap()
     }
 
     fn end_of(body: &[u8]) -> Option<u64> {
-        let text = format!("ssh-ed25519-cert-v01@openssh.com {}", encode(body, Alphabet::Standard));
+        let text = format!("ssh-ed25519-cert-v01@openssh.com {}", Base64::encode_string(body));
         valid_before(text.as_bytes())
     }
 

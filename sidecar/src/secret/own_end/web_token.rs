@@ -3,11 +3,11 @@
 //! What must stay true: what has not the three parts of one, with an object that names its algorithm as the first and its
 //! claims as the second, says nothing. Nobody's signature is checked: Vault said that this is it.
 
+use base64ct::{Base64UrlUnpadded, Encoding as _};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-
-use super::base64::{Alphabet, decode};
+use zeroize::Zeroizing;
 
 /// Seconds since 1970.
 pub(super) fn expires(text: &[u8]) -> Option<u64> {
@@ -31,7 +31,8 @@ pub(super) fn expires(text: &[u8]) -> Option<u64> {
 }
 
 fn read<T: DeserializeOwned>(part: &[u8]) -> Option<T> {
-    serde_json::from_slice(&decode(part, Alphabet::UrlSafe)?).ok()
+    let part = Zeroizing::new(Base64UrlUnpadded::decode_vec(str::from_utf8(part).ok()?).ok()?);
+    serde_json::from_slice(&part).ok()
 }
 
 /// A time may have a fraction.
@@ -45,11 +46,11 @@ fn whole_seconds(seconds: f64) -> Option<u64> {
 pub(super) mod tests {
     use serde_json::json;
 
-    use super::super::base64::tests::encode;
     use super::*;
 
     fn joined(parts: &[&str]) -> String {
-        let parts: Vec<_> = parts.iter().map(|part| encode(part.as_bytes(), Alphabet::UrlSafe)).collect();
+        let parts: Vec<_> =
+            parts.iter().map(|part| Base64UrlUnpadded::encode_string(part.as_bytes())).collect();
         parts.join(".")
     }
 

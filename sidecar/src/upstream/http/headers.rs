@@ -3,6 +3,7 @@
 //! What must stay true: an injected header never replaces one that frames the request or that MCP owns, and no
 //! header value is ever logged or put into an error.
 
+use base64ct::{Base64, Encoding as _};
 use bytes::Bytes;
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, HOST, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request};
@@ -106,25 +107,9 @@ fn encode(value: &str) -> HeaderValue {
         && !(value.starts_with(OPEN) && value.ends_with(CLOSE));
     let text = match plain {
         true => value.to_owned(),
-        false => format!("{OPEN}{}{CLOSE}", base64(value.as_bytes())),
+        false => format!("{OPEN}{}{CLOSE}", Base64::encode_string(value.as_bytes())),
     };
     HeaderValue::try_from(text).expect("both spellings are visible ASCII")
-}
-
-fn base64(bytes: &[u8]) -> String {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for chunk in bytes.chunks(3) {
-        let group =
-            chunk.iter().fold(0u32, |group, byte| group << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
-        for position in 0..4 {
-            text.push(match position <= chunk.len() {
-                true => char::from(ALPHABET[(group >> (18 - 6 * position)) as usize & 63]),
-                false => '=',
-            });
-        }
-    }
-    text
 }
 
 fn is_reserved(name: &HeaderName) -> bool {
