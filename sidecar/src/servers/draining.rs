@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::event::{Event, Incarnation};
+use super::event::{Event, Incarnation, Passed};
 use super::upstream::{Said, Telling, Upstream};
 use crate::upstream::outbound::Outbound;
 
@@ -48,12 +48,12 @@ impl Draining {
     }
 
     /// For requests about what it has.
-    pub(super) fn send(&mut self, message: Outbound) -> Result<(), &'static str> {
+    pub(super) fn pass(&mut self, message: Outbound) -> Passed {
         match self.upstream.is_crowded() {
-            true => Err("the server does not read what it is sent"),
+            true => Passed::No,
             false => {
                 self.upstream.send(message);
-                Ok(())
+                Passed::Yes
             }
         }
     }

@@ -76,14 +76,16 @@ impl Instance {
         })
     }
 
-    /// Sends a request to a process that only finishes what it has, because it is about that; says whether it is one.
-    pub(crate) fn send_to_draining(
-        &mut self,
-        to: Incarnation,
-        message: &Outbound,
-    ) -> Option<Result<(), Unavailable>> {
-        let draining = self.renewal.as_mut()?.draining(to)?;
-        Some(draining.send(message.clone()).map_err(Unavailable::because))
+    /// Sends a request to the process that it is about, whether that takes others or not; none where it is gone.
+    pub(crate) fn send_to(&mut self, to: Incarnation, message: &Outbound) -> Option<Result<(), Unavailable>> {
+        let passed = match to == self.current.incarnation {
+            true => self.current.process_mut()?.pass(&message.bytes),
+            false => self.renewal.as_mut()?.draining(to)?.pass(message.clone()),
+        };
+        Some(match passed {
+            Passed::Yes => Ok(()),
+            Passed::No => Err(Unavailable::because("the server does not read what it is sent")),
+        })
     }
 
     /// Says something to a server that runs, or will soon: nobody starts one to tell it that, and one that does not

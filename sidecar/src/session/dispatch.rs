@@ -125,8 +125,8 @@ impl Link {
         }
         let message = Outbound::request(bytes.clone(), value.clone(), &asked.method, asked.header_name())
             .in_scope(ruling.scope.clone());
-        let sent = match task.and_then(|process| Some((process, self.send_about(process, &message)?))) {
-            Some((process, sent)) => sent.map(|()| process),
+        let sent = match task.and_then(|process| Some((process, self.servers.send_to(process, &message)?))) {
+            Some((process, sent)) => sent.map(|()| process).map_err(|unavailable| unavailable.why),
             None => self.deliver(lane, message, config, server).map(|()| self.servers.process(lane)),
         };
         match sent {
@@ -179,12 +179,6 @@ impl Link {
         let Some((process, original)) = self.server_requests.answered(&id.value()) else { return };
         let message = json::replace(bytes, id.span.clone(), &original);
         self.servers.tell_to(process, Outbound::response(message));
-    }
-
-    /// Sends a request to the process that it is about, where that takes no others any more.
-    fn send_about(&mut self, process: Process, message: &Outbound) -> Option<Result<(), String>> {
-        let sent = self.servers.send_to_draining(process, message)?;
-        Some(sent.map_err(|unavailable| unavailable.why))
     }
 
     pub(super) fn deliver(

@@ -12,7 +12,7 @@ use relay_proto::name::Name;
 use tokio::time::Instant;
 
 use super::calls::{Attempt, Call, Purpose};
-use super::tasks;
+use super::tasks::{self, Tasks};
 use crate::config::{Config, Scope, Server};
 use crate::policy::{self, Decision, Request, Verdict};
 use crate::servers::scoped::Process;
@@ -123,6 +123,11 @@ impl<'a> Asked<'a> {
         json::text(&self.received.bytes, self.param(key)?).map(Into::into)
     }
 
+    /// The task that it is about.
+    fn task(&self) -> Option<Box<str>> {
+        tasks::asked_for(&self.received.bytes, &self.method, self.params.clone())
+    }
+
     /// The call that this request makes.
     pub(super) fn call(
         &self,
@@ -142,7 +147,7 @@ impl<'a> Asked<'a> {
                 None => self.method.clone().into_owned().into(),
             },
             tool: self.tool.as_deref().map(Into::into),
-            task: tasks::asked_for(&self.received.bytes, &self.method, self.params.clone()),
+            task: self.task(),
             began,
             deadline: (!OPEN_ENDED.contains(&&*self.method)).then(|| began + timeout),
             attempt,
@@ -177,6 +182,14 @@ impl Ruling {
             _ => None,
         };
         Self { decision, standing: Standing::Rules, server: Some(Arc::clone(server)), scope, deadline: None }
+    }
+
+    /// A question about a task is asked with what the tool runs with that made the task.
+    pub(super) fn follow(&mut self, asked: &Asked<'_>, tasks: &Tasks) {
+        let Some(server) = self.server.as_ref().filter(|server| !server.scopes.is_empty()) else { return };
+        if let Some(task) = asked.task() {
+            self.scope = tasks.tool_of(&task).and_then(|tool| server.scope(tool)).cloned();
+        }
     }
 
     pub(super) fn malformed() -> Self {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use cofferdam_tests::deadline::{holds_within, wait_until};
+use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::harness::text_of;
 use cofferdam_tests::process::is_alive;
 use serde_json::{Value, json};
@@ -103,28 +103,6 @@ fn an_answer_reaches_the_process_that_asked_although_both_ask_under_one_id() {
     assert!(text_of(&harness.answer_to(&old)).contains(r#""name":"old""#));
     assert!(text_of(&harness.answer_to(&new)).contains(r#""name":"new""#));
     wait_until("the old process is gone", || scene.alive().len() == 1);
-}
-
-#[test]
-fn a_task_is_asked_for_where_it_was_made_and_keeps_its_process() {
-    let Some(mut scene) = Scene::new("plain", "", "") else { return };
-    let mut harness = scene.world.connected("tools");
-    let first = process(&mut harness);
-    let make = json!({"name": "echo", "arguments": {"text": "x"}, "task": {"ttl": 60_000}});
-    let made = harness.request("tools/call", make.clone());
-    let task = made["result"]["task"]["taskId"].clone();
-    assert!(task.is_string(), "{made}");
-    scene.replace();
-    let newer = harness.request("tools/call", make)["result"]["task"]["taskId"].clone();
-    assert_ne!(process(&mut harness), first);
-    // Its process is kept for it although no call runs there.
-    assert!(!holds_within(Duration::from_secs(1), || !is_alive(first)));
-    let got = harness.request("tasks/get", json!({"taskId": task}));
-    assert_eq!(got["result"]["status"], "completed", "{got}");
-    let result = harness.request("tasks/result", json!({"taskId": task}));
-    assert_eq!(text_of(&result), format!("done by {first}"));
-    wait_until("nobody waits for the old process", || !is_alive(first));
-    assert!(harness.request("tasks/result", json!({"taskId": newer})).get("result").is_some());
 }
 
 #[test]
