@@ -216,6 +216,14 @@ impl SessionVault {
         self.0.access.vault.renew_lease(token.reveal(), &lease.id, increment).await
     }
 
+    /// Whether the lease is known to be gone that should hang from a token.
+    pub(crate) async fn has_lost(&self, token: &SessionToken) -> bool {
+        match self.0.still_has(token.issued().number).await.flatten() {
+            Some(lease) => self.0.access.is_gone(&lease).await.is_ok(),
+            None => false,
+        }
+    }
+
     /// The login's generation, and each one after it.
     pub(crate) fn logins(&self) -> watch::Receiver<u64> {
         self.0.access.login.changed()

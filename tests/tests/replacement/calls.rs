@@ -8,7 +8,7 @@ use cofferdam_tests::harness::text_of;
 use cofferdam_tests::process::is_alive;
 use serde_json::{Value, json};
 
-use crate::scene::{Scene, process, variable};
+use crate::scene::{Scene, process, still_tells_its_progress, variable};
 
 #[test]
 fn calls_go_on_and_each_runs_once_while_processes_take_over() {
@@ -67,7 +67,7 @@ fn a_process_that_was_handed_over_from_finishes_and_hears_what_is_its_own() {
     scene.replace();
     assert_ne!(process(&mut harness), first);
     assert!(is_alive(first));
-    harness.message_with_method("notifications/progress");
+    still_tells_its_progress(&mut harness);
     assert!(scene.shown().contains("one old process finishes its calls"), "{}", scene.shown());
     harness.notify("notifications/roots/list_changed", json!({}));
     harness.notify("notifications/tally", json!({"number": 1}));

@@ -126,6 +126,15 @@ pub(crate) fn process_of_scope(harness: &mut Harness) -> u32 {
     harness.call_text("rw_process", json!({})).parse().expect("a process's number")
 }
 
+/// One more word about the progress of a call than there is by now.
+#[track_caller]
+pub(crate) fn still_tells_its_progress(harness: &mut Harness) {
+    let received = String::from_utf8_lossy(harness.received()).into_owned();
+    for _ in 0..=received.matches("notifications/progress").count() {
+        harness.message_with_method("notifications/progress");
+    }
+}
+
 /// What a process has in a variable.
 pub(crate) fn variable(process: u32, name: &str) -> Option<String> {
     let environment = fs::read(format!("/proc/{process}/environ")).ok()?;

@@ -13,7 +13,7 @@ use cofferdam_tests::world::World;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::scene::{Scene, process, process_of_scope, variable};
+use crate::scene::{Scene, process, process_of_scope, still_tells_its_progress, variable};
 
 #[test]
 fn each_process_is_replaced_for_its_own_credential_only() {
@@ -116,7 +116,7 @@ fn progress_and_cancellation_of_a_call_in_a_scope_are_its_own_process_s() {
     let second = process_of_scope(&mut harness);
     assert!(second != first && is_alive(first));
     assert!(scene.shown().contains("one old process finishes its calls"), "{}", scene.shown());
-    harness.message_with_method("notifications/progress");
+    still_tells_its_progress(&mut harness);
     harness.notify("notifications/roots/list_changed", json!({}));
     harness.notify("notifications/cancelled", json!({"requestId": long}));
     wait_until("it has nothing to do any more and is gone", || !is_alive(first));
