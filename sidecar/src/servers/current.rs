@@ -18,6 +18,7 @@ use tokio::time::{Instant, timeout_at};
 use super::backoff::Backoff;
 use super::event::{CancelledWhile, Event, Incarnation, Passed, Unavailable};
 use super::leaving::{Custody, Leaving};
+use super::likeness::agreement_in;
 use super::queue::Queue;
 use super::start::Starter;
 use super::state::State;
@@ -38,6 +39,8 @@ pub(super) struct Current {
     pub(super) leaving: Leaving,
     pub(super) custody: Option<Custody>,
     telling: Telling,
+    /// What the handshake came to that was repeated for this process.
+    pub(super) agreed: Option<u64>,
 }
 
 /// Ids of requests that the sidecar makes by itself begin with this.
@@ -55,6 +58,7 @@ impl Default for Current {
             leaving: Leaving::default(),
             custody: None,
             telling: Telling::default(),
+            agreed: None,
         }
     }
 }
@@ -215,7 +219,10 @@ impl Current {
                     };
                     match said {
                         Said::Event(Event::Message(message)) => match self.memory.hear(&message) {
-                            Some(Heard::Handshake(Outcome::Result)) => self.replayed(),
+                            Some(Heard::Handshake(Outcome::Result)) => {
+                                self.agreed = agreement_in(&message);
+                                self.replayed();
+                            }
                             Some(Heard::Handshake(Outcome::Error)) => self.give_up(
                                 Duration::ZERO,
                                 "the server refused the handshake that it accepted before".into(),

@@ -318,7 +318,7 @@ impl Instance {
                 Some((from, event))
             }
             News::Successor(step) => {
-                let (from, progress) = renewal.advance(step, &mut current.memory)?;
+                let (from, progress) = renewal.advance(step, current)?;
                 match progress {
                     Progress::Going => None,
                     Progress::Passed(event) => Some((from, event)),

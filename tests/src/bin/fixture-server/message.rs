@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Map, Value, json};
 
 use super::mode::Mode;
-use super::output::{Output, record};
+use super::output::{Output, process_number, record};
 use super::tools;
 
 /// Tools that wait for an answer of the client, by the id of the server's request; who listens; and how far the
@@ -158,7 +158,7 @@ fn handle(mode: Mode, message: &Value, output: &Output, pending: &Pending) {
     let era = call.era;
     let reply = |result| answer(mode, &call.request, era, result, output);
     match method {
-        "initialize" => reply(initialized(params)),
+        "initialize" => reply(initialized(mode, params)),
         "server/discover" if mode != Mode::Legacy => {
             answer(mode, &call.request, Era::Modern, discovered(), output)
         }
@@ -194,11 +194,15 @@ fn era_of(params: &Map<String, Value>) -> Era {
     if version.is_some() { Era::Modern } else { Era::Legacy }
 }
 
-fn initialized(params: &Map<String, Value>) -> Value {
+fn initialized(mode: Mode, params: &Map<String, Value>) -> Value {
     let version = params.get("protocolVersion").cloned().unwrap_or_else(|| json!("2025-11-25"));
+    let capabilities = match mode {
+        Mode::ChangesItsCapabilities => json!({"tools": {}, "experimental": {"process": process_number()}}),
+        _ => json!({"tools": {}}),
+    };
     json!({
         "protocolVersion": version,
-        "capabilities": {"tools": {}},
+        "capabilities": capabilities,
         "serverInfo": {"name": "fixture-server", "version": "1"},
         "x-unknown-field": {"kept": [1, 1.0, 1e2]},
     })

@@ -11,6 +11,8 @@ use super::output::{process_number, record};
 /// The first argument.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Mode {
+    /// Every process has other capabilities.
+    ChangesItsCapabilities,
     /// Serves nothing before the whole handshake, as strict servers do.
     DemandsHandshake,
     /// Starts a daemon of its own that ignores everything, then serves.
@@ -57,6 +59,7 @@ impl FromStr for Mode {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         Ok(match text {
+            "changes-its-capabilities" => Self::ChangesItsCapabilities,
             "demands-handshake" => Self::DemandsHandshake,
             "double-fork" => Self::DoubleFork,
             "gains-a-tool" => Self::GainsATool,
@@ -127,7 +130,8 @@ impl Mode {
                     .bytes(b"starting up...\n\xff\xfe\n{\"half\": \n[1,2\n42\nnull\n\"text\"\n");
                 None
             }
-            Self::DemandsHandshake
+            Self::ChangesItsCapabilities
+            | Self::DemandsHandshake
             | Self::GainsATool
             | Self::GainsAToolInPages
             | Self::HidesItsTools
