@@ -105,6 +105,9 @@ fn result(request: &Request) -> Value {
             {"name": "headers", "description": "What was sent", "inputSchema": {"type": "object"}},
             {"name": "delete_everything", "description": "No", "inputSchema": {"type": "object"}},
         ]}),
+        Some("tools/call") if request.body["params"].get("task").is_some() => {
+            json!({"task": {"taskId": "task-1", "status": "working", "ttl": 60_000}})
+        }
         Some("tools/call") => {
             let headers: Vec<String> =
                 request.headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();

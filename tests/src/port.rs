@@ -1,26 +1,62 @@
 //! Places on loopback to listen at: the one way in which tests find them.
 //!
-//! Whoever needs a place in a configuration has to know it before anybody listens there, so it can only be one that was
-//! free a moment ago. Must stay true: two calls never give the same place, not even in two processes at the same time,
-//! as far as loopback addresses can tell them apart.
+//! Whoever needs a place in a configuration has to know it before anybody listens there. So nobody else may come by it
+//! meanwhile: not another test, not another process, and not whoever asks the kernel for any port. Must stay true: two
+//! calls never give the same port, not even in two processes at the same time; no port is one of those that the kernel
+//! gives away.
 
-use std::net::{SocketAddr, TcpListener};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
-/// A place that nobody has now. Its address is this call's own, so that tests cannot take each other's; its port was
-/// free on 127.0.0.1 too, for those who can say no more than a port.
+/// A place that is this call's own until the process ends: its address, and its port on all of loopback, for those who
+/// can say no more than a port.
+///
+/// # Panics
+/// When there is none left.
 pub fn free_place() -> SocketAddr {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("loopback has a port");
-    let port = listener.local_addr().expect("it was just bound").port();
+    let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
     let [high, low] = (std::process::id() as u16).to_be_bytes();
-    // After the last address comes the first one again, with another port.
-    let last = 1 + (NEXT.fetch_add(1, Ordering::Relaxed) % ADDRESSES) as u8;
+    let last = 1 + (held.len() % ADDRESSES) as u8;
+    let sign = ports().find_map(reserve).expect("loopback has a port");
+    let port = sign.local_addr().expect("it was just bound").port();
+    held.push(sign);
     SocketAddr::from(([127, high.max(1), low, last], port))
 }
 
-/// The last byte of one, without the two that mean a network.
+/// Signs that ports are taken. They go with the process, however it ends.
+static HELD: Mutex<Vec<UdpSocket>> = Mutex::new(Vec::new());
+/// The last byte of an address, without the two that mean a network.
 const ADDRESSES: usize = 254;
+/// Below this other programs of the machine are at home.
+const LOWEST: u16 = 10_000;
+/// Some servers take the next port too.
+const APART: usize = 2;
+/// Processes begin at different places, so that they seldom meet.
+const STRIDE: usize = 626;
+
+/// All that there are, in this process's own order.
+fn ports() -> impl Iterator<Item = u16> {
+    let range = LOWEST..given_away().start.max(LOWEST + 1024);
+    let count = range.len() / APART;
+    let first = std::process::id() as usize * STRIDE;
+    (0..count).map(move |place| range.start + ((first + place) % count * APART) as u16)
+}
+
+/// Takes a port, unless somebody has it. The sign that it is taken is the port of the same number of another protocol:
+/// nobody wants that, and whoever will listen finds his free.
+fn reserve(port: u16) -> Option<UdpSocket> {
+    let sign = UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).ok()?;
+    TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).ok().map(|_| sign)
+}
+
+/// What the kernel gives to whoever asks for any.
+fn given_away() -> Range<u16> {
+    let text = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let mut ends = text.split_whitespace().filter_map(|end| end.parse().ok());
+    ends.next().unwrap_or(32_768)..ends.next().unwrap_or(60_999)
+}
 
 #[cfg(test)]
 mod tests {
@@ -30,13 +66,20 @@ mod tests {
 
     #[test]
     fn places_are_different_and_can_be_listened_at() {
-        let places: Vec<SocketAddr> = (0..2 * ADDRESSES).map(|_| free_place()).collect();
-        let different: BTreeSet<&SocketAddr> = places.iter().collect();
-        assert_eq!(different.len(), places.len());
-        let near: BTreeSet<_> = places[..ADDRESSES].iter().map(SocketAddr::ip).collect();
-        assert_eq!(near.len(), ADDRESSES);
+        let places: Vec<SocketAddr> = (0..ADDRESSES / 2).map(|_| free_place()).collect();
+        let addresses: BTreeSet<_> = places.iter().map(SocketAddr::ip).collect();
+        let ports: BTreeSet<_> = places.iter().map(SocketAddr::port).collect();
+        assert_eq!((addresses.len(), ports.len()), (places.len(), places.len()));
         for place in &places[..10] {
             TcpListener::bind(place).unwrap();
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, place.port())).unwrap();
         }
+    }
+
+    #[test]
+    fn nobody_else_comes_by_a_port_that_was_given() {
+        let place = free_place();
+        assert!(!given_away().contains(&place.port()), "{place} may be given to whoever asks for any");
+        assert!(reserve(place.port()).is_none(), "{place} can be reserved twice");
     }
 }

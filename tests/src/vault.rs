@@ -61,8 +61,7 @@ pub fn prepared(bao: Option<OpenBao>) -> Option<OpenBao> {
         "pki/root/generate/internal",
         json!({"common_name": "test", "ttl": "24h", "key_type": "ec"}),
     );
-    let role = json!({"allow_any_name": true, "enforce_hostnames": false, "generate_lease": true, "ttl": "10m", "key_type": "ec"});
-    bao.api("POST", "pki/roles/agent", role);
+    certificates_live(&bao, "10m");
     let data = json!({"token": CANARY, "nested": {"a": "b"}, "empty": ""});
     wait_until("the engine takes secrets", || {
         let body = json!({"data": data});
@@ -79,6 +78,13 @@ pub fn prepared(bao: Option<OpenBao>) -> Option<OpenBao> {
     let token = login["auth"]["client_token"].as_str().expect("a new token is text");
     fs::write(bao.directory.path().join("token"), token).expect("a temporary directory is writable");
     Some(bao)
+}
+
+/// So long is a certificate lent from now on.
+#[track_caller]
+pub fn certificates_live(bao: &OpenBao, ttl: &str) {
+    let role = json!({"allow_any_name": true, "enforce_hostnames": false, "generate_lease": true, "ttl": ttl, "key_type": "ec"});
+    bao.api("POST", "pki/roles/agent", role);
 }
 
 /// A world that logs in with the token of a file.

@@ -315,7 +315,10 @@ fn everything() -> Option<(Running, String)> {
     let mut server = command(node);
     server.arg(everything).arg("streamableHttp").env("PORT", port.to_string());
     server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let server = Running::spawn(server, "server-everything streamableHttp");
-    wait_until("server-everything listens", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
+    let mut server = Running::spawn(server, "server-everything streamableHttp");
+    wait_until("server-everything listens", || {
+        assert!(server.is_running(), "it ended");
+        std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
+    });
     Some((server, format!("http://127.0.0.1:{port}/mcp")))
 }

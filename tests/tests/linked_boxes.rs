@@ -2,7 +2,7 @@
 //! WebSocket over a cable that is cut, through a sandbox's own proxy, and through the one pipe of an `exec`.
 
 use std::collections::BTreeSet;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
@@ -78,8 +78,7 @@ fn a_cut_cable_loses_nothing_and_repeats_nothing() {
 #[test]
 fn srt_lets_a_shim_out_through_its_proxy() {
     // What `NO_PROXY` inside excepts: only `--proxy` leads there.
-    let place = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
-    let place = place.expect("loopback has a free port");
+    let place = SocketAddr::from((Ipv4Addr::LOCALHOST, free_place().port()));
     let world = world(&[&format!("tls = \"{place}\"")]);
     let Some(sandbox) = Srt::open(&[&place.to_string()], &[world.layout().root()]) else { return };
     let web_socket = format!("wss://{place}/relay");

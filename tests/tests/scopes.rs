@@ -155,6 +155,24 @@ fn each_http_request_has_the_header_of_its_tool() {
     );
 }
 
+/// A server gives a task to nobody but whom it made it for.
+#[test]
+fn a_question_about_a_task_has_the_header_of_the_tool_that_made_it() {
+    let server = HttpFixture::start(Behaviour::Json);
+    let world = secrets(World::new()).server("remote", scoped_http(&server)).start();
+    let mut harness = world.connected("remote");
+    for (tool, credential) in [("rw_headers", WRITER), ("headers", READER)] {
+        let made = harness.request("tools/call", json!({"name": tool, "arguments": {}, "task": {}}));
+        let task = made["result"]["task"]["taskId"].clone();
+        assert!(task.is_string(), "{made}");
+        for method in ["tasks/get", "tasks/result"] {
+            harness.request(method, json!({"taskId": task}));
+            let request = server.requests().into_iter().rfind(|request| request.body["method"] == method);
+            assert_eq!(request.unwrap().headers["authorization"], format!("Bearer {credential}"), "{method}");
+        }
+    }
+}
+
 #[test]
 fn in_the_stateless_era_too() {
     let server = HttpFixture::start(Behaviour::Json);

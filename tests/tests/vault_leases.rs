@@ -10,8 +10,8 @@ use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::process::send;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::vault::{
-    connected, leases, leave, minter, prepared, session_tokens, tokens, with_certificate,
-    with_certificate_in, with_kept_certificate_in, world,
+    certificates_live, connected, lease_id, leases, leave, minter, prepared, session_tokens, tokens,
+    with_certificate, with_certificate_in, with_kept_certificate_in, world,
 };
 use cofferdam_tests::world::World;
 use nix::sys::signal::Signal;
@@ -83,8 +83,7 @@ fn a_key_value_secret_with_a_ttl_is_looked_at_that_often() {
 #[test]
 fn a_lease_is_replaced_before_its_end_and_ends_with_whoever_used_it() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let role = json!({"allow_any_name": true, "enforce_hostnames": false, "generate_lease": true, "ttl": "30s", "key_type": "ec"});
-    bao.api("POST", "pki/roles/agent", role);
+    certificates_live(&bao, "30s");
     let world = with_kept_certificate_in(world(&bao)).start();
     let mut harness = world.connected("tools");
     let first = accessors(&bao);
@@ -103,6 +102,29 @@ fn a_lease_is_replaced_before_its_end_and_ends_with_whoever_used_it() {
     leave(harness);
     wait_until("nothing is left", || leases(&bao) == 0 && accessors(&bao).is_empty());
     wait_until("nor on disk", || fs::read_dir(&directory).unwrap().count() == 0);
+}
+
+/// One with its token, the other one alone; neither can be renewed, and neither is due for a while.
+#[test]
+fn a_lease_that_somebody_else_revoked_is_noticed_although_it_is_not_due() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    certificates_live(&bao, "60s");
+    let certificate = "vault = \"pki/issue/agent\"\nwrite = { common_name = \"agent.internal\" }";
+    let server = Server::fixture().file("a.pem", "{a.private_key}").file("b.pem", "{b.private_key}");
+    let world = world(&bao).secret("a", certificate).secret("b", certificate).server("tools", server).start();
+    let mut harness = world.connected("tools");
+    let first = accessors(&bao);
+    assert_eq!((leases(&bao), first.len()), (2, 2));
+    bao.api("POST", "auth/token/revoke-accessor", json!({"accessor": first.first()}));
+    wait_until("its lease is gone", || leases(&bao) == 1);
+    let lease = format!("pki/issue/agent/{}", lease_id(&bao));
+    bao.api("POST", "sys/leases/revoke", json!({"lease_id": lease, "sync": true}));
+    assert_eq!(leases(&bao), 0);
+    wait_until("both are read anew", || leases(&bao) == 2);
+    assert_eq!(world.log().matches("a lease is gone").count(), 2);
+    wait_until("a process has both", || accessors(&bao).is_disjoint(&first));
+    assert!(harness.call("env", json!({})).get("result").is_some());
+    assert!(world.fixture_processes("tools").len() > 1);
 }
 
 #[test]

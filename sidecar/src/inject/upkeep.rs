@@ -189,8 +189,7 @@ impl Source for Tended {
                     _ => false,
                 };
                 if is_over {
-                    // Whatever time it had.
-                    material.extend(Life { expires: Some(Instant::now()), ..material.life() });
+                    material.expire();
                 }
                 Err(match error.kind() {
                     Kind::Denied | Kind::Gone | Kind::Invalid | Kind::Missing => {
@@ -200,6 +199,21 @@ impl Source for Tended {
                 })
             }
         }
+    }
+
+    async fn look(&mut self) -> Result<(), Failure> {
+        let credentials = self.credentials.upgrade().ok_or_else(over)?;
+        let newest = credentials.newest();
+        let material = newest.get(&self.secret);
+        let lent = material.and_then(|material| Some((credentials.vault()?, material, material.token()?)));
+        let Some((vault, material, token)) = lent else { return Ok(()) };
+        if !vault.has_lost(token).await {
+            return Ok(());
+        }
+        let why = "somebody else has revoked it";
+        tracing::warn!(secret = %self.secret, why, "a lease is gone");
+        material.expire();
+        Err(Failure::Gone { why: why.into() })
     }
 
     async fn event(&mut self) -> Event {

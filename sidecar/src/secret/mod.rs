@@ -178,6 +178,11 @@ impl Material {
         *self.life.lock().unwrap_or_else(PoisonError::into_inner) = life;
     }
 
+    /// It is over, whatever time it had.
+    pub(crate) fn expire(&self) {
+        self.life.lock().unwrap_or_else(PoisonError::into_inner).expires = Some(Instant::now());
+    }
+
     pub(crate) fn is_live(&self) -> bool {
         self.expires().is_none_or(|end| end > Instant::now())
     }

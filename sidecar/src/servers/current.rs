@@ -19,6 +19,7 @@ use tokio::time::{Instant, timeout_at};
 use super::backoff::Backoff;
 use super::event::{CancelledWhile, Event, Incarnation, Passed, Unavailable};
 use super::leaving::{Custody, Leaving};
+use super::likeness::agreement_in;
 use super::queue::Queue;
 use super::start::Starter;
 use super::state::State;
@@ -39,6 +40,8 @@ pub(super) struct Current {
     pub(super) leaving: Leaving,
     pub(super) custody: Option<Custody>,
     telling: Telling,
+    /// What the handshake came to that was repeated for this process.
+    pub(super) agreed: Option<u64>,
 }
 
 /// Ids of requests that the sidecar makes by itself begin with this.
@@ -56,6 +59,7 @@ impl Default for Current {
             leaving: Leaving::default(),
             custody: None,
             telling: Telling::default(),
+            agreed: None,
         }
     }
 }
@@ -220,7 +224,10 @@ impl Current {
                     };
                     match said {
                         Said::Event(Event::Message(message)) => match self.memory.hear(&message) {
-                            Some(Heard::Handshake(Outcome::Result)) => self.replayed(),
+                            Some(Heard::Handshake(Outcome::Result)) => {
+                                self.agreed = agreement_in(&message);
+                                self.replayed();
+                            }
                             Some(Heard::Handshake(Outcome::Error)) => self.give_up(
                                 Duration::ZERO,
                                 "the server refused the handshake that it accepted before".into(),
@@ -278,6 +285,19 @@ impl Current {
     pub(super) fn process_mut(&mut self) -> Option<&mut StdioProcess> {
         match &mut self.state {
             State::Running { upstream: Upstream::Stdio(process), .. } => Some(process),
+            _ => None,
+        }
+    }
+
+    /// For requests about what the process has that runs; none where there is none.
+    pub(super) fn send_to_process(
+        &mut self,
+        message: &Outbound,
+    ) -> Option<Result<Option<Event>, Unavailable>> {
+        match &mut self.state {
+            State::Running { upstream: process @ Upstream::Stdio(_), .. } => {
+                Some(process.send_alone(message.clone()))
+            }
             _ => None,
         }
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::event::{Event, Incarnation};
+use super::event::{Event, Incarnation, Unavailable};
 use super::upstream::{Said, Telling, Upstream};
 use crate::upstream::outbound::Outbound;
 
@@ -48,15 +48,8 @@ impl Draining {
     }
 
     /// For requests about what it has.
-    pub(super) fn send(&mut self, message: Outbound) -> Result<Option<Event>, &'static str> {
-        match self.upstream.is_crowded() {
-            true => Err("the server does not read what it is sent"),
-            false => {
-                let sent_with = self.upstream.sent_with(&message);
-                self.upstream.send(message);
-                Ok(sent_with)
-            }
-        }
+    pub(super) fn send(&mut self, message: Outbound) -> Result<Option<Event>, Unavailable> {
+        self.upstream.send_alone(message)
     }
 
     /// Whether nothing is on its way to it.

@@ -77,15 +77,17 @@ impl Instance {
         })
     }
 
-    /// Sends a request to a process that only finishes what it has, because it is about that; says whether it is one, and
-    /// what the link should hear of it.
-    pub(crate) fn send_to_draining(
+    /// Sends a request to the process that it is about, whether that takes others or not, and says what the link should
+    /// hear of it; none where that process is gone.
+    pub(crate) fn send_to(
         &mut self,
         to: Incarnation,
         message: &Outbound,
     ) -> Option<Result<Option<Event>, Unavailable>> {
-        let draining = self.renewal.as_mut()?.draining(to)?;
-        Some(draining.send(message.clone()).map_err(Unavailable::because))
+        match to == self.current.incarnation {
+            true => self.current.send_to_process(message),
+            false => Some(self.renewal.as_mut()?.draining(to)?.send(message.clone())),
+        }
     }
 
     /// Says something to a server that runs, or will soon: nobody starts one to tell it that, and one that does not
@@ -332,7 +334,7 @@ impl Instance {
                 Some((from, event))
             }
             News::Successor(step) => {
-                let (from, progress) = renewal.advance(step, &mut current.memory)?;
+                let (from, progress) = renewal.advance(step, current)?;
                 match progress {
                     Progress::Going => None,
                     Progress::Passed(event) => Some((from, event)),

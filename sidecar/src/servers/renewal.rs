@@ -19,7 +19,6 @@ use std::time::Duration;
 
 use futures_util::future::select_all;
 use relay_proto::envelope::{IdValue, Outcome};
-use relay_proto::memory::Memory;
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -247,9 +246,11 @@ impl Renewal {
         self.wake_at(Some(Instant::now() + LOOK_AGAIN));
     }
 
-    pub(super) fn advance(&mut self, step: Step, memory: &mut Memory) -> Option<(Incarnation, Progress)> {
+    pub(super) fn advance(&mut self, step: Step, current: &mut Current) -> Option<(Incarnation, Progress)> {
         let successor = self.successor.as_mut()?;
-        let progress = successor.advance(step, memory, self.agreed);
+        // The harness shakes hands with the process of no scope.
+        let agreed = self.agreed.or(current.agreed);
+        let progress = successor.advance(step, &mut current.memory, agreed);
         self.due |= matches!(progress, Progress::Failed(_) | Progress::Ready);
         Some((successor.incarnation, progress))
     }

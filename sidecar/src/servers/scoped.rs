@@ -4,8 +4,8 @@
 //! base was told; an HTTP server has one session, and each request the headers of its scope. Whoever gives something is
 //! known by its [`Lane`].
 //!
-//! What must stay true: nothing but calls of a scope's tools goes to the process of that scope, and those go nowhere
-//! else; once a reload has changed what a process would be started with, where scopes are involved, that process is given
+//! What must stay true: nothing but calls of a scope's tools, and questions about their tasks, goes to the process of that
+//! scope, and those go nowhere else; once a reload has changed what a process would be started with, where scopes are involved, that process is given
 //! no further call; a server without scopes costs a comparison. [`Servers::next`] may be dropped at any await.
 
 mod processes;

@@ -100,7 +100,7 @@ impl Successor {
         }
     }
 
-    /// Takes one step further. `agreed` is what the harness's own handshake came to, where that is known.
+    /// Takes one step further. `agreed` is what the handshake of the process before came to, where that is known.
     pub(super) fn advance(&mut self, step: Step, memory: &mut Memory, agreed: Option<u64>) -> Progress {
         match step {
             Step::Late => Progress::Failed(

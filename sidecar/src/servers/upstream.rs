@@ -9,7 +9,7 @@ use relay_proto::envelope::IdValue;
 use relay_proto::json;
 use relay_proto::memory::{Question, Saying};
 
-use super::event::{Event, Passed};
+use super::event::{Event, Passed, Unavailable};
 use super::gate::Place;
 use super::keyring::Keyring;
 use crate::inject::Secrets;
@@ -78,6 +78,16 @@ impl Upstream {
         let Self::Stdio(stdio) = self else { return None };
         let reads = message.decided.as_ref()?.others(&stdio.belongings.secrets)?;
         Some(Event::SentWith { id: message.request_id()?.clone(), reads })
+    }
+
+    /// Sends a request that no other process could take, and says what the link should hear of it.
+    pub(super) fn send_alone(&mut self, message: Outbound) -> Result<Option<Event>, Unavailable> {
+        if self.is_crowded() {
+            return Err(Unavailable::because("the server does not read what it is sent"));
+        }
+        let sent_with = self.sent_with(&message);
+        self.send(message);
+        Ok(sent_with)
     }
 
     pub(super) fn tell(&mut self, sayings: Vec<Saying>) {

@@ -153,8 +153,8 @@ impl Link {
             }
         } else if let Some(task) = &call.task {
             self.tasks.heard(task, &call.method, outcome, message, body.clone());
-        } else if let (Some(_), Outcome::Result, Some(result)) = (&call.tool, outcome, &body) {
-            self.tasks.learn(message, result.clone(), from);
+        } else if let (Some(tool), Outcome::Result, Some(result)) = (&call.tool, outcome, &body) {
+            self.tasks.learn(message, result.clone(), from, tool);
         }
         let mut answer = Cow::Borrowed(message);
         if call.purpose == Purpose::ListTools

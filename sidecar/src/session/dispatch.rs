@@ -126,9 +126,7 @@ impl Link {
         let message = Outbound::request(bytes.clone(), value.clone(), &asked.method, asked.header_name())
             .in_scope(ruling.scope.clone())
             .decided(ruling.decided());
-        let sent = match task
-            .and_then(|process| Some((process, self.servers.send_to_draining(process, &message)?)))
-        {
+        let sent = match task.and_then(|process| Some((process, self.servers.send_to(process, &message)?))) {
             Some((process, sent)) => sent.map(|event| (process, event)),
             None => self.deliver(lane, message, config, server).map(|()| (self.servers.process(lane), None)),
         };

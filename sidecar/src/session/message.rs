@@ -12,7 +12,7 @@ use relay_proto::name::Name;
 use tokio::time::Instant;
 
 use super::calls::{Attempt, Call, Purpose};
-use super::tasks;
+use super::tasks::{self, Tasks};
 use crate::config::{Config, Scope, Server};
 use crate::inject::Secrets;
 use crate::policy::{self, Decision, Request, Verdict};
@@ -126,6 +126,11 @@ impl<'a> Asked<'a> {
         json::text(&self.received.bytes, self.param(key)?).map(Into::into)
     }
 
+    /// The task that it is about.
+    fn task(&self) -> Option<Box<str>> {
+        tasks::asked_for(&self.received.bytes, &self.method, self.params.clone())
+    }
+
     /// The call that this request makes.
     pub(super) fn call(
         &self,
@@ -145,7 +150,7 @@ impl<'a> Asked<'a> {
                 None => self.method.clone().into_owned().into(),
             },
             tool: self.tool.as_deref().map(Into::into),
-            task: tasks::asked_for(&self.received.bytes, &self.method, self.params.clone()),
+            task: self.task(),
             began,
             deadline: (!OPEN_ENDED.contains(&&*self.method)).then(|| began + timeout),
             attempt,
@@ -183,6 +188,14 @@ impl Ruling {
         };
         let server = Some(Arc::clone(server));
         Self { decision, standing: Standing::Rules, server, scope, deadline: None, held: None }
+    }
+
+    /// A question about a task is asked with what the tool runs with that made the task.
+    pub(super) fn follow(&mut self, asked: &Asked<'_>, tasks: &Tasks) {
+        let Some(server) = self.server.as_ref().filter(|server| !server.scopes.is_empty()) else { return };
+        if let Some(task) = asked.task() {
+            self.scope = tasks.tool_of(&task).and_then(|tool| server.scope(tool)).cloned();
+        }
     }
 
     pub(super) fn malformed() -> Self {

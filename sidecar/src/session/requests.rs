@@ -103,6 +103,7 @@ impl Link {
             }
             Content::Call { asked, .. } => {
                 let mut ruling = Ruling::of(config, &self.session.grant, &self.server, asked);
+                ruling.follow(asked, &self.tasks);
                 let in_flight = self.calls.len()
                     + self.repeats.len()
                     + before.iter().filter(|step| step.is_allowed_call()).count();

@@ -1,5 +1,5 @@
 //! Tasks that a server works on after it has answered the call: who asks for one later must reach the process that has
-//! it. The two eras say it differently: `result.task.taskId` (2025-11-25), and `result.taskId` of type `task`.
+//! it, with the credential of the tool that made it. The two eras say it differently: `result.task.taskId` (2025-11-25), and `result.taskId` of type `task`.
 //!
 //! What must stay true: what is remembered is bounded; a task that is forgotten too early is asked for at the current
 //! process, which says that it does not know it.
@@ -7,16 +7,23 @@
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
-use relay_proto::envelope::Outcome;
+use relay_proto::envelope::{Outcome, ShortText};
 use relay_proto::json;
 
 use crate::servers::scoped::{Lane, Process};
 
 #[derive(Debug, Default)]
 pub(super) struct Tasks {
-    open: HashMap<Box<str>, Process>,
+    open: HashMap<Box<str>, Made>,
     /// The oldest first; those that are over are skipped.
     order: VecDeque<Box<str>>,
+}
+
+/// Who made a task of a call of which tool.
+#[derive(Debug)]
+struct Made {
+    by: Process,
+    tool: ShortText,
 }
 
 /// Tasks of one link that are remembered: more at a time no honest harness has.
@@ -39,7 +46,7 @@ pub(super) fn asked_for(message: &[u8], method: &str, params: Option<Range<usize
 
 impl Tasks {
     /// Looks whether the answer to a call says that a task was made of it.
-    pub(super) fn learn(&mut self, message: &[u8], result: Range<usize>, process: Process) {
+    pub(super) fn learn(&mut self, message: &[u8], result: Range<usize>, by: Process, tool: &ShortText) {
         if message.len() > MAX_ANSWER || memchr::memmem::find(message, b"\"taskId\"").is_none() {
             return;
         }
@@ -48,7 +55,7 @@ impl Tasks {
         let task = member(&result, "task").or(is_task.then_some(result));
         let id = task.and_then(|task| member(&task, "taskId")).and_then(|id| json::text(message, id));
         if let Some(id) = id.filter(|id| id.len() <= MAX_ID) {
-            self.insert(id.into(), process);
+            self.insert(id.into(), Made { by, tool: tool.clone() });
         }
     }
 
@@ -80,30 +87,35 @@ impl Tasks {
     }
 
     pub(super) fn process_of(&self, task: &str) -> Option<Process> {
-        self.open.get(task).copied()
+        self.open.get(task).map(|made| made.by)
+    }
+
+    /// What was called when it was made.
+    pub(super) fn tool_of(&self, task: &str) -> Option<&str> {
+        self.open.get(task).map(|made| &*made.tool)
     }
 
     pub(super) fn occupy(&self, process: Process) -> bool {
-        self.open.values().any(|other| *other == process)
+        self.open.values().any(|made| made.by == process)
     }
 
     /// The same for all processes of a server.
     pub(super) fn occupy_lane(&self, lane: Lane) -> bool {
-        self.open.values().any(|other| other.lane == lane)
+        self.open.values().any(|made| made.by.lane == lane)
     }
 
     pub(super) fn forget_process(&mut self, process: Process) {
-        self.open.retain(|_, other| *other != process);
+        self.open.retain(|_, made| made.by != process);
     }
 
-    fn insert(&mut self, id: Box<str>, process: Process) {
+    fn insert(&mut self, id: Box<str>, made: Made) {
         while self.order.len() >= MAX_TASKS {
             if let Some(oldest) = self.order.pop_front() {
                 self.open.remove(&oldest);
             }
         }
         self.order.push_back(id.clone());
-        self.open.insert(id, process);
+        self.open.insert(id, made);
     }
 }
 
@@ -112,7 +124,7 @@ mod tests {
     use super::*;
 
     fn learn(tasks: &mut Tasks, result: &str, process: Process) {
-        tasks.learn(result.as_bytes(), 0..result.len(), process);
+        tasks.learn(result.as_bytes(), 0..result.len(), process, &"make".into());
     }
 
     #[test]
@@ -123,7 +135,7 @@ mod tests {
         learn(&mut tasks, r#"{"resultType":"complete","taskId":"no"}"#, process);
         learn(&mut tasks, r#"{"content":[{"type":"text","text":"\"taskId\":\"neither\""}]}"#, process);
         assert_eq!(tasks.process_of("old"), Some(process));
-        assert_eq!(tasks.process_of("new"), Some(process));
+        assert_eq!((tasks.process_of("new"), tasks.tool_of("new")), (Some(process), Some("make")));
         assert_eq!(tasks.open.len(), 2);
         assert!(tasks.occupy(process));
         tasks.forget_process(process);

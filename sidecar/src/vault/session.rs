@@ -10,6 +10,8 @@
 //! one that was made is known here and on disk before anybody uses it, and until it is known to be gone. A session whose
 //! last link ended gives everything up; one that has a link again begins anew.
 
+mod hanging;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,11 +23,9 @@ use tokio_util::task::TaskTracker;
 
 use super::access::Access;
 use super::api::Vault;
-use super::envelope::Envelope;
 use super::error::{Asked, Kind, Problem, VaultError};
 use super::lent::{HeldLease, Issued, Parentage};
 use super::login::Trouble;
-use super::token::LeaseId;
 
 pub(crate) use super::lent::SessionToken;
 pub(crate) use super::mint::Whose;
@@ -153,67 +153,6 @@ impl SessionVault {
         {
             state.current = Some(token);
         }
-    }
-
-    /// Whether what hangs from this token is as good as what would be read now.
-    pub(crate) fn vouches_for(&self, token: &SessionToken) -> bool {
-        token.issued().number > self.0.presence().given_up
-            && token.issued().is_of_this_login(self.0.access.generation())
-            && token.issued().is_live()
-    }
-
-    /// Whether what was read, and hangs from nothing, was read for the links that there are.
-    pub(crate) fn has_read(&self, with: ReadWith) -> bool {
-        with.number > self.0.presence().given_up
-    }
-
-    /// Vault refused something with this token: if it is dead, the next one to ask gets a new one.
-    pub(crate) async fn is_dead(&self, token: &Arc<SessionToken>) -> bool {
-        match self.0.access.vault.lookup_self(token.reveal()).await {
-            Err(error) if error.kind() == Kind::Denied => {
-                let mut state = self.0.state.lock().await;
-                state.current.take_if(|current| current.issued().number == token.issued().number);
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// A lease that Vault gave for this token. An error if the token is given up meanwhile.
-    pub(crate) async fn hold(
-        &self,
-        secret: &str,
-        id: Arc<LeaseId>,
-        token: &SessionToken,
-    ) -> Result<(), Trouble> {
-        let mut state = self.0.state.lock().await;
-        match state.issued.get_mut(&token.issued().number) {
-            Some(issued) => {
-                issued.lease = Some(HeldLease { secret: secret.into(), id });
-                Ok(())
-            }
-            None => Err(Trouble { error: over(), next: Instant::now() + BETWEEN_TRIES }),
-        }
-    }
-
-    /// When what hangs from this token ends with it, where one that is made now would live longer.
-    pub(crate) fn bound(&self, token: &SessionToken) -> Option<Instant> {
-        token.issued().expires.filter(|end| *end + NO_EARLIER < self.0.whose.until)
-    }
-
-    /// Whether this token ends with a login that is not the current one.
-    pub(crate) fn is_of_a_former_login(&self, token: &SessionToken) -> bool {
-        !token.issued().is_of_this_login(self.0.access.generation())
-    }
-
-    /// Asks for this much more for the lease that hangs from a token.
-    pub(crate) async fn renew_lease(
-        &self,
-        token: &SessionToken,
-        increment: Option<Duration>,
-    ) -> Result<Envelope, VaultError> {
-        let lease = self.0.still_has(token.issued().number).await.flatten().ok_or_else(over)?;
-        self.0.access.vault.renew_lease(token.reveal(), &lease.id, increment).await
     }
 
     /// The login's generation, and each one after it.

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use cofferdam_tests::deadline::{holds_within, wait_until};
+use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::harness::text_of;
 use cofferdam_tests::process::is_alive;
 use serde_json::{Value, json};
 
-use crate::scene::{Scene, process, variable};
+use crate::scene::{Scene, process, still_tells_its_progress, variable};
 
 #[test]
 fn calls_go_on_and_each_runs_once_while_processes_take_over() {
@@ -67,8 +67,7 @@ fn a_process_that_was_handed_over_from_finishes_and_hears_what_is_its_own() {
     scene.replace();
     assert_ne!(process(&mut harness), first);
     assert!(is_alive(first));
-    // What came before the new one's answer is aside: this comes after.
-    while harness.next_message()["method"] != "notifications/progress" {}
+    still_tells_its_progress(&mut harness);
     assert!(scene.shown().contains("one old process finishes its calls"), "{}", scene.shown());
     harness.notify("notifications/roots/list_changed", json!({}));
     harness.notify("notifications/tally", json!({"number": 1}));
@@ -104,28 +103,6 @@ fn an_answer_reaches_the_process_that_asked_although_both_ask_under_one_id() {
     assert!(text_of(&harness.answer_to(&old)).contains(r#""name":"old""#));
     assert!(text_of(&harness.answer_to(&new)).contains(r#""name":"new""#));
     wait_until("the old process is gone", || scene.alive().len() == 1);
-}
-
-#[test]
-fn a_task_is_asked_for_where_it_was_made_and_keeps_its_process() {
-    let Some(mut scene) = Scene::new("plain", "", "") else { return };
-    let mut harness = scene.world.connected("tools");
-    let first = process(&mut harness);
-    let make = json!({"name": "echo", "arguments": {"text": "x"}, "task": {"ttl": 60_000}});
-    let made = harness.request("tools/call", make.clone());
-    let task = made["result"]["task"]["taskId"].clone();
-    assert!(task.is_string(), "{made}");
-    scene.replace();
-    let newer = harness.request("tools/call", make)["result"]["task"]["taskId"].clone();
-    assert_ne!(process(&mut harness), first);
-    // Its process is kept for it although no call runs there.
-    assert!(!holds_within(Duration::from_secs(1), || !is_alive(first)));
-    let got = harness.request("tasks/get", json!({"taskId": task}));
-    assert_eq!(got["result"]["status"], "completed", "{got}");
-    let result = harness.request("tasks/result", json!({"taskId": task}));
-    assert_eq!(text_of(&result), format!("done by {first}"));
-    wait_until("nobody waits for the old process", || !is_alive(first));
-    assert!(harness.request("tasks/result", json!({"taskId": newer})).get("result").is_some());
 }
 
 #[test]

@@ -3,5 +3,7 @@
 
 mod calls;
 mod scene;
+mod scopes;
+mod tasks;
 mod trouble;
 mod ways;

@@ -35,19 +35,41 @@ impl Scene {
         Some(Self { bao, world, versions: 0 })
     }
 
+    /// The same, where the tools `rw_*` have a secret of their own.
+    pub(crate) fn scoped(mode: &str, limit: &str) -> Option<Self> {
+        let bao = prepared(OpenBao::dev())?;
+        bao.api("POST", "secret/data/writer", json!({"data": {"token": CANARY}}));
+        bao.policy("agent", &[("secret/data/github", &["read"]), ("secret/data/writer", &["read"])]);
+        let server = Server::fixture_that(mode)
+            .env("SECRET", "{github.token}")
+            .line("[[servers.tools.scopes]]\ntools = ['rw_*']\nenv = { SECRET = '{writer.token}' }");
+        let world = world(&bao)
+            .secret("github", "kv = \"secret/github\"\nrefresh = \"1s\"")
+            .secret("writer", "kv = \"secret/writer\"\nrefresh = \"1s\"")
+            .limit(limit)
+            .server("tools", server)
+            .start();
+        Some(Self { bao, world, versions: 0 })
+    }
+
     /// The secret gets another value, which is returned.
     pub(crate) fn change(&mut self) -> String {
-        self.versions += 1;
-        let value = format!("{CANARY}-version-{}", self.versions);
-        self.bao.api("POST", "secret/data/github", json!({"data": {"token": value}}));
-        value
+        self.change_of("github")
+    }
+
+    /// The same for the secret of the scope.
+    pub(crate) fn change_in_scope(&mut self) -> String {
+        self.change_of("writer")
     }
 
     /// Changes the secret and waits until a process with the new one has taken over.
     pub(crate) fn replace(&mut self) {
-        let before = self.told("replaced").len();
-        self.change();
-        wait_until("another process has taken over", || self.told("replaced").len() > before);
+        self.replaces(Self::change);
+    }
+
+    /// The same for the secret of the scope.
+    pub(crate) fn replace_in_scope(&mut self) -> String {
+        self.replaces(Self::change_in_scope)
     }
 
     pub(crate) fn processes(&self) -> Vec<u32> {
@@ -76,12 +98,41 @@ impl Scene {
         let heard = self.world.heard("tools").into_iter().nth(process).unwrap_or_default();
         heard.iter().filter_map(|message| message["method"].as_str().map(str::to_owned)).collect()
     }
+
+    fn change_of(&mut self, secret: &str) -> String {
+        self.versions += 1;
+        let value = format!("{CANARY}-version-{}", self.versions);
+        self.bao.api("POST", &format!("secret/data/{secret}"), json!({"data": {"token": value}}));
+        value
+    }
+
+    fn replaces(&mut self, change: fn(&mut Self) -> String) -> String {
+        let before = self.told("replaced").len();
+        let value = change(self);
+        wait_until("another process has taken over", || self.told("replaced").len() > before);
+        value
+    }
 }
 
 /// Which process answers a call now.
 #[track_caller]
 pub(crate) fn process(harness: &mut Harness) -> u32 {
     harness.call_text("process", json!({})).parse().expect("a process's number")
+}
+
+/// The same for a call in the scope.
+#[track_caller]
+pub(crate) fn process_of_scope(harness: &mut Harness) -> u32 {
+    harness.call_text("rw_process", json!({})).parse().expect("a process's number")
+}
+
+/// One more word about the progress of a call than there is by now.
+#[track_caller]
+pub(crate) fn still_tells_its_progress(harness: &mut Harness) {
+    let received = String::from_utf8_lossy(harness.received()).into_owned();
+    for _ in 0..=received.matches("notifications/progress").count() {
+        harness.message_with_method("notifications/progress");
+    }
 }
 
 /// What a process has in a variable.

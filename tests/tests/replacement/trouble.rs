@@ -6,11 +6,11 @@ use cofferdam_tests::deadline::{Deadline, holds_within, wait_until};
 use cofferdam_tests::harness::text_of;
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::process::{is_alive, send};
-use cofferdam_tests::vault::{leave, prepared, with_certificate};
+use cofferdam_tests::vault::{certificates_live, leave, prepared, with_certificate};
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-use crate::scene::{Scene, process};
+use crate::scene::{Scene, process, process_of_scope};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -39,11 +39,6 @@ fn tools_that_nobody_asked_for_are_compared_too() {
     differs("gains-a-tool", "the tools of the new process differ");
 }
 
-#[test]
-fn a_process_with_other_capabilities_does_not_take_over() {
-    differs("gains-a-capability", "the capabilities of the new process differ");
-}
-
 /// This server's second process is another in this, and does not take over.
 #[track_caller]
 fn differs(mode: &str, words: &str) {
@@ -55,6 +50,27 @@ fn differs(mode: &str, words: &str) {
     assert!(scene.told("not replaced")[0].contains(words), "{:?}", scene.told("not replaced"));
     assert_eq!(process(&mut harness), first);
     wait_until("those that were tried are gone", || scene.alive() == [first]);
+    assert!(scene.told("replaced").is_empty());
+}
+
+#[test]
+fn a_process_with_other_capabilities_does_not_take_over() {
+    let Some(mut scene) = Scene::scoped("changes-its-capabilities", "") else { return };
+    let mut harness = scene.world.connected("tools");
+    let (base, scope) = (process(&mut harness), process_of_scope(&mut harness));
+    for change in [Scene::change, Scene::change_in_scope] {
+        let before = scene.told("not replaced").len();
+        change(&mut scene);
+        wait_until("it was tried", || scene.told("not replaced").len() > before);
+    }
+    assert!(
+        scene
+            .told("not replaced")
+            .iter()
+            .all(|told| told.contains("the capabilities of the new process differ"))
+    );
+    wait_until("that in the scope was tried too", || scene.shown().matches("capabilities").count() == 2);
+    assert_eq!((process(&mut harness), process_of_scope(&mut harness)), (base, scope));
     assert!(scene.told("replaced").is_empty());
 }
 
@@ -184,8 +200,7 @@ fn a_link_that_ends_takes_all_its_processes_with_it() {
 #[test]
 fn a_process_whose_credential_is_over_gets_no_calls_and_its_caller_is_told_why() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let role = json!({"allow_any_name": true, "enforce_hostnames": false, "generate_lease": true, "ttl": "20s", "key_type": "ec"});
-    bao.api("POST", "pki/roles/agent", role);
+    certificates_live(&bao, "20s");
     let world = with_certificate(&bao).start();
     let mut harness = world.connected("tools");
     let first = process(&mut harness);

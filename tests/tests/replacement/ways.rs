@@ -9,7 +9,9 @@ use cofferdam_tests::deadline::{holds_within, wait_until};
 use cofferdam_tests::harness::text_of;
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::server::Server;
-use cofferdam_tests::vault::{lease_id, leases, prepared, session_tokens, with_certificate};
+use cofferdam_tests::vault::{
+    certificates_live, lease_id, leases, prepared, session_tokens, with_certificate,
+};
 use serde_json::json;
 
 use crate::scene::{Scene, process, variable};
@@ -103,8 +105,7 @@ fn a_secret_that_is_in_a_variable_too_makes_a_new_process() {
 #[test]
 fn a_lease_ends_with_the_process_that_was_replaced() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let role = json!({"allow_any_name": true, "enforce_hostnames": false, "generate_lease": true, "ttl": "30s", "key_type": "ec"});
-    bao.api("POST", "pki/roles/agent", role);
+    certificates_live(&bao, "30s");
     let world = with_certificate(&bao).start();
     let mut harness = world.connected("tools");
     let first = process(&mut harness);

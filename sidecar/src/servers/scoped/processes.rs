@@ -28,13 +28,13 @@ impl Servers {
         }
     }
 
-    /// See [`Instance::send_to_draining`].
-    pub(crate) fn send_to_draining(
+    /// See [`Instance::send_to`].
+    pub(crate) fn send_to(
         &mut self,
         process: Process,
         message: &Outbound,
     ) -> Option<Result<Option<Event>, Unavailable>> {
-        self.member(process.lane)?.instance.send_to_draining(process.incarnation, message)
+        self.member(process.lane)?.instance.send_to(process.incarnation, message)
     }
 
     /// A process answered a request of the harness's that others would have to hear of.
@@ -61,10 +61,10 @@ impl Servers {
         self.find(of.lane).map_or(Role::Draining, |member| member.instance.role(of.incarnation))
     }
 
-    /// What the process has that runs what is in this scope, or in none.
+    /// What the process has that is given what is in this scope, or in none.
     pub(crate) fn secrets(&self, scope: Option<&Arc<Scope>>) -> Option<Arc<Secrets>> {
-        let runs = |member: &&Member| match (&member.scope, scope) {
-            (Some(own), Some(scope)) => own.runs_like(scope),
+        let runs = |member: &&Member| match (&member.scope, scope, member.standing) {
+            (Some(own), Some(scope), Standing::Current) => own.runs_like(scope),
             _ => false,
         };
         match scope {

@@ -11,8 +11,8 @@
 //!
 //! | class | how it is told | what is done |
 //! |---|---|---|
-//! | [`Class::Renewable`] | a lease, `renewable` | renewed at two thirds; read anew once that does not extend it |
-//! | [`Class::Fixed`] | a lease, not `renewable` | read anew before its end |
+//! | [`Class::Renewable`] | a lease, `renewable` | renewed at two thirds; read anew once that does not extend it, or once a look does not find it |
+//! | [`Class::Fixed`] | a lease, not `renewable` | read anew before its end, or once a look does not find it |
 //! | [`Class::OwnEnd`] | no lease; an end beside it, in it, or asked for (`secret::own_end`) | the same; it cannot be revoked |
 //! | [`Class::Advised`] | a key-value secret with a `ttl` | looked at again that often |
 //! | [`Class::Static`] | a key-value secret | looked at again every `refresh` |

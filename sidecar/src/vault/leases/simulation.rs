@@ -37,6 +37,8 @@ pub struct Lent {
 pub struct Seen {
     pub reads: u64,
     pub renewals: u64,
+    /// Whether a lease is still there.
+    pub looks: u64,
     /// Renewals of each kind of lease.
     pub renewals_of: BTreeMap<usize, u64>,
     /// Leases that ended before another was asked for.
@@ -65,7 +67,7 @@ impl Shape {
 
 impl Seen {
     pub fn actions(&self) -> u64 {
-        self.reads + self.renewals
+        self.reads + self.renewals + self.looks
     }
 
     /// The most requests in any second.
@@ -194,6 +196,13 @@ impl Source for Simulated {
         Ok(Terms { class: self.lent.class, asked_at, life: Some(life), bound: None })
     }
 
+    async fn look(&mut self) -> Result<(), Failure> {
+        self.vault.count();
+        sleep(LATENCY).await;
+        self.vault.seen().looks += 1;
+        Ok(())
+    }
+
     async fn event(&mut self) -> Event {
         let Some(turns) = self.vault.begins(self.told + 1) else { return std::future::pending().await };
         sleep_until(turns).await;
@@ -221,6 +230,9 @@ mod tests {
         // The second is renewed until that does not extend it, and then replaced; the third is only replaced.
         let replaced = seen.reads as f64 / f64::from(shape.sessions);
         assert!((45.0..65.0).contains(&replaced), "{replaced}");
+        // Those that are not renewed are looked at two or three times before.
+        let looks = seen.looks as f64 / f64::from(shape.sessions);
+        assert!((2.0 * 35.0..4.0 * 37.0).contains(&looks), "{looks}");
         // Six hundred leases that came within a minute are ten a second; chance makes that three times as many at most.
         let came = f64::from(shape.sessions) * shape.leases.len() as f64 / shape.arrival.as_secs_f64();
         assert!((seen.busiest() as f64) < 4.0 * came, "{} in a second, {came} came", seen.busiest());
@@ -235,6 +247,8 @@ mod tests {
         assert_eq!((seen.lapses, seen.renewals), (0, 0));
         // Seven logins in five hours, each for six hundred leases within a quarter of an hour.
         assert_eq!(seen.reads, 7 * 600);
-        assert!(seen.busiest() <= 8, "{}", seen.busiest());
+        // And one look at each within five minutes, which is three a second.
+        assert!(seen.looks < 4 * shape.time.as_secs(), "{}", seen.looks);
+        assert!(seen.busiest() <= 20, "{}", seen.busiest());
     }
 }

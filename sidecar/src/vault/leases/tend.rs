@@ -19,6 +19,9 @@ pub trait Source {
     /// Asks for this much more; `None` leaves it to Vault.
     fn renew(&mut self, increment: Option<Duration>) -> impl Future<Output = Result<Terms, Failure>> + Send;
 
+    /// Sees whether it is still there.
+    fn look(&mut self) -> impl Future<Output = Result<(), Failure>> + Send;
+
     /// Waits for what others do. May be dropped and called again.
     fn event(&mut self) -> impl Future<Output = Event> + Send;
 
@@ -51,7 +54,7 @@ pub async fn tend(mut source: impl Source, terms: Terms) {
     let mut tenure = Tenure::new(terms, chance());
     loop {
         source.note(&tenure);
-        let plan = tenure.plan();
+        let plan = tenure.next();
         let wake = plan.map_or_else(|| Instant::now() + FAR, |plan| plan.at.min(Instant::now() + FAR));
         tokio::select! {
             biased;
@@ -66,21 +69,31 @@ pub async fn tend(mut source: impl Source, terms: Terms) {
             () = sleep_until(wake) => {}
         }
         let Some(plan) = plan.filter(|plan| plan.at <= Instant::now()) else { continue };
-        let done = match plan.act {
-            Act::Read => source.read().await,
-            Act::Renew => source.renew(tenure.full_life()).await,
-        };
-        let now = Instant::now();
-        match (plan.act, done) {
-            (Act::Read, Ok(terms)) => tenure = Tenure::new(terms, chance()),
-            (Act::Renew, Ok(terms)) => tenure.renewed(terms, now, chance()),
-            (Act::Renew, Err(Failure::Gone { why })) => tenure.refused(why, now),
-            (Act::Read, Err(Failure::Gone { why })) => tenure.failed(plan.act, why, None, now, chance()),
-            (act, Err(Failure::Later { why, not_before })) => {
-                tenure.failed(act, why, not_before, now, chance());
-            }
+        match plan.act {
+            Act::Look => match source.look().await {
+                Err(Failure::Gone { why }) => tenure.refused(why, Instant::now()),
+                // What could not be seen changes nothing.
+                Ok(()) | Err(Failure::Later { .. }) => tenure.looked(Instant::now(), chance()),
+            },
+            Act::Read => match source.read().await {
+                Ok(terms) => tenure = Tenure::new(terms, chance()),
+                Err(failure) => fail(&mut tenure, Act::Read, failure),
+            },
+            Act::Renew => match source.renew(tenure.full_life()).await {
+                Ok(terms) => tenure.renewed(terms, Instant::now(), chance()),
+                Err(Failure::Gone { why }) => tenure.refused(why, Instant::now()),
+                Err(failure) => fail(&mut tenure, Act::Renew, failure),
+            },
         }
     }
+}
+
+fn fail(tenure: &mut Tenure, act: Act, failure: Failure) {
+    let (why, not_before) = match failure {
+        Failure::Gone { why } => (why, None),
+        Failure::Later { why, not_before } => (why, not_before),
+    };
+    tenure.failed(act, why, not_before, Instant::now(), chance());
 }
 
 #[cfg(test)]
@@ -94,9 +107,10 @@ mod tests {
 
     const LIFE: Duration = Duration::from_secs(60);
 
-    /// A source that says `renewal` to each renewal, and writes down what was asked for and when.
+    /// A source that says `answer` to each renewal and each look, and writes down what was asked for and when.
     struct Scripted {
-        renewal: Failure,
+        terms: Terms,
+        answer: Failure,
         began: Instant,
         asked: Arc<Mutex<Vec<(Act, u64)>>>,
     }
@@ -107,20 +121,25 @@ mod tests {
         }
     }
 
-    fn lent() -> Terms {
-        Terms { class: Class::Renewable, asked_at: Instant::now(), life: Some(LIFE), bound: None }
+    fn lent(class: Class, life: Duration) -> Terms {
+        Terms { class, asked_at: Instant::now(), life: Some(life), bound: None }
     }
 
     impl Source for Scripted {
         async fn read(&mut self) -> Result<Terms, Failure> {
             self.write_down(Act::Read);
-            Ok(lent())
+            Ok(Terms { asked_at: Instant::now(), ..self.terms })
         }
 
         async fn renew(&mut self, increment: Option<Duration>) -> Result<Terms, Failure> {
             assert_eq!(increment, Some(LIFE));
             self.write_down(Act::Renew);
-            Err(self.renewal.clone())
+            Err(self.answer.clone())
+        }
+
+        async fn look(&mut self) -> Result<(), Failure> {
+            self.write_down(Act::Look);
+            Err(self.answer.clone())
         }
 
         async fn event(&mut self) -> Event {
@@ -130,10 +149,15 @@ mod tests {
         fn note(&mut self, _tenure: &Tenure) {}
     }
 
-    async fn asked(renewal: Failure) -> Vec<(Act, u64)> {
+    async fn asked(answer: Failure) -> Vec<(Act, u64)> {
+        asked_about(lent(Class::Renewable, LIFE), answer).await
+    }
+
+    /// Within a minute.
+    async fn asked_about(terms: Terms, answer: Failure) -> Vec<(Act, u64)> {
         let asked = Arc::new(Mutex::default());
-        let source = Scripted { renewal, began: Instant::now(), asked: Arc::clone(&asked) };
-        let _ = timeout(LIFE, tend(source, lent())).await;
+        let source = Scripted { terms, answer, began: Instant::now(), asked: Arc::clone(&asked) };
+        let _ = timeout(LIFE, tend(source, terms)).await;
         Arc::try_unwrap(asked).unwrap().into_inner().unwrap()
     }
 
@@ -143,6 +167,22 @@ mod tests {
         assert_eq!(asked.len(), 2, "{asked:?}");
         assert_eq!((asked[0].0, asked[1].0), (Act::Renew, Act::Read));
         assert_eq!(asked[0].1, asked[1].1, "{asked:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_look_does_not_find_is_read_anew_at_once_and_what_it_cannot_see_goes_on() {
+        let fixed = || lent(Class::Fixed, 2 * LIFE);
+        let gone = asked_about(fixed(), Failure::Gone { why: "lease not found".into() }).await;
+        assert!(gone.len() >= 2, "{gone:?}");
+        assert!(gone[0].0 == Act::Look && (20..=40).contains(&gone[0].1), "{gone:?}");
+        assert_eq!(gone[1], (Act::Read, gone[0].1));
+        let unseen =
+            asked_about(lent(Class::Fixed, LIFE), Failure::Later { why: "sealed".into(), not_before: None })
+                .await;
+        let acts: Vec<Act> = unseen.iter().map(|(act, _)| *act).collect();
+        let (last, before) = acts.split_last().unwrap();
+        assert!(before.len() >= 2 && before.iter().all(|act| *act == Act::Look), "{unseen:?}");
+        assert_eq!(*last, Act::Read, "{unseen:?}");
     }
 
     #[tokio::test(start_paused = true)]

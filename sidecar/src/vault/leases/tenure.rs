@@ -21,9 +21,19 @@ const SPREAD: f64 = 0.1;
 const OVERLAP: f64 = 0.75;
 /// The same where it has no end.
 const ENDLESS_OVERLAP: Duration = Duration::from_secs(60);
+/// Into so many parts looks divide the life of a lease that cannot be renewed,
+const LOOKS: u32 = 3;
+/// but there is this much between two of them, at least
+const SOONEST_LOOK: Duration = Duration::from_secs(10);
+/// and at most; those that are renewed are looked at no more often than that.
+const LATEST_LOOK: Duration = Duration::from_secs(5 * 60);
+/// How much of the wait for one is left to chance: none has to come at a certain time.
+const LOOK_SPREAD: f64 = 0.5;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Act {
+    /// Whether it is still there: somebody else may have revoked it.
+    Look,
     Read,
     Renew,
 }
@@ -41,6 +51,8 @@ pub struct Tenure {
     /// What it was given when it was new.
     full_life: Option<Duration>,
     plan: Option<Plan>,
+    /// When it is looked at, if nothing else is done before.
+    look: Option<Instant>,
     failures: u32,
     pub renewals: u64,
     pub last_error: Option<String>,
@@ -49,15 +61,28 @@ pub struct Tenure {
 impl Tenure {
     /// It was read just now.
     pub fn new(terms: Terms, chance: f64) -> Self {
-        let mut tenure =
-            Self { terms, full_life: terms.life, plan: None, failures: 0, renewals: 0, last_error: None };
+        let mut tenure = Self {
+            terms,
+            full_life: terms.life,
+            plan: None,
+            look: None,
+            failures: 0,
+            renewals: 0,
+            last_error: None,
+        };
         tenure.plan_anew(chance);
         tenure
     }
 
-    /// None where it needs nothing.
+    /// What is to be done to keep it. None where it needs nothing.
     pub fn plan(&self) -> Option<Plan> {
         self.plan
+    }
+
+    /// What is to be done next: that, or a look before.
+    pub fn next(&self) -> Option<Plan> {
+        let look = self.look.map(|at| Plan { act: Act::Look, at });
+        look.filter(|look| self.plan.is_some_and(|plan| look.at < plan.at)).or(self.plan)
     }
 
     pub fn terms(&self) -> &Terms {
@@ -83,15 +108,23 @@ impl Tenure {
         }
     }
 
+    /// It is still there, as far as could be seen.
+    pub fn looked(&mut self, now: Instant, chance: f64) {
+        self.look = self.look_every().map(|every| now + every.mul_f64(1.0 - LOOK_SPREAD * chance));
+    }
+
     /// There is nothing to renew, or it may not be.
     pub fn refused(&mut self, why: String, now: Instant) {
         self.last_error = Some(why);
+        self.look = None;
         self.plan = Some(Plan { act: Act::Read, at: now });
     }
 
     /// It is tried again, some times before the end of what is held; not before Vault said.
     pub fn failed(&mut self, act: Act, why: String, not_before: Option<Instant>, now: Instant, chance: f64) {
         self.last_error = Some(why);
+        // Whoever does not do what it is asked for is not asked more.
+        self.look = None;
         let wait = SHORTEST.saturating_mul(1 << self.failures.min(10)).min(LONGEST);
         self.failures = self.failures.saturating_add(1);
         let wait = wait.mul_f64(1.0 + SPREAD * chance);
@@ -130,8 +163,18 @@ impl Tenure {
         self.last_error = None;
     }
 
+    /// Nobody else revokes what does not hang from a token.
+    fn look_every(&self) -> Option<Duration> {
+        match self.terms.class {
+            Class::Fixed => self.terms.life.map(|life| (life / LOOKS).clamp(SOONEST_LOOK, LATEST_LOOK)),
+            Class::Renewable => Some(LATEST_LOOK),
+            Class::Advised { .. } | Class::OwnEnd | Class::Static { .. } => None,
+        }
+    }
+
     fn plan_anew(&mut self, chance: f64) {
         let Terms { class, asked_at, life, bound } = self.terms;
+        self.looked(asked_at, chance);
         let earlier = 1.0 - SPREAD * chance;
         let wait = match class {
             Class::Advised { every } | Class::Static { every } => Some((Act::Read, every.mul_f64(earlier))),
@@ -179,6 +222,40 @@ mod tests {
             let earliest = planned(&Tenure::new(terms(class, life), 0.999)).1;
             assert!(earliest > latest * 0.9 && earliest < latest * 0.91, "{class:?}: {earliest}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_is_looked_at_now_and_then_until_something_else_is_due() {
+        let day = 24 * 60 * MINUTE;
+        let looks = |class, life: Duration| -> Vec<u64> {
+            let mut tenure = Tenure::new(terms(class, Some(life)), 0.0);
+            let mut looks = Vec::new();
+            while let Some(Plan { act: Act::Look, at }) = tenure.next() {
+                looks.push((at - tenure.terms.asked_at).as_secs());
+                tenure.looked(at, 0.0);
+            }
+            assert_eq!(tenure.next(), tenure.plan());
+            looks
+        };
+        assert_eq!(looks(Class::Fixed, 10 * MINUTE), [200, 400]);
+        assert_eq!(looks(Class::Fixed, Duration::from_secs(24)), [10]);
+        assert!(looks(Class::Fixed, Duration::from_secs(12)).is_empty());
+        assert!(looks(Class::Renewable, 5 * MINUTE).is_empty());
+        assert_eq!(looks(Class::Renewable, 15 * MINUTE), [300]);
+        for class in [Class::Fixed, Class::Renewable] {
+            assert!(looks(class, day).len() < 250, "no more often than every five minutes");
+        }
+        for class in [Class::OwnEnd, Class::Static { every: day }, Class::Advised { every: day }] {
+            assert!(looks(class, day).is_empty());
+        }
+        // Nor while Vault does not do what it is asked for, or once it is known to be gone.
+        let mut tenure = Tenure::new(terms(Class::Fixed, Some(day)), 0.0);
+        let asked_not_before = Some(Instant::now() + day);
+        tenure.failed(Act::Read, "busy".into(), asked_not_before, Instant::now(), 0.0);
+        assert_eq!(tenure.next().map(|plan| Some(plan.at)), Some(asked_not_before));
+        let mut tenure = Tenure::new(terms(Class::Fixed, Some(day)), 0.0);
+        tenure.refused("gone".into(), Instant::now() + MINUTE * 10);
+        assert_eq!(tenure.next().map(|plan| plan.act), Some(Act::Read));
     }
 
     #[tokio::test(start_paused = true)]

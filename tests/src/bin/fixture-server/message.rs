@@ -180,10 +180,11 @@ fn handle(mode: Mode, message: &Value, output: &Output, pending: &Pending) {
         "tools/list" if mode == Mode::HidesItsTools => {}
         "tools/list" => reply(tools::page(mode, params)),
         "tools/call" => tools::run(&call, output, pending),
-        "tasks/get" | "tasks/result" => {
+        "tasks/cancel" | "tasks/get" | "tasks/result" => {
             let task = params.get("taskId").and_then(Value::as_str).unwrap_or_default();
             match (task.starts_with(&format!("task-{}-", std::process::id())), method) {
                 (false, _) => refuse(mode, &call.request, -32602, "Task not found", output),
+                (true, "tasks/cancel") => reply(json!({"taskId": task, "status": "cancelled"})),
                 (true, "tasks/get") => reply(json!({"taskId": task, "status": "completed"})),
                 (true, _) => reply(tools::text(&format!("done by {}", std::process::id()))),
             }
@@ -204,7 +205,7 @@ fn era_of(params: &Map<String, Value>) -> Era {
 fn initialized(mode: Mode, params: &Map<String, Value>) -> Value {
     let version = params.get("protocolVersion").cloned().unwrap_or_else(|| json!("2025-11-25"));
     let capabilities = match mode {
-        Mode::GainsACapability if process_number() > 1 => json!({"tools": {}, "resources": {}}),
+        Mode::ChangesItsCapabilities => json!({"tools": {}, "experimental": {"process": process_number()}}),
         _ => json!({"tools": {}}),
     };
     json!({

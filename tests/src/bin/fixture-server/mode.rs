@@ -11,14 +11,14 @@ use super::output::{process_number, record};
 /// The first argument.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Mode {
+    /// Every process has other capabilities.
+    ChangesItsCapabilities,
     /// Serves nothing before the whole handshake, as strict servers do.
     DemandsHandshake,
     /// Starts a daemon of its own that ignores everything, then serves.
     DoubleFork,
     /// Writes down that it was sent SIGHUP, and what its file held then.
     HearsHangup,
-    /// Every process after the first can do one thing more, with the same tools.
-    GainsACapability,
     /// Every process after the first has one tool more.
     GainsATool,
     GainsAToolInPages,
@@ -59,9 +59,9 @@ impl FromStr for Mode {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         Ok(match text {
+            "changes-its-capabilities" => Self::ChangesItsCapabilities,
             "demands-handshake" => Self::DemandsHandshake,
             "double-fork" => Self::DoubleFork,
-            "gains-a-capability" => Self::GainsACapability,
             "gains-a-tool" => Self::GainsATool,
             "gains-a-tool-in-pages" => Self::GainsAToolInPages,
             "exits-at-once" => Self::ExitsAtOnce,
@@ -130,8 +130,8 @@ impl Mode {
                     .bytes(b"starting up...\n\xff\xfe\n{\"half\": \n[1,2\n42\nnull\n\"text\"\n");
                 None
             }
-            Self::DemandsHandshake
-            | Self::GainsACapability
+            Self::ChangesItsCapabilities
+            | Self::DemandsHandshake
             | Self::GainsATool
             | Self::GainsAToolInPages
             | Self::HidesItsTools

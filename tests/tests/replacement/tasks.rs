@@ -1,0 +1,95 @@
+//! Tasks: whoever asks for one reaches the process that has it, with the credential that it was made with.
+
+use std::time::Duration;
+
+use cofferdam_tests::deadline::{holds_within, wait_until};
+use cofferdam_tests::harness::{Harness, text_of};
+use cofferdam_tests::process::is_alive;
+use serde_json::{Value, json};
+
+use crate::scene::{Scene, process, process_of_scope};
+
+#[test]
+fn a_task_is_asked_for_where_it_was_made_and_keeps_its_process() {
+    let Some(mut scene) = Scene::new("plain", "", "") else { return };
+    let mut harness = scene.world.connected("tools");
+    let first = process(&mut harness);
+    let task = made(&mut harness, "echo");
+    scene.replace();
+    let newer = made(&mut harness, "echo");
+    assert_ne!(process(&mut harness), first);
+    // Its process is kept for it although no call runs there.
+    assert!(!holds_within(Duration::from_secs(1), || !is_alive(first)));
+    let got = harness.request("tasks/get", json!({"taskId": task}));
+    assert_eq!(got["result"]["status"], "completed", "{got}");
+    let result = harness.request("tasks/result", json!({"taskId": task}));
+    assert_eq!(text_of(&result), format!("done by {first}"));
+    wait_until("nobody waits for the old process", || !is_alive(first));
+    assert!(harness.request("tasks/result", json!({"taskId": newer})).get("result").is_some());
+}
+
+#[test]
+fn a_task_of_a_scope_is_asked_for_at_the_process_of_its_scope() {
+    let Some(mut scene) = Scene::scoped("plain", "") else { return };
+    let mut harness = scene.world.connected("tools");
+    let (base, scope) = (process(&mut harness), process_of_scope(&mut harness));
+    for (tool, made_by) in [("echo", base), ("rw_echo", scope)] {
+        let tasks = [made(&mut harness, tool), made(&mut harness, tool)];
+        is_answered_by(&mut harness, &tasks, made_by);
+    }
+    // What is on record is what it was asked with.
+    let asked = scene.world.audit().into_iter().filter(|record| record["method"] == "tasks/get");
+    let with: Vec<Value> = asked
+        .filter(|one| one.get("verdict").is_some())
+        .map(|one| one["secrets"][0]["name"].clone())
+        .collect();
+    assert_eq!(with, ["github", "writer"]);
+    // Across a replacement of both: the old ones are kept for what they have.
+    let old = [("echo", base), ("rw_echo", scope)]
+        .map(|(tool, made_by)| ([made(&mut harness, tool), made(&mut harness, tool)], made_by));
+    scene.replace_in_scope();
+    scene.replace();
+    let (newer_base, newer_scope) = (process(&mut harness), process_of_scope(&mut harness));
+    let new = [("echo", newer_base), ("rw_echo", newer_scope)]
+        .map(|(tool, made_by)| ([made(&mut harness, tool), made(&mut harness, tool)], made_by));
+    assert!(!holds_within(Duration::from_secs(1), || !is_alive(base) || !is_alive(scope)));
+    for (tasks, made_by) in new.iter().chain(&old) {
+        is_answered_by(&mut harness, tasks, *made_by);
+    }
+    wait_until("nobody waits for the old processes", || scene.alive().len() == 2);
+}
+
+#[test]
+fn a_task_of_a_process_that_was_given_up_is_asked_for_there() {
+    let Some(scene) = Scene::scoped("plain", "") else { return };
+    let mut harness = scene.world.connected("tools");
+    let first = process_of_scope(&mut harness);
+    let tasks = [made(&mut harness, "rw_echo"), made(&mut harness, "rw_echo")];
+    // Processes of scopes heard the handshake before: they only finish what they have.
+    harness.initialize();
+    assert_ne!(process_of_scope(&mut harness), first);
+    assert!(!holds_within(Duration::from_secs(1), || !is_alive(first)));
+    is_answered_by(&mut harness, &tasks, first);
+    wait_until("nobody waits for the old process", || !is_alive(first));
+}
+
+/// Has a task made, and says which.
+#[track_caller]
+fn made(harness: &mut Harness, tool: &str) -> Value {
+    let make = json!({"name": tool, "arguments": {"text": "x"}, "task": {"ttl": 60_000}});
+    let made = harness.request("tools/call", make);
+    let task = made["result"]["task"]["taskId"].clone();
+    assert!(task.is_string(), "{made}");
+    task
+}
+
+/// One is fetched, the other one is cancelled.
+#[track_caller]
+fn is_answered_by(harness: &mut Harness, [fetched, cancelled]: &[Value; 2], process: u32) {
+    let got = harness.request("tasks/get", json!({"taskId": fetched}));
+    assert_eq!(got["result"]["status"], "completed", "{got}");
+    let result = harness.request("tasks/result", json!({"taskId": fetched}));
+    assert_eq!(text_of(&result), format!("done by {process}"));
+    let answer = harness.request("tasks/cancel", json!({"taskId": cancelled}));
+    assert_eq!(answer["result"]["status"], "cancelled", "{answer}");
+}
