@@ -87,7 +87,7 @@ fn calls_of_both_go_on_and_each_runs_once_while_both_are_replaced() {
     let distinct: BTreeSet<u64> = numbers.iter().copied().collect();
     assert!(load.sent > 300, "{}", load.sent);
     assert_eq!((numbers.len(), distinct.len()), (load.sent, load.sent), "each ran once");
-    assert!(ran("tally").iter().all(|number| number % 2 == 0), "and in its own process");
+    assert!(ran("tally").iter().all(|number| number.is_multiple_of(2)), "and in its own process");
     for tool in ["slow", "rw_slow"] {
         assert_eq!(ran(tool), [1, 2, 3]);
     }
@@ -247,7 +247,7 @@ impl Load {
         wait_until(what, || {
             for _ in 0..40 {
                 while self.under_way.len() < 8 {
-                    let tool = if self.sent % 2 == 0 { "tally" } else { "rw_tally" };
+                    let tool = if self.sent.is_multiple_of(2) { "tally" } else { "rw_tally" };
                     self.under_way.push(harness.send_call(tool, json!({"number": self.sent})));
                     self.sent += 1;
                 }
