@@ -16,7 +16,7 @@ pub(crate) struct Leases {
     pub(crate) sessions: u32,
     pub(crate) leases: u32,
     pub(crate) simulated: Duration,
-    /// Renewals and reads.
+    /// Renewals, reads and looks.
     pub(crate) actions: u64,
     pub(crate) lapses: u64,
     /// In any second.

@@ -12,7 +12,7 @@ pub(super) fn kept(trial: &Trial<Leases>, out: &mut String) {
     let mean = *actions as f64 / simulated.as_secs_f64();
     out.push_str(
         "\n## Keeping leases\n\n\
-         | sessions | leases | simulated | renewals and reads | lapsed | a second, mean | most in a second | one of them costs |\n\
+         | sessions | leases | simulated | renewals, reads and looks | lapsed | a second, mean | most in a second | one of them costs |\n\
          |--:|--:|--:|--:|--:|--:|--:|--:|\n",
     );
     // Writing to a string cannot fail.

@@ -26,7 +26,7 @@ single error fails the row.
 
 Keeping leases is the scheduler alone on a paused clock, at a Vault that only counts and answers after 20 ms: of each session's
 three leases one can be renewed for ever, one up to its maximum, and one not at all. What one action costs is the real time of
-the whole run, its timers and tasks included, divided by the number of renewals and reads.
+the whole run, its timers and tasks included, divided by the number of renewals, reads and looks.
 
 Credentials of Vault's: two sidecars that differ in where the server's credential is, in a file or in a real OpenBao
 in memory, are called in turn through a shim; the best round of each is compared. A third looks at its secret every second,
