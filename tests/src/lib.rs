@@ -27,6 +27,7 @@
 //! | [`relay`] | a hand-held relay connection, for saying things a shim never would |
 //! | [`sandbox`] | a sandbox as far as an enrolment goes: its state directory, its shims |
 //! | [`server`] | the MCP servers that a world can have |
+//! | [`site`] | one sandbox whose servers are of one session |
 //! | [`tee`] | a proxy on the relay socket that keeps every byte towards the shim |
 //! | [`toll`] | a gate in front of OpenBao that counts, delays, cuts and replays |
 //! | [`tools`] | where installed tools are, and what happens when one is missing |
@@ -56,6 +57,7 @@ pub mod proxy;
 pub mod relay;
 pub mod sandbox;
 pub mod server;
+pub mod site;
 pub mod tee;
 pub mod toll;
 pub mod tools;

@@ -25,6 +25,16 @@ pub fn command(program: impl AsRef<Path>) -> Command {
     Command::new(program.as_ref())
 }
 
+/// The same without any right that its user does not have anyway: root without capabilities.
+pub fn without_capabilities(program: impl AsRef<Path>) -> Command {
+    if !nix::unistd::geteuid().is_root() {
+        return command(program);
+    }
+    let mut bare = command("setpriv");
+    bare.args(["--bounding-set", "-all", "--inh-caps", "-all", "--"]).arg(program.as_ref());
+    bare
+}
+
 impl Running {
     #[track_caller]
     pub fn spawn(mut command: Command, name: &str) -> Self {

@@ -31,6 +31,8 @@ pub enum Act {
     CutAfter(usize),
     /// Late by this.
     Delay(Duration),
+    /// The server's clock, as its answer tells it, says this.
+    Dated(&'static str),
     Pass,
     /// The server does it, and some of its answer is changed.
     Rewrite(fn(&mut Value)),
@@ -165,6 +167,10 @@ fn serve(shared: &Shared, mut client: TcpStream) {
             thread::sleep(time);
             pass(shared.server, &request, client);
         }
+        Act::Dated(date) => {
+            let answer = whole_answer(shared.server, &in_one_piece(&request));
+            let _ = client.write_all(&dated(&answer, date));
+        }
         Act::Pass => pass(shared.server, &request, client),
         Act::Rewrite(change) => {
             let answer = whole_answer(shared.server, &in_one_piece(&request));
@@ -241,6 +247,14 @@ fn rewritten(answer: &[u8], change: fn(&mut Value)) -> Vec<u8> {
     let is_length = |line: &&str| line.to_ascii_lowercase().starts_with("content-length:");
     let head: Vec<&str> = head.split("\r\n").filter(|line| !is_length(line)).collect();
     format!("{}\r\nContent-Length: {}\r\n\r\n{body}", head.join("\r\n"), body.len()).into_bytes()
+}
+
+fn dated(answer: &[u8], date: &str) -> Vec<u8> {
+    let text = String::from_utf8_lossy(answer);
+    let Some((head, body)) = text.split_once("\r\n\r\n") else { return answer.to_vec() };
+    let is_date = |line: &&str| line.to_ascii_lowercase().starts_with("date:");
+    let head: Vec<&str> = head.split("\r\n").filter(|line| !is_date(line)).collect();
+    format!("{}\r\nDate: {date}\r\n\r\n{body}", head.join("\r\n")).into_bytes()
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

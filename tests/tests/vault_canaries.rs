@@ -8,7 +8,7 @@ use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::encodings::{assert_absent, contains};
 use cofferdam_tests::http_fixture::{Behaviour, HttpFixture};
 use cofferdam_tests::openbao::OpenBao;
-use cofferdam_tests::process::{command, output_of};
+use cofferdam_tests::process::{children_of, command, command_line, output_of, without_capabilities};
 use cofferdam_tests::server::Server;
 use cofferdam_tests::toll::Toll;
 use cofferdam_tests::vault::{connected_at, file, lease_id, prepared, token_file};
@@ -109,6 +109,41 @@ fn a_sidecar_that_dies_of_a_signal_leaves_no_core() {
         .filter(|path| path.is_file() && is_its(path))
         .collect();
     assert!(cores.is_empty(), "{cores:?}");
+}
+
+/// The same where no core would be written anyway: whoever is of the same user and may no more than that looks in vain.
+#[test]
+fn nobody_of_the_same_user_looks_into_the_sidecar_or_a_keeper() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let value = unique(&bao);
+    let mut world = connected_at(&bao.address(), &token_file(&bao))
+        .secret("github", "kv = \"secret/github\"")
+        .server("stored", Server::fixture().env("SECRET", "{github.token}").allow(&["*"]))
+        .without_capabilities()
+        .start();
+    let _harness = world.connected("stored");
+    let look = |process: u32, file: &str| {
+        let mut look = without_capabilities("cat");
+        look.arg(format!("/proc/{process}/{file}"));
+        output_of(look, "cat")
+    };
+    // A server is looked into: it is not the machine that forbids it.
+    let server = world.fixture_processes("stored")[0];
+    assert!(contains(&look(server, "environ").stdout, value.as_bytes()));
+    let sidecar = world.sidecar().id();
+    let keepers: Vec<u32> =
+        children_of(sidecar).into_iter().filter(|child| command_line(*child).contains(" keeper")).collect();
+    assert_eq!(keepers.len(), 1, "{keepers:?}");
+    for (who, process) in [("the sidecar", sidecar), ("its keeper", keepers[0])] {
+        for file in ["environ", "maps", "mem"] {
+            let looked = look(process, file);
+            let complaint = String::from_utf8_lossy(&looked.stderr);
+            assert!(looked.stdout.is_empty() && complaint.contains("Permission denied"), "{who}: {looked:?}");
+        }
+        let limits = std::fs::read_to_string(format!("/proc/{process}/limits")).unwrap();
+        let core = limits.lines().find_map(|line| line.strip_prefix("Max core file size")).unwrap();
+        assert_eq!(core.split_whitespace().collect::<Vec<_>>(), ["0", "0", "bytes"], "{who}");
+    }
 }
 
 #[test]

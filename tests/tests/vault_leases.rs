@@ -9,9 +9,10 @@ use cofferdam_tests::harness::Harness;
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::process::send;
 use cofferdam_tests::server::Server;
+use cofferdam_tests::toll::Toll;
 use cofferdam_tests::vault::{
-    certificates_live, connected, lease_id, leases, leave, minter, prepared, session_tokens, tokens,
-    with_certificate, with_certificate_in, with_kept_certificate_in, world,
+    certificates_live, connected, connected_at, lease_id, leases, leave, minter, prepared, session_tokens,
+    token_file, tokens, with_certificate_in, with_kept_certificate_in, world,
 };
 use cofferdam_tests::world::World;
 use nix::sys::signal::Signal;
@@ -173,7 +174,7 @@ fn what_has_no_lease_but_an_end_is_replaced_before_it() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let auth = minter(&bao, json!({"allowed_policies": ["agent"]}));
     bao.api("POST", "identity/oidc/key/agents", json!({"allowed_client_ids": ["*"]}));
-    bao.api("POST", "identity/oidc/role/agent", json!({"key": "agents", "ttl": "4s"}));
+    bao.api("POST", "identity/oidc/role/agent", json!({"key": "agents", "ttl": "9s"}));
     bao.policy("agent", &[("identity/oidc/token/agent", &["read"])]);
     let server = Server::fixture().env("SECRET", "{bearer.token}").allow(&["*"]);
     let secret = "vault = \"identity/oidc/token/agent\"\npublic = [\"client_id\", \"ttl\"]";
@@ -184,6 +185,8 @@ fn what_has_no_lease_but_an_end_is_replaced_before_it() {
     harness.call("env", json!({}));
     let mut seen = BTreeSet::from([last_request(&world)]);
     wait_until("it is read twice more", || {
+        let left = world.sessions()[0]["credentials"][0]["expires-in-seconds"].as_u64();
+        assert!(left > Some(0), "it was let come to its end: {left:?}");
         harness.call("env", json!({}));
         seen.insert(last_request(&world));
         seen.len() > 2
@@ -196,7 +199,8 @@ fn what_has_no_lease_but_an_end_is_replaced_before_it() {
 fn a_path_that_is_denied_costs_no_tokens() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     bao.policy("agent", &[("pki/issue/another", &["update"])]);
-    let world = with_certificate(&bao).start();
+    let toll = Toll::before(bao.place);
+    let world = with_certificate_in(connected_at(&toll.address(), &token_file(&bao))).start();
     let mut harness = world.shim("tools");
     let mut seen = BTreeSet::new();
     // It is tried every five seconds at most: long enough for two more tries.
@@ -208,4 +212,5 @@ fn a_path_that_is_denied_costs_no_tokens() {
     });
     assert_eq!(seen.len(), 1, "one token is made, and kept");
     assert_eq!(accessors(&bao), seen);
+    assert!((2..=4).contains(&toll.count("pki/issue")), "{:?}", toll.seen());
 }

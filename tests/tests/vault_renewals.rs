@@ -51,11 +51,14 @@ fn a_lease_is_renewed_as_long_as_that_extends_it() {
 #[test]
 fn a_lease_that_meets_its_maximum_is_replaced_before_it_ends() {
     let Some(database) = Database::start() else { return };
-    let (_world, mut harness) = session(&database, Life { ttl: "9s", max_ttl: "12s" });
+    let (world, mut harness) = session(&database, Life { ttl: "9s", max_ttl: "12s" });
     let first = database.users().pop().unwrap();
     wait_until("there is another user", || {
         let users = database.users();
         assert!(!users.is_empty(), "there is always one");
+        // The first renewal gives less than the whole life: then it is not renewed to the last second.
+        let renewals = world.sessions()[0]["credentials"][0]["renewals"].as_u64();
+        assert!(renewals.is_some_and(|renewals| renewals <= 1), "{renewals:?}");
         users.iter().any(|user| *user != first)
     });
     wait_until("the first one is gone", || {
@@ -63,6 +66,10 @@ fn a_lease_that_meets_its_maximum_is_replaced_before_it_ends() {
         assert!(!users.is_empty(), "there is always one");
         users.iter().all(|user| *user != first)
     });
+    // Whoever used it has the other one.
+    let url = database.url();
+    assert!(!url.contains(&first), "{first} is still in use");
+    assert_eq!(database.postgres.log_in(&url), Ok(()));
     assert!(harness.call("env", json!({})).get("result").is_some());
 }
 

@@ -4,9 +4,11 @@ use std::fs;
 use std::path::Path;
 
 use cofferdam_tests::openbao::OpenBao;
+use cofferdam_tests::server::Server;
+use cofferdam_tests::toll::Toll;
 use cofferdam_tests::vault::{
-    connected, lease_id, leases, login_token, minter, prepared, session_tokens, with_certificate,
-    with_certificate_in,
+    connected, connected_at, lease_id, leases, login_token, minter, prepared, session_tokens,
+    with_certificate,
 };
 use serde_json::{Value, json};
 
@@ -38,12 +40,18 @@ fn an_accessor_from_the_disk_is_no_token_and_no_token_is_on_the_disk() {
 #[test]
 fn a_sessions_token_does_what_its_grant_says_and_makes_no_other() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    minter(&bao, json!({"allowed_policies": ["agent"]}));
-    // As the sidecar makes one: it is in the sidecar's memory only, so this is another of the same kind.
-    let body = json!({"policies": ["agent"], "ttl": "1m"});
-    let made = bao.api("POST", "auth/token/create/cofferdam", body);
-    let token = made["auth"]["client_token"].as_str();
-    let may = |method: &str, path: &str, body: Value| bao.call(method, path, token, &body).status;
+    // The role would give more to whoever does not name what he wants.
+    let auth = minter(&bao, json!({"allowed_policies": ["agent", "minter"]}));
+    let toll = Toll::before(bao.place);
+    let world = connected_at(&toll.address(), &auth)
+        .secret("github", "kv = \"secret/github\"")
+        .server("tools", Server::fixture().env("SECRET", "{github.token}").allow(&["*"]))
+        .start();
+    let _harness = world.connected("tools");
+    // It is in the sidecar's memory only, and was seen on its way.
+    let read = toll.seen().into_iter().find(|seen| seen.path == "secret/data/github");
+    let token = read.and_then(|seen| seen.token).expect("the secret was read with a token");
+    let may = |method: &str, path: &str, body: Value| bao.call(method, path, Some(&token), &body).status;
     assert_eq!(may("GET", "secret/data/github", Value::Null), 200);
     for (method, path, body) in [
         ("GET", "secret/data/other", Value::Null),
@@ -61,7 +69,11 @@ fn a_sessions_token_does_what_its_grant_says_and_makes_no_other() {
 fn a_lease_without_a_token_can_be_neither_kept_alive_nor_looked_at() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let auth = minter(&bao, json!({"allowed_policies": ["agent"]}));
-    let world = with_certificate_in(connected(&bao, &auth)).start();
+    let server = Server::fixture().file("key.pem", "{cert.private_key}").env("KEY", "{file:key.pem}");
+    let world = connected(&bao, &auth)
+        .secret("cert", "vault = \"pki/issue/agent\"\nwrite = { common_name = \"agent.internal\" }")
+        .server("tools", server.allow(&["*"]))
+        .start();
     let _harness = world.connected("tools");
     assert_eq!(leases(&bao), 1);
     let lease = json!({"lease_id": format!("pki/issue/agent/{}", lease_id(&bao))});
@@ -73,6 +85,9 @@ fn a_lease_without_a_token_can_be_neither_kept_alive_nor_looked_at() {
     let environment = fs::read(format!("/proc/{process}/environ")).unwrap();
     let environment = String::from_utf8_lossy(&environment).into_owned();
     assert!(environment.contains("PID_FILE=") && !has_token(&environment), "{environment}");
+    let key = environment.split('\0').find_map(|variable| variable.strip_prefix("KEY=")).unwrap();
+    let files = all_below(Path::new(key).parent().unwrap());
+    assert!(files.contains("PRIVATE KEY") && !has_token(&files), "a token is in a server's file");
 }
 
 /// Whether there is anything like a token of OpenBao's: `s.` and letters.

@@ -58,7 +58,7 @@ fn numbers_follow_what_happens_and_tell_no_secret() {
 #[test]
 fn strangers_and_odd_requests_are_told_nothing_and_hold_up_nobody() {
     let place = free_place();
-    let _world = watched(World::new().server("tools", Server::fixture()), place).start();
+    let mut world = watched(World::new().server("tools", Server::fixture()), place).start();
     let asked = |head: &str| ask(place, format!("{head}\r\n\r\n").as_bytes()).map(|(status, _)| status);
     let here = format!("Host: {place}");
     assert_eq!(asked(&format!("GET /metrics HTTP/1.1\r\n{here}")), Some(200));
@@ -75,8 +75,13 @@ fn strangers_and_odd_requests_are_told_nothing_and_hold_up_nobody() {
     assert_ne!(asked(&long), Some(200));
     assert_ne!(asked("nonsense"), Some(200));
     // More silent ones than there are places: the longest silent make room.
+    let sidecar = world.sidecar().id();
+    let open = || std::fs::read_dir(format!("/proc/{sidecar}/fd")).map(Iterator::count).unwrap();
+    let before = open();
     let _silent: Vec<TcpStream> = (0..60).map(|_| TcpStream::connect(place).unwrap()).collect();
     assert_eq!(look(place, "/healthz").0, 200);
+    // They came before this one, and most of them are gone again.
+    assert!(open() < before + 40, "{before} and {} now", open());
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::{Layout, World};
-use crate::process::command;
+use crate::process::{command, without_capabilities};
 use crate::server::Server;
 use crate::tools::Tool;
 
@@ -24,6 +24,7 @@ pub struct Builder {
     pub(super) environment: BTreeMap<String, String>,
     pub(super) capture: Capture,
     pub(super) state: StateDirectory,
+    rights: Rights,
 }
 
 /// Whether shims go through a proxy that keeps what they receive.
@@ -31,6 +32,14 @@ pub struct Builder {
 pub(super) enum Capture {
     Nothing,
     TowardsTheShim,
+}
+
+/// What the sidecar may do.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Rights {
+    AsTheTest,
+    /// Root's files, and no capabilities.
+    Plain,
 }
 
 /// Where the sidecar keeps its state.
@@ -63,6 +72,7 @@ impl Builder {
             environment: BTreeMap::new(),
             capture: Capture::Nothing,
             state: StateDirectory::Roomy,
+            rights: Rights::AsTheTest,
         }
     }
 
@@ -149,6 +159,12 @@ impl Builder {
         self
     }
 
+    /// The sidecar has no capabilities, also where the tests run as root.
+    pub fn without_capabilities(mut self) -> Self {
+        self.rights = Rights::Plain;
+        self
+    }
+
     /// Writes the configuration, starts the sidecar, waits until it takes links.
     #[track_caller]
     pub fn start(self) -> World {
@@ -176,9 +192,10 @@ impl Builder {
     /// How the sidecar is started: directly, or in a mount namespace with its small state directory.
     #[track_caller]
     pub(super) fn launcher(&self, program: &Path, layout: &Layout) -> Command {
-        match self.state {
-            StateDirectory::Roomy => command(program),
-            StateDirectory::Tmpfs(kibibytes) => {
+        match (self.state, self.rights) {
+            (StateDirectory::Roomy, Rights::AsTheTest) => command(program),
+            (StateDirectory::Roomy, Rights::Plain) => without_capabilities(program),
+            (StateDirectory::Tmpfs(kibibytes), _) => {
                 let unshare = Tool::Unshare.path().expect("util-linux is essential on Debian");
                 let mut launcher = command(unshare);
                 launcher.arg(if nix::unistd::geteuid().is_root() { "-m" } else { "-rm" });

@@ -335,7 +335,8 @@ impl World {
         Self { builder, layout, sidecar: None, tee }
     }
 
-    pub(crate) fn cofferdam_command(&self) -> Command {
+    /// A `cofferdam` command with this world's environment, for a test that does not wait for its end.
+    pub fn cofferdam_command(&self) -> Command {
         let mut command = command(built("COFFERDAM_BIN", "cofferdam"));
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
         command.env("HOME", self.layout.root.path()).envs(&self.builder.environment);

@@ -4,6 +4,11 @@
 //! renewal and ten in all: the second renewal does not extend it any more, so that some six seconds after it came it gets a
 //! successor. In each user's life one call takes longer than its lease: it ends in the process in which it began, while
 //! later calls are answered by the next.
+//!
+//! Ten seconds is the maximum that leaves a successor the most time. Vault counts whole seconds, a renewal comes 3.0 to
+//! 3.3 s after the one before, and one that gives less than 4.5 s is the last: it finds 3.3 to 4 s left of ten. Of eight
+//! or eleven it may find five, be taken for a whole one, and the next finds one or two; of seven it finds hardly more,
+//! and no call that is longer than the lease fits into such a life.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

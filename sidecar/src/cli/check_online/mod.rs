@@ -8,7 +8,7 @@
 //! | `report` | what is told: findings as they come, then the lines to add |
 //!
 //! What must stay true: no secret is read and none is made; what is made here is revoked here, also when the check is
-//! interrupted (a token on its way just then expires after sixty seconds); a user's own token is not revoked, a wrapped
+//! interrupted (a login or a token on its way just then is waited for); a user's own token is not revoked, a wrapped
 //! secret-id not opened.
 
 mod grants;
@@ -16,6 +16,7 @@ mod login;
 mod report;
 mod visit;
 
+use std::pin::pin;
 use std::process::ExitCode;
 
 use super::failure::{Failure, Sysexit};
@@ -50,8 +51,12 @@ async fn ask(
     report: &mut Report,
     stop: impl Future<Output = ()>,
 ) -> Result<(), Failure> {
+    let mut stop = pin!(stop);
     let vault = access::client(settings).map_err(|error| Failure::new(Sysexit::Configuration, error))?;
-    let health = vault.health().await.map_err(failure)?;
+    let health = tokio::select! {
+        health = vault.health() => health.map_err(failure)?,
+        () = &mut stop => return Err(interrupted()),
+    };
     let address = settings.address.to_string();
     report.say(&format!("vault {}: {}", address.trim_end_matches('/'), described(&health, settings)));
     if !health.initialized || health.sealed {
@@ -63,12 +68,26 @@ async fn ask(
     }
     let Some(visit) = enter(vault, settings, report).await? else { return Ok(()) };
     // Whatever comes of it, what was made is revoked.
-    let outcome = tokio::select! {
-        outcome = look_around(config, settings, &visit, report) => outcome.map_err(failure),
-        () = stop => Err(Failure::new(Sysexit::Unavailable, "interrupted before everything was asked")),
+    let outcome = {
+        let mut looking = pin!(look_around(config, settings, &visit, report));
+        tokio::select! {
+            outcome = &mut looking => outcome.map_err(failure),
+            () = &mut stop => {
+                // A token that is on its way has to come before anybody can revoke it; then there are no more.
+                let _no_more = tokio::select! {
+                    no_more = visit.no_more() => Some(no_more),
+                    _ = looking => None,
+                };
+                Err(interrupted())
+            }
+        }
     };
     visit.end(report).await;
     outcome
+}
+
+fn interrupted() -> Failure {
+    Failure::new(Sysexit::Unavailable, "interrupted before everything was asked")
 }
 
 /// Logs in. None where that would use something up, and then there is nobody to ask with.

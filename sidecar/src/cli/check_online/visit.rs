@@ -1,7 +1,7 @@
 //! One login for the time of a check, and the tokens that are made with it.
 //!
-//! What must stay true: a token is known here from the moment that it is made, and revoked at the end; what cannot be
-//! revoked is said, and expires.
+//! What must stay true: a token is known here from the moment that it is made, and revoked at the end; none is being made
+//! when that begins; what cannot be revoked is said, and expires.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use tokio::sync::{Mutex, MutexGuard};
 
 use super::report::Report;
 use crate::config::Grant;
@@ -23,6 +24,8 @@ pub(super) struct Visit {
     pub(super) login: LoginToken,
     pub(super) owner: Owner,
     made: RefCell<Vec<Rc<Auth>>>,
+    /// Held while a token is being made.
+    making: Mutex<()>,
 }
 
 /// Whose token the login's is.
@@ -34,7 +37,7 @@ pub(super) enum Owner {
 
 impl Visit {
     pub(super) fn new(vault: Vault, login: LoginToken, owner: Owner) -> Self {
-        Self { vault, login, owner, made: RefCell::default() }
+        Self { vault, login, owner, made: RefCell::default(), making: Mutex::default() }
     }
 
     pub(super) fn token(&self) -> &Token {
@@ -52,9 +55,15 @@ impl Visit {
             explicit_max_ttl: LIFE,
             renewable: Renewable::No,
         };
+        let _making = self.making.lock().await;
         let made = Rc::new(self.vault.create_child(self.token(), &child, mint).await?);
         self.made.borrow_mut().push(Rc::clone(&made));
         Ok(made)
+    }
+
+    /// Waits for the token that is being made, if one is. As long as this is held, no other is.
+    pub(super) async fn no_more(&self) -> MutexGuard<'_, ()> {
+        self.making.lock().await
     }
 
     /// Revokes what was made, then the login if it is ours.

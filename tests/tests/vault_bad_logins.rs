@@ -1,0 +1,177 @@
+//! Logins that are no use: refused clearly, with path and server, told to the host's people where it is an alert, and no
+//! server of the same session that needs no login is harmed. Another credential in the file helps, without a restart.
+
+use cofferdam_tests::certificates::Authority;
+use cofferdam_tests::deadline::wait_until;
+use cofferdam_tests::openbao::OpenBao;
+use cofferdam_tests::server::Server;
+use cofferdam_tests::site::{Site, refused};
+use cofferdam_tests::toll::{Act, Toll};
+use cofferdam_tests::vault::{connected, connected_at, file, prepared, tokens, with_certificate_in};
+use cofferdam_tests::vault_logins::{approle, secret_id, signed_web_token, wrapped_secret_id};
+use serde_json::json;
+
+/// The path that the refused server needs.
+const NEEDED: &str = "pki/issue/agent";
+
+#[test]
+fn a_wrapped_secret_id_that_somebody_opened_before_us() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let role_id = approle(&bao, json!({"token_policies": ["sidecar", "agent"], "token_ttl": "10m"}));
+    let stolen = wrapped_secret_id(&bao);
+    bao.call("POST", "sys/wrapping/unwrap", Some(&stolen), &json!({}));
+    let wrapped = file(&bao, "wrapped", &stolen);
+    let auth = format!(
+        "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {wrapped:?}, secret-id-wrapped = true, role = \"agent\" }}"
+    );
+    let toll = Toll::before(bao.place);
+    let mut site = Site::start(with_certificate_in(connected_at(&toll.address(), &auth)));
+    let mut harness = site.shim("tools");
+    let words = [NEEDED, "sys/wrapping/lookup", "ALERT", "already unwrapped", "destroy that secret-id"];
+    for _ in 0..3 {
+        refused(&mut harness, "tools", &words);
+    }
+    // Told in the log and the audit, and not asked again and again.
+    let world = &site.world;
+    assert!(world.log().contains("ALERT: the wrapped secret-id was already unwrapped"));
+    let alerts = || world.audit().iter().filter(|record| record["event"] == "alert").count();
+    wait_until("the audit has the alert", || alerts() == 1);
+    assert_eq!(toll.count("sys/wrapping/lookup"), 1);
+    assert!(!world.log().contains(&stolen));
+    site.goes_on_beside("tools");
+    file(&bao, "wrapped", &wrapped_secret_id(&bao));
+    wait_until("another one helps", || harness.initialize().get("result").is_some());
+    let alerts = site.world.audit().iter().filter(|record| record["event"] == "alert").count();
+    assert_eq!(alerts, 1);
+}
+
+#[test]
+fn a_wrapped_secret_id_whose_answer_was_lost_may_be_ours() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let role_id = approle(&bao, json!({"token_policies": ["sidecar", "agent"], "token_ttl": "10m"}));
+    let wrapped = file(&bao, "wrapped", &wrapped_secret_id(&bao));
+    let auth = format!(
+        "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {wrapped:?}, secret-id-wrapped = true, role = \"agent\" }}"
+    );
+    let toll = Toll::before(bao.place);
+    toll.rule("sys/wrapping/unwrap", Act::CutAfter(60));
+    let mut site = Site::start(with_certificate_in(connected_at(&toll.address(), &auth)));
+    let mut harness = site.shim("tools");
+    wait_until("the second try is an alert", || {
+        harness.initialize()["error"]["message"].as_str().is_some_and(|text| text.contains("ALERT"))
+    });
+    refused(
+        &mut harness,
+        "tools",
+        &[
+            NEEDED,
+            "POST `sys/wrapping/lookup`",
+            "in an answer that was lost, or to somebody else",
+            "destroy that secret-id",
+        ],
+    );
+    assert_eq!(toll.count("sys/wrapping/unwrap"), 1, "it is opened once");
+    site.goes_on_beside("tools");
+    toll.open();
+    file(&bao, "wrapped", &wrapped_secret_id(&bao));
+    wait_until("another one helps", || harness.initialize().get("result").is_some());
+}
+
+#[test]
+fn a_secret_id_that_is_used_up() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let settings = json!({"token_policies": ["sidecar", "agent"], "token_ttl": "2s", "token_max_ttl": "2s", "secret_id_num_uses": 1});
+    let role_id = approle(&bao, settings);
+    let secret = file(&bao, "secret-id", &secret_id(&bao));
+    let auth =
+        format!("auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {secret:?} }}");
+    let good = Server::fixture().env("SECRET", "{github.token}").allow(&["*"]);
+    let builder = connected(&bao, &auth)
+        .secret("github", "kv = \"secret/github\"\nrefresh = \"1s\"")
+        .server("good", good);
+    let mut site = Site::start(with_certificate_in(builder));
+    let mut good = site.connected("good");
+    wait_until("the login's life is over", || {
+        site.world.log().contains("Vault did not keep the login")
+            && tokens(&bao, |token| token["display_name"] == "approle").is_empty()
+    });
+    let mut harness = site.shim("tools");
+    let used_up = std::fs::read_to_string(&secret).unwrap();
+    let text = refused(
+        &mut harness,
+        "tools",
+        &[NEEDED, "POST `auth/approle/login`", "HTTP 400", "correct the path, the role"],
+    );
+    assert!(!text.contains(&used_up) && !site.world.log().contains(&used_up), "{text}");
+    assert!(
+        good.call("echo", json!({"text": "x"})).get("result").is_some(),
+        "a value that was only read goes on"
+    );
+    // For a new process too, though it cannot be looked at again.
+    let _another = site.connected("good");
+    site.goes_on_beside("tools");
+    bao.api(
+        "POST",
+        "auth/approle/role/agent",
+        json!({"secret_id_num_uses": 0, "token_ttl": "10m", "token_max_ttl": "1h"}),
+    );
+    file(&bao, "secret-id", &secret_id(&bao));
+    wait_until("another one helps", || harness.initialize().get("result").is_some());
+}
+
+#[test]
+fn web_tokens_of_another_time() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let claims = |not_before: u64, expires: u64| json!({"sub": "job", "aud": "vault", "iat": 1_700_000_000_u64, "nbf": not_before, "exp": expires});
+    let good = signed_web_token(&bao, &claims(1_700_000_000, 4_000_000_000));
+    let over = signed_web_token(&bao, &claims(1_700_000_000, 1_700_000_600));
+    let early = signed_web_token(&bao, &claims(3_900_000_000, 4_000_000_000));
+    let path = file(&bao, "jwt", &over);
+    let auth = format!("auth = {{ method = \"jwt\", role = \"agent\", jwt-file = {path:?} }}");
+    let mut site = Site::start(with_certificate_in(connected(&bao, &auth)));
+    let mut harness = site.shim("tools");
+    refused(
+        &mut harness,
+        "tools",
+        &[NEEDED, "POST `auth/jwt/login`", "HTTP 400", "correct the path, the role"],
+    );
+    let log = || site.world.log();
+    // What Vault says of it is told on the host alone.
+    assert!(log().contains("expired"));
+    file(&bao, "jwt", &early);
+    wait_until("the other one was read", || {
+        refused(&mut harness, "tools", &[NEEDED, "POST `auth/jwt/login`"]);
+        log().contains("not yet valid") || log().contains("not valid yet")
+    });
+    for text in [&over, &early] {
+        assert!(!log().contains(text.rsplit('.').next().unwrap()));
+    }
+    site.goes_on_beside("tools");
+    file(&bao, "jwt", &good);
+    wait_until("one of now helps", || harness.initialize().get("result").is_some());
+}
+
+#[test]
+fn a_client_certificate_of_another_name() {
+    let Some(bao) = prepared(OpenBao::configured()) else { return };
+    let clients = Authority::new();
+    bao.api("POST", "sys/auth/cert", json!({"type": "cert"}));
+    let role = json!({"certificate": clients.pem(), "allowed_common_names": ["agent.internal"], "token_policies": ["sidecar", "agent"]});
+    bao.api("POST", "auth/cert/certs/agent", role);
+    let directory = bao.directory.path();
+    let (certificate, key) = clients.client("somebody.else").write(directory, "login");
+    let ca_file = &bao.tls.as_ref().unwrap().ca_file;
+    let auth = format!(
+        "ca-file = {ca_file:?}\nauth = {{ method = \"cert\", role = \"agent\", cert-file = {certificate:?}, key-file = {key:?} }}"
+    );
+    let mut site = Site::start(with_certificate_in(connected_at(&bao.tls_address(), &auth)));
+    let mut harness = site.shim("tools");
+    refused(
+        &mut harness,
+        "tools",
+        &[NEEDED, "POST `auth/cert/login`", "HTTP 400", "correct the path, the role"],
+    );
+    site.goes_on_beside("tools");
+    clients.client("agent.internal").write(directory, "login");
+    wait_until("the right one helps", || harness.initialize().get("result").is_some());
+}

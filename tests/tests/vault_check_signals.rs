@@ -1,0 +1,87 @@
+//! `cofferdam check --online` that is ended in the middle: whatever it was doing, no token of its own is left.
+
+use std::fs;
+use std::time::Duration;
+
+use cofferdam_tests::deadline::{PATIENCE, wait_until};
+use cofferdam_tests::openbao::OpenBao;
+use cofferdam_tests::process::{Running, into_file};
+use cofferdam_tests::server::Server;
+use cofferdam_tests::toll::{Act, Toll};
+use cofferdam_tests::vault::{connected_at, leases, login_token, minter, prepared, token_file, tokens};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+/// Longer than a signal needs to arrive, shorter than the check waits for an answer.
+const HELD_UP: Duration = Duration::from_millis(1500);
+
+/// Ends a check while Vault is about to do what is asked at `path`; it does so then, whoever still waits for it.
+#[track_caller]
+fn interrupted(bao: &OpenBao, auth: &str, path: &str, signal: Signal) {
+    let toll = Toll::before(bao.place);
+    let world = connected_at(&toll.address(), auth)
+        .secret("github", "kv = \"secret/github\"")
+        .server("tools", Server::fixture().env("TOKEN", "{github.token}"))
+        .prepare();
+    let before = accessors(bao);
+    let did = done(bao, path);
+    toll.rule(path, Act::Delay(HELD_UP));
+    let mut check = world.cofferdam_command();
+    let log = world.layout().root().join("check.log");
+    check.args(["check", "--online", "-c"]).arg(&world.layout().config);
+    check.stdout(into_file(&log)).stderr(into_file(&log));
+    let mut check = Running::spawn(check, "cofferdam check --online");
+    wait_until("it asks", || toll.count(path) > 0);
+    check.signal(signal);
+    let status = check.wait(PATIENCE);
+    let said = fs::read_to_string(&log).expect("it was told where to write");
+    assert_eq!(status.code(), Some(69), "{path}: {status}: {said}");
+    assert!(said.contains("error: interrupted before everything was asked"), "{path}: {said}");
+    assert!(!said.contains("was not revoked"), "{path}: {said}");
+    wait_until("Vault has done what was asked", || done(bao, path) > did);
+    assert_eq!(accessors(bao), before, "{path}: {said}");
+    assert_eq!(leases(bao), 0, "{path}");
+}
+
+fn accessors(bao: &OpenBao) -> Vec<String> {
+    let accessor = |token: Value| token["accessor"].as_str().unwrap_or_default().to_owned();
+    let mut all: Vec<String> = tokens(bao, |_| true).into_iter().map(accessor).collect();
+    all.sort();
+    all
+}
+
+/// How often Vault has answered there.
+fn done(bao: &OpenBao, path: &str) -> usize {
+    let is_it = |line: &&Value| line["type"] == "response" && line["request"]["path"] == path;
+    bao.audit().iter().filter(is_it).count()
+}
+
+#[test]
+fn nothing_is_left_of_an_interrupted_check_but_the_users_own_token() {
+    let Some(bao) = prepared(OpenBao::configured()) else { return };
+    for (path, signal) in [
+        ("auth/token/lookup-self", Signal::SIGINT),
+        ("auth/token/create", Signal::SIGINT),
+        ("auth/token/create", Signal::SIGTERM),
+        ("sys/internal/ui/mounts/secret/github", Signal::SIGTERM),
+    ] {
+        interrupted(&bao, &token_file(&bao), path, signal);
+    }
+    let login = login_token(&bao);
+    assert_eq!(bao.call("GET", "auth/token/lookup-self", Some(&login), &Value::Null).status, 200);
+}
+
+#[test]
+fn nothing_is_left_of_an_interrupted_check_with_a_login_of_its_own() {
+    let Some(bao) = prepared(OpenBao::configured()) else { return };
+    // Orphans do not end with the login.
+    let auth = minter(&bao, json!({"allowed_policies": ["agent"], "orphan": true}));
+    for (path, signal) in [
+        ("auth/approle/login", Signal::SIGINT),
+        ("auth/approle/login", Signal::SIGTERM),
+        ("auth/token/create/cofferdam", Signal::SIGINT),
+        ("auth/token/create/cofferdam", Signal::SIGTERM),
+    ] {
+        interrupted(&bao, &auth, path, signal);
+    }
+}
