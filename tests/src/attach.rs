@@ -111,10 +111,7 @@ pub fn exec_hub(socket: &Path) -> Vec<String> {
 /// A harness on a shim behind this hub, with the legacy handshake done.
 #[track_caller]
 pub fn connected(relay: &str, server: &str) -> Harness {
-    let mut harness = Harness::start(shim_at(relay, server), "cofferdam-shim");
-    let answer = harness.initialize();
-    assert!(answer.get("result").is_some(), "{answer}");
-    harness
+    Harness::start(shim_at(relay, server), "cofferdam-shim").initialized()
 }
 
 /// The shim with this link and nothing of the test's environment.

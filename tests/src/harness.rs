@@ -91,6 +91,14 @@ impl Harness {
         answer
     }
 
+    /// The same, once the legacy handshake is done: it must succeed.
+    #[track_caller]
+    pub fn initialized(mut self) -> Self {
+        let answer = self.initialize();
+        assert!(answer.get("result").is_some(), "{answer}");
+        self
+    }
+
     /// The first half of the legacy handshake; gives its id.
     #[track_caller]
     pub fn send_initialize(&mut self) -> Value {

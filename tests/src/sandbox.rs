@@ -107,10 +107,7 @@ impl Sandbox {
     /// The same, with the legacy handshake done.
     #[track_caller]
     pub fn connected(&self) -> Harness {
-        let mut harness = self.shim();
-        let answer = harness.initialize();
-        assert!(answer.get("result").is_some(), "{answer}");
-        harness
+        self.shim().initialized()
     }
 
     /// What `status --json` says; it fails where there is trouble.

@@ -29,8 +29,7 @@ impl Site {
         let steady = Server::fixture().allow(&["*"]);
         let world = builder.server(STEADY, steady).relay(&wire.relay_lines()).start();
         let sandbox = Sandbox::enrolled(&world);
-        let mut steady = shim(&sandbox, STEADY);
-        assert!(steady.initialize().get("result").is_some());
+        let steady = shim(&sandbox, STEADY).initialized();
         Self { world, sandbox, steady, _wire: wire }
     }
 
@@ -43,10 +42,7 @@ impl Site {
     /// The same, with the legacy handshake done.
     #[track_caller]
     pub fn connected(&self, server: &str) -> Harness {
-        let mut harness = self.shim(server);
-        let answer = harness.initialize();
-        assert!(answer.get("result").is_some(), "{answer}");
-        harness
+        self.shim(server).initialized()
     }
 
     /// The steady server answers, as ever.

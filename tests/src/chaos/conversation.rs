@@ -64,11 +64,9 @@ impl Conversation {
 
     /// The same with another server; it is this conversation's alone.
     #[track_caller]
-    pub fn begin_with(server: &str, mut harness: Harness, random: Random) -> Self {
-        let answer = harness.initialize();
-        assert!(answer.get("result").is_some(), "{answer}");
+    pub fn begin_with(server: &str, harness: Harness, random: Random) -> Self {
         Self {
-            harness,
+            harness: harness.initialized(),
             server: server.to_owned(),
             random,
             said: Vec::new(),

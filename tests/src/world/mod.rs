@@ -75,10 +75,7 @@ impl World {
     /// The same, with the legacy handshake done.
     #[track_caller]
     pub fn connected(&self, server: &str) -> Harness {
-        let mut harness = self.shim(server);
-        let answer = harness.initialize();
-        assert!(answer.get("result").is_some(), "{answer}");
-        harness
+        self.shim(server).initialized()
     }
 
     /// The shim with its link and nothing of the test's environment.
