@@ -271,32 +271,3 @@ async fn a_session_that_calls_too_fast_is_refused_until_time_has_passed() {
     audit.decision(&budget, &decision(call("l-1", 11))).await.unwrap();
     audit.decision(&budget, &decision(call("l-1", 12))).await.unwrap_err();
 }
-
-/// `cargo test --release -p cofferdam audit -- --ignored --nocapture`
-#[test]
-#[ignore = "prints a time; decides nothing"]
-fn how_long_a_decision_takes() {
-    let directory = Directory::new();
-    let audit = Audit::open(Options { file_bytes: 64 << 20, ..directory.options() }).unwrap();
-    let budget = plenty();
-    let policy = "5f2c".repeat(16);
-    let arguments = br#"{"owner":"someone","repo":"something","issue_number":1234}"#;
-    let mut best = Duration::MAX;
-    for round in 0..20 {
-        let start = tokio::time::Instant::now();
-        for seq in 0..10_000 {
-            let mac = audit.arguments_mac(arguments);
-            let record =
-                DecisionRecord { arguments: Some(&mac), policy: &policy, ..decision(call("l-1", seq)) };
-            decide(&audit, &budget, &record).unwrap();
-        }
-        let took = start.elapsed() / 10_000;
-        best = best.min(took);
-        println!("round {round}: {} ns per decision", took.as_nanos());
-    }
-    println!(
-        "best: {} ns per decision of {} bytes",
-        best.as_nanos(),
-        tail(&directory.audit(), 1).unwrap()[0].len()
-    );
-}
