@@ -145,14 +145,9 @@ impl DecisionRecord<'_> {
             .plain(name!("verdict"), verdict(self.verdict).as_bytes())
             .text(name!("rule"), self.rule)
             .text(name!("policy"), self.policy)
-            .optional_text(name!("scope"), self.scope)
-            .objects(name!("secrets"), &self.secrets[..self.secrets.len().min(SECRETS)], |members, secret| {
-                members
-                    .text(name!("name"), secret.name)
-                    .optional_text(name!("lease"), secret.lease)
-                    .optional_text(name!("vault_request"), secret.vault_request);
-            })
-            .number(name!("bytes"), self.bytes);
+            .optional_text(name!("scope"), self.scope);
+        write_secrets(members, self.secrets, |_| true);
+        members.number(name!("bytes"), self.bytes);
     }
 }
 
@@ -174,24 +169,9 @@ impl OutcomeRecord<'_> {
             .optional_text(name!("code"), self.code)
             .number(name!("bytes"), self.bytes)
             .number(name!("duration_us"), u64::try_from(self.duration.as_micros()).unwrap_or(u64::MAX))
-            .number(name!("redactions"), self.redactions)
-            .objects(
-                name!("secrets"),
-                &self.secrets[..self.secrets.len().min(SECRETS)],
-                |members, secret| {
-                    // None is longer but by somebody's mistake, and the room is counted.
-                    let short = |text: &&str| {
-                        text.len() <= SHORT
-                            && text
-                                .bytes()
-                                .all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\'))
-                    };
-                    members
-                        .text(name!("name"), Some(secret.name).filter(short).unwrap_or_default())
-                        .optional_text(name!("lease"), secret.lease.filter(short))
-                        .optional_text(name!("vault_request"), secret.vault_request.filter(short));
-                },
-            );
+            .number(name!("redactions"), self.redactions);
+        // None is longer but by somebody's mistake, and the room is counted.
+        write_secrets(members, self.secrets, |text| text.len() <= SHORT && text.bytes().all(is_plain));
     }
 }
 
@@ -257,6 +237,25 @@ impl fmt::Display for Mac {
 const SECRETS: usize = 16;
 /// Names of secrets, hashes of leases and Vault's ids of requests have no more bytes.
 const SHORT: usize = 64;
+
+/// Writes those of their texts that may be written.
+fn write_secrets(
+    members: &mut Members<'_>,
+    secrets: &[SecretUse<'_>],
+    may_be_written: impl Fn(&&str) -> bool,
+) {
+    members.objects(name!("secrets"), &secrets[..secrets.len().min(SECRETS)], |members, secret| {
+        members
+            .text(name!("name"), Some(secret.name).filter(&may_be_written).unwrap_or_default())
+            .optional_text(name!("lease"), secret.lease.filter(&may_be_written))
+            .optional_text(name!("vault_request"), secret.vault_request.filter(&may_be_written));
+    });
+}
+
+/// Whether it is one byte in a record too.
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\')
+}
 
 fn verdict(verdict: Verdict) -> &'static str {
     match verdict {

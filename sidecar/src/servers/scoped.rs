@@ -5,8 +5,9 @@
 //! known by its [`Lane`].
 //!
 //! What must stay true: nothing but calls of a scope's tools, and questions about their tasks, goes to the process of that
-//! scope, and those go nowhere else; once a reload has changed what a process would be started with, where scopes are involved, that process is given
-//! no further call; a server without scopes costs a comparison. [`Servers::next`] may be dropped at any await.
+//! scope, and those go nowhere else; once a reload has changed what a process would be started with, where scopes are
+//! involved, that process is given no further call; a server without scopes costs a comparison. [`Servers::next`] may be
+//! dropped at any await.
 
 mod processes;
 

@@ -1,5 +1,6 @@
 //! Tasks that a server works on after it has answered the call: who asks for one later must reach the process that has
-//! it, with the credential of the tool that made it. The two eras say it differently: `result.task.taskId` (2025-11-25), and `result.taskId` of type `task`.
+//! it, with the credential of the tool that made it. The two eras say it differently: `result.task.taskId` (2025-11-25),
+//! and `result.taskId` of type `task`.
 //!
 //! What must stay true: what is remembered is bounded; a task that is forgotten too early is asked for at the current
 //! process, which says that it does not know it.
