@@ -16,6 +16,7 @@
 //! | [`json`] | a strict scanner that finds things in JSON without changing a byte |
 //! | [`key`] | the public keys by which sandboxes and sidecars are known |
 //! | [`limits`] | every bound, with its reason |
+//! | [`mcp`] | the table of MCP methods: what each of them means to shim and sidecar |
 //! | [`memory`] | what a new server process must be told, because the harness said it to the old one |
 //! | [`name`] | validated names and ids |
 //! | [`notice`] | notifications that we say to a harness ourselves |
@@ -36,6 +37,7 @@ pub mod hub;
 pub mod json;
 pub mod key;
 pub mod limits;
+pub mod mcp;
 pub mod memory;
 pub mod name;
 pub mod notice;

@@ -1,0 +1,202 @@
+//! The MCP methods that this version knows, of both eras, and how the shim and the sidecar treat each of them.
+//!
+//! Every list of methods is a column of [`METHODS`]: a new method is one new row. A method that is not in the table is
+//! relayed by rules that need no knowledge of it; see [`Method`] for what each column decides.
+//!
+//! What must stay true: the table is sorted by name, each name once; `tools/call` is decided by its tool, so it is the
+//! only method with [`Subject::Tool`]; nothing here is read from a message.
+
+mod table;
+
+pub use table::METHODS;
+
+/// Names that code refers to, so that each is spelled once.
+pub const CANCELLED: &str = "notifications/cancelled";
+pub const DISCOVER: &str = "server/discover";
+pub const INITIALIZE: &str = "initialize";
+pub const INITIALIZED: &str = "notifications/initialized";
+pub const LISTEN: &str = "subscriptions/listen";
+pub const SET_LEVEL: &str = "logging/setLevel";
+pub const SUBSCRIBE: &str = "resources/subscribe";
+pub const TOOLS_CALL: &str = "tools/call";
+pub const TOOLS_CHANGED: &str = "notifications/tools/list_changed";
+pub const TOOLS_LIST: &str = "tools/list";
+pub const UNSUBSCRIBE: &str = "resources/unsubscribe";
+
+/// The prefix of every notification's name in the specification, future ones included.
+pub const NOTIFICATION_PREFIX: &str = "notifications/";
+
+/// One method, and what it means to the relay.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Method {
+    pub name: &'static str,
+    pub kind: MethodKind,
+    /// Who sends it, in any revision.
+    pub direction: Direction,
+    pub eras: Eras,
+    /// A request that changes nothing, or nothing more when it runs twice: where the configuration says `retry`, it may
+    /// be sent again after it may have run.
+    pub repeatable: bool,
+    /// Its response may take arbitrarily long: there is no call timeout.
+    pub open_ended: bool,
+    /// What a replacement server process must be told because of it.
+    pub replay: ReplayRole,
+    /// Whether it is about a task that an earlier call created.
+    pub task: TaskRole,
+    /// What it is about, as the HTTP transport of the stateless era repeats it in the header `Mcp-Name`.
+    pub subject: Subject,
+    /// Every server answers it soon, so a process that does not is broken. A call may take long, also the first one.
+    pub prompt: bool,
+    /// A notification about the server as a whole: when two processes of one server run, only the current one's counts.
+    pub server_wide: bool,
+    /// Which processes of a server receive it, for notifications of the harness.
+    pub audience: Audience,
+    /// How long the shim keeps it while there is no sidecar.
+    pub shim_wait: ShimWait,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum MethodKind {
+    Notification,
+    Request,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Direction {
+    Both,
+    ToHarness,
+    ToServer,
+}
+
+/// The revisions that have a method: with `initialize` (up to 2025-11-25), or stateless (from 2026-07-28).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Eras {
+    Both,
+    Legacy,
+    Stateless,
+}
+
+/// What a server that accepted a request remembers, and its replacement therefore has to be told.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ReplayRole {
+    Handshake,
+    /// The notification that completes the handshake.
+    Initialized,
+    /// An open stream of notifications.
+    Listen,
+    None,
+    Setting(Setting),
+    /// The list of tools, which may differ in the replacement.
+    ToolList,
+}
+
+/// What a harness sets in a server. Every process of the server is told.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Setting {
+    LogLevel,
+    Subscribe,
+    Unsubscribe,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum TaskRole {
+    /// It goes to the process that has the task.
+    About,
+    /// The same, and the task is over when it is answered.
+    EndsOnReply,
+    None,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Subject {
+    None,
+    /// The member of `params` with this key.
+    Param(&'static str),
+    /// The tool's name, which is also what the rules decide about.
+    Tool,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Audience {
+    /// All processes, those that only finish their calls included.
+    All,
+    /// The process that runs the request that it cancels.
+    CancelledRequest,
+    /// Every process that takes new calls.
+    Current,
+    /// The process whose request has this progress token.
+    ProgressToken,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ShimWait {
+    Call,
+    /// Harnesses give up early on a handshake, and it may be sent twice.
+    Handshake,
+    /// Stays open for as long as the harness wants. It changes nothing, so a new server process gets it again.
+    Listener,
+}
+
+/// The row of a method, if the table has one.
+pub fn lookup(name: &str) -> Option<&'static Method> {
+    METHODS.binary_search_by(|method| method.name.cmp(name)).ok().map(|row| &METHODS[row])
+}
+
+impl Method {
+    /// Whether this is `tools/call`.
+    pub fn is_tool_call(&self) -> bool {
+        self.subject == Subject::Tool
+    }
+
+    pub fn is_sent_to_servers(&self) -> bool {
+        self.direction != Direction::ToHarness
+    }
+}
+
+impl Setting {
+    /// Whether a process that only finishes its calls is told too. Its log messages still reach the harness; what is
+    /// subscribed to, its replacement watches.
+    pub fn reaches_draining_processes(self) -> bool {
+        self == Self::LogLevel
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_method_is_found_and_nothing_else_is() {
+        assert!(METHODS.is_sorted_by(|one, next| one.name < next.name));
+        for method in METHODS {
+            assert_eq!(lookup(method.name), Some(method));
+            assert_eq!(lookup(&format!("{} ", method.name)), None);
+        }
+        for other in ["", "Tools/call", "tools", "tools/", "x/custom", "\u{10ffff}"] {
+            assert_eq!(lookup(other), None, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn columns_apply_to_their_kind_of_message_only() {
+        for method in METHODS {
+            let is_notification = method.kind == MethodKind::Notification;
+            assert_eq!(is_notification, method.name.starts_with(NOTIFICATION_PREFIX), "{method:?}");
+            if is_notification {
+                assert!(!method.repeatable && !method.open_ended && !method.prompt, "{method:?}");
+                assert_eq!((method.task, method.subject), (TaskRole::None, Subject::None), "{method:?}");
+            } else {
+                assert!(!method.server_wide, "{method:?}");
+                assert_eq!(method.audience, Audience::Current, "{method:?}");
+            }
+            let sets = !matches!(method.replay, ReplayRole::None | ReplayRole::ToolList);
+            assert!(!sets || method.direction == Direction::ToServer, "{method:?}");
+        }
+    }
+
+    #[test]
+    fn only_a_call_has_a_tool_and_no_call_is_repeated_by_its_method() {
+        let calls: Vec<_> = METHODS.iter().filter(|method| method.is_tool_call()).collect();
+        assert!(matches!(calls[..], [call] if call.name == TOOLS_CALL && !call.repeatable), "{calls:?}");
+    }
+}
