@@ -16,15 +16,15 @@ use cofferdam_tests::vault::{leave, session_tokens, tokens};
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-const README: &str = include_str!("../../README.md");
+const GUIDE: &str = include_str!("../../packaging/guide/vault.md");
 const EXAMPLE: &str = "packaging/examples/vault";
 /// The address that the documents show.
 const SHOWN: &str = "http://127.0.0.1:8200";
 
 #[test]
-fn the_set_up_of_the_readme_works_as_written() {
+fn the_set_up_of_the_guide_works_as_written() {
     let Some(desk) = Desk::new() else { return };
-    let script = blocks(README, "bash").concat();
+    let script = blocks(GUIDE, "bash").concat();
     let script = script.strip_suffix("cofferdam serve\n").expect("at the end it is served");
     let said = desk.succeeds(script);
     assert!(said.ends_with("nothing lacks\n"), "{said}");
@@ -43,8 +43,8 @@ fn the_example_works_as_written() {
 }
 
 #[test]
-fn the_readme_and_the_example_say_the_same() {
-    let script = blocks(README, "bash").concat();
+fn the_guide_and_the_example_are_the_same() {
+    let script = blocks(GUIDE, "bash").concat();
     let shown: Vec<&str> =
         script.split("<<'END'\n").skip(1).filter_map(|text| text.split("END\n").next()).collect();
     let file = |name: &str| without_comments(&fs::read_to_string(root().join(EXAMPLE).join(name)).unwrap());
@@ -89,10 +89,10 @@ fn a_line_that_a_policy_of_the_example_lacks_is_named_and_mends_it() {
 }
 
 #[test]
-fn a_wrapped_secret_id_is_delivered_as_the_readme_says() {
+fn a_wrapped_secret_id_is_delivered_as_the_guide_says() {
     let Some(desk) = Desk::with_example() else { return };
     desk.succeeds("./set-up");
-    let spans: Vec<String> = cofferdam_tests::markdown::spans(README).collect();
+    let spans: Vec<String> = cofferdam_tests::markdown::spans(GUIDE).collect();
     let wrap = spans.iter().find(|span| span.contains("-wrap-ttl")).expect("how to wrap it");
     let keys = spans.iter().find(|span| span.starts_with("secret-id-wrapped")).expect("how to say so");
     desk.succeeds(&format!("{wrap} >secret-id"));
@@ -152,7 +152,7 @@ impl Desk {
                     .expect("a temporary directory is writable");
             }
         }
-        desk.succeeds(&blocks(README, "bash")[0]);
+        desk.succeeds(&blocks(GUIDE, "bash")[0]);
         Some(desk)
     }
 

@@ -1,0 +1,64 @@
+//! The documents are true wherever a machine can tell: what they show works, what they name exists.
+//!
+//! | module | documents |
+//! |---|---|
+//! | [`configuration`] | packaging/guide/configuration.md is what the schema says |
+//! | [`guide`] | packaging/guide and packaging/examples |
+//! | [`promises`] | packaging/SPECIFICATION.md and packaging/THREAT-MODEL.md |
+//! | [`protocol`] | relay-proto/PROTOCOL.md |
+//! | [`readme`] | README.md |
+
+mod configuration;
+mod guide;
+mod promises;
+mod protocol;
+mod readme;
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use cofferdam_tests::process::{built, command, output_of};
+
+const BENCHMARKS: &str = include_str!("../../../packaging/BENCHMARKS.md");
+const CI: &str = include_str!("../../../.ci/run");
+const CONTRIBUTING: &str = include_str!("../../../CONTRIBUTING.md");
+const JUSTFILE: &str = include_str!("../../../Justfile");
+const OPERATIONS: &str = include_str!("../../../packaging/guide/operations.md");
+const PROTOCOL: &str = include_str!("../../../relay-proto/PROTOCOL.md");
+const README: &str = include_str!("../../../README.md");
+const SANDBOXES: &str = include_str!("../../../packaging/guide/sandboxes.md");
+const SPECIFICATION: &str = include_str!("../../../packaging/SPECIFICATION.md");
+const SUITE: &str = include_str!("../../run");
+const THREAT_MODEL: &str = include_str!("../../../packaging/THREAT-MODEL.md");
+const TOOLS: &str = include_str!("../../tools");
+const TROUBLESHOOTING: &str = include_str!("../../../packaging/guide/troubleshooting.md");
+
+/// Folders by which the documents name tests, as in `sidecar/audit::chain::a_test`.
+const CRATES: [&str; 5] = ["relay-proto", "relay-proto/carriage", "shim", "sidecar", "tests"];
+
+#[track_caller]
+fn check(file: &Path) -> String {
+    let file = file.display().to_string();
+    cofferdam(&["check", "-c", &file])
+}
+
+/// What a `cofferdam` command says in a home of its own; it must succeed.
+#[track_caller]
+fn cofferdam(arguments: &[&str]) -> String {
+    let home = tempfile::tempdir().expect("a temporary directory can be made");
+    let mut command = command(built("COFFERDAM_BIN", "cofferdam"));
+    command.env_clear().env("HOME", home.path()).args(arguments);
+    let Output { status, stdout, stderr } = output_of(command, "cofferdam");
+    assert!(status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&stderr));
+    String::from_utf8(stdout).expect("it speaks UTF-8")
+}
+
+fn run_shim(arguments: &[&str]) -> Output {
+    let mut command = command(built("COFFERDAM_SHIM_BIN", "cofferdam-shim"));
+    command.env_clear().args(arguments);
+    output_of(command, "cofferdam-shim")
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the workspace").to_owned()
+}

@@ -1,0 +1,96 @@
+//! SPECIFICATION.md and THREAT-MODEL.md: every test that they name exists, every promise names its proof.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use cofferdam_tests::markdown::{quantity, rows, spans};
+use relay_proto::limits;
+
+use super::{BENCHMARKS, CRATES, README, SPECIFICATION, THREAT_MODEL, root};
+
+#[test]
+fn every_test_that_the_documents_name_exists() {
+    let sources = sources();
+    for (document, text) in [("SPECIFICATION.md", SPECIFICATION), ("THREAT-MODEL.md", THREAT_MODEL)] {
+        let named: Vec<String> = spans(text).filter(|span| is_test_name(span)).collect();
+        assert!(named.len() > 30, "{document} names {} tests", named.len());
+        for name in named {
+            assert!(exists(&name, &sources), "{document} names {name}, which is no test");
+        }
+    }
+    for document in ["packaging/SPECIFICATION.md", "packaging/THREAT-MODEL.md"] {
+        assert!(spans(README).any(|span| span == document), "the README names {document}");
+    }
+}
+
+#[test]
+fn every_promise_names_what_holds_it() {
+    let mut seen = BTreeSet::new();
+    for row in rows(SPECIFICATION).filter(|row| row[0].contains('.')) {
+        let [number, promise, held] = &row[..] else { panic!("a promise has three cells: {row:?}") };
+        assert!(seen.insert(number.clone()), "{number} is there twice");
+        let benchmark = held.strip_prefix("row: ").map(|name| BENCHMARKS.contains(&format!("\n| {name} |")));
+        let tested = spans(held).any(|span| is_test_name(&span));
+        assert!(
+            benchmark.unwrap_or(tested || held.starts_with("pending")),
+            "{number} ({promise}) is held by nothing: {held}"
+        );
+    }
+    assert!(seen.len() > 50, "{seen:?}");
+    let largest = "10,484,736";
+    assert_eq!(quantity(&format!("{largest} bytes")), limits::MAX_MESSAGE as u64);
+    for stated in
+        [largest, &format!("Nesting past {}", limits::MAX_DEPTH), &format!("\nVersion {},", limits::VERSION)]
+    {
+        assert!(SPECIFICATION.contains(stated), "{stated}");
+    }
+}
+
+/// `folder::file::name`, with the folder of a crate.
+fn is_test_name(span: &str) -> bool {
+    let parts: Vec<&str> = span.split("::").collect();
+    parts.len() == 3 && CRATES.contains(&parts[0])
+}
+
+fn exists(name: &str, sources: &[(PathBuf, String)]) -> bool {
+    let [folder, file, test] = name.split("::").collect::<Vec<_>>()[..] else { return false };
+    sources.iter().any(|(path, text)| {
+        let within = path.strip_prefix(root().join(folder)).is_ok_and(|path| {
+            path.with_extension("").components().any(|component| component.as_os_str() == file)
+        });
+        within && has_test(text, test)
+    })
+}
+
+/// Whether the text defines this function and marks it as a test.
+fn has_test(text: &str, name: &str) -> bool {
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let definition = format!("fn {name}(");
+    lines.iter().enumerate().filter(|(_, line)| line.contains(&definition)).any(|(place, _)| {
+        let above =
+            lines[..place].iter().rev().take_while(|line| line.starts_with("#[") || line.starts_with("//"));
+        above.into_iter().any(|line| line.starts_with("#[test") || line.starts_with("#[tokio::test"))
+    })
+}
+
+/// Every Rust file of the crates that tests are named by.
+fn sources() -> Vec<(PathBuf, String)> {
+    let mut open: Vec<PathBuf> = CRATES
+        .iter()
+        .flat_map(|folder| ["src", "tests"].map(|part| root().join(folder).join(part)))
+        .collect();
+    let mut found = Vec::new();
+    while let Some(folder) = open.pop() {
+        for path in std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
+            match path.extension() {
+                _ if path.is_dir() => open.push(path),
+                Some(extension) if extension == "rs" => {
+                    let text = std::fs::read_to_string(&path).expect("sources are text");
+                    found.push((path, text));
+                }
+                _ => {}
+            }
+        }
+    }
+    found
+}

@@ -1,0 +1,153 @@
+//! README.md: its configuration checks, its harness settings start the shim, its command lines are those of the suite, and
+//! it stays short.
+
+use std::path::Path;
+
+use cofferdam_tests::harness::Harness;
+use cofferdam_tests::markdown::{blocks, spans};
+use cofferdam_tests::process::{built, command, output_of};
+use cofferdam_tests::server::Server;
+use cofferdam_tests::tools::Tool;
+use cofferdam_tests::world::World;
+use serde_json::{Value, json};
+
+use super::{CI, JUSTFILE, README, SUITE, TOOLS, check, root, run_shim};
+
+#[test]
+fn the_readme_is_short() {
+    let lines: Vec<&str> = README.lines().collect();
+    assert!(lines.len() <= 150, "{} lines", lines.len());
+    for (number, line) in lines.iter().enumerate() {
+        assert!(line.chars().count() <= 120, "line {} has over 120 characters", number + 1);
+    }
+}
+
+#[test]
+fn the_configuration_of_the_readme_checks() {
+    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let file = directory.path().join("cofferdam.toml");
+    std::fs::write(&file, configuration()).expect("a temporary directory is writable");
+    let said = check(&file);
+    assert!(said.contains("1 server, 1 secret, 1 grant"), "{said}");
+}
+
+#[test]
+fn the_harness_settings_of_the_readme_start_the_shim() {
+    let claude: Value = serde_json::from_str(&only(blocks(README, "json"))).expect("the JSON parses");
+    let [_, codex] = <[String; 2]>::try_from(blocks(README, "toml")).expect("two blocks of TOML");
+    let codex: toml::Table = codex.parse().expect("the TOML for Codex parses");
+    let codex = serde_json::to_value(codex).unwrap();
+    let granted: toml::Table = configuration().parse().unwrap();
+    let granted = granted["grants"]["dev"]["servers"].as_array().unwrap();
+    let help = String::from_utf8(run_shim(&["--help"]).stdout).unwrap();
+    for servers in [&claude["mcpServers"], &codex["mcp_servers"]] {
+        let (name, server) = servers.as_object().unwrap().iter().next().expect("one server");
+        assert_eq!(server["command"], "cofferdam-shim");
+        let arguments: Vec<&str> =
+            server["args"].as_array().unwrap().iter().map(|argument| argument.as_str().unwrap()).collect();
+        assert_eq!(arguments, ["--server", name]);
+        assert!(help.contains(&format!("{} NAME", arguments[0])), "{help}");
+        assert!(granted.iter().any(|server| server.as_str() == Some(name)), "{name} is granted");
+        // Its input ends at once, so an accepted command line is a success.
+        let output = run_shim(&arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    assert_eq!(codex["mcp_servers"]["github"]["required"], true, "Codex waits for required servers only");
+    let shown =
+        spans(README).find(|span| span.starts_with("\"--relay\"")).expect("how to name another socket");
+    let [flag, link] = serde_json::from_str::<[String; 2]>(&format!("[{shown}]")).expect("two arguments");
+    assert!(
+        run_shim(&[&flag, &link]).status.success() && spans(README).any(|span| span == "COFFERDAM_RELAY")
+    );
+}
+
+#[test]
+fn every_command_line_of_the_readme_is_one_that_the_suite_runs() {
+    // `tests/run` and `tests/tools` say the machine's musl target in a variable, the README in full.
+    let musl = |text: &str, value: &str| {
+        text.contains(value).then(|| text.replace("\"$musl\"", "\"$(uname -m)-unknown-linux-musl\""))
+    };
+    let suite = musl(SUITE, "musl=$(uname -m)-unknown-linux-musl").expect("tests/run says its target");
+    let tools = musl(TOOLS, "musl=$machine-unknown-linux-musl").expect("tests/tools says its target");
+    let has_line = |text: &str, line: &str| text.lines().any(|other| other.trim() == line);
+    for line in blocks(README, "sh").iter().flat_map(|block| block.lines()) {
+        let known = match line {
+            "cargo run --release -- demo" => {
+                only_default_program();
+                let demo = include_str!("../demo.rs");
+                has_line(JUSTFILE, line)
+                    && has_line(&suite, "cargo build --release --locked")
+                    && suite.contains("COFFERDAM_BIN=$target/release/cofferdam\n")
+                    && demo.contains(r#"built("COFFERDAM_BIN", "cofferdam")"#)
+                    && demo.contains(r#".arg("demo")"#)
+            }
+            "tests/run" => has_line(CI, "step tests tests/run") && has_line(JUSTFILE, "tests/run {{ARGS}}"),
+            line if line.starts_with("rustup ") => tools.contains(line),
+            line => has_line(&suite, line) && has_line(JUSTFILE, line),
+        };
+        assert!(known, "neither the suite nor the Justfile runs `{line}`");
+    }
+    let place = spans(README).find(|span| span.starts_with("target/")).expect("where the shim is then");
+    assert!(suite.contains(&place.replace("target/*-unknown-linux-musl", "$target/$musl")), "{place}");
+}
+
+#[test]
+fn the_mount_of_the_readme_is_enough_and_cannot_be_changed() {
+    let docker = spans(README).find(|span| span.starts_with("docker run")).expect("how Docker mounts it");
+    let shown = spans(README).find(|span| span.starts_with("bwrap ")).expect("how bubblewrap mounts it");
+    let words: Vec<&str> = shown.split(' ').collect();
+    let ["bwrap", flag, outside, inside, "…"] = words[..] else { panic!("{shown}") };
+    let relay: toml::Table = configuration().parse().unwrap();
+    let socket = relay["relay"]["unix"].as_str().unwrap();
+    assert_eq!((outside, inside), (Path::new(socket).parent().unwrap().to_str().unwrap(), outside));
+    assert_eq!(docker, format!("docker run -v {outside}:{inside}:ro …"));
+
+    let Some(bubblewrap) = Tool::Bubblewrap.path() else { return };
+    let world = World::new().server("tools", Server::fixture()).start();
+    let directory = world.layout().relay.parent().unwrap();
+    let mut shim = command(&bubblewrap);
+    shim.args(["--unshare-all", "--die-with-parent", flag]).arg(directory).arg(inside);
+    // The static shim needs no libraries; the one that stands beside the tests does.
+    for libraries in ["/lib", "/lib64", "/usr/lib"] {
+        shim.args(["--ro-bind-try", libraries, libraries]);
+    }
+    shim.arg("--ro-bind").arg(built("COFFERDAM_SHIM_BIN", "cofferdam-shim")).args(["/shim", "/shim"]);
+    let mut shim = Harness::start(shim, "cofferdam-shim in bubblewrap");
+    shim.initialize();
+    assert_eq!(shim.call_text("echo", json!({"text": "from inside"})), "from inside");
+
+    let mut vandal = command(&bubblewrap);
+    vandal.args(["--unshare-all", "--ro-bind", "/", "/", flag]).arg(directory).arg(directory);
+    vandal.arg("rm").arg(&world.layout().relay);
+    assert!(!output_of(vandal, "rm in bubblewrap").status.success());
+    assert!(world.layout().relay.exists(), "the socket is not the sandbox's to remove");
+}
+
+/// `cargo run` is unambiguous: the workspace's default is one package with one program.
+fn only_default_program() {
+    let mut cargo = command(env!("CARGO"));
+    cargo.args(["metadata", "--no-deps", "--offline", "--format-version", "1", "--manifest-path"]);
+    cargo.arg(root().join("Cargo.toml"));
+    let metadata = output_of(cargo, "cargo metadata").stdout;
+    let metadata: Value = serde_json::from_slice(&metadata).expect("cargo writes JSON");
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let defaults = list(&metadata["workspace_default_members"]);
+    let packages =
+        list(&metadata["packages"]).into_iter().filter(|package| defaults.contains(&package["id"]));
+    let targets = packages.flat_map(|package| list(&package["targets"]));
+    let programs: Vec<Value> = targets
+        .filter(|target| target["kind"] == json!(["bin"]))
+        .map(|target| target["name"].clone())
+        .collect();
+    assert_eq!(programs, ["cofferdam"]);
+}
+
+fn configuration() -> String {
+    blocks(README, "toml").into_iter().next().expect("the README has a configuration")
+}
+
+#[track_caller]
+fn only(mut all: Vec<String>) -> String {
+    assert_eq!(all.len(), 1, "{all:?}");
+    all.remove(0)
+}
