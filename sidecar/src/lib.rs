@@ -34,6 +34,7 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub(crate) mod demo;
+mod duration;
 pub(crate) mod enrolment;
 pub mod inject;
 pub(crate) mod metrics;

@@ -6,8 +6,9 @@ mod stage;
 
 use std::time::Duration;
 
-use cofferdam::config::{Limits, Origin, SecretSource, ShortValues};
-use cofferdam::secret::{Material, SecretError, fetch, opened};
+use cofferdam::secret::{
+    Material, Origin, SecretError, SecretSpec, ShortValues, SourceLimits, fetch, opened,
+};
 
 #[tokio::test]
 async fn a_file_gives_its_fields() {
@@ -65,8 +66,8 @@ async fn a_command_gives_its_output() {
     assert_refused(exec("echo hunter2hunter2; exit 1"), "run it: it failed: it exited with code 1").await;
     assert_refused(exec("yes hunter2"), "it holds more than 65536 bytes").await;
     let hanging = source(exec("echo hunter2hunter2; sleep 1000"), &[]);
-    let limits = Limits { secret_exec_timeout: Duration::from_millis(500), ..limits() };
-    let error = fetch(&hanging, &limits).await.unwrap_err();
+    let limits = SourceLimits { exec_timeout: Duration::from_millis(500), ..limits() };
+    let error = fetch(&hanging, limits).await.unwrap_err();
     assert_says(&error, "run it: it did not end within 500 ms");
     let missing = Origin::Exec(vec!["no-such-command".into(), "hunter2".into()]);
     assert_refused(missing, "run it: there is no `no-such-command`").await;
@@ -77,12 +78,12 @@ fn exec(script: &str) -> Origin {
 }
 
 async fn fetch_with(origin: Origin, public: &[&str]) -> Result<Material, SecretError> {
-    fetch(&source(origin, public), &limits()).await
+    fetch(&source(origin, public), limits()).await
 }
 
-fn source(origin: Origin, public: &[&str]) -> SecretSource {
+fn source(origin: Origin, public: &[&str]) -> SecretSpec {
     let public = public.iter().map(ToString::to_string).collect();
-    SecretSource { name: "test".parse().expect("a name"), origin, public, short: ShortValues::Refuse }
+    SecretSpec { name: "test".parse().expect("a name"), origin, public, short: ShortValues::Refuse }
 }
 
 async fn assert_refused(origin: Origin, why: &str) {
@@ -112,6 +113,6 @@ fn needles(material: &Material) -> Vec<String> {
         .collect()
 }
 
-fn limits() -> Limits {
-    Limits { secret_exec_timeout: Duration::from_secs(60), ..Limits::default() }
+fn limits() -> SourceLimits {
+    SourceLimits { bytes: 64 * 1024, exec_timeout: Duration::from_secs(60) }
 }

@@ -12,6 +12,7 @@ use serde::Deserialize;
 use super::at::{At, Span};
 use super::problem::Report;
 use super::units::{Count, Size, Time};
+use crate::upstream::http::QUEUED_MESSAGES;
 
 macro_rules! limits {
     ($( $(#[doc = $reason:literal])+ $name:ident: $type:ty = $unit:ident $default:literal in $least:literal..=$most:literal; )+) => {
@@ -123,10 +124,8 @@ limits! {
     stop_grace: Duration = Time "2s" in "10ms"..="2s";
 }
 
-/// Large messages from an HTTP server that a link may hold before it takes one.
-pub(crate) const HTTP_MESSAGES: usize = 8;
 /// Messages that a link may hold at once: being put together, scrubbed, copied on and waiting, in both directions.
-const MESSAGES: u64 = 13 + HTTP_MESSAGES as u64;
+const MESSAGES: u64 = 13 + QUEUED_MESSAGES as u64;
 /// Windows: what has come, a copy on its way, and what its server has not read.
 const WINDOWS: u64 = 3;
 /// A request under way: its names, and what an HTTP server has answered of it so far.

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `document`, `raw`, `at`, `units` | text to raw types that know their places |
 //! | `check` | raw to checked: every rule, every problem at once |
-//! | `types`, `vault`, `limits` | what a checked configuration is |
+//! | `types`, `limits`, `bounds` | what a checked configuration is; specs of secrets, servers and Vault live with their users |
 //! | `environment` | defaults and where the file is |
 //! | `problem`, `suggest` | what is said when it is wrong |
 //! | `digest`, `schema` | what others need of it: the audit, editors |
@@ -13,6 +13,7 @@
 //! values that stand in it are never repeated in an error.
 
 mod at;
+mod bounds;
 mod check;
 mod digest;
 mod document;
@@ -26,19 +27,23 @@ mod suggest;
 mod tests;
 mod types;
 mod units;
-mod vault;
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 pub use environment::{Environment, NoConfiguration, find};
-pub(crate) use limits::HTTP_MESSAGES;
 pub use limits::Limits;
 pub use problem::{Place, Problem, Problems};
 pub use schema::schema;
 pub use types::*;
-pub use vault::{InvalidVaultPath, SecretId, Vault, VaultAuth, VaultPath};
+
+// Names that callers still use for types that live with their users.
+pub use crate::secret::{InvalidVaultPath, Origin, SecretSpec as SecretSource, ShortValues, VaultPath};
+pub use crate::servers::spec::{
+    HttpServer, Reload, Replace, Retry, Scope, ServerKind, ServerSpec as Server, StdioServer,
+};
+pub use crate::vault::{AuthSettings as VaultAuth, SecretIdForm as SecretId, Settings as Vault};
 
 pub(crate) use check::relay::SHARED_DIRECTORIES;
 
@@ -85,7 +90,7 @@ pub fn admin_socket(path: &Path) -> Option<PathBuf> {
 
 /// A duration as it is written in the file, for the command line.
 pub(crate) fn parse_duration(text: &str) -> Result<std::time::Duration, String> {
-    text.parse::<units::Time>().map(|time| time.0).map_err(|error| error.to_string())
+    crate::duration::parse(text).map_err(|error| error.to_string())
 }
 
 /// Checks a text as if it stood at `path`, with the defaults of this process's user.

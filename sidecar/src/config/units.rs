@@ -11,13 +11,11 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer};
 
-const TIME_EXPECTED: &str = "a duration such as \"500ms\", \"20s\" or \"2h30m\"";
+use crate::duration::{self, InvalidDuration};
+
 const SIZE_EXPECTED: &str = "a size such as \"64KiB\" or \"10MiB\", or a number of bytes";
 const COUNT_EXPECTED: &str = "a whole number, zero or more";
 
-/// Largest first: the parts of a duration are written in this order, each at most once.
-const TIME_UNITS: [(&str, u64); 5] =
-    [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
 const SIZE_UNITS: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -35,25 +33,10 @@ pub(super) struct Count(pub(super) u64);
 pub(super) struct InvalidUnit(&'static str);
 
 impl FromStr for Time {
-    type Err = InvalidUnit;
+    type Err = InvalidDuration;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let invalid = InvalidUnit(TIME_EXPECTED);
-        let mut units = TIME_UNITS.iter();
-        let mut milliseconds = 0_u64;
-        let mut rest = text;
-        loop {
-            let (number, behind) = leading_number(rest).ok_or(invalid)?;
-            let unit_end = behind.find(|character: char| character.is_ascii_digit()).unwrap_or(behind.len());
-            let (unit, behind) = behind.split_at(unit_end);
-            let (_, scale) = units.find(|(name, _)| *name == unit).ok_or(invalid)?;
-            let part = number.checked_mul(*scale).ok_or(invalid)?;
-            milliseconds = milliseconds.checked_add(part).ok_or(invalid)?;
-            if behind.is_empty() {
-                return Ok(Self(Duration::from_millis(milliseconds)));
-            }
-            rest = behind;
-        }
+        duration::parse(text).map(Self)
     }
 }
 
@@ -78,18 +61,7 @@ impl FromStr for Count {
 
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut rest = self.0.as_millis();
-        if rest == 0 {
-            return f.write_str("0s");
-        }
-        for (name, scale) in TIME_UNITS {
-            let number = rest / u128::from(scale);
-            rest %= u128::from(scale);
-            if number > 0 {
-                write!(f, "{number}{name}")?;
-            }
-        }
-        Ok(())
+        duration::write(self.0, f)
     }
 }
 
@@ -116,7 +88,7 @@ impl Visitor<'_> for TimeVisitor {
     type Value = Time;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(TIME_EXPECTED)
+        f.write_str(duration::EXPECTED)
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<Time, E> {

@@ -20,9 +20,10 @@ use super::known::{Known, Learnt, Scrubbing};
 use super::log_scrubber::LogScrubber;
 use super::reread::RereadPace;
 use super::upkeep::{How, Keeper, Note};
-use crate::config::{Limits, Origin, SecretSource};
 use crate::scrub::{Needle, Scrubber};
-use crate::secret::{self, Material, SecretError, SecretProblem, Tie, opened};
+use crate::secret::{
+    self, Material, Origin, SecretError, SecretProblem, SecretSpec, SourceLimits, Tie, opened,
+};
 use crate::vault::leases::Terms;
 use crate::vault::login::Trouble;
 use crate::vault::session::{BETWEEN_TRIES, SessionVault};
@@ -76,8 +77,8 @@ impl Credentials {
     /// The secret, read now or held already.
     pub(crate) async fn obtain(
         self: &Arc<Self>,
-        source: &SecretSource,
-        limits: &Limits,
+        source: &SecretSpec,
+        limits: SourceLimits,
     ) -> Result<Arc<Material>, SecretError> {
         if !source.origin.is_in_vault() {
             let slot = self.slot(&source.name);
@@ -106,8 +107,8 @@ impl Credentials {
     async fn obtain_from_vault(
         self: &Arc<Self>,
         vault: &SessionVault,
-        source: &SecretSource,
-        limits: &Limits,
+        source: &SecretSpec,
+        limits: SourceLimits,
     ) -> Result<Arc<Material>, SecretError> {
         let slot = self.slot(&source.name);
         let mut slot = slot.lock().await;
@@ -131,8 +132,8 @@ impl Credentials {
     pub(super) async fn read(
         self: &Arc<Self>,
         slot: &mut Slot,
-        source: &SecretSource,
-        limits: &Limits,
+        source: &SecretSpec,
+        limits: SourceLimits,
     ) -> Result<Arc<Material>, SecretError> {
         let Some(vault) = self.vault().filter(|_| source.origin.is_in_vault()) else {
             let material = secret::fetch(source, limits).await?;
@@ -252,14 +253,14 @@ fn is_vouched_for(material: &Material, vault: &SessionVault) -> bool {
     }
 }
 
-pub(super) fn late(source: &SecretSource) -> SecretError {
+pub(super) fn late(source: &SecretSpec) -> SecretError {
     let asked = Asked { method: http::Method::GET, path: in_vault(source) };
     let error = VaultError { asked, problem: Problem::Unreachable { why: "it takes too long".into() } };
     let trouble = Trouble { error, next: Instant::now() + BETWEEN_TRIES };
     SecretError::new(source, SecretProblem::Vault(Box::new(trouble)))
 }
 
-fn in_vault(source: &SecretSource) -> String {
+fn in_vault(source: &SecretSpec) -> String {
     match &source.origin {
         Origin::Kv { path, .. } | Origin::Vault { path, .. } => path.to_string(),
         Origin::Env(_) | Origin::Exec(_) | Origin::File(_) => String::new(),

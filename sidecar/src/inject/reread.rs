@@ -9,9 +9,8 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
 use super::credentials::{Credentials, PATIENCE, late};
-use crate::config::{Limits, SecretSource};
 use crate::metrics::{self, Outcome};
-use crate::secret::{Material, SecretError, SecretProblem};
+use crate::secret::{Material, SecretError, SecretProblem, SecretSpec, SourceLimits};
 
 /// Between two of them.
 const SHORTEST: Duration = Duration::from_secs(5);
@@ -52,8 +51,8 @@ impl Credentials {
     /// somebody has read others since or it was read for the same reason a moment ago.
     pub(crate) async fn reread(
         self: &Arc<Self>,
-        source: &SecretSource,
-        limits: &Limits,
+        source: &SecretSpec,
+        limits: SourceLimits,
         seen_generation: u64,
     ) -> Result<Reread, SecretError> {
         let slot = self.slot(&source.name);

@@ -13,9 +13,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::credentials::{Credentials, Slot, goes_on};
-use crate::config::{Limits, SecretSource};
 use crate::metrics::{self, Outcome};
-use crate::secret::{Life, Material, SecretError, SecretProblem};
+use crate::secret::{Life, Material, SecretError, SecretProblem, SecretSpec, SourceLimits};
 use crate::vault::leases::{self, Class, Event, Failure, Source, Tenure, Terms};
 use crate::vault::session::{Asker, SessionVault};
 use crate::vault::{Kind, VaultError};
@@ -23,7 +22,7 @@ use crate::vault::{Kind, VaultError};
 /// How a secret is read again.
 #[derive(Clone)]
 pub(super) struct How {
-    pub(super) source: Arc<SecretSource>,
+    pub(super) source: Arc<SecretSpec>,
     pub(super) secret_bytes: usize,
     pub(super) asker: Asker,
 }
@@ -114,8 +113,8 @@ impl Credentials {
 }
 
 impl How {
-    pub(super) fn new(source: &SecretSource, limits: &Limits) -> Self {
-        Self { source: Arc::new(source.clone()), secret_bytes: limits.secret_bytes, asker: Asker::Caller }
+    pub(super) fn new(source: &SecretSpec, limits: SourceLimits) -> Self {
+        Self { source: Arc::new(source.clone()), secret_bytes: limits.bytes, asker: Asker::Caller }
     }
 }
 

@@ -12,8 +12,8 @@ use serde::de::{Error as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use zeroize::Zeroizing;
 
+use super::spec::ShortValues;
 use super::{MIN_VALUE, Secret};
-use crate::config::ShortValues;
 
 /// The field of a source that is no JSON object.
 const VALUE: &str = "value";

@@ -13,8 +13,8 @@ use tokio::time::Instant;
 
 use super::fields::{self, Parsed};
 use super::own_end::{self, FAR};
+use super::spec::{Origin, SecretSpec};
 use super::{End, Learn, LeaseUse, Life, Material, SecretProblem, SourceError, Tie, described};
-use crate::config::{Origin, SecretSource};
 use crate::vault::leases::{Class, Terms};
 use crate::vault::login::Trouble;
 use crate::vault::session::{Asker, SessionToken, SessionVault, next_try};
@@ -34,7 +34,7 @@ struct Answer {
 }
 
 pub(super) async fn read(
-    source: &SecretSource,
+    source: &SecretSpec,
     secret_bytes: usize,
     (session, asker): (&SessionVault, Asker),
     learn: &Learn<'_>,
@@ -77,7 +77,7 @@ pub(super) async fn read(
 
 /// Asks with a token of the session's; with a new one, once, if that turns out to be dead.
 async fn ask(
-    source: &SecretSource,
+    source: &SecretSpec,
     (session, asker): (&SessionVault, Asker),
     learn: &Learn<'_>,
 ) -> Result<(Answer, Arc<SessionToken>), SecretProblem> {

@@ -9,6 +9,7 @@ mod in_vault;
 pub mod opened;
 mod own_end;
 mod source;
+mod spec;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,7 +19,6 @@ use relay_proto::name::Name;
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
-use crate::config::{Limits, Origin, SecretSource};
 use crate::metrics::{self, Outcome};
 use crate::scrub::Needle;
 use crate::vault::Token;
@@ -28,6 +28,7 @@ use crate::vault::session::{Asker, ReadWith, SessionToken, SessionVault};
 pub use fields::FieldError;
 pub use source::SourceError;
 pub(crate) use source::{Readers, read_file};
+pub use spec::{InvalidVaultPath, Origin, SecretSpec, SecretSpecs, ShortValues, SourceLimits, VaultPath};
 
 /// A value shorter than this is found everywhere: scrubbing it would destroy what it stands in.
 pub const MIN_VALUE: usize = 8;
@@ -121,7 +122,7 @@ pub enum SecretProblem {
 }
 
 /// Reads a source. Bounded in size and time; leaves nothing running.
-pub async fn fetch(source: &SecretSource, limits: &Limits) -> Result<Material, SecretError> {
+pub async fn fetch(source: &SecretSpec, limits: SourceLimits) -> Result<Material, SecretError> {
     let material = async {
         let content = source::read(&source.origin, limits).await?;
         let public: BTreeSet<String> = source.public.iter().cloned().collect();
@@ -133,7 +134,7 @@ pub async fn fetch(source: &SecretSource, limits: &Limits) -> Result<Material, S
 
 /// Reads a secret of Vault's for a session; `learn` hears what must be scrubbed before it is used.
 pub(crate) async fn fetch_from_vault(
-    source: &SecretSource,
+    source: &SecretSpec,
     secret_bytes: usize,
     (session, asker): (&SessionVault, Asker),
     learn: &Learn<'_>,
@@ -270,7 +271,7 @@ impl fmt::Debug for Secret {
 }
 
 impl SecretError {
-    pub(crate) fn new(source: &SecretSource, cause: SecretProblem) -> Self {
+    pub(crate) fn new(source: &SecretSpec, cause: SecretProblem) -> Self {
         Self { secret: source.name.clone(), origin: described(&source.origin), cause }
     }
 

@@ -18,7 +18,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::fields;
-use crate::config::parse_duration;
+use crate::duration;
 use crate::vault::Data;
 
 /// Longer than any session.
@@ -46,7 +46,7 @@ pub(super) fn asked_for(write: &BTreeMap<String, Value>) -> Option<Duration> {
         Value::Number(seconds) => Duration::from_secs(seconds.as_u64()?),
         Value::String(text) => match text.parse() {
             Ok(seconds) => Duration::from_secs(seconds),
-            Err(_) => parse_duration(text).ok()?,
+            Err(_) => duration::parse(text).ok()?,
         },
         _ => return None,
     };

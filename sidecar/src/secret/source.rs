@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::OFlag;
 use zeroize::Zeroizing;
 
-use crate::config::{Limits, Origin};
+use super::spec::{Origin, SourceLimits};
 use crate::process::{RunError, run_bounded};
 
 /// Others may read the file.
@@ -44,11 +44,11 @@ pub(crate) enum Readers {
     Few,
 }
 
-pub(super) async fn read(origin: &Origin, limits: &Limits) -> Result<Zeroizing<Vec<u8>>, SourceError> {
-    let limit = limits.secret_bytes;
+pub(super) async fn read(origin: &Origin, limits: SourceLimits) -> Result<Zeroizing<Vec<u8>>, SourceError> {
+    let limit = limits.bytes;
     match origin {
         Origin::Env(name) => check_variable(std::env::var_os(name), limit),
-        Origin::Exec(command) => match run_bounded(command, limits.secret_exec_timeout, limit).await {
+        Origin::Exec(command) => match run_bounded(command, limits.exec_timeout, limit).await {
             Err(RunError::Output { limit }) => Err(SourceError::TooLarge { limit }),
             result => Ok(result?),
         },

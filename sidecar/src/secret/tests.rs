@@ -1,7 +1,6 @@
 //! Sources as files, variables and commands are tested where processes are: `tests/secret.rs`.
 
 use super::*;
-use crate::config::ShortValues;
 
 fn parse(content: &str) -> Result<BTreeMap<String, String>, FieldError> {
     parse_with(content, &[], ShortValues::Refuse)

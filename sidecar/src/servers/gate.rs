@@ -7,7 +7,15 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::pace::Pace;
-use crate::config::Limits;
+
+/// Bounds of one grant.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct GateLimits {
+    /// At once.
+    pub(crate) processes: usize,
+    pub(crate) links_per_minute: u32,
+    pub(crate) starts_per_minute: u32,
+}
 
 pub(crate) struct Gate {
     limit: usize,
@@ -33,7 +41,7 @@ pub(crate) enum Crowded {
 }
 
 impl Gate {
-    pub(crate) fn new(limits: &Limits) -> Self {
+    pub(crate) fn new(limits: GateLimits) -> Self {
         Self {
             limit: limits.processes,
             places: Arc::new(Semaphore::new(limits.processes)),
@@ -81,7 +89,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn places_come_back_and_starts_are_counted_by_the_minute() {
-        let gate = Gate::new(&Limits { processes: 1, starts_per_minute: 2, ..Limits::default() });
+        let gate = Gate::new(GateLimits { processes: 1, starts_per_minute: 2, links_per_minute: 1 });
         let first = gate.enter().unwrap();
         assert_eq!(gate.enter().unwrap_err(), Crowded::Processes);
         drop(first);

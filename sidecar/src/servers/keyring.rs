@@ -11,8 +11,8 @@ use futures_util::future::try_join_all;
 use http::HeaderMap;
 use tokio::time::Instant;
 
+use super::spec::{Scope, ServerKind};
 use super::start::{StartError, Starter};
-use crate::config::{Scope, ServerKind};
 use crate::inject::reread::Reread;
 use crate::inject::{InjectError, Reads, Secrets, fill_header};
 use crate::upstream::http::{Credentials, Filled, Finding, Outcome};
@@ -74,7 +74,7 @@ impl Keyring {
                 }
                 secrets
             }
-            None => self.0.starter.secrets().await?,
+            None => self.0.starter.obtain_secrets().await?,
         };
         Ok(self.keys(secrets)?)
     }
@@ -86,7 +86,7 @@ impl Keyring {
         }
         let ring = self.clone();
         self.0.starter.tasks.spawn(async move {
-            if let Err(error) = ring.0.starter.secrets().await {
+            if let Err(error) = ring.0.starter.obtain_secrets().await {
                 tracing::warn!(server = %ring.0.starter.server.name, why = %error.cause, "a secret was not read anew");
             }
             ring.0.reading.store(false, Ordering::Release);
@@ -99,10 +99,10 @@ impl Keyring {
         if refused.secrets.is_empty() {
             return Err("the server wants a credential (HTTP 401) and none is configured for it; ask the user to put one into its `headers`".into());
         }
-        let Starter { config, credentials, .. } = &self.0.starter;
+        let Starter { secrets: specs, limits, credentials, .. } = &self.0.starter;
         let reread = |(name, seen): (&_, &Arc<crate::secret::Material>)| {
-            let (source, seen) = (&config.secrets[name], seen.generation);
-            async move { credentials.reread(source, &config.limits, seen).await }
+            let (source, seen) = (&specs[name], seen.generation);
+            async move { credentials.reread(source, limits.sources, seen).await }
         };
         let reread = try_join_all(refused.secrets.iter().map(reread)).await;
         let reread = reread.map_err(|error| {

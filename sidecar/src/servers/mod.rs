@@ -17,6 +17,7 @@
 //! | [`reload`] | files written anew under a process that reads them again |
 //! | [`renewal`] | how a new credential reaches a process that runs |
 //! | [`scoped`] | the servers of one link: one, and others for the tools of scopes |
+//! | [`spec`] | what the configuration says of a server |
 //! | [`start`] | from configuration and credentials to a running upstream |
 //! | [`state`] | from nothing to gone |
 //! | [`stderr`] | what a server says on the side: bounded, scrubbed, into the log |
@@ -37,6 +38,7 @@ mod queue;
 mod reload;
 pub(crate) mod renewal;
 pub(crate) mod scoped;
+pub(crate) mod spec;
 pub(crate) mod start;
 mod state;
 mod stderr;

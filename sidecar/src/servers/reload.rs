@@ -7,9 +7,9 @@ use relay_proto::name::Name;
 
 use super::start::Starter;
 use super::upstream::StdioProcess;
-use crate::config::{Reload, ServerKind};
 use crate::inject::files::FileError;
 use crate::inject::{Secrets, Template};
+use crate::servers::spec::{Reload, ServerKind};
 
 impl Starter {
     /// Whether files alone bring these secrets to a process: a variable cannot be changed.

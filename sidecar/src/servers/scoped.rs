@@ -23,8 +23,8 @@ use tokio::time::timeout;
 
 use super::instance::{CancelledWhile, END_TIME, Event, Incarnation, Instance, Passed, Unavailable};
 use super::leaving::Leaving;
+use super::spec::{Scope, ServerKind, ServerSpec};
 use super::start::Starter;
-use crate::config::{Scope, Server, ServerKind};
 use crate::process::Ended;
 use crate::upstream::outbound::Outbound;
 
@@ -58,9 +58,9 @@ pub(crate) struct Servers {
     /// Those of scopes, and those that are given up and still have calls.
     beside: Vec<Member>,
     /// As it was configured at the last call.
-    server: Option<Arc<Server>>,
+    server: Option<Arc<ServerSpec>>,
     /// As it was configured when the base was started.
-    started_as: Option<Arc<Server>>,
+    started_as: Option<Arc<ServerSpec>>,
     departed: Vec<Leaving>,
     lanes: u32,
     /// Whose turn it is to be heard first.
@@ -116,7 +116,7 @@ impl Servers {
     }
 
     /// Where a request goes, by the configuration of this moment.
-    pub(crate) fn lane(&mut self, server: &Arc<Server>, scope: Option<&Arc<Scope>>) -> Lane {
+    pub(crate) fn lane(&mut self, server: &Arc<ServerSpec>, scope: Option<&Arc<Scope>>) -> Lane {
         if !self.server.as_ref().is_some_and(|known| Arc::ptr_eq(known, server)) {
             self.adopt(server);
         }
@@ -289,7 +289,7 @@ impl Servers {
     /// The server's configuration is new to this link. Where tools have credentials of their own, what was started with
     /// other entries than it says now is given up.
     #[cold]
-    fn adopt(&mut self, server: &Arc<Server>) {
+    fn adopt(&mut self, server: &Arc<ServerSpec>) {
         self.server = Some(Arc::clone(server));
         let before = self.started_as.as_ref();
         for member in &mut self.beside {
@@ -298,7 +298,7 @@ impl Servers {
                 member.standing = Standing::GivenUp;
             }
         }
-        let scoped = |server: &Arc<Server>| !server.scopes.is_empty();
+        let scoped = |server: &Arc<ServerSpec>| !server.scopes.is_empty();
         let matters = scoped(server) || before.is_some_and(scoped);
         // An HTTP server's connection reads the secrets of its scopes, as they were when it was made.
         let differs = before.is_some_and(|before| {

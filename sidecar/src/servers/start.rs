@@ -11,22 +11,24 @@ use tokio_util::task::TaskTracker;
 use super::gate::{Crowded, Gate, Place};
 use super::keyring::Keyring;
 use super::leaving::Custody;
+use super::spec::{HttpServer, Scope, ServerKind, ServerLimits, ServerSpec, StdioServer};
 use super::stderr;
 use super::upstream::{Belongings, HttpConnection, StdioProcess, Upstream};
-use crate::config::{Config, HttpServer, Scope, Server, ServerKind, StdioServer};
 use crate::inject::credentials::Credentials;
 use crate::inject::files::{FileError, FileStore};
 use crate::inject::{InjectError, Secrets, Template, fill_environment};
 use crate::process::{self, Launch, LaunchError, ServerProcess};
-use crate::secret::SecretError;
+use crate::secret::{SecretError, SecretSpecs};
 use crate::upstream::http::{HttpLimits, HttpTarget, HttpUpstream};
 use crate::upstream::stdio::StdioUpstream;
 
 /// Everything a start needs. Nothing of it belongs to one connection.
 #[derive(Clone)]
 pub(crate) struct Starter {
-    pub(crate) config: Arc<Config>,
-    pub(crate) server: Arc<Server>,
+    pub(crate) server: Arc<ServerSpec>,
+    /// Every secret of the configuration that the server is from.
+    pub(crate) secrets: Arc<SecretSpecs>,
+    pub(crate) limits: ServerLimits,
     /// What is started is for tools of this scope only.
     pub(crate) scope: Option<Arc<Scope>>,
     pub(crate) credentials: Arc<Credentials>,
@@ -97,7 +99,7 @@ impl Starter {
 
     /// Whether what it starts may have to be given other credentials while it runs: only Vault gives such.
     pub(crate) fn may_change(&self) -> bool {
-        let in_vault = |name| self.config.secrets[name].origin.is_in_vault();
+        let in_vault = |name| self.secrets[name].origin.is_in_vault();
         matches!(self.server.kind, ServerKind::Stdio(_)) && self.names().into_iter().any(in_vault)
     }
 
@@ -105,17 +107,17 @@ impl Starter {
     pub(crate) fn custody(&self) -> Custody {
         Custody {
             tasks: self.tasks.clone(),
-            grace: self.config.limits.stop_grace,
-            patience: self.config.limits.server_start_timeout,
-            drain: self.config.limits.replace_drain,
+            grace: self.limits.stop_grace,
+            patience: self.limits.start_timeout,
+            drain: self.limits.replace_drain,
             server: self.server.name.clone(),
             link: Arc::clone(&self.link),
         }
     }
 
     async fn start_http(&self, http: &HttpServer) -> Result<Upstream, StartError> {
-        let secrets = self.secrets().await?;
-        let limits = &self.config.limits;
+        let secrets = self.obtain_secrets().await?;
+        let limits = &self.limits;
         let upstream = HttpUpstream::new(
             HttpTarget { url: http.url.clone(), addresses: http.addresses },
             HttpLimits {
@@ -136,7 +138,7 @@ impl Starter {
         enter: fn(&Gate) -> Result<Place, Crowded>,
     ) -> Result<Upstream, StartError> {
         // First of all: a start that ends here cost nothing, and is not counted.
-        let secrets = self.secrets().await?;
+        let secrets = self.obtain_secrets().await?;
         let place = enter(&self.gate)?;
         let (env, files) = self.templates(stdio);
         let files = self.files.write(files, &secrets)?;
@@ -157,11 +159,11 @@ impl Starter {
                 server: self.server.name.clone(),
                 link: Arc::clone(&self.link),
                 credentials: Arc::clone(&self.credentials),
-                line_bytes: self.config.limits.stderr_line_bytes,
-                lines_per_second: self.config.limits.stderr_lines_per_second,
+                line_bytes: self.limits.stderr_line_bytes,
+                lines_per_second: self.limits.stderr_lines_per_second,
             },
         ));
-        let upstream = StdioUpstream::new(handle, stdin, stdout, self.config.limits.message_bytes);
+        let upstream = StdioUpstream::new(handle, stdin, stdout, self.limits.message_bytes);
         let belongings = Belongings { files, secrets: Arc::new(secrets), _place: place };
         Ok(Upstream::Stdio(Box::new(StdioProcess { upstream, belongings })))
     }
@@ -186,10 +188,10 @@ impl Starter {
     }
 
     /// The secrets that the server's or the scope's templates name, read now or held already by the session.
-    pub(super) async fn secrets(&self) -> Result<Secrets, SecretError> {
+    pub(super) async fn obtain_secrets(&self) -> Result<Secrets, SecretError> {
         let obtain = async |name: &Name| {
-            let source = &self.config.secrets[name];
-            Ok((name.clone(), self.credentials.obtain(source, &self.config.limits).await?))
+            let source = &self.secrets[name];
+            Ok((name.clone(), self.credentials.obtain(source, self.limits.sources).await?))
         };
         // All at once: together they may take no longer than one.
         let secrets = try_join_all(self.names().into_iter().map(obtain)).await?;

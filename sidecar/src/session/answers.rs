@@ -13,9 +13,9 @@ use relay_proto::{json, notice};
 use super::calls::{Attempt, Call, Purpose};
 use super::link::Link;
 use crate::audit::CallResult;
-use crate::config::Retry;
 use crate::servers::instance::{CancelledWhile, Event, Role};
 use crate::servers::scoped::{Lane, Process};
+use crate::servers::spec::Retry;
 use crate::upstream::outbound::Outbound;
 
 impl Link {

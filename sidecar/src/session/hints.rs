@@ -10,7 +10,7 @@ use relay_proto::json;
 use relay_proto::limits::MAX_TOOL_NAME;
 
 use super::message::Asked;
-use crate::config::Retry;
+use crate::servers::spec::Retry;
 
 /// What the tools of one server said of themselves on one link.
 #[derive(Debug, Default)]

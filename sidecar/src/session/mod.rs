@@ -64,11 +64,11 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::audit::{Audit, Budget, BudgetLimits, Event, EventRecord};
-use crate::config::{Config, Limits};
+use crate::config::Config;
 use crate::inject::credentials::Credentials;
 use crate::inject::files::FileStore;
 use crate::inject::log_scrubber::LogScrubber;
-use crate::servers::gate::Gate;
+use crate::servers::gate::{Gate, GateLimits};
 use crate::vault::access::{Access, AccessError};
 use crate::vault::session::{SessionVault, Whose};
 use searches::{Searches, Turn};
@@ -86,7 +86,7 @@ pub(crate) struct Context {
     searches: Searches,
     gates: Mutex<BTreeMap<Name, Arc<Gate>>>,
     /// The limits of every gate, as they were at the start: a grant that comes later is treated as the others are.
-    gate_limits: Limits,
+    gate_limits: GateLimits,
 }
 
 /// The time in which an enrolment has links. It owns its secrets and its budget in the audit.
@@ -128,7 +128,7 @@ impl Context {
             });
         }
         Ok(Self {
-            gate_limits: config.limits.clone(),
+            gate_limits: (&config.limits).into(),
             config: ArcSwap::from_pointee(config),
             audit,
             tasks,
@@ -149,7 +149,7 @@ impl Context {
     /// The gate of a grant outlives its sessions: a sandbox that comes back finds its old starts counted.
     fn gate(&self, grant: &Name) -> Arc<Gate> {
         let mut gates = self.gates.lock().expect("no holder of this lock panics");
-        Arc::clone(gates.entry(grant.clone()).or_insert_with(|| Arc::new(Gate::new(&self.gate_limits))))
+        Arc::clone(gates.entry(grant.clone()).or_insert_with(|| Arc::new(Gate::new(self.gate_limits))))
     }
 }
 

@@ -292,7 +292,7 @@ impl Link {
 
 impl Asked<'_> {
     /// Whether its message is worth keeping, to be sent once more.
-    pub(super) fn may_be_repeated(&self, hints: &Hints, retry: crate::config::Retry) -> bool {
+    pub(super) fn may_be_repeated(&self, hints: &Hints, retry: crate::servers::spec::Retry) -> bool {
         hints.repeat(retry, self) != Repeat::No
     }
 }

@@ -126,7 +126,8 @@ impl Starter {
         link: &Arc<str>,
     ) -> Self {
         Self {
-            config: Arc::clone(config),
+            secrets: Arc::clone(&config.secrets),
+            limits: (&config.limits).into(),
             server: Arc::clone(server),
             scope: None,
             credentials: Arc::clone(&session.credentials),

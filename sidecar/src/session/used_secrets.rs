@@ -9,8 +9,8 @@ use super::link::Link;
 use super::message::Ruling;
 use super::requests::Step;
 use crate::audit::SecretUse;
-use crate::config::Scope;
 use crate::inject::{Reads, Secrets};
+use crate::servers::spec::Scope;
 
 /// What is held when the decisions about some messages are written down.
 pub(super) struct Held {

@@ -8,8 +8,8 @@ use relay_proto::limits::{MAX_MESSAGE, MAX_WINDOW};
 
 pub(crate) use super::http::{Outbound, OutboundKind};
 
-use crate::config::Scope;
 use crate::inject::Reads;
+use crate::servers::spec::Scope;
 
 /// Bytes on their way to one server above which its link stops reading: a stuck server stalls its own link only.
 pub(crate) const QUEUE_BYTES: usize = 1024 * 1024;

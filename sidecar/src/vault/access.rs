@@ -15,12 +15,12 @@ use tokio_util::task::TaskTracker;
 use super::Auth;
 use super::accessors::Accessors;
 use super::address::AddressError;
-use super::api::{Settings, SettingsError, Vault};
+use super::api::{ClientSettings, SettingsError, Vault};
 use super::error::{Asked, Kind, Problem, VaultError};
 use super::lent::Released;
 use super::login::{Login, LoginToken, Method, SecretId};
+use super::settings::{AuthSettings, SecretIdForm, Settings};
 use super::token_calls::{ChildToken, Mint};
-use crate::config;
 use crate::metrics::{self, Outcome};
 
 /// Between two new tokens, whichever sessions they are for: when a login turns, two hundred sessions want one.
@@ -57,19 +57,19 @@ pub(crate) enum AccessError {
 impl Access {
     /// Begins to log in, and to revoke what a sidecar before this one left behind. Waits for neither.
     pub(crate) fn start(
-        config: &config::Vault,
+        settings: &Settings,
         state: &Path,
         tasks: &TaskTracker,
     ) -> Result<Arc<Self>, AccessError> {
-        let vault = client(config)?;
+        let vault = client(settings)?;
         let (accessors, left_behind) = Accessors::open(state).map_err(AccessError::Accessors)?;
         let stop = CancellationToken::new();
-        let login = Login::start(vault.clone(), method(&config.auth), tasks, &stop);
+        let login = Login::start(vault.clone(), method(&settings.auth), tasks, &stop);
         let (released, to_revoke) = mpsc::unbounded_channel();
         let access = Arc::new(Self {
             vault,
             login,
-            token_role: config.token_role.clone(),
+            token_role: settings.token_role.clone(),
             accessors,
             turns: Turns(Mutex::new(Instant::now())),
             tasks: tasks.clone(),
@@ -150,43 +150,42 @@ impl Turns {
 }
 
 /// A client as it is configured; sends nothing.
-pub(crate) fn client(config: &config::Vault) -> Result<Vault, SettingsError> {
+pub(crate) fn client(settings: &Settings) -> Result<Vault, SettingsError> {
     let address =
-        config.address.to_string().parse().map_err(|error: AddressError| SettingsError::from(error))?;
-    Vault::new(&Settings {
+        settings.address.to_string().parse().map_err(|error: AddressError| SettingsError::from(error))?;
+    Vault::new(&ClientSettings {
         address,
-        namespace: config.namespace.as_ref().map(ToString::to_string),
-        ca_file: config.ca_file.clone(),
+        namespace: settings.namespace.as_ref().map(ToString::to_string),
+        ca_file: settings.ca_file.clone(),
     })
 }
 
-pub(crate) fn method(auth: &config::VaultAuth) -> Method {
-    use config::VaultAuth;
+pub(crate) fn method(auth: &AuthSettings) -> Method {
     match auth {
-        VaultAuth::AppRole { mount, role_id_file, secret_id_file, secret_id } => Method::AppRole {
+        AuthSettings::AppRole { mount, role_id_file, secret_id_file, secret_id } => Method::AppRole {
             mount: mount.to_string(),
             role_id_file: role_id_file.clone(),
             secret_id: match secret_id {
-                config::SecretId::Plain => SecretId::Plain { file: secret_id_file.clone() },
-                config::SecretId::Wrapped { role } => {
+                SecretIdForm::Plain => SecretId::Plain { file: secret_id_file.clone() },
+                SecretIdForm::Wrapped { role } => {
                     SecretId::Wrapped { file: secret_id_file.clone(), role: role.clone() }
                 }
             },
         },
-        VaultAuth::Cert { mount, cert_file, key_file, role } => Method::Cert {
+        AuthSettings::Cert { mount, cert_file, key_file, role } => Method::Cert {
             mount: mount.to_string(),
             certificate_file: cert_file.clone(),
             key_file: key_file.clone(),
             role: Some(role.clone()),
         },
-        VaultAuth::Jwt { mount, role, jwt_file } => {
+        AuthSettings::Jwt { mount, role, jwt_file } => {
             Method::Jwt { mount: mount.to_string(), role: role.clone(), jwt_file: jwt_file.clone() }
         }
-        VaultAuth::Kubernetes { mount, role, jwt_file } => {
+        AuthSettings::Kubernetes { mount, role, jwt_file } => {
             Method::Kubernetes { mount: mount.to_string(), role: role.clone(), jwt_file: jwt_file.clone() }
         }
-        VaultAuth::TokenFile { path } => Method::TokenFile { path: path.clone() },
-        VaultAuth::Userpass { mount, username, password_file } => Method::Userpass {
+        AuthSettings::TokenFile { path } => Method::TokenFile { path: path.clone() },
+        AuthSettings::Userpass { mount, username, password_file } => Method::Userpass {
             mount: mount.to_string(),
             username: username.clone(),
             password_file: password_file.clone(),

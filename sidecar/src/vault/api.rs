@@ -27,7 +27,7 @@ pub struct Vault {
 
 /// Which Vault, and why it is believed.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct ClientSettings {
     pub address: Address,
     pub namespace: Option<String>,
     /// Then nothing else is trusted.
@@ -60,7 +60,7 @@ pub struct Health {
 
 impl Vault {
     /// Reads the certificate authorities, so it may block; sends nothing.
-    pub fn new(settings: &Settings) -> Result<Self, SettingsError> {
+    pub fn new(settings: &ClientSettings) -> Result<Self, SettingsError> {
         let namespace = match settings.namespace.as_deref().map(|name| name.trim_matches('/')) {
             None | Some("") => None,
             Some(name) if name.bytes().all(|byte| byte.is_ascii_graphic()) => {

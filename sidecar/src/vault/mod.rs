@@ -13,6 +13,7 @@
 //! | `capabilities` | what a token has to be allowed, and the lines of a policy that allow it |
 //! | `access` | client, login and what sessions need of both |
 //! | `accessors` | what is to be revoked after a crash, on disk |
+//! | `settings` | what the configuration says of Vault |
 //! | `session` | one session's tokens: the current one, and one for each lease |
 //! | `mint` | one more token for a session |
 //! | `lent` | a token of a session's, and what becomes of one that nobody uses any more |
@@ -44,17 +45,19 @@ pub mod login;
 mod mint;
 pub(crate) mod revocation;
 pub(crate) mod session;
+mod settings;
 mod token;
 mod token_calls;
 mod trust;
 mod wrapping;
 
 pub use address::{Address, AddressError};
-pub use api::{Health, Settings, SettingsError, Vault};
+pub use api::{ClientSettings, Health, SettingsError, Vault};
 pub use envelope::{Auth, Data, Envelope, WrapInfo};
 pub use error::{Asked, Kind, Problem, Said, Spent, VaultError};
 pub use kv::{KvSecret, KvVersion};
 pub use lease::LeaseFacts;
+pub use settings::{AuthSettings, SecretIdForm, Settings};
 pub use token::{Accessor, LeaseId, Token, TokenError};
 pub use token_calls::{ChildToken, Mint, Renewable, TokenFacts};
 pub use trust::TrustError;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use cofferdam::vault::{ChildToken, Kind, KvVersion, Mint, Renewable, Settings, Vault};
+use cofferdam::vault::{ChildToken, ClientSettings, Kind, KvVersion, Mint, Renewable, Vault};
 use cofferdam_tests::http::{Reply, listen};
 use cofferdam_tests::openbao::OpenBao;
 use serde_json::{Value, json};
@@ -170,7 +170,7 @@ async fn a_namespace_is_another_world() {
     server.api("POST", "sys/namespaces/team", json!({}));
     server.api("POST", "team/sys/mounts/kv", json!({"type": "kv", "options": {"version": "1"}}));
     server.api("POST", "team/kv/app", json!({"token": "of the team"}));
-    let settings = |namespace: &str| Settings {
+    let settings = |namespace: &str| ClientSettings {
         address: server.address().parse().unwrap(),
         namespace: Some(namespace.to_owned()),
         ca_file: None,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cofferdam::vault::login::{Login, LoginToken, Method};
-use cofferdam::vault::{Settings, Token, Vault, VaultError};
+use cofferdam::vault::{ClientSettings, Token, Vault, VaultError};
 use cofferdam_tests::deadline::{Deadline, PATIENCE};
 use cofferdam_tests::openbao::OpenBao;
 pub(crate) use cofferdam_tests::toll::detour;
@@ -28,13 +28,17 @@ pub(crate) fn client(server: &OpenBao) -> Vault {
 }
 
 pub(crate) fn client_at(address: &str) -> Vault {
-    Vault::new(&Settings { address: address.parse().expect("an address"), namespace: None, ca_file: None })
-        .expect("a client")
+    Vault::new(&ClientSettings {
+        address: address.parse().expect("an address"),
+        namespace: None,
+        ca_file: None,
+    })
+    .expect("a client")
 }
 
 pub(crate) fn client_over_tls(server: &OpenBao, ca_file: Option<&Path>) -> Vault {
     let address = server.tls_address().parse().expect("an address");
-    Vault::new(&Settings { address, namespace: None, ca_file: ca_file.map(Path::to_owned) })
+    Vault::new(&ClientSettings { address, namespace: None, ca_file: ca_file.map(Path::to_owned) })
         .expect("a client")
 }
 

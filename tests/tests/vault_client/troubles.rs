@@ -78,7 +78,7 @@ async fn only_the_given_authority_is_believed() {
     }
     // The right authority, and a certificate for another name.
     let other = format!("https://{}", detour(tls.place));
-    let settings = cofferdam::vault::Settings {
+    let settings = cofferdam::vault::ClientSettings {
         address: other.parse().unwrap(),
         namespace: None,
         ca_file: Some(tls.ca_file.clone()),
@@ -86,7 +86,7 @@ async fn only_the_given_authority_is_believed() {
     let refused = cofferdam::vault::Vault::new(&settings).unwrap().health().await.unwrap_err();
     assert!(refused.explained().contains("not valid for name"), "{}", refused.explained());
     let empty = file(&server, "empty.pem", "no certificate at all");
-    let settings = cofferdam::vault::Settings { ca_file: Some(empty), ..settings };
+    let settings = cofferdam::vault::ClientSettings { ca_file: Some(empty), ..settings };
     let refused = cofferdam::vault::Vault::new(&settings).unwrap_err();
     assert!(refused.to_string().contains("no certificate"), "{refused}");
 }

@@ -83,7 +83,7 @@ pub(super) fn check(document: Document, setting: Setting<'_>, report: &mut Repor
         admin: admin?,
         vault,
         policy_digest: policy_digest(&servers, &grants),
-        secrets,
+        secrets: std::sync::Arc::new(secrets),
         servers,
         grants,
         limits,

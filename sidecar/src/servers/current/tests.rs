@@ -1,6 +1,5 @@
 //! The current process in states that are hard to reach from outside: a server that starts for ever, one that never reads.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use relay_proto::code::Code;
@@ -9,12 +8,13 @@ use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
 
 use super::*;
-use crate::config::{Addresses, HttpServer, Replace, Retry, Server, ServerKind, check_text};
+use crate::config::{Addresses, Limits};
 use crate::inject::credentials::Credentials;
 use crate::inject::files::FileStore;
 use crate::policy::Rules;
 use crate::servers::gate::Gate;
 use crate::servers::keyring::Keyring;
+use crate::servers::spec::{HttpServer, Replace, Retry, ServerKind, ServerSpec};
 use crate::servers::state::Starting;
 use crate::servers::upstream::HttpConnection;
 use crate::upstream::http::{HttpLimits, HttpTarget, HttpUpstream};
@@ -50,14 +50,12 @@ fn no_starter() -> Starter {
     panic!("nothing is started here")
 }
 
-fn starter(server: Arc<Server>) -> Starter {
-    let text = "state-dir = '/nowhere/state'\nadmin.socket = '/nowhere/admin.sock'\n\
-         servers.tools.command = ['true']\ngrants.dev.servers = ['tools']\n\
-         [relay]\nunix = '/nowhere/relay/relay.sock'\nunix-grant = 'dev'\n";
-    let config = check_text(text, Path::new("/nowhere/cofferdam.toml")).unwrap();
+fn starter(server: Arc<ServerSpec>) -> Starter {
+    let limits = &Limits::default();
     Starter {
-        gate: Arc::new(Gate::new(&config.limits)),
-        config: Arc::new(config),
+        gate: Arc::new(Gate::new(limits.into())),
+        secrets: Arc::default(),
+        limits: limits.into(),
         server,
         scope: None,
         credentials: Arc::new(Credentials::new(Arc::default(), None)),
@@ -95,7 +93,7 @@ async fn deaf() -> (TcpListener, Upstream) {
             requests_in_flight: 1000,
         },
     );
-    let server = Arc::new(Server {
+    let server = Arc::new(ServerSpec {
         name: "remote".parse().unwrap(),
         kind: ServerKind::Http(HttpServer { url, headers: Vec::new(), addresses }),
         rules: Rules::default(),

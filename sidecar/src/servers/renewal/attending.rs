@@ -6,12 +6,12 @@ use relay_proto::name::Name;
 use tokio::time::Instant;
 
 use super::{LOOK_AGAIN, MAX_DRAINING, Note, Renewal, Told, hand_over};
-use crate::config::Replace;
 use crate::inject::Secrets;
 use crate::servers::current::Current;
 use crate::servers::draining::Draining;
 use crate::servers::event::Incarnation;
 use crate::servers::likeness::Listing;
+use crate::servers::spec::Replace;
 use crate::servers::start::Starter;
 use crate::servers::state::State;
 use crate::servers::successor::{CheckTools, Successor};

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use relay_proto::envelope::{IdValue, Outcome};
 
 use super::{Beside, Lane, Member, Process, Servers, Standing};
-use crate::config::Scope;
 use crate::inject::Secrets;
 use crate::servers::instance::{Event, Note, Role, Unavailable};
+use crate::servers::spec::Scope;
 use crate::servers::start::Starter;
 use crate::upstream::outbound::Outbound;
 

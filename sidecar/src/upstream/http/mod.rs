@@ -54,13 +54,14 @@ use self::exchange::{Dispatch, Exchange};
 use self::message::Outline;
 use self::session::Era;
 use self::shared::{Shared, lock};
-use crate::config::{Addresses, HTTP_MESSAGES, Scope};
+use crate::config::Addresses;
 use crate::inject::Reads;
+use crate::servers::spec::Scope;
 
 /// Events that wait for the owner; a full queue makes the server's streams wait.
 const MAX_WAITING_EVENTS: usize = 4;
-// `limits.link-memory` counts on it.
-const _: () = assert!(MAX_WAITING_EVENTS + stream::LARGE_MESSAGES <= HTTP_MESSAGES);
+/// Large messages from a server that may be held before the link takes one; `limits.link-memory` counts them.
+pub(crate) const QUEUED_MESSAGES: usize = MAX_WAITING_EVENTS + stream::LARGE_MESSAGES;
 /// The whole of an orderly end: farewell to the server, then all tasks.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 

@@ -1,71 +1,73 @@
-//! What a configuration says of Vault once it has checked: where it is, how the sidecar logs in, and paths in it.
+//! What a checked configuration says of a secret: where it comes from and how its values are treated.
 //!
-//! Must stay true: nothing here holds a credential, only the files that do; and a path leads where it seems to lead,
-//! whoever puts it into a URL.
+//! What must stay true: nothing here holds a credential; a path in Vault leads where it seems to lead when it is put into
+//! a URL.
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
 
-/// Vault or OpenBao, from `[vault]`.
-#[derive(Debug, Eq, PartialEq)]
-pub struct Vault {
-    /// A scheme, a host and perhaps a port, no more; `http` to loopback only, by what is written.
-    pub address: http::Uri,
-    /// Visible ASCII: it is sent in a header.
-    pub namespace: Option<VaultPath>,
-    /// It held certificates when it was checked. Where it is named, nothing else is trusted.
-    pub ca_file: Option<PathBuf>,
-    pub auth: VaultAuth,
-    /// Session tokens are minted through this role; without it, as plain children.
-    pub token_role: Option<String>,
+use relay_proto::name::Name;
+
+/// Every secret of a configuration.
+pub type SecretSpecs = BTreeMap<Name, Arc<SecretSpec>>;
+
+/// Bounds of reading a source.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct SourceLimits {
+    /// Bytes of a source's output.
+    pub bytes: usize,
+    /// Time that an `exec` source may take.
+    pub exec_timeout: Duration,
 }
 
-/// How the sidecar logs in. Files are read at each login, so they may change. A mount is below `auth/`, which is not part of it.
-#[derive(Debug, Eq, PartialEq)]
-pub enum VaultAuth {
-    AppRole { mount: VaultPath, role_id_file: PathBuf, secret_id_file: PathBuf, secret_id: SecretId },
-    Cert { mount: VaultPath, cert_file: PathBuf, key_file: PathBuf, role: String },
-    Jwt { mount: VaultPath, role: String, jwt_file: PathBuf },
-    Kubernetes { mount: VaultPath, role: String, jwt_file: PathBuf },
-    TokenFile { path: PathBuf },
-    Userpass { mount: VaultPath, username: String, password_file: PathBuf },
+/// One secret: where its values come from, and how they are treated.
+#[derive(Clone, Debug)]
+pub struct SecretSpec {
+    pub name: Name,
+    pub origin: Origin,
+    /// Fields that are not secret: neither scrubbed nor too short.
+    pub public: Vec<String>,
+    pub short: ShortValues,
 }
 
-/// What a secret-id file holds.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum SecretId {
-    /// The secret-id itself.
-    Plain,
-    /// `secret-id-wrapped = true`: a wrapping token, good for one unwrapping, made by the `secret-id` path of this AppRole.
-    Wrapped { role: String },
+#[derive(Clone, Debug)]
+pub enum Origin {
+    Env(String),
+    /// Never empty; argv only, never a shell.
+    Exec(Vec<String>),
+    File(PathBuf),
+    /// A static secret of Vault's, in a KV engine of either version.
+    Kv {
+        path: VaultPath,
+        /// How often a newer version is looked for.
+        refresh: Duration,
+    },
+    /// A credential that Vault makes: a lease, a certificate, a token.
+    Vault {
+        path: VaultPath,
+        /// What is written to have it; without it, the path is read.
+        write: Option<BTreeMap<String, serde_json::Value>>,
+    },
 }
 
-impl VaultAuth {
-    /// The method's name, as it is written.
-    pub fn method(&self) -> &'static str {
+impl Origin {
+    pub fn is_in_vault(&self) -> bool {
         match self {
-            Self::AppRole { .. } => "approle",
-            Self::Cert { .. } => "cert",
-            Self::Jwt { .. } => "jwt",
-            Self::Kubernetes { .. } => "kubernetes",
-            Self::TokenFile { .. } => "token-file",
-            Self::Userpass { .. } => "userpass",
+            Self::Env(_) | Self::Exec(_) | Self::File(_) => false,
+            Self::Kv { .. } | Self::Vault { .. } => true,
         }
     }
+}
 
-    /// Every file that logging in needs, by its key.
-    pub fn files(&self) -> Vec<(&'static str, &Path)> {
-        match self {
-            Self::AppRole { role_id_file, secret_id_file, .. } => {
-                vec![("role-id-file", role_id_file), ("secret-id-file", secret_id_file)]
-            }
-            Self::Cert { cert_file, key_file, .. } => vec![("cert-file", cert_file), ("key-file", key_file)],
-            Self::Jwt { jwt_file, .. } | Self::Kubernetes { jwt_file, .. } => vec![("jwt-file", jwt_file)],
-            Self::TokenFile { path } => vec![("path", path)],
-            Self::Userpass { password_file, .. } => vec![("password-file", password_file)],
-        }
-    }
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ShortValues {
+    /// `short = "allow"`: values under 8 bytes are used, and scrubbed where they stand.
+    Allow,
+    Refuse,
 }
 
 /// A path in Vault below `/v1/`, as Vault knows it: not encoded, without a slash at either end.

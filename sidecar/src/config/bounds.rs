@@ -1,0 +1,38 @@
+//! `[limits]` as each part of the sidecar takes it: a part knows its own bounds and nothing of the configuration.
+
+use super::Limits;
+use crate::secret::SourceLimits;
+use crate::servers::gate::GateLimits;
+use crate::servers::spec::ServerLimits;
+
+impl From<&Limits> for SourceLimits {
+    fn from(limits: &Limits) -> Self {
+        Self { bytes: limits.secret_bytes, exec_timeout: limits.secret_exec_timeout }
+    }
+}
+
+impl From<&Limits> for ServerLimits {
+    fn from(limits: &Limits) -> Self {
+        Self {
+            message_bytes: limits.message_bytes,
+            requests_in_flight: limits.requests_in_flight,
+            http_connect_timeout: limits.http_connect_timeout,
+            start_timeout: limits.server_start_timeout,
+            replace_drain: limits.replace_drain,
+            stop_grace: limits.stop_grace,
+            stderr_line_bytes: limits.stderr_line_bytes,
+            stderr_lines_per_second: limits.stderr_lines_per_second,
+            sources: limits.into(),
+        }
+    }
+}
+
+impl From<&Limits> for GateLimits {
+    fn from(limits: &Limits) -> Self {
+        Self {
+            processes: limits.processes,
+            links_per_minute: limits.links_per_minute,
+            starts_per_minute: limits.starts_per_minute,
+        }
+    }
+}
