@@ -26,6 +26,8 @@
 
 #![deny(unsafe_code)]
 
+pub use cofferdam_net as net;
+
 pub(crate) mod admin;
 pub(crate) mod app;
 mod attach;

@@ -34,7 +34,7 @@ const TOOLS: &str = include_str!("../../tools");
 const TROUBLESHOOTING: &str = include_str!("../../../packaging/guide/troubleshooting.md");
 
 /// Folders by which the documents name tests, as in `sidecar/audit::chain::a_test`.
-const CRATES: [&str; 5] = ["relay-proto", "relay-proto/carriage", "shim", "sidecar", "tests"];
+const CRATES: [&str; 6] = ["relay-proto", "relay-proto/carriage", "shim", "sidecar", "sidecar/net", "tests"];
 
 #[track_caller]
 fn check(file: &Path) -> String {

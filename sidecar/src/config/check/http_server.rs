@@ -10,22 +10,7 @@ use crate::config::at::At;
 use crate::config::document::dotted;
 use crate::config::{Addresses, HttpServer};
 use crate::inject::Template;
-
-/// Headers that carry the protocol itself, besides all that begin with [`RESERVED_PREFIXES`]. Sorted.
-const RESERVED_HEADERS: [&str; 11] = [
-    "accept",
-    "connection",
-    "content-encoding",
-    "content-length",
-    "content-type",
-    "host",
-    "keep-alive",
-    "last-event-id",
-    "te",
-    "trailer",
-    "transfer-encoding",
-];
-const RESERVED_PREFIXES: [&str; 3] = ["mcp-", "proxy-", "upgrade"];
+use crate::net::is_reserved_header;
 
 impl Checker<'_, '_> {
     pub(super) fn http(
@@ -123,10 +108,7 @@ impl Checker<'_, '_> {
             );
             return None;
         };
-        let name = header.as_str();
-        let reserved = RESERVED_HEADERS.binary_search(&name).is_ok()
-            || RESERVED_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
-        if reserved {
+        if is_reserved_header(&header) {
             let hint = "leave it out: it is part of how the server is spoken to";
             self.add(&written.span, format!("`{key}` is set by the sidecar itself"), hint);
             return None;

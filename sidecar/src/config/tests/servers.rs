@@ -1,6 +1,7 @@
 //! Servers, their templates and where credentials may travel; secrets and their sources.
 
 use super::*;
+use crate::net::RESERVED_HEADERS;
 
 #[test]
 fn one_kind_of_server() {
@@ -108,16 +109,10 @@ fn headers_cross_a_network_encrypted_or_not_at_all() {
 }
 
 #[test]
-fn headers_that_are_not_the_users_to_set() {
-    for header in [
-        "Host",
-        "content-length",
-        "Mcp-Session-Id",
-        "MCP-Protocol-Version",
-        "Proxy-Authorization",
-        "Upgrade",
-        "TE",
-    ] {
+fn headers_that_the_sidecar_sets_itself_are_refused() {
+    let some =
+        ["Accept-Encoding", "Expect", "Via", "Mcp-Session-Id", "MCP-Protocol-Version", "Proxy-Authorization"];
+    for header in RESERVED_HEADERS.into_iter().chain(some).chain(["Upgrade", "TE", "Host"]) {
         says(
             &format!("[servers.a]\nurl = 'https://a'\nheaders = {{ {header} = 'x' }}\n"),
             &format!(

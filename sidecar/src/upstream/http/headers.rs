@@ -10,6 +10,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request};
 use http_body_util::Full;
 
 use super::connect::Endpoint;
+use crate::net::is_reserved_header;
 
 pub(super) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 pub(super) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
@@ -20,26 +21,6 @@ pub(super) const NAME: HeaderName = HeaderName::from_static("mcp-name");
 /// Servers refuse heads above 8 to 16 KiB; what the sandbox chose must not push the rest out.
 const MAX_MIRRORED_BYTES: usize = 6 * 1024;
 const AGENT: &str = concat!("cofferdam/", env!("CARGO_PKG_VERSION"));
-
-/// Not for the configuration to set: they frame the request, name its host, or belong to MCP.
-const RESERVED: [&str; 16] = [
-    "accept",
-    "accept-encoding",
-    "connection",
-    "content-encoding",
-    "content-length",
-    "content-type",
-    "expect",
-    "host",
-    "keep-alive",
-    "last-event-id",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-    "via",
-];
 
 /// Puts a request together: credentials first, then everything that must not be overridden by them.
 pub(super) fn request(
@@ -59,7 +40,7 @@ pub(super) fn request(
     let headers = request.headers_mut();
     headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
     for (name, value) in credentials {
-        if !is_reserved(name) {
+        if !is_reserved_header(name) {
             let mut value = value.clone();
             value.set_sensitive(true);
             headers.insert(name, value);
@@ -112,14 +93,11 @@ fn encode(value: &str) -> HeaderValue {
     HeaderValue::try_from(text).expect("both spellings are visible ASCII")
 }
 
-fn is_reserved(name: &HeaderName) -> bool {
-    RESERVED.contains(&name.as_str()) || name.as_str().starts_with("mcp-")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::Addresses;
+    use crate::net::RESERVED_HEADERS;
 
     #[test]
     fn values_that_a_header_cannot_carry_are_encoded() {
@@ -146,7 +124,7 @@ mod tests {
         let endpoint =
             Endpoint::read(&"https://user:word@h.example:8/p?q".parse().unwrap(), Addresses::PublicOnly);
         let mut credentials = HeaderMap::new();
-        for name in ["host", "content-length", "transfer-encoding", "accept", "mcp-session-id", "mcp-param-x"]
+        for name in RESERVED_HEADERS.into_iter().chain(["mcp-session-id", "mcp-param-x", "proxy-connection"])
         {
             credentials.insert(HeaderName::from_static(name), HeaderValue::from_static("evil"));
         }
