@@ -18,32 +18,35 @@
 //! | [`vault`] | the client of Vault, the login that is kept alive, and what a session has there | secret's files, scrub, config |
 //! | [`process`] | server processes and the keepers that end them; the only `unsafe` | nothing |
 //! | [`policy`] | which requests may pass | names |
-//! | [`audit`] | the chain of decisions and outcomes | names |
+//! | [`audit`] | the chain of decisions and outcomes | policy, metrics |
 //! | [`scrub`] | finds credentials in whatever form | bytes |
-//! | [`metrics`] | numbers for whoever watches: counted anywhere, rendered for [`admin`] | words of audit and vault |
+//! | [`metrics`] | numbers for whoever watches: counted anywhere, rendered for [`admin`] | nothing |
 //! | [`config`] | the configuration: raw, checked, immutable | policy and template syntax |
-//! | [`clock`], [`random`], [`whole_file`] | wall-clock time; random bytes; files that are whole or not there | nothing |
+//! | [`clock`], [`random`], [`atomic_file`] | wall-clock time; random bytes; files that are whole or not there | nothing |
+//!
+//! `audit`, `policy`, `process`, `scrub` and, in `cofferdam-base`, `clock`, `random`, `atomic_file` and `metrics` are crates
+//! of their own beside `src`.
 
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
+
+pub use cofferdam_audit as audit;
+pub use cofferdam_base::clock;
+pub(crate) use cofferdam_base::{atomic_file, metrics, random};
+pub use cofferdam_policy as policy;
+pub use cofferdam_process as process;
+pub use cofferdam_scrub as scrub;
 
 pub use cofferdam_net as net;
 
 pub(crate) mod admin;
 pub(crate) mod app;
 mod attach;
-pub mod audit;
 pub mod cli;
-pub mod clock;
 pub mod config;
 pub(crate) mod demo;
 mod duration;
 pub(crate) mod enrolment;
 pub mod inject;
-pub(crate) mod metrics;
-pub mod policy;
-pub mod process;
-pub(crate) mod random;
-pub mod scrub;
 pub mod secret;
 pub(crate) mod servers;
 pub(crate) mod session;
@@ -51,4 +54,3 @@ pub(crate) mod session;
 mod turn_counter;
 pub mod upstream;
 pub mod vault;
-mod whole_file;

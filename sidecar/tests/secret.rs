@@ -1,7 +1,6 @@
 //! Secrets from real files, variables and commands.
 
-#[path = "process/stage.rs"]
-#[expect(dead_code, reason = "shared with the tests of processes")]
+#[path = "secret/stage.rs"]
 mod stage;
 
 use std::time::Duration;

@@ -9,6 +9,7 @@ use relay_proto::address::{Address, HostPort};
 use relay_proto::name::Name;
 
 use super::Limits;
+use crate::audit::SyncMode;
 use crate::secret::SecretSpecs;
 use crate::servers::spec::ServerSpec;
 use crate::vault;
@@ -17,7 +18,7 @@ use crate::vault;
 #[derive(Debug)]
 pub struct Config {
     pub state_dir: PathBuf,
-    pub audit_sync: AuditSync,
+    pub audit_sync: SyncMode,
     pub relay: Relay,
     pub admin: Admin,
     /// Present wherever a secret comes from it.
@@ -28,14 +29,6 @@ pub struct Config {
     pub limits: Limits,
     /// SHA-256 in hex of what decides: servers' rules and grants, in a canonical order.
     pub policy_digest: String,
-}
-
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum AuditSync {
-    /// A decision is fsynced before the call, grouped with its neighbours.
-    Call,
-    /// `write(2)` returned: it survives the sidecar, not the host.
-    Write,
 }
 
 #[derive(Debug)]

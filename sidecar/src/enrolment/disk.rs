@@ -9,7 +9,7 @@ use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use super::record::Record;
-use crate::whole_file::{ASIDE, Replace, place, read_bounded, sync};
+use crate::atomic_file::{ASIDE, Replace, place, read_bounded, sync};
 
 #[derive(Debug, thiserror::Error)]
 #[error("{doing} `{path}`")]

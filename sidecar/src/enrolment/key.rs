@@ -12,7 +12,7 @@ use relay_carriage::identity::{Identity, IdentityError};
 use zeroize::Zeroizing;
 
 use super::disk::{self, StoreError};
-use crate::whole_file::{Replace, place, read_checked};
+use crate::atomic_file::{Replace, place, read_checked};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KeyError {

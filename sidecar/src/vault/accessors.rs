@@ -17,7 +17,7 @@ use tokio::time::sleep;
 use super::access::Access;
 use super::error::Kind;
 use super::token::Accessor;
-use crate::whole_file::{self, Replace};
+use crate::atomic_file::{self, Replace};
 
 /// A file holds two short texts.
 const MAX_FILE: u64 = 4096;
@@ -56,7 +56,7 @@ impl Accessors {
                 let _ = fs::remove_file(&file);
                 continue;
             }
-            let read = whole_file::read_bounded(&file, MAX_FILE);
+            let read = atomic_file::read_bounded(&file, MAX_FILE);
             match read.ok().and_then(|bytes| serde_json::from_slice::<Written>(&bytes).ok()) {
                 Some(Written { accessor, session }) => {
                     left.push(LeftBehind { accessor: Accessor::new(accessor), session, file });
@@ -71,7 +71,7 @@ impl Accessors {
     pub(super) fn keep(&self, accessor: &Accessor, session: &str) -> io::Result<()> {
         let written = Written { accessor: accessor.as_str().into(), session: session.into() };
         let bytes = serde_json::to_vec(&written)?;
-        whole_file::place(&self.directory, &self.file(accessor), &bytes, Replace::Always)
+        atomic_file::place(&self.directory, &self.file(accessor), &bytes, Replace::Always)
     }
 
     /// Blocks.

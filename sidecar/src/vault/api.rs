@@ -133,7 +133,7 @@ impl Vault {
             _ => Err(refusal(request, &reply)),
         });
         if let Err(error) = &answer {
-            metrics::vault().failure(error.kind());
+            metrics::vault().failure(error.kind().into());
         }
         answer
     }

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ::http::Method;
+use cofferdam_base::metrics::VaultFailure;
 use serde::Deserialize;
 
 /// How many of Vault's sentences are kept, and how much of each.
@@ -305,6 +306,26 @@ fn has_token(word: &str) -> bool {
             word.as_bytes()[at + 2..].iter().take_while(|byte| is_part(byte)).count() >= MIN_TOKEN_TAIL
         })
     })
+}
+
+impl From<Kind> for VaultFailure {
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::Alert => Self::Alert,
+            Kind::Busy { .. } => Self::Busy,
+            Kind::Credential => Self::Credential,
+            Kind::Denied => Self::Denied,
+            Kind::Failed => Self::Failed,
+            Kind::Gone => Self::Gone,
+            Kind::Invalid => Self::Invalid,
+            Kind::Malformed => Self::Malformed,
+            Kind::Missing => Self::Missing,
+            Kind::Sealed => Self::Sealed,
+            Kind::Standby => Self::Standby,
+            Kind::Stopped | Kind::Uninitialised => Self::Other,
+            Kind::Unreachable => Self::Unreachable,
+        }
+    }
 }
 
 #[cfg(test)]

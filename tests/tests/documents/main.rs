@@ -34,7 +34,19 @@ const TOOLS: &str = include_str!("../../tools");
 const TROUBLESHOOTING: &str = include_str!("../../../packaging/guide/troubleshooting.md");
 
 /// Folders by which the documents name tests, as in `sidecar/audit::chain::a_test`.
-const CRATES: [&str; 6] = ["relay-proto", "relay-proto/carriage", "shim", "sidecar", "sidecar/net", "tests"];
+const CRATES: [&str; 11] = [
+    "relay-proto",
+    "relay-proto/carriage",
+    "shim",
+    "sidecar",
+    "sidecar/audit",
+    "sidecar/base",
+    "sidecar/net",
+    "sidecar/policy",
+    "sidecar/process",
+    "sidecar/scrub",
+    "tests",
+];
 
 #[track_caller]
 fn check(file: &Path) -> String {

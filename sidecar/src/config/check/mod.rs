@@ -23,6 +23,7 @@ use std::time::Duration;
 use relay_proto::name::Name;
 
 use self::vault::Presence;
+use super::Config;
 use super::at::{At, Span};
 use super::digest::policy_digest;
 use super::document::{Damage, Document};
@@ -31,7 +32,7 @@ use super::problem::Report;
 use super::raw::RawAuditSync;
 use super::suggest::nearest;
 use super::units::Time;
-use super::{AuditSync, Config};
+use crate::audit::SyncMode;
 
 /// Where a configuration stands and who reads it.
 #[derive(Clone, Copy, Debug)]
@@ -76,8 +77,8 @@ pub(super) fn check(document: Document, setting: Setting<'_>, report: &mut Repor
     Some(Config {
         state_dir: state_dir?,
         audit_sync: match raw.audit_sync {
-            Some(RawAuditSync::Call) => AuditSync::Call,
-            Some(RawAuditSync::Write) | None => AuditSync::Write,
+            Some(RawAuditSync::Call) => SyncMode::Call,
+            Some(RawAuditSync::Write) | None => SyncMode::Write,
         },
         relay,
         admin: admin?,

@@ -70,7 +70,7 @@ fn the_full_example_says_what_it_seems_to_say() {
     let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "../packaging/examples/full.toml"].iter().collect();
     let config = load(&path).unwrap();
     assert_eq!(config.limits, Limits::default(), "the example shows the defaults");
-    assert_eq!(config.audit_sync, AuditSync::Write);
+    assert_eq!(config.audit_sync, crate::audit::SyncMode::Write);
     let unix = config.relay.unix.unwrap();
     assert_eq!(unix.path, Path::new("/run/cofferdam/relay/relay.sock"));
     assert_eq!(unix.grant.as_str(), "dev");
@@ -94,7 +94,7 @@ fn an_empty_file_is_all_defaults() {
     let config = good("");
     assert_eq!(config.state_dir, Path::new("/home/ada/.local/state/cofferdam"));
     assert_eq!(config.admin.socket, Path::new("/home/ada/.local/state/cofferdam/admin/admin.sock"));
-    assert_eq!(config.audit_sync, AuditSync::Write);
+    assert_eq!(config.audit_sync, crate::audit::SyncMode::Write);
     assert!(config.relay.unix.is_none());
     assert_eq!(config.relay.resume_grace.as_secs(), 120);
     assert_eq!(config.relay.heartbeat.as_secs(), 20);

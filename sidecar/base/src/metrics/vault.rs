@@ -6,26 +6,25 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::tally::{Outcome, Tally, words};
-use crate::vault::Kind;
 
 /// From a tenth of a second to five minutes; what is promised is five seconds.
 const REVOKE_BUCKETS: [f64; 10] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
 
 #[derive(Debug)]
-pub(crate) struct VaultMetrics {
+pub struct VaultMetrics {
     logins: Tally<Outcome>,
     login_renewals: Tally<Outcome>,
     tokens: Tally<Outcome>,
     reads: Tally<Outcome>,
     renewals: Tally<Outcome>,
-    failures: Tally<Failure>,
+    failures: Tally<VaultFailure>,
     revocations: Tally<Revocation>,
     time_to_revoke: Histogram,
 }
 
 /// What became of a token of a session's, and of the lease that hung from it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Revocation {
+pub enum Revocation {
     /// It ended by itself before it could be revoked.
     Expired,
     Revoked,
@@ -33,7 +32,7 @@ pub(crate) enum Revocation {
 
 /// Why Vault did not do what was asked.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Failure {
+pub enum VaultFailure {
     Alert,
     Busy,
     Credential,
@@ -50,7 +49,7 @@ enum Failure {
 }
 
 words!(Revocation, "outcome", Expired => "expired", Revoked => "revoked");
-words!(Failure, "kind",
+words!(VaultFailure, "kind",
     Alert => "alert",
     Busy => "busy",
     Credential => "credential",
@@ -67,40 +66,40 @@ words!(Failure, "kind",
 );
 
 impl VaultMetrics {
-    pub(crate) fn login(&self, outcome: Outcome) {
+    pub fn login(&self, outcome: Outcome) {
         self.logins.count(outcome);
     }
 
-    pub(crate) fn login_renewal(&self, outcome: Outcome) {
+    pub fn login_renewal(&self, outcome: Outcome) {
         self.login_renewals.count(outcome);
     }
 
     /// A token for a session.
-    pub(crate) fn token(&self, outcome: Outcome) {
+    pub fn token(&self, outcome: Outcome) {
         self.tokens.count(outcome);
     }
 
     /// A secret.
-    pub(crate) fn read(&self, outcome: Outcome) {
+    pub fn read(&self, outcome: Outcome) {
         self.reads.count(outcome);
     }
 
     /// Of a lease.
-    pub(crate) fn renewal(&self, outcome: Outcome) {
+    pub fn renewal(&self, outcome: Outcome) {
         self.renewals.count(outcome);
     }
 
-    pub(crate) fn failure(&self, kind: Kind) {
-        self.failures.count(Failure::from(kind));
+    pub fn failure(&self, failure: VaultFailure) {
+        self.failures.count(failure);
     }
 
     /// Of a token of a session's.
-    pub(crate) fn revocation(&self, outcome: Revocation) {
+    pub fn revocation(&self, outcome: Revocation) {
         self.revocations.count(outcome);
     }
 
     /// All that a session had is gone, so long after its end.
-    pub(crate) fn session_revoked(&self, took: Duration) {
+    pub fn session_revoked(&self, took: Duration) {
         self.time_to_revoke.observe(took.as_secs_f64());
     }
 
@@ -140,26 +139,6 @@ impl Default for VaultMetrics {
             failures: Tally::default(),
             revocations: Tally::default(),
             time_to_revoke: Histogram::new(REVOKE_BUCKETS),
-        }
-    }
-}
-
-impl From<Kind> for Failure {
-    fn from(kind: Kind) -> Self {
-        match kind {
-            Kind::Alert => Self::Alert,
-            Kind::Busy { .. } => Self::Busy,
-            Kind::Credential => Self::Credential,
-            Kind::Denied => Self::Denied,
-            Kind::Failed => Self::Failed,
-            Kind::Gone => Self::Gone,
-            Kind::Invalid => Self::Invalid,
-            Kind::Malformed => Self::Malformed,
-            Kind::Missing => Self::Missing,
-            Kind::Sealed => Self::Sealed,
-            Kind::Standby => Self::Standby,
-            Kind::Stopped | Kind::Uninitialised => Self::Other,
-            Kind::Unreachable => Self::Unreachable,
         }
     }
 }

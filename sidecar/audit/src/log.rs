@@ -15,7 +15,7 @@ use super::chain::{self, Hash};
 use super::error::AuditError;
 use super::files::{self, Creation, LINE_LIMIT};
 use super::text::{Members, name, write_number};
-use crate::clock::{self, Rfc3339};
+use cofferdam_base::clock::{self, Rfc3339};
 
 pub(super) struct Log {
     pub(super) directory: PathBuf,

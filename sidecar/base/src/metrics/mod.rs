@@ -22,20 +22,20 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
 use requests::Requests;
-pub(crate) use requests::{RequestOutcome, ServerTally};
-pub(crate) use tally::{Outcome, Tally};
-pub(crate) use vault::{Revocation, VaultMetrics};
+pub use requests::{RequestOutcome, ServerTally};
+pub use tally::{Outcome, Tally};
+pub use vault::{Revocation, VaultFailure, VaultMetrics};
 
 /// How things stand when somebody asks.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Standing {
-    pub(crate) sessions: usize,
-    pub(crate) links: usize,
-    pub(crate) processes: usize,
+pub struct Standing {
+    pub sessions: usize,
+    pub links: usize,
+    pub processes: usize,
     /// Of the audit's chain, since its beginning.
-    pub(crate) audit_records: u64,
+    pub audit_records: u64,
     /// None where there is no Vault to log in to.
-    pub(crate) logged_in: Option<bool>,
+    pub logged_in: Option<bool>,
 }
 
 static VAULT: LazyLock<VaultMetrics> = LazyLock::new(VaultMetrics::default);
@@ -44,32 +44,32 @@ static AUDIT: LazyLock<Tally<Outcome>> = LazyLock::new(Tally::default);
 static REREADS: LazyLock<Tally<Outcome>> = LazyLock::new(Tally::default);
 static REPLACEMENTS: LazyLock<Tally<Outcome>> = LazyLock::new(Tally::default);
 
-pub(crate) fn vault() -> &'static VaultMetrics {
+pub fn vault() -> &'static VaultMetrics {
     &VAULT
 }
 
 /// The counters of a configured server's requests. Whoever counts often keeps them.
-pub(crate) fn requests_of(server: &str) -> ServerTally {
+pub fn requests_of(server: &str) -> ServerTally {
     REQUESTS.of(server)
 }
 
 /// Writes to the audit, each of them with any number of records.
-pub(crate) fn audit_written(outcome: Outcome) {
+pub fn audit_written(outcome: Outcome) {
     AUDIT.count(outcome);
 }
 
 /// A secret that is read anew because a server refused it.
-pub(crate) fn reread(outcome: Outcome) {
+pub fn reread(outcome: Outcome) {
     REREADS.count(outcome);
 }
 
 /// A server's process that makes room for one with a new credential; where that failed, it goes on while its own lives.
-pub(crate) fn replacement(outcome: Outcome) {
+pub fn replacement(outcome: Outcome) {
     REPLACEMENTS.count(outcome);
 }
 
 /// All of it, as OpenMetrics text.
-pub(crate) fn render(standing: Standing) -> String {
+pub fn render(standing: Standing) -> String {
     let Standing { sessions, links, processes, audit_records, logged_in } = standing;
     let mut registry = Registry::with_prefix("cofferdam");
     let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);

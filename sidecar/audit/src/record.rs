@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use super::chain::Hash;
 use super::text::{Members, name};
-use crate::policy::Verdict;
+use cofferdam_base::metrics::RequestOutcome;
+use cofferdam_policy::Verdict;
 
 /// Written before a request is sent on, whatever was decided.
 #[derive(Clone, Copy, Debug)]
@@ -262,5 +263,17 @@ fn verdict(verdict: Verdict) -> &'static str {
         Verdict::Allow => "allow",
         Verdict::Ask => "ask",
         Verdict::Deny => "deny",
+    }
+}
+
+impl From<CallResult> for RequestOutcome {
+    fn from(result: CallResult) -> Self {
+        match result {
+            CallResult::Cancelled => Self::Cancelled,
+            CallResult::Error => Self::Error,
+            CallResult::OutcomeUnknown => Self::Unknown,
+            CallResult::Refused => Self::Refused,
+            CallResult::Result => Self::Result,
+        }
     }
 }

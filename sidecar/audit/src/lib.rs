@@ -14,6 +14,8 @@
 //! `recover` finding it at start, `sync` the shared fsync, `budget` what a session may fill; `verify`, `read`,
 //! `witness` and `human` are for those who read. Nothing is ever deleted here: old files are the operator's.
 
+#![forbid(unsafe_code)]
+
 mod budget;
 mod chain;
 mod error;
@@ -37,6 +39,7 @@ use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use cofferdam_base::metrics;
 use ring::hmac;
 use tokio::time::Instant;
 
@@ -57,8 +60,6 @@ use self::files::Creation;
 use self::log::Log;
 use self::sync::Syncer;
 use self::text::{Members, name};
-use crate::config::AuditSync;
-use crate::metrics;
 
 /// The audit of this sidecar. Clones are the same audit; the last one to go releases the directory.
 #[derive(Clone)]
@@ -68,11 +69,20 @@ pub struct Audit(Arc<Inner>);
 pub struct Options {
     /// `state-dir/audit`; made if it is not there.
     pub directory: PathBuf,
-    pub sync: AuditSync,
+    pub sync: SyncMode,
     /// `audit-file-bytes`
     pub file_bytes: u64,
     /// `audit-field-bytes`; at least 64 (a hash is never cut) and at most 4096 (a line stays bounded).
     pub field_bytes: usize,
+}
+
+/// When a decision counts as written: `audit-sync`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum SyncMode {
+    /// A decision is fsynced before the call, grouped with its neighbours.
+    Call,
+    /// `write(2)` returned: it survives the sidecar, not the host.
+    Write,
 }
 
 /// What became of one decision among many.
@@ -92,8 +102,8 @@ impl Audit {
         let key = key::load_or_create(&directory)?;
         let log = recover::open(&directory, file_bytes)?;
         let syncer = match sync {
-            AuditSync::Call => Some(call_syncer(&directory, &log)?),
-            AuditSync::Write => None,
+            SyncMode::Call => Some(call_syncer(&directory, &log)?),
+            SyncMode::Write => None,
         };
         Ok(Self(Arc::new(Inner {
             field_bytes: field_bytes.clamp(64, 4096),

@@ -5,7 +5,7 @@ mod stage;
 
 use std::time::Duration;
 
-use cofferdam::process::{self, Ended, Exit, LaunchError, RunError, run_bounded};
+use cofferdam_process::{self as process, Ended, Exit, LaunchError, RunError, run_bounded};
 use stage::{Scene, all_gone, launch_python, python, read_line, read_pids, read_to_end};
 
 /// Does what a server can do to survive: ignores SIGTERM and the end of its stdin, leaves a child in its group and

@@ -145,7 +145,7 @@ fn many_threads_make_one_chain() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn synced_decisions_make_one_chain_too() {
     let directory = Directory::new();
-    let options = Options { sync: AuditSync::Call, file_bytes: 4000, ..directory.options() };
+    let options = Options { sync: SyncMode::Call, file_bytes: 4000, ..directory.options() };
     let audit = Audit::open(options).unwrap();
     let mut tasks = tokio::task::JoinSet::new();
     for seq in 0..64 {
@@ -161,7 +161,7 @@ async fn synced_decisions_make_one_chain_too() {
 #[tokio::test]
 async fn a_decision_that_does_not_reach_the_disk_is_refused() {
     let directory = Directory::new();
-    let audit = Audit::open(Options { sync: AuditSync::Call, ..directory.options() }).unwrap();
+    let audit = Audit::open(Options { sync: SyncMode::Call, ..directory.options() }).unwrap();
     // A pipe takes every write and cannot be synced.
     let (_reader, writer) = std::io::pipe().unwrap();
     let pipe = Arc::new(File::from(std::os::fd::OwnedFd::from(writer)));

@@ -9,7 +9,7 @@ use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 
 /// The words, and the label that they are values of.
-pub(crate) trait Words: Copy + 'static {
+pub trait Words: Copy + 'static {
     const LABEL: &'static str;
     const ALL: &'static [Self];
 
@@ -20,14 +20,14 @@ pub(crate) trait Words: Copy + 'static {
 
 /// One counter for each word. Clones count together.
 #[derive(Clone)]
-pub(crate) struct Tally<W> {
+pub struct Tally<W> {
     counts: Arc<[AtomicU64]>,
     words: PhantomData<fn(W)>,
 }
 
 /// Whether something worked.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Outcome {
+pub enum Outcome {
     Done,
     Failed,
 }
@@ -54,7 +54,7 @@ pub(super) use words;
 words!(Outcome, "outcome", Done => "done", Failed => "failed");
 
 impl<W: Words> Tally<W> {
-    pub(crate) fn count(&self, word: W) {
+    pub fn count(&self, word: W) {
         if let Some(count) = self.counts.get(word.place()) {
             count.fetch_add(1, Ordering::Relaxed);
         }
@@ -92,7 +92,7 @@ impl<W: Words> EncodeMetric for Tally<W> {
 }
 
 impl Outcome {
-    pub(crate) fn of<T, E>(result: &Result<T, E>) -> Self {
+    pub fn of<T, E>(result: &Result<T, E>) -> Self {
         match result {
             Ok(_) => Self::Done,
             Err(_) => Self::Failed,

@@ -6,18 +6,18 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 /// How the names end that files have before they are whole; they begin with a dot.
-pub(crate) const ASIDE: &str = ".new";
+pub const ASIDE: &str = ".new";
 
 /// Whether a file that stands there already is replaced.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Replace {
+pub enum Replace {
     Always,
     /// The first who comes is right; `AlreadyExists` says that it was another.
     Never,
 }
 
 /// Puts a whole file, 0600, under its name.
-pub(crate) fn place(directory: &Path, path: &Path, bytes: &[u8], replace: Replace) -> io::Result<()> {
+pub fn place(directory: &Path, path: &Path, bytes: &[u8], replace: Replace) -> io::Result<()> {
     let aside = directory.join(format!(".{}{ASIDE}", crate::random::hex::<8>()));
     let placed = (|| {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside)?;
@@ -38,12 +38,12 @@ pub(crate) fn place(directory: &Path, path: &Path, bytes: &[u8], replace: Replac
 }
 
 /// At most so many bytes of a regular file; no link is followed and no pipe waited for.
-pub(crate) fn read_bounded(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+pub fn read_bounded(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     read_checked(path, most, |_| Ok(()))
 }
 
 /// The same of a file that passes; it is looked at before it is read.
-pub(crate) fn read_checked(
+pub fn read_checked(
     path: &Path,
     most: u64,
     check: impl FnOnce(&Metadata) -> io::Result<()>,
@@ -64,6 +64,6 @@ pub(crate) fn read_checked(
 }
 
 /// What was placed or removed in a directory stays so after a crash.
-pub(crate) fn sync(directory: &Path) -> io::Result<()> {
+pub fn sync(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }

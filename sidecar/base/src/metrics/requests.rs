@@ -10,17 +10,16 @@ use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 
 use super::tally::{Tally, Words, words};
-use crate::audit::CallResult;
 
 /// Every server's counters. Clones are the same.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Requests(Arc<RwLock<BTreeMap<Box<str>, ServerTally>>>);
 
 /// One server's.
-pub(crate) type ServerTally = Tally<RequestOutcome>;
+pub type ServerTally = Tally<RequestOutcome>;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum RequestOutcome {
+pub enum RequestOutcome {
     Cancelled,
     /// The rules said no.
     Denied,
@@ -70,17 +69,5 @@ impl EncodeMetric for Requests {
 
     fn metric_type(&self) -> MetricType {
         MetricType::Counter
-    }
-}
-
-impl From<CallResult> for RequestOutcome {
-    fn from(result: CallResult) -> Self {
-        match result {
-            CallResult::Cancelled => Self::Cancelled,
-            CallResult::Error => Self::Error,
-            CallResult::OutcomeUnknown => Self::Unknown,
-            CallResult::Refused => Self::Refused,
-            CallResult::Result => Self::Result,
-        }
     }
 }

@@ -3,6 +3,8 @@
 //! Must stay true: deciding is a pure function of the rules and one name, it takes time linear in that name,
 //! and it never passes a message that a laxer reader could take for a tool call that was not decided as one.
 
+#![forbid(unsafe_code)]
+
 mod glob;
 mod methods;
 #[cfg(test)]

@@ -19,6 +19,8 @@
 //!
 //! **What is not found**: a value that a server computed on, say reversed, encrypted or told letter by letter.
 
+#![forbid(unsafe_code)]
+
 mod encodings;
 mod filter;
 mod finder;
@@ -101,7 +103,7 @@ impl Scrubber {
     }
 
     /// Plain text that holds what either of two knows.
-    pub(crate) fn text_with<'a>(&self, other: &Self, text: &'a [u8]) -> Scrubbed<'a> {
+    pub fn text_with<'a>(&self, other: &Self, text: &'a [u8]) -> Scrubbed<'a> {
         let ours = self.markers.len();
         let theirs =
             other.search(text, 0).into_iter().map(|found| Found { needle: ours + found.needle, ..found });

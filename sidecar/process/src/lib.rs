@@ -17,6 +17,8 @@
 //!
 //! Not covered: a server that stops or kills both the keeper and the sidecar. It runs as the same user and may.
 
+#![deny(unsafe_code)]
+
 mod bounded;
 mod children;
 mod environment;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 
 use super::*;
-use crate::policy::Verdict;
+use cofferdam_policy::Verdict;
 
 /// As it is by default.
 const FIELD_BYTES: usize = 256;
@@ -38,7 +38,7 @@ impl Directory {
     fn options(&self) -> Options {
         Options {
             directory: self.0.join("audit"),
-            sync: AuditSync::Write,
+            sync: SyncMode::Write,
             file_bytes: 1 << 20,
             field_bytes: FIELD_BYTES,
         }

@@ -7,12 +7,12 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
+use cofferdam_base::atomic_file::{Replace, place};
 use ring::hmac;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use zeroize::Zeroizing;
 
 use super::error::AuditError;
-use crate::whole_file::{Replace, place};
 
 /// Call it under the directory's lock.
 pub(super) fn load_or_create(directory: &Path) -> Result<hmac::Key, AuditError> {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use cofferdam::process::{self, KnownChild, Launch, ServerProcess};
+use cofferdam_process::{self as process, KnownChild, Launch, ServerProcess};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt};
 use tokio::net::unix::pipe;
 use tokio::time::Instant;
@@ -21,9 +21,9 @@ use zeroize::Zeroizing;
 const DEADLINE: Duration = Duration::from_secs(30);
 const SCENE_SCRIPT: &str = "COFFERDAM_TEST_SCENE_SCRIPT";
 
-/// What the sidecar does first, with the real binary as the keeper.
+/// What the sidecar does first, with a binary that is a keeper and nothing else.
 pub(crate) fn prepare() {
-    process::use_keeper_program(env!("CARGO_BIN_EXE_cofferdam").into());
+    process::use_keeper_program(env!("CARGO_BIN_EXE_test-keeper").into());
     process::harden().expect("harden this process");
 }
 
