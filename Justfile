@@ -9,6 +9,11 @@ _default:
 test *ARGS:
     tests/run {{ARGS}}
 
+# unit tests and the thin path with debug builds: under a minute after a small change
+quick *ARGS:
+    cargo build --locked --workspace --bins
+    tests/runner --workspace --lib --bins --test thin_path {{ARGS}}
+
 # what must be green before a change lands
 ci:
     .ci/run

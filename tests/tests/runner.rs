@@ -1,0 +1,178 @@
+//! `tests/runner` loses no test: what it lists it starts, and what gives no result has failed.
+//!
+//! It is run with a `cargo` that builds nothing and names one test program, a script whose tests behave as their names
+//! say.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use cofferdam_tests::deadline::wait_until;
+use cofferdam_tests::process::{Running, command, into_file, is_alive, output_of, read};
+use nix::sys::signal::Signal;
+use serde_json::json;
+
+/// Answers like a test program of Rust's: it lists its tests, or runs the one that is named.
+const PROGRAM: &str = r#"#!/usr/bin/env bash
+printf '%s\n' "$*" >>"$HOME/calls"
+result() { echo "test result: $1. $2 passed; $3 failed; $4 ignored; 0 measured; 0 filtered out"; }
+case "$*" in
+  *--list*) for name in $TESTS; do echo "$name: test"; done ;;
+  *passes*) echo "before the result"; result ok 1 0 0 ;;
+  *left_out*) result ok 0 0 1 ;;
+  *fails*) echo "what went wrong"; result FAILED 0 1 0; exit 101 ;;
+  *crashes*) echo "last words"; kill -SEGV $$ ;;
+  *says_nothing*) ;;
+  *finds_nothing*) result ok 0 0 0 ;;
+  *pretends*) result ok 1 0 0; exit 3 ;;
+  *hangs*) setsid sleep 300 & echo $! >"$HOME/descendant"; wait ;;
+esac
+"#;
+
+/// Names the program, and writes down with which arguments it was called.
+const CARGO: &str = r#"#!/usr/bin/env bash
+printf '%s\n' "$*" >>"$HOME/builds"
+echo '{"reason":"compiler-message"}'
+cat "$HOME/artifact"
+"#;
+
+struct Stage {
+    directory: tempfile::TempDir,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let stage = Self { directory: tempfile::tempdir().expect("a temporary directory can be made") };
+        stage.script("cargo", CARGO);
+        let program = stage.script("program", PROGRAM);
+        let manifest = stage.path("Cargo.toml");
+        std::fs::write(&manifest, "[package]\nname = \"some-package\"\n")
+            .expect("a temporary directory is writable");
+        let artifact = json!({
+            "reason": "compiler-artifact", "executable": program, "profile": {"test": true},
+            "manifest_path": manifest, "target": {"kind": ["test"], "name": "some_tests"},
+        });
+        std::fs::write(stage.path("artifact"), format!("{artifact}\n"))
+            .expect("a temporary directory is writable");
+        stage
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        String::from_utf8_lossy(&read(&self.path(name))).into_owned()
+    }
+
+    fn script(&self, name: &str, content: &str) -> PathBuf {
+        let path = self.path(name);
+        std::fs::write(&path, content).expect("a temporary directory is writable");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))
+            .expect("a temporary directory is writable");
+        path
+    }
+
+    /// The runner, for a program with these tests.
+    fn command(&self, tests: &str) -> Command {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate is in the workspace");
+        let mut command = command(root.join("tests/runner"));
+        let search =
+            format!("{}:{}", self.directory.path().display(), std::env::var("PATH").unwrap_or_default());
+        command.env("PATH", search).env("HOME", self.directory.path()).env("TESTS", tests);
+        command.env("CARGO_TARGET_DIR", self.directory.path()).env_remove("COFFERDAM_SKIPPED");
+        command
+    }
+
+    /// What the runner prints for these tests, and whether it succeeds.
+    #[track_caller]
+    fn run(&self, tests: &str, arguments: &[&str]) -> (String, bool) {
+        let mut command = self.command(tests);
+        command.args(arguments);
+        let Output { status, stdout, stderr } = output_of(command, "tests/runner");
+        assert_eq!(String::from_utf8_lossy(&stderr), "");
+        (String::from_utf8_lossy(&stdout).into_owned(), status.success())
+    }
+}
+
+fn last_line(text: &str) -> &str {
+    text.lines().last().unwrap_or_default()
+}
+
+#[test]
+fn success_is_said_in_one_closing_line() {
+    let (said, succeeded) = Stage::new().run("passes passes_too left_out", &[]);
+    assert!(succeeded, "{said}");
+    assert_eq!(last_line(&said), "2 passed, 0 failed, 1 skipped");
+    assert!(!said.contains("before the result"), "output is for failures: {said}");
+}
+
+#[test]
+fn a_test_without_a_success_of_its_own_has_failed() {
+    for test in ["fails", "crashes", "says_nothing", "finds_nothing", "pretends"] {
+        let (said, succeeded) = Stage::new().run(&format!("passes {test} passes_too"), &[]);
+        assert!(!succeeded, "{test}: {said}");
+        assert_eq!(last_line(&said), "2 passed, 1 failed, 0 skipped", "{test}");
+        let again = format!("tests/run -p some-package --test some_tests -- --exact {test}");
+        assert!(said.contains(&again), "{test}: {said}");
+    }
+}
+
+#[test]
+fn a_failure_shows_its_output_and_how_it_ended() {
+    let (said, _) = Stage::new().run("fails crashes", &[]);
+    for words in ["what went wrong", "exit status 101", "last words", "SIGSEGV"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+}
+
+#[test]
+fn arguments_reach_cargo_the_listing_and_each_test() {
+    let stage = Stage::new();
+    let arguments = ["-p", "some-package", "--test", "some_tests", "pas", "--", "--ignored", "--nocapture"];
+    let (said, _) = stage.run("passes", &arguments);
+    let cargo = stage.text("builds");
+    assert!(cargo.trim_end().ends_with("-p some-package --test some_tests"), "{cargo}");
+    let calls = stage.text("calls");
+    let calls: Vec<&str> = calls.lines().collect();
+    assert_eq!(calls, ["pas --ignored --list --format terse", "--exact passes --ignored --nocapture"]);
+    assert!(said.contains("before the result"), "{said}");
+}
+
+#[test]
+fn a_build_that_fails_is_a_failure() {
+    let stage = Stage::new();
+    stage.script("cargo", "#!/bin/sh\nexit 101\n");
+    let (said, succeeded) = stage.run("passes", &[]);
+    assert!(!succeeded, "{said}");
+    assert_eq!(stage.text("calls"), "", "nothing is run then");
+}
+
+#[test]
+fn an_interrupted_runner_leaves_nothing_behind() {
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        let stage = Stage::new();
+        let mut command = stage.command("hangs");
+        command.stdin(Stdio::null()).stdout(into_file(&stage.path("out")));
+        let mut runner = Running::spawn(command, "tests/runner");
+        let descendant = || stage.text("descendant").trim().parse::<u32>().ok();
+        wait_until("the test runs", || descendant().is_some());
+        runner.signal(signal);
+        assert!(!runner.wait(cofferdam_tests::deadline::PATIENCE).success());
+        wait_until("what the test started has ended", || !is_alive(descendant().unwrap()));
+        let said = stage.text("out");
+        assert!(said.contains(signal.as_str()) && said.contains("some_tests::hangs"), "{said}");
+        assert_eq!(last_line(&said), "0 passed, 1 failed, 0 skipped");
+    }
+}
+
+#[test]
+fn a_hanging_test_is_named_when_the_time_is_over() {
+    let stage = Stage::new();
+    let mut command = stage.command("passes hangs");
+    command.env("COFFERDAM_TEST_TIMEOUT", "3");
+    let Output { status, stdout, .. } = output_of(command, "tests/runner");
+    let said = String::from_utf8_lossy(&stdout).into_owned();
+    assert!(!status.success() && said.contains("out of time"), "{said}");
+    assert_eq!(last_line(&said), "1 passed, 1 failed, 0 skipped");
+}
