@@ -4,10 +4,10 @@
 //! cancelled it). A request's bytes are kept as long as it may have to be sent again, within a bound.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use relay_proto::envelope::{Id, IdValue, ShortText};
 use relay_proto::frame::{MaybeRan, Origin};
+use relay_proto::mcp::ShimWait;
 use tokio::time::Instant;
 
 use crate::timing::Timing;
@@ -37,40 +37,12 @@ pub(crate) struct Request {
     pub(crate) id: ShortText,
     /// Absent where it was sent and could not be kept.
     pub(crate) bytes: Option<Vec<u8>>,
-    pub(crate) patience: Patience,
+    pub(crate) shim_wait: ShimWait,
     pub(crate) place: Place,
     /// Whether it was handed out on a link that was not resumed.
     pub(crate) maybe_ran: MaybeRan,
     pub(crate) since: Instant,
     arrival: u64,
-}
-
-/// How long a request can wait for a sidecar.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Patience {
-    Call,
-    /// Harnesses give up early; sending one twice harms nobody.
-    Handshake,
-    /// Stays open for as long as the harness likes. It does nothing but listen, so another server process is simply
-    /// asked again.
-    Listener,
-}
-
-impl Patience {
-    pub(crate) fn of(method: &str) -> Self {
-        match method {
-            "initialize" | "server/discover" => Self::Handshake,
-            "subscriptions/listen" => Self::Listener,
-            _ => Self::Call,
-        }
-    }
-
-    pub(crate) fn wait(self, timing: &Timing) -> Duration {
-        match self {
-            Self::Call | Self::Listener => timing.call_wait,
-            Self::Handshake => timing.handshake_wait,
-        }
-    }
 }
 
 /// Where a request is.
@@ -97,7 +69,7 @@ impl Pending {
         value: IdValue,
         id: &Id<'_>,
         line: &[u8],
-        patience: Patience,
+        shim_wait: ShimWait,
         place: Place,
         since: Instant,
     ) {
@@ -108,7 +80,7 @@ impl Pending {
         let request = Request {
             id: id.spelled().into(),
             bytes,
-            patience,
+            shim_wait,
             place,
             maybe_ran: MaybeRan::No,
             since,
@@ -165,7 +137,7 @@ impl Pending {
             let Place::Sent { first, last } = std::mem::replace(&mut request.place, Place::Queued) else {
                 continue;
             };
-            if last > handed_out || request.patience != Patience::Call {
+            if last > handed_out || request.shim_wait != ShimWait::Call {
                 continue;
             }
             match request.maybe_ran {
@@ -195,7 +167,7 @@ impl Pending {
 
 impl Request {
     pub(crate) fn gives_up(&self, lost: Instant, timing: &Timing) -> Instant {
-        self.since.max(lost) + self.patience.wait(timing)
+        self.since.max(lost) + timing.wait_for_sidecar(self.shim_wait)
     }
 
     /// Whether the server may have seen it, or may see it yet.
@@ -210,7 +182,7 @@ mod tests {
 
     fn add(pending: &mut Pending, id: &str, line: &[u8]) -> IdValue {
         let id = Id { raw: id.as_bytes(), span: 0..id.len() };
-        pending.insert(id.value(), &id, line, Patience::Call, Place::Queued, Instant::now());
+        pending.insert(id.value(), &id, line, ShimWait::Call, Place::Queued, Instant::now());
         id.value()
     }
 

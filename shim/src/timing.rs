@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use relay_proto::mcp::ShimWait;
+
 /// Every wait of the shim.
 #[derive(Clone, Debug)]
 pub struct Timing {
@@ -37,6 +39,16 @@ impl Default for Timing {
             acknowledge: Duration::from_secs(1),
             tidy: Duration::from_secs(1),
             farewell: Duration::from_millis(500),
+        }
+    }
+}
+
+impl Timing {
+    /// How long a request of this kind waits while there is no sidecar.
+    pub(crate) fn wait_for_sidecar(&self, wait: ShimWait) -> Duration {
+        match wait {
+            ShimWait::Call | ShimWait::Listener => self.call_wait,
+            ShimWait::Handshake => self.handshake_wait,
         }
     }
 }

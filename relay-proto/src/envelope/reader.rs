@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::{Envelope, Id, Kind, Malformed, MalformedReason, Outcome, Strictness, ToolCall, keys};
 use crate::json::{self, Ahead, JsonError, Problem, Rules, Scanner, Shape, Surrogates, Text, Token, Value};
-use crate::limits;
+use crate::{limits, mcp};
 
 /// Towards a harness nesting is bounded more widely: a deep result is sloppy, not dangerous.
 const MAX_DEPTH_TO_HARNESS: usize = 1024;
@@ -224,7 +224,7 @@ impl Members {
                     check_lengths(source, &method, self.tool.as_ref())?;
                 }
                 let params = body(&self.params);
-                let call = (strictness == Strictness::Whole && method == "tools/call").then(|| {
+                let call = (strictness == Strictness::Whole && method == mcp::TOOLS_CALL).then(|| {
                     let member = || json::member(source.as_bytes(), params.clone()?, "arguments");
                     ToolCall {
                         tool: self.tool.as_ref().and_then(|tool| tool.decode(source)),
@@ -367,7 +367,7 @@ fn check_lengths(source: &str, method: &str, tool: Option<&Text>) -> Result<(), 
         tool.inner().len() > limits::MAX_TOOL_NAME
             && tool.decode(source).is_none_or(|name| name.len() > limits::MAX_TOOL_NAME)
     };
-    match tool.is_some_and(long) && method == "tools/call" {
+    match tool.is_some_and(long) && method == mcp::TOOLS_CALL {
         true => Err(MalformedReason::ToolNameTooLong { limit: limits::MAX_TOOL_NAME }),
         false => Ok(()),
     }

@@ -19,6 +19,7 @@ mod tools;
 use std::ops::Range;
 
 use crate::envelope::{self, Id, IdValue, Kind, Outcome, Strictness};
+use crate::mcp::{self, ReplayRole, Setting};
 use crate::{json, notice};
 
 use kept::Kept;
@@ -104,14 +105,6 @@ enum Offer {
     Unsubscribe(Box<str>),
 }
 
-const INITIALIZE: &str = "initialize";
-const INITIALIZED: &str = "notifications/initialized";
-const SET_LEVEL: &str = "logging/setLevel";
-const SUBSCRIBE: &str = "resources/subscribe";
-const UNSUBSCRIBE: &str = "resources/unsubscribe";
-const LIST_TOOLS: &str = "tools/list";
-const LISTEN: &str = "subscriptions/listen";
-
 impl Memory {
     /// Ids of our own are `prefix` and a number. No harness may use one: see [`Self::is_own`].
     pub fn new(prefix: &'static str) -> Self {
@@ -152,18 +145,18 @@ impl Memory {
 
     /// Whether a process beside the present one is told of a request with this method too.
     pub fn concerns_siblings(method: &str) -> bool {
-        matches!(method, SET_LEVEL | SUBSCRIBE | UNSUBSCRIBE)
+        matches!(role_of(method), ReplayRole::Setting(_))
     }
 
     /// Whether a process that only finishes what it has is told too: its words are in the harness's log still, but what is
     /// watched others watch by now.
     pub fn concerns_predecessors(method: &str) -> bool {
-        method == SET_LEVEL
+        matches!(role_of(method), ReplayRole::Setting(setting) if setting.reaches_draining_processes())
     }
 
     /// Whether a request with this method can leave something behind: then its answer, or that none will come, is told.
     pub fn concerns(method: &str) -> bool {
-        matches!(method, INITIALIZE | SET_LEVEL | SUBSCRIBE | UNSUBSCRIBE | LIST_TOOLS | LISTEN)
+        !matches!(role_of(method), ReplayRole::None | ReplayRole::Initialized)
     }
 
     /// The harness asks; `params` is where its parameters stand.
@@ -173,8 +166,9 @@ impl Memory {
         }
         let value = id.value();
         self.forget(&value);
-        let (places, room) = match method {
-            INITIALIZE => (MAX_UNDER_WAY, MAX_BYTES),
+        let role = role_of(method);
+        let (places, room) = match role {
+            ReplayRole::Handshake => (MAX_UNDER_WAY, MAX_BYTES),
             _ => (MAX_UNDER_WAY - usize::from(!self.is_shaking_hands()), MAX_BYTES - HANDSHAKE_BYTES),
         };
         if self.under_way.len() >= places {
@@ -186,29 +180,33 @@ impl Memory {
             let span = json::member(message, params.clone()?, "uri")?;
             json::text(message, span).map(Box::<str>::from)
         };
-        let offer = match method {
-            INITIALIZE => Some(Offer::Initialize(fits.then(keep))),
-            UNSUBSCRIBE if fits => uri().map(Offer::Unsubscribe),
-            UNSUBSCRIBE => {
+        let offer = match role {
+            ReplayRole::Handshake => Some(Offer::Initialize(fits.then(keep))),
+            ReplayRole::Setting(Setting::Unsubscribe) if fits => uri().map(Offer::Unsubscribe),
+            ReplayRole::Setting(Setting::Unsubscribe) => {
                 // The answer cannot be waited for. Nobody watches it who wants to watch it no more.
                 if let Some(uri) = uri() {
                     self.unsubscribe(&uri);
                 }
                 None
             }
-            LISTEN if tools::are_listened_for(message, params.clone()) => Some(Offer::Listen(id.raw.into())),
+            ReplayRole::Listen if tools::are_listened_for(message, params.clone()) => {
+                Some(Offer::Listen(id.raw.into()))
+            }
             _ if !fits => None,
-            SET_LEVEL => Some(Offer::Level(keep())),
-            SUBSCRIBE => uri().map(|uri| Offer::Subscribe(uri, keep())),
-            LIST_TOOLS if tools::is_first_page(message, params.clone()) => Some(Offer::Tools(keep())),
-            _ => None,
+            ReplayRole::Setting(Setting::LogLevel) => Some(Offer::Level(keep())),
+            ReplayRole::Setting(Setting::Subscribe) => uri().map(|uri| Offer::Subscribe(uri, keep())),
+            ReplayRole::ToolList if tools::is_first_page(message, params.clone()) => {
+                Some(Offer::Tools(keep()))
+            }
+            ReplayRole::Initialized | ReplayRole::Listen | ReplayRole::None | ReplayRole::ToolList => None,
         };
         self.under_way.extend(offer.map(|offer| (value, offer)));
     }
 
     /// The harness says something that has no answer.
     pub fn notification(&mut self, message: &[u8], method: &str) {
-        if method == INITIALIZED
+        if role_of(method) == ReplayRole::Initialized
             && self.bytes() + message.len() <= MAX_BYTES
             && let Some(handshake) = &mut self.handshake
         {
@@ -327,6 +325,10 @@ impl Memory {
         let offers = self.under_way.iter().map(|(_, offer)| offer.bytes());
         handshake.chain(subscriptions).chain(settings.map(Kept::len)).chain(offers).sum()
     }
+}
+
+fn role_of(method: &str) -> ReplayRole {
+    mcp::lookup(method).map_or(ReplayRole::None, |method| method.replay)
 }
 
 fn own_id(prefix: &str, number: u64) -> IdValue {

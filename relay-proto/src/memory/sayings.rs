@@ -1,9 +1,8 @@
 //! What is said again, and in which words: to a new process what the old one accepted, to the harness that its tools are
 //! others now.
 
-use super::{
-    INITIALIZE, INITIALIZED, LIST_TOOLS, Memory, Offer, Question, SET_LEVEL, SUBSCRIBE, Saying, own_id,
-};
+use super::{Memory, Offer, Question, Saying, own_id};
+use crate::mcp::{INITIALIZE, INITIALIZED, SET_LEVEL, SUBSCRIBE, TOOLS_LIST};
 use crate::notice;
 
 impl Memory {
@@ -66,11 +65,11 @@ impl Memory {
         let message = match (&self.tools, &self.handshake) {
             (Some(listed), _) => listed.request.with_id(&id),
             (None, Some(_)) => {
-                format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{LIST_TOOLS}"}}"#).into_bytes()
+                format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{TOOLS_LIST}"}}"#).into_bytes()
             }
             (None, None) => return None,
         };
-        Some(Question { id, method: LIST_TOOLS, message })
+        Some(Question { id, method: TOOLS_LIST, message })
     }
 
     /// What the harness is told when its tools changed: nothing, where it would not understand.
@@ -91,6 +90,6 @@ impl Memory {
         let id = self.next_id();
         let request = &self.tools.as_ref()?.request;
         self.asked_tools = Some(id.clone());
-        Some(Question { message: request.with_id(&id), id, method: LIST_TOOLS })
+        Some(Question { message: request.with_id(&id), id, method: TOOLS_LIST })
     }
 }

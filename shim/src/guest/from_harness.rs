@@ -4,12 +4,13 @@ use std::ops::Range;
 
 use relay_proto::envelope::{self, Envelope, Id, IdValue, Kind, Strictness};
 use relay_proto::frame::MaybeRan;
+use relay_proto::mcp::{self, ShimWait};
 use tokio::time::Instant;
 
 use super::{Guest, Introduction, MAX_BACKLOG, Phase, Queued};
 use crate::answer::Answer;
 use crate::lines::Line;
-use crate::pending::{MAX_PENDING, Patience, Place};
+use crate::pending::{MAX_PENDING, Place};
 
 impl Guest {
     /// Takes one line.
@@ -33,7 +34,7 @@ impl Guest {
         match envelope.kind {
             Kind::Request { id, method } => self.request(line, &id, &method, envelope.body, now),
             Kind::Notification { method } => {
-                if method == "notifications/cancelled"
+                if method == mcp::CANCELLED
                     && let Some(id) = envelope::cancelled_request(line, envelope.body)
                     && self.cancel(&id) == Reach::ShimOnly
                 {
@@ -71,13 +72,13 @@ impl Guest {
             return self.write_line(&Answer::too_many(MAX_PENDING).to(Some(id.raw)));
         }
         self.memory.request(line, id, method, params);
-        let patience = Patience::of(method);
+        let shim_wait = mcp::lookup(method).map_or(ShimWait::Call, |method| method.shim_wait);
         if self.can_send() {
             let first = self.outbox.push(line, MaybeRan::No);
             let place = Place::Sent { first, last: self.outbox.last() };
-            self.pending.insert(value, id, line, patience, place, now);
+            self.pending.insert(value, id, line, shim_wait, place, now);
         } else {
-            self.pending.insert(value.clone(), id, line, patience, Place::Queued, now);
+            self.pending.insert(value.clone(), id, line, shim_wait, Place::Queued, now);
             self.backlog_bytes += line.len();
             self.backlog.push_back(Queued::Request(value));
             self.send_backlog();

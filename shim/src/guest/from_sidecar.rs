@@ -10,8 +10,8 @@ use relay_proto::control::{Resumed, Retry, Welcome};
 use relay_proto::delivery::DeliveryError;
 use relay_proto::envelope::{self, Id, IdValue, Kind, Outcome, Strictness};
 use relay_proto::frame::{DecodeError, Frame, FrameView, More, PartView};
-use relay_proto::json;
 use relay_proto::limits::{MAX_LINK_ID, VERSION};
+use relay_proto::{json, mcp};
 use tokio::time::Instant;
 
 use super::{Connected, Guest, Link, Phase, Queued, Up, Welcomed};
@@ -228,7 +228,7 @@ impl Guest {
                     true
                 }
                 Kind::Notification { method } => {
-                    if method == "notifications/cancelled"
+                    if method == mcp::CANCELLED
                         && let Some(id) = envelope::cancelled_request(&message, envelope.body)
                     {
                         self.server_requests.withdrawn(&id);
