@@ -1,53 +1,23 @@
-//! The MCP methods that this version knows, of both eras.
+//! Which methods may cross without a rule that names them.
 //!
-//! Must stay true: `tools/call` is not among them (a call is decided by its tool), and nothing here makes a
-//! server run a tool.
+//! Must stay true: `tools/call` is not among them (a call is decided by its tool), and none of them makes a server run
+//! a tool.
 
-/// Requests and notifications that may cross without a rule, sorted. Up to 2025-11-25 and 2026-07-28 together.
-const KNOWN: &[&str] = &[
-    "completion/complete",
-    "elicitation/create",
-    "initialize",
-    "logging/setLevel",
-    "notifications/cancelled",
-    "notifications/initialized",
-    "notifications/progress",
-    "notifications/roots/list_changed",
-    "notifications/tasks/status",
-    "ping",
-    "prompts/get",
-    "prompts/list",
-    "resources/list",
-    "resources/read",
-    "resources/subscribe",
-    "resources/templates/list",
-    "resources/unsubscribe",
-    "roots/list",
-    "sampling/createMessage",
-    "server/discover",
-    "subscriptions/listen",
-    "tasks/cancel",
-    "tasks/get",
-    "tasks/list",
-    "tasks/result",
-    "tasks/update",
-    "tools/list",
-];
+use relay_proto::mcp::{self, Method, MethodKind, TOOLS_CALL};
 
 pub(super) fn is_known(method: &str) -> bool {
-    known(method).is_some()
+    mcp::lookup(method).is_some_and(passes_unnamed)
 }
 
-/// A word of the protocol's own, which needs neither a copy nor a scrubber.
+/// The method's name in the table, which needs neither a copy nor a scrubber.
 pub(super) fn named(method: &str) -> Option<&'static str> {
-    match method {
-        "tools/call" => Some("tools/call"),
-        method => known(method),
-    }
+    mcp::lookup(method).map(|method| method.name)
 }
 
-fn known(method: &str) -> Option<&'static str> {
-    KNOWN.binary_search(&method).ok().map(|place| KNOWN[place])
+/// A request that only servers send is harmless towards a server, which does not know it; a notification that only
+/// servers send is not expected from a harness.
+fn passes_unnamed(method: &Method) -> bool {
+    !method.is_tool_call() && (method.kind == MethodKind::Request || method.is_sent_to_servers())
 }
 
 /// Whether a server that trims, folds case or skips what cannot be seen would take this method for `tools/call`.
@@ -56,7 +26,7 @@ pub(super) fn reads_like_tool_call(method: &str) -> bool {
     let visible = method.chars().filter(|character| !is_ignorable(*character));
     // Through upper case and back, so that characters such as `ſ` meet the letter they stand for.
     let folded = visible.flat_map(char::to_uppercase).flat_map(char::to_lowercase);
-    folded.eq("tools/call".chars())
+    folded.eq(TOOLS_CALL.chars())
 }
 
 fn is_ignorable(character: char) -> bool {
@@ -70,9 +40,43 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_list_can_be_searched() {
-        assert!(KNOWN.is_sorted());
+    fn methods_that_pass_without_a_rule() {
+        let known: Vec<_> =
+            mcp::METHODS.iter().filter(|row| passes_unnamed(row)).map(|row| row.name).collect();
+        assert_eq!(
+            known,
+            [
+                "completion/complete",
+                "elicitation/create",
+                "initialize",
+                "logging/setLevel",
+                "notifications/cancelled",
+                "notifications/initialized",
+                "notifications/progress",
+                "notifications/roots/list_changed",
+                "notifications/tasks/status",
+                "ping",
+                "prompts/get",
+                "prompts/list",
+                "resources/list",
+                "resources/read",
+                "resources/subscribe",
+                "resources/templates/list",
+                "resources/unsubscribe",
+                "roots/list",
+                "sampling/createMessage",
+                "server/discover",
+                "subscriptions/listen",
+                "tasks/cancel",
+                "tasks/get",
+                "tasks/list",
+                "tasks/result",
+                "tasks/update",
+                "tools/list",
+            ]
+        );
         assert!(!is_known("tools/call"));
+        assert!(!is_known("pings"));
         assert_eq!(named("tools/call"), Some("tools/call"));
         assert_eq!(named("ping"), Some("ping"));
         assert_eq!(named("pings"), None);

@@ -6,8 +6,8 @@ use std::time::Duration;
 use bytes::BytesMut;
 use relay_proto::code::Code;
 use relay_proto::envelope::IdValue;
-use relay_proto::json;
 use relay_proto::memory::{Question, Saying};
+use relay_proto::{json, mcp};
 
 use super::event::{Event, Passed, Unavailable};
 use super::gate::Place;
@@ -125,7 +125,7 @@ impl Upstream {
     pub(super) fn is_ready_for(&self, message: &Outbound) -> bool {
         match self {
             Self::Http(http) => {
-                !http.upstream.has_lost_its_session() || message.request_method() == Some("initialize")
+                !http.upstream.has_lost_its_session() || message.request_method() == Some(mcp::INITIALIZE)
             }
             Self::Stdio(_) => true,
         }

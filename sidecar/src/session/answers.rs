@@ -8,7 +8,7 @@ use std::ops::Range;
 use relay_proto::code::{self, Code};
 use relay_proto::envelope::{self, Id, Kind, Outcome, Strictness};
 use relay_proto::frame::MaybeRan;
-use relay_proto::{json, notice};
+use relay_proto::{json, mcp, notice};
 
 use super::calls::{Attempt, Call, Purpose};
 use super::link::Link;
@@ -53,7 +53,7 @@ impl Link {
             return self.fail(call, Code::ServerUnavailable, why);
         }
         let cancel = notice::cancelled(call.id.as_bytes(), "the call's time is over");
-        self.servers.tell_to(call.on, Outbound::notification(cancel, "notifications/cancelled"));
+        self.servers.tell_to(call.on, Outbound::notification(cancel, mcp::CANCELLED));
         self.fail(
             call,
             Code::OutcomeUnknown,
@@ -100,7 +100,7 @@ impl Link {
             // An error for a request that the server could not read: nobody waits for it.
             Kind::Response { id: None, .. } => {}
             Kind::Request { id, .. } => self.server_request(from, message, &id, envelope.body),
-            Kind::Notification { method } if method == "notifications/cancelled" => {
+            Kind::Notification { method } if method == mcp::CANCELLED => {
                 self.server_cancelled(from, message, envelope.body);
             }
             Kind::Notification { method } => {
@@ -148,7 +148,7 @@ impl Link {
         };
         if call.purpose != Purpose::Other {
             self.servers.answered(from, &value, outcome, message, body.clone());
-            if call.method == "initialize" && outcome == Outcome::Result {
+            if call.method == mcp::INITIALIZE && outcome == Outcome::Result {
                 self.servers.give_up_scopes();
             }
         } else if let Some(task) = &call.task {

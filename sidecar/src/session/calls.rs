@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use relay_proto::envelope::{IdValue, ShortText};
-use relay_proto::memory::Memory;
+use relay_proto::mcp::{Method, ReplayRole};
 use tokio::time::Instant;
 
 use crate::inject::Reads;
@@ -208,12 +208,12 @@ impl Call {
 }
 
 impl Purpose {
-    pub(crate) fn of(method: &str) -> Self {
-        match method {
-            "subscriptions/listen" => Self::Listen,
-            "tools/list" => Self::ListTools,
-            method if Memory::concerns(method) => Self::Setting,
-            _ => Self::Other,
+    pub(crate) fn of(method: Option<&Method>) -> Self {
+        match method.map(|method| method.replay) {
+            Some(ReplayRole::Listen) => Self::Listen,
+            Some(ReplayRole::ToolList) => Self::ListTools,
+            Some(ReplayRole::Handshake | ReplayRole::Setting(_)) => Self::Setting,
+            Some(ReplayRole::Initialized | ReplayRole::None) | None => Self::Other,
         }
     }
 }

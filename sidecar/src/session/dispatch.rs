@@ -6,6 +6,7 @@ use bytes::Bytes;
 use relay_proto::code::{self, Code};
 use relay_proto::envelope::{self, Id, IdValue};
 use relay_proto::json;
+use relay_proto::mcp::{self, Audience, Method, MethodKind};
 
 use super::calls::{Attempt, Call, Purpose};
 use super::link::Link;
@@ -144,26 +145,30 @@ impl Link {
     fn notification(&mut self, asked: &Asked<'_>) {
         let bytes = &asked.received.bytes;
         let message = Outbound::notification(bytes.clone(), &asked.method);
-        match &*asked.method {
-            "notifications/cancelled" => match self.cancelled(asked) {
+        let audience = match asked.known {
+            Some(Method { kind: MethodKind::Notification, audience, .. }) => Some(*audience),
+            // A notification that this version does not know concerns the server as a whole.
+            _ => asked.method.starts_with(mcp::NOTIFICATION_PREFIX).then_some(Audience::Current),
+        };
+        match audience {
+            Some(Audience::CancelledRequest) => match self.cancelled(asked) {
                 Some(process) => self.servers.tell_to(process, message),
                 None => self.servers.tell(self.servers.base(), message),
             },
-            "notifications/progress" => {
+            Some(Audience::ProgressToken) => {
                 let token = asked.param("progressToken").map(|span| &bytes[span]);
                 match token.and_then(|token| self.server_requests.waits_for_progress(token)) {
                     Some(process) => self.servers.tell_to(process, message),
                     None => self.servers.tell(self.servers.base(), message),
                 }
             }
-            // It concerns whatever is under way, wherever that is.
-            "notifications/roots/list_changed" => self.servers.tell_each(&message),
-            method if method.starts_with("notifications/") => {
-                self.servers.memory_mut().notification(bytes, method);
+            Some(Audience::All) => self.servers.tell_each(&message),
+            Some(Audience::Current) => {
+                self.servers.memory_mut().notification(bytes, &asked.method);
                 self.servers.tell_all(message);
             }
-            // Whatever it is, it is not for the tools of a scope.
-            _ => self.servers.tell(self.servers.base(), message),
+            // Not a notification of MCP: it is not for the tools of a scope.
+            None => self.servers.tell(self.servers.base(), message),
         }
     }
 

@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use relay_proto::json;
 use relay_proto::limits::MAX_TOOL_NAME;
+use relay_proto::mcp::{Method, ReplayRole};
 
 use super::message::Asked;
 use crate::servers::spec::Retry;
@@ -37,25 +38,6 @@ pub(super) enum Repeat {
     Yes(&'static str),
 }
 
-/// Requests that leave everything as it was, or as one of them leaves it.
-const HARMLESS: [&str; 16] = [
-    "completion/complete",
-    "initialize",
-    "logging/setLevel",
-    "ping",
-    "prompts/get",
-    "prompts/list",
-    "resources/list",
-    "resources/read",
-    "resources/subscribe",
-    "resources/templates/list",
-    "resources/unsubscribe",
-    "server/discover",
-    "tasks/get",
-    "tasks/list",
-    "tasks/result",
-    "tools/list",
-];
 /// A server cannot make us remember more tools than this; the others are not repeated.
 const MAX_TOOLS: usize = 4096;
 
@@ -68,16 +50,16 @@ const IDEMPOTENT: &str = "retry: annotations.idempotentHint";
 impl Hints {
     /// Whether this request may be repeated on a server with this setting.
     pub(super) fn repeat(&self, retry: Retry, asked: &Asked<'_>) -> Repeat {
-        match (&*asked.method, retry, asked.tool.as_deref()) {
-            ("subscriptions/listen", ..) => Repeat::Yes(LISTENS),
+        match (asked.known, retry, asked.tool.as_deref()) {
+            (Some(Method { replay: ReplayRole::Listen, .. }), ..) => Repeat::Yes(LISTENS),
             (_, Retry::Never, _) => Repeat::No,
-            ("tools/call", Retry::WhereSafe, Some(tool)) => match (self.tools.get(tool), self.coverage) {
+            (_, Retry::WhereSafe, Some(tool)) => match (self.tools.get(tool), self.coverage) {
                 (Some(Some(rule)), _) => Repeat::Yes(rule),
                 (None, Coverage::Partial) => Repeat::Unknown,
                 (Some(None), _) | (None, Coverage::Whole) => Repeat::No,
             },
-            (method, Retry::WhereSafe, _) if HARMLESS.contains(&method) => Repeat::Yes(METHOD),
-            (_, Retry::WhereSafe, _) => Repeat::No,
+            (Some(Method { repeatable: true, .. }), Retry::WhereSafe, None) => Repeat::Yes(METHOD),
+            (_, Retry::WhereSafe, None) => Repeat::No,
         }
     }
 
@@ -114,6 +96,7 @@ fn said(message: &[u8], tool: Range<usize>) -> Option<&'static str> {
 mod tests {
     use relay_proto::delivery::Received;
     use relay_proto::frame::MaybeRan;
+    use relay_proto::mcp;
 
     use super::*;
     use crate::audit::RETRY;
@@ -159,7 +142,30 @@ mod tests {
     #[test]
     fn methods_that_only_read_are_repeated_and_others_are_not() {
         let hints = Hints::default();
-        for method in HARMLESS {
+        let repeatable: Vec<_> =
+            mcp::METHODS.iter().filter(|row| row.repeatable).map(|row| row.name).collect();
+        assert_eq!(
+            repeatable,
+            [
+                "completion/complete",
+                "initialize",
+                "logging/setLevel",
+                "ping",
+                "prompts/get",
+                "prompts/list",
+                "resources/list",
+                "resources/read",
+                "resources/subscribe",
+                "resources/templates/list",
+                "resources/unsubscribe",
+                "server/discover",
+                "tasks/get",
+                "tasks/list",
+                "tasks/result",
+                "tools/list",
+            ]
+        );
+        for method in repeatable {
             assert_eq!(repeat(&hints, Retry::WhereSafe, method, "x"), Repeat::Yes(METHOD));
             assert_eq!(repeat(&hints, Retry::Never, method, "x"), Repeat::No);
         }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use relay_proto::delivery::Received;
 use relay_proto::envelope::{self, Id, IdValue, Kind, Malformed, Strictness, ToolCall};
 use relay_proto::json;
+use relay_proto::mcp::{self, Method, Subject};
 use relay_proto::name::Name;
 use tokio::time::Instant;
 
@@ -38,6 +39,8 @@ pub(super) struct Asked<'a> {
     pub(super) received: &'a Received,
     pub(super) params: Option<Range<usize>>,
     pub(super) method: Cow<'a, str>,
+    /// The method's row in the table, if it has one.
+    pub(super) known: Option<&'static Method>,
     /// The tool of a `tools/call`.
     pub(super) tool: Option<Cow<'a, str>>,
     /// Where what the record keeps a code of stands: a tool's arguments, or the parameters of anything else.
@@ -69,9 +72,6 @@ pub(super) enum Standing {
     TooManyInFlight,
 }
 
-/// Methods whose answer is meant to take as long as it takes.
-const OPEN_ENDED: [&str; 2] = ["subscriptions/listen", "tasks/result"];
-
 impl<'a> Content<'a> {
     pub(super) fn read(received: &'a Received, depth: usize) -> Self {
         let envelope = match envelope::read_within(&received.bytes, Strictness::Whole, depth) {
@@ -102,7 +102,12 @@ impl<'a> Asked<'a> {
             Some(ToolCall { tool: tool @ Some(_), arguments }) => (tool, arguments),
             Some(ToolCall { tool: None, .. }) | None => (None, params.clone()),
         };
-        Self { received, params, method, tool, arguments }
+        let known = mcp::lookup(&method);
+        Self { received, params, method, known, tool, arguments }
+    }
+
+    pub(super) fn is_tool_call(&self) -> bool {
+        self.known.is_some_and(Method::is_tool_call)
     }
 
     /// Where a member of the parameters stands.
@@ -117,18 +122,16 @@ impl<'a> Asked<'a> {
 
     /// What the modern HTTP transport repeats in `Mcp-Name`.
     pub(super) fn header_name(&self) -> Option<String> {
-        let key = match &*self.method {
-            "tools/call" => return self.tool.as_deref().map(Into::into),
-            "prompts/get" => "name",
-            "resources/read" => "uri",
-            _ => return None,
-        };
-        json::text(&self.received.bytes, self.param(key)?).map(Into::into)
+        match self.known?.subject {
+            Subject::None => None,
+            Subject::Param(key) => json::text(&self.received.bytes, self.param(key)?).map(Into::into),
+            Subject::Tool => self.tool.as_deref().map(Into::into),
+        }
     }
 
     /// The task that it is about.
     fn task(&self) -> Option<Box<str>> {
-        tasks::asked_for(&self.received.bytes, &self.method, self.params.clone())
+        tasks::asked_for(&self.received.bytes, self.known?, self.params.clone())
     }
 
     /// The call that this request makes.
@@ -144,15 +147,15 @@ impl<'a> Asked<'a> {
             id: id.spelled().into(),
             on,
             seq: self.received.seq,
-            purpose: Purpose::of(&self.method),
-            method: match policy::known_method(&self.method) {
-                Some(method) => method.into(),
+            purpose: Purpose::of(self.known),
+            method: match self.known {
+                Some(method) => method.name.into(),
                 None => self.method.clone().into_owned().into(),
             },
             tool: self.tool.as_deref().map(Into::into),
             task: self.task(),
             began,
-            deadline: (!OPEN_ENDED.contains(&&*self.method)).then(|| began + timeout),
+            deadline: (!self.known.is_some_and(|method| method.open_ended)).then(|| began + timeout),
             attempt,
             kept: None,
             sent_with: None,
@@ -175,15 +178,15 @@ impl Ruling {
                 held: None,
             };
         };
-        let decision = match (&*asked.method, asked.tool.as_deref()) {
-            ("tools/call", Some(tool)) => server.rules.decide(Request::Tool(tool)),
-            ("tools/call", None) => {
+        let decision = match (asked.is_tool_call(), asked.tool.as_deref()) {
+            (true, Some(tool)) => server.rules.decide(Request::Tool(tool)),
+            (true, None) => {
                 Decision { verdict: Verdict::Deny, rule: "tools/call without a tool's name".into() }
             }
-            (method, _) => server.rules.decide(Request::Method(method)),
+            (false, _) => server.rules.decide(Request::Method(&asked.method)),
         };
-        let scope = match (&*asked.method, asked.tool.as_deref()) {
-            ("tools/call", Some(tool)) if !server.scopes.is_empty() => server.scope(tool).cloned(),
+        let scope = match asked.tool.as_deref() {
+            Some(tool) if !server.scopes.is_empty() => server.scope(tool).cloned(),
             _ => None,
         };
         let server = Some(Arc::clone(server));
@@ -210,7 +213,7 @@ impl Ruling {
     /// A call that wants no answer would have nobody who watches what it runs with.
     pub(super) fn deny_unasked_call(&mut self, asked: &Asked<'_>) {
         let by_tool = self.server.as_ref().is_some_and(|server| !server.scopes.is_empty());
-        if by_tool && asked.method == "tools/call" {
+        if by_tool && asked.is_tool_call() {
             self.deny(Standing::Rules, "scopes: tools/call without an id");
         }
     }

@@ -15,8 +15,8 @@ use relay_proto::code::Code;
 use relay_proto::delivery::Received;
 use relay_proto::envelope::{IdValue, Outcome};
 use relay_proto::frame::MaybeRan;
-use relay_proto::json;
 use relay_proto::memory::Heard;
+use relay_proto::{json, mcp};
 use tokio::time::Instant;
 
 use super::calls::{Call, Purpose};
@@ -278,7 +278,7 @@ impl Link {
         let members = [cursor.unwrap_or_default(), meta.clone()];
         let params = members.into_iter().filter(|member| !member.is_empty()).collect::<Vec<_>>().join(",");
         let message = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/list","params":{{{params}}}}}"#);
-        let message = Outbound::request(message.into_bytes(), id.clone(), "tools/list", None);
+        let message = Outbound::request(message.into_bytes(), id.clone(), mcp::TOOLS_LIST, None);
         let sent = match config.servers.get(&self.server) {
             Some(server) => self.deliver(lane, message, config, server).is_ok(),
             None => false,

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use relay_proto::notice;
+use relay_proto::{mcp, notice};
 
 use super::link::Link;
 use crate::audit::{self, EventRecord};
@@ -16,15 +16,6 @@ use crate::servers::renewal::Told;
 use crate::servers::scoped::{Lane, Process};
 use crate::servers::start::Starter;
 use crate::upstream::outbound::Outbound;
-
-/// What a process says of the server as a whole: its successor says the same.
-const SAID_BY_THE_SUCCESSOR: [&str; 5] = [
-    "notifications/prompts/list_changed",
-    "notifications/resources/list_changed",
-    "notifications/resources/updated",
-    "notifications/subscriptions/acknowledged",
-    "notifications/tools/list_changed",
-];
 
 impl Link {
     /// Does what is due about the processes of this link's server.
@@ -52,12 +43,13 @@ impl Link {
     pub(super) fn is_heard(&mut self, from: Process, method: &str) -> bool {
         match self.servers.role(from) {
             Role::Current => {
-                if method == "notifications/tools/list_changed" {
+                if method == mcp::TOOLS_CHANGED {
                     self.servers.tools_changed(from);
                 }
                 true
             }
-            Role::Draining => !SAID_BY_THE_SUCCESSOR.contains(&method),
+            // What concerns the server as a whole, the process that replaces it says too.
+            Role::Draining => !mcp::lookup(method).is_some_and(|method| method.server_wide),
             // Nobody has asked it anything yet.
             Role::Successor => false,
         }
@@ -72,7 +64,7 @@ impl Link {
                 for call in self.calls.listening_on(from) {
                     let cancelled =
                         notice::cancelled(call.id.as_bytes(), "another process listens from now on");
-                    self.servers.tell_to(from, Outbound::notification(cancelled, "notifications/cancelled"));
+                    self.servers.tell_to(from, Outbound::notification(cancelled, mcp::CANCELLED));
                     self.leave_behind(call, "the server's process was replaced; listen again");
                 }
             }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use relay_proto::delivery::Received;
 use relay_proto::envelope::{self, IdValue, Malformed, MalformedReason};
 use relay_proto::frame::{MaybeRan, Origin};
+use relay_proto::mcp;
 use tokio::time::{Instant, timeout};
 
 use super::hints::Repeat;
@@ -280,14 +281,14 @@ impl<'a> Step<'a> {
 
     /// Whether what follows must be decided after this was carried out: a cancellation makes room for a call.
     fn frees_a_place(&self) -> bool {
-        matches!(&self.content, Content::Notification(asked) if asked.method == "notifications/cancelled")
+        matches!(&self.content, Content::Notification(asked) if asked.method == mcp::CANCELLED)
     }
 
     /// The server of an allowed call of a tool that is in no scope.
     pub(super) fn base_call(&self) -> Option<&Arc<Server>> {
         let Content::Call { asked, .. } = &self.content else { return None };
         let ruling = self.ruling.as_ref().filter(|ruling| ruling.allows() && ruling.scope.is_none())?;
-        ruling.server.as_ref().filter(|_| asked.method == "tools/call")
+        ruling.server.as_ref().filter(|_| asked.is_tool_call())
     }
 
     fn is_allowed_call(&self) -> bool {

@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use relay_proto::envelope::{Outcome, ShortText};
 use relay_proto::json;
+use relay_proto::mcp::{self, Method, TaskRole};
 
 use crate::servers::scoped::{Lane, Process};
 
@@ -32,13 +33,10 @@ const MAX_TASKS: usize = 1024;
 const MAX_ID: usize = 256;
 /// An answer that only says which task it is has some hundred bytes.
 const MAX_ANSWER: usize = 16 * 1024;
-/// Methods that ask about one task.
-const ABOUT_ONE: [&str; 4] = ["tasks/cancel", "tasks/get", "tasks/result", "tasks/update"];
 
 /// The task that a request is about.
-pub(super) fn asked_for(message: &[u8], method: &str, params: Option<Range<usize>>) -> Option<Box<str>> {
-    // Most requests are calls.
-    if !method.starts_with("tasks/") || !ABOUT_ONE.contains(&method) {
+pub(super) fn asked_for(message: &[u8], method: &Method, params: Option<Range<usize>>) -> Option<Box<str>> {
+    if method.task == TaskRole::None {
         return None;
     }
     let id = json::member(message, params?, "taskId")?;
@@ -73,8 +71,9 @@ impl Tasks {
             let span = json::member(message, body.clone()?, key)?;
             json::text(message, span)
         };
-        let over = match (method, outcome) {
-            ("tasks/cancel" | "tasks/result", _) | (_, Outcome::Error) => true,
+        let role = mcp::lookup(method).map(|method| method.task);
+        let over = match (role, outcome) {
+            (Some(TaskRole::EndsOnReply), _) | (_, Outcome::Error) => true,
             (_, Outcome::Result) => match text("status").as_deref() {
                 Some("cancelled") => true,
                 // In the stateless era the result is part of this; before, it is asked for separately.

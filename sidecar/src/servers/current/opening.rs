@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use relay_proto::code::Code;
+use relay_proto::mcp;
 use relay_proto::memory::Question;
 use tokio::time::Instant;
 
@@ -13,9 +14,6 @@ use crate::servers::start::Starter;
 use crate::servers::state::State;
 use crate::servers::upstream::{Telling, Upstream};
 use crate::upstream::outbound::Outbound;
-
-/// Requests that every server answers soon. A call may take its time, also the first one.
-const PROMPT: [&str; 3] = ["initialize", "ping", "server/discover"];
 
 impl Current {
     pub(super) fn start(&mut self, starter: Starter) {
@@ -39,14 +37,14 @@ impl Current {
         let first = self.queue.first_method();
         let handshake = match first {
             // The harness makes its own.
-            Some("initialize") => None,
+            Some(mcp::INITIALIZE) => None,
             _ => self.memory.handshake(),
         };
         match handshake {
             None => {
-                let is_prompt = first.is_some_and(|method| PROMPT.contains(&method));
+                let is_prompt = first.and_then(mcp::lookup).is_some_and(|method| method.prompt);
                 let first_word = (is_prompt && matches!(upstream, Upstream::Stdio(_))).then_some(deadline);
-                if first != Some("initialize") {
+                if first != Some(mcp::INITIALIZE) {
                     self.tell_settings(&mut upstream);
                 }
                 self.state = State::Running { upstream, first_word };
@@ -83,7 +81,7 @@ impl Current {
         if self.backoff.wait().is_some() {
             return self.give_up(Duration::ZERO, "the server keeps forgetting the MCP session".into());
         }
-        if !self.memory.has_handshake() && self.queue.first_method() != Some("initialize") {
+        if !self.memory.has_handshake() && self.queue.first_method() != Some(mcp::INITIALIZE) {
             return self.give_up(Duration::ZERO, "the server ended the MCP session".into());
         }
         if let State::Running { upstream, .. } = std::mem::replace(&mut self.state, State::Idle) {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use relay_proto::envelope::IdValue;
+use relay_proto::mcp;
 
 use super::connect::{Endpoint, Scheme};
 use super::credentials::{Credentials, Filled};
@@ -304,7 +305,7 @@ impl Exchange {
                     lock(&self.shared.era).adopt(Session { version, ..session.clone() });
                 }
             }
-            Dispatch::Stateless { page, .. } if self.message.request_method() == Some("tools/list") => {
+            Dispatch::Stateless { page, .. } if self.message.request_method() == Some(mcp::TOOLS_LIST) => {
                 lock(&self.shared.mirror).learn(&answer, *page);
             }
             Dispatch::Initialized | Dispatch::Legacy | Dispatch::Stateless { .. } => {}
@@ -322,10 +323,8 @@ impl From<Failure> for Unanswered {
 impl Dispatch {
     pub(super) fn legacy(kind: &OutboundKind) -> Self {
         match kind {
-            OutboundKind::Request { method, .. } if method == "initialize" => Self::Initialize,
-            OutboundKind::Notification { method } if method == "notifications/initialized" => {
-                Self::Initialized
-            }
+            OutboundKind::Request { method, .. } if method == mcp::INITIALIZE => Self::Initialize,
+            OutboundKind::Notification { method } if method == mcp::INITIALIZED => Self::Initialized,
             _ => Self::Legacy,
         }
     }

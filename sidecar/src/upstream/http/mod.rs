@@ -43,6 +43,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Uri;
 use relay_proto::envelope::IdValue;
+use relay_proto::mcp;
 use tokio::sync::mpsc;
 use tokio_util::sync::DropGuard;
 
@@ -269,5 +270,5 @@ fn counted(bytes: Bytes, queued: &Arc<AtomicUsize>) -> Bytes {
 }
 
 fn is_cancellation(kind: &OutboundKind) -> bool {
-    matches!(kind, OutboundKind::Notification { method } if method == "notifications/cancelled")
+    matches!(kind, OutboundKind::Notification { method } if method == mcp::CANCELLED)
 }

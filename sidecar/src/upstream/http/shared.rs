@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use http::Method;
 use relay_proto::envelope::IdValue;
+use relay_proto::mcp;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -82,7 +83,7 @@ impl Shared {
         let own = match kind {
             OutboundKind::Request { method, name, .. } => {
                 let mirrored = match (method.as_str(), name) {
-                    ("tools/call", Some(tool)) => lock(&self.mirror).headers(tool, outline),
+                    (mcp::TOOLS_CALL, Some(tool)) => lock(&self.mirror).headers(tool, outline),
                     _ => Vec::new(),
                 };
                 let task = outline.text(&["taskId"]).filter(|_| method.starts_with("tasks/"));
