@@ -25,6 +25,8 @@ pub enum Tool {
     Postgres,
     /// A PostgreSQL server for models, of Zed's.
     PostgresContext,
+    /// With the Python SDK of MCP, whose types are generated from the official schemas.
+    Python,
     Qemu,
     Ripgrep,
     Runc,
@@ -88,6 +90,7 @@ impl Tool {
             Self::PostgresContext => {
                 installed("npm/node_modules/@zeddotdev/postgres-context-server/index.mjs")
             }
+            Self::Python => installed("python/bin/python3"),
             Self::Qemu => on_path("qemu-system-x86_64"),
             Self::Ripgrep => on_path("rg"),
             Self::Runc => on_path("runc"),
