@@ -8,6 +8,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use cofferdam_base::text;
 use ring::digest::{Context, SHA256};
 
 /// SHA-256 in lower-case hex.
@@ -79,11 +80,10 @@ pub struct InvalidHash;
 
 /// Every byte in hex: three hashes are spelled for each call.
 static HEX: [[u8; 2]; 256] = {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut pairs = [[0; 2]; 256];
     let mut byte = 0;
     while byte < 256 {
-        pairs[byte] = [DIGITS[byte >> 4], DIGITS[byte & 15]];
+        pairs[byte] = text::hex_digits(byte as u8);
         byte += 1;
     }
     pairs

@@ -1,17 +1,26 @@
 //! What every part of the sidecar uses and none of them owns.
 //!
-//! | module | what it is for |
+//! | item | what it is for |
 //! |---|---|
 //! | [`atomic_file`] | files that are whole or absent, readable by the sidecar's user alone |
+//! | [`Backoff`] | exponential backoff |
 //! | [`clock`] | wall-clock time and RFC 3339 |
 //! | [`metrics`] | counters and gauges, rendered as OpenMetrics text |
 //! | [`random`] | random bytes |
+//! | [`RateLimiter`] | rate limits |
+//! | [`text`] | hexadecimal digits, percent-encoding, errors with their causes |
 //!
 //! What must stay true: this crate knows no other part of the sidecar.
 
 #![forbid(unsafe_code)]
 
 pub mod atomic_file;
+mod backoff;
 pub mod clock;
 pub mod metrics;
 pub mod random;
+mod rate_limiter;
+pub mod text;
+
+pub use backoff::{Backoff, Jitter, JitteredBackoff};
+pub use rate_limiter::RateLimiter;

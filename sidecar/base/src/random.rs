@@ -2,19 +2,21 @@
 
 use ring::rand::{SecureRandom, SystemRandom};
 
-/// `N` bytes that nobody can guess.
+use crate::text;
+
+/// `N` bytes that cannot be guessed.
 pub fn bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     SystemRandom::new().fill(&mut bytes).expect("the operating system gives random numbers");
     bytes
 }
 
-/// The same in lower-case hex.
+/// `N` random bytes in lower-case hexadecimal digits.
 pub fn hex<const N: usize>() -> String {
-    bytes::<N>().iter().map(|byte| format!("{byte:02x}")).collect()
+    text::hex(&bytes::<N>())
 }
 
-/// From 0 to 1, 1 excluded.
-pub fn chance() -> f64 {
+/// A random number from 0 to 1, 1 excluded.
+pub fn fraction() -> f64 {
     f64::from(u32::from_be_bytes(bytes())) / (f64::from(u32::MAX) + 1.0)
 }

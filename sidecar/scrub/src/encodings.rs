@@ -4,6 +4,7 @@
 //! with `+` for spaces, as forms do; and the lines of a value that has several. JSON escapes and percent signs are not
 //! listed, since there are too many ways to use them: they are decoded before looking (see `views`).
 
+use cofferdam_base::text::hex_digits;
 use zeroize::Zeroizing;
 
 /// Lines and encoded forms shorter than this would be found where they are not.
@@ -49,7 +50,7 @@ pub(super) fn of(value: &[u8]) -> Vec<Spelling> {
         spellings.push(exact(value.iter().map(|byte| if *byte == b' ' { b'+' } else { *byte }).collect()));
     }
     spellings.extend(lines(value).map(|line| exact(line.to_vec())));
-    let hexadecimal = Zeroizing::new(value.iter().flat_map(|byte| hexadecimal(*byte)).collect());
+    let hexadecimal = Zeroizing::new(value.iter().flat_map(|byte| hex_digits(*byte)).collect());
     spellings.push(Spelling { bytes: hexadecimal, case: Case::Any, reach: Reach::Nothing });
     for alphabet in [STANDARD, URL_SAFE] {
         for before in 0..3 {
@@ -85,11 +86,6 @@ fn is_long(line: &[u8]) -> bool {
 fn is_armour(line: &[u8]) -> bool {
     let line = line.trim_ascii();
     line.starts_with(b"-----") && line.ends_with(b"-----")
-}
-
-fn hexadecimal(byte: u8) -> [u8; 2] {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]
 }
 
 const STANDARD: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

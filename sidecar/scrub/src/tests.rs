@@ -1,3 +1,4 @@
+use cofferdam_base::text::hex;
 use proptest::prelude::*;
 
 use super::*;
@@ -28,10 +29,6 @@ fn base64(bytes: &[u8], last_two: &[u8; 2]) -> String {
         (0..4).map(|at| if at <= chunk.len() { letter(number >> (18 - 6 * at) & 63) } else { '=' }).collect()
     };
     bytes.chunks(3).map(group).collect()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn percent(bytes: &[u8], encode: impl Fn(usize, u8) -> bool) -> Vec<u8> {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cofferdam_base::text::error_chain;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
@@ -94,7 +95,7 @@ async fn attach(app: &Arc<App>, grant: &str, name: String, ttl_ms: Option<u64>) 
             let pin = app.identity.public().to_string();
             (Answer::Attaching { enrolment, pin }, Some(Staying::Hold(hold)))
         }
-        Err(error) => (Answer::Refused { why: with_causes(&error) }, None),
+        Err(error) => (Answer::Refused { why: error_chain(&error) }, None),
     }
 }
 
@@ -133,7 +134,7 @@ async fn enroll(app: &Arc<App>, asked: Enrolling) -> Answer {
             let expires_in_seconds = left.as_millis().div_ceil(1000) as u64;
             Answer::Enrolled { enrolment: enrolment.id.to_string(), expires_in_seconds, text }
         }
-        Err(error) => Answer::Refused { why: with_causes(&error) },
+        Err(error) => Answer::Refused { why: error_chain(&error) },
     }
 }
 
@@ -154,16 +155,10 @@ async fn kill(app: &Arc<App>, session: &str) -> Answer {
         let why = format!(
             "all of it has ended, but that was not written down: {}; after a restart of the sidecar the enrolment \
              {enrolment} would be good again: make room on the disk and kill it again, or remove its file",
-            with_causes(&error)
+            error_chain(&error)
         );
         return Answer::Refused { why };
     }
     let total_ms = began.elapsed().as_millis() as u64;
     Answer::Killed { links: ended, enrolment: enrolment.map(|id| id.to_string()), total_ms }
-}
-
-/// An error on one line, with what caused it.
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

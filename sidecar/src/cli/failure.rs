@@ -4,6 +4,8 @@ use std::error::Error;
 use std::fmt::Write;
 use std::process::ExitCode;
 
+use cofferdam_base::text::causes;
+
 /// An error at the edge, with its exit code.
 #[derive(Debug)]
 pub(super) struct Failure {
@@ -36,11 +38,9 @@ impl Failure {
 
     pub(super) fn report(&self) -> ExitCode {
         let mut text = format!("error: {}\n", self.error);
-        let mut cause = self.error.source();
-        while let Some(error) = cause {
+        for cause in causes(&*self.error) {
             // Writing to a String cannot fail.
-            let _ = writeln!(text, "  caused by: {error}");
-            cause = error.source();
+            let _ = writeln!(text, "  caused by: {cause}");
         }
         if let Some(hint) = &self.hint {
             let _ = writeln!(text, "\nhint: {hint}");

@@ -4,9 +4,9 @@
 //! the order they say it in.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
 use std::sync::Arc;
 
+use cofferdam_base::text::hex;
 use relay_proto::name::Name;
 
 use super::{Grant, Retry, Server};
@@ -18,10 +18,7 @@ pub(super) fn policy_digest(
     grants: &BTreeMap<Name, Arc<Grant>>,
 ) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, canonical(servers, grants).as_bytes());
-    digest.as_ref().iter().fold(String::new(), |mut hex, byte| {
-        write!(hex, "{byte:02x}").expect("a String takes all that is written");
-        hex
-    })
+    hex(digest.as_ref())
 }
 
 /// Names and patterns hold no control characters, so lines cannot be forged.

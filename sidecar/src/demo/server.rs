@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use cofferdam_base::text::hex;
 use ring::digest;
 use rmcp::handler::server::router::tool::ToolRouter;
 use rmcp::{ServerHandler, ServiceExt, tool, tool_handler, tool_router, transport};
@@ -56,7 +57,7 @@ impl Shop {
     #[tool(description = "Print the environment of the server, as a careless or hostile server might")]
     async fn print_environment(&self) -> String {
         let key = std::env::var(KEY_VARIABLE).unwrap_or_default();
-        let hex: String = key.bytes().map(|byte| format!("{byte:02x}")).collect();
+        let hex = hex(key.as_bytes());
         format!("{KEY_VARIABLE}={key}\nthe same in hex: {hex}")
     }
 
@@ -74,9 +75,5 @@ fn key_is_good() -> bool {
 
 /// SHA-256 in hex.
 pub(crate) fn fingerprint(key: &str) -> String {
-    digest::digest(&digest::SHA256, key.as_bytes())
-        .as_ref()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    hex(digest::digest(&digest::SHA256, key.as_bytes()).as_ref())
 }

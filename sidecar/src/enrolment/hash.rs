@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use cofferdam_base::text::hex;
 use relay_proto::control::{Epoch, Ticket};
 use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
@@ -25,7 +26,7 @@ impl Fingerprint {
 
     fn of(text: &str) -> Self {
         let digest = digest(&SHA256, text.as_bytes());
-        Self(digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
+        Self(hex(digest.as_ref()).into())
     }
 }
 

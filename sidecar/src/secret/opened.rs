@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use cofferdam_base::text::{is_unreserved, percent_encoded};
 use relay_proto::name::Name;
 use zeroize::Zeroizing;
 
@@ -48,16 +49,9 @@ pub(crate) fn fill(secret: &Secret, encoding: Encoding, filled: &mut Zeroizing<V
                 if is_unreserved(byte) {
                     filled.push(byte);
                 } else {
-                    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
-                    let digit = |number: u8| DIGITS[usize::from(number)];
-                    filled.extend([b'%', digit(byte >> 4), digit(byte & 0xf)]);
+                    filled.extend(percent_encoded(byte));
                 }
             }
         }
     }
-}
-
-/// RFC 3986: these mean the same encoded or not, anything else may mean something to the URL.
-fn is_unreserved(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use cofferdam_base::text::error_chain;
 use futures_util::future::try_join_all;
 use relay_proto::code::Code;
 use relay_proto::name::Name;
@@ -75,8 +76,8 @@ impl StartError {
     /// What, why and, where there is one, the next step.
     pub(crate) fn told(&self) -> String {
         match self {
-            Self::Secret(error) => format!("{}; {}", told(error), error.next_step()),
-            other => told(other),
+            Self::Secret(error) => format!("{}; {}", error_chain(error), error.next_step()),
+            other => error_chain(other),
         }
     }
 }
@@ -204,16 +205,4 @@ impl Starter {
             None => self.server.secrets(),
         }
     }
-}
-
-/// An error with its causes, in one line: what a model or a log can use.
-fn told(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }

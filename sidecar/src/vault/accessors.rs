@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use cofferdam_base::text::hex;
 use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
@@ -81,8 +82,7 @@ impl Accessors {
 
     fn file(&self, accessor: &Accessor) -> PathBuf {
         let hash = digest(&SHA256, accessor.as_str().as_bytes());
-        let name: String = hash.as_ref()[..16].iter().map(|byte| format!("{byte:02x}")).collect();
-        self.directory.join(format!("{name}.json"))
+        self.directory.join(format!("{}.json", hex(&hash.as_ref()[..16])))
     }
 }
 

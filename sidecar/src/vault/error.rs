@@ -234,21 +234,6 @@ impl fmt::Debug for Said {
     }
 }
 
-/// An error and its causes. For those of sockets, TLS, HTTP and files, which hold nothing of a request or an answer.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        // Wrappers often repeat what they wrap.
-        if !text.ends_with(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    text
-}
-
 fn meaning(status: u16) -> String {
     let meaning = match status {
         400 => "Vault did not accept the request",

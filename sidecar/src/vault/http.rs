@@ -12,6 +12,7 @@ use ::http::header::{CONNECTION, CONTENT_LENGTH, DATE, HOST, HeaderValue, LOCATI
 use ::http::{Method, Response, Uri};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
+use cofferdam_base::text::{error_chain, is_unreserved, percent_encoded};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
@@ -27,7 +28,7 @@ use zeroize::Zeroizing;
 
 use super::address::{Address, Carriage, Host};
 use super::body::Body;
-use super::error::{Asked, Problem, Said, VaultError, chain};
+use super::error::{Asked, Problem, Said, VaultError};
 use super::token::Token;
 use super::trust::{self, Identity, TrustError};
 
@@ -117,7 +118,7 @@ impl Transport {
         let (sender, connection) = timeout_at(limit, self.connect())
             .await
             .map_err(|_| unreachable(format!("connecting took longer than {} s", CONNECT_TIME.as_secs())))?
-            .map_err(|error| unreachable(chain(&error)))?;
+            .map_err(|error| unreachable(error_chain(&error)))?;
         let exchange = drive(connection, exchange(sender, message));
         timeout_at(deadline, exchange)
             .await
@@ -196,7 +197,6 @@ impl Request<'_> {
 
 /// The path as a URL has it; nothing if it could lead anywhere but where it says.
 fn encoded(path: &str) -> Option<String> {
-    use std::fmt::Write;
     let is_odd = |segment: &str| matches!(segment, "" | "." | "..");
     if path.split('/').any(is_odd) || path.chars().any(char::is_control) {
         return None;
@@ -204,11 +204,9 @@ fn encoded(path: &str) -> Option<String> {
     let mut encoded = String::with_capacity(path.len());
     for byte in path.bytes() {
         match byte {
-            b'/' | b'-' | b'.' | b'_' | b'~' | b':' | b'@' | b'+' | b'=' | b',' => {
-                encoded.push(char::from(byte))
-            }
-            byte if byte.is_ascii_alphanumeric() => encoded.push(char::from(byte)),
-            byte => write!(encoded, "%{byte:02X}").ok()?,
+            b'/' | b':' | b'@' | b'+' | b'=' | b',' => encoded.push(char::from(byte)),
+            byte if is_unreserved(byte) => encoded.push(char::from(byte)),
+            byte => encoded.extend(percent_encoded(byte).map(char::from)),
         }
     }
     Some(encoded)
@@ -243,7 +241,7 @@ async fn drive<T>(connection: Connection, exchange: impl Future<Output = T>) -> 
 
 async fn exchange(mut sender: Sender, message: ::http::Request<Full<Bytes>>) -> Result<Reply, Problem> {
     let response =
-        sender.send_request(message).await.map_err(|error| Problem::NoAnswer { why: chain(&error) })?;
+        sender.send_request(message).await.map_err(|error| Problem::NoAnswer { why: error_chain(&error) })?;
     let header = |name| response.headers().get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let retry_after = header(RETRY_AFTER)
         .and_then(|seconds| seconds.trim().parse().ok())
@@ -270,7 +268,7 @@ async fn collect(response: Response<Incoming>) -> Result<Zeroizing<Vec<u8>>, Pro
     let mut collected = Zeroizing::new(Vec::with_capacity(expected));
     let mut body = response.into_body();
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| Problem::NoAnswer { why: chain(&error) })?;
+        let frame = frame.map_err(|error| Problem::NoAnswer { why: error_chain(&error) })?;
         let Ok(data) = frame.into_data() else { continue };
         let needed = collected.len() + data.len();
         if needed > MAX_ANSWER {

@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use cofferdam_base::text::hex;
 use ring::digest::{SHA256, digest};
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
@@ -93,7 +94,7 @@ impl LeaseId {
 
     /// What stands for it in the audit: the first 16 hex digits of its SHA-256.
     pub fn hash(&self) -> String {
-        digest(&SHA256, self.0.as_bytes()).as_ref()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+        hex(&digest(&SHA256, self.0.as_bytes()).as_ref()[..8])
     }
 
     /// For the scrubber: this must not leave the sidecar.

@@ -11,12 +11,12 @@
 mod asking;
 mod reach;
 
-use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use cofferdam_base::text::hex;
 use ring::digest::{SHA256, digest};
 use tokio::time::sleep;
 
@@ -172,10 +172,7 @@ fn known_by(reach: &Reach) -> String {
     }
     let mut name: String = text.chars().take(MAX_NAME - 17).collect();
     name.push('…');
-    for byte in &digest(&SHA256, reach.to_string().as_bytes()).as_ref()[..8] {
-        // Writing to a String cannot fail.
-        let _ = write!(name, "{byte:02x}");
-    }
+    name.push_str(&hex(&digest(&SHA256, reach.to_string().as_bytes()).as_ref()[..8]));
     name
 }
 

@@ -1,8 +1,8 @@
 //! What can go wrong with a request, told by the one thing that matters to the caller: may it have run?
 
 use std::error::Error;
-use std::fmt::Write;
 
+use cofferdam_base::text::error_chain;
 use http::header::LOCATION;
 use http::{Response, StatusCode, Uri};
 
@@ -65,17 +65,7 @@ impl Failure {
 }
 
 fn chain(what: &str, error: &dyn Error) -> String {
-    let mut why = format!("{what}: {error}");
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let text = error.to_string();
-        // Wrappers often repeat what they wrap.
-        if !why.ends_with(&text) {
-            let _ = write!(why, ": {text}");
-        }
-        cause = error.source();
-    }
-    shorten(why)
+    shorten(format!("{what}: {}", error_chain(error)))
 }
 
 fn shorten(mut why: String) -> String {

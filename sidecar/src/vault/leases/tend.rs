@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::tenure::{Act, Tenure};
 use super::terms::Terms;
-use crate::random::chance;
+use crate::random::fraction;
 
 /// A timer is set no further ahead than this; then it is looked at again.
 const FAR: Duration = Duration::from_secs(24 * 3600);
@@ -51,7 +51,7 @@ pub enum Event {
 
 /// Keeps a credential that was read just now, until nobody needs it any more.
 pub async fn tend(mut source: impl Source, terms: Terms) {
-    let mut tenure = Tenure::new(terms, chance());
+    let mut tenure = Tenure::new(terms, fraction());
     loop {
         source.note(&tenure);
         let plan = tenure.next();
@@ -61,8 +61,8 @@ pub async fn tend(mut source: impl Source, terms: Terms) {
             event = source.event() => {
                 match event {
                     Event::Over => return,
-                    Event::Read(terms) => tenure = Tenure::new(terms, chance()),
-                    Event::Turned { by } => tenure.turned(by, Instant::now(), chance()),
+                    Event::Read(terms) => tenure = Tenure::new(terms, fraction()),
+                    Event::Turned { by } => tenure.turned(by, Instant::now(), fraction()),
                 }
                 continue;
             }
@@ -73,14 +73,14 @@ pub async fn tend(mut source: impl Source, terms: Terms) {
             Act::Look => match source.look().await {
                 Err(Failure::Gone { why }) => tenure.refused(why, Instant::now()),
                 // What could not be seen changes nothing.
-                Ok(()) | Err(Failure::Later { .. }) => tenure.looked(Instant::now(), chance()),
+                Ok(()) | Err(Failure::Later { .. }) => tenure.looked(Instant::now(), fraction()),
             },
             Act::Read => match source.read().await {
-                Ok(terms) => tenure = Tenure::new(terms, chance()),
+                Ok(terms) => tenure = Tenure::new(terms, fraction()),
                 Err(failure) => fail(&mut tenure, Act::Read, failure),
             },
             Act::Renew => match source.renew(tenure.full_life()).await {
-                Ok(terms) => tenure.renewed(terms, Instant::now(), chance()),
+                Ok(terms) => tenure.renewed(terms, Instant::now(), fraction()),
                 Err(Failure::Gone { why }) => tenure.refused(why, Instant::now()),
                 Err(failure) => fail(&mut tenure, Act::Renew, failure),
             },
@@ -93,7 +93,7 @@ fn fail(tenure: &mut Tenure, act: Act, failure: Failure) {
         Failure::Gone { why } => (why, None),
         Failure::Later { why, not_before } => (why, not_before),
     };
-    tenure.failed(act, why, not_before, Instant::now(), chance());
+    tenure.failed(act, why, not_before, Instant::now(), fraction());
 }
 
 #[cfg(test)]

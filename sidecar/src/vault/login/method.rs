@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
+use cofferdam_base::text::error_chain;
 use zeroize::Zeroizing;
 
 use super::door::Granted;
@@ -12,7 +13,7 @@ use super::wrapped::{Wrapped, creation_path};
 use crate::secret::{Readers, read_file};
 use crate::vault::api::{Vault, post};
 use crate::vault::body::Body;
-use crate::vault::error::{Asked, Problem, VaultError, chain};
+use crate::vault::error::{Asked, Problem, VaultError};
 use crate::vault::token::Token;
 use crate::vault::trust::Identity;
 
@@ -96,7 +97,7 @@ impl Visitor {
                 let (certificate, key) = (certificate_file.clone(), key_file.clone());
                 let identity = blocking(move || Identity::read(&certificate, &key)).await;
                 let shown = identity.and_then(|identity| vault.present(identity));
-                shown.map_err(|error| credential(certificate_file, chain(&error), &asked))?;
+                shown.map_err(|error| credential(certificate_file, error_chain(&error), &asked))?;
                 match role {
                     Some(role) => Body::new().with("name", role.as_str()),
                     None => Body::new(),
@@ -160,7 +161,7 @@ async fn text(file: &Path, asked: &Asked) -> Result<Zeroizing<String>, VaultErro
 async fn bytes(file: &Path, asked: &Asked) -> Result<Zeroizing<Vec<u8>>, VaultError> {
     let path = file.to_owned();
     let read = blocking(move || read_file(&path, MAX_CREDENTIAL, Readers::Few)).await;
-    read.map_err(|error| credential(file, chain(&error), asked))
+    read.map_err(|error| credential(file, error_chain(&error), asked))
 }
 
 /// A file system may hang; the runtime's threads may not.

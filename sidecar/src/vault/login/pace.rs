@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::random::chance;
+use crate::random::fraction;
 
 /// Between two requests of one keeper.
 pub(super) const SHORTEST: Duration = Duration::from_millis(500);
@@ -33,13 +33,13 @@ impl Pace {
     pub(super) fn failed(&mut self) -> Duration {
         let wait = SHORTEST.saturating_mul(1 << self.failures.min(10)).min(LONGEST);
         self.failures = self.failures.saturating_add(1);
-        wait.mul_f64(1.0 - chance() / 4.0).max(SHORTEST)
+        wait.mul_f64(1.0 - fraction() / 4.0).max(SHORTEST)
     }
 }
 
 /// When to turn to a token that was given `life` at `start`: at two thirds, or up to a tenth of them earlier.
 pub(super) fn turn(start: Instant, life: Duration) -> Instant {
-    start + life.mul_f64((2.0 / 3.0) * (1.0 - chance() / 10.0)).max(SHORTEST)
+    start + life.mul_f64((2.0 / 3.0) * (1.0 - fraction() / 10.0)).max(SHORTEST)
 }
 
 /// A wait that leaves some tries before the end of what is still held.

@@ -1,0 +1,83 @@
+//! A rate limit that is exact: in no window of the given length, wherever it begins, is more than the limit allowed.
+//!
+//! Costs memory for `limit` times, so it is for small limits. Time is passed in.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+#[derive(Debug)]
+pub struct RateLimiter {
+    limit: usize,
+    window: Duration,
+    /// When the events of the current window were allowed, oldest first; at most `limit`.
+    allowed: VecDeque<Instant>,
+}
+
+impl RateLimiter {
+    pub fn new(limit: u32, window: Duration) -> Self {
+        Self { limit: limit as usize, window, allowed: VecDeque::new() }
+    }
+
+    pub fn per_minute(limit: u32) -> Self {
+        Self::new(limit, Duration::from_secs(60))
+    }
+
+    pub fn per_second(limit: u32) -> Self {
+        Self::new(limit, Duration::from_secs(1))
+    }
+
+    /// Whether an event may happen now; if so, it counts against the limit.
+    pub fn allows(&mut self, now: Instant) -> bool {
+        self.try_acquire(now).is_ok()
+    }
+
+    /// Counts an event against the limit, or returns when the next one will be allowed.
+    pub fn try_acquire(&mut self, now: Instant) -> Result<(), Instant> {
+        while self.allowed.front().is_some_and(|time| now.duration_since(*time) >= self.window) {
+            self.allowed.pop_front();
+        }
+        if self.allowed.len() < self.limit {
+            self.allowed.push_back(now);
+            return Ok(());
+        }
+        Err(self.allowed.front().copied().unwrap_or(now) + self.window)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MILLISECOND: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn no_window_has_more_than_the_limit_wherever_it_begins() {
+        let start = Instant::now();
+        let mut limiter = RateLimiter::new(3, MILLISECOND * 100);
+        // Three late in one window and as many early in the next would pass a limiter that counts per fixed window.
+        let attempts = [90, 91, 92, 93, 101, 189, 190, 191, 191, 192, 300];
+        let allowed: Vec<u32> =
+            attempts.into_iter().filter(|at| limiter.allows(start + MILLISECOND * *at)).collect();
+        assert_eq!(allowed, [90, 91, 92, 190, 191, 192, 300]);
+    }
+
+    #[test]
+    fn a_refusal_says_when_there_is_room_again() {
+        let start = Instant::now();
+        let mut limiter = RateLimiter::per_second(2);
+        assert_eq!(limiter.try_acquire(start), Ok(()));
+        assert_eq!(limiter.try_acquire(start + MILLISECOND), Ok(()));
+        let next = limiter.try_acquire(start + MILLISECOND * 2).unwrap_err();
+        assert_eq!(next, start + Duration::from_secs(1));
+        assert_eq!(limiter.try_acquire(next), Ok(()));
+        assert!(!limiter.allows(next), "the second one is still within its window");
+    }
+
+    #[test]
+    fn a_limit_of_zero_allows_nothing() {
+        let now = Instant::now();
+        assert_eq!(RateLimiter::per_minute(0).try_acquire(now), Err(now + Duration::from_secs(60)));
+    }
+}

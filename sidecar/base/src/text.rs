@@ -1,0 +1,85 @@
+//! Small pieces of text: hexadecimal digits, percent-encoding, an error with its causes.
+
+use std::error::Error;
+use std::iter;
+
+/// Bytes in lower-case hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().flat_map(|byte| hex_digits(*byte)).map(char::from).collect()
+}
+
+/// The two lower-case hexadecimal digits of a byte, in ASCII.
+pub const fn hex_digits(byte: u8) -> [u8; 2] {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    [DIGITS[(byte >> 4) as usize], DIGITS[(byte & 0xf) as usize]]
+}
+
+/// A byte as a URL spells it: `%2F`.
+pub const fn percent_encoded(byte: u8) -> [u8; 3] {
+    let [high, low] = hex_digits(byte);
+    [b'%', high.to_ascii_uppercase(), low.to_ascii_uppercase()]
+}
+
+/// The unreserved characters of RFC 3986: a URL means the same whether they are percent-encoded or not.
+pub const fn is_unreserved(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')
+}
+
+/// An error and its causes on one line, separated by colons. A cause that the text ends with already is left out: many
+/// wrappers repeat the error that they wrap.
+pub fn error_chain(error: &dyn Error) -> String {
+    causes(error).fold(error.to_string(), |mut text, cause| {
+        let cause = cause.to_string();
+        if !text.ends_with(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
+        text
+    })
+}
+
+/// What caused an error, nearest first; the error itself is not among them.
+pub fn causes(error: &dyn Error) -> impl Iterator<Item = &(dyn Error + 'static)> {
+    iter::successors(error.source(), |cause| (*cause).source())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt;
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct Caused(&'static str, Option<Box<Self>>);
+
+    impl fmt::Display for Caused {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(self.0)
+        }
+    }
+
+    impl Error for Caused {
+        fn source(&self) -> Option<&(dyn Error + 'static)> {
+            self.1.as_deref().map(|cause| cause as _)
+        }
+    }
+
+    #[test]
+    fn bytes_in_hex_and_percent_encoded() {
+        assert_eq!(hex(&[0x00, 0x9f, 0xff]), "009fff");
+        assert_eq!(hex(&[]), "");
+        assert_eq!(&percent_encoded(b'/'), b"%2F");
+        assert_eq!(&percent_encoded(0xe9), b"%E9");
+        assert!(b"aZ9-._~".iter().all(|byte| is_unreserved(*byte)));
+        assert!(b"/%+ :@=\x80".iter().all(|byte| !is_unreserved(*byte)));
+    }
+
+    #[test]
+    fn an_error_is_told_with_its_causes_and_without_repetition() {
+        let refused = || Some(Box::new(Caused("refused", None)));
+        let error = Caused("log in", Some(Box::new(Caused("connect: refused", refused()))));
+        assert_eq!(error_chain(&error), "log in: connect: refused");
+        assert_eq!(causes(&error).count(), 2);
+        assert_eq!(error_chain(&Caused("alone", None)), "alone");
+    }
+}
