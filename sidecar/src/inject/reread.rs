@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cofferdam_base::Backoff;
 use tokio::time::{Instant, timeout};
 
 use super::credentials::{Credentials, PATIENCE, late};
@@ -29,19 +30,28 @@ pub(crate) enum Reread {
 }
 
 /// When one secret was last read for this, and how long the pause after it is.
-#[derive(Debug, Default)]
-pub(crate) struct RereadPace(Option<(Instant, Duration)>);
+#[derive(Debug)]
+pub(crate) struct RereadPace {
+    last: Option<(Instant, Duration)>,
+    pauses: Backoff,
+}
+
+impl Default for RereadPace {
+    fn default() -> Self {
+        Self { last: None, pauses: Backoff::new(SHORTEST, LONGEST) }
+    }
+}
 
 impl RereadPace {
     /// Whether it is time; if so, the pause begins. If not, when it is.
     pub(crate) fn begin(&mut self) -> Result<(), Instant> {
         let now = Instant::now();
-        let pause = match self.0 {
+        match self.last {
             Some((last, pause)) if now < last + pause => return Err(last + pause),
-            Some((last, pause)) if now < last + pause * QUIET => (pause * 2).min(LONGEST),
-            _ => SHORTEST,
-        };
-        self.0 = Some((now, pause));
+            Some((last, pause)) if now < last + pause * QUIET => {}
+            _ => self.pauses.reset(),
+        }
+        self.last = Some((now, self.pauses.next_delay()));
         Ok(())
     }
 }

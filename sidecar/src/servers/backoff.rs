@@ -4,37 +4,43 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Backoff {
-    failures: u32,
+    delays: cofferdam_base::Backoff,
+    /// Since the server last ran stably. The restart after the first failure is immediate.
+    has_failed: bool,
     /// No start before this.
     not_before: Option<Instant>,
 }
 
 /// A server that lived this long is not in a crash loop.
 const STABLE: Duration = Duration::from_secs(10);
-/// The wait after the second failure is twice this.
-const BASE: Duration = Duration::from_millis(500);
+/// The wait after the second failure.
+const FIRST: Duration = Duration::from_secs(1);
 /// The longest wait between two starts of a server that keeps failing.
 const LONGEST: Duration = Duration::from_secs(30);
 
 impl Backoff {
     /// It did not start, or ended after having lived this long.
     pub(crate) fn failed(&mut self, lived: Duration) {
-        self.failures = match lived > STABLE {
-            true => 0,
-            false => self.failures.saturating_add(1),
-        };
-        self.not_before = self.failures.checked_sub(1).filter(|count| *count > 0).map(|count| {
-            let wait = BASE.saturating_mul(1 << count.min(10)).min(LONGEST);
-            Instant::now() + wait
-        });
+        if lived > STABLE {
+            *self = Self::default();
+            return;
+        }
+        self.not_before = self.has_failed.then(|| Instant::now() + self.delays.next_delay());
+        self.has_failed = true;
     }
 
     /// How long a start has to wait still; none if it may happen now.
     pub(crate) fn wait(&self) -> Option<Duration> {
         let wait = self.not_before?.saturating_duration_since(Instant::now());
         (!wait.is_zero()).then_some(wait)
+    }
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self { delays: cofferdam_base::Backoff::new(FIRST, LONGEST), has_failed: false, not_before: None }
     }
 }
 

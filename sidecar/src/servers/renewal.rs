@@ -17,6 +17,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cofferdam_base::Backoff;
 use futures_util::future::select_all;
 use relay_proto::envelope::{IdValue, Outcome};
 use tokio::sync::watch;
@@ -57,7 +58,7 @@ pub(super) struct Renewal {
     inquiry: Option<(Listing, Instant)>,
     /// What processes had before their files were written anew.
     retained: Vec<(Instant, Arc<Secrets>)>,
-    failures: u32,
+    backoff: Backoff,
     not_before: Instant,
     pace: Pace,
     trouble: Option<String>,
@@ -120,7 +121,7 @@ impl Renewal {
                 tools: None,
                 inquiry: None,
                 retained: Vec::new(),
-                failures: 0,
+                backoff: Backoff::new(attending::FIRST_WAIT, attending::LONGEST_WAIT),
                 not_before: Instant::now(),
                 pace: Pace::new(STARTS_PER_MINUTE),
                 trouble: None,
@@ -134,7 +135,8 @@ impl Renewal {
     /// A process is being started the usual way: with the newest there is.
     pub(super) fn expect_a_process(&mut self, starter: &Starter) {
         self.replace = starter.server.replace;
-        (self.tools, self.inquiry, self.trouble, self.failures) = (None, None, None, 0);
+        (self.tools, self.inquiry, self.trouble) = (None, None, None);
+        self.backoff.reset();
         self.wake_at(Some(Instant::now() + LOOK_AGAIN));
     }
 

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use cofferdam_base::Backoff;
 use cofferdam_base::text::hex;
 use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
@@ -89,7 +90,7 @@ impl Accessors {
 impl Access {
     /// Tries until all are gone, or the sidecar stops: then the next start goes on with it.
     pub(super) async fn revoke_left_behind(self: Arc<Self>, mut left: Vec<LeftBehind>) {
-        let mut pause = FIRST_PAUSE;
+        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         while !left.is_empty() {
             let mut remaining = Vec::new();
             for token in left {
@@ -109,10 +110,9 @@ impl Access {
                 }
             }
             left = remaining;
-            if left.is_empty() || self.stop.run_until_cancelled(sleep(pause)).await.is_none() {
+            if left.is_empty() || self.stop.run_until_cancelled(sleep(backoff.next_delay())).await.is_none() {
                 return;
             }
-            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 

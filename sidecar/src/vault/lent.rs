@@ -7,6 +7,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use cofferdam_base::Backoff;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, sleep};
 
@@ -130,7 +131,7 @@ impl Access {
     }
 
     async fn follow_up(&self, Released { issued, session }: &Released, turns: &Semaphore) {
-        let mut pause = FIRST_PAUSE;
+        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         let mut is_revoked = false;
         loop {
             let session = session.upgrade();
@@ -167,8 +168,7 @@ impl Access {
                 }
                 Err(why) => tracing::info!(why, "a former Vault token of a session is not revoked yet"),
             }
-            sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            sleep(backoff.next_delay()).await;
         }
     }
 

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cofferdam_base::Backoff;
 use futures_util::{StreamExt, stream};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -83,7 +84,7 @@ impl SessionVault {
         report.send_replace(Some(revoked.clone()));
         let mut pending: Vec<Pending> = given_up.into_iter().map(Pending::from).collect();
         let last = pending.iter().map(|one| one.token.expires).max().flatten();
-        let mut pause = FIRST_PAUSE;
+        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         loop {
             let done = || Outcome::Revoked { after_ms: began.elapsed().as_millis() as u64 };
             // All tokens first: each takes its lease with it, which Vault sees to while the others go.
@@ -115,13 +116,12 @@ impl SessionVault {
                 tracing::warn!("a session's Vault token was not revoked and has expired by itself");
                 return;
             }
-            if inner.access.stop.run_until_cancelled(sleep(pause)).await.is_none() {
+            if inner.access.stop.run_until_cancelled(sleep(backoff.next_delay())).await.is_none() {
                 tracing::warn!(
                     "the sidecar stops before all credentials of a session are revoked; the next start goes on"
                 );
                 return;
             }
-            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 }

@@ -16,6 +16,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use cofferdam_base::Backoff;
 use cofferdam_base::text::hex;
 use ring::digest::{SHA256, digest};
 use tokio::time::sleep;
@@ -181,7 +182,7 @@ fn say(text: &str) {
     let _ = std::io::stderr().write_all(format!("cofferdam attach: {text}\n").as_bytes());
 }
 
-struct Pause(Duration);
+struct Pause(Backoff);
 
 #[derive(Eq, PartialEq)]
 enum Waited {
@@ -191,7 +192,7 @@ enum Waited {
 
 impl Pause {
     fn new() -> Self {
-        Self(FIRST_PAUSE)
+        Self(Backoff::new(FIRST_PAUSE, LONGEST_PAUSE))
     }
 
     /// The same, with an ear for the sidecar.
@@ -227,11 +228,9 @@ impl Pause {
 
     /// The next one is longer.
     async fn wait(&mut self, stop: std::pin::Pin<&mut impl Future<Output = ()>>) -> Waited {
-        let pause = self.0;
-        self.0 = (pause * 2).min(LONGEST_PAUSE);
         tokio::select! {
             () = stop => Waited::Stopped,
-            () = sleep(pause) => Waited::Out,
+            () = sleep(self.0.next_delay()) => Waited::Out,
         }
     }
 }
@@ -308,10 +307,11 @@ mod tests {
     async fn a_pipe_that_was_good_makes_the_next_pause_short_however_late_we_hear_of_it() {
         for (news, next) in [(vec![attached(), lost()], FIRST_PAUSE), (vec![lost()], 4 * FIRST_PAUSE)] {
             let (_admin, mut held) = held(news).await;
-            let mut pause = Pause(2 * FIRST_PAUSE);
+            let mut pause = Pause::new();
+            pause.0.next_delay();
             let mut stop = std::pin::pin!(std::future::pending());
             assert!(matches!(pause.wait_holding(&mut held, stop.as_mut()).await, Once::Ended));
-            assert_eq!(pause.0, next);
+            assert_eq!(pause.0.next_delay(), next);
         }
     }
 

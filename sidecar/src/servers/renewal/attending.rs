@@ -27,9 +27,9 @@ struct Held {
 /// How long the current process may take to list its tools: it may be busy, and then what is known has to do.
 const INQUIRY_TIME: Duration = Duration::from_secs(5);
 /// The wait after the first failure; it doubles.
-const FIRST_WAIT: Duration = Duration::from_secs(1);
+pub(super) const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// The longest wait between two tries.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// What a server had before its files were written anew is kept for this long: it may read them a little later, and
 /// finish with the old what it began.
 const RELOAD_GRACE: Duration = Duration::from_secs(30);
@@ -73,8 +73,7 @@ impl Renewal {
     /// The successor is of no use; it is tried again later.
     pub(in crate::servers) fn fail(&mut self, current: &mut Current, why: String) {
         self.give_up_successor(current);
-        let wait = FIRST_WAIT.saturating_mul(1 << self.failures.min(10)).min(LONGEST_WAIT);
-        self.failures = self.failures.saturating_add(1);
+        let wait = self.backoff.next_delay();
         self.not_before = Instant::now() + wait;
         self.trouble = Some(format!("not replaced: {why}"));
         let told = format!("{why}; the old process goes on, and it is tried again in {} s", wait.as_secs());
@@ -141,7 +140,8 @@ impl Renewal {
         match process.reload(starter) {
             Ok(before) => {
                 self.retained.push((now + RELOAD_GRACE, before));
-                (self.failures, self.trouble) = (0, None);
+                self.backoff.reset();
+                self.trouble = None;
                 self.notes
                     .push(Note::Told(Told::Reloaded, "the server's files have the new credential".into()));
                 Some(now)
@@ -200,7 +200,8 @@ impl Renewal {
         let draining = self.install(successor, current, CheckTools::No);
         self.drain(current, draining);
         self.tools = tools;
-        (self.failures, self.trouble) = (0, None);
+        self.backoff.reset();
+        self.trouble = None;
         let pid = |pid: Option<u32>| pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string());
         let told = format!("process {} took over from {}", pid(current.pid()), pid(old));
         self.notes.push(Note::Told(Told::Replaced, told));
@@ -245,7 +246,8 @@ impl Renewal {
 
     /// The current process has the newest that there is.
     fn settled(&mut self, current: &Current) {
-        (self.trouble, self.failures) = (None, 0);
+        self.backoff.reset();
+        self.trouble = None;
         self.give_up_successor(current);
     }
 

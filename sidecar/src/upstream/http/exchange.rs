@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use cofferdam_base::Backoff;
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use relay_proto::envelope::IdValue;
 use relay_proto::mcp;
@@ -272,10 +273,10 @@ impl Exchange {
         let (Some(place), false) = (place, matches!(self.dispatch, Dispatch::Stateless { .. })) else {
             return Err(cut());
         };
-        let mut delay = reader.retry().unwrap_or(RESUME_DELAY).clamp(MIN_DELAY, MAX_DELAY);
+        let first = reader.retry().unwrap_or(RESUME_DELAY).clamp(MIN_DELAY, MAX_DELAY);
+        let mut backoff = Backoff::new(first, MAX_DELAY);
         for _ in 0..MAX_RESUMPTIONS {
-            tokio::time::sleep(delay).await;
-            delay = (delay * 2).min(MAX_DELAY);
+            tokio::time::sleep(backoff.next_delay()).await;
             let Ok(credentials) = self.credentials.current().await else { continue };
             let Ok(reply) = open_stream(&self.shared, session, &*credentials, Some(&place)).await else {
                 continue;

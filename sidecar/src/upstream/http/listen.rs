@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cofferdam_base::Backoff;
 use http::{HeaderValue, StatusCode};
 
 use super::Event;
@@ -26,7 +27,7 @@ pub(super) async fn listen(shared: Arc<Shared>, session: Session) {
 
 async fn listen_on(shared: &Shared, session: &Session) {
     let mut reader = SseReader::new(shared.limits.message_bytes);
-    let mut delay = FIRST_DELAY;
+    let mut backoff = Backoff::new(FIRST_DELAY, MAX_DELAY);
     loop {
         let place = reader.last_event_id().and_then(|id| HeaderValue::from_str(id).ok());
         if let Ok(credentials) = shared.own_credentials().await
@@ -38,10 +39,10 @@ async fn listen_on(shared: &Shared, session: &Session) {
                     let heard;
                     (reader, heard) = relay(shared, stream).await;
                     if heard == Heard::Something {
-                        delay = FIRST_DELAY;
+                        backoff = Backoff::new(FIRST_DELAY, MAX_DELAY);
                     }
                     if let Some(wished) = reader.retry() {
-                        delay = wished.clamp(MIN_DELAY, MAX_DELAY);
+                        backoff = Backoff::new(wished.clamp(MIN_DELAY, MAX_DELAY), MAX_DELAY);
                     }
                 }
                 StatusCode::NOT_FOUND if session.id.is_some() => return shared.lose(session, None).await,
@@ -53,8 +54,7 @@ async fn listen_on(shared: &Shared, session: &Session) {
                 _ => return,
             }
         }
-        tokio::time::sleep(delay).await;
-        delay = (delay * 2).min(MAX_DELAY);
+        tokio::time::sleep(backoff.next_delay()).await;
     }
 }
 

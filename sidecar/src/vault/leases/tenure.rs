@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use cofferdam_base::{Backoff, Jitter, JitteredBackoff};
 use tokio::time::Instant;
 
 use super::terms::{Class, Terms, before_the_end};
@@ -53,7 +54,7 @@ pub struct Tenure {
     plan: Option<Plan>,
     /// When it is looked at, if nothing else is done before.
     look: Option<Instant>,
-    failures: u32,
+    retry: JitteredBackoff,
     pub renewals: u64,
     pub last_error: Option<String>,
 }
@@ -66,7 +67,7 @@ impl Tenure {
             full_life: terms.life,
             plan: None,
             look: None,
-            failures: 0,
+            retry: Backoff::new(SHORTEST, LONGEST).with_jitter(Jitter::Later(SPREAD)),
             renewals: 0,
             last_error: None,
         };
@@ -125,9 +126,7 @@ impl Tenure {
         self.last_error = Some(why);
         // Whoever does not do what it is asked for is not asked more.
         self.look = None;
-        let wait = SHORTEST.saturating_mul(1 << self.failures.min(10)).min(LONGEST);
-        self.failures = self.failures.saturating_add(1);
-        let wait = wait.mul_f64(1.0 + SPREAD * chance);
+        let wait = self.retry.next_delay(chance);
         let left = self.terms.end().map(|end| end.saturating_duration_since(now));
         let wait = match left {
             Some(Duration::ZERO) => wait.max(AFTER_THE_END),
@@ -159,7 +158,7 @@ impl Tenure {
     }
 
     fn succeeded(&mut self) {
-        self.failures = 0;
+        self.retry.reset();
         self.last_error = None;
     }
 

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use cofferdam_base::{Backoff, Jitter, JitteredBackoff};
 use tokio::time::Instant;
 
 use crate::random::fraction;
@@ -18,22 +19,24 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// What a busy Vault asks for is honoured up to this.
 const LONGEST_ASKED: Duration = Duration::from_secs(30);
 
-/// Failures in a row.
-#[derive(Debug, Default)]
-pub(super) struct Pace {
-    failures: u32,
-}
+/// The delays between attempts that fail.
+#[derive(Debug)]
+pub(super) struct Pace(JitteredBackoff);
 
 impl Pace {
     pub(super) fn succeeded(&mut self) {
-        self.failures = 0;
+        self.0.reset();
     }
 
     /// The wait after one more failure: half a second, doubled each time, up to a minute, less up to a quarter.
     pub(super) fn failed(&mut self) -> Duration {
-        let wait = SHORTEST.saturating_mul(1 << self.failures.min(10)).min(LONGEST);
-        self.failures = self.failures.saturating_add(1);
-        wait.mul_f64(1.0 - fraction() / 4.0).max(SHORTEST)
+        self.0.next_delay(fraction()).max(SHORTEST)
+    }
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self(Backoff::new(SHORTEST, LONGEST).with_jitter(Jitter::Earlier(0.25)))
     }
 }
 
