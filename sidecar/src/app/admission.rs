@@ -180,7 +180,7 @@ pub(super) fn sound(app: &App, key: &PublicKey, denied: &Denied) {
     }
     // A full disk stays full for long, and whoever has a key can come again and again.
     if let Denied::NotWritten(error) = denied
-        && app.unwritten.lock().unwrap_or_else(PoisonError::into_inner).allows()
+        && app.unwritten.lock().unwrap_or_else(PoisonError::into_inner).allows(Instant::now())
     {
         tracing::error!(error = error as &dyn std::error::Error, "an enrolment was not written down");
     }

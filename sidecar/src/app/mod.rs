@@ -38,11 +38,12 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use cofferdam_base::RateLimiter;
 use relay_carriage::identity::Identity;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::admin;
@@ -54,7 +55,6 @@ use crate::enrolment::key::{self, KeyError};
 use crate::enrolment::{ALERTS_PER_MINUTE, Enrolments, StoreError};
 use crate::inject::files::{FileError, FileStore};
 use crate::inject::log_scrubber::LogScrubber;
-use crate::servers::pace::Pace;
 use crate::session::Context;
 use crate::session::command::EndReason;
 use crate::session::registry::Registry;
@@ -88,9 +88,9 @@ pub(crate) struct App {
     started: Arc<Config>,
     refusals: Arc<Refusals>,
     /// Alerts about those who come by the shared socket.
-    shared_alerts: Mutex<Pace>,
+    shared_alerts: Mutex<RateLimiter>,
     /// Lines in the log about enrolments that were not written down.
-    unwritten: Mutex<Pace>,
+    unwritten: Mutex<RateLimiter>,
     leaving: Leaving,
 }
 
@@ -171,8 +171,8 @@ pub(crate) async fn serve(
         attaches: Attaches::default(),
         started: context.config.load_full(),
         refusals: Arc::default(),
-        shared_alerts: Mutex::new(Pace::new(ALERTS_PER_MINUTE)),
-        unwritten: Mutex::new(Pace::new(ALERTS_PER_MINUTE)),
+        shared_alerts: Mutex::new(RateLimiter::per_minute(ALERTS_PER_MINUTE)),
+        unwritten: Mutex::new(RateLimiter::per_minute(ALERTS_PER_MINUTE)),
         leaving: Leaving::new(),
         context,
     });
@@ -254,7 +254,7 @@ impl App {
             ),
             None => {
                 let mut alerts = self.shared_alerts.lock().unwrap_or_else(PoisonError::into_inner);
-                ("somebody on the shared socket".into(), alerts.allows())
+                ("somebody on the shared socket".into(), alerts.allows(Instant::now()))
             }
         };
         if may {

@@ -5,19 +5,17 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use cofferdam_base::RateLimiter;
 use relay_proto::control::Refusal;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-#[derive(Default)]
-pub(super) struct Refusals(Mutex<Window>);
+pub(super) struct Refusals(Mutex<Lines>);
 
-/// The second that runs.
-#[derive(Default)]
-struct Window {
-    ends: Option<Instant>,
-    logged: u32,
+struct Lines {
+    limit: RateLimiter,
+    /// Refusals that were not written since the last report.
     more: u64,
 }
 
@@ -25,14 +23,15 @@ struct Window {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Line {
     Written,
-    /// Counted only; a line says so when this window ends.
+    /// Counted only; a line reports the count at this time.
     FirstCounted(Instant),
     Counted,
 }
 
-const WINDOW: Duration = Duration::from_secs(1);
-/// Enough to see who knocks and why; few enough that nothing else is pushed out of the log.
-const LINES_PER_WINDOW: u32 = 10;
+/// The others are reported this long after the first of them.
+const REPORT_AFTER: Duration = Duration::from_secs(1);
+/// Enough to see who connects and why it is refused; few enough that nothing else is pushed out of the log.
+const LINES_PER_SECOND: u32 = 10;
 /// Characters of a reason in the log.
 const MAX_REASON: usize = 200;
 
@@ -55,22 +54,14 @@ impl Refusals {
     }
 
     fn count(&self) -> Line {
-        let mut window = self.lock();
+        let mut lines = self.lock();
         let now = Instant::now();
-        let ends = match window.ends {
-            Some(ends) if now < ends => ends,
-            _ => {
-                window.logged = 0;
-                *window.ends.insert(now + WINDOW)
-            }
-        };
-        if window.logged < LINES_PER_WINDOW {
-            window.logged += 1;
+        if lines.limit.allows(now) {
             return Line::Written;
         }
-        window.more += 1;
-        match window.more {
-            1 => Line::FirstCounted(ends),
+        lines.more += 1;
+        match lines.more {
+            1 => Line::FirstCounted(now + REPORT_AFTER),
             _ => Line::Counted,
         }
     }
@@ -79,8 +70,14 @@ impl Refusals {
         std::mem::take(&mut self.lock().more)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Window> {
+    fn lock(&self) -> MutexGuard<'_, Lines> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for Refusals {
+    fn default() -> Self {
+        Self(Mutex::new(Lines { limit: RateLimiter::per_second(LINES_PER_SECOND), more: 0 }))
     }
 }
 
@@ -98,7 +95,7 @@ mod tests {
         let refusals = Refusals::default();
         let lines: Vec<Line> = (0..1000).map(|_| refusals.count()).collect();
         assert_eq!(lines.iter().filter(|line| **line == Line::Written).count(), 10);
-        let ends = Instant::now() + WINDOW;
+        let ends = Instant::now() + REPORT_AFTER;
         assert_eq!(lines[10], Line::FirstCounted(ends), "one of them says how many more there were");
         assert!(lines[11..].iter().all(|line| *line == Line::Counted));
         sleep_until(ends).await;

@@ -27,11 +27,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use cofferdam_base::RateLimiter;
 use relay_proto::control::Ticket;
 use relay_proto::key::PublicKey;
 use relay_proto::name::Name;
 
-use crate::servers::pace::Pace;
 use crate::session::random_id;
 
 pub(crate) use denied::{Denied, NEXT_STEP};
@@ -40,6 +40,7 @@ pub(crate) use epochs::{Confirmed, KeyProof};
 pub(crate) use hash::Fingerprint;
 pub(crate) use record::Why;
 use record::{Kind, Over, Record, Rest, Time};
+use tokio::time::Instant;
 
 pub(crate) struct Enrolments {
     directory: PathBuf,
@@ -59,7 +60,7 @@ struct Entry {
     record: Record,
     /// Epochs that were current since the start, the latest last: their links may confirm them late.
     past: VecDeque<Fingerprint>,
-    alerts: Pace,
+    alerts: RateLimiter,
 }
 
 /// An enrolment as others see it.
@@ -246,7 +247,7 @@ impl Enrolments {
 
     /// Whether one more alert about this enrolment may be written; if so, it is counted.
     pub(crate) fn may_alert(&self, id: &str) -> bool {
-        self.lock().by_id.get_mut(id).is_some_and(|entry| entry.alerts.allows())
+        self.lock().by_id.get_mut(id).is_some_and(|entry| entry.alerts.allows(Instant::now()))
     }
 
     /// Writes what the table says of this enrolment.
@@ -297,7 +298,10 @@ impl Table {
         if let Some(ticket) = record.ticket() {
             self.by_ticket.insert(ticket.clone(), Arc::clone(&id));
         }
-        self.by_id.insert(id, Entry { record, past: VecDeque::new(), alerts: Pace::new(ALERTS_PER_MINUTE) });
+        self.by_id.insert(
+            id,
+            Entry { record, past: VecDeque::new(), alerts: RateLimiter::per_minute(ALERTS_PER_MINUTE) },
+        );
     }
 
     fn remove(&mut self, id: &str) {

@@ -4,9 +4,9 @@
 
 use std::sync::{Arc, Mutex};
 
+use cofferdam_base::RateLimiter;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
-use super::pace::Pace;
+use tokio::time::Instant;
 
 /// Bounds of one grant.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -20,8 +20,8 @@ pub(crate) struct GateLimits {
 pub(crate) struct Gate {
     limit: usize,
     places: Arc<Semaphore>,
-    links: Mutex<Pace>,
-    starts: Mutex<Pace>,
+    links: Mutex<RateLimiter>,
+    starts: Mutex<RateLimiter>,
 }
 
 /// A place for one process; given back when it is dropped.
@@ -45,8 +45,8 @@ impl Gate {
         Self {
             limit: limits.processes,
             places: Arc::new(Semaphore::new(limits.processes)),
-            links: Mutex::new(Pace::new(limits.links_per_minute)),
-            starts: Mutex::new(Pace::new(limits.starts_per_minute)),
+            links: Mutex::new(RateLimiter::per_minute(limits.links_per_minute)),
+            starts: Mutex::new(RateLimiter::per_minute(limits.starts_per_minute)),
         }
     }
 
@@ -57,7 +57,7 @@ impl Gate {
 
     /// One more link: each costs records in the audit, whether it calls anything or not.
     pub(crate) fn admit_link(&self) -> Result<(), Crowded> {
-        match self.links.lock().expect("no holder of this lock panics").allows() {
+        match self.links.lock().expect("no holder of this lock panics").allows(Instant::now()) {
             true => Ok(()),
             false => Err(Crowded::Links),
         }
@@ -66,7 +66,7 @@ impl Gate {
     /// A place for a process, at once or not at all: whoever waits here would hold up its own link.
     pub(crate) fn enter(&self) -> Result<Place, Crowded> {
         let place = self.enter_beside()?;
-        match self.starts.lock().expect("no holder of this lock panics").allows() {
+        match self.starts.lock().expect("no holder of this lock panics").allows(Instant::now()) {
             true => Ok(place),
             false => Err(Crowded::Starts),
         }

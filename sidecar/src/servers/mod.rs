@@ -33,7 +33,6 @@ pub(crate) mod instance;
 mod keyring;
 mod leaving;
 mod likeness;
-pub(crate) mod pace;
 mod queue;
 mod reload;
 pub(crate) mod renewal;

@@ -17,7 +17,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cofferdam_base::Backoff;
+use cofferdam_base::{Backoff, RateLimiter};
 use futures_util::future::select_all;
 use relay_proto::envelope::{IdValue, Outcome};
 use tokio::sync::watch;
@@ -28,7 +28,6 @@ use super::draining::Draining;
 use super::event::{Event, Incarnation};
 use super::instance::Role;
 use super::likeness::{Listing, Tools, Turned, agreement};
-use super::pace::Pace;
 use super::spec::Replace;
 use super::start::Starter;
 use super::state::State;
@@ -60,7 +59,7 @@ pub(super) struct Renewal {
     retained: Vec<(Instant, Arc<Secrets>)>,
     backoff: Backoff,
     not_before: Instant,
-    pace: Pace,
+    pace: RateLimiter,
     trouble: Option<String>,
     notes: Vec<Note>,
 }
@@ -123,7 +122,7 @@ impl Renewal {
                 retained: Vec::new(),
                 backoff: Backoff::new(attending::FIRST_WAIT, attending::LONGEST_WAIT),
                 not_before: Instant::now(),
-                pace: Pace::new(STARTS_PER_MINUTE),
+                pace: RateLimiter::per_minute(STARTS_PER_MINUTE),
                 trouble: None,
                 notes: Vec::new(),
             };

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cofferdam_base::RateLimiter;
 use relay_proto::name::Name;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
@@ -23,7 +24,8 @@ pub(super) struct Source {
 /// Logs lines until the pipe closes.
 pub(super) async fn log(mut pipe: pipe::Receiver, source: Source) {
     let mut scrubbing = source.credentials.scrubber().stream();
-    let mut lines = Lines { source, line: Vec::new(), cut: 0, second: Instant::now(), logged: 0, dropped: 0 };
+    let limit = RateLimiter::per_second(source.lines_per_second);
+    let mut lines = Lines { source, line: Vec::new(), cut: 0, limit, dropped: 0, reported: Instant::now() };
     let mut chunk = vec![0; 8 * 1024];
     while let Ok(count @ 1..) = pipe.read(&mut chunk).await {
         lines.take(&scrubbing.push(&chunk[..count]).bytes);
@@ -38,9 +40,10 @@ struct Lines {
     line: Vec<u8>,
     /// Bytes of this line beyond the bound.
     cut: usize,
-    second: Instant,
-    logged: u32,
+    limit: RateLimiter,
     dropped: u64,
+    /// When dropped lines were last reported: at most once a second.
+    reported: Instant,
 }
 
 impl Lines {
@@ -61,14 +64,13 @@ impl Lines {
         if self.line.is_empty() {
             return;
         }
-        if self.second.elapsed() >= Duration::from_secs(1) {
+        let now = Instant::now();
+        if now.duration_since(self.reported) >= Duration::from_secs(1) {
             self.report_dropped();
-            self.second = Instant::now();
-            self.logged = 0;
+            self.reported = now;
         }
-        match self.logged < self.source.lines_per_second {
+        match self.limit.allows(now) {
             true => {
-                self.logged += 1;
                 let text = String::from_utf8_lossy(&self.line);
                 tracing::info!(server = %self.source.server, link = %self.source.link, cut = self.cut, stderr = %text.trim_end());
             }

@@ -9,6 +9,7 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use cofferdam_base::RateLimiter;
 use futures_util::FutureExt;
 use relay_proto::code::Code;
 use relay_proto::control::{Refusal, Resume, ResumeToken, Resumed, Retry, Welcome};
@@ -21,7 +22,6 @@ use super::connection::{Connection, LEAVING_TIME};
 use super::link::{End, GOODBYE_TIME, Link};
 use super::visitor::{Enrolled, EnrolledBy};
 use crate::audit::{Event, EventRecord};
-use crate::servers::pace::Pace;
 
 /// Somebody with the token of a link that another connection has. There is one at most.
 pub(super) struct Newcomer {
@@ -93,7 +93,7 @@ impl Link {
         let Some(mut newcomer) = self.newcomer.take() else { return };
         // Nobody is there to have the link, nor any reason to take it from the old connection.
         if !newcomer.still_waits() {
-            if self.talk.allows() {
+            if self.talk.allows(Instant::now()) {
                 tracing::warn!(link = %self.id, session = %self.session.id, "{LATE}");
             }
             return;
@@ -168,7 +168,7 @@ impl Link {
             return self.refuse_clone(connection, FOREIGN_TOKEN);
         };
         let refusal = self.clone_refusal(FOREIGN_TOKEN);
-        let may_talk = self.talk.allows();
+        let may_talk = self.talk.allows(Instant::now());
         let (session, link, alerts) =
             (Arc::clone(&self.session), Arc::clone(&self.id), Arc::clone(&self.alerts));
         self.session.context.tasks.spawn(async move {
@@ -213,8 +213,8 @@ impl Link {
     }
 }
 
-fn allows(alerts: &Mutex<Pace>) -> bool {
-    alerts.lock().unwrap_or_else(PoisonError::into_inner).allows()
+fn allows(alerts: &Mutex<RateLimiter>) -> bool {
+    alerts.lock().unwrap_or_else(PoisonError::into_inner).allows(Instant::now())
 }
 
 fn record_alert(session: &Session, link: &str, reason: &str) {

@@ -11,6 +11,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use cofferdam_base::RateLimiter;
 use relay_proto::code::Code;
 use relay_proto::control::{Goodbye, Resumed, Retry, Welcome};
 use relay_proto::delivery::{Inbox, Outbox, Received};
@@ -35,7 +36,6 @@ use super::visitor::{Offer, Offered};
 use crate::audit;
 use crate::metrics::{self, ServerTally};
 use crate::servers::instance::Event;
-use crate::servers::pace::Pace;
 use crate::servers::scoped::{Process, Servers};
 
 pub(crate) struct Link {
@@ -72,8 +72,8 @@ pub(crate) struct Link {
     pub(super) requests: ServerTally,
     pub(super) outcomes: Outcomes,
     /// How much this link may fill the log and the audit with its comings and goings.
-    pub(super) talk: Pace,
-    pub(super) alerts: Arc<Mutex<Pace>>,
+    pub(super) talk: RateLimiter,
+    pub(super) alerts: Arc<Mutex<RateLimiter>>,
     /// Places for those who may have been late, while it is seen whether they leave.
     pub(super) late: Arc<Semaphore>,
     /// How many searches of the audit this link may still cause.
@@ -167,8 +167,8 @@ impl Link {
             counted: Counted::default(),
             requests,
             outcomes: Outcomes::default(),
-            talk: Pace::new(TALK_PER_MINUTE),
-            alerts: Arc::new(Mutex::new(Pace::new(ALERTS_PER_MINUTE))),
+            talk: RateLimiter::per_minute(TALK_PER_MINUTE),
+            alerts: Arc::new(Mutex::new(RateLimiter::per_minute(ALERTS_PER_MINUTE))),
             late: Arc::new(Semaphore::new(MAX_LATE)),
             searches: MAX_SEARCHES,
         };
@@ -339,7 +339,7 @@ impl Link {
     }
 
     pub(super) fn disconnected(&mut self, reason: &impl fmt::Display) {
-        if self.talk.allows() {
+        if self.talk.allows(Instant::now()) {
             tracing::info!(link = %self.id, session = %self.session.id, %reason, "connection lost");
         }
         self.connection = None;

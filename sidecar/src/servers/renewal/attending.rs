@@ -121,7 +121,7 @@ impl Renewal {
                     Some("it keeps the credential that it was started with (`replace = \"never\"`)".into());
                 None
             }
-            _ if !self.pace.allows() => {
+            _ if !self.pace.allows(now) => {
                 self.not_before = now + FIRST_WAIT;
                 Some(self.not_before)
             }
