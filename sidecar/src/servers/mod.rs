@@ -17,6 +17,7 @@
 //! | [`reload`] | files written anew under a process that reads them again |
 //! | [`renewal`] | how a new credential reaches a process that runs |
 //! | [`scoped`] | the servers of one link: one, and others for the tools of scopes |
+//! | `scripted` | for tests: a server whose processes are played by the test |
 //! | [`spec`] | what the configuration says of a server |
 //! | [`start`] | from configuration and credentials to a running upstream |
 //! | [`state`] | from nothing to gone |
@@ -37,9 +38,13 @@ mod queue;
 mod reload;
 pub(crate) mod renewal;
 pub(crate) mod scoped;
+#[cfg(test)]
+pub(crate) mod scripted;
 pub(crate) mod spec;
 pub(crate) mod start;
 mod state;
 mod stderr;
 mod successor;
+#[cfg(test)]
+mod tests;
 mod upstream;

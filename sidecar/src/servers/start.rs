@@ -14,7 +14,7 @@ use super::keyring::Keyring;
 use super::leaving::Custody;
 use super::spec::{HttpServer, Scope, ServerKind, ServerLimits, ServerSpec, StdioServer};
 use super::stderr;
-use super::upstream::{Belongings, HttpConnection, StdioProcess, Upstream};
+use super::upstream::{Belongings, HttpConnection, ProcessPipes, StdioProcess, Upstream};
 use crate::inject::credentials::Credentials;
 use crate::inject::files::{FileError, FileStore};
 use crate::inject::{InjectError, Secrets, Template, fill_environment};
@@ -38,6 +38,9 @@ pub(crate) struct Starter {
     pub(crate) tasks: TaskTracker,
     /// For the log.
     pub(crate) link: Arc<str>,
+    /// Plays the processes of stdio servers.
+    #[cfg(test)]
+    pub(crate) script: Option<super::scripted::Script>,
 }
 
 /// Variables or files by name.
@@ -101,6 +104,9 @@ impl Starter {
     /// Whether what it starts may have to be given other credentials while it runs: only Vault gives such.
     pub(crate) fn may_change(&self) -> bool {
         let in_vault = |name| self.secrets[name].origin.is_in_vault();
+        // A test changes what it holds, wherever that is from.
+        #[cfg(test)]
+        let in_vault = |name| self.script.is_some() || in_vault(name);
         matches!(self.server.kind, ServerKind::Stdio(_)) && self.names().into_iter().any(in_vault)
     }
 
@@ -144,6 +150,13 @@ impl Starter {
         let (env, files) = self.templates(stdio);
         let files = self.files.write(files, &secrets)?;
         let injected = fill_environment(env, &secrets, files.paths())?;
+        #[cfg(test)]
+        if let Some(script) = &self.script {
+            let scope = self.scope.as_ref().map(|scope| scope.to_string());
+            let upstream = ProcessPipes::Scripted(script.start(scope).await?);
+            let belongings = Belongings { files, secrets: Arc::new(secrets), _place: place };
+            return Ok(Upstream::Stdio(Box::new(StdioProcess { upstream, belongings })));
+        }
         let (program, arguments) = stdio.command.split_first().expect("a checked command is not empty");
         let ServerProcess { stdin, stdout, stderr: talk, handle } = process::launch(Launch {
             program: program.into(),
@@ -165,6 +178,7 @@ impl Starter {
             },
         ));
         let upstream = StdioUpstream::new(handle, stdin, stdout, self.limits.message_bytes);
+        let upstream = ProcessPipes::Real(upstream);
         let belongings = Belongings { files, secrets: Arc::new(secrets), _place: place };
         Ok(Upstream::Stdio(Box::new(StdioProcess { upstream, belongings })))
     }

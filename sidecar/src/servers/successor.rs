@@ -112,7 +112,11 @@ impl Successor {
                 None => Progress::Passed(Event::Message(message)),
             },
             Step::Said(event) => Progress::Passed(event),
-            Step::Started(Err(error)) => Progress::Failed(error.told()),
+            Step::Started(Err(error)) => {
+                // The start is over, and must not be waited for again.
+                self.phase = Phase::Over;
+                Progress::Failed(error.told())
+            }
             Step::Started(Ok(mut upstream)) => {
                 self.deadline = Some(Instant::now() + self.custody.patience);
                 match memory.handshake() {

@@ -12,9 +12,11 @@ use relay_proto::{json, mcp};
 use super::event::{Event, Passed, Unavailable};
 use super::gate::Place;
 use super::keyring::Keyring;
+#[cfg(test)]
+use super::scripted::ScriptedUpstream;
 use crate::inject::Secrets;
 use crate::inject::files::FileSet;
-use crate::process::Ended;
+use crate::process::{Ended, Exit};
 use crate::upstream::http::{Event as HttpEvent, Failure, HttpUpstream};
 use crate::upstream::outbound::{Outbound, QUEUE_BYTES, REFUSED_BYTES};
 use crate::upstream::stdio::{StdioEvent, StdioUpstream};
@@ -30,8 +32,15 @@ pub(crate) struct HttpConnection {
 }
 
 pub(crate) struct StdioProcess {
-    pub(super) upstream: StdioUpstream,
+    pub(super) upstream: ProcessPipes,
     pub(super) belongings: Belongings,
+}
+
+/// A process's stdin and stdout, or a test that plays the process.
+pub(super) enum ProcessPipes {
+    Real(StdioUpstream),
+    #[cfg(test)]
+    Scripted(ScriptedUpstream),
 }
 
 /// What is kept as long as the process lives: its injected files, its place in the grant, the credentials it has.
@@ -202,6 +211,95 @@ impl StdioProcess {
         match self.upstream.exit() {
             Some(exit) => format!("the server's process ended ({exit})"),
             None => "the server's process ended".into(),
+        }
+    }
+}
+
+impl ProcessPipes {
+    pub(super) fn pid(&self) -> u32 {
+        match self {
+            Self::Real(process) => process.pid(),
+            #[cfg(test)]
+            Self::Scripted(process) => process.pid(),
+        }
+    }
+
+    /// Puts one message on its way, which is one line to every runtime.
+    fn send(&mut self, line: &[u8]) {
+        match self {
+            Self::Real(process) => process.send(line),
+            #[cfg(test)]
+            Self::Scripted(process) => process.send(line),
+        }
+    }
+
+    /// Writes what the process takes without waiting.
+    pub(super) fn write_now(&mut self) {
+        match self {
+            Self::Real(process) => process.write_now(),
+            #[cfg(test)]
+            Self::Scripted(process) => process.flush(),
+        }
+    }
+
+    fn queued_bytes(&self) -> usize {
+        match self {
+            Self::Real(process) => process.queued_bytes(),
+            #[cfg(test)]
+            Self::Scripted(process) => process.queued_bytes(),
+        }
+    }
+
+    /// What has arrived already.
+    pub(super) fn buffered(&mut self) -> Option<StdioEvent> {
+        match self {
+            Self::Real(process) => process.buffered(),
+            #[cfg(test)]
+            Self::Scripted(process) => process.buffered(),
+        }
+    }
+
+    /// Writes what waits and gives what comes. Cancel-safe.
+    async fn next(&mut self) -> StdioEvent {
+        match self {
+            Self::Real(process) => process.next().await,
+            #[cfg(test)]
+            Self::Scripted(process) => process.next().await,
+        }
+    }
+
+    /// How the process ended, where that is known by now.
+    fn exit(&mut self) -> Option<Exit> {
+        match self {
+            Self::Real(process) => process.exit(),
+            #[cfg(test)]
+            Self::Scripted(_) => None,
+        }
+    }
+
+    /// Waits until the main process is over. Cancel-safe.
+    pub(super) async fn exited(&mut self) -> Exit {
+        match self {
+            Self::Real(process) => process.exited().await,
+            #[cfg(test)]
+            Self::Scripted(_) => Exit::Code(0),
+        }
+    }
+
+    /// Tells the process that its files are others now.
+    pub(super) fn hang_up(&self) {
+        match self {
+            Self::Real(process) => process.hang_up(),
+            #[cfg(test)]
+            Self::Scripted(process) => process.hang_up(),
+        }
+    }
+
+    async fn end(self, grace: Duration) -> Ended {
+        match self {
+            Self::Real(process) => process.end(grace).await,
+            #[cfg(test)]
+            Self::Scripted(process) => process.end(grace).await,
         }
     }
 }

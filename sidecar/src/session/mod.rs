@@ -87,6 +87,9 @@ pub(crate) struct Context {
     gates: Mutex<BTreeMap<Name, Arc<Gate>>>,
     /// The limits of every gate, as they were at the start: a grant that comes later is treated as the others are.
     gate_limits: GateLimits,
+    /// Plays the processes of every stdio server.
+    #[cfg(test)]
+    pub(crate) script: std::sync::OnceLock<crate::servers::scripted::Script>,
 }
 
 /// The time in which an enrolment has links. It owns its secrets and its budget in the audit.
@@ -137,6 +140,8 @@ impl Context {
             vault,
             searches: Searches::new(),
             gates: Mutex::default(),
+            #[cfg(test)]
+            script: std::sync::OnceLock::new(),
         })
     }
 

@@ -127,6 +127,8 @@ impl Starter {
             files: session.context.files.clone(),
             tasks: session.context.tasks.clone(),
             link: Arc::clone(link),
+            #[cfg(test)]
+            script: session.context.script.get().cloned(),
         }
     }
 }

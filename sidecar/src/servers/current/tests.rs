@@ -62,6 +62,7 @@ fn starter(server: Arc<ServerSpec>) -> Starter {
         files: FileStore::open().unwrap(),
         tasks: TaskTracker::new(),
         link: "l1".into(),
+        script: None,
     }
 }
 
