@@ -60,7 +60,7 @@ pub(crate) enum Attempt {
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     waiting: HashMap<IdValue, Call>,
-    /// In the order they were made; entries of answered calls are skipped.
+    /// The earliest first; entries of answered calls are skipped.
     deadlines: VecDeque<(Instant, IdValue)>,
     abandoned: Abandoned,
     /// Bytes of messages that are kept to be sent once more.
@@ -93,7 +93,9 @@ impl Calls {
         call.kept.take_if(|kept| self.kept + kept.len() > MAX_KEPT);
         self.kept += call.kept_bytes();
         if let Some(deadline) = call.deadline {
-            self.deadlines.push_back((deadline, id.clone()));
+            // Almost always the last place: deadlines come in order, unless a call is retried or a timeout was changed.
+            let place = self.deadlines.partition_point(|(other, _)| *other <= deadline);
+            self.deadlines.insert(place, (deadline, id.clone()));
         }
         self.waiting.insert(id, call);
         // One call that stays open must not keep the ids of all that were answered since.
@@ -334,6 +336,21 @@ mod tests {
         calls.insert(id(1), call(Some(now + Duration::from_secs(9))));
         assert!(calls.take_expired(now + Duration::from_secs(1)).is_none());
         assert!(calls.take_expired(now + Duration::from_secs(10)).is_some());
+    }
+
+    /// A call that is retried keeps its first deadline, and `call-timeout` may have been shortened by a reload.
+    #[test]
+    fn the_earliest_deadline_counts_whichever_call_was_made_first() {
+        let mut calls = Calls::default();
+        let now = Instant::now();
+        let after = |seconds| now + Duration::from_secs(seconds);
+        for (number, seconds) in [(1, 30), (2, 10), (3, 20)] {
+            calls.insert(id(number), call(Some(after(seconds))));
+        }
+        assert_eq!(calls.next_deadline(), Some(after(10)));
+        assert!(calls.take_expired(after(15)).is_some() && calls.take_expired(after(15)).is_none());
+        assert!(calls.is_taken(&id(1)) && calls.answered(BASE, &id(1)).is_some(), "only the second was due");
+        assert_eq!(calls.next_deadline(), Some(after(20)));
     }
 
     #[test]
