@@ -196,6 +196,13 @@ impl Calls {
         self.abandon(&id)
     }
 
+    #[cfg(test)]
+    pub(crate) fn assert_one_place(&self) {
+        for id in self.waiting.keys() {
+            assert!(!self.abandoned.ids.contains_key(id), "{id:?} is in flight and abandoned");
+        }
+    }
+
     fn take(&mut self, id: &IdValue) -> Option<Call> {
         let call = self.waiting.remove(id)?;
         self.kept -= call.kept_bytes();

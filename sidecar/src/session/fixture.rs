@@ -17,12 +17,18 @@ pub(super) struct Fixture {
 impl Fixture {
     /// `relay` is what more there is in `[relay]`.
     pub(super) fn new(relay: &str) -> Self {
+        Self::with_server(relay, "")
+    }
+
+    /// `server` is what more there is of the server `tools`, and of its secrets; `@` stands for the directory.
+    pub(super) fn with_server(relay: &str, server: &str) -> Self {
         let directory = std::env::temp_dir().join(random_id("cofferdam-session-"));
         let text = format!(
             "state-dir = \"{0}/state\"\nadmin.socket = \"{0}/admin.sock\"\n\
-             servers.tools.command = [\"true\"]\ngrants.dev.servers = [\"tools\"]\n\
+             servers.tools.command = [\"true\"]\ngrants.dev.servers = [\"tools\"]\n{server}\n\
              [relay]\nunix = \"{0}/relay/relay.sock\"\nunix-grant = \"dev\"\n{relay}\n",
-            directory.display()
+            directory.display(),
+            server = server.replace('@', &directory.display().to_string()),
         );
         let config = check_text(&text, &directory.join("cofferdam.toml")).unwrap();
         let audit = Audit::open(audit::Options {
@@ -34,6 +40,11 @@ impl Fixture {
         let context =
             Context::new(config, audit.unwrap(), FileStore::open().unwrap(), Arc::default()).unwrap();
         Self { directory, context: Arc::new(context) }
+    }
+
+    /// A file in the directory.
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
     }
 
     /// All that was recorded.

@@ -191,6 +191,8 @@ impl Link {
             self.let_go();
             self.repeat().await;
             self.settle_newcomer();
+            #[cfg(test)]
+            self.assert_one_place();
         };
         let ended = self.finish(reason).await;
         if let Some(waiting) = waiting {
@@ -198,6 +200,15 @@ impl Link {
             let _ = waiting.send(ended);
         }
         reason
+    }
+
+    /// An id is waited for, abandoned or held back, never two of these at once.
+    #[cfg(test)]
+    fn assert_one_place(&self) {
+        for id in self.repeats.held_ids() {
+            assert!(!self.calls.is_taken(id), "{id:?} is held back and in flight");
+        }
+        self.calls.assert_one_place();
     }
 
     async fn wait(&mut self) -> Wake {

@@ -40,6 +40,8 @@ mod fixture;
 mod hints;
 pub(crate) mod link;
 mod message;
+#[cfg(test)]
+mod model;
 mod outcomes;
 mod pulse;
 pub(crate) mod registry;

@@ -98,6 +98,11 @@ impl Repeats {
         self.held.iter().any(|(held, _)| held == id)
     }
 
+    #[cfg(test)]
+    pub(super) fn held_ids(&self) -> impl Iterator<Item = &IdValue> {
+        self.held.iter().map(|(id, _)| id)
+    }
+
     /// The harness does not want it any more.
     pub(super) fn withdraw(&mut self, id: &IdValue) {
         let held_bytes = &mut self.held_bytes;
