@@ -37,6 +37,7 @@ pub(crate) struct StdioProcess {
 }
 
 /// A process's stdin and stdout, or a test that plays the process.
+#[cfg_attr(test, expect(clippy::large_enum_variant, reason = "outside of tests there is one variant"))]
 pub(super) enum ProcessPipes {
     Real(StdioUpstream),
     #[cfg(test)]

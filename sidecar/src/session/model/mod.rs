@@ -199,7 +199,14 @@ impl Life {
         self.shim.push(br#"{"jsonrpc":"2.0","method":7}"#, MaybeRan::No);
     }
 
+    /// Both sides send a notification; the server's repeats the secret.
     fn notify(&mut self) {
+        if let Some(process) = self.script.alive().last() {
+            let notification = format!(
+                r#"{{"jsonrpc":"2.0","method":"notifications/message","params":{{"data":"{SECRET}"}}}}"#
+            );
+            self.script.say(*process, &notification);
+        }
         self.shim.push(br#"{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}"#, MaybeRan::No);
     }
 
