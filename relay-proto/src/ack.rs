@@ -1,10 +1,15 @@
-//! The body of an `Ack` as everybody writes it, `{"seq":N,"window":W}`, without a JSON parser: there is one with every
-//! batch of messages.
+//! The acknowledgement, and its usual body `{"seq":N,"window":W}` written and read without a JSON parser: one travels
+//! with every batch of messages.
 //!
-//! Must stay true: [`read`] knows this one spelling, and only what any parser would read in the same way. Every other
-//! body (other keys, white space, another order) is for serde.
+//! Must stay true: [`read`] accepts this one spelling only, and reads it as any JSON parser would. Every other body
+//! (other keys, white space, another order) is left to serde.
 
-use crate::frame::Ack;
+/// Everything up to frame `seq` was received; the peer may have `window` bytes in flight after it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, serde::Deserialize, serde::Serialize)]
+pub struct Ack {
+    pub seq: u64,
+    pub window: u64,
+}
 
 /// Appends the body.
 pub(crate) fn write(ack: Ack, out: &mut Vec<u8>) {
@@ -15,7 +20,7 @@ pub(crate) fn write(ack: Ack, out: &mut Vec<u8>) {
     out.extend_from_slice(END);
 }
 
-/// Reads the body; none where it is not spelled in the usual way, which does not mean that it is wrong.
+/// Reads the body. `None` means that it is not in the usual spelling; it may still be valid.
 pub(crate) fn read(body: &[u8]) -> Option<Ack> {
     let (seq, rest) = number(body.strip_prefix(SEQ)?)?;
     let (window, rest) = number(rest.strip_prefix(WINDOW)?)?;
@@ -26,11 +31,11 @@ const SEQ: &[u8] = br#"{"seq":"#;
 const WINDOW: &[u8] = br#","window":"#;
 const END: &[u8] = b"}";
 
-/// As many digits as any number of 64 bits has.
-const MOST_DIGITS: usize = 20;
+/// The digits of `u64::MAX`.
+const MAX_DIGITS: usize = 20;
 
 fn write_number(mut number: u64, out: &mut Vec<u8>) {
-    let mut digits = [0; MOST_DIGITS];
+    let mut digits = [0; MAX_DIGITS];
     let mut at = digits.len();
     loop {
         at -= 1;
@@ -43,12 +48,12 @@ fn write_number(mut number: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(&digits[at..]);
 }
 
-/// The number that `bytes` begin with, and what follows it.
+/// The number at the start of `bytes`, and the rest.
 fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let count = bytes.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (digits, rest) = bytes.split_at(count);
     // JSON has no leading zeros.
-    if digits.is_empty() || digits.len() > MOST_DIGITS || digits.len() > 1 && digits[0] == b'0' {
+    if digits.is_empty() || digits.len() > MAX_DIGITS || digits.len() > 1 && digits[0] == b'0' {
         return None;
     }
     let value = digits
@@ -65,7 +70,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_written_and_read_as_serde_does(seq: u64, window: u64, shift in 0..64_u32) {
+        fn an_ack_is_written_and_read_as_serde_does(seq: u64, window: u64, shift in 0..64_u32) {
             let ack = Ack { seq: seq >> shift, window: window >> (63 - shift) };
             let mut out = Vec::new();
             write(ack, &mut out);
@@ -74,7 +79,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_damaged_is_read_as_serde_does_or_left_to_it(
+        fn a_damaged_body_is_read_as_serde_does_or_left_to_it(
             seq: u64,
             at in any::<prop::sample::Index>(),
             with in "[0-9\\-+.e \",:}{a]{0,3}",
@@ -91,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_spelled_in_the_usual_way_is_left_alone() {
+    fn other_spellings_are_not_read() {
         for body in [
             r#"{"seq":01,"window":2}"#,
             r#"{"seq":18446744073709551616,"window":2}"#,

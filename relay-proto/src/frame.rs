@@ -7,6 +7,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::ack;
+pub use crate::ack::Ack;
 use crate::control::{Goodbye, Hello, Refusal, Status, Welcome};
 use crate::limits::{MAX_CODE, MAX_CONTROL_BODY, MAX_LINK_ID, MAX_MESSAGE_PART, MAX_SENTENCE};
 
@@ -28,13 +29,6 @@ pub enum Frame {
     Refusal(Refusal),
     Status(Status),
     Welcome(Welcome),
-}
-
-/// Everything up to `seq` is in my memory; you may have `window` bytes under way after it.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, serde::Deserialize, serde::Serialize)]
-pub struct Ack {
-    pub seq: u64,
-    pub window: u64,
 }
 
 /// A piece of one MCP message.

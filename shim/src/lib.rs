@@ -1,4 +1,4 @@
-//! The guest: carries MCP between a harness's stdio and the sidecar, and holds no secret.
+//! The shim: carries MCP between a harness's stdio and the sidecar, and holds no secret.
 //!
 //! One task on one thread owns everything, so there are no locks and a message costs one read and one write on its
 //! way. What must stay true: the process never ends while its stdin is open (unless signalled, or stdout is closed),
@@ -8,28 +8,34 @@
 //! |---|---|
 //! | [`options`], [`network`] | command line and environment |
 //! | [`timing`] | how long things are waited for |
-//! | `relay_loop` | the one loop: readiness in, calls on `guest`, bytes out |
-//! | `guest` | what to do with a line, a frame or a deadline; no I/O |
+//! | `relay_loop` | the one loop: readiness in, calls on `relay_state`, bytes out |
+//! | `relay_state` | what to do with a line, a frame or a deadline; no I/O |
 //! | `pending`, `server_requests`, `pacing` | requests without an answer, of either side; when to try again |
 //! | `answer` | the sentences the shim says by itself |
 //! | [`hub`] | another program in the same file: holds the one pipe of a sandbox that has only one |
 //! | `lines` | bytes from the harness → lines |
-//! | `link`, `stream` | opening a connection; reading and writing it, whatever carries it |
+//! | `link`, `enrolled_link` | opening a connection: where to, and with the sandbox's key |
+//! | `connection`, `stream` | an open connection; reading and writing it, whatever carries it |
 //! | `loopback` | a link to a hub where Unix sockets are forbidden |
-//! | `doorway`, `listen` | a port that the host dials, and the link that it is |
-//! | `state` | the sandbox's key and where it comes from (with TLS; without, `stateless`) |
+//! | `inbound_listener`, `listen` | a port that the host dials, and the link that it is |
+//! | `state` | the sandbox's key and where it comes from (`state_without_tls`: none) |
 //! | `status` | how things stand, for a person |
-//! | `talk` | what is said on stderr |
+//! | `stderr_log` | problems, each reported once on stderr |
 //! | `socket`, `stdio`, `pipe`, `queue` | the descriptors, without changing the flags that others see |
 
 #![forbid(unsafe_code)]
 
 mod answer;
+mod connection;
 #[cfg(feature = "tls")]
-mod doorway;
-mod guest;
+mod enrolled_link;
+#[cfg(not(feature = "tls"))]
+#[path = "enrolled_link_without_tls.rs"]
+mod enrolled_link;
 #[cfg(feature = "hub")]
 pub mod hub;
+#[cfg(feature = "tls")]
+mod inbound_listener;
 mod lines;
 mod link;
 #[cfg(feature = "tls")]
@@ -42,17 +48,18 @@ mod pending;
 mod pipe;
 mod queue;
 mod relay_loop;
+mod relay_state;
 mod server_requests;
 mod socket;
 #[cfg(feature = "tls")]
 mod state;
 #[cfg(not(feature = "tls"))]
-#[path = "stateless.rs"]
+#[path = "state_without_tls.rs"]
 mod state;
 mod status;
+mod stderr_log;
 mod stdio;
 mod stream;
-mod talk;
 pub mod timing;
 
 /// What fuzz targets need of the inside.
@@ -60,7 +67,7 @@ pub mod timing;
 pub mod fuzzing {
     /// Plays one life of a shim; panics where it breaks a promise.
     pub fn play(script: &[(u8, u8)]) {
-        super::guest::model::play(script);
+        super::relay_state::model::play(script);
     }
 }
 
@@ -169,7 +176,7 @@ fn run(options: Options) -> io::Result<()> {
     })
 }
 
-/// Talk goes to stderr, each line in one write: others write there too. Nobody listening is no reason to end.
+/// Writes to stderr, each line in one write, since other processes may write there too. A failed write is ignored.
 fn say(text: &str) {
     let _ = io::stderr().write_all(format!("cofferdam-shim: {text}\n").as_bytes());
 }

@@ -10,18 +10,15 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use relay_proto::address::Address;
-#[cfg(feature = "tls")]
-use relay_proto::address::ListenPlace;
 use relay_proto::code::Code;
 use relay_proto::control::{Epoch, Proof, Retry};
 use relay_proto::decoder::Decoder;
 use relay_proto::key::PublicKey;
-use rustix::io::Errno;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-#[cfg(feature = "tls")]
-use crate::doorway;
+use crate::connection::{ConnectError, Connection, Opened};
+use crate::enrolled_link;
 #[cfg(feature = "tls")]
 use crate::listen::Port;
 use crate::loopback;
@@ -31,80 +28,8 @@ use crate::socket::{Descriptor, Socket};
 use crate::state::{Another, Held, State};
 use crate::stream::Stream;
 
-/// One connection, and what has come in of a frame.
-pub(crate) struct Connection {
-    pub(crate) stream: Stream,
-    pub(crate) decoder: Decoder,
-}
-
-/// A connection, and what to say on it about who we are.
-pub(crate) struct Opened {
-    pub(crate) connection: Connection,
-    /// Where it leads.
-    pub(crate) address: Address,
-    pub(crate) proof: Proof,
-    /// The turn of a shim with a key; it ends with what the Welcome brought being written down.
-    pub(crate) held: Option<Held>,
-}
-
 /// One attempt to connect.
 pub(crate) type Attempt = Pin<Box<dyn Future<Output = Result<Opened, ConnectError>> + Send>>;
-
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ConnectError {
-    /// It came from outside, once.
-    #[error("the link was the inherited descriptor {0}, which ended and cannot be opened again")]
-    CannotReopen(i32),
-    #[error("connect to {address}: {source}{}", hint(.address, .source))]
-    Connect { address: Address, source: io::Error },
-    #[cfg(feature = "tls")]
-    #[error("connect to {address}: {source}")]
-    Dial { address: Address, source: Box<relay_carriage::dial::DialError> },
-    #[cfg(feature = "tls")]
-    #[error("wait at listen:{place}: {source}; {}", doorway::advice(.place, .source))]
-    Listen { place: ListenPlace, source: io::Error },
-    #[error("{0}")]
-    NoEnrolment(String),
-    /// Neither of the ways that are tried by themselves.
-    #[error("{socket}; and {enrolment}")]
-    Nowhere { socket: Box<Self>, enrolment: String },
-    #[error("this version cannot connect to {0}")]
-    NotKnown(Address),
-    #[cfg(not(feature = "tls"))]
-    #[error(
-        "connect to {0}: this build of cofferdam-shim has no TLS; use the usual build, or a `unix:` or `vsock:` link"
-    )]
-    NoTls(Address),
-    #[cfg(feature = "tls")]
-    #[error(
-        "go out through the proxy in {variable}: {source}; correct it there, or give another with --proxy"
-    )]
-    Proxy { variable: &'static str, source: relay_carriage::proxy::InvalidProxy },
-    #[cfg(feature = "tls")]
-    #[error("{0}")]
-    State(String),
-    /// Somebody was at the port, and it was not the sidecar.
-    #[cfg(feature = "tls")]
-    #[error("wait at {address}: {source}")]
-    Stranger { address: Address, source: Box<relay_carriage::entrance::EntranceError> },
-    #[error(
-        "connect to {address}: {source}; does this machine have a vsock device, and does the host listen on that port \
-         (`relay.vsock-dir`)?"
-    )]
-    Vsock { address: Address, source: io::Error },
-}
-
-impl ConnectError {
-    /// Trying again makes no sense.
-    pub(crate) fn is_final(&self) -> bool {
-        match self {
-            Self::CannotReopen(_) | Self::NotKnown(_) => true,
-            #[cfg(not(feature = "tls"))]
-            Self::NoTls(_) => true,
-            _ => false,
-        }
-    }
-}
 
 /// Where to connect, with what, and whether that can be done again.
 #[derive(Debug)]
@@ -165,7 +90,7 @@ impl Dialer {
             }
             Some(Address::Hub(file)) => Box::pin(hub(file)),
             Some(address @ (Address::Tls(_) | Address::WebSocket(_))) => {
-                Box::pin(self.state.clone().connect(Some(address), self.network.clone()))
+                Box::pin(enrolled_link::connect(self.state.clone(), Some(address), self.network.clone()))
             }
             Some(address @ Address::Vsock { cid, port }) => Box::pin(virtual_socket(address, cid, port)),
             #[cfg(feature = "tls")]
@@ -221,7 +146,7 @@ impl Dialer {
 
 /// Where the enrolment leads; without one, to the socket that is there by default.
 async fn wherever(state: State, network: Network) -> Result<Opened, ConnectError> {
-    match state.connect(None, network).await {
+    match enrolled_link::connect(state, None, network).await {
         Err(ConnectError::NoEnrolment(enrolment)) => unix(Address::Unix(DEFAULT_RELAY.into()))
             .await
             .map_err(|socket| ConnectError::Nowhere { socket: Box::new(socket), enrolment }),
@@ -271,13 +196,3 @@ async fn virtual_socket(address: Address, cid: u32, port: u32) -> Result<Opened,
 const CONNECT: Duration = Duration::from_secs(1);
 /// The kernel gives up by itself after two.
 const VSOCK: Duration = Duration::from_secs(5);
-
-/// What a bare error number does not say: a filter of system calls forbids the kind of socket, whatever its path.
-fn hint(address: &Address, source: &io::Error) -> &'static str {
-    match (address, Errno::from_io_error(source)) {
-        (Address::Unix(_), Some(Errno::PERM)) => {
-            " (this sandbox forbids Unix sockets; it needs a tls:// or wss:// link, or gVisor's --host-uds=open)"
-        }
-        _ => "",
-    }
-}

@@ -13,8 +13,8 @@ use relay_proto::control::Proof;
 use relay_proto::decoder::Decoder;
 use tokio::time::sleep;
 
-use crate::doorway::{Doorway, Entry};
-use crate::link::{ConnectError, Connection, Opened};
+use crate::connection::{ConnectError, Connection, Opened};
+use crate::inbound_listener::{Entry, InboundListener};
 use crate::network::Network;
 use crate::stream::Stream;
 
@@ -24,7 +24,7 @@ pub(crate) struct Port {
     place: ListenPlace,
     entry: Entry,
     /// None while somebody waits at it, and before the first time.
-    open: Arc<Mutex<Option<Doorway>>>,
+    open: Arc<Mutex<Option<InboundListener>>>,
 }
 
 impl Port {
@@ -50,7 +50,7 @@ impl Port {
         let kept = self.kept().take();
         let mut open = match kept {
             Some(open) => open,
-            None => match Doorway::open(&self.place, self.entry.clone()).await {
+            None => match InboundListener::open(&self.place, self.entry.clone()).await {
                 Ok(open) => open,
                 Err(source) => {
                     // Whoever listens asks again at once.
@@ -71,7 +71,7 @@ impl Port {
         }
     }
 
-    fn kept(&self) -> MutexGuard<'_, Option<Doorway>> {
+    fn kept(&self) -> MutexGuard<'_, Option<InboundListener>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

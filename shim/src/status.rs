@@ -11,7 +11,8 @@ use relay_proto::limits::VERSION;
 use serde::Serialize;
 use tokio::time::timeout;
 
-use crate::link::{Connection, Dialer, Opened};
+use crate::connection::{Connection, Opened};
+use crate::link::Dialer;
 use crate::options::{Form, Options, SOFTWARE};
 use crate::stream::Stream;
 
@@ -69,7 +70,7 @@ pub(crate) async fn ask(options: Options, form: Form) -> Report {
                 capabilities: Vec::new(),
                 software: SOFTWARE.into(),
             };
-            let asked = timeout(ANSWER, talk(connection, hello)).await;
+            let asked = timeout(ANSWER, query(connection, hello)).await;
             (
                 Some(address.to_string()),
                 asked.unwrap_or_else(|_| {
@@ -97,7 +98,7 @@ pub(crate) async fn ask(options: Options, form: Form) -> Report {
     Report { text, outcome }
 }
 
-async fn talk(mut connection: Connection, hello: Hello) -> Result<Status, Trouble> {
+async fn query(mut connection: Connection, hello: Hello) -> Result<Status, Trouble> {
     let mut bytes = PREFACE.to_vec();
     Frame::Hello(hello).encode(&mut bytes);
     let mut sent = 0;

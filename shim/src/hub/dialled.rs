@@ -9,9 +9,9 @@ use relay_proto::address::ListenPlace;
 use super::local::{Claim, Local};
 use super::serve::{End, serve};
 use super::{HubError, Stop};
-use crate::doorway::{Doorway, Entry};
+use crate::inbound_listener::{Entry, InboundListener};
 use crate::say;
-use crate::talk::Talk;
+use crate::stderr_log::StderrLog;
 
 pub(super) async fn run(
     place: &ListenPlace,
@@ -19,10 +19,10 @@ pub(super) async fn run(
     claim: &Claim,
     mut stop: Stop<'_>,
 ) -> Result<(), HubError> {
-    let opened = Doorway::open(place, entry).await;
-    let doorway = opened.map_err(|source| HubError::Listen { place: place.clone(), source })?;
+    let opened = InboundListener::open(place, entry).await;
+    let inbound_listener = opened.map_err(|source| HubError::Listen { place: place.clone(), source })?;
     say(&format!("hub: waiting at {place} for `cofferdam attach dial`"));
-    let mut door = Door { doorway, talk: Talk::new() };
+    let mut door = Door { inbound_listener, log: StderrLog::new() };
     let mut next = tokio::select! {
         () = stop.as_mut() => return Ok(()),
         stream = door.next() => stream,
@@ -60,18 +60,18 @@ pub(super) async fn run(
 }
 
 struct Door {
-    doorway: Doorway,
+    inbound_listener: InboundListener,
     /// Strangers may come as often as they like.
-    talk: Talk,
+    log: StderrLog,
 }
 
 impl Door {
     /// The next one who proves the sidecar's key. Can be dropped at any time.
     async fn next(&mut self) -> BoxedStream {
         loop {
-            match self.doorway.next().await {
+            match self.inbound_listener.next().await {
                 Ok(stream) => return stream,
-                Err(error) => self.talk.trouble(format!("hub: {error}")),
+                Err(error) => self.log.warn_once(format!("hub: {error}")),
             }
         }
     }

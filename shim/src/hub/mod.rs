@@ -31,7 +31,7 @@ use relay_proto::address::ListenPlace;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
 
-use crate::doorway::{self, Entry};
+use crate::inbound_listener::{self, Entry};
 use crate::say;
 use local::{Claim, LocalError};
 use options::{HubOptions, PipePlace};
@@ -75,7 +75,7 @@ enum HubError {
     Tls(#[from] TlsError),
     #[error(transparent)]
     Local(#[from] LocalError),
-    #[error("listen on {place}: {source}; {}", doorway::advice(.place, .source))]
+    #[error("listen on {place}: {source}; {}", inbound_listener::advice(.place, .source))]
     Listen { place: ListenPlace, source: io::Error },
     #[error(transparent)]
     Identity(#[from] IdentityError),

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::Stop;
 use super::local::{Knocking, Local};
-use crate::talk::Talk;
+use crate::stderr_log::StderrLog;
 
 /// Why a pipe is over.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub(super) async fn serve(pipe: BoxedStream, local: &Local, mut stop: Stop<'_>) 
     let mut trunk = Trunk::new(pipe, Side::Hub);
     let heard = trunk.heard();
     let mut tasks = JoinSet::new();
-    let mut talk = Talk::new();
+    let mut log = StderrLog::new();
     // Until it is there, its coming is waited for: a trunk without heartbeats could be dead for ever.
     let (beats, mut come) = tokio::sync::oneshot::channel::<Substream>();
     let mut beats = Some(beats);
@@ -59,7 +59,7 @@ pub(super) async fn serve(pipe: BoxedStream, local: &Local, mut stop: Stop<'_>) 
                 true => drop(tasks.spawn(admit(knocking))),
                 false => {
                     let full = format!("hub: connections are closed: {MAX_LOCAL} at a time are carried");
-                    talk.trouble(full);
+                    log.warn_once(full);
                 }
             },
             Some(done) = tasks.join_next() => if let Ok(Done::Admitted(stream)) = done {

@@ -1,4 +1,4 @@
-//! The one loop: waits for readiness, hands bytes to the [`Guest`], writes what it left.
+//! The one loop: waits for readiness, hands bytes to the [`RelayState`], writes what it left.
 //!
 //! One task owns everything. On the straight way a message costs one read and one write: what was read is written on
 //! in the same turn, without waiting for readiness first, and timers are only touched when an earlier one is needed.
@@ -14,12 +14,13 @@ use relay_proto::frame::{Frame, FrameView};
 use relay_proto::limits::MAX_MESSAGE;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
-use crate::guest::{Connected, Guest};
+use crate::connection::{ConnectError, Connection, Opened};
 use crate::lines::Lines;
-use crate::link::{Attempt, ConnectError, Connection, Dialer, Opened, Search};
+use crate::link::{Attempt, Dialer, Search};
 use crate::options::Options;
+use crate::relay_state::{Connected, RelayState};
+use crate::stderr_log::StderrLog;
 use crate::stdio::Stdio;
-use crate::talk::Talk;
 use crate::timing::Timing;
 use wait::Happened;
 
@@ -33,34 +34,34 @@ pub(crate) async fn run(
 ) -> io::Result<()> {
     let farewell = timing.farewell;
     let mut relay = Relay {
-        guest: Guest::new(options.server.clone(), timing, Instant::now()),
+        state: RelayState::new(options.server.clone(), timing, Instant::now()),
         lines: Lines::new(MAX_MESSAGE),
         dialer: Dialer::new(options),
         attempt: None,
         connection: None,
         input,
         output,
-        talk: Talk::new(),
+        log: StderrLog::new(),
     };
     let mut stop = pin!(stop);
     let mut alarm = pin!(sleep_until(Instant::now()));
     while relay.turn(stop.as_mut(), alarm.as_mut()).await == Harness::Here {}
-    relay.guest.fill();
-    relay.guest.goodbye();
+    relay.state.fill();
+    relay.state.goodbye();
     // Whoever does not take the last bytes in time does without them.
     let _ = timeout(farewell, relay.flush()).await;
     Ok(())
 }
 
 struct Relay {
-    guest: Guest,
+    state: RelayState,
     lines: Lines,
     dialer: Dialer,
     attempt: Option<Attempt>,
     connection: Option<Connection>,
     input: Stdio,
     output: Stdio,
-    talk: Talk,
+    log: StderrLog,
 }
 
 #[derive(Eq, PartialEq)]
@@ -80,7 +81,7 @@ impl Relay {
         if self.write() == Harness::Gone {
             return Harness::Gone;
         }
-        let deadline = self.guest.deadline();
+        let deadline = self.state.deadline();
         // A later deadline lets the alarm ring early and in vain: cheaper than moving it with every message.
         if let Some(deadline) = deadline
             && (deadline < alarm.deadline() || alarm.is_elapsed())
@@ -89,8 +90,8 @@ impl Relay {
         }
         let happened = self.wait(stop, alarm, deadline).await;
         let harness = self.react(happened);
-        if let Some(trouble) = self.guest.take_news() {
-            self.talk.trouble(trouble);
+        if let Some(trouble) = self.state.take_news() {
+            self.log.warn_once(trouble);
         }
         harness
     }
@@ -100,12 +101,12 @@ impl Relay {
     fn react(&mut self, happened: Happened) -> Harness {
         let now = Instant::now();
         match happened.sent_to_sidecar {
-            Some(Ok(count)) => self.guest.to_sidecar.consume(count),
+            Some(Ok(count)) => self.state.to_sidecar.consume(count),
             Some(Err(error)) => self.lost(format!("write to the sidecar: {error}"), now),
             None => {}
         }
         match happened.sent_to_harness {
-            Some(Ok(count)) => self.guest.to_harness.consume(count),
+            Some(Ok(count)) => self.state.to_harness.consume(count),
             Some(Err(_)) => return Harness::Gone,
             None => {}
         }
@@ -122,19 +123,19 @@ impl Relay {
             Some(Ok(count @ 1..)) => {
                 self.lines.filled(count);
                 while let Some(line) = self.lines.next() {
-                    self.guest.line(line, now);
+                    self.state.line(line, now);
                 }
             }
             // An error means the same as the end: there will be no more lines.
             Some(Ok(0) | Err(_)) => {
                 if let Some(line) = self.lines.last() {
-                    self.guest.line(line, now);
+                    self.state.line(line, now);
                 }
                 return Harness::Gone;
             }
             None => {}
         }
-        if happened.alarm && self.guest.tick(now) == Connected::Close {
+        if happened.alarm && self.state.tick(now) == Connected::Close {
             self.close();
         }
         if let Some(result) = happened.connected {
@@ -145,12 +146,12 @@ impl Relay {
     }
 
     fn begin_to_connect(&mut self) {
-        let wanted = self.connection.is_none() && self.guest.wants_connection(Instant::now());
-        if self.attempt.is_none() && (wanted || self.dialer.listens() && !self.guest.is_refused()) {
+        let wanted = self.connection.is_none() && self.state.wants_connection(Instant::now());
+        if self.attempt.is_none() && (wanted || self.dialer.listens() && !self.state.is_refused()) {
             self.attempt = Some(self.dialer.attempt());
         }
         if wanted {
-            self.guest.connecting();
+            self.state.connecting();
         }
     }
 
@@ -162,12 +163,12 @@ impl Relay {
                 }
                 self.dialer.opened(held);
                 self.connection = Some(connection);
-                self.guest.connected(proof, now);
+                self.state.connected(proof, now);
             }
             // A stranger at the port of a shim that is connected.
-            Err(error) if self.connection.is_some() => self.talk.trouble(error.to_string()),
-            Err(error) if error.is_final() => self.guest.give_up(&error.to_string()),
-            Err(error) => self.guest.disconnected(error.to_string(), now),
+            Err(error) if self.connection.is_some() => self.log.warn_once(error.to_string()),
+            Err(error) if error.is_final() => self.state.give_up(&error.to_string()),
+            Err(error) => self.state.disconnected(error.to_string(), now),
         }
         self.look_again(now);
     }
@@ -175,27 +176,27 @@ impl Relay {
     fn frames(&mut self, count: usize, now: Instant) {
         let Some(connection) = &mut self.connection else { return };
         connection.decoder.filled(count);
-        self.guest.heard();
+        self.state.heard();
         loop {
             match connection.decoder.next_view() {
                 Ok(Some(mut frame)) => {
                     let elsewhere = elsewhere(&mut self.dialer, &mut frame);
-                    if self.guest.frame(frame, now) == Connected::Close {
+                    if self.state.frame(frame, now) == Connected::Close {
                         if elsewhere == Elsewhere::Yes {
-                            self.guest.enrolled_anew();
+                            self.state.enrolled_anew();
                         }
                         break;
                     }
-                    if let Some(welcomed) = self.guest.take_welcomed()
+                    if let Some(welcomed) = self.state.take_welcomed()
                         && let Err(error) = self.dialer.welcomed(welcomed.epoch)
                     {
-                        self.guest.not_kept(error, now);
+                        self.state.not_kept(error, now);
                         break;
                     }
                 }
                 Ok(None) => return,
                 Err(error) => {
-                    self.guest.undecodable(&error, now);
+                    self.state.undecodable(&error, now);
                     break;
                 }
             }
@@ -207,7 +208,7 @@ impl Relay {
     /// A shim that was refused for good may be enrolled anew while it runs.
     fn look_again(&mut self, now: Instant) {
         if self.dialer.search() == Search::ForAnEnrolment {
-            self.guest.keep_looking(now);
+            self.state.keep_looking(now);
         }
     }
 
@@ -218,25 +219,25 @@ impl Relay {
 
     fn lost(&mut self, why: String, now: Instant) {
         self.close();
-        self.guest.disconnected(why, now);
+        self.state.disconnected(why, now);
     }
 
     /// Writes what can be written without waiting, in both directions.
     fn write(&mut self) -> Harness {
-        self.guest.fill();
+        self.state.fill();
         while let Some(connection) = &self.connection
-            && !self.guest.to_sidecar.is_empty()
+            && !self.state.to_sidecar.is_empty()
         {
-            match connection.stream.try_write(self.guest.to_sidecar.waiting()) {
+            match connection.stream.try_write(self.state.to_sidecar.waiting()) {
                 Ok(0) => break,
-                Ok(count) => self.guest.to_sidecar.consume(count),
+                Ok(count) => self.state.to_sidecar.consume(count),
                 Err(error) => self.lost(format!("write to the sidecar: {error}"), Instant::now()),
             }
-            self.guest.fill();
+            self.state.fill();
         }
-        if !self.guest.to_harness.is_empty() {
-            match self.output.try_write(self.guest.to_harness.waiting()) {
-                Ok(count) => self.guest.to_harness.consume(count),
+        if !self.state.to_harness.is_empty() {
+            match self.output.try_write(self.state.to_harness.waiting()) {
+                Ok(count) => self.state.to_harness.consume(count),
                 Err(_) => return Harness::Gone,
             }
         }
@@ -246,16 +247,16 @@ impl Relay {
     /// Writes the rest, waiting for room: to the sidecar first, whose servers must not run on for nobody.
     async fn flush(&mut self) -> io::Result<()> {
         while let Some(connection) = &self.connection
-            && (!self.guest.to_sidecar.is_empty() || connection.stream.has_unsent())
+            && (!self.state.to_sidecar.is_empty() || connection.stream.has_unsent())
         {
-            match connection.stream.write(self.guest.to_sidecar.waiting()).await {
-                Ok(count) => self.guest.to_sidecar.consume(count),
+            match connection.stream.write(self.state.to_sidecar.waiting()).await {
+                Ok(count) => self.state.to_sidecar.consume(count),
                 Err(_) => self.connection = None,
             }
         }
-        while !self.guest.to_harness.is_empty() {
-            let count = self.output.write(self.guest.to_harness.waiting()).await?;
-            self.guest.to_harness.consume(count);
+        while !self.state.to_harness.is_empty() {
+            let count = self.output.write(self.state.to_harness.waiting()).await?;
+            self.state.to_harness.consume(count);
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use std::task::Poll;
 use tokio::time::{Instant, Sleep};
 
 use super::Relay;
-use crate::link::{ConnectError, Connection, Opened};
+use crate::connection::{ConnectError, Connection, Opened};
 use crate::stream::Stream;
 
 /// What has happened since the last turn: at least one of these.
@@ -30,10 +30,10 @@ impl Relay {
         mut alarm: Pin<&mut Sleep>,
         deadline: Option<Instant>,
     ) -> Happened {
-        let (wants_lines, wants_frames) = (self.guest.wants_lines(), self.guest.wants_frames());
-        let Self { guest, lines, attempt, connection, input, output, .. } = self;
-        let to_sidecar = &guest.to_sidecar;
-        let to_harness = &guest.to_harness;
+        let (wants_lines, wants_frames) = (self.state.wants_lines(), self.state.wants_frames());
+        let Self { state, lines, attempt, connection, input, output, .. } = self;
+        let to_sidecar = &state.to_sidecar;
+        let to_harness = &state.to_harness;
         let (reader, writer) = match connection {
             Some(Connection { stream, decoder }) => (Some((&*stream, decoder)), Some(&*stream)),
             None => (None, None),

@@ -2,7 +2,6 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`connecting`] | from the enrolment to a connection |
 //! | `file` | `enrolment.json`: whole or not there, for its owner alone |
 //! | `lock` | one shim at a time says who it is |
 //! | `source` | where an enrolment string may come from |
@@ -11,7 +10,6 @@
 //! the key holds the lock from before it until what the Welcome brought is written; a key goes before a leftover ticket;
 //! and a shim without an enrolment looks for one at every attempt, so that none need be restarted.
 
-mod connecting;
 mod file;
 mod lock;
 mod source;

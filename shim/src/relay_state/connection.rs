@@ -7,12 +7,12 @@ use relay_proto::limits::{DEFAULT_WINDOW, VERSION};
 use relay_proto::notice;
 use tokio::time::Instant;
 
-use super::{Attempt, Guest, Introduction, Phase, Welcomed};
+use super::{Attempt, Introduction, Phase, RelayState, Welcomed};
 use crate::answer::Answer;
 use crate::options::SOFTWARE;
 use crate::pacing::Waiting;
 
-impl Guest {
+impl RelayState {
     /// Whether it is time to connect.
     pub(crate) fn wants_connection(&self, now: Instant) -> bool {
         if self.attempt == Attempt::UnderWay {

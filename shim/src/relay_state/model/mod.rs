@@ -1,6 +1,6 @@
-//! A guest with a harness, a network and a sidecar around it, all driven by a script of bytes.
+//! A relay state with a harness, a network and a sidecar around it, all driven by a script of bytes.
 //!
-//! Shared by a unit test and the fuzz target `guest`: every script is a possible life of a shim. After each one every
+//! Shared by a unit test and the fuzz target `relay_state`: every script is a possible life of a shim. After each one every
 //! request has had one answer, or none where the harness cancelled it; and where the sidecar was honest, every request
 //! ran at most once, and none that was answered "did not run".
 
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use sidecar::{Honesty, Sidecar};
 
-use super::{Connected, Guest};
+use super::{Connected, RelayState};
 use crate::lines::Line;
 use crate::timing::Timing;
 
@@ -37,7 +37,7 @@ pub(crate) fn play(script: &[(u8, u8)]) {
 const MAX_STEPS: usize = 400;
 
 struct Life {
-    guest: Guest,
+    state: RelayState,
     now: Instant,
     wire: Option<Wire>,
     sidecar: Sidecar,
@@ -65,7 +65,7 @@ impl Life {
     fn new(honesty: Honesty) -> Self {
         let now = Instant::now();
         Self {
-            guest: Guest::new(None, Timing::default(), now),
+            state: RelayState::new(None, Timing::default(), now),
             now,
             wire: None,
             sidecar: Sidecar::new(honesty),
@@ -89,7 +89,7 @@ impl Life {
             18 => self.sidecar.trouble(much, self.wire.as_mut()),
             _ => self.garbage(much),
         }
-        self.guest.fill();
+        self.state.fill();
     }
 
     /// The network is good from now on, the sidecar honest: everything that waits is answered.
@@ -126,7 +126,7 @@ impl Life {
         // Some take several frames, most do not.
         let padding = "p".repeat(if much > 200 { usize::from(much) * 700 } else { usize::from(much) });
         let line = format!(r#"{{"jsonrpc":"2.0","id":{number},"method":"tools/call","params":"{padding}"}}"#);
-        if self.guest.wants_lines() {
+        if self.state.wants_lines() {
             self.requests.insert(number, Asked::default());
             self.say(&line);
         }
@@ -148,13 +148,13 @@ impl Life {
     }
 
     fn say(&mut self, line: &str) {
-        self.guest.line(Line::Whole(line.as_bytes()), self.now);
+        self.state.line(Line::Whole(line.as_bytes()), self.now);
     }
 
     /// The harness reads all there is.
     fn hear(&mut self) {
-        let heard = self.guest.to_harness.waiting().to_vec();
-        self.guest.to_harness.consume(heard.len());
+        let heard = self.state.to_harness.waiting().to_vec();
+        self.state.to_harness.consume(heard.len());
         for line in heard.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
             let envelope =
                 envelope::read(line, Strictness::Envelope).expect("a harness is told only messages");
@@ -171,35 +171,35 @@ impl Life {
     }
 
     fn connect(&mut self) {
-        if self.wire.is_none() && self.guest.wants_connection(self.now) {
-            self.guest.connected(Proof::Socket, self.now);
+        if self.wire.is_none() && self.state.wants_connection(self.now) {
+            self.state.connected(Proof::Socket, self.now);
             self.wire = Some(Wire { to_shim: PREFACE.iter().copied().collect(), ..Wire::default() });
         }
     }
 
     fn lose(&mut self, why: &str) {
         if self.wire.take().is_some() {
-            self.guest.disconnected(why.into(), self.now);
+            self.state.disconnected(why.into(), self.now);
         }
     }
 
     fn pass_time(&mut self, time: Duration) {
         self.now += time;
-        if self.guest.tick(self.now) == Connected::Close {
+        if self.state.tick(self.now) == Connected::Close {
             self.wire = None;
         }
     }
 
     fn carry_to_sidecar(&mut self, count: usize) {
         let Some(wire) = &mut self.wire else { return };
-        while !self.guest.to_sidecar.is_empty() {
-            wire.to_sidecar.extend(self.guest.to_sidecar.waiting());
-            self.guest.to_sidecar.consume(self.guest.to_sidecar.len());
-            self.guest.fill();
+        while !self.state.to_sidecar.is_empty() {
+            wire.to_sidecar.extend(self.state.to_sidecar.waiting());
+            self.state.to_sidecar.consume(self.state.to_sidecar.len());
+            self.state.fill();
         }
         let some: Vec<u8> = wire.to_sidecar.drain(..count.min(wire.to_sidecar.len())).collect();
         wire.sidecar.feed(&some);
-        while let Some(frame) = wire.sidecar.next().expect("a guest says only frames") {
+        while let Some(frame) = wire.sidecar.next().expect("a shim sends only frames") {
             self.sidecar.take(frame, &mut wire.to_shim);
         }
     }
@@ -207,21 +207,21 @@ impl Life {
     fn carry_to_shim(&mut self, count: usize) {
         let Some(wire) = &mut self.wire else { return };
         self.sidecar.hand_out(&mut wire.to_shim);
-        if !self.guest.wants_frames() {
+        if !self.state.wants_frames() {
             return;
         }
         let some: Vec<u8> = wire.to_shim.drain(..count.min(wire.to_shim.len())).collect();
         wire.shim.feed(&some);
-        self.guest.heard();
+        self.state.heard();
         loop {
             match wire.shim.next_view() {
-                Ok(Some(frame)) => match self.guest.frame(frame, self.now) {
+                Ok(Some(frame)) => match self.state.frame(frame, self.now) {
                     Connected::Close => break,
                     Connected::Keep => {}
                 },
                 Ok(None) => return,
                 Err(error) => {
-                    self.guest.undecodable(&error, self.now);
+                    self.state.undecodable(&error, self.now);
                     break;
                 }
             }

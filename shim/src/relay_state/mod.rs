@@ -1,8 +1,8 @@
 //! What to do with a line from the harness, a frame from the sidecar, or a deadline. No I/O and no clock of its own.
 //!
 //! `from_harness` takes lines, `from_sidecar` takes frames, `connection` and `deadlines` what their names say, and
-//! `introduction` tells a new server process what the old one knew; all leave bytes in [`Guest::to_harness`] and
-//! [`Guest::to_sidecar`], which the loop writes.
+//! `introduction` tells a new server process what the old one knew; all leave bytes in [`RelayState::to_harness`] and
+//! [`RelayState::to_sidecar`], which the loop writes.
 //!
 //! What must stay true: a request that the shim answers with "did not run" is in no outbox, so that nothing runs it
 //! later; a request that was handed out and whose link is over is `outcome_unknown`; and each has one answer.
@@ -45,7 +45,7 @@ const MAX_INCOMING: usize = 64 * 1024 * 1024;
 
 /// The whole state of a shim.
 #[derive(Debug)]
-pub(crate) struct Guest {
+pub(crate) struct RelayState {
     pub(crate) to_harness: Queue,
     pub(crate) to_sidecar: Queue,
     timing: Timing,
@@ -148,7 +148,7 @@ enum Queued {
     Request(IdValue),
 }
 
-impl Guest {
+impl RelayState {
     pub(crate) fn new(server: Option<Name>, timing: Timing, now: Instant) -> Self {
         Self {
             to_harness: Queue::default(),

@@ -2,18 +2,15 @@
 
 use std::path::PathBuf;
 
-use relay_proto::address::Address;
 use relay_proto::control::Epoch;
 use relay_proto::key::PublicKey;
 
-use crate::link::{ConnectError, Opened};
-use crate::network::Network;
 use crate::options::Sources;
 
 #[derive(Clone, Debug)]
 pub(crate) struct State;
 
-/// Nobody holds anything.
+/// Cannot exist: there is no key to hold the lock for.
 #[derive(Debug)]
 pub(crate) enum Held {}
 
@@ -27,14 +24,6 @@ pub(crate) enum Another {
 impl State {
     pub(crate) fn new(_directory: PathBuf, _sources: Sources) -> Self {
         Self
-    }
-
-    #[expect(clippy::unused_async, reason = "with TLS it waits")]
-    pub(crate) async fn connect(self, relay: Option<Address>, _: Network) -> Result<Opened, ConnectError> {
-        Err(relay.map_or_else(
-            || ConnectError::NoEnrolment("this shim was built without TLS and cannot be enrolled".into()),
-            ConnectError::NoTls,
-        ))
     }
 
     pub(crate) fn refused(&self, _key: &PublicKey) -> Another {

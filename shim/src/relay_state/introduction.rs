@@ -12,10 +12,10 @@ use relay_proto::frame::MaybeRan;
 use relay_proto::json;
 use relay_proto::memory::{Heard, Question, Saying};
 
-use super::{Guest, Introduction, Phase, Queued};
+use super::{Introduction, Phase, Queued, RelayState};
 use crate::answer::Answer;
 
-impl Guest {
+impl RelayState {
     /// Begins the introduction if it is due and somebody is there to hear it.
     pub(super) fn introduce(&mut self) {
         if self.introduction != Introduction::Due || !matches!(self.phase, Phase::Up(_)) {

@@ -14,7 +14,7 @@ use relay_proto::limits::{MAX_LINK_ID, VERSION};
 use relay_proto::{json, mcp};
 use tokio::time::Instant;
 
-use super::{Connected, Guest, Link, Phase, Queued, Up, Welcomed};
+use super::{Connected, Link, Phase, Queued, RelayState, Up, Welcomed};
 use crate::answer::Answer;
 
 /// The sidecar broke the protocol: the connection and the link are over.
@@ -32,7 +32,7 @@ enum Broken {
     Version(u16),
 }
 
-impl Guest {
+impl RelayState {
     /// Something came in, whatever it was.
     pub(crate) fn heard(&mut self) {
         if let Phase::Up(up) = &mut self.phase {

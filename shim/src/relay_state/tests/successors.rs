@@ -156,7 +156,7 @@ fn a_server_that_does_not_take_its_introduction_gets_no_request_and_the_next_one
     for _ in 0..1000 {
         scene.harness(&format!(r#"{{"jsonrpc":"2.0","method":"x","params":"{}"}}"#, "y".repeat(2000)));
     }
-    assert!(scene.guest.wants_lines(), "notifications to nobody do not pile up");
+    assert!(scene.state.wants_lines(), "notifications to nobody do not pile up");
     assert_eq!(scene.said(), []);
     scene.harness(&request(4, "tools/call"));
     assert_eq!(scene.said_once(), replayed(2));
@@ -178,7 +178,7 @@ fn a_refusal_that_passes_does_not_make_it_forget() {
     let mut scene = Scene::greeted();
     scene.lose();
     scene.connect();
-    scene.guest.undecodable(&relay_proto::frame::DecodeError::OtherVersion { ours: 1, theirs: 2 }, scene.now);
+    scene.state.undecodable(&relay_proto::frame::DecodeError::OtherVersion { ours: 1, theirs: 2 }, scene.now);
     scene.now += Duration::from_secs(30);
     scene.connect();
     scene.welcome(Resumed::Fresh);

@@ -13,9 +13,9 @@ use relay_proto::notice;
 use super::*;
 use crate::lines::Line;
 
-/// A guest, the bytes it has said, and a sidecar that answers by hand.
+/// A relay state, the bytes it has written, and a sidecar scripted by the test.
 struct Scene {
-    guest: Guest,
+    state: RelayState,
     start: Instant,
     now: Instant,
     decoder: Decoder,
@@ -27,7 +27,7 @@ impl Scene {
     fn new() -> Self {
         let now = Instant::now();
         Self {
-            guest: Guest::new(None, Timing::default(), now),
+            state: RelayState::new(None, Timing::default(), now),
             start: now,
             now,
             decoder: Decoder::new(),
@@ -45,21 +45,21 @@ impl Scene {
     }
 
     fn harness(&mut self, line: &str) {
-        self.guest.line(Line::Whole(line.as_bytes()), self.now);
-        self.guest.fill();
+        self.state.line(Line::Whole(line.as_bytes()), self.now);
+        self.state.fill();
     }
 
     /// What the harness got since the last time.
     fn heard(&mut self) -> Vec<String> {
-        let text = String::from_utf8(self.guest.to_harness.waiting().to_vec()).unwrap();
-        self.guest.to_harness.clear();
+        let text = String::from_utf8(self.state.to_harness.waiting().to_vec()).unwrap();
+        self.state.to_harness.clear();
         text.lines().map(str::to_owned).collect()
     }
 
     fn connect(&mut self) {
-        assert!(self.guest.wants_connection(self.now));
-        self.guest.connecting();
-        self.guest.connected(Proof::Socket, self.now);
+        assert!(self.state.wants_connection(self.now));
+        self.state.connecting();
+        self.state.connected(Proof::Socket, self.now);
         self.decoder = Decoder::new();
         assert!(matches!(self.frames().as_slice(), [Frame::Hello(_)]));
     }
@@ -90,15 +90,15 @@ impl Scene {
     }
 
     fn frame(&mut self, frame: Frame) -> Connected {
-        self.guest.heard();
+        self.state.heard();
         let view = match &frame {
             Frame::Message(Part { seq, flags, bytes }) => {
                 FrameView::Message(PartView { seq: *seq, flags: flags.clone(), bytes })
             }
             frame => FrameView::Control(Box::new(frame.clone())),
         };
-        let connected = self.guest.frame(view, self.now);
-        self.guest.fill();
+        let connected = self.state.frame(view, self.now);
+        self.state.fill();
         connected
     }
 
@@ -109,10 +109,10 @@ impl Scene {
     }
 
     fn frames(&mut self) -> Vec<Frame> {
-        while !self.guest.to_sidecar.is_empty() {
-            self.decoder.feed(self.guest.to_sidecar.waiting());
-            self.guest.to_sidecar.clear();
-            self.guest.fill();
+        while !self.state.to_sidecar.is_empty() {
+            self.decoder.feed(self.state.to_sidecar.waiting());
+            self.state.to_sidecar.clear();
+            self.state.fill();
         }
         std::iter::from_fn(|| self.decoder.next().unwrap()).collect()
     }
@@ -132,19 +132,19 @@ impl Scene {
     }
 
     fn lose(&mut self) {
-        self.guest.disconnected("the sidecar closed the connection".into(), self.now);
+        self.state.disconnected("the sidecar closed the connection".into(), self.now);
         self.now += Duration::from_secs(2);
     }
 
     /// Lets time pass, doing whatever is due on the way, without a sidecar to be had.
     fn wait(&mut self, seconds: u64) {
         let until = self.now + Duration::from_secs(seconds);
-        while let Some(deadline) = self.guest.deadline().filter(|deadline| *deadline <= until) {
+        while let Some(deadline) = self.state.deadline().filter(|deadline| *deadline <= until) {
             self.now = self.now.max(deadline);
-            if self.guest.wants_connection(self.now) {
-                self.guest.disconnected("connect: nobody there".into(), self.now);
+            if self.state.wants_connection(self.now) {
+                self.state.disconnected("connect: nobody there".into(), self.now);
             }
-            let _ = self.guest.tick(self.now);
+            let _ = self.state.tick(self.now);
         }
         self.now = until;
     }

@@ -28,7 +28,7 @@ pub(crate) struct Entry {
 }
 
 #[derive(Debug)]
-pub(crate) struct Doorway {
+pub(crate) struct InboundListener {
     listener: Listener,
     entry: Entry,
     entering: JoinSet<Result<BoxedStream, EntranceError>>,
@@ -36,7 +36,7 @@ pub(crate) struct Doorway {
     oldest: VecDeque<AbortHandle>,
 }
 
-impl Doorway {
+impl InboundListener {
     pub(crate) async fn open(place: &ListenPlace, entry: Entry) -> io::Result<Self> {
         let listener = match place {
             ListenPlace::Tcp(place) => Listener::Tcp(TcpListener::bind(place.to_string()).await?),

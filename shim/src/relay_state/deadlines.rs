@@ -3,10 +3,10 @@
 use relay_proto::frame::Frame;
 use tokio::time::Instant;
 
-use super::{Attempt, Connected, Guest, Phase};
+use super::{Attempt, Connected, Phase, RelayState};
 use crate::answer::Answer;
 
-impl Guest {
+impl RelayState {
     /// When [`Self::tick`] or [`Self::wants_connection`] has something new to say.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let give_up = || self.pending.first_to_give_up(self.lost, &self.timing);

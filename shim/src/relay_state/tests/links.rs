@@ -28,12 +28,12 @@ fn another_version_says_who_should_upgrade_and_is_asked_again_later() {
     let mut scene = Scene::new();
     scene.harness(&request(1, "initialize"));
     scene.connect();
-    scene.guest.undecodable(&relay_proto::frame::DecodeError::OtherVersion { ours: 1, theirs: 2 }, scene.now);
+    scene.state.undecodable(&relay_proto::frame::DecodeError::OtherVersion { ours: 1, theirs: 2 }, scene.now);
     let lines = scene.heard();
     assert_eq!(errors(&lines), [pair("1", "version_refused")]);
     assert!(lines[0].contains("upgrade this side"));
-    assert!(!scene.guest.wants_connection(scene.now));
-    assert!(scene.guest.wants_connection(scene.now + Duration::from_secs(30)));
+    assert!(!scene.state.wants_connection(scene.now));
+    assert!(scene.state.wants_connection(scene.now + Duration::from_secs(30)));
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn silence_is_answered_with_pings_and_then_with_a_new_connection() {
     assert_eq!(scene.frame(Frame::Ping), Connected::Keep);
     assert_eq!(scene.frames(), [Frame::Pong]);
     scene.wait(100);
-    assert!(matches!(scene.guest.phase, Phase::Down), "three silent beats");
+    assert!(matches!(scene.state.phase, Phase::Down), "three silent beats");
     assert!(scene.now - scene.start > Duration::from_secs(60));
 }
 
@@ -93,28 +93,28 @@ fn silence_is_answered_with_pings_and_then_with_a_new_connection() {
 fn a_paused_sandbox_does_not_give_up_a_good_connection() {
     let mut scene = Scene::up();
     scene.now += Duration::from_secs(3600);
-    assert_eq!(scene.guest.tick(scene.now), Connected::Keep);
-    assert!(matches!(scene.guest.phase, Phase::Up(_)));
+    assert_eq!(scene.state.tick(scene.now), Connected::Keep);
+    assert!(matches!(scene.state.phase, Phase::Up(_)));
 }
 
 #[test]
 fn a_harness_that_does_not_read_is_no_silence_of_the_sidecar() {
     let mut scene = Scene::up();
-    scene.guest.to_harness.back().extend_from_slice(&vec![b'x'; MAX_TO_HARNESS + 1]);
+    scene.state.to_harness.back().extend_from_slice(&vec![b'x'; MAX_TO_HARNESS + 1]);
     scene.wait(200);
-    assert!(matches!(scene.guest.phase, Phase::Up(_)), "nothing was read, so nothing was missed");
-    scene.guest.to_harness.clear();
+    assert!(matches!(scene.state.phase, Phase::Up(_)), "nothing was read, so nothing was missed");
+    scene.state.to_harness.clear();
     scene.wait(200);
-    assert!(matches!(scene.guest.phase, Phase::Down), "now it was");
+    assert!(matches!(scene.state.phase, Phase::Down), "now it was");
 
-    scene.guest.to_harness.back().extend_from_slice(&vec![b'x'; MAX_TO_HARNESS + 1]);
+    scene.state.to_harness.back().extend_from_slice(&vec![b'x'; MAX_TO_HARNESS + 1]);
     scene.now += Duration::from_secs(60);
     scene.connect();
     scene.wait(100);
-    assert!(matches!(scene.guest.phase, Phase::Greeting { .. }), "its answer may wait");
-    scene.guest.to_harness.clear();
+    assert!(matches!(scene.state.phase, Phase::Greeting { .. }), "its answer may wait");
+    scene.state.to_harness.clear();
     scene.now += Duration::from_secs(10);
-    assert_eq!(scene.guest.tick(scene.now), Connected::Close);
+    assert_eq!(scene.state.tick(scene.now), Connected::Close);
 }
 
 #[test]
@@ -128,9 +128,9 @@ fn a_clone_comes_again_without_the_link_that_another_has() {
     let (code, message) = ("clone_refused".into(), "another has this link".into());
     let refusal = Refusal { code, message, retry: Retry::AfterMs(5000) };
     assert_eq!(scene.frame(Frame::Refusal(refusal)), Connected::Close);
-    assert!(!scene.guest.wants_connection(scene.now + Duration::from_millis(4999)));
+    assert!(!scene.state.wants_connection(scene.now + Duration::from_millis(4999)));
     scene.now += Duration::from_secs(5);
-    scene.guest.connected(Proof::Socket, scene.now);
+    scene.state.connected(Proof::Socket, scene.now);
     scene.decoder = Decoder::new();
     let frames = scene.frames();
     assert!(matches!(frames.as_slice(), [Frame::Hello(Hello { resume: None, .. })]), "{frames:?}");
@@ -146,7 +146,7 @@ fn a_link_without_a_usable_id_is_not_taken() {
         scene.connect();
         let welcome = Welcome { link, ..scene.a_welcome(Resumed::Fresh) };
         assert_eq!(scene.frame(Frame::Welcome(welcome)), Connected::Close);
-        assert!(matches!(scene.guest.phase, Phase::Down));
+        assert!(matches!(scene.state.phase, Phase::Down));
     }
 }
 
@@ -155,8 +155,8 @@ fn a_sidecar_that_says_nothing_is_left_after_10_seconds() {
     let mut scene = Scene::new();
     scene.connect();
     scene.now += Duration::from_secs(10);
-    assert_eq!(scene.guest.tick(scene.now), Connected::Close);
-    assert!(matches!(scene.guest.phase, Phase::Down));
+    assert_eq!(scene.state.tick(scene.now), Connected::Close);
+    assert!(matches!(scene.state.phase, Phase::Down));
 }
 
 #[test]
@@ -171,15 +171,15 @@ fn the_memory_of_a_long_message_is_used_again_and_goes_back_after_a_second() {
             let part = Part { seq: scene.sent, flags, bytes: piece.into() };
             assert_eq!(scene.frame(Frame::Message(part)), Connected::Keep);
         }
-        let place = scene.guest.to_harness.waiting().as_ptr();
+        let place = scene.state.to_harness.waiting().as_ptr();
         assert_eq!(scene.heard(), [line]);
         place
     };
     assert_eq!(long_one(&mut scene), long_one(&mut scene));
     scene.wait(2);
-    assert_eq!(scene.guest.to_harness.take_spent().capacity(), 0);
+    assert_eq!(scene.state.to_harness.take_spent().capacity(), 0);
     scene.frames();
-    assert!(scene.guest.deadline().unwrap() > scene.now + Duration::from_secs(10), "only the beat is left");
+    assert!(scene.state.deadline().unwrap() > scene.now + Duration::from_secs(10), "only the beat is left");
 }
 
 #[test]
@@ -188,15 +188,15 @@ fn too_much_is_not_taken() {
     let big =
         format!(r#"{{"jsonrpc":"2.0","id":1,"method":"m","params":{{"x":"{}"}}}}"#, "y".repeat(MAX_BACKLOG));
     scene.harness(&big);
-    assert!(!scene.guest.wants_lines());
+    assert!(!scene.state.wants_lines());
     scene.wait(60);
-    assert!(scene.guest.wants_lines(), "its answer makes room");
+    assert!(scene.state.wants_lines(), "its answer makes room");
 
     let mut scene = Scene::up();
     scene.sidecar(&format!(r#"{{"jsonrpc":"2.0","method":"m","params":"{}"}}"#, "y".repeat(60_000)));
-    assert!(scene.guest.wants_frames());
-    scene.guest.to_harness.back().extend_from_slice(&vec![0; MAX_TO_HARNESS]);
-    assert!(!scene.guest.wants_frames() && !scene.guest.wants_lines());
+    assert!(scene.state.wants_frames());
+    scene.state.to_harness.back().extend_from_slice(&vec![0; MAX_TO_HARNESS]);
+    assert!(!scene.state.wants_frames() && !scene.state.wants_lines());
 }
 
 /// A laptop that slept for a week: whatever the shim was doing, each request has one answer, and what was said not to
@@ -218,7 +218,7 @@ fn a_clock_that_jumps_costs_no_request_its_one_answer() {
         }
         scene.now += WEEK;
         for _ in 0..3 {
-            let _ = scene.guest.tick(scene.now);
+            let _ = scene.state.tick(scene.now);
         }
         let answers = errors(&scene.heard());
         let expected = |code| (1..=3).map(|id: u32| pair(&id.to_string(), code)).collect::<Vec<_>>();

@@ -100,14 +100,14 @@ impl Sidecar {
                 self.welcome(if resumed { Resumed::Resumed } else { Resumed::Fresh }, to_shim);
             }
             (Frame::Message(part), Some(link)) => {
-                // Garbage may have acknowledged what was never sent, and the guest began anew.
+                // Garbage may have acknowledged what was never sent, and the shim started over.
                 if let Ok(Some(message)) = self.inbox.accept(part) {
                     self.message(message, link);
                 }
             }
             (Frame::Ack(ack), Some(_)) => {
                 let honest = self.outbox.acknowledge(ack).is_ok();
-                assert!(honest || self.honesty == Honesty::Hostile, "a guest acknowledges what came");
+                assert!(honest || self.honesty == Honesty::Hostile, "a shim acknowledges what it received");
             }
             (Frame::Ping, Some(_)) => self.say(&Frame::Pong, to_shim),
             _ => {}
@@ -143,7 +143,7 @@ impl Sidecar {
 
     fn message(&mut self, message: Received, link: Box<str>) {
         let Ok(envelope) = envelope::read(&message.bytes, Strictness::Envelope) else {
-            panic!("a guest passes on only messages")
+            panic!("a shim forwards only messages")
         };
         let Kind::Request { id, .. } = envelope.kind else { return };
         let IdValue::Integer(number) = id.value() else { panic!("the harness counts") };

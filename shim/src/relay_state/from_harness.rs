@@ -7,12 +7,12 @@ use relay_proto::frame::MaybeRan;
 use relay_proto::mcp::{self, ShimWait};
 use tokio::time::Instant;
 
-use super::{Guest, Introduction, MAX_BACKLOG, Phase, Queued};
+use super::{Introduction, MAX_BACKLOG, Phase, Queued, RelayState};
 use crate::answer::Answer;
 use crate::lines::Line;
 use crate::pending::{MAX_PENDING, Place};
 
-impl Guest {
+impl RelayState {
     /// Takes one line.
     pub(crate) fn line(&mut self, line: Line<'_>, now: Instant) {
         match line {

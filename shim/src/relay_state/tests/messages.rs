@@ -27,8 +27,8 @@ fn what_is_no_message_is_answered_and_not_relayed() {
     scene.harness(&request(1, "a"));
     scene.harness(&request(1, "b"));
     scene.harness(r#"{"jsonrpc":"2.0","id":1,"method":"x","result":1}"#);
-    scene.guest.line(Line::TooLarge { id: Some(b"7".as_slice().into()) }, scene.now);
-    scene.guest.line(Line::TooLarge { id: Some(b"1".as_slice().into()) }, scene.now);
+    scene.state.line(Line::TooLarge { id: Some(b"7".as_slice().into()) }, scene.now);
+    scene.state.line(Line::TooLarge { id: Some(b"1".as_slice().into()) }, scene.now);
     assert_eq!(scene.said(), [(request(1, "a"), PLAIN)]);
     let malformed = || pair("null", "message_malformed");
     let (large, unknown) = (pair("7", "message_too_large"), pair("null", "message_too_large"));
@@ -48,7 +48,7 @@ fn without_a_sidecar_a_handshake_is_answered_after_20_seconds_and_a_call_after_6
     assert!(scene.heard().is_empty());
     scene.wait(1);
     assert_eq!(errors(&scene.heard()), [pair("2", "relay_unavailable")]);
-    assert_eq!(scene.guest.backlog_bytes, 0);
+    assert_eq!(scene.state.backlog_bytes, 0);
     scene.connect_and_find(&[]);
 }
 
@@ -73,7 +73,7 @@ fn a_lost_connection_that_is_resumed_is_not_noticed() {
     let mut scene = Scene::up();
     scene.harness(&request(1, "tools/call"));
     // Handed out, but cut before it arrived.
-    scene.guest.to_sidecar.clear();
+    scene.state.to_sidecar.clear();
     scene.lose();
     scene.harness(&request(2, "tools/call"));
     scene.connect();
@@ -156,14 +156,14 @@ fn a_refusal_for_good_answers_what_waits_and_what_comes() {
     let lines = scene.heard();
     assert_eq!(errors(&lines), [pair("1", "server_not_granted"), pair("2", "server_not_granted")]);
     assert!(lines[0].contains("server_not_granted: not in this grant"));
-    assert_eq!(scene.guest.deadline(), None, "and it is not asked again");
+    assert_eq!(scene.state.deadline(), None, "and it is not asked again");
 
     let mut scene = Scene::new();
     scene.harness(&request(1, "tools/list"));
     scene.connect();
     assert_eq!(scene.frame(refusal(Retry::AfterMs(5000))), Connected::Close);
     scene.harness(&request(2, "tools/list"));
-    assert!(!scene.guest.wants_connection(scene.now + Duration::from_millis(4999)));
-    assert!(scene.guest.wants_connection(scene.now + Duration::from_millis(5000)));
+    assert!(!scene.state.wants_connection(scene.now + Duration::from_millis(4999)));
+    assert!(scene.state.wants_connection(scene.now + Duration::from_millis(5000)));
     assert!(scene.heard().is_empty());
 }

@@ -1,0 +1,54 @@
+//! A connection with the sandbox's key: find the enrolment, dial, then wait for the turn to present the key.
+//!
+//! The lock is taken only after the connection is up, so that an address that does not answer delays no other shim.
+
+use std::time::Duration;
+
+use relay_carriage::dial::Dial;
+use relay_proto::address::{Address, HostPort};
+use relay_proto::decoder::Decoder;
+
+use crate::connection::{ConnectError, Connection, Opened};
+use crate::network::Network;
+use crate::state::{State, StateError};
+use crate::stream::Stream;
+
+/// For everything up to the proof of both keys.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Connects to `relay`, or to the address in the enrolment.
+pub(crate) async fn connect(
+    state: State,
+    relay: Option<Address>,
+    network: Network,
+) -> Result<Opened, ConnectError> {
+    let saved = state.find().await?;
+    let relay = relay.unwrap_or_else(|| saved.relay.clone());
+    let target = match &relay {
+        Address::Tls(place) => place.clone(),
+        Address::WebSocket(place) => HostPort { host: place.host.clone(), port: place.port },
+        _ => return Err(ConnectError::NotKnown(relay)),
+    };
+    let proxy = network.proxies.towards(&target);
+    let proxy = proxy.map_err(|(variable, source)| ConnectError::Proxy { variable, source })?;
+    let dial =
+        Dial { identity: &saved.identity, pin: &saved.pin, proxy: proxy.as_ref(), limit: CONNECT_TIMEOUT };
+    let dialled = match &relay {
+        Address::WebSocket(place) => dial.web_socket(place).await,
+        _ => dial.tls(&target).await,
+    };
+    let stream =
+        dialled.map_err(|source| ConnectError::Dial { address: relay.clone(), source: Box::new(source) })?;
+    let (held, proof) = state.hold(&saved.identity.public()).await?;
+    let connection = Connection { stream: Stream::carried(stream), decoder: Decoder::new() };
+    Ok(Opened { connection, address: relay, proof, held: Some(held) })
+}
+
+impl From<StateError> for ConnectError {
+    fn from(error: StateError) -> Self {
+        match error {
+            StateError::None => Self::NoEnrolment(error.to_string()),
+            error => Self::State(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! A shim without TLS has no enrolment to connect with.
+
+use std::future::{Ready, ready};
+
+use relay_proto::address::Address;
+
+use crate::connection::{ConnectError, Opened};
+use crate::network::Network;
+use crate::state::State;
+
+/// Says what is missing: the enrolment, or TLS for this address.
+pub(crate) fn connect(_: State, relay: Option<Address>, _: Network) -> Ready<Result<Opened, ConnectError>> {
+    ready(Err(relay.map_or_else(
+        || ConnectError::NoEnrolment("this shim was built without TLS and cannot be enrolled".into()),
+        ConnectError::NoTls,
+    )))
+}

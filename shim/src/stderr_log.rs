@@ -1,0 +1,39 @@
+//! Messages for people, on stderr: each problem once.
+//!
+//! Must stay true: the shim never waits for a reader of stderr. What cannot be written at once is dropped.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use crate::stdio::Stdio;
+
+pub(crate) struct StderrLog {
+    output: Option<Stdio>,
+    reported: Vec<String>,
+}
+
+/// Different problems that are reported; after that many, more of them help no further.
+const MAX_REPORTED: usize = 32;
+
+impl StderrLog {
+    pub(crate) fn new() -> Self {
+        let output = io::stderr().as_fd().try_clone_to_owned().and_then(Stdio::output).ok();
+        Self { output, reported: Vec::new() }
+    }
+
+    /// Writes a problem, unless the same one was written before.
+    pub(crate) fn warn_once(&mut self, problem: String) {
+        if self.reported.len() >= MAX_REPORTED || self.reported.contains(&problem) {
+            return;
+        }
+        if let Some(output) = &self.output {
+            let line: String = problem
+                .chars()
+                .map(|character| if character.is_control() { ' ' } else { character })
+                .collect();
+            // A closed stderr does not end the shim.
+            let _ = output.try_write(format!("cofferdam-shim: {line}\n").as_bytes());
+        }
+        self.reported.push(problem);
+    }
+}
