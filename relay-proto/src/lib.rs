@@ -17,10 +17,10 @@
 //! | [`key`] | the public keys by which sandboxes and sidecars are known |
 //! | [`limits`] | every bound, with its reason |
 //! | [`mcp`] | the table of MCP methods: what each of them means to shim and sidecar |
-//! | [`memory`] | what a new server process must be told, because the harness said it to the old one |
 //! | [`name`] | validated names and ids |
 //! | [`notice`] | notifications that we say to a harness ourselves |
 //! | [`oversize`] | the id of a message that is too long to keep |
+//! | [`replay`] | what a replacement server process must be told, because the harness told it to the previous one |
 
 #![forbid(unsafe_code)]
 
@@ -38,7 +38,14 @@ pub mod json;
 pub mod key;
 pub mod limits;
 pub mod mcp;
-pub mod memory;
 pub mod name;
 pub mod notice;
 pub mod oversize;
+pub mod replay;
+
+/// The former names of [`replay`], for callers that were not moved yet.
+pub mod memory {
+    pub use crate::replay::{
+        Accepted, OwnRequest as Question, OwnResponse as Heard, Replay as Memory, ReplayMessage as Saying,
+    };
+}

@@ -46,8 +46,8 @@ pub(crate) async fn run(
     let mut stop = pin!(stop);
     let mut alarm = pin!(sleep_until(Instant::now()));
     while relay.turn(stop.as_mut(), alarm.as_mut()).await == Harness::Here {}
-    relay.state.fill();
-    relay.state.goodbye();
+    relay.state.sidecar.fill();
+    relay.state.sidecar.goodbye();
     // Whoever does not take the last bytes in time does without them.
     let _ = timeout(farewell, relay.flush()).await;
     Ok(())
@@ -90,7 +90,7 @@ impl Relay {
         }
         let happened = self.wait(stop, alarm, deadline).await;
         let harness = self.react(happened);
-        if let Some(trouble) = self.state.take_news() {
+        if let Some(trouble) = self.state.sidecar.take_unreported() {
             self.log.warn_once(trouble);
         }
         harness
@@ -101,12 +101,12 @@ impl Relay {
     fn react(&mut self, happened: Happened) -> Harness {
         let now = Instant::now();
         match happened.sent_to_sidecar {
-            Some(Ok(count)) => self.state.to_sidecar.consume(count),
+            Some(Ok(count)) => self.state.sidecar.output.consume(count),
             Some(Err(error)) => self.lost(format!("write to the sidecar: {error}"), now),
             None => {}
         }
         match happened.sent_to_harness {
-            Some(Ok(count)) => self.state.to_harness.consume(count),
+            Some(Ok(count)) => self.state.harness.output.consume(count),
             Some(Err(_)) => return Harness::Gone,
             None => {}
         }
@@ -147,11 +147,11 @@ impl Relay {
 
     fn begin_to_connect(&mut self) {
         let wanted = self.connection.is_none() && self.state.wants_connection(Instant::now());
-        if self.attempt.is_none() && (wanted || self.dialer.listens() && !self.state.is_refused()) {
+        if self.attempt.is_none() && (wanted || self.dialer.listens() && !self.state.sidecar.is_refused()) {
             self.attempt = Some(self.dialer.attempt());
         }
         if wanted {
-            self.state.connecting();
+            self.state.sidecar.connecting();
         }
     }
 
@@ -163,12 +163,12 @@ impl Relay {
                 }
                 self.dialer.opened(held);
                 self.connection = Some(connection);
-                self.state.connected(proof, now);
+                self.state.sidecar.connected(proof, now);
             }
             // A stranger at the port of a shim that is connected.
             Err(error) if self.connection.is_some() => self.log.warn_once(error.to_string()),
             Err(error) if error.is_final() => self.state.give_up(&error.to_string()),
-            Err(error) => self.state.disconnected(error.to_string(), now),
+            Err(error) => self.state.sidecar.disconnected(error.to_string(), now),
         }
         self.look_again(now);
     }
@@ -176,21 +176,21 @@ impl Relay {
     fn frames(&mut self, count: usize, now: Instant) {
         let Some(connection) = &mut self.connection else { return };
         connection.decoder.filled(count);
-        self.state.heard();
+        self.state.sidecar.bytes_received();
         loop {
             match connection.decoder.next_view() {
                 Ok(Some(mut frame)) => {
                     let elsewhere = elsewhere(&mut self.dialer, &mut frame);
                     if self.state.frame(frame, now) == Connected::Close {
                         if elsewhere == Elsewhere::Yes {
-                            self.state.enrolled_anew();
+                            self.state.restart_link();
                         }
                         break;
                     }
-                    if let Some(welcomed) = self.state.take_welcomed()
+                    if let Some(welcomed) = self.state.sidecar.take_welcomed()
                         && let Err(error) = self.dialer.welcomed(welcomed.epoch)
                     {
-                        self.state.not_kept(error, now);
+                        self.state.welcome_not_stored(error, now);
                         break;
                     }
                 }
@@ -208,7 +208,7 @@ impl Relay {
     /// A shim that was refused for good may be enrolled anew while it runs.
     fn look_again(&mut self, now: Instant) {
         if self.dialer.search() == Search::ForAnEnrolment {
-            self.state.keep_looking(now);
+            self.state.sidecar.retry_after_refusal(now);
         }
     }
 
@@ -219,25 +219,25 @@ impl Relay {
 
     fn lost(&mut self, why: String, now: Instant) {
         self.close();
-        self.state.disconnected(why, now);
+        self.state.sidecar.disconnected(why, now);
     }
 
     /// Writes what can be written without waiting, in both directions.
     fn write(&mut self) -> Harness {
-        self.state.fill();
+        self.state.sidecar.fill();
         while let Some(connection) = &self.connection
-            && !self.state.to_sidecar.is_empty()
+            && !self.state.sidecar.output.is_empty()
         {
-            match connection.stream.try_write(self.state.to_sidecar.waiting()) {
+            match connection.stream.try_write(self.state.sidecar.output.waiting()) {
                 Ok(0) => break,
-                Ok(count) => self.state.to_sidecar.consume(count),
+                Ok(count) => self.state.sidecar.output.consume(count),
                 Err(error) => self.lost(format!("write to the sidecar: {error}"), Instant::now()),
             }
-            self.state.fill();
+            self.state.sidecar.fill();
         }
-        if !self.state.to_harness.is_empty() {
-            match self.output.try_write(self.state.to_harness.waiting()) {
-                Ok(count) => self.state.to_harness.consume(count),
+        if !self.state.harness.output.is_empty() {
+            match self.output.try_write(self.state.harness.output.waiting()) {
+                Ok(count) => self.state.harness.output.consume(count),
                 Err(_) => return Harness::Gone,
             }
         }
@@ -247,16 +247,16 @@ impl Relay {
     /// Writes the rest, waiting for room: to the sidecar first, whose servers must not run on for nobody.
     async fn flush(&mut self) -> io::Result<()> {
         while let Some(connection) = &self.connection
-            && (!self.state.to_sidecar.is_empty() || connection.stream.has_unsent())
+            && (!self.state.sidecar.output.is_empty() || connection.stream.has_unsent())
         {
-            match connection.stream.write(self.state.to_sidecar.waiting()).await {
-                Ok(count) => self.state.to_sidecar.consume(count),
+            match connection.stream.write(self.state.sidecar.output.waiting()).await {
+                Ok(count) => self.state.sidecar.output.consume(count),
                 Err(_) => self.connection = None,
             }
         }
-        while !self.state.to_harness.is_empty() {
-            let count = self.output.write(self.state.to_harness.waiting()).await?;
-            self.state.to_harness.consume(count);
+        while !self.state.harness.output.is_empty() {
+            let count = self.output.write(self.state.harness.output.waiting()).await?;
+            self.state.harness.output.consume(count);
         }
         Ok(())
     }

@@ -30,10 +30,11 @@ impl Relay {
         mut alarm: Pin<&mut Sleep>,
         deadline: Option<Instant>,
     ) -> Happened {
-        let (wants_lines, wants_frames) = (self.state.wants_lines(), self.state.wants_frames());
+        let (wants_lines, wants_frames) =
+            (self.state.harness.wants_lines(), self.state.harness.wants_frames());
         let Self { state, lines, attempt, connection, input, output, .. } = self;
-        let to_sidecar = &state.to_sidecar;
-        let to_harness = &state.to_harness;
+        let to_sidecar = &state.sidecar.output;
+        let to_harness = &state.harness.output;
         let (reader, writer) = match connection {
             Some(Connection { stream, decoder }) => (Some((&*stream, decoder)), Some(&*stream)),
             None => (None, None),

@@ -1,21 +1,22 @@
-//! What is due when: heartbeats, acknowledgements, and answers to those who have waited long enough.
+//! What is due when: heartbeats, acknowledgements, and answers to requests that have waited long enough.
 
-use relay_proto::frame::Frame;
 use tokio::time::Instant;
 
-use super::{Attempt, Connected, Phase, RelayState};
+use super::RelayState;
+use super::sidecar_side::{Attempt, Connected, Phase, Reading};
 use crate::answer::Answer;
 
 impl RelayState {
-    /// When [`Self::tick`] or [`Self::wants_connection`] has something new to say.
+    /// When [`Self::tick`] or [`Self::wants_connection`] next has something to do.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let give_up = || self.pending.first_to_give_up(self.lost, &self.timing);
-        let due = match &self.phase {
-            // Whoever connects has a deadline of its own.
-            Phase::Down if self.attempt == Attempt::UnderWay => give_up(),
-            Phase::Refused { .. } if self.attempt == Attempt::UnderWay => None,
-            Phase::Down => Some(earlier(self.next_attempt(), give_up())),
-            Phase::Greeting { give_up: greeting } => Some(earlier(*greeting, give_up())),
+        let sidecar = &self.sidecar;
+        let give_up = || self.harness.pending.first_to_give_up(sidecar.lost, &sidecar.timing);
+        let due = match &sidecar.phase {
+            // The attempt has its own timeout.
+            Phase::Down if sidecar.attempt == Attempt::UnderWay => give_up(),
+            Phase::Refused { .. } if sidecar.attempt == Attempt::UnderWay => None,
+            Phase::Down => Some(earlier(sidecar.next_attempt(self.waiting()), give_up())),
+            Phase::AwaitingWelcome { give_up: welcome } => Some(earlier(*welcome, give_up())),
             Phase::Up(up) => {
                 let beat = up.heartbeat.map(|_| up.next_beat);
                 up.acknowledge_at.map(|at| earlier(at, beat)).or(beat)
@@ -27,71 +28,51 @@ impl RelayState {
 
     /// Does what is due.
     pub(crate) fn tick(&mut self, now: Instant) -> Connected {
-        let is_deaf = !self.wants_frames();
+        let reading = if self.harness.wants_frames() { Reading::Active } else { Reading::Stopped };
         if self.tidy_at.is_some_and(|at| at <= now) {
             self.tidy_at = None;
-            self.to_harness.give_back();
+            self.harness.output.give_back();
         }
-        match &mut self.phase {
+        let sidecar = &mut self.sidecar;
+        match &mut sidecar.phase {
             Phase::Up(up) => {
                 if up.acknowledge_at.is_some_and(|at| at <= now) {
                     up.acknowledge_at = None;
-                    self.acknowledge();
+                    sidecar.acknowledge();
                 }
-                self.beat(now)
+                sidecar.beat(now, reading)
             }
-            // Its answer may be waiting to be read.
-            Phase::Greeting { give_up } if *give_up <= now && is_deaf => {
-                *give_up = now + self.timing.welcome;
-                self.answer_the_impatient(now);
+            // Its response may be waiting to be read.
+            Phase::AwaitingWelcome { give_up } if *give_up <= now && reading == Reading::Stopped => {
+                *give_up = now + sidecar.timing.welcome;
+                self.answer_overdue(now);
                 Connected::Keep
             }
-            Phase::Greeting { give_up } if *give_up <= now => {
-                self.disconnected("the sidecar took the connection but did not answer".into(), now);
-                self.answer_the_impatient(now);
+            Phase::AwaitingWelcome { give_up } if *give_up <= now => {
+                sidecar.disconnected("the sidecar took the connection but did not answer".into(), now);
+                self.answer_overdue(now);
                 Connected::Close
             }
-            Phase::Down | Phase::Greeting { .. } => {
-                self.answer_the_impatient(now);
+            Phase::Down | Phase::AwaitingWelcome { .. } => {
+                self.answer_overdue(now);
                 Connected::Keep
             }
             Phase::Refused { .. } => Connected::Keep,
         }
     }
 
-    /// Counts beats without a sign of life, not time: after a pause of the whole sandbox the first beat is late, and
-    /// the sidecar's bytes may be waiting to be read. So they may be while a slow harness keeps us from reading.
-    pub(super) fn beat(&mut self, now: Instant) -> Connected {
-        let is_deaf = !self.wants_frames();
-        let Phase::Up(up) = &mut self.phase else { return Connected::Keep };
-        let Some(heartbeat) = up.heartbeat.filter(|_| up.next_beat <= now) else { return Connected::Keep };
-        up.silent_beats = if up.heard || is_deaf { 0 } else { up.silent_beats + 1 };
-        if up.silent_beats >= DEAD_AFTER {
-            self.disconnected("the sidecar fell silent".into(), now);
-            return Connected::Close;
-        }
-        let quiet = !up.sent;
-        (up.heard, up.sent) = (false, false);
-        up.next_beat = now + heartbeat;
-        if quiet {
-            self.say(Frame::Ping);
-        }
-        Connected::Keep
-    }
-
     /// Answers what has waited for a sidecar as long as the harness can be expected to.
-    pub(super) fn answer_the_impatient(&mut self, now: Instant) {
-        let (lost, timing) = (self.lost, &self.timing);
-        let due = self.pending.ids(|request| request.gives_up(lost, timing) <= now);
-        let trouble = self.trouble.clone();
+    fn answer_overdue(&mut self, now: Instant) {
+        let (lost, timing) = (self.sidecar.lost, &self.sidecar.timing);
+        let due = self.harness.pending.ids(|request| request.gives_up(lost, timing) <= now);
+        let problem = &self.sidecar.problem;
         for id in due {
-            self.answer(&id, &Answer::relay_unavailable(&trouble), &Answer::outcome_unknown(&trouble));
+            let (did_not_run, may_have_run) =
+                (Answer::relay_unavailable(problem), Answer::outcome_unknown(problem));
+            self.harness.answer(&id, &did_not_run, &may_have_run);
         }
     }
 }
-
-/// Beats in a row without a sign of life.
-const DEAD_AFTER: u32 = 3;
 
 fn earlier(one: Instant, other: Option<Instant>) -> Instant {
     other.map_or(one, |other| one.min(other))

@@ -1,4 +1,4 @@
-//! Lines from the harness: read, remembered, and passed on as they are.
+//! Lines from the harness: read, remembered, and forwarded byte for byte.
 
 use std::ops::Range;
 
@@ -7,7 +7,10 @@ use relay_proto::frame::MaybeRan;
 use relay_proto::mcp::{self, ShimWait};
 use tokio::time::Instant;
 
-use super::{Introduction, MAX_BACKLOG, Phase, Queued, RelayState};
+use super::backlog::Queued;
+use super::harness_side::{MAX_BACKLOG, Reach};
+use super::sidecar_side::Phase;
+use super::{RelayState, ServerReplay};
 use crate::answer::Answer;
 use crate::lines::Line;
 use crate::pending::{MAX_PENDING, Place};
@@ -18,15 +21,17 @@ impl RelayState {
         match line {
             Line::TooLarge { id } => {
                 let answer = Answer::too_large(self.max_message);
-                self.refuse_line(id.as_deref(), &answer);
+                self.harness.refuse_line(id.as_deref(), &answer);
             }
             Line::Whole(line) => match envelope::read(line, Strictness::Envelope) {
                 Ok(envelope) => self.message(line, envelope, now),
-                Err(malformed) => self.refuse_line(malformed.id.as_deref(), &Answer::malformed(&malformed)),
+                Err(malformed) => {
+                    self.harness.refuse_line(malformed.id.as_deref(), &Answer::malformed(&malformed));
+                }
             },
         }
-        if matches!(self.phase, Phase::Down) {
-            self.pacing.hurry();
+        if matches!(self.sidecar.phase, Phase::Down) {
+            self.sidecar.pacing.hurry();
         }
     }
 
@@ -36,16 +41,16 @@ impl RelayState {
             Kind::Notification { method } => {
                 if method == mcp::CANCELLED
                     && let Some(id) = envelope::cancelled_request(line, envelope.body)
-                    && self.cancel(&id) == Reach::ShimOnly
+                    && self.harness.cancel(&id) == Reach::ShimOnly
                 {
                     return;
                 }
-                self.memory.notification(line, &method);
-                self.pass_on(line);
+                self.harness.replay.notification(line, &method);
+                self.forward(line);
             }
-            // An answer to a process that is gone is for nobody, and must not become one for its successor.
-            Kind::Response { id: Some(id), .. } if !self.server_requests.answered(&id.value()) => {}
-            Kind::Response { .. } => self.pass_on(line),
+            // A response to a process that is gone must not reach the one that replaced it.
+            Kind::Response { id: Some(id), .. } if !self.harness.server_requests.remove(&id.value()) => {}
+            Kind::Response { .. } => self.forward(line),
         }
     }
 
@@ -58,109 +63,81 @@ impl RelayState {
         now: Instant,
     ) {
         let value = id.value();
-        if self.pending.contains(&value) || self.memory.is_own(&value) {
-            return self.write_line(&Answer::id_in_flight().to(None));
+        if self.harness.pending.contains(&value) || self.harness.replay.is_own(&value) {
+            return self.harness.write_line(&Answer::id_in_flight().to(None));
         }
-        if let Phase::Refused { answer, .. } = &self.phase {
-            let line = answer.to(Some(id.raw));
-            return self.write_line(&line);
+        if let Phase::Refused { answer, .. } = &self.sidecar.phase {
+            return self.harness.write_line(&answer.to(Some(id.raw)));
         }
         if line.len() > self.max_message {
-            return self.write_line(&Answer::too_large(self.max_message).to(Some(id.raw)));
+            return self.harness.write_line(&Answer::too_large(self.max_message).to(Some(id.raw)));
         }
-        if self.pending.len() >= MAX_PENDING {
-            return self.write_line(&Answer::too_many(MAX_PENDING).to(Some(id.raw)));
+        if self.harness.pending.len() >= MAX_PENDING {
+            return self.harness.write_line(&Answer::too_many(MAX_PENDING).to(Some(id.raw)));
         }
-        self.memory.request(line, id, method, params);
+        self.harness.replay.request(line, id, method, params);
         let shim_wait = mcp::lookup(method).map_or(ShimWait::Call, |method| method.shim_wait);
         if self.can_send() {
-            let first = self.outbox.push(line, MaybeRan::No);
-            let place = Place::Sent { first, last: self.outbox.last() };
-            self.pending.insert(value, id, line, shim_wait, place, now);
+            let first = self.sidecar.outbox.push(line, MaybeRan::No);
+            let place = Place::Sent { first, last: self.sidecar.outbox.last() };
+            self.harness.pending.insert(value, id, line, shim_wait, place, now);
         } else {
-            self.pending.insert(value.clone(), id, line, shim_wait, Place::Queued, now);
-            self.backlog_bytes += line.len();
-            self.backlog.push_back(Queued::Request(value));
+            self.harness.pending.insert(value.clone(), id, line, shim_wait, Place::Queued, now);
+            self.harness.backlog.push(Queued::Request { id: value, bytes: line.len() });
             self.send_backlog();
         }
     }
 
-    /// Passes on what has no answer. Where nobody can take it and much is waiting, it is dropped.
-    fn pass_on(&mut self, line: &[u8]) {
-        if line.len() > self.max_message || matches!(self.phase, Phase::Refused { .. }) {
+    /// Forwards what has no response. Without a link, and with much waiting, it is dropped.
+    fn forward(&mut self, line: &[u8]) {
+        if line.len() > self.max_message || matches!(self.sidecar.phase, Phase::Refused { .. }) {
             return;
         }
-        // The link's server did not take its introduction: nobody is there to be told, until a request tries again.
-        if matches!(self.phase, Phase::Up(_)) && self.introduction == Introduction::Due {
+        // The link's server did not accept the replay: there is no process to tell, until a request tries again.
+        if self.sidecar.is_up() && self.server_replay == ServerReplay::Pending {
             return;
         }
         if self.can_send() {
-            self.outbox.push(line, MaybeRan::No);
-        } else if matches!(self.phase, Phase::Up(_)) || self.backlog_bytes + line.len() <= MAX_BACKLOG {
-            self.backlog_bytes += line.len();
-            self.backlog.push_back(Queued::Other(line.into()));
+            self.sidecar.outbox.push(line, MaybeRan::No);
+        } else if self.sidecar.is_up() || self.harness.backlog.bytes() + line.len() <= MAX_BACKLOG {
+            self.harness.backlog.push(Queued::Other(line.into()));
         }
     }
 
     /// Moves the backlog into the outbox, as far as credit reaches.
     pub(super) fn send_backlog(&mut self) {
-        self.introduce();
-        while matches!(self.introduction, Introduction::Made)
-            && matches!(self.phase, Phase::Up(_))
-            && !self.outbox.is_full()
-            && let Some(queued) = self.backlog.pop_front()
+        self.start_replay();
+        while self.server_replay == ServerReplay::Done
+            && self.sidecar.is_up()
+            && !self.sidecar.outbox.is_full()
+            && let Some(queued) = self.harness.backlog.pop()
         {
             match queued {
                 Queued::Other(line) => {
-                    self.backlog_bytes -= line.len();
-                    self.outbox.push(&line, MaybeRan::No);
+                    self.sidecar.outbox.push(&line, MaybeRan::No);
                 }
-                Queued::Request(id) => self.send_request(&id),
+                Queued::Request { id, .. } => self.send_request(&id),
             }
         }
     }
 
     fn send_request(&mut self, id: &IdValue) {
-        let Some(request) = self.pending.request(id).filter(|request| request.place == Place::Queued) else {
-            return;
-        };
+        let request = self.harness.pending.request(id).filter(|request| request.place == Place::Queued);
+        let Some(request) = request else { return };
         let Some(bytes) = request.bytes.as_deref() else { return };
-        self.backlog_bytes -= bytes.len();
         if bytes.len() > self.max_message {
             let line = Answer::too_large(self.max_message).to(Some(request.id.as_bytes()));
-            self.pending.remove(id);
-            return self.write_line(&line);
+            self.harness.pending.remove(id);
+            return self.harness.write_line(&line);
         }
-        let first = self.outbox.push(bytes, request.maybe_ran.clone());
-        self.pending.sent(id, first, self.outbox.last());
+        let first = self.sidecar.outbox.push(bytes, request.maybe_ran.clone());
+        self.harness.pending.sent(id, first, self.sidecar.outbox.last());
     }
 
     fn can_send(&self) -> bool {
-        matches!(self.phase, Phase::Up(_))
-            && self.introduction == Introduction::Made
-            && self.backlog.is_empty()
-            && !self.outbox.is_full()
+        self.sidecar.is_up()
+            && self.server_replay == ServerReplay::Done
+            && self.harness.backlog.is_empty()
+            && !self.sidecar.outbox.is_full()
     }
-
-    /// Nothing more is said to the harness about this request.
-    fn cancel(&mut self, id: &IdValue) -> Reach {
-        let Some(request) = self.pending.remove(id) else { return Reach::Sidecar };
-        self.memory.forget(id);
-        self.unqueue(id, request.bytes.as_deref());
-        if request.may_run() { Reach::Sidecar } else { Reach::ShimOnly }
-    }
-
-    /// An id that is in flight belongs to another request: an answer with it would end that one.
-    fn refuse_line(&mut self, id: Option<&[u8]>, answer: &Answer) {
-        let value = |raw| Id { raw, span: 0..0 }.value();
-        let id = id.filter(|raw| !self.pending.contains(&value(raw)));
-        self.write_line(&answer.to(id));
-    }
-}
-
-/// How far a request may have come.
-#[derive(Eq, PartialEq)]
-enum Reach {
-    ShimOnly,
-    Sidecar,
 }

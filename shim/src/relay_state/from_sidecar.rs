@@ -14,12 +14,14 @@ use relay_proto::limits::{MAX_LINK_ID, VERSION};
 use relay_proto::{json, mcp};
 use tokio::time::Instant;
 
-use super::{Connected, Link, Phase, Queued, RelayState, Up, Welcomed};
+use super::RelayState;
+use super::sidecar_side::{Connected, Link, Phase, Up, Welcomed};
 use crate::answer::Answer;
+use crate::pending::Request;
 
 /// The sidecar broke the protocol: the connection and the link are over.
 #[derive(Debug, thiserror::Error)]
-enum Broken {
+enum ProtocolViolation {
     #[error("it counts frames wrongly: {0}")]
     Delivery(#[from] DeliveryError),
     #[error("it sent a frame where none was due")]
@@ -33,75 +35,68 @@ enum Broken {
 }
 
 impl RelayState {
-    /// Something came in, whatever it was.
-    pub(crate) fn heard(&mut self) {
-        if let Phase::Up(up) = &mut self.phase {
-            up.heard = true;
-        }
-    }
-
     /// Takes one frame.
     pub(crate) fn frame(&mut self, frame: FrameView<'_>, now: Instant) -> Connected {
-        let result = match (&self.phase, frame) {
-            (Phase::Greeting { .. }, FrameView::Control(frame)) => self.greeting(*frame, now),
-            (Phase::Greeting { .. }, FrameView::Message(_)) => Err(Broken::OutOfPlace),
-            (Phase::Up(_), FrameView::Control(frame)) => self.conversation(*frame, now),
+        let result = match (&self.sidecar.phase, frame) {
+            (Phase::AwaitingWelcome { .. }, FrameView::Control(frame)) => self.before_welcome(*frame, now),
+            (Phase::AwaitingWelcome { .. }, FrameView::Message(_)) => Err(ProtocolViolation::OutOfPlace),
+            (Phase::Up(_), FrameView::Control(frame)) => self.control(*frame, now),
             (Phase::Up(_), FrameView::Message(part)) => self.part(part, now),
             (Phase::Down | Phase::Refused { .. }, _) => Ok(Connected::Close),
         };
-        result.unwrap_or_else(|broken| {
-            self.disconnected(format!("the sidecar broke the relay protocol: {broken}"), now);
-            self.forget_link_and_requeue();
+        result.unwrap_or_else(|violation| {
+            self.sidecar.disconnected(format!("the sidecar broke the relay protocol: {violation}"), now);
+            self.restart_link();
             Connected::Close
         })
     }
 
-    /// The bytes were no frame.
+    /// The bytes are not a frame.
     pub(crate) fn undecodable(&mut self, error: &DecodeError, now: Instant) {
         if let DecodeError::OtherVersion { .. } = error {
-            let again = now + self.timing.longest_retry_idle;
+            let again = now + self.sidecar.timing.longest_retry_idle;
             return self.refuse(Answer::version_refused(&error.to_string()), Some(again));
         }
-        self.disconnected(error.to_string(), now);
-        self.forget_link_and_requeue();
+        self.sidecar.disconnected(error.to_string(), now);
+        self.restart_link();
     }
 
-    fn greeting(&mut self, frame: Frame, now: Instant) -> Result<Connected, Broken> {
+    fn before_welcome(&mut self, frame: Frame, now: Instant) -> Result<Connected, ProtocolViolation> {
         match frame {
             Frame::Welcome(welcome) => self.welcome(welcome, now),
             Frame::Refusal(refusal) => Ok(self.refused(&refusal.code, &refusal.message, refusal.retry, now)),
             Frame::Goodbye(goodbye) => Ok(self.refused(&goodbye.code, &goodbye.message, goodbye.retry, now)),
-            _ => Err(Broken::OutOfPlace),
+            _ => Err(ProtocolViolation::OutOfPlace),
         }
     }
 
-    fn part(&mut self, part: PartView<'_>, now: Instant) -> Result<Connected, Broken> {
-        self.pacing.succeeded();
+    fn part(&mut self, part: PartView<'_>, now: Instant) -> Result<Connected, ProtocolViolation> {
+        self.sidecar.pacing.succeeded();
         if part.flags.more == More::Follows {
-            self.tidy_at = Some(now + self.timing.tidy);
-            if !self.inbox.is_midway() {
-                self.inbox.lend(self.to_harness.take_spent());
+            self.tidy_at = Some(now + self.sidecar.timing.tidy);
+            if !self.sidecar.inbox.is_midway() {
+                self.sidecar.inbox.lend(self.harness.output.take_spent());
             }
         }
-        if let Some(message) = self.inbox.accept_view(part)? {
+        if let Some(message) = self.sidecar.inbox.accept_view(part)? {
             self.deliver(message.bytes);
         }
-        if let Phase::Up(up) = &mut self.phase
+        if let Phase::Up(up) = &mut self.sidecar.phase
             && up.acknowledge_at.is_none()
         {
-            up.acknowledge_at = Some(now + self.timing.acknowledge);
+            up.acknowledge_at = Some(now + self.sidecar.timing.acknowledge);
         }
         Ok(Connected::Keep)
     }
 
-    fn conversation(&mut self, frame: Frame, now: Instant) -> Result<Connected, Broken> {
-        self.pacing.succeeded();
+    fn control(&mut self, frame: Frame, now: Instant) -> Result<Connected, ProtocolViolation> {
+        self.sidecar.pacing.succeeded();
         match frame {
             Frame::Ack(ack) => {
-                self.outbox.acknowledge(ack)?;
+                self.sidecar.outbox.acknowledge(ack)?;
                 self.send_backlog();
             }
-            Frame::Ping => self.say(Frame::Pong),
+            Frame::Ping => self.sidecar.send_control(Frame::Pong),
             Frame::Pong => {}
             Frame::Goodbye(goodbye) => {
                 self.ended(&goodbye.code, &goodbye.message, goodbye.retry, now);
@@ -112,90 +107,67 @@ impl RelayState {
             | Frame::Refusal(_)
             | Frame::Status(_)
             | Frame::Welcome(_) => {
-                return Err(Broken::OutOfPlace);
+                return Err(ProtocolViolation::OutOfPlace);
             }
         }
         Ok(Connected::Keep)
     }
 
-    fn welcome(&mut self, welcome: Welcome, now: Instant) -> Result<Connected, Broken> {
+    fn welcome(&mut self, welcome: Welcome, now: Instant) -> Result<Connected, ProtocolViolation> {
         if welcome.version != VERSION {
-            return Err(Broken::Version(welcome.version));
+            return Err(ProtocolViolation::Version(welcome.version));
         }
-        // It is sent back, in a place with room for no more.
+        // It is sent back in a field of this size.
         if !(1..=MAX_LINK_ID).contains(&welcome.link.len()) {
-            return Err(Broken::LinkId(welcome.link.len()));
+            return Err(ProtocolViolation::LinkId(welcome.link.len()));
         }
         match welcome.resumed {
             Resumed::Resumed => {
-                if self.link.as_ref().is_none_or(|link| link.name != welcome.link) {
-                    return Err(Broken::Resumed);
+                if self.sidecar.link.as_ref().is_none_or(|link| link.name != welcome.link) {
+                    return Err(ProtocolViolation::Resumed);
                 }
-                self.outbox.resume(welcome.received, welcome.window)?;
-                self.inbox.resume();
+                self.sidecar.outbox.resume(welcome.received, welcome.window)?;
+                self.sidecar.inbox.resume();
             }
             Resumed::Fresh => {
-                self.forget_link_and_requeue();
-                self.outbox.restart(welcome.window);
+                self.restart_link();
+                self.sidecar.outbox.restart(welcome.window);
             }
         }
-        self.link = Some(Link { name: welcome.link, token: welcome.token });
-        self.welcomed = Some(Welcomed { epoch: welcome.epoch });
+        self.sidecar.link = Some(Link { name: welcome.link, token: welcome.token });
+        self.sidecar.welcomed = Some(Welcomed { epoch: welcome.epoch });
         self.max_message = usize::try_from(welcome.max_message).unwrap_or(usize::MAX);
         let heartbeat = Duration::from_millis(welcome.heartbeat_ms);
-        self.phase = Phase::Up(Up {
+        self.sidecar.phase = Phase::Up(Up {
             heartbeat: (!heartbeat.is_zero()).then_some(heartbeat),
             next_beat: now + heartbeat,
-            heard: true,
+            received: true,
             sent: true,
             silent_beats: 0,
             acknowledge_at: None,
         });
-        self.confirm();
+        self.sidecar.confirm();
         self.send_backlog();
-        // Straight behind the confirmation, in the same write.
-        self.outbox.take_ready(self.to_sidecar.back());
+        // In the same write as the confirmation.
+        self.sidecar.outbox.take_ready(self.sidecar.output.back());
         Ok(Connected::Keep)
     }
 
-    /// The link is over. What was handed out on it is sent again, marked, before what was not; a new server process
-    /// is first told what the old one knew (see `introduction`).
-    pub(super) fn forget_link_and_requeue(&mut self) {
-        let had_link = self.link.is_some();
-        self.forget_link();
-        if !had_link {
-            return;
-        }
-        // Responses and notifications were for a process that is gone.
-        self.backlog.clear();
-        self.backlog_bytes = 0;
-        let unknown = Answer::outcome_unknown("the link to the sidecar was lost and begun anew");
-        for id in self.pending.ids(|_| true) {
-            match self.pending.request(&id).and_then(|request| request.bytes.as_ref()) {
-                Some(bytes) => {
-                    self.backlog_bytes += bytes.len();
-                    self.backlog.push_back(Queued::Request(id));
-                }
-                None => self.answer(&id, &unknown, &unknown),
-            }
-        }
-    }
-
-    /// The sidecar does not take this shim, for now or for good.
+    /// The sidecar refuses this shim, for now or for good.
     fn refused(&mut self, code: &str, message: &str, retry: Retry, now: Instant) -> Connected {
         let answer = Answer::from_sidecar(code, message);
         match retry {
             Retry::Never => self.refuse(answer, None),
             Retry::AfterMs(pause) => {
-                self.disconnected(
+                self.sidecar.disconnected(
                     format!("the sidecar said {}: {}", answer.code.as_str(), answer.sentence),
                     now,
                 );
-                // Somebody else has the link: it never comes back, however often it is asked for.
+                // Another shim has the link: asking for it again cannot succeed.
                 if answer.code == Code::CloneRefused {
-                    self.forget_link_and_requeue();
+                    self.restart_link();
                 }
-                self.pacing.not_before(now + bounded(pause));
+                self.sidecar.pacing.not_before(now + bounded(pause));
             }
         }
         Connected::Close
@@ -204,34 +176,31 @@ impl RelayState {
     /// The sidecar ends the link. What was handed out may have run.
     fn ended(&mut self, code: &str, message: &str, retry: Retry, now: Instant) {
         let answer = Answer::from_sidecar(code, message);
-        self.disconnected(answer.sentence.clone(), now);
-        self.forget_link_and_requeue();
-        let unknown = Answer::outcome_unknown(&answer.sentence);
-        for id in self.pending.ids(|request| request.may_run()) {
-            self.answer(&id, &unknown, &unknown);
-        }
+        self.sidecar.disconnected(answer.sentence.clone(), now);
+        self.restart_link();
+        self.harness.answer_each(&answer, Request::may_run);
         match retry {
             Retry::Never => self.refuse(answer, None),
-            Retry::AfterMs(pause) => self.pacing.not_before(now + bounded(pause)),
+            Retry::AfterMs(pause) => self.sidecar.pacing.not_before(now + bounded(pause)),
         }
     }
 
-    /// One whole message for the harness. Answers to what is no longer waited for are dropped.
+    /// One whole message for the harness. Responses to what is no longer waited for are dropped.
     fn deliver(&mut self, message: Cow<'_, [u8]>) {
-        let known = match envelope::read(&message, Strictness::Envelope) {
+        let is_wanted = match envelope::read(&message, Strictness::Envelope) {
             Ok(envelope) => match envelope.kind {
                 Kind::Response { id: Some(id), outcome } => {
-                    self.answered(&id.value(), outcome, &message, envelope.body)
+                    self.response(&id.value(), outcome, &message, envelope.body)
                 }
                 Kind::Request { id, .. } => {
-                    self.server_requests.came(&id);
+                    self.harness.server_requests.insert(&id);
                     true
                 }
                 Kind::Notification { method } => {
                     if method == mcp::CANCELLED
                         && let Some(id) = envelope::cancelled_request(&message, envelope.body)
                     {
-                        self.server_requests.withdrawn(&id);
+                        self.harness.server_requests.remove(&id);
                     }
                     true
                 }
@@ -241,43 +210,39 @@ impl RelayState {
                 if let Some(raw) = malformed.id.as_deref() {
                     let unknown = Answer::outcome_unknown("its answer could not be read");
                     let id = Id { raw, span: 0..0 }.value();
-                    match self.memory.is_own(&id) {
-                        true => self.own_answer(&id, Outcome::Error, &[], None),
-                        false => self.answer(&id, &unknown, &unknown),
+                    match self.harness.replay.is_own(&id) {
+                        true => self.own_response(&id, Outcome::Error, &[], None),
+                        false => self.harness.answer(&id, &unknown, &unknown),
                     }
                 }
                 false
             }
         };
         match (memchr2(b'\n', b'\r', &message), message) {
-            _ if !known => {}
-            (None, Cow::Borrowed(message)) => self.write_line(message),
-            (None, Cow::Owned(message)) => self.to_harness.push_line(message),
-            (Some(_), message) => self.write_line(&json::line_safe(&message)),
+            _ if !is_wanted => {}
+            (None, Cow::Borrowed(message)) => self.harness.write_line(message),
+            (None, Cow::Owned(message)) => self.harness.output.push_line(message),
+            (Some(_), message) => self.harness.write_line(&json::line_safe(&message)),
         }
     }
 
-    /// Whether somebody waits for this answer.
-    fn answered(
+    /// Whether this response is for the harness, which still waits for it.
+    fn response(
         &mut self,
         id: &IdValue,
         outcome: Outcome,
         message: &[u8],
         body: Option<Range<usize>>,
     ) -> bool {
-        if self.memory.is_own(id) {
-            self.own_answer(id, outcome, message, body);
+        if self.harness.replay.is_own(id) {
+            self.own_response(id, outcome, message, body);
             return false;
         }
-        if !self.pending.answered(id) {
-            return false;
-        }
-        self.memory.answered(id, outcome, message, body);
-        true
+        self.harness.take_response(id, outcome, message, body)
     }
 }
 
-/// A sidecar may ask for patience, not for a year of it.
+/// A sidecar may ask for a pause of an hour at most.
 fn bounded(pause: u64) -> Duration {
     Duration::from_millis(pause.min(60 * 60 * 1000))
 }

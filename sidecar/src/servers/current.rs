@@ -223,7 +223,8 @@ impl Current {
                         continue;
                     };
                     match said {
-                        Said::Event(Event::Message(message)) => match self.memory.hear(&message) {
+                        Said::Event(Event::Message(message)) => match self.memory.read_own_response(&message)
+                        {
                             Some(Heard::Handshake(Outcome::Result)) => {
                                 self.agreed = agreement_in(&message);
                                 self.replayed();

@@ -214,7 +214,7 @@ impl Instance {
         {
             return Heard::Nothing;
         }
-        let heard = current.memory.own_answer(id, outcome, message, body);
+        let heard = current.memory.own_response(id, outcome, message, body);
         if let (Heard::ToolsChanged, Some(renewal)) = (heard, renewal) {
             renewal.forget_tools();
         }

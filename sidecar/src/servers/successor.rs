@@ -196,7 +196,7 @@ impl Successor {
     ) -> Progress {
         match std::mem::replace(&mut self.phase, Phase::Over) {
             Phase::Replaying { mut upstream, asked } if asked == *id => {
-                memory.own_answer(id, outcome, message, None);
+                memory.own_response(id, outcome, message, None);
                 if outcome == Outcome::Error {
                     return self
                         .fail(upstream, "the new process refused the handshake that the old one accepted");

@@ -89,7 +89,7 @@ impl Life {
             18 => self.sidecar.trouble(much, self.wire.as_mut()),
             _ => self.garbage(much),
         }
-        self.state.fill();
+        self.state.sidecar.fill();
     }
 
     /// The network is good from now on, the sidecar honest: everything that waits is answered.
@@ -126,7 +126,7 @@ impl Life {
         // Some take several frames, most do not.
         let padding = "p".repeat(if much > 200 { usize::from(much) * 700 } else { usize::from(much) });
         let line = format!(r#"{{"jsonrpc":"2.0","id":{number},"method":"tools/call","params":"{padding}"}}"#);
-        if self.state.wants_lines() {
+        if self.state.harness.wants_lines() {
             self.requests.insert(number, Asked::default());
             self.say(&line);
         }
@@ -153,8 +153,8 @@ impl Life {
 
     /// The harness reads all there is.
     fn hear(&mut self) {
-        let heard = self.state.to_harness.waiting().to_vec();
-        self.state.to_harness.consume(heard.len());
+        let heard = self.state.harness.output.waiting().to_vec();
+        self.state.harness.output.consume(heard.len());
         for line in heard.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
             let envelope =
                 envelope::read(line, Strictness::Envelope).expect("a harness is told only messages");
@@ -172,14 +172,14 @@ impl Life {
 
     fn connect(&mut self) {
         if self.wire.is_none() && self.state.wants_connection(self.now) {
-            self.state.connected(Proof::Socket, self.now);
+            self.state.sidecar.connected(Proof::Socket, self.now);
             self.wire = Some(Wire { to_shim: PREFACE.iter().copied().collect(), ..Wire::default() });
         }
     }
 
     fn lose(&mut self, why: &str) {
         if self.wire.take().is_some() {
-            self.state.disconnected(why.into(), self.now);
+            self.state.sidecar.disconnected(why.into(), self.now);
         }
     }
 
@@ -192,10 +192,10 @@ impl Life {
 
     fn carry_to_sidecar(&mut self, count: usize) {
         let Some(wire) = &mut self.wire else { return };
-        while !self.state.to_sidecar.is_empty() {
-            wire.to_sidecar.extend(self.state.to_sidecar.waiting());
-            self.state.to_sidecar.consume(self.state.to_sidecar.len());
-            self.state.fill();
+        while !self.state.sidecar.output.is_empty() {
+            wire.to_sidecar.extend(self.state.sidecar.output.waiting());
+            self.state.sidecar.output.consume(self.state.sidecar.output.len());
+            self.state.sidecar.fill();
         }
         let some: Vec<u8> = wire.to_sidecar.drain(..count.min(wire.to_sidecar.len())).collect();
         wire.sidecar.feed(&some);
@@ -207,12 +207,12 @@ impl Life {
     fn carry_to_shim(&mut self, count: usize) {
         let Some(wire) = &mut self.wire else { return };
         self.sidecar.hand_out(&mut wire.to_shim);
-        if !self.state.wants_frames() {
+        if !self.state.harness.wants_frames() {
             return;
         }
         let some: Vec<u8> = wire.to_shim.drain(..count.min(wire.to_shim.len())).collect();
         wire.shim.feed(&some);
-        self.state.heard();
+        self.state.sidecar.bytes_received();
         loop {
             match wire.shim.next_view() {
                 Ok(Some(frame)) => match self.state.frame(frame, self.now) {

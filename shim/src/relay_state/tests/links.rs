@@ -85,7 +85,7 @@ fn silence_is_answered_with_pings_and_then_with_a_new_connection() {
     assert_eq!(scene.frame(Frame::Ping), Connected::Keep);
     assert_eq!(scene.frames(), [Frame::Pong]);
     scene.wait(100);
-    assert!(matches!(scene.state.phase, Phase::Down), "three silent beats");
+    assert!(matches!(scene.state.sidecar.phase, Phase::Down), "three silent beats");
     assert!(scene.now - scene.start > Duration::from_secs(60));
 }
 
@@ -94,25 +94,25 @@ fn a_paused_sandbox_does_not_give_up_a_good_connection() {
     let mut scene = Scene::up();
     scene.now += Duration::from_secs(3600);
     assert_eq!(scene.state.tick(scene.now), Connected::Keep);
-    assert!(matches!(scene.state.phase, Phase::Up(_)));
+    assert!(matches!(scene.state.sidecar.phase, Phase::Up(_)));
 }
 
 #[test]
 fn a_harness_that_does_not_read_is_no_silence_of_the_sidecar() {
     let mut scene = Scene::up();
-    scene.state.to_harness.back().extend_from_slice(&vec![b'x'; MAX_TO_HARNESS + 1]);
+    scene.state.harness.output.back().extend_from_slice(&vec![b'x'; MAX_TO_HARNESS + 1]);
     scene.wait(200);
-    assert!(matches!(scene.state.phase, Phase::Up(_)), "nothing was read, so nothing was missed");
-    scene.state.to_harness.clear();
+    assert!(matches!(scene.state.sidecar.phase, Phase::Up(_)), "nothing was read, so nothing was missed");
+    scene.state.harness.output.clear();
     scene.wait(200);
-    assert!(matches!(scene.state.phase, Phase::Down), "now it was");
+    assert!(matches!(scene.state.sidecar.phase, Phase::Down), "now it was");
 
-    scene.state.to_harness.back().extend_from_slice(&vec![b'x'; MAX_TO_HARNESS + 1]);
+    scene.state.harness.output.back().extend_from_slice(&vec![b'x'; MAX_TO_HARNESS + 1]);
     scene.now += Duration::from_secs(60);
     scene.connect();
     scene.wait(100);
-    assert!(matches!(scene.state.phase, Phase::Greeting { .. }), "its answer may wait");
-    scene.state.to_harness.clear();
+    assert!(matches!(scene.state.sidecar.phase, Phase::AwaitingWelcome { .. }), "its answer may wait");
+    scene.state.harness.output.clear();
     scene.now += Duration::from_secs(10);
     assert_eq!(scene.state.tick(scene.now), Connected::Close);
 }
@@ -130,7 +130,7 @@ fn a_clone_comes_again_without_the_link_that_another_has() {
     assert_eq!(scene.frame(Frame::Refusal(refusal)), Connected::Close);
     assert!(!scene.state.wants_connection(scene.now + Duration::from_millis(4999)));
     scene.now += Duration::from_secs(5);
-    scene.state.connected(Proof::Socket, scene.now);
+    scene.state.sidecar.connected(Proof::Socket, scene.now);
     scene.decoder = Decoder::new();
     let frames = scene.frames();
     assert!(matches!(frames.as_slice(), [Frame::Hello(Hello { resume: None, .. })]), "{frames:?}");
@@ -146,7 +146,7 @@ fn a_link_without_a_usable_id_is_not_taken() {
         scene.connect();
         let welcome = Welcome { link, ..scene.a_welcome(Resumed::Fresh) };
         assert_eq!(scene.frame(Frame::Welcome(welcome)), Connected::Close);
-        assert!(matches!(scene.state.phase, Phase::Down));
+        assert!(matches!(scene.state.sidecar.phase, Phase::Down));
     }
 }
 
@@ -156,7 +156,7 @@ fn a_sidecar_that_says_nothing_is_left_after_10_seconds() {
     scene.connect();
     scene.now += Duration::from_secs(10);
     assert_eq!(scene.state.tick(scene.now), Connected::Close);
-    assert!(matches!(scene.state.phase, Phase::Down));
+    assert!(matches!(scene.state.sidecar.phase, Phase::Down));
 }
 
 #[test]
@@ -171,13 +171,13 @@ fn the_memory_of_a_long_message_is_used_again_and_goes_back_after_a_second() {
             let part = Part { seq: scene.sent, flags, bytes: piece.into() };
             assert_eq!(scene.frame(Frame::Message(part)), Connected::Keep);
         }
-        let place = scene.state.to_harness.waiting().as_ptr();
+        let place = scene.state.harness.output.waiting().as_ptr();
         assert_eq!(scene.heard(), [line]);
         place
     };
     assert_eq!(long_one(&mut scene), long_one(&mut scene));
     scene.wait(2);
-    assert_eq!(scene.state.to_harness.take_spent().capacity(), 0);
+    assert_eq!(scene.state.harness.output.take_spent().capacity(), 0);
     scene.frames();
     assert!(scene.state.deadline().unwrap() > scene.now + Duration::from_secs(10), "only the beat is left");
 }
@@ -188,15 +188,15 @@ fn too_much_is_not_taken() {
     let big =
         format!(r#"{{"jsonrpc":"2.0","id":1,"method":"m","params":{{"x":"{}"}}}}"#, "y".repeat(MAX_BACKLOG));
     scene.harness(&big);
-    assert!(!scene.state.wants_lines());
+    assert!(!scene.state.harness.wants_lines());
     scene.wait(60);
-    assert!(scene.state.wants_lines(), "its answer makes room");
+    assert!(scene.state.harness.wants_lines(), "its answer makes room");
 
     let mut scene = Scene::up();
     scene.sidecar(&format!(r#"{{"jsonrpc":"2.0","method":"m","params":"{}"}}"#, "y".repeat(60_000)));
-    assert!(scene.state.wants_frames());
-    scene.state.to_harness.back().extend_from_slice(&vec![0; MAX_TO_HARNESS]);
-    assert!(!scene.state.wants_frames() && !scene.state.wants_lines());
+    assert!(scene.state.harness.wants_frames());
+    scene.state.harness.output.back().extend_from_slice(&vec![0; MAX_TO_HARNESS]);
+    assert!(!scene.state.harness.wants_frames() && !scene.state.harness.wants_lines());
 }
 
 /// A laptop that slept for a week: whatever the shim was doing, each request has one answer, and what was said not to

@@ -48,7 +48,7 @@ fn without_a_sidecar_a_handshake_is_answered_after_20_seconds_and_a_call_after_6
     assert!(scene.heard().is_empty());
     scene.wait(1);
     assert_eq!(errors(&scene.heard()), [pair("2", "relay_unavailable")]);
-    assert_eq!(scene.state.backlog_bytes, 0);
+    assert_eq!(scene.state.harness.backlog.bytes(), 0);
     scene.connect_and_find(&[]);
 }
 
@@ -73,7 +73,7 @@ fn a_lost_connection_that_is_resumed_is_not_noticed() {
     let mut scene = Scene::up();
     scene.harness(&request(1, "tools/call"));
     // Handed out, but cut before it arrived.
-    scene.state.to_sidecar.clear();
+    scene.state.sidecar.output.clear();
     scene.lose();
     scene.harness(&request(2, "tools/call"));
     scene.connect();

@@ -4,12 +4,17 @@ mod links;
 mod messages;
 mod successors;
 
-use relay_proto::control::{Goodbye, Hello, Proof, Refusal, Resumed, Retry, Welcome};
+use std::time::Duration;
+
+use relay_proto::control::{Goodbye, Hello, Proof, Refusal, ResumeToken, Resumed, Retry, Welcome};
 use relay_proto::decoder::Decoder;
 use relay_proto::delivery::Inbox as PeerInbox;
-use relay_proto::frame::{Ack, FrameView, MaybeRan, More, Origin, Part, PartFlags, PartView};
+use relay_proto::frame::{Ack, Frame, FrameView, MaybeRan, More, Origin, Part, PartFlags, PartView};
+use relay_proto::limits::DEFAULT_WINDOW;
 use relay_proto::notice;
 
+use super::harness_side::{MAX_BACKLOG, MAX_TO_HARNESS};
+use super::sidecar_side::Phase;
 use super::*;
 use crate::lines::Line;
 
@@ -46,20 +51,20 @@ impl Scene {
 
     fn harness(&mut self, line: &str) {
         self.state.line(Line::Whole(line.as_bytes()), self.now);
-        self.state.fill();
+        self.state.sidecar.fill();
     }
 
     /// What the harness got since the last time.
     fn heard(&mut self) -> Vec<String> {
-        let text = String::from_utf8(self.state.to_harness.waiting().to_vec()).unwrap();
-        self.state.to_harness.clear();
+        let text = String::from_utf8(self.state.harness.output.waiting().to_vec()).unwrap();
+        self.state.harness.output.clear();
         text.lines().map(str::to_owned).collect()
     }
 
     fn connect(&mut self) {
         assert!(self.state.wants_connection(self.now));
-        self.state.connecting();
-        self.state.connected(Proof::Socket, self.now);
+        self.state.sidecar.connecting();
+        self.state.sidecar.connected(Proof::Socket, self.now);
         self.decoder = Decoder::new();
         assert!(matches!(self.frames().as_slice(), [Frame::Hello(_)]));
     }
@@ -90,7 +95,7 @@ impl Scene {
     }
 
     fn frame(&mut self, frame: Frame) -> Connected {
-        self.state.heard();
+        self.state.sidecar.bytes_received();
         let view = match &frame {
             Frame::Message(Part { seq, flags, bytes }) => {
                 FrameView::Message(PartView { seq: *seq, flags: flags.clone(), bytes })
@@ -98,7 +103,7 @@ impl Scene {
             frame => FrameView::Control(Box::new(frame.clone())),
         };
         let connected = self.state.frame(view, self.now);
-        self.state.fill();
+        self.state.sidecar.fill();
         connected
     }
 
@@ -109,10 +114,10 @@ impl Scene {
     }
 
     fn frames(&mut self) -> Vec<Frame> {
-        while !self.state.to_sidecar.is_empty() {
-            self.decoder.feed(self.state.to_sidecar.waiting());
-            self.state.to_sidecar.clear();
-            self.state.fill();
+        while !self.state.sidecar.output.is_empty() {
+            self.decoder.feed(self.state.sidecar.output.waiting());
+            self.state.sidecar.output.clear();
+            self.state.sidecar.fill();
         }
         std::iter::from_fn(|| self.decoder.next().unwrap()).collect()
     }
@@ -132,7 +137,7 @@ impl Scene {
     }
 
     fn lose(&mut self) {
-        self.state.disconnected("the sidecar closed the connection".into(), self.now);
+        self.state.sidecar.disconnected("the sidecar closed the connection".into(), self.now);
         self.now += Duration::from_secs(2);
     }
 
@@ -142,7 +147,7 @@ impl Scene {
         while let Some(deadline) = self.state.deadline().filter(|deadline| *deadline <= until) {
             self.now = self.now.max(deadline);
             if self.state.wants_connection(self.now) {
-                self.state.disconnected("connect: nobody there".into(), self.now);
+                self.state.sidecar.disconnected("connect: nobody there".into(), self.now);
             }
             let _ = self.state.tick(self.now);
         }

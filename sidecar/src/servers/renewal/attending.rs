@@ -179,7 +179,7 @@ impl Renewal {
             return Some(*deadline);
         }
         self.inquiry = None;
-        if current.memory.is_shaking_hands() {
+        if current.memory.has_open_handshake() {
             return Some(now + LOOK_AGAIN);
         }
         let tools = self.successor.as_ref().and_then(Successor::tools);

@@ -1,14 +1,14 @@
-//! A request that can be said again: its bytes on both sides of its id.
+//! A request that can be sent again under another id: its bytes before and after the id.
 
 use crate::envelope::{Id, IdValue};
 
 #[derive(Clone, Debug)]
-pub(super) struct Kept {
+pub(super) struct KeptRequest {
     before_id: Box<[u8]>,
     after_id: Box<[u8]>,
 }
 
-impl Kept {
+impl KeptRequest {
     pub(super) fn new(message: &[u8], id: &Id<'_>) -> Self {
         Self { before_id: message[..id.span.start].into(), after_id: message[id.span.end..].into() }
     }

@@ -1,48 +1,47 @@
 //! Whether a server still has the tools that the harness was shown.
 //!
-//! Only the first page is looked at: one question per new process, however many tools it has. The digest says
-//! "different", to harnesses that then look for themselves; it is no defence against a server that wants to hide a
-//! change, which could as well keep quiet about it.
+//! Only the first page is compared: one request per replacement process, however many tools it has. A changed digest
+//! makes the harness list the tools again; it is no defence against a server that wants to hide a change.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 
-use super::Kept;
+use super::KeptRequest;
 use crate::json;
 
-/// A first page that was asked for and answered.
+/// The request for a first page, and a digest of the response.
 #[derive(Clone, Debug)]
-pub(super) struct Listed {
-    pub(super) request: Kept,
+pub(super) struct ToolPage {
+    pub(super) request: KeptRequest,
     digest: u64,
 }
 
-impl Listed {
-    pub(super) fn new(request: Kept, answer: &[u8], result: Option<Range<usize>>) -> Option<Self> {
-        Some(Self { request, digest: digest(answer, result?)? })
+impl ToolPage {
+    pub(super) fn new(request: KeptRequest, response: &[u8], result: Option<Range<usize>>) -> Option<Self> {
+        Some(Self { request, digest: digest(response, result?)? })
     }
 
-    /// Takes a newer answer; says whether it differs from the one before.
-    pub(super) fn renew(&mut self, answer: &[u8], result: Option<Range<usize>>) -> bool {
-        let Some(digest) = result.and_then(|result| digest(answer, result)) else { return false };
+    /// Takes a newer response; whether it differs from the one before.
+    pub(super) fn renew(&mut self, response: &[u8], result: Option<Range<usize>>) -> bool {
+        let Some(digest) = result.and_then(|result| digest(response, result)) else { return false };
         std::mem::replace(&mut self.digest, digest) != digest
     }
 }
 
-/// Whether this `tools/list` asks for the beginning of the list.
+/// Whether this `tools/list` requests the first page.
 pub(super) fn is_first_page(message: &[u8], params: Option<Range<usize>>) -> bool {
     params.and_then(|params| json::member(message, params, "cursor")).is_none()
 }
 
-/// Whether this `subscriptions/listen` wants to hear that tools changed.
-pub(super) fn are_listened_for(message: &[u8], params: Option<Range<usize>>) -> bool {
+/// Whether this `subscriptions/listen` includes changes of the tools.
+pub(super) fn is_listened_for(message: &[u8], params: Option<Range<usize>>) -> bool {
     let wanted = params
         .and_then(|params| json::member(message, params, "notifications"))
         .and_then(|filter| json::member(message, filter, "toolsListChanged"));
     wanted.is_some_and(|span| &message[span] == b"true")
 }
 
-/// Of the tools in any order, and whether there are more; none where there is no list.
+/// Independent of the order of the tools; includes whether there are more pages. `None` without a list.
 fn digest(message: &[u8], result: Range<usize>) -> Option<u64> {
     let list = json::member(message, result.clone(), "tools")?;
     let of = |bytes: &[u8]| {

@@ -1,0 +1,95 @@
+//! The messages of a replay: to a replacement process what the previous one accepted, to the harness that its tools
+//! changed.
+
+use super::{OwnRequest, PendingChange, Replay, ReplayMessage, own_id};
+use crate::mcp::{INITIALIZE, INITIALIZED, SET_LEVEL, SUBSCRIBE, TOOLS_LIST};
+use crate::notice;
+
+impl Replay {
+    /// The handshake for a replacement. Everything else waits for its response: [`OwnResponse::Handshake`].
+    pub fn handshake(&mut self) -> Option<OwnRequest> {
+        self.handshake.as_ref()?;
+        let id = self.next_id();
+        let request = &self.handshake.as_ref()?.request;
+        self.own_handshake = Some(id.clone());
+        Some(OwnRequest { message: request.with_id(&id), id, method: INITIALIZE })
+    }
+
+    /// What a replacement is told after the handshake, or at once if there is none.
+    pub fn settings(&mut self) -> Vec<ReplayMessage> {
+        let mut messages: Vec<ReplayMessage> = self.initialized().into_iter().collect();
+        messages.extend(self.preferences());
+        messages.extend(self.ask_for_tools().map(ReplayMessage::Request));
+        messages
+    }
+
+    /// `notifications/initialized`, once the harness sent it: some servers do nothing before they get it.
+    pub fn initialized(&self) -> Option<ReplayMessage> {
+        let message = self.handshake.as_ref()?.initialized.as_ref()?;
+        Some(ReplayMessage::Notification { method: INITIALIZED, message: message.to_vec() })
+    }
+
+    /// The log level and the subscriptions, including those that have no response yet: the process that answers them
+    /// may not be the one that stays.
+    pub fn preferences(&mut self) -> Vec<ReplayMessage> {
+        let is_unsubscribing = |uri: &str| {
+            self.pending
+                .iter()
+                .any(|(_, change)| matches!(change, PendingChange::Unsubscribe(other) if **other == *uri))
+        };
+        let accepted = self.level.iter().map(|request| (SET_LEVEL, request));
+        let watched = self.subscriptions.iter().filter(|(uri, _)| !is_unsubscribing(uri));
+        let accepted = accepted.chain(watched.map(|(_, request)| (SUBSCRIBE, request)));
+        let asked = self.pending.iter().filter_map(|(_, change)| match change {
+            PendingChange::Level(request) => Some((SET_LEVEL, request)),
+            PendingChange::Subscribe(_, request) => Some((SUBSCRIBE, request)),
+            _ => None,
+        });
+        let (prefix, own_ids) = (self.prefix, self.own_ids);
+        let messages: Vec<ReplayMessage> = accepted
+            .chain(asked)
+            .zip(own_ids + 1..)
+            .map(|((method, request), number)| {
+                let id = own_id(prefix, number);
+                ReplayMessage::Request(OwnRequest { message: request.with_id(&id), id, method })
+            })
+            .collect();
+        self.own_ids += messages.len() as u64;
+        messages
+    }
+
+    /// Lists the tools with the harness's own request, or a plain one if it never sent one. `None` in the stateless era
+    /// before the harness listed them: such a request must carry the client's own metadata, which is not known.
+    pub fn list_tools(&mut self) -> Option<OwnRequest> {
+        let id = self.next_id();
+        let message = match (&self.tools, &self.handshake) {
+            (Some(listed), _) => listed.request.with_id(&id),
+            (None, Some(_)) => {
+                format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{TOOLS_LIST}"}}"#).into_bytes()
+            }
+            (None, None) => return None,
+        };
+        Some(OwnRequest { id, method: TOOLS_LIST, message })
+    }
+
+    /// The notifications that tell the harness of changed tools. None if its era and its listeners allow none.
+    pub fn tools_changed(&self) -> Vec<Vec<u8>> {
+        if self.has_handshake() {
+            return vec![notice::tools_changed()];
+        }
+        let listeners = self.pending.iter().filter_map(|(_, change)| match change {
+            PendingChange::Listen(id) => Some(notice::tools_changed_for(id)),
+            _ => None,
+        });
+        listeners.collect()
+    }
+
+    /// Lists the tools of a replacement, to compare them with those that the harness was shown.
+    pub fn ask_for_tools(&mut self) -> Option<OwnRequest> {
+        self.tools.as_ref()?;
+        let id = self.next_id();
+        let request = &self.tools.as_ref()?.request;
+        self.own_tool_list = Some(id.clone());
+        Some(OwnRequest { message: request.with_id(&id), id, method: TOOLS_LIST })
+    }
+}

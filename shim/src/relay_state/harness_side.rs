@@ -1,0 +1,139 @@
+//! What the harness is owed: lines to write, one response per request, and what a new server process must be told.
+//!
+//! What must stay true: a request leaves `pending` with its one response, and is then in no backlog.
+
+use std::ops::Range;
+
+use relay_proto::envelope::{Id, IdValue, Outcome};
+use relay_proto::notice;
+use relay_proto::replay::Replay;
+
+use super::backlog::{Backlog, Queued};
+use crate::answer::Answer;
+use crate::pending::{Pending, Request};
+use crate::queue::Queue;
+use crate::server_requests::ServerRequests;
+
+/// Above this much for the harness to read, nothing more is read for it.
+pub(crate) const MAX_TO_HARNESS: usize = 1024 * 1024;
+/// Above this much waiting for a link or for credit, the harness is not read.
+pub(crate) const MAX_BACKLOG: usize = 1024 * 1024;
+/// Ids of requests that the shim makes itself begin with this.
+const OWN_IDS: &str = "cofferdam-shim:replay:";
+
+#[derive(Debug)]
+pub(crate) struct HarnessSide {
+    /// Lines for the harness.
+    pub(crate) output: Queue,
+    pub(super) pending: Pending,
+    pub(super) backlog: Backlog,
+    pub(super) replay: Replay,
+    pub(super) server_requests: ServerRequests,
+}
+
+/// How far a request may have come.
+#[derive(Eq, PartialEq)]
+pub(super) enum Reach {
+    ShimOnly,
+    Sidecar,
+}
+
+impl HarnessSide {
+    pub(super) fn new() -> Self {
+        Self {
+            output: Queue::default(),
+            pending: Pending::default(),
+            backlog: Backlog::default(),
+            replay: Replay::new(OWN_IDS),
+            server_requests: ServerRequests::default(),
+        }
+    }
+
+    /// Whether the harness's next bytes can be taken.
+    pub(crate) fn wants_lines(&self) -> bool {
+        self.backlog.bytes() <= MAX_BACKLOG && self.wants_frames()
+    }
+
+    /// Whether the sidecar's next bytes can be taken.
+    pub(crate) fn wants_frames(&self) -> bool {
+        self.output.len() <= MAX_TO_HARNESS
+    }
+
+    /// Answers one request: with `did_not_run` where that is certain.
+    pub(super) fn answer(&mut self, id: &IdValue, did_not_run: &Answer, may_have_run: &Answer) {
+        let Some(request) = self.pending.remove(id) else { return };
+        self.replay.forget(id);
+        self.backlog.remove(id);
+        let answer = if request.may_run() { may_have_run } else { did_not_run };
+        self.write_line(&answer.to(Some(request.id.as_bytes())));
+    }
+
+    /// Answers every request that `pick` chooses, oldest first. The reason is the one in `did_not_run`.
+    pub(super) fn answer_each(&mut self, did_not_run: &Answer, pick: impl FnMut(&Request) -> bool) {
+        let may_have_run = Answer::outcome_unknown(&did_not_run.sentence);
+        for id in self.pending.ids(pick) {
+            self.answer(&id, did_not_run, &may_have_run);
+        }
+    }
+
+    /// Takes the server's response to a request of the harness; whether the harness still waits for it.
+    pub(super) fn take_response(
+        &mut self,
+        id: &IdValue,
+        outcome: Outcome,
+        message: &[u8],
+        body: Option<Range<usize>>,
+    ) -> bool {
+        if !self.pending.answered(id) {
+            return false;
+        }
+        self.replay.answered(id, outcome, message, body);
+        true
+    }
+
+    /// The harness cancelled a request: it gets no response.
+    pub(super) fn cancel(&mut self, id: &IdValue) -> Reach {
+        let Some(request) = self.pending.remove(id) else { return Reach::Sidecar };
+        self.replay.forget(id);
+        self.backlog.remove(id);
+        if request.may_run() { Reach::Sidecar } else { Reach::ShimOnly }
+    }
+
+    /// Answers a line that is no usable message. An id in flight belongs to another request, which an answer under it
+    /// would end.
+    pub(super) fn refuse_line(&mut self, id: Option<&[u8]>, answer: &Answer) {
+        let value = |raw| Id { raw, span: 0..0 }.value();
+        let id = id.filter(|raw| !self.pending.contains(&value(raw)));
+        self.write_line(&answer.to(id));
+    }
+
+    /// The server process is gone, and with it the requests that it sent to the harness.
+    pub(super) fn cancel_server_requests(&mut self) {
+        for id in self.server_requests.drain() {
+            self.write_line(&notice::cancelled(&id, "the server that asked is gone"));
+        }
+    }
+
+    /// The link is over: every request waits for the next one. Responses and notifications were for a process that is
+    /// gone.
+    pub(super) fn requeue_requests(&mut self) {
+        self.backlog.clear();
+        let unknown = Answer::outcome_unknown("the link to the sidecar was lost and begun anew");
+        for id in self.pending.ids(|_| true) {
+            match self.pending.request(&id).and_then(|request| request.bytes.as_ref()) {
+                Some(bytes) => {
+                    let bytes = bytes.len();
+                    self.backlog.push(Queued::Request { id, bytes });
+                }
+                None => self.answer(&id, &unknown, &unknown),
+            }
+        }
+    }
+
+    pub(super) fn write_line(&mut self, line: &[u8]) {
+        let out = self.output.back();
+        out.reserve(line.len() + 1);
+        out.extend_from_slice(line);
+        out.push(b'\n');
+    }
+}

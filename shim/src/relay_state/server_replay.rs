@@ -1,0 +1,115 @@
+//! A fresh link has a new server process, which knows nothing of what the harness told the old one.
+//!
+//! It is told before the first request: the handshake, and after its response the settings. A server that does not
+//! accept the handshake (because it does not start, for instance) gets none of the requests either; they are answered
+//! with the reason, and the next one tries again.
+
+use std::ops::Range;
+
+use relay_proto::code::Code;
+use relay_proto::envelope::{IdValue, Outcome};
+use relay_proto::frame::MaybeRan;
+use relay_proto::json;
+use relay_proto::replay::{OwnRequest, OwnResponse, ReplayMessage};
+
+use super::backlog::Queued;
+use super::{RelayState, ServerReplay};
+use crate::answer::Answer;
+
+impl RelayState {
+    /// Starts the replay if it is pending and there is a connection.
+    pub(super) fn start_replay(&mut self) {
+        if self.server_replay != ServerReplay::Pending || !self.sidecar.is_up() {
+            return;
+        }
+        // The harness makes its own handshake, which is among what waits.
+        if self.harness.replay.has_open_handshake() {
+            self.server_replay = ServerReplay::Done;
+            return;
+        }
+        let handshake = self.harness.replay.handshake();
+        match handshake.filter(|request| request.message.len() <= self.max_message) {
+            Some(request) => {
+                self.sidecar.outbox.push(&request.message, MaybeRan::No);
+                self.server_replay = ServerReplay::InProgress;
+            }
+            None => self.finish_replay(),
+        }
+    }
+
+    /// The response to a request that the shim made itself.
+    pub(super) fn own_response(
+        &mut self,
+        id: &IdValue,
+        outcome: Outcome,
+        message: &[u8],
+        body: Option<Range<usize>>,
+    ) {
+        match self.harness.replay.own_response(id, outcome, message, body.clone()) {
+            OwnResponse::Handshake(Outcome::Result) => {
+                self.finish_replay();
+                self.send_backlog();
+            }
+            OwnResponse::Handshake(Outcome::Error) => self.replay_failed(&reason(message, body)),
+            OwnResponse::Nothing => {}
+            OwnResponse::ToolsChanged => {
+                for line in self.harness.replay.tools_changed() {
+                    self.harness.write_line(&line);
+                }
+            }
+        }
+    }
+
+    fn finish_replay(&mut self) {
+        for message in self.harness.replay.settings() {
+            let (ReplayMessage::Notification { message, .. }
+            | ReplayMessage::Request(OwnRequest { message, .. })) = message;
+            if message.len() <= self.max_message {
+                self.sidecar.outbox.push(&message, MaybeRan::No);
+            }
+        }
+        self.server_replay = ServerReplay::Done;
+    }
+
+    /// What waited for the replay did not run, unless it may have run on the link before.
+    fn replay_failed(&mut self, answer: &Answer) {
+        self.server_replay = ServerReplay::Pending;
+        let may_have_run = Answer::outcome_unknown(&answer.sentence);
+        let mut backlog = std::mem::take(&mut self.harness.backlog);
+        while let Some(queued) = backlog.pop() {
+            if let Queued::Request { id, .. } = queued {
+                self.harness.answer(&id, answer, &may_have_run);
+            }
+        }
+    }
+}
+
+/// The sidecar's reason, or the server's, for not accepting the handshake.
+fn reason(message: &[u8], error: Option<Range<usize>>) -> Answer {
+    let member = |object: Option<Range<usize>>, key| object.and_then(|span| json::member(message, span, key));
+    let text = |span: Option<Range<usize>>| span.and_then(|span| json::text(message, span));
+    let code = text(member(member(error.clone(), "data"), "code")).and_then(|code| code.parse::<Code>().ok());
+    let sentence = text(member(error, "message")).unwrap_or_default();
+    match code {
+        // The sentence begins with the code already.
+        Some(code) => {
+            let prefix = format!("{}: ", code.as_str());
+            let sentence = sentence.strip_prefix(&prefix).unwrap_or(&sentence).to_owned();
+            Answer { code: did_not_run(code), sentence }
+        }
+        None => Answer {
+            code: Code::ServerUnavailable,
+            sentence: format!(
+                "it did not run: the server refused the handshake that it accepted before: {sentence}"
+            ),
+        },
+    }
+}
+
+/// The handshake may or may not have been made; the requests that waited for it were not.
+fn did_not_run(code: Code) -> Code {
+    match code {
+        Code::OutcomeUnknown => Code::ServerUnavailable,
+        code => code,
+    }
+}

@@ -1,0 +1,293 @@
+//! The connection to the sidecar and the link that it carries: bytes to write, numbering, heartbeats, and when to
+//! connect again.
+//!
+//! What must stay true: a link survives its connections; only [`SidecarSide::forget_link`] ends it.
+
+use std::time::Duration;
+
+use relay_proto::control::{Epoch, Goodbye, Hello, Proof, Purpose, Resume, ResumeToken, Retry};
+use relay_proto::delivery::{Inbox, Outbox};
+use relay_proto::frame::{Ack, Frame, PREFACE};
+use relay_proto::limits::{DEFAULT_WINDOW, VERSION};
+use relay_proto::name::Name;
+use tokio::time::Instant;
+
+use crate::answer::Answer;
+use crate::options::SOFTWARE;
+use crate::pacing::{Pacing, Waiting};
+use crate::queue::Queue;
+use crate::timing::Timing;
+
+/// The largest message taken from a sidecar: its own limit is what counts, this is against a broken one.
+const MAX_INCOMING: usize = 64 * 1024 * 1024;
+/// Heartbeats in a row without a byte received, after which the connection is given up.
+const DEAD_AFTER: u32 = 3;
+
+#[derive(Debug)]
+pub(crate) struct SidecarSide {
+    /// Bytes for the sidecar.
+    pub(crate) output: Queue,
+    pub(super) timing: Timing,
+    /// The server that Hello asks for.
+    server: Option<Name>,
+    pub(super) phase: Phase,
+    pub(super) attempt: Attempt,
+    pub(super) pacing: Pacing,
+    /// The link to resume.
+    pub(super) link: Option<Link>,
+    pub(super) outbox: Outbox,
+    pub(super) inbox: Inbox,
+    /// A Welcome that the loop has not been told of yet.
+    pub(super) welcomed: Option<Welcomed>,
+    /// Since when there is no connection.
+    pub(super) lost: Instant,
+    /// Why there is none.
+    pub(super) problem: String,
+    /// A problem that was not reported yet.
+    pub(super) unreported: Option<String>,
+}
+
+/// What the loop does with the connection.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[must_use]
+pub(crate) enum Connected {
+    Close,
+    Keep,
+}
+
+/// What of a Welcome is stored before it is confirmed.
+#[derive(Debug)]
+pub(crate) struct Welcomed {
+    /// The key's new epoch.
+    pub(crate) epoch: Option<Epoch>,
+}
+
+#[derive(Debug)]
+pub(super) enum Phase {
+    Down,
+    /// Hello was sent.
+    AwaitingWelcome {
+        give_up: Instant,
+    },
+    Up(Up),
+    /// Every request is answered at once; `again` is when to connect again, if ever.
+    Refused {
+        answer: Answer,
+        again: Option<Instant>,
+    },
+}
+
+/// Whether the loop is opening a connection.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Attempt {
+    None,
+    UnderWay,
+}
+
+#[derive(Debug)]
+pub(super) struct Up {
+    pub(super) heartbeat: Option<Duration>,
+    pub(super) next_beat: Instant,
+    /// Whether anything was received since the last heartbeat.
+    pub(super) received: bool,
+    pub(super) sent: bool,
+    pub(super) silent_beats: u32,
+    /// When an acknowledgement is sent by itself.
+    pub(super) acknowledge_at: Option<Instant>,
+}
+
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) name: String,
+    pub(super) token: ResumeToken,
+}
+
+impl SidecarSide {
+    pub(super) fn new(server: Option<Name>, timing: Timing, now: Instant) -> Self {
+        Self {
+            output: Queue::default(),
+            timing,
+            server,
+            phase: Phase::Down,
+            attempt: Attempt::None,
+            pacing: Pacing::new(now),
+            link: None,
+            outbox: Outbox::new(DEFAULT_WINDOW),
+            inbox: Inbox::new(MAX_INCOMING, DEFAULT_WINDOW),
+            welcomed: None,
+            lost: now,
+            problem: "no sidecar was reached".into(),
+            unreported: None,
+        }
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        matches!(self.phase, Phase::Up(_))
+    }
+
+    /// Whether the sidecar refused this shim for good.
+    pub(crate) fn is_refused(&self) -> bool {
+        matches!(self.phase, Phase::Refused { again: None, .. })
+    }
+
+    pub(super) fn wants_connection(&self, now: Instant, waiting: Waiting) -> bool {
+        if self.attempt == Attempt::UnderWay {
+            return false;
+        }
+        match &self.phase {
+            Phase::Down => self.next_attempt(waiting) <= now,
+            Phase::Refused { again, .. } => again.is_some_and(|again| again <= now),
+            Phase::AwaitingWelcome { .. } | Phase::Up(_) => false,
+        }
+    }
+
+    pub(super) fn next_attempt(&self, waiting: Waiting) -> Instant {
+        self.pacing.next_attempt(waiting, &self.timing)
+    }
+
+    /// The loop is connecting; [`Self::connected`] or [`Self::disconnected`] tells the result.
+    pub(crate) fn connecting(&mut self) {
+        self.attempt = Attempt::UnderWay;
+    }
+
+    /// A connection is open: sends Hello.
+    pub(crate) fn connected(&mut self, proof: Proof, now: Instant) {
+        self.attempt = Attempt::None;
+        let resume = self.link.as_ref().map(|link| Resume {
+            link: link.name.clone(),
+            token: link.token.clone(),
+            received: self.inbox.received(),
+        });
+        let hello = Hello {
+            versions: vec![VERSION],
+            proof,
+            purpose: Purpose::Link,
+            server: self.server.clone(),
+            resume,
+            capabilities: Vec::new(),
+            software: SOFTWARE.into(),
+        };
+        self.output.clear();
+        self.output.back().extend_from_slice(PREFACE);
+        Frame::Hello(hello).encode(self.output.back());
+        self.phase = Phase::AwaitingWelcome { give_up: now + self.timing.welcome };
+    }
+
+    /// There is no connection, or no longer one. The link stays, to be resumed.
+    pub(crate) fn disconnected(&mut self, why: String, now: Instant) {
+        self.attempt = Attempt::None;
+        self.output.clear();
+        self.pacing.failed(now);
+        self.unreported = Some(why.clone());
+        self.problem = why;
+        match &mut self.phase {
+            Phase::Down => {}
+            Phase::Up(_) => {
+                self.lost = now;
+                self.phase = Phase::Down;
+            }
+            Phase::AwaitingWelcome { .. } => self.phase = Phase::Down,
+            Phase::Refused { again, .. } => *again = again.map(|_| now + self.timing.longest_retry_idle),
+        }
+    }
+
+    /// The latest Welcome, once. What it brought must be stored before anything is written to the sidecar.
+    pub(crate) fn take_welcomed(&mut self) -> Option<Welcomed> {
+        self.welcomed.take()
+    }
+
+    /// A problem that was not reported yet.
+    pub(crate) fn take_unreported(&mut self) -> Option<String> {
+        self.unreported.take()
+    }
+
+    /// After a final refusal: lets another attempt be made soon, since a new enrolment may have arrived.
+    pub(crate) fn retry_after_refusal(&mut self, now: Instant) {
+        if let Phase::Refused { again, .. } = &mut self.phase {
+            *again = Some(now + self.timing.longest_retry_waiting);
+        }
+    }
+
+    /// The harness closed stdin: ends the link at once.
+    pub(crate) fn goodbye(&mut self) {
+        if let Phase::Up(_) | Phase::AwaitingWelcome { .. } = self.phase {
+            let goodbye = Goodbye { code: "done".into(), message: String::new(), retry: Retry::Never };
+            Frame::Goodbye(goodbye).encode(self.output.back());
+        }
+    }
+
+    /// Bytes were received: the sidecar is alive.
+    pub(crate) fn bytes_received(&mut self) {
+        if let Phase::Up(up) = &mut self.phase {
+            up.received = true;
+        }
+    }
+
+    /// Moves what can be sent now into [`Self::output`]. An acknowledgement travels along, or alone when it is due.
+    pub(crate) fn fill(&mut self) {
+        let Phase::Up(up) = &mut self.phase else { return };
+        if !self.output.is_empty() {
+            return;
+        }
+        self.outbox.take_ready(self.output.back());
+        if !self.output.is_empty() || self.inbox.ack_due() {
+            up.sent = true;
+            up.acknowledge_at = None;
+            self.acknowledge();
+        }
+    }
+
+    pub(super) fn acknowledge(&mut self) {
+        if let Some(ack) = self.inbox.take_ack() {
+            self.send_control(Frame::Ack(ack));
+        }
+    }
+
+    /// The first frame after a Welcome confirms it; this one does if nothing else is to be sent.
+    pub(super) fn confirm(&mut self) {
+        let ack = Ack { seq: self.inbox.received(), window: DEFAULT_WINDOW };
+        self.send_control(Frame::Ack(ack));
+    }
+
+    pub(super) fn send_control(&mut self, frame: Frame) {
+        if let Phase::Up(up) = &mut self.phase {
+            up.sent = true;
+        }
+        frame.encode(self.output.back());
+    }
+
+    /// Counts heartbeats without a byte received, not time: after a pause of the whole sandbox the first heartbeat is
+    /// late, and the sidecar's bytes may be waiting to be read. So they may be while a slow harness stops the reading.
+    pub(super) fn beat(&mut self, now: Instant, reading: Reading) -> Connected {
+        let Phase::Up(up) = &mut self.phase else { return Connected::Keep };
+        let Some(heartbeat) = up.heartbeat.filter(|_| up.next_beat <= now) else { return Connected::Keep };
+        let may_be_alive = up.received || reading == Reading::Stopped;
+        up.silent_beats = if may_be_alive { 0 } else { up.silent_beats + 1 };
+        if up.silent_beats >= DEAD_AFTER {
+            self.disconnected("the sidecar fell silent".into(), now);
+            return Connected::Close;
+        }
+        let quiet = !up.sent;
+        (up.received, up.sent) = (false, false);
+        up.next_beat = now + heartbeat;
+        if quiet {
+            self.send_control(Frame::Ping);
+        }
+        Connected::Keep
+    }
+
+    /// The link cannot be resumed.
+    pub(super) fn forget_link(&mut self) {
+        self.outbox.restart(DEFAULT_WINDOW);
+        self.inbox.restart();
+        self.link = None;
+    }
+}
+
+/// Whether the sidecar's bytes are being read.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Reading {
+    Active,
+    /// The harness does not take what there is for it.
+    Stopped,
+}
