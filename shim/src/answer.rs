@@ -1,4 +1,4 @@
-//! What the shim says to the harness by itself. Each sentence says what was not done, why, and what to do.
+//! Error responses that the shim itself makes. Each sentence tells what was not done, why, and what to do.
 
 use relay_proto::code::{Code, error_response};
 
@@ -15,7 +15,7 @@ impl Answer {
         error_response(id, self.code, &self.sentence)
     }
 
-    /// A refusal or farewell of the sidecar's. A code of a later version is passed on in the sentence.
+    /// From a Refusal or Goodbye of the sidecar. A code of a later version appears in the sentence.
     pub(crate) fn from_sidecar(code: &str, message: &str) -> Self {
         match code.parse() {
             Ok(code) => Self { code, sentence: or_code(message, code) },

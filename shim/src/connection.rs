@@ -14,25 +14,25 @@ use crate::inbound_listener;
 use crate::state::Held;
 use crate::stream::Stream;
 
-/// One connection, and what has come in of a frame.
+/// One connection, with the decoder of what was received on it.
 pub(crate) struct Connection {
     pub(crate) stream: Stream,
     pub(crate) decoder: Decoder,
 }
 
-/// A connection, and what to say on it about who we are.
+/// A new connection, and the proof to send in Hello.
 pub(crate) struct Opened {
     pub(crate) connection: Connection,
-    /// Where it leads.
+    /// The sidecar's address.
     pub(crate) address: Address,
     pub(crate) proof: Proof,
-    /// The turn of a shim with a key; it ends with what the Welcome brought being written down.
+    /// The lock that a shim with a key holds until the Welcome's epoch is stored.
     pub(crate) held: Option<Held>,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectError {
-    /// It came from outside, once.
+    /// It was inherited, and cannot be had twice.
     #[error("the link was the inherited descriptor {0}, which ended and cannot be opened again")]
     CannotReopen(i32),
     #[error("connect to {address}: {source}{}", hint(.address, .source))]
@@ -45,9 +45,9 @@ pub(crate) enum ConnectError {
     Listen { place: ListenPlace, source: io::Error },
     #[error("{0}")]
     NoEnrolment(String),
-    /// Neither of the ways that are tried by themselves.
+    /// Neither of the two defaults.
     #[error("{socket}; and {enrolment}")]
-    Nowhere { socket: Box<Self>, enrolment: String },
+    NoDefault { socket: Box<Self>, enrolment: String },
     #[error("this version cannot connect to {0}")]
     NotKnown(Address),
     #[cfg(not(feature = "tls"))]
@@ -63,10 +63,10 @@ pub(crate) enum ConnectError {
     #[cfg(feature = "tls")]
     #[error("{0}")]
     State(String),
-    /// Somebody was at the port, and it was not the sidecar.
+    /// A peer at the port is not the sidecar.
     #[cfg(feature = "tls")]
     #[error("wait at {address}: {source}")]
-    Stranger { address: Address, source: Box<relay_carriage::entrance::EntranceError> },
+    NotTheSidecar { address: Address, source: Box<relay_carriage::entrance::EntranceError> },
     #[error(
         "connect to {address}: {source}; does this machine have a vsock device, and does the host listen on that port \
          (`relay.vsock-dir`)?"
@@ -75,7 +75,7 @@ pub(crate) enum ConnectError {
 }
 
 impl ConnectError {
-    /// Trying again makes no sense.
+    /// Whether a retry cannot succeed.
     pub(crate) fn is_final(&self) -> bool {
         match self {
             Self::CannotReopen(_) | Self::NotKnown(_) => true,
@@ -86,7 +86,7 @@ impl ConnectError {
     }
 }
 
-/// What a bare error number does not say: a filter of system calls forbids the kind of socket, whatever its path.
+/// A reason that the error number does not give: a seccomp filter forbids Unix sockets, whatever their path.
 fn hint(address: &Address, source: &io::Error) -> &'static str {
     match (address, Errno::from_io_error(source)) {
         (Address::Unix(_), Some(Errno::PERM)) => {

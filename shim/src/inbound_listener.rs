@@ -1,7 +1,7 @@
-//! A port that the host dials, by TCP or by vsock, and those who are at it.
+//! A port that the host dials, by TCP or by vsock, and the handshakes in progress on it.
 //!
-//! Must stay true: whoever connects proves the pinned key before anybody hears of it; those who stall hold one of few
-//! places, and when one more comes, whoever has been at it longest goes.
+//! Must stay true: a connection is returned only after its peer proved the pinned key; handshakes in progress are
+//! bounded, and one more aborts the oldest.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,13 +17,13 @@ use tokio::net::TcpListener;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-/// Who may come in, for what, and as whom we meet them.
+/// Which peer is accepted, for what, and with which key of our own.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) inside: Inside,
-    /// A key of this process alone will do: the host knows whom it dials.
+    /// A key made for this process is enough: the host knows which address it dialled.
     pub(crate) identity: Identity,
-    /// The sidecar's.
+    /// The sidecar's key.
     pub(crate) pin: PublicKey,
 }
 
@@ -31,8 +31,8 @@ pub(crate) struct Entry {
 pub(crate) struct InboundListener {
     listener: Listener,
     entry: Entry,
-    entering: JoinSet<Result<BoxedStream, EntranceError>>,
-    /// Those who are entering, the oldest first.
+    handshakes: JoinSet<Result<BoxedStream, EntranceError>>,
+    /// The handshakes in progress, the oldest first.
     oldest: VecDeque<AbortHandle>,
 }
 
@@ -42,39 +42,39 @@ impl InboundListener {
             ListenPlace::Tcp(place) => Listener::Tcp(TcpListener::bind(place.to_string()).await?),
             ListenPlace::Vsock { port } => Listener::Vsock(vsock::Listener::bind(*port)?),
         };
-        Ok(Self { listener, entry, entering: JoinSet::new(), oldest: VecDeque::new() })
+        Ok(Self { listener, entry, handshakes: JoinSet::new(), oldest: VecDeque::new() })
     }
 
-    /// The next connection whose peer has proved the pinned key, or a stranger who did not. Can be dropped at any time.
+    /// The next connection whose peer proved the pinned key, or the failure of one that did not. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Result<BoxedStream, EntranceError> {
         loop {
             tokio::select! {
-                Some(entered) = self.entering.join_next() => {
-                    // The others were dropped for somebody else.
+                Some(entered) = self.handshakes.join_next() => {
+                    // An aborted one made room for another.
                     if let Ok(entered) = entered {
                         return entered;
                     }
                 }
                 accepted = self.listener.accept() => match accepted {
-                    Ok(stream) => self.let_in(stream),
-                    // Out of descriptors, most likely: some will be closed soon.
-                    Err(_) => sleep(PAUSE).await,
+                    Ok(stream) => self.start_handshake(stream),
+                    // Most likely out of descriptors: some will be closed soon.
+                    Err(_) => sleep(ACCEPT_RETRY).await,
                 },
             }
         }
     }
 
-    fn let_in(&mut self, stream: BoxedStream) {
-        self.oldest.retain(|entering| !entering.is_finished());
-        if self.oldest.len() >= MAX_ENTERING
+    fn start_handshake(&mut self, stream: BoxedStream) {
+        self.oldest.retain(|handshake| !handshake.is_finished());
+        if self.oldest.len() >= MAX_HANDSHAKES
             && let Some(oldest) = self.oldest.pop_front()
         {
             oldest.abort();
         }
         let Entry { inside, identity, pin } = self.entry.clone();
-        self.oldest.push_back(self.entering.spawn(async move {
-            let entering = entrance::enter_for(inside, stream, &identity, &pin);
-            timeout(LIMIT, entering).await.map_err(io::Error::from)?
+        self.oldest.push_back(self.handshakes.spawn(async move {
+            let handshake = entrance::enter_for(inside, stream, &identity, &pin);
+            timeout(HANDSHAKE_TIMEOUT, handshake).await.map_err(io::Error::from)?
         }));
     }
 }
@@ -89,11 +89,11 @@ pub(crate) fn advice(place: &ListenPlace, error: &io::Error) -> &'static str {
     }
 }
 
-/// The sidecar is one; the others are strangers.
-const MAX_ENTERING: usize = 8;
+/// The sidecar needs one; the rest leaves room for peers that stall.
+const MAX_HANDSHAKES: usize = 8;
 /// A handshake takes a round trip or two.
-const LIMIT: Duration = Duration::from_secs(10);
-const PAUSE: Duration = Duration::from_millis(100);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 enum Listener {

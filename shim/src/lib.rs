@@ -2,24 +2,24 @@
 //!
 //! One task on one thread owns everything, so there are no locks and a message costs one read and one write on its
 //! way. What must stay true: the process never ends while its stdin is open (unless signalled, or stdout is closed),
-//! every request gets exactly one answer, stdout is data only, and nothing of the environment is passed on.
+//! every request gets exactly one response, stdout is data only, and nothing of the environment is forwarded.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | [`options`], [`network`] | command line and environment |
-//! | [`timing`] | how long things are waited for |
+//! | [`timing`] | every timeout and pause |
 //! | `relay_loop` | the one loop: readiness in, calls on `relay_state`, bytes out |
-//! | `relay_state` | what to do with a line, a frame or a deadline; no I/O |
-//! | `pending`, `server_requests`, `pacing` | requests without an answer, of either side; when to try again |
-//! | `answer` | the sentences the shim says by itself |
-//! | [`hub`] | another program in the same file: holds the one pipe of a sandbox that has only one |
+//! | `relay_state` | the state of the relay: what a line, a frame or a deadline leads to; no I/O |
+//! | `pending`, `server_requests`, `pacing` | requests without a response, of either side; when to connect again |
+//! | `answer` | error responses that the shim itself makes |
+//! | [`hub`] | `cofferdam-shim hub`: carries the links of all shims of a sandbox through its one pipe |
 //! | `lines` | bytes from the harness → lines |
 //! | `link`, `enrolled_link` | opening a connection: where to, and with the sandbox's key |
 //! | `connection`, `stream` | an open connection; reading and writing it, whatever carries it |
 //! | `loopback` | a link to a hub where Unix sockets are forbidden |
-//! | `inbound_listener`, `listen` | a port that the host dials, and the link that it is |
+//! | `inbound_listener`, `listen` | a port that the host dials, and a link through it |
 //! | `state` | the sandbox's key and where it comes from (`state_without_tls`: none) |
-//! | `status` | how things stand, for a person |
+//! | `status` | `cofferdam-shim status` |
 //! | `stderr_log` | problems, each reported once on stderr |
 //! | `socket`, `stdio`, `pipe`, `queue` | the descriptors, without changing the flags that others see |
 
@@ -62,10 +62,10 @@ mod stdio;
 mod stream;
 pub mod timing;
 
-/// What fuzz targets need of the inside.
+/// Entry points of the fuzz targets.
 #[cfg(fuzzing)]
 pub mod fuzzing {
-    /// Plays one life of a shim; panics where it breaks a promise.
+    /// Runs one schedule of events; panics if an invariant is broken.
     pub fn play(script: &[(u8, u8)]) {
         super::relay_state::model::play(script);
     }
@@ -101,14 +101,16 @@ pub fn main(
             };
         }
         Err(error) => {
-            say(&format!("{error}\n  next: run `cofferdam-shim --help`"));
+            print_error(&format!("{error}\n  next: run `cofferdam-shim --help`"));
             return ExitCode::from(EX_USAGE);
         }
     };
     match run(options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(&format!("start: {error}\n  next: are stdin and stdout open, and descriptors to be had?"));
+            print_error(&format!(
+                "start: {error}\n  next: are stdin and stdout open, and is the limit of open files reached?"
+            ));
             ExitCode::from(EX_OSERR)
         }
     }
@@ -130,18 +132,18 @@ const EX_UNAVAILABLE: u8 = 69;
 const EX_OSERR: u8 = 71;
 const EX_IOERR: u8 = 74;
 
-/// Data on stdout, trouble on stderr; a program that asked for JSON gets both as data.
+/// The report on stdout, a failure on stderr; with JSON both on stdout.
 fn show_status(options: Options, form: Form) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
     let report = match runtime {
         Ok(runtime) => runtime.block_on(status::ask(options, form)),
         Err(error) => {
-            say(&format!("start: {error}"));
+            print_error(&format!("start: {error}"));
             return ExitCode::from(EX_OSERR);
         }
     };
     match (report.outcome, form) {
-        (Outcome::Trouble, Form::Text) => say(&report.text),
+        (Outcome::Trouble, Form::Text) => print_error(&report.text),
         (Outcome::Good, _) | (_, Form::Json) => {
             if io::stdout().lock().write_all(report.text.as_bytes()).is_err() {
                 return ExitCode::from(EX_IOERR);
@@ -161,7 +163,7 @@ fn run(options: Options) -> io::Result<()> {
     runtime.block_on(async {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
-        // In a task of its own: the loop asks with each message whether it is to stop, and signals are slow to ask.
+        // In a task of its own: the loop polls `stop` with each message, and polling signals is slow.
         let (stop, stopped) = oneshot::channel();
         let mut signals = JoinSet::new();
         signals.spawn(async move {
@@ -177,6 +179,6 @@ fn run(options: Options) -> io::Result<()> {
 }
 
 /// Writes to stderr, each line in one write, since other processes may write there too. A failed write is ignored.
-fn say(text: &str) {
+fn print_error(text: &str) {
     let _ = io::stderr().write_all(format!("cofferdam-shim: {text}\n").as_bytes());
 }

@@ -1,6 +1,6 @@
 //! Opening a connection to the sidecar.
 //!
-//! An attempt is a future that owns all it needs, so that the loop goes on while it takes its time.
+//! An attempt is a future that owns all it needs, so that the loop goes on meanwhile.
 
 use std::future::{Future, ready};
 use std::io;
@@ -31,19 +31,20 @@ use crate::stream::Stream;
 /// One attempt to connect.
 pub(crate) type Attempt = Pin<Box<dyn Future<Output = Result<Opened, ConnectError>> + Send>>;
 
-/// Where to connect, with what, and whether that can be done again.
+/// Where to connect, with what, and whether that is possible again.
 #[derive(Debug)]
 pub(crate) struct Dialer {
-    /// None: where the enrolment leads, or else the default socket.
+    /// `None`: the address in the enrolment, or else the default socket.
     address: Option<Address>,
     state: State,
     network: Network,
     /// The port of a `listen:` link.
     #[cfg(feature = "tls")]
     port: Option<Port>,
+    /// Whether the inherited descriptor was used: it cannot be opened again.
     used: bool,
     held: Option<Held>,
-    /// The key of the connection that there is, or was last.
+    /// The key of the present or the last connection.
     key: Option<PublicKey>,
     search: Search,
 }
@@ -71,15 +72,15 @@ impl Dialer {
         }
     }
 
-    /// Whether the sidecar comes by itself, also while there is a connection: the newest is the one.
+    /// Whether the sidecar dials this shim, also while there is a connection: the newest one counts.
     pub(crate) fn listens(&self) -> bool {
         matches!(self.address, Some(Address::Listen(_)))
     }
 
-    /// Begins to connect.
+    /// Starts to connect.
     pub(crate) fn attempt(&mut self) -> Attempt {
         match self.address.clone() {
-            None => Box::pin(wherever(self.state.clone(), self.network.clone())),
+            None => Box::pin(default_address(self.state.clone(), self.network.clone())),
             Some(Address::Unix(path)) => Box::pin(unix(Address::Unix(path))),
             Some(Address::Fd(number)) if self.used => {
                 Box::pin(ready(Err(ConnectError::CannotReopen(number))))
@@ -104,14 +105,14 @@ impl Dialer {
         }
     }
 
-    /// The attempt came to a connection, which Hello is said on next.
+    /// The attempt succeeded; Hello is sent next.
     pub(crate) fn opened(&mut self, held: Option<Held>) {
         self.key = held.as_ref().map(Held::key);
         self.held = held;
         self.search = Search::None;
     }
 
-    /// The sidecar took us. A new epoch is written down before this returns; only then may it be confirmed.
+    /// The sidecar accepted the shim. A new epoch is stored before this returns; only then may it be confirmed.
     pub(crate) fn welcomed(&mut self, epoch: Option<Epoch>) -> Result<(), String> {
         match (self.held.take(), epoch) {
             (Some(held), Some(epoch)) => held.keep(epoch).map_err(|error| error.to_string()),
@@ -119,8 +120,8 @@ impl Dialer {
         }
     }
 
-    /// The sidecar will not have us. Where that is the enrolment's fault and there is another one, it is tried.
-    pub(crate) fn turned_away(&mut self, code: &str, retry: Retry) -> Retry {
+    /// The sidecar refused the shim. If the enrolment is the reason and there is another one, that one is tried.
+    pub(crate) fn refused(&mut self, code: &str, retry: Retry) -> Retry {
         let enrolment = [Code::CloneRefused, Code::SessionEnded, Code::TicketRefused].map(Code::as_str);
         let Some(key) = self.key.filter(|_| retry == Retry::Never && enrolment.contains(&code)) else {
             return retry;
@@ -138,18 +139,18 @@ impl Dialer {
         self.search
     }
 
-    /// The connection is over, or came to nothing: whatever was held for its handshake is let go.
-    pub(crate) fn lost(&mut self) {
+    /// The connection is over, or the attempt failed: releases the lock that was held for its handshake.
+    pub(crate) fn disconnected(&mut self) {
         self.held = None;
     }
 }
 
-/// Where the enrolment leads; without one, to the socket that is there by default.
-async fn wherever(state: State, network: Network) -> Result<Opened, ConnectError> {
+/// The address in the enrolment; without one, the default socket.
+async fn default_address(state: State, network: Network) -> Result<Opened, ConnectError> {
     match enrolled_link::connect(state, None, network).await {
         Err(ConnectError::NoEnrolment(enrolment)) => unix(Address::Unix(DEFAULT_RELAY.into()))
             .await
-            .map_err(|socket| ConnectError::Nowhere { socket: Box::new(socket), enrolment }),
+            .map_err(|socket| ConnectError::NoDefault { socket: Box::new(socket), enrolment }),
         other => other,
     }
 }
@@ -157,16 +158,17 @@ async fn wherever(state: State, network: Network) -> Result<Opened, ConnectError
 async fn unix(address: Address) -> Result<Opened, ConnectError> {
     let Address::Unix(path) = &address else { return Err(ConnectError::NotKnown(address)) };
     let failed = |source| ConnectError::Connect { address: address.clone(), source };
-    // A Unix socket connects at once or not at all; the limit is for what cannot happen.
-    let connected = timeout(CONNECT, UnixStream::connect(path)).await;
+    // A Unix socket connects at once or not at all; the timeout is a safeguard.
+    let connected = timeout(CONNECT_TIMEOUT, UnixStream::connect(path)).await;
     let stream = connected.map_err(io::Error::from).flatten().map_err(failed)?;
     let descriptor = Descriptor::Owned(OwnedFd::from(stream.into_std().map_err(failed)?));
     socket(address, descriptor)
 }
 
-/// The key that it shows is the hub's affair; the sidecar knows the pipe.
+/// Through a hub. The key in its file authenticates the shim to the hub; the sidecar authenticates the hub's pipe.
 async fn hub(file: PathBuf) -> Result<Opened, ConnectError> {
-    let connected = timeout(CONNECT, loopback::connect(&file)).await.map_err(io::Error::from).flatten();
+    let connected =
+        timeout(CONNECT_TIMEOUT, loopback::connect(&file)).await.map_err(io::Error::from).flatten();
     let address = Address::Hub(file);
     match connected {
         Ok(descriptor) => socket(address, Descriptor::Owned(descriptor)),
@@ -174,7 +176,7 @@ async fn hub(file: PathBuf) -> Result<Opened, ConnectError> {
     }
 }
 
-/// A plain socket is its own proof.
+/// A plain socket needs no other proof.
 fn socket(address: Address, descriptor: Descriptor) -> Result<Opened, ConnectError> {
     match Socket::new(descriptor) {
         Ok(socket) => {
@@ -187,12 +189,12 @@ fn socket(address: Address, descriptor: Descriptor) -> Result<Opened, ConnectErr
 
 async fn virtual_socket(address: Address, cid: u32, port: u32) -> Result<Opened, ConnectError> {
     let failed = |source| ConnectError::Vsock { address: address.clone(), source };
-    let connected = timeout(VSOCK, relay_carriage::vsock::connect(cid, port)).await;
+    let connected = timeout(VSOCK_TIMEOUT, relay_carriage::vsock::connect(cid, port)).await;
     let stream = connected.map_err(io::Error::from).flatten().map_err(failed)?;
     let descriptor = Descriptor::Owned(OwnedFd::from(stream.into_std().map_err(failed)?));
     socket(address, descriptor)
 }
 
-const CONNECT: Duration = Duration::from_secs(1);
-/// The kernel gives up by itself after two.
-const VSOCK: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// The kernel's own timeout is two seconds.
+const VSOCK_TIMEOUT: Duration = Duration::from_secs(5);

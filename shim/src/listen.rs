@@ -1,6 +1,6 @@
-//! `listen:HOST:PORT` and `listen:vsock:PORT`: the host dials in, and nobody else gets anything.
+//! `listen:HOST:PORT` and `listen:vsock:PORT`: a port that the sidecar dials, with the pinned key.
 //!
-//! Must stay true: a stranger never ends the connection that is there.
+//! Must stay true: a peer that does not prove the key never ends the present connection.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,12 +23,12 @@ use crate::stream::Stream;
 pub(crate) struct Port {
     place: ListenPlace,
     entry: Entry,
-    /// None while somebody waits at it, and before the first time.
+    /// `None` before the first use, and while a call to `next` waits at it.
     open: Arc<Mutex<Option<InboundListener>>>,
 }
 
 impl Port {
-    /// The port that there was, or a new one.
+    /// The port that is open already, or a new one.
     pub(crate) fn reopen(
         before: Option<Self>,
         place: ListenPlace,
@@ -45,7 +45,7 @@ impl Port {
         Ok(Self { place, entry: Entry { inside: Inside::Link, identity, pin }, open: Arc::default() })
     }
 
-    /// The next connection whose peer has proved the pinned key, or a stranger who did not.
+    /// The next connection whose peer proved the pinned key, or the failure of one that did not.
     pub(crate) async fn next(self) -> Result<Opened, ConnectError> {
         let kept = self.kept().take();
         let mut open = match kept {
@@ -53,8 +53,8 @@ impl Port {
             None => match InboundListener::open(&self.place, self.entry.clone()).await {
                 Ok(open) => open,
                 Err(source) => {
-                    // Whoever listens asks again at once.
-                    sleep(PORT_PAUSE).await;
+                    // The loop retries at once.
+                    sleep(PORT_RETRY).await;
                     return Err(ConnectError::Listen { place: self.place, source });
                 }
             },
@@ -67,7 +67,7 @@ impl Port {
                 let connection = Connection { stream: Stream::carried(stream), decoder: Decoder::new() };
                 Ok(Opened { connection, address, proof: Proof::Socket, held: None })
             }
-            Err(source) => Err(ConnectError::Stranger { address, source: Box::new(source) }),
+            Err(source) => Err(ConnectError::NotTheSidecar { address, source: Box::new(source) }),
         }
     }
 
@@ -76,8 +76,8 @@ impl Port {
     }
 }
 
-/// A port that another has is tried again after so long.
-const PORT_PAUSE: Duration = Duration::from_secs(1);
+/// The pause before a port in use is tried again.
+const PORT_RETRY: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_port_that_another_has_is_not_tried_without_end() {
+    async fn a_port_in_use_is_retried_after_a_pause() {
         let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let place: ListenPlace = taken.local_addr().unwrap().to_string().parse().unwrap();
         let pin = Identity::generate().unwrap().public();
@@ -94,6 +94,6 @@ mod tests {
         let port = Port::reopen(None, place, &network).unwrap();
         let began = Instant::now();
         assert!(matches!(port.next().await, Err(ConnectError::Listen { .. })));
-        assert!(began.elapsed() >= PORT_PAUSE, "the loop comes back at once");
+        assert!(began.elapsed() >= PORT_RETRY, "the loop would retry at once");
     }
 }

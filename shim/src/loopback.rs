@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 /// time-out.
 pub(crate) async fn connect(file: &Path) -> io::Result<OwnedFd> {
     let mut text = String::new();
-    // Another hub has another port and key, so the file is read anew each time.
+    // Another hub has another port and key, so the file is read each time.
     let opened = File::open(file).map_err(|error| {
         let why = format!("{error}: the hub writes this file when it is attached; is it running?");
         io::Error::new(error.kind(), why)
@@ -27,7 +27,7 @@ pub(crate) async fn connect(file: &Path) -> io::Result<OwnedFd> {
     let mut answer = [0; Key::SHOWN];
     let answered = stream.read_exact(&mut answer).await;
     if answered.is_err() || !door.answer.is(&answer) {
-        let why = "whoever has the hub's port does not know its key: the hub is gone, and another program is there; start \
+        let why = "the program at the hub's port does not know the hub's key: the hub is gone and its port was reused; start \
                    the hub again";
         return Err(io::Error::new(io::ErrorKind::ConnectionRefused, why));
     }

@@ -39,7 +39,7 @@ pub enum NetworkUsageError {
     Proxy(#[from] InvalidProxy),
     #[cfg(feature = "tls")]
     #[error(
-        "listen for the sidecar: anybody could dial in; say which key it has with --pin KEY or COFFERDAM_PIN, as \
+        "listen for the sidecar: any program could dial in; give the sidecar's key with --pin KEY or COFFERDAM_PIN, as \
          `cofferdam key` prints it on the host"
     )]
     Unpinned,

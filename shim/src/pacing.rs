@@ -14,33 +14,34 @@ pub(crate) enum Waiting {
     Yes,
 }
 
-/// Pauses that grow: short while somebody waits, long and spread out while nobody does, so that a thousand idle shims
-/// do not come back in the same moment.
+/// Exponential backoff: up to a short maximum while a request waits, up to a long one with jitter while none does, so
+/// that a thousand idle shims do not reconnect in the same moment.
 #[derive(Debug)]
 pub(crate) struct Pacing {
     failures: u32,
     failed_at: Instant,
-    /// The sidecar said not to come before.
+    /// The sidecar asked for no attempt before this.
     not_before: Instant,
-    /// A new line came: try without waiting out the pause.
+    /// A line arrived: the next attempt does not wait out the pause.
     at_once: bool,
-    spread: u64,
+    /// Random bits of the jitter.
+    jitter: u64,
 }
 
 impl Pacing {
     pub(crate) fn new(now: Instant) -> Self {
-        Self { failures: 0, failed_at: now, not_before: now, at_once: false, spread: 0 }
+        Self { failures: 0, failed_at: now, not_before: now, at_once: false, jitter: 0 }
     }
 
-    /// An attempt or a connection came to nothing.
+    /// An attempt failed or a connection was lost.
     pub(crate) fn failed(&mut self, now: Instant) {
         self.failures = self.failures.saturating_add(1);
         self.failed_at = now;
         self.at_once = false;
-        self.spread = RandomState::new().build_hasher().finish();
+        self.jitter = RandomState::new().build_hasher().finish();
     }
 
-    /// The sidecar said when to come again.
+    /// The sidecar asked for no attempt before `at`.
     pub(crate) fn not_before(&mut self, at: Instant) {
         self.not_before = at;
     }
@@ -49,7 +50,7 @@ impl Pacing {
         self.at_once = true;
     }
 
-    /// The connection proved good: pauses begin small again.
+    /// The connection works: the backoff starts over.
     pub(crate) fn succeeded(&mut self) {
         self.failures = 0;
     }
@@ -64,7 +65,7 @@ impl Pacing {
             Waiting::No => {
                 let longest = doubled.min(timing.longest_retry_idle);
                 let half = longest / 2;
-                half + Duration::from_nanos(self.spread % (half.as_nanos() as u64).max(1))
+                half + Duration::from_nanos(self.jitter % (half.as_nanos() as u64).max(1))
             }
         };
         self.not_before.max(self.failed_at + pause)
@@ -76,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_up_to_what_the_waiting_can_bear() {
+    fn pauses_double_up_to_their_maximum() {
         let (timing, now) = (Timing::default(), Instant::now());
         let mut pacing = Pacing::new(now);
         assert_eq!(pacing.next_attempt(Waiting::No, &timing), now, "the first attempt is at once");

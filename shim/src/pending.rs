@@ -1,6 +1,6 @@
-//! The harness's requests that have no answer yet.
+//! The harness's requests that have no response yet.
 //!
-//! What must stay true: each request leaves this table exactly once, with its one answer (or none, when the harness
+//! What must stay true: each request leaves this table exactly once, with its one response (or none, when the harness
 //! cancelled it). A request's bytes are kept as long as it may have to be sent again, within a bound.
 
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ use crate::timing::Timing;
 pub(crate) const MAX_PENDING: usize = 4096;
 /// Bytes of requests kept for sending again; what comes above is answered `outcome_unknown` if its link is lost.
 const MAX_KEPT: usize = 16 * 1024 * 1024;
-/// As many requests as harnesses have under way, each as long as a small call.
+/// Buffers kept for reuse: as many as harnesses have requests in flight, each as long as a small call.
 const MAX_SPARE: usize = 64;
 const SPARE_BYTES: usize = 512;
 
@@ -26,8 +26,8 @@ pub(crate) struct Pending {
     requests: HashMap<IdValue, Request>,
     arrivals: u64,
     kept: usize,
-    /// Memory of requests that were answered, for those that follow: to give it back and to get it anew with every
-    /// call costs more than all else that is done for one.
+    /// Buffers of answered requests, for reuse: allocating one with every call costs more than everything else that is
+    /// done for it.
     spare: Vec<Vec<u8>>,
 }
 
@@ -35,11 +35,11 @@ pub(crate) struct Pending {
 pub(crate) struct Request {
     /// As the harness spelled it.
     pub(crate) id: ShortText,
-    /// Absent where it was sent and could not be kept.
+    /// `None` if it was sent and could not be kept.
     pub(crate) bytes: Option<Vec<u8>>,
     pub(crate) shim_wait: ShimWait,
     pub(crate) place: Place,
-    /// Whether it was handed out on a link that was not resumed.
+    /// Whether it was sent on a link that was not resumed.
     pub(crate) maybe_ran: MaybeRan,
     pub(crate) since: Instant,
     arrival: u64,
@@ -63,7 +63,7 @@ impl Pending {
         self.requests.contains_key(id)
     }
 
-    /// Takes a request that is not in the table: `value` is by what it is known, `id` how that was spelled.
+    /// Adds a request that is not in the table. `value` is its key, `id` the spelling of it.
     pub(crate) fn insert(
         &mut self,
         value: IdValue,
@@ -111,7 +111,7 @@ impl Pending {
         Some(request)
     }
 
-    /// Takes out a request whose answer came; whether there was one.
+    /// Removes a request that was answered; whether it was there.
     pub(crate) fn answered(&mut self, id: &IdValue) -> bool {
         let Some(request) = self.remove(id) else { return false };
         if let Some(bytes) = request.bytes
@@ -123,15 +123,15 @@ impl Pending {
         true
     }
 
-    /// The ids of those that the test picks, oldest first.
+    /// The ids of the requests that `pick` chooses, oldest first.
     pub(crate) fn ids(&self, mut pick: impl FnMut(&Request) -> bool) -> Vec<IdValue> {
         let mut found: Vec<_> = self.requests.iter().filter(|(_, request)| pick(request)).collect();
         found.sort_by_key(|(_, request)| request.arrival);
         found.into_iter().map(|(id, _)| id.clone()).collect()
     }
 
-    /// This link is gone for good, `handed_out` was the last number that left: what was sent waits to be sent again.
-    /// What may have run on two links cannot be sent a third time: its bytes are forgotten.
+    /// This link is over, and `handed_out` was the last frame that was written: what was sent waits to be sent again.
+    /// What may have run on two links is not sent a third time: its bytes are dropped.
     pub(crate) fn unsend(&mut self, link: &str, handed_out: u64) {
         for request in self.requests.values_mut() {
             let Place::Sent { first, last } = std::mem::replace(&mut request.place, Place::Queued) else {
@@ -147,7 +147,7 @@ impl Pending {
         }
     }
 
-    /// When the first of them has waited long enough, if none is answered and no sidecar came since `lost`.
+    /// When the first of them has waited long enough without a sidecar since `lost`.
     pub(crate) fn first_to_give_up(&self, lost: Instant, timing: &Timing) -> Option<Instant> {
         self.requests.values().map(|request| request.gives_up(lost, timing)).min()
     }
@@ -158,7 +158,7 @@ impl Pending {
             _ => Vec::new(),
         };
         bytes.clear();
-        // Rounded up, so that a call with one more digit in its id finds room too.
+        // Rounded up, so that the buffer also fits a call whose id has one more digit.
         bytes.reserve_exact(line.len().next_multiple_of(SPARE_BYTES / 8));
         bytes.extend_from_slice(line);
         bytes
@@ -187,12 +187,12 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_of_an_answered_request_serves_the_next_one() {
+    fn the_buffer_of_an_answered_request_is_reused() {
         let mut pending = Pending::default();
         let first = add(&mut pending, "9", b"a call");
         assert!(pending.answered(&first));
         assert!(!pending.answered(&first), "once");
-        let place = pending.spare.first().expect("it was spared").as_ptr();
+        let place = pending.spare.first().expect("its buffer is kept").as_ptr();
 
         let second = add(&mut pending, "10", b"another call");
         let bytes = pending.request(&second).and_then(|request| request.bytes.as_deref());
@@ -202,11 +202,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_spared_is_bounded() {
+    fn kept_buffers_are_bounded() {
         let mut pending = Pending::default();
         let long = vec![b'x'; SPARE_BYTES + 1];
         let id = add(&mut pending, "1", &long);
-        assert!(pending.answered(&id) && pending.spare.is_empty(), "a long one is given back");
+        assert!(pending.answered(&id) && pending.spare.is_empty(), "a long one is freed");
         let ids: Vec<IdValue> =
             (0..2 * MAX_SPARE).map(|number| add(&mut pending, &number.to_string(), &long[1..])).collect();
         assert!(ids.iter().all(|id| pending.answered(id)));

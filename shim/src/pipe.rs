@@ -1,8 +1,8 @@
 //! A pipe or a terminal, read and written without waiting and without changing its flags.
 //!
-//! `O_NONBLOCK` would be the harness's too, and a pipe has no `MSG_DONTWAIT`. Since Linux 6.4 a pipe takes
-//! `RWF_NOWAIT`: one call a message. Everywhere else `poll` is asked before each call, and no more is written than a
-//! pipe that polls writable is sure to take.
+//! `O_NONBLOCK` would affect the harness too, and a pipe has no `MSG_DONTWAIT`. Since Linux 6.4 a pipe supports
+//! `RWF_NOWAIT`: one call per message. Elsewhere `poll` precedes each call, and no more is written than a pipe that
+//! polls writable is sure to take.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -21,7 +21,7 @@ use tokio::io::unix::AsyncFd;
 pub(crate) struct Pipe {
     watched: AsyncFd<OwnedFd>,
     kind: Kind,
-    way: Cell<Way>,
+    method: Cell<NonBlocking>,
     size: Cell<Size>,
 }
 
@@ -34,28 +34,33 @@ enum Kind {
 
 /// How a call is kept from blocking.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Way {
+enum NonBlocking {
     Nowait,
     Polled,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Size {
-    AsItCame,
+    Original,
     Grown,
 }
 
 impl Pipe {
     pub(crate) fn new(watched: AsyncFd<OwnedFd>) -> Self {
-        let way = if flags_are_heeded() { Way::Nowait } else { Way::Polled };
-        Self { watched, kind: Kind::Pipe, way: way.into(), size: Size::AsItCame.into() }
+        let method = if honours_nowait() { NonBlocking::Nowait } else { NonBlocking::Polled };
+        Self { watched, kind: Kind::Pipe, method: method.into(), size: Size::Original.into() }
     }
 
     pub(crate) fn terminal(watched: AsyncFd<OwnedFd>) -> Self {
-        Self { watched, kind: Kind::Terminal, way: Way::Polled.into(), size: Size::AsItCame.into() }
+        Self {
+            watched,
+            kind: Kind::Terminal,
+            method: NonBlocking::Polled.into(),
+            size: Size::Original.into(),
+        }
     }
 
-    /// Waits for bytes; 0 is the end. Where it is pending, none were taken.
+    /// Waits for bytes; 0 means the end. While pending, none were taken.
     pub(crate) fn poll_read(&self, context: &mut Context<'_>, room: &mut [u8]) -> Poll<io::Result<usize>> {
         loop {
             let mut guard = ready!(self.watched.poll_read_ready(context))?;
@@ -72,8 +77,8 @@ impl Pipe {
 
     /// Writes what fits now.
     pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
-        if bytes.len() > KEEP && self.kind == Kind::Pipe && self.size.replace(Size::Grown) == Size::AsItCame {
-            // So that the harness need not wake us for each 64 KiB. Where it is not allowed it goes as before.
+        if bytes.len() > KEEP && self.kind == Kind::Pipe && self.size.replace(Size::Grown) == Size::Original {
+            // Fewer wake-ups for long messages. If it is not permitted, the size stays.
             let _ = fcntl_setpipe_size(&self.watched, GROWN);
         }
         let slices = [IoSlice::new(bytes)];
@@ -108,15 +113,15 @@ impl Pipe {
         }
     }
 
-    /// What a call with `RWF_NOWAIT` gives; none where it cannot be made, which then stays so.
+    /// The result of a call with `RWF_NOWAIT`; `None` if that is not supported, which is then remembered.
     fn unless_refused(&self, call: impl FnMut() -> Result<usize, Errno>) -> Option<Result<usize, Errno>> {
-        if self.way.get() == Way::Polled {
+        if self.method.get() == NonBlocking::Polled {
             return None;
         }
         match retry_on_intr(call) {
-            // The last two are what filters of system calls say.
+            // The last two come from seccomp filters.
             Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS | Errno::PERM) => {
-                self.way.set(Way::Polled);
+                self.method.set(NonBlocking::Polled);
                 None
             }
             result => Some(result),
@@ -136,7 +141,7 @@ impl Pipe {
         Ok(written)
     }
 
-    /// Whether the next call returns at once; that it returns an error counts too.
+    /// Whether the next call returns at once, be it with an error.
     fn is_ready(&self, what: PollFlags) -> Result<bool, Errno> {
         let mut polled = [PollFd::new(&self.watched, what)];
         retry_on_intr(|| poll(&mut polled, Some(&Timespec::default())))?;
@@ -146,14 +151,14 @@ impl Pipe {
 
 /// A pipe that polls writable takes this much without blocking (`PIPE_BUF`).
 const CHUNK: usize = 4096;
-/// What anybody may grow a pipe to, where nothing else is configured.
+/// The kernel's default limit for a pipe of an unprivileged user.
 const GROWN: usize = 1024 * 1024;
 /// No offset: a pipe has none.
 const HERE: u64 = u64::MAX;
 
-/// Whether this kernel looks at the flags of a call on a pipe. gVisor does not, and would block where it is told not
-/// to. A flag that nobody knows tells them apart: it is refused, or the byte that waits is read.
-fn flags_are_heeded() -> bool {
+/// Whether this kernel honours the flags of a call on a pipe. gVisor ignores them, and would block. An undefined flag
+/// shows it: a kernel that honours flags refuses the call, another one reads the byte.
+fn honours_nowait() -> bool {
     let Ok((reader, writer)) = pipe() else { return false };
     let unknown = ReadWriteFlags::from_bits_retain(1 << 31);
     write(writer, b"x").is_ok()
@@ -180,13 +185,13 @@ mod tests {
         poll_fn(|context| input.poll_read(context, room)).await
     }
 
-    /// On a kernel before 6.4 this says so and the rest of the test still holds.
+    /// A kernel before 6.4 falls back to polling, for which the rest of the test holds too.
     #[tokio::test]
-    async fn both_ways_of_not_waiting_carry_the_same() {
-        for way in [Way::Nowait, Way::Polled] {
+    async fn both_methods_carry_the_same_bytes() {
+        for method in [NonBlocking::Nowait, NonBlocking::Polled] {
             let (input, output) = ends();
-            input.way.set(way);
-            output.way.set(way);
+            input.method.set(method);
+            output.method.set(method);
             let mut room = vec![0; 200_000];
             assert_eq!(input.try_read(&mut room), Err(Errno::AGAIN), "an empty pipe does not block");
             let full = output.try_write(&[7; 60_000]).unwrap() + output.try_write(&[7; 60_000]).unwrap();
@@ -199,26 +204,26 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_refused_once_is_not_asked_again() {
+    async fn an_unsupported_call_is_not_tried_again() {
         let (_input, output) = ends();
-        output.way.set(Way::Nowait);
-        let mut asked = 0;
+        output.method.set(NonBlocking::Nowait);
+        let mut calls = 0;
         for refusal in [Errno::OPNOTSUPP, Errno::INVAL, Errno::NOSYS, Errno::PERM] {
-            output.way.set(Way::Nowait);
+            output.method.set(NonBlocking::Nowait);
             for _ in 0..3 {
                 let refused = output.unless_refused(|| {
-                    asked += 1;
+                    calls += 1;
                     Err(refusal)
                 });
                 assert_eq!(refused, None);
             }
         }
-        assert_eq!(asked, 4);
+        assert_eq!(calls, 4);
         assert_eq!(output.try_write(b"abc").unwrap(), 3);
     }
 
     #[tokio::test]
-    async fn a_pipe_grows_for_much_and_not_for_little() {
+    async fn a_pipe_is_enlarged_for_long_messages_only() {
         let (input, output) = ends();
         let size = || fcntl_getpipe_size(&output.watched).unwrap();
         let before = size();

@@ -1,4 +1,4 @@
-//! A shim without TLS has no key, no enrolment, and nothing to keep.
+//! A shim without TLS has no key, no enrolment, and no state.
 
 use std::path::PathBuf;
 

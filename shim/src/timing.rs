@@ -1,29 +1,29 @@
-//! How long things are waited for. One place, so that tests can shorten all of it.
+//! Every timeout and pause, in one place, so that tests can shorten them.
 
 use std::time::Duration;
 
 use relay_proto::mcp::ShimWait;
 
-/// Every wait of the shim.
+/// Timeouts and pauses of the shim.
 #[derive(Clone, Debug)]
 pub struct Timing {
     /// How long a handshake waits for a sidecar: harnesses give up on a server after about 30 s.
     pub handshake_wait: Duration,
     /// How long any other request waits for a sidecar.
     pub call_wait: Duration,
-    /// The first pause between two attempts to connect; it doubles.
+    /// The first pause between two attempts to connect. It doubles each time.
     pub first_retry: Duration,
     /// The longest pause while a request waits.
     pub longest_retry_waiting: Duration,
     /// The longest pause while none does.
     pub longest_retry_idle: Duration,
-    /// From connecting to the sidecar's Welcome.
+    /// From the connection to the sidecar's Welcome.
     pub welcome: Duration,
     /// How long an acknowledgement waits for a frame to travel with.
     pub acknowledge: Duration,
-    /// How long the memory of a long message is kept for another one.
+    /// How long the buffer of a long message is kept for another one.
     pub tidy: Duration,
-    /// How long the last bytes may take at the end.
+    /// How long the last bytes may take when the shim ends.
     pub farewell: Duration,
 }
 

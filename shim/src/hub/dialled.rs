@@ -1,7 +1,8 @@
 //! A port that the host dials.
 //!
-//! Whoever proves the sidecar's key has the pipe, and has it from whoever had it before: the sidecar comes again when its
-//! end of the old one is dead. Must stay true: whoever does not prove it gets nothing and holds up nobody for long.
+//! A connection that proves the sidecar's key becomes the pipe and replaces the previous one: the sidecar dials again
+//! when its end of the old one is dead. Must stay true: a peer that does not prove the key gets nothing, and delays the
+//! sidecar only briefly.
 
 use relay_carriage::BoxedStream;
 use relay_proto::address::ListenPlace;
@@ -10,7 +11,7 @@ use super::local::{Claim, Local};
 use super::serve::{End, serve};
 use super::{HubError, Stop};
 use crate::inbound_listener::{Entry, InboundListener};
-use crate::say;
+use crate::print_error;
 use crate::stderr_log::StderrLog;
 
 pub(super) async fn run(
@@ -21,18 +22,18 @@ pub(super) async fn run(
 ) -> Result<(), HubError> {
     let opened = InboundListener::open(place, entry).await;
     let inbound_listener = opened.map_err(|source| HubError::Listen { place: place.clone(), source })?;
-    say(&format!("hub: waiting at {place} for `cofferdam attach dial`"));
-    let mut door = Door { inbound_listener, log: StderrLog::new() };
+    print_error(&format!("hub: waiting at {place} for `cofferdam attach dial`"));
+    let mut port = Port { inbound_listener, log: StderrLog::new() };
     let mut next = tokio::select! {
         () = stop.as_mut() => return Ok(()),
-        stream = door.next() => stream,
+        stream = port.next() => stream,
     };
     loop {
         let local: Local = claim.open().await?;
-        say(&format!("hub: attached; shims can come to {local}"));
-        let mut come = None;
+        print_error(&format!("hub: attached; shims can connect to {local}"));
+        let mut newer = None;
         let end = {
-            let superseded = async { come = Some(door.next().await) };
+            let superseded = async { newer = Some(port.next().await) };
             let mut ended = std::pin::pin!(async {
                 tokio::select! {
                     () = stop.as_mut() => {}
@@ -42,31 +43,31 @@ pub(super) async fn run(
             serve(next, &local, ended.as_mut()).await
         };
         drop(local);
-        next = match (end, come) {
+        next = match (end, newer) {
             (End::Stopped, None) => return Ok(()),
             (End::Stopped, Some(stream)) => {
-                say("hub: the sidecar came again; the pipe before is over");
+                print_error("hub: the sidecar connected again; the previous pipe is closed");
                 stream
             }
             (end, _) => {
-                say(&format!("hub: {end}; waiting for the next one"));
+                print_error(&format!("hub: {end}; waiting for the next one"));
                 tokio::select! {
                     () = stop.as_mut() => return Ok(()),
-                    stream = door.next() => stream,
+                    stream = port.next() => stream,
                 }
             }
         };
     }
 }
 
-struct Door {
+struct Port {
     inbound_listener: InboundListener,
-    /// Strangers may come as often as they like.
+    /// Each kind of failed handshake is reported once.
     log: StderrLog,
 }
 
-impl Door {
-    /// The next one who proves the sidecar's key. Can be dropped at any time.
+impl Port {
+    /// The next connection that proves the sidecar's key. Cancel-safe.
     async fn next(&mut self) -> BoxedStream {
         loop {
             match self.inbound_listener.next().await {

@@ -1,9 +1,9 @@
-//! Where the sandbox's shims come: a Unix socket, or a port of the loopback's whose key is in a file.
+//! The local address that the sandbox's shims connect to: a Unix socket, or a loopback port whose key is in a file.
 //!
-//! Must stay true: one hub at a time has the place, by a lock that goes with its process, however that ends; a place
-//! that somebody else serves is left alone; nobody but the hub's own user gets in; and only a file that is still this
-//! hub's is removed. There is no place while there is no pipe: a connection that waits for one would be given up by its
-//! shim, and would then be heard by the sidecar after its successor.
+//! Must stay true: one hub at a time serves an address, by a lock that ends with its process; an address that another
+//! program serves is left alone; only the hub's own user can connect; and only a file that is still this hub's is
+//! removed. The address exists only while there is a pipe: a connection that waited for one would be given up by its
+//! shim, and would then reach the sidecar after the shim's next one.
 
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -28,19 +28,19 @@ use tokio::time::{Instant, sleep};
 
 use super::options::LocalPlace;
 
-/// The right to serve a place, for as long as it is held.
+/// The right to serve an address, for as long as it is held.
 #[derive(Debug)]
 pub(super) struct Claim {
     place: LocalPlace,
     _lock: File,
 }
 
-/// A place that shims can come to; its file goes with it.
+/// An address that shims can connect to. Its file is removed on drop.
 #[derive(Debug)]
 pub(super) struct Local {
     listener: Listener,
     path: PathBuf,
-    /// Which file it is, whatever stands under its name later.
+    /// Device and inode of the file, to recognise it later.
     file: (u64, u64),
 }
 
@@ -50,10 +50,10 @@ enum Listener {
     Unix(UnixListener),
 }
 
-/// Somebody at the door.
-pub(super) struct Knocking {
+/// A connection that has not authenticated yet.
+pub(super) struct Arrival {
     stream: BoxedStream,
-    /// What it must show first, and what it is shown then.
+    /// The key that the shim must send first, and the hub's reply.
     door: Option<Door>,
 }
 
@@ -69,16 +69,16 @@ pub(super) enum LocalError {
     )]
     Io { path: PathBuf, source: io::Error },
     #[error(
-        "serve `{path}`: somebody else listens there, who is no hub; if it is the sidecar's own socket, no hub is needed: else \
+        "serve `{path}`: another program that is not a hub listens there; if it is the sidecar's own socket, no hub is needed; otherwise \
          choose another place with --socket"
     )]
     Live { path: PathBuf },
-    #[error("serve `{path}`: something that is not ours stands there; remove it, or choose another place")]
+    #[error("serve `{path}`: the file there was not made by a hub; remove it, or choose another place")]
     Taken { path: PathBuf },
 }
 
 impl Claim {
-    /// Takes the place for this process. Whoever has it may be on its way out, and is waited for a little.
+    /// Claims the address for this process. A previous hub may be about to exit, so this waits a little.
     pub(super) async fn take(place: &LocalPlace) -> Result<Self, LocalError> {
         let give_up = Instant::now() + RELEASE_TIME;
         loop {
@@ -98,7 +98,7 @@ impl Claim {
         let beside = beside(path, ".lock");
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        // Whoever else can write to the directory must not lead us to another file, nor make us wait for a pipe.
+        // Another user of the directory must not redirect us by a symbolic link, nor block us with a FIFO.
         options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
         let mut lock = match options.open(&beside) {
             Ok(lock) if lock.metadata().is_ok_and(|file| file.is_file()) => lock,
@@ -117,13 +117,13 @@ impl Claim {
             }
             Err(fs::TryLockError::Error(source)) => return Err(failed(source)),
         }
-        // Only for people to read: the lock itself is the kernel's.
+        // For the error message of another hub; the lock itself is the kernel's.
         let _ = lock.set_len(0).and_then(|()| lock.rewind());
         let _ = writeln!(lock, "{}", std::process::id());
         Ok(Self { place: place.clone(), _lock: lock })
     }
 
-    /// Lets shims come.
+    /// Starts to listen.
     pub(super) async fn open(&self) -> Result<Local, LocalError> {
         match &self.place {
             LocalPlace::Loopback(path) => loopback(path).await,
@@ -133,25 +133,25 @@ impl Claim {
 }
 
 impl Local {
-    /// Waits for the next shim. Can be dropped at any time.
-    pub(super) async fn accept(&self) -> Knocking {
+    /// Waits for the next connection. Cancel-safe.
+    pub(super) async fn accept(&self) -> Arrival {
         loop {
             match self.try_accept().await {
-                Ok(knocking) => return knocking,
-                // Out of descriptors, most likely: some will be closed soon.
+                Ok(arrival) => return arrival,
+                // Most likely out of descriptors: some will be closed soon.
                 Err(_) => sleep(PAUSE).await,
             }
         }
     }
 
-    async fn try_accept(&self) -> io::Result<Knocking> {
+    async fn try_accept(&self) -> io::Result<Arrival> {
         Ok(match &self.listener {
             Listener::Loopback(listener, door) => {
                 let (stream, _) = listener.accept().await?;
                 let _ = stream.set_nodelay(true);
-                Knocking { stream: Box::new(stream), door: Some(door.clone()) }
+                Arrival { stream: Box::new(stream), door: Some(door.clone()) }
             }
-            Listener::Unix(listener) => Knocking { stream: Box::new(listener.accept().await?.0), door: None },
+            Listener::Unix(listener) => Arrival { stream: Box::new(listener.accept().await?.0), door: None },
         })
     }
 }
@@ -169,15 +169,15 @@ impl fmt::Display for Local {
 impl Drop for Local {
     fn drop(&mut self) {
         if identity(&self.path).is_ok_and(|file| file == self.file) {
-            // What stays behind is found stale by the next hub.
+            // If this fails, the next hub finds the file stale.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-impl Knocking {
-    /// The stream, if whoever it is may come in. Bound it with a time-out.
-    pub(super) async fn admitted(mut self) -> Option<BoxedStream> {
+impl Arrival {
+    /// The stream, if the shim sent the right key. Has no timeout of its own.
+    pub(super) async fn authenticated(mut self) -> Option<BoxedStream> {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
         let Some(door) = &self.door else { return Some(self.stream) };
         let mut shown = [0; Key::SHOWN];
@@ -190,9 +190,9 @@ impl Knocking {
     }
 }
 
-/// Connections that the kernel keeps for us.
+/// Connections that the kernel queues for us.
 const BACKLOG: i32 = 128;
-/// How long a hub whose pipe is over may take to end.
+/// How long a hub whose pipe is closed may take to exit.
 const RELEASE_TIME: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -202,9 +202,9 @@ fn unix(path: &Path) -> Result<Local, LocalError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(failed(error)),
         Ok(file) if !file.file_type().is_socket() => return Err(LocalError::Taken { path: path.into() }),
-        Ok(_) => match knock(path) {
+        Ok(_) => match probe(path) {
             Err(Errno::CONNREFUSED) => fs::remove_file(path).map_err(failed)?,
-            // Somebody listens, whether there is room for one more or not.
+            // A program listens there, whether its queue has room or not.
             Ok(()) | Err(Errno::AGAIN) => return Err(LocalError::Live { path: path.into() }),
             Err(error) => return Err(failed(error.into())),
         },
@@ -213,7 +213,7 @@ fn unix(path: &Path) -> Result<Local, LocalError> {
     let bound = (|| {
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         bind(&socket, &SocketAddrUnix::new(path)?)?;
-        // Nobody can connect before it listens, so the mode it was made with opens nothing.
+        // No connection is possible before `listen`, so the mode it was created with does not matter.
         fs::set_permissions(path, Permissions::from_mode(0o600))?;
         listen(&socket, BACKLOG)?;
         UnixListener::from_std(socket.into())
@@ -222,8 +222,8 @@ fn unix(path: &Path) -> Result<Local, LocalError> {
     Ok(Local { listener, file: identity(path).map_err(failed)?, path: path.into() })
 }
 
-/// Whether anybody listens there. Waits for nobody: a socket whose owner takes no connections is not stale.
-fn knock(path: &Path) -> Result<(), Errno> {
+/// Whether a program listens there. Does not wait: a socket whose owner accepts no connections is not stale.
+fn probe(path: &Path) -> Result<(), Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     connect(&socket, &SocketAddrUnix::new(path)?)
@@ -236,7 +236,7 @@ async fn loopback(path: &Path) -> Result<Local, LocalError> {
     let door = Door { port, key: random_key().map_err(failed)?, answer: random_key().map_err(failed)? };
     let aside = beside(path, ".new");
     let written = (|| {
-        // What a hub left behind that was killed in between.
+        // Left by a hub that was killed in between.
         let _ = fs::remove_file(&aside);
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside)?;
         file.write_all(door.to_text().as_bytes())?;

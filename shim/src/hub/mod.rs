@@ -1,15 +1,15 @@
-//! The hub: holds the one pipe of a sandbox that has only one, and carries the links of all its shims through it.
+//! The hub: carries the links of all shims of a sandbox through its one pipe to the host.
 //!
-//! The pipe is stdin and stdout, or a port that the host dials. In it the hub is the TLS client and goes on only with
-//! the sidecar whose key is pinned; then every local connection is a substream, whose bytes it copies and does not read.
+//! The pipe is stdin and stdout, or a port that the host dials. On it the hub is the TLS client and accepts only the
+//! sidecar whose key is pinned; then every local connection is a substream, whose bytes it copies unread.
 //!
-//! Must stay true: whoever is not the pinned sidecar gets nothing; stdout is the pipe and nothing else; the pipe's end ends
-//! all local connections, so that their shims come again and resume; one hub has the place, and one hub has the pipe.
+//! Must stay true: a peer without the pinned key gets nothing; stdout carries the pipe and nothing else; the end of the
+//! pipe closes all local connections, so that their shims reconnect and resume; one hub per local address and per pipe.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | `dialled` | a port that the host dials |
-//! | `local` | where the sandbox's shims come |
+//! | `local` | the local address that the sandbox's shims connect to |
 //! | [`options`] | the command line |
 //! | `serve` | one pipe from its handshake to its end |
 //! | `stdio` | stdin and stdout as one stream |
@@ -32,30 +32,30 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
 
 use crate::inbound_listener::{self, Entry};
-use crate::say;
+use crate::print_error;
 use local::{Claim, LocalError};
 use options::{HubOptions, PipePlace};
 use stdio::Duplex;
 
-/// The whole program after its command line.
+/// The whole program, after the command line was read.
 pub(crate) fn main(options: HubOptions) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            say(&format!("start the hub: {error}"));
+            print_error(&format!("start the hub: {error}"));
             return ExitCode::from(EX_OSERR);
         }
     };
     match runtime.block_on(run(options)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(&format!("hub: {error}"));
+            print_error(&format!("hub: {error}"));
             ExitCode::from(error.code())
         }
     }
 }
 
-/// Why there is no hub, or none any more.
+/// Why the hub did not start, or ended.
 #[derive(Debug, thiserror::Error)]
 enum HubError {
     #[error(
@@ -63,15 +63,15 @@ enum HubError {
     )]
     Terminal,
     #[error(
-        "another hub has this pipe already: two cannot share it; one hub serves all shims of a sandbox, so start it once"
+        "another hub uses this pipe already, and two cannot share it; one hub serves all shims of a sandbox, so start it once"
     )]
     TwoOnOnePipe,
     #[error(
-        "prove keys through the pipe: nothing came back in {} seconds; is `cofferdam attach` at its other end?",
-        HANDSHAKE.as_secs()
+        "TLS handshake through the pipe: no response in {} seconds; is `cofferdam attach` at its other end?",
+        HANDSHAKE_TIMEOUT.as_secs()
     )]
-    NoAnswer,
-    #[error("prove keys through the pipe: {0}")]
+    NoResponse,
+    #[error("TLS handshake through the pipe: {0}")]
     Tls(#[from] TlsError),
     #[error(transparent)]
     Local(#[from] LocalError),
@@ -83,8 +83,8 @@ enum HubError {
     Io(#[from] io::Error),
 }
 
-/// Both sides' proof must be through within this.
-const HANDSHAKE: Duration = Duration::from_secs(10);
+/// For the TLS handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const EX_UNAVAILABLE: u8 = 69;
 const EX_OSERR: u8 = 71;
 const EX_TEMPFAIL: u8 = 75;
@@ -97,7 +97,7 @@ impl HubError {
             Self::Terminal => EX_USAGE,
             Self::TwoOnOnePipe | Self::Local(LocalError::Held { .. }) => EX_TEMPFAIL,
             Self::Tls(TlsError::WrongPin { .. }) => EX_NOPERM,
-            Self::NoAnswer | Self::Tls(_) | Self::Local(_) | Self::Listen { .. } => EX_UNAVAILABLE,
+            Self::NoResponse | Self::Tls(_) | Self::Local(_) | Self::Listen { .. } => EX_UNAVAILABLE,
             Self::Identity(_) | Self::Io(_) => EX_OSERR,
         }
     }
@@ -128,13 +128,13 @@ async fn run(options: HubOptions) -> Result<(), HubError> {
         PipePlace::Stdio => {
             let handshake = tls::connect_for(Inside::Hub, Duplex::open()?, &identity, &options.pin);
             let stream = tokio::select! {
-                proven = timeout(HANDSHAKE, handshake) => proven.map_err(|_| HubError::NoAnswer)??,
+                proven = timeout(HANDSHAKE_TIMEOUT, handshake) => proven.map_err(|_| HubError::NoResponse)??,
                 () = stop.as_mut() => return Ok(()),
             };
             let local = claim.open().await?;
-            say(&format!("hub: attached; shims can come to {local}"));
+            print_error(&format!("hub: attached; shims can connect to {local}"));
             let end = serve::serve(Box::new(stream), &local, stop).await;
-            say(&format!("hub: {end}"));
+            print_error(&format!("hub: {end}"));
             Ok(())
         }
     }

@@ -34,7 +34,7 @@ pub enum HubUsageError {
     #[error("read the command line of the hub: --socket and --loopback exclude each other")]
     Both,
     #[error(
-        "read --listen: {0} can be reached from other machines; give --expose too if that is what you want (whoever does not \
+        "read --listen: {0} can be reached from other machines; give --expose too if that is what you want (a peer that does not \
          have the sidecar's key gets nothing there), or listen on 127.0.0.1"
     )]
     Exposed(HostPort),
@@ -109,7 +109,7 @@ pub(crate) fn parse(
     Ok(Parsed::Run(HubOptions { pin, local, pipe }))
 }
 
-/// What the command line asks for.
+/// What the command line requests.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) enum Parsed {
     Help,
@@ -117,15 +117,15 @@ pub(crate) enum Parsed {
 }
 
 pub(crate) const HELP: &str = "\
-Holds the one pipe of a sandbox that has only one, and carries the links of all its shims through it.
+Carries the links of all shims of a sandbox through its one pipe to the host.
 
 Usage: cofferdam-shim hub --pin KEY [--socket PATH | --loopback FILE] [--listen PLACE [--expose]]
 
   --pin KEY           the sidecar's public key, as `cofferdam key` prints it [environment: COFFERDAM_PIN]
-  --socket PATH       where the sandbox's shims come (their --relay is unix:PATH)
-                      [default: /run/cofferdam/relay/relay.sock, which is where they look]
-  --loopback FILE     instead, where Unix sockets are forbidden: a loopback port; it and the key that a shim must
-                      show are written to FILE (their --relay is hub:FILE)
+  --socket PATH       the socket that the sandbox's shims connect to (their --relay is unix:PATH)
+                      [default: /run/cofferdam/relay/relay.sock, which is their default]
+  --loopback FILE     instead, where Unix sockets are forbidden: a loopback port; the port and the key that a shim
+                      must send are written to FILE (their --relay is hub:FILE)
   --listen PLACE      the host dials this port (`cofferdam attach dial`): HOST:PORT, or vsock:PORT of a virtual machine;
                       without it, stdin and stdout are the pipe (`cofferdam attach exec`)
   --expose            let --listen HOST:PORT be reached from other machines
@@ -148,7 +148,7 @@ const LISTEN: &str = "--listen";
 
 fn listening(text: &str, exposed: Exposed) -> Result<ListenPlace, HubUsageError> {
     let place = text.parse().map_err(HubUsageError::Listen)?;
-    // Of a machine's vsock only its host and the machine itself can make use.
+    // A machine's vsock can be reached only by its host and the machine itself.
     let ListenPlace::Tcp(port) = &place else { return Ok(place) };
     match &port.host {
         Host::Name(name) => Err(HubUsageError::ListenName(name.clone())),
@@ -169,7 +169,7 @@ mod tests {
 
     fn parsed(arguments: &[&str], pin: Option<&str>) -> Result<Parsed, HubUsageError> {
         parse(arguments.iter().map(OsString::from), |name| {
-            assert_eq!(name, "COFFERDAM_PIN", "nothing else of the environment is looked at");
+            assert_eq!(name, "COFFERDAM_PIN", "no other variable is read");
             pin.map(OsString::from)
         })
     }
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_has_a_default() {
+    fn options_have_defaults() {
         let plain = options(&[], Some(KEY));
         let local = LocalPlace::Unix("/run/cofferdam/relay/relay.sock".into());
         assert_eq!(plain, HubOptions { pin: KEY.parse().unwrap(), local, pipe: PipePlace::Stdio });
@@ -193,23 +193,23 @@ mod tests {
         assert_eq!(options(&["--listen", "[::1]:70"], Some(KEY)).pipe, listen);
         assert!(matches!(options(&["--expose", "--listen=0.0.0.0:7"], Some(KEY)).pipe, PipePlace::Listen(_)));
         let vsock = PipePlace::Listen(ListenPlace::Vsock { port: 7443 });
-        assert_eq!(options(&["--listen", "vsock:7443"], Some(KEY)).pipe, vsock, "only the host sees it");
+        assert_eq!(options(&["--listen", "vsock:7443"], Some(KEY)).pipe, vsock, "only the host can reach it");
         assert_eq!(parsed(&["-h"], None), Ok(Parsed::Help));
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
-        let said = |arguments: &[&str]| parsed(arguments, None).unwrap_err();
-        assert_eq!(said(&[]), HubUsageError::NoPin);
-        assert!(matches!(said(&["--pin=12"]), HubUsageError::Key { place: "--pin", .. }));
-        assert_eq!(said(&["--socket=a", "--loopback=b"]), HubUsageError::Both);
-        assert!(matches!(said(&["--listen=0.0.0.0:7"]), HubUsageError::Exposed(_)));
-        assert!(matches!(said(&["--listen=box:7", "--expose"]), HubUsageError::ListenName(_)));
+    fn wrong_options_are_refused_with_a_reason() {
+        let error = |arguments: &[&str]| parsed(arguments, None).unwrap_err();
+        assert_eq!(error(&[]), HubUsageError::NoPin);
+        assert!(matches!(error(&["--pin=12"]), HubUsageError::Key { place: "--pin", .. }));
+        assert_eq!(error(&["--socket=a", "--loopback=b"]), HubUsageError::Both);
+        assert!(matches!(error(&["--listen=0.0.0.0:7"]), HubUsageError::Exposed(_)));
+        assert!(matches!(error(&["--listen=box:7", "--expose"]), HubUsageError::ListenName(_)));
         for place in ["7", "vsock:", "vsock:0", "vsock:2:7443"] {
-            assert!(matches!(said(&["--listen", place]), HubUsageError::Listen(_)), "{place}");
+            assert!(matches!(error(&["--listen", place]), HubUsageError::Listen(_)), "{place}");
         }
-        assert_eq!(said(&["--pin"]), HubUsageError::Value { flag: "--pin" });
-        assert_eq!(said(&["--pin=1", "--pin=2"]), HubUsageError::Twice { flag: "--pin" });
-        assert_eq!(said(&["--relay=x"]), HubUsageError::Unknown("--relay=x".into()));
+        assert_eq!(error(&["--pin"]), HubUsageError::Value { flag: "--pin" });
+        assert_eq!(error(&["--pin=1", "--pin=2"]), HubUsageError::Twice { flag: "--pin" });
+        assert_eq!(error(&["--relay=x"]), HubUsageError::Unknown("--relay=x".into()));
     }
 }

@@ -1,7 +1,7 @@
 //! One pipe after its handshake, to its end.
 //!
-//! One task carries the trunk; each local connection has a task of its own that copies bytes, and waits where its other
-//! side does not take them.
+//! One task drives the multiplexer; each local connection has a task that copies bytes, and waits while the other side
+//! does not take them.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::Stop;
-use super::local::{Knocking, Local};
+use super::local::{Arrival, Local};
 use crate::stderr_log::StderrLog;
 
 /// Why a pipe is over.
@@ -24,12 +24,12 @@ pub(super) enum End {
     Stopped,
 }
 
-/// A local connection has this long to show its key.
-const SHOW: Duration = Duration::from_secs(5);
+/// A local connection has this long to send the hub's key.
+const AUTHENTICATE: Duration = Duration::from_secs(5);
 /// The sidecar opens the substream for heartbeats at once.
 const FIRST_BEAT: Duration = Duration::from_secs(30);
-/// Bytes of one direction of a local connection on their way.
-const COPIED: usize = trunk::MAX_SENT;
+/// The copy buffer of one direction of a local connection.
+const COPY_BUFFER: usize = trunk::MAX_SENT;
 
 /// Carries local connections until the pipe is over; then they are all closed.
 pub(super) async fn serve(pipe: BoxedStream, local: &Local, mut stop: Stop<'_>) -> End {
@@ -37,11 +37,11 @@ pub(super) async fn serve(pipe: BoxedStream, local: &Local, mut stop: Stop<'_>) 
     let heard = trunk.heard();
     let mut tasks = JoinSet::new();
     let mut log = StderrLog::new();
-    // Until it is there, its coming is waited for: a trunk without heartbeats could be dead for ever.
-    let (beats, mut come) = tokio::sync::oneshot::channel::<Substream>();
+    // Its arrival has a timeout too: without heartbeats a dead pipe would go unnoticed.
+    let (beats, mut substream) = tokio::sync::oneshot::channel::<Substream>();
     let mut beats = Some(beats);
     let mut pulse = std::pin::pin!(async {
-        match timeout(FIRST_BEAT, &mut come).await {
+        match timeout(FIRST_BEAT, &mut substream).await {
             Ok(Ok(stream)) => trunk::answer_beats(stream, heard, FIRST_BEAT).await,
             _ => Silence(FIRST_BEAT),
         }
@@ -55,17 +55,17 @@ pub(super) async fn serve(pipe: BoxedStream, local: &Local, mut stop: Stop<'_>) 
                 Ok(stream) => drop(beats.take().map(|beats| beats.send(stream))),
                 Err(error) => return End::Lost(error),
             },
-            knocking = local.accept() => match tasks.len() < MAX_LOCAL {
-                true => drop(tasks.spawn(admit(knocking))),
+            arrival = local.accept() => match tasks.len() < MAX_LOCAL {
+                true => drop(tasks.spawn(admit(arrival))),
                 false => {
-                    let full = format!("hub: connections are closed: {MAX_LOCAL} at a time are carried");
+                    let full = format!("hub: a connection was closed: at most {MAX_LOCAL} are carried at a time");
                     log.warn_once(full);
                 }
             },
             Some(done) = tasks.join_next() => if let Ok(Done::Admitted(stream)) = done {
                 match trunk.open().await {
                     Ok(substream) => drop(tasks.spawn(carry(stream, substream))),
-                    // Some that are over are not gone yet: this one comes again.
+                    // Closed substreams are still being removed: the shim will retry.
                     Err(TrunkError::Full) => {}
                     Err(error) => return End::Lost(error),
                 }
@@ -74,22 +74,22 @@ pub(super) async fn serve(pipe: BoxedStream, local: &Local, mut stop: Stop<'_>) 
     }
 }
 
-/// What became of a task.
+/// The result of a task.
 enum Done {
     Admitted(BoxedStream),
     Over,
 }
 
-async fn admit(knocking: Knocking) -> Done {
-    match timeout(SHOW, knocking.admitted()).await {
+async fn admit(arrival: Arrival) -> Done {
+    match timeout(AUTHENTICATE, arrival.authenticated()).await {
         Ok(Some(stream)) => Done::Admitted(stream),
         Ok(None) | Err(_) => Done::Over,
     }
 }
 
-/// Either side's end is passed on, and so is what came before it.
+/// Copies in both directions; the end of either side is forwarded after its last bytes.
 async fn carry(mut local: BoxedStream, mut substream: Substream) -> Done {
-    let _ = copy_bidirectional_with_sizes(&mut local, &mut substream, COPIED, COPIED).await;
+    let _ = copy_bidirectional_with_sizes(&mut local, &mut substream, COPY_BUFFER, COPY_BUFFER).await;
     Done::Over
 }
 

@@ -1,4 +1,4 @@
-//! Stdin and stdout as the one stream that a hub has to the host, and has alone.
+//! Stdin and stdout as one stream to the host, used by one hub alone.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _};
@@ -21,9 +21,9 @@ use crate::stdio::Stdio;
 pub(super) struct Duplex {
     input: Stdio,
     output: Stdio,
-    /// A socket is watched for reading only; here there is much to write.
+    /// Readiness for writing, since a socket is otherwise watched for reading only.
     room: Option<AsyncFd<OwnedFd>>,
-    /// A lock on the pipe goes when any copy of it is closed, so this one stays as long as the others.
+    /// A POSIX lock ends when any descriptor of the file is closed, so this one is kept as long as the others.
     _lock: File,
 }
 
@@ -42,10 +42,10 @@ impl Duplex {
             false => None,
         };
         let (input, output) = (Stdio::input(input)?, Stdio::output(output)?);
-        // Two processes that inherited one pipe have nothing else by which they could find each other.
+        // Two hubs that inherited one pipe can detect each other only by this lock.
         match fcntl_lock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::AGAIN | Errno::ACCESS) => Err(HubError::TwoOnOnePipe),
-            // Where it cannot be locked, TLS finds out later that somebody else speaks in between.
+            // If it cannot be locked, TLS fails later on interleaved bytes.
             _ => Ok(Self { input, output, room, _lock: lock }),
         }
     }
@@ -86,7 +86,7 @@ impl AsyncWrite for Duplex {
         Poll::Ready(Ok(()))
     }
 
-    /// The other end sees it when this program is over.
+    /// The other end sees the close when this process exits.
     fn poll_shutdown(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }

@@ -1,6 +1,6 @@
-//! The one loop: waits for readiness, hands bytes to the [`RelayState`], writes what it left.
+//! The one loop: waits for readiness, passes bytes to the [`RelayState`], writes its output.
 //!
-//! One task owns everything. On the straight way a message costs one read and one write: what was read is written on
+//! One task owns everything. In the usual case a message costs one read and one write: what was read is forwarded
 //! in the same turn, without waiting for readiness first, and timers are only touched when an earlier one is needed.
 
 mod wait;
@@ -48,7 +48,7 @@ pub(crate) async fn run(
     while relay.turn(stop.as_mut(), alarm.as_mut()).await == Harness::Here {}
     relay.state.sidecar.fill();
     relay.state.sidecar.goodbye();
-    // Whoever does not take the last bytes in time does without them.
+    // The last bytes are written only if that takes no longer.
     let _ = timeout(farewell, relay.flush()).await;
     Ok(())
 }
@@ -77,12 +77,12 @@ impl Relay {
         stop: Pin<&mut impl Future<Output = ()>>,
         mut alarm: Pin<&mut Sleep>,
     ) -> Harness {
-        self.begin_to_connect();
+        self.start_attempt();
         if self.write() == Harness::Gone {
             return Harness::Gone;
         }
         let deadline = self.state.deadline();
-        // A later deadline lets the alarm ring early and in vain: cheaper than moving it with every message.
+        // The alarm may fire before a later deadline: cheaper than moving it with every message.
         if let Some(deadline) = deadline
             && (deadline < alarm.deadline() || alarm.is_elapsed())
         {
@@ -90,14 +90,14 @@ impl Relay {
         }
         let happened = self.wait(stop, alarm, deadline).await;
         let harness = self.react(happened);
-        if let Some(trouble) = self.state.sidecar.take_unreported() {
-            self.log.warn_once(trouble);
+        if let Some(problem) = self.state.sidecar.take_unreported() {
+            self.log.warn_once(problem);
         }
         harness
     }
 
-    /// The order matters: what was written or read belongs to the connection that there was, not to a new one; and what
-    /// was written is not written again, though it be the last thing that happens.
+    /// The order matters: what was written or read belongs to the previous connection, not to a new one; and what was
+    /// written must be consumed first, even if the loop then ends.
     fn react(&mut self, happened: Happened) -> Harness {
         let now = Instant::now();
         match happened.sent_to_sidecar {
@@ -145,7 +145,7 @@ impl Relay {
         Harness::Here
     }
 
-    fn begin_to_connect(&mut self) {
+    fn start_attempt(&mut self) {
         let wanted = self.connection.is_none() && self.state.wants_connection(Instant::now());
         if self.attempt.is_none() && (wanted || self.dialer.listens() && !self.state.sidecar.is_refused()) {
             self.attempt = Some(self.dialer.attempt());
@@ -159,18 +159,18 @@ impl Relay {
         match result {
             Ok(Opened { connection, proof, held, .. }) => {
                 if self.connection.is_some() {
-                    self.lost("the sidecar came anew".into(), now);
+                    self.lost("the sidecar connected again".into(), now);
                 }
                 self.dialer.opened(held);
                 self.connection = Some(connection);
                 self.state.sidecar.connected(proof, now);
             }
-            // A stranger at the port of a shim that is connected.
+            // Another peer failed to authenticate at the port of a shim that is connected.
             Err(error) if self.connection.is_some() => self.log.warn_once(error.to_string()),
             Err(error) if error.is_final() => self.state.give_up(&error.to_string()),
             Err(error) => self.state.sidecar.disconnected(error.to_string(), now),
         }
-        self.look_again(now);
+        self.retry_if_searching(now);
     }
 
     fn frames(&mut self, count: usize, now: Instant) {
@@ -180,9 +180,9 @@ impl Relay {
         loop {
             match connection.decoder.next_view() {
                 Ok(Some(mut frame)) => {
-                    let elsewhere = elsewhere(&mut self.dialer, &mut frame);
+                    let other = use_other_enrolment(&mut self.dialer, &mut frame);
                     if self.state.frame(frame, now) == Connected::Close {
-                        if elsewhere == Elsewhere::Yes {
+                        if other == OtherEnrolment::Yes {
                             self.state.restart_link();
                         }
                         break;
@@ -202,11 +202,11 @@ impl Relay {
             }
         }
         self.close();
-        self.look_again(now);
+        self.retry_if_searching(now);
     }
 
-    /// A shim that was refused for good may be enrolled anew while it runs.
-    fn look_again(&mut self, now: Instant) {
+    /// A shim that was refused for good may get a new enrolment while it runs.
+    fn retry_if_searching(&mut self, now: Instant) {
         if self.dialer.search() == Search::ForAnEnrolment {
             self.state.sidecar.retry_after_refusal(now);
         }
@@ -214,7 +214,7 @@ impl Relay {
 
     fn close(&mut self) {
         self.connection = None;
-        self.dialer.lost();
+        self.dialer.disconnected();
     }
 
     fn lost(&mut self, why: String, now: Instant) {
@@ -244,7 +244,7 @@ impl Relay {
         Harness::Here
     }
 
-    /// Writes the rest, waiting for room: to the sidecar first, whose servers must not run on for nobody.
+    /// Writes the rest, waiting for room: to the sidecar first, so that its servers end.
     async fn flush(&mut self) -> io::Result<()> {
         while let Some(connection) = &self.connection
             && (!self.state.sidecar.output.is_empty() || connection.stream.has_unsent())
@@ -262,21 +262,21 @@ impl Relay {
     }
 }
 
-/// Whether there is another enrolment to come with.
+/// Whether there is another enrolment to connect with.
 #[derive(Clone, Copy, Eq, PartialEq)]
-enum Elsewhere {
+enum OtherEnrolment {
     No,
     Yes,
 }
 
-/// A sidecar's last word is not the last one where the sandbox was enrolled anew meanwhile.
-fn elsewhere(dialer: &mut Dialer, frame: &mut FrameView<'_>) -> Elsewhere {
-    let FrameView::Control(frame) = frame else { return Elsewhere::No };
+/// A final refusal is turned into a retry if the sandbox was enrolled again meanwhile.
+fn use_other_enrolment(dialer: &mut Dialer, frame: &mut FrameView<'_>) -> OtherEnrolment {
+    let FrameView::Control(frame) = frame else { return OtherEnrolment::No };
     let (Frame::Refusal(Refusal { code, retry, .. }) | Frame::Goodbye(Goodbye { code, retry, .. })) =
         &mut **frame
     else {
-        return Elsewhere::No;
+        return OtherEnrolment::No;
     };
-    let before = std::mem::replace(retry, dialer.turned_away(code, *retry));
-    if before == *retry { Elsewhere::No } else { Elsewhere::Yes }
+    let before = std::mem::replace(retry, dialer.refused(code, *retry));
+    if before == *retry { OtherEnrolment::No } else { OtherEnrolment::Yes }
 }

@@ -40,22 +40,22 @@ impl Relay {
             None => (None, None),
         };
         let writes = !to_sidecar.is_empty() || writer.is_some_and(Stream::has_unsent);
-        // What waits for room is rare, and kept out of the way of what waits for bytes.
+        // Waiting for room to write is rare.
         let mut send = pin!(async {
             match writer {
                 Some(stream) => stream.write(to_sidecar.waiting()).await,
                 None => std::future::pending().await,
             }
         });
-        let mut tell = pin!(output.write(to_harness.waiting()));
-        let tells = !to_harness.is_empty();
+        let mut write_lines = pin!(output.write(to_harness.waiting()));
+        let has_lines = !to_harness.is_empty();
         let mut reader = reader.filter(|_| wants_frames);
-        // Everything that has happened is taken in one turn, so nothing that is always ready keeps the rest waiting.
+        // Everything that is ready is taken in one turn, so that a source that is always ready starves no other.
         poll_fn(|context| {
             let happened = Happened {
                 stop: stop.as_mut().poll(context).is_ready(),
                 sent_to_sidecar: ready_if(writes, || send.as_mut().poll(context)),
-                sent_to_harness: ready_if(tells, || tell.as_mut().poll(context)),
+                sent_to_harness: ready_if(has_lines, || write_lines.as_mut().poll(context)),
                 frames: match &mut reader {
                     Some((stream, decoder)) => ready(stream.poll_read(context, decoder.spare())),
                     None => None,

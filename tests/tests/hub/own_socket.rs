@@ -36,7 +36,7 @@ fn a_stale_socket_is_taken_over_and_a_strangers_is_left_alone() {
     attach.stop();
     let _listener = std::os::unix::net::UnixListener::bind(scene.socket()).unwrap();
     let attach = Attach::start(&scene.world, &exec_hub(&scene.socket()));
-    attach.wait_until_said("somebody else listens there");
+    attach.wait_until_said("another program that is not a hub listens there");
     drop(attach);
     UnixStream::connect(scene.socket()).expect("it listens still");
 }
@@ -51,20 +51,20 @@ fn a_hub_is_neither_led_astray_by_its_lock_nor_held_up_by_a_deaf_socket() {
     std::fs::write(&other, "somebody's").unwrap();
     std::os::unix::fs::symlink(&other, &lock).unwrap();
     let attach = Attach::start(&scene.world, &exec_hub(&scene.socket()));
-    attach.wait_until_said("something that is not ours stands there");
+    attach.wait_until_said("the file there was not made by a hub");
     drop(attach);
     assert_eq!(read(&other), b"somebody's");
     std::fs::remove_file(&lock).unwrap();
     nix::unistd::mkfifo(&lock, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let attach = Attach::start(&scene.world, &exec_hub(&scene.socket()));
-    attach.wait_until_said("something that is not ours stands there");
+    attach.wait_until_said("the file there was not made by a hub");
     drop(attach);
     std::fs::remove_file(&lock).unwrap();
 
     // Whoever connects to it now would wait for somebody to take the first ones.
     let _deaf = deaf_socket(&scene.socket());
     let attach = Attach::start(&scene.world, &exec_hub(&scene.socket()));
-    attach.wait_until_said("somebody else listens there");
+    attach.wait_until_said("another program that is not a hub listens there");
 }
 
 /// A hub whose stdin and stdout are these.
