@@ -81,7 +81,7 @@ impl Dial<'_> {
         self.prove(stream, limit).await
     }
 
-    /// A stream to the place, through the proxy if there is one.
+    /// A stream to this address, through the proxy if there is one.
     async fn reach(&self, place: &HostPort, limit: Limit) -> Result<BoxedStream, DialError> {
         match self.proxy {
             None => Ok(Box::new(tcp_within(place, limit).await?)),
@@ -107,7 +107,7 @@ impl Dial<'_> {
     }
 }
 
-/// A TCP connection to `place`, by whichever of its addresses answers.
+/// A TCP connection to the first address of `place` that accepts it.
 pub async fn tcp(place: &HostPort, limit: Duration) -> Result<TcpStream, DialError> {
     tcp_within(place, Limit { until: Instant::now() + limit, length: limit }).await
 }
@@ -119,7 +119,7 @@ impl Step {
             Self::Proxy(_) => "does the proxy know a way there? give another with `--proxy`",
             Self::Resolve(_) => "use an address instead of the name, or give this sandbox a resolver",
             Self::Tcp(_) => "a firewall drops such connections silently: let this one out",
-            Self::Upgrade => "does what stands in front of the sidecar pass WebSocket upgrades on?",
+            Self::Upgrade => "does the load balancer in front of the sidecar forward WebSocket upgrades?",
         }
     }
 }
@@ -131,7 +131,7 @@ impl fmt::Display for Step {
             Self::Proxy(proxy) => write!(f, "have the proxy {proxy} connect"),
             Self::Resolve(host) => write!(f, "find the address of `{host}`"),
             Self::Tcp(place) => write!(f, "open a TCP connection to {place}"),
-            Self::Tls => f.write_str("prove keys in TLS"),
+            Self::Tls => f.write_str("complete the TLS handshake"),
             Self::Upgrade => f.write_str("open the WebSocket"),
         }
     }
@@ -166,12 +166,12 @@ async fn tcp_within(place: &HostPort, limit: Limit) -> Result<TcpStream, DialErr
     };
     let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for (tried, address) in addresses.iter().enumerate() {
-        // A dead address leaves time for the others.
+        // Each address gets its share of the remaining time.
         let left = limit.until.saturating_duration_since(Instant::now());
         let share = Limit { until: Instant::now() + left / (addresses.len() - tried) as u32, ..limit };
         match share.hold(Step::Tcp(place.clone()), TcpStream::connect(address)).await {
             Ok(Ok(stream)) => {
-                // Messages are whole when they are written: nothing is won by waiting for more.
+                // Messages are written whole: nothing is gained by delaying small packets.
                 let _ = stream.set_nodelay(true);
                 return Ok(stream);
             }

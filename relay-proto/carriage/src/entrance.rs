@@ -1,10 +1,10 @@
-//! The sandbox's side of a port that the host dials, and the host's knock at it.
+//! The sandbox's side of a port that the host dials, and the preamble that the host sends.
 //!
-//! The sandbox is the TLS client there too, so it would speak first; but platforms expose ports as WebSockets, and then the
-//! host speaks first. So the host always does: with a request for a WebSocket, or with [`KNOCK`].
+//! The sandbox is the TLS client here too, so it would send first; but platforms expose ports as WebSockets, where the host
+//! sends first. So the host always does: an upgrade request, or [`KNOCK`].
 //!
-//! Must stay true: whoever does not have the sidecar's key gets nothing: not a frame, not the name of a server; and who
-//! does not knock does not get a byte.
+//! Must stay true: a peer without the sidecar's key gets nothing, neither a frame nor the name of a server; a peer that
+//! does not send the preamble gets not a single byte.
 
 use std::io;
 
@@ -17,23 +17,23 @@ use crate::tls::{self, Inside, TlsError};
 use crate::websocket::{self, UpgradeError};
 use crate::{BoxedStream, Stream};
 
-/// What the host says first on a plain TCP connection.
+/// The host's preamble on a plain TCP connection.
 pub const KNOCK: &[u8] = b"cofferdam-dial/1\n";
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EntranceError {
-    #[error("somebody connected and left: {0}")]
+    #[error("a peer connected and left: {0}")]
     Io(#[from] io::Error),
-    #[error("somebody connected who is no sidecar: it neither knocked nor asked for a WebSocket")]
+    #[error("the peer that connected is not a sidecar: it sent neither the preamble nor a WebSocket upgrade")]
     NoKnock,
-    #[error("somebody connected and did not prove the sidecar's key: {0}")]
+    #[error("a peer connected and did not prove the sidecar's key: {0}")]
     Tls(#[from] TlsError),
-    #[error("somebody connected and did not open a WebSocket: {0}")]
+    #[error("a peer connected and did not open a WebSocket: {0}")]
     Upgrade(#[from] UpgradeError),
 }
 
-/// The sandbox's side: lets in whoever has the key `pin`. Bound it with a time-out.
+/// The sandbox's side: accepts only a peer with the key `pin`. Has no timeout of its own.
 pub async fn enter<S: Stream + 'static>(
     stream: S,
     identity: &Identity,
@@ -42,7 +42,7 @@ pub async fn enter<S: Stream + 'static>(
     enter_for(Inside::Link, stream, identity, pin).await
 }
 
-/// The same, for whatever is inside.
+/// The same, for a link or a hub.
 pub async fn enter_for<S: Stream + 'static>(
     inside: Inside,
     stream: S,
@@ -62,7 +62,7 @@ pub async fn enter_for<S: Stream + 'static>(
     Ok(Box::new(tls::connect_for(inside, stream, identity, pin).await?))
 }
 
-/// The host's side on a plain TCP connection; [`tls::accept_pipe`] comes next.
+/// Sends the preamble on a plain TCP connection; [`tls::accept_pipe`] comes next.
 pub async fn knock<S: Stream>(stream: &mut S) -> io::Result<()> {
     stream.write_all(KNOCK).await?;
     stream.flush().await

@@ -7,20 +7,20 @@ use tokio::io::AsyncReadExt as _;
 
 use crate::Stream;
 
-/// Enough for any proxy's or load balancer's headers.
+/// Enough for the headers of any proxy or load balancer.
 pub(crate) const MAX_HEAD: usize = 8 * 1024;
 
-/// A head, and what came in behind it.
+/// A head, and the bytes received after it.
 #[derive(Debug)]
 pub(crate) struct Head {
     bytes: Vec<u8>,
     pub(crate) rest: Bytes,
 }
 
-/// What of a head matters here.
+/// The parts of a head that are used here.
 #[derive(Debug)]
 pub(crate) struct Parsed {
-    /// Of a response.
+    /// The status of a response.
     pub(crate) status: u16,
     headers: Vec<(String, String)>,
 }
@@ -37,7 +37,7 @@ pub(crate) enum HeadError {
     TooLong,
 }
 
-/// Reads a head that begins with `start`; anything else is found out at the first byte that differs.
+/// Reads a head that begins with `start`; anything else is refused at the first byte that differs.
 pub(crate) async fn read<S: Stream>(stream: &mut S, start: &[u8]) -> Result<Head, HeadError> {
     let mut bytes = Vec::with_capacity(1024);
     loop {
@@ -90,17 +90,17 @@ impl Parsed {
         }
     }
 
-    /// The value of a header that is there once.
+    /// The value of a header that occurs exactly once.
     pub(crate) fn only(&self, name: &str) -> Option<&str> {
         let mut values = self.values(name);
         values.next().filter(|_| values.next().is_none())
     }
 
-    /// Whether a list, in one header or several, has this word.
-    pub(crate) fn lists(&self, name: &str, word: &str) -> bool {
+    /// Whether a comma-separated list, in one header or several, has this item.
+    pub(crate) fn lists(&self, name: &str, item: &str) -> bool {
         self.values(name)
             .flat_map(|value| value.split(','))
-            .any(|item| item.trim().eq_ignore_ascii_case(word))
+            .any(|found| found.trim().eq_ignore_ascii_case(item))
     }
 
     fn values(&self, name: &str) -> impl Iterator<Item = &str> {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     async fn read_from(text: &[u8]) -> Result<Head, HeadError> {
-        // One byte at a time finds what a large buffer hides.
+        // One byte at a time, to test every split.
         let (mut writer, mut reader) = duplex(1);
         let write = async move { writer.write_all(text).await };
         let (_, head) = tokio::join!(write, async {
@@ -165,19 +165,19 @@ mod tests {
         let parsed = head.response().unwrap();
         assert_eq!(parsed.status, 101);
         assert_eq!(parsed.only("upgrade"), Some("websocket"));
-        assert_eq!(parsed.only("a"), None, "twice is not once");
+        assert_eq!(parsed.only("a"), None, "it occurs twice");
         assert!(parsed.lists("A", "y") && parsed.lists("A", "Z") && !parsed.lists("A", "x, y"));
     }
 
     #[tokio::test]
-    async fn what_comes_behind_is_kept() {
+    async fn bytes_after_the_head_are_kept() {
         let (mut writer, mut reader) = duplex(1024);
         writer.write_all(b"HTTP/1.1 200 OK\r\n\r\nmore").await.unwrap();
         assert_eq!(read(&mut reader, b"HTTP/1.").await.unwrap().rest, "more");
     }
 
     #[tokio::test]
-    async fn what_is_not_a_head_is_found_out() {
+    async fn other_input_is_refused() {
         assert!(matches!(read_from(b"SSH-2.0").await, Err(HeadError::NotHttp)));
         assert!(matches!(read_from(b"HTTP/1.1 200 OK\r\n").await, Err(HeadError::Closed)));
         let long = [b"HTTP/1.1 200 OK\r\nA: ", vec![b'x'; MAX_HEAD].as_slice(), b"\r\n\r\n"].concat();

@@ -1,8 +1,8 @@
 //! A virtual machine's vsock at the Unix socket of its monitor, as Firecracker and its relatives have it.
 //!
-//! The host connects to the socket, says `CONNECT PORT\n`, and hears `OK NUMBER\n` when somebody in the machine has taken
-//! the connection; what follows is between the two. Must stay true: no byte after the answer's newline is read here, and
-//! an answer without one is given up after few bytes.
+//! The host connects to the socket, sends `CONNECT PORT\n`, and receives `OK NUMBER\n` when a program in the machine has
+//! accepted the connection; the rest of the stream belongs to the two. Must stay true: no byte after the response's
+//! newline is read here, and a response without one is given up after a few bytes.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,19 +19,19 @@ pub enum HybridVsockError {
     )]
     Connect { path: PathBuf, source: io::Error },
     #[error(
-        "ask the monitor at `{path}` for port {port}: it hung up; nobody listens on that port in the machine (yet): start \
+        "ask the monitor at `{path}` for port {port}: it closed the connection; no program in the machine listens on that port (yet): start \
          `cofferdam-shim hub --listen vsock:{port}` there"
     )]
-    Nobody { path: PathBuf, port: u32 },
+    NoListener { path: PathBuf, port: u32 },
     #[error(
-        "ask the monitor at `{path}` for port {port}: what answers is no monitor's vsock; is the path right?"
+        "ask the monitor at `{path}` for port {port}: the response is not that of a monitor's vsock; is the path right?"
     )]
-    Odd { path: PathBuf, port: u32 },
+    NotAMonitor { path: PathBuf, port: u32 },
     #[error("ask the monitor at `{path}` for port {port}: {source}; is the machine still running?")]
-    Talk { path: PathBuf, port: u32, source: io::Error },
+    Io { path: PathBuf, port: u32, source: io::Error },
 }
 
-/// Connects to `port` of the machine whose monitor has this socket. Bound it with a time-out: a machine may stand still.
+/// Connects to `port` of the machine whose monitor has this socket. Has no timeout of its own; a machine may be paused.
 pub async fn connect(path: &Path, port: u32) -> Result<UnixStream, HybridVsockError> {
     let own = || path.to_path_buf();
     let connected = UnixStream::connect(path).await;
@@ -43,44 +43,44 @@ pub async fn connect(path: &Path, port: u32) -> Result<UnixStream, HybridVsockEr
     };
     match answered {
         Ok(Answer::Connected) => Ok(stream),
-        Ok(Answer::HungUp) => Err(HybridVsockError::Nobody { path: own(), port }),
-        Ok(Answer::Odd) => Err(HybridVsockError::Odd { path: own(), port }),
-        Err(source) if HANGING_UP.contains(&source.kind()) => {
-            Err(HybridVsockError::Nobody { path: own(), port })
+        Ok(Answer::Closed) => Err(HybridVsockError::NoListener { path: own(), port }),
+        Ok(Answer::Malformed) => Err(HybridVsockError::NotAMonitor { path: own(), port }),
+        Err(source) if CLOSED_KINDS.contains(&source.kind()) => {
+            Err(HybridVsockError::NoListener { path: own(), port })
         }
-        Err(source) => Err(HybridVsockError::Talk { path: own(), port, source }),
+        Err(source) => Err(HybridVsockError::Io { path: own(), port, source }),
     }
 }
 
 /// `OK `, a number of 32 bits and a newline.
 const MAX_ANSWER: usize = 14;
-const HANGING_UP: [io::ErrorKind; 2] = [io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionReset];
+const CLOSED_KINDS: [io::ErrorKind; 2] = [io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionReset];
 
 #[derive(Debug, Eq, PartialEq)]
 enum Answer {
     Connected,
-    HungUp,
-    Odd,
+    Closed,
+    Malformed,
 }
 
 async fn answer(stream: &mut UnixStream) -> io::Result<Answer> {
     let mut line = Vec::with_capacity(MAX_ANSWER);
     while line.len() < MAX_ANSWER {
-        // One byte at a time: what follows the line is not ours to read.
+        // One byte at a time: what follows the line belongs to the caller.
         match stream.read_u8().await {
             Ok(b'\n') => {
                 let number = line.strip_prefix(b"OK ").unwrap_or_default();
                 let is_one = !number.is_empty() && number.iter().all(u8::is_ascii_digit);
-                return Ok(if is_one { Answer::Connected } else { Answer::Odd });
+                return Ok(if is_one { Answer::Connected } else { Answer::Malformed });
             }
             Ok(byte) => line.push(byte),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                return Ok(if line.is_empty() { Answer::HungUp } else { Answer::Odd });
+                return Ok(if line.is_empty() { Answer::Closed } else { Answer::Malformed });
             }
             Err(error) => return Err(error),
         }
     }
-    Ok(Answer::Odd)
+    Ok(Answer::Malformed)
 }
 
 #[cfg(test)]
@@ -89,7 +89,7 @@ mod tests {
 
     use super::*;
 
-    /// A monitor that answers so. It does not hang up while the answer is looked at, unless the answer is nothing.
+    /// A monitor with this response. It keeps the connection open, unless the response is empty.
     async fn dialled(answer: &'static [u8]) -> (String, Result<UnixStream, HybridVsockError>) {
         let directory = std::env::temp_dir().join(format!(
             "hybrid-{}-{:?}",
@@ -113,16 +113,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_comes_after_the_answer_is_the_machines() {
+    async fn bytes_after_the_response_are_left_to_the_caller() {
         let (asked, connected) = dialled(b"OK 1073741824\nhello").await;
         assert_eq!(asked, "CONNECT 7443\n");
-        let mut heard = [0; 5];
-        connected.unwrap().read_exact(&mut heard).await.unwrap();
-        assert_eq!(&heard, b"hello");
+        let mut received = [0; 5];
+        connected.unwrap().read_exact(&mut received).await.unwrap();
+        assert_eq!(&received, b"hello");
     }
 
     #[tokio::test]
-    async fn other_answers_are_refused_and_an_endless_one_is_given_up() {
+    async fn other_responses_are_refused_and_an_endless_one_is_given_up() {
         for answer in [
             &b"NO\n"[..],
             b"OK\n",
@@ -132,11 +132,11 @@ mod tests {
             b"OK 11111111111",
             b"HTTP/1.1 400 Bad Request",
         ] {
-            let error = dialled(answer).await.1.expect_err("no monitor says so");
-            assert!(matches!(error, HybridVsockError::Odd { port: 7443, .. }), "{error}");
+            let error = dialled(answer).await.1.expect_err("no monitor responds like this");
+            assert!(matches!(error, HybridVsockError::NotAMonitor { port: 7443, .. }), "{error}");
         }
-        let error = dialled(b"").await.1.expect_err("it hung up");
-        assert!(matches!(error, HybridVsockError::Nobody { port: 7443, .. }), "{error}");
+        let error = dialled(b"").await.1.expect_err("it closed the connection");
+        assert!(matches!(error, HybridVsockError::NoListener { port: 7443, .. }), "{error}");
         let error = connect(Path::new("/no/such/vsock"), 7443).await.expect_err("there is none");
         assert!(error.to_string().contains("is the machine running"), "{error}");
     }

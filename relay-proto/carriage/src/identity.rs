@@ -1,6 +1,6 @@
-//! A key pair, and the public part by which its holder is known.
+//! A key pair, and the public key that identifies its holder.
 //!
-//! Must stay true: the private part is wiped when it is dropped, and nothing prints it.
+//! Must stay true: the private key is wiped when it is dropped, and nothing prints it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -47,12 +47,12 @@ impl Identity {
         Ok(Self { pkcs8: Zeroizing::new(pkcs8.to_vec()), public, certified })
     }
 
-    /// The private part too: for a file that only its owner can read.
+    /// With the private key: for a file that only its owner can read.
     pub fn to_pkcs8(&self) -> Zeroizing<Vec<u8>> {
         self.pkcs8.clone()
     }
 
-    /// What others know this one by, and pin.
+    /// The key that peers know and pin.
     pub fn public(&self) -> PublicKey {
         self.public
     }
@@ -69,7 +69,7 @@ fn encoded(key: &PublicKey) -> Vec<u8> {
     [&SPKI[..], key.as_bytes()].concat()
 }
 
-/// The reverse of [`encoded`]: that one form and no other.
+/// The reverse of [`encoded`]. Accepts that one encoding only.
 pub(crate) fn decoded(encoded: &[u8]) -> Option<PublicKey> {
     let bytes = encoded.strip_prefix(&SPKI)?;
     bytes.try_into().ok().map(PublicKey::from_bytes)
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn its_print_is_the_public_part() {
+    fn debug_prints_the_public_key_only() {
         let identity = Identity::generate().unwrap();
         assert_eq!(format!("{identity:?}"), format!("Identity({})", identity.public()));
     }
@@ -118,9 +118,8 @@ mod tests {
         }
     }
 
-    /// The encoding that TLS libraries make of it, too.
     #[test]
-    fn the_encoding_is_the_one_that_others_make() {
+    fn the_encoding_is_that_of_the_tls_library() {
         let identity = Identity::generate().unwrap();
         let theirs = identity.certified.key.public_key().expect("ring gives it");
         assert_eq!(theirs.as_ref(), encoded(&identity.public()));

@@ -1,18 +1,18 @@
-//! Byte streams that carry a link, and who is at their other end.
+//! Byte streams that carry a link, and the authentication of their peers.
 //!
-//! A link needs one ordered stream of bytes. This crate makes one out of whatever leads from a sandbox to its host,
-//! for both sides: the shim and the sidecar use the same code, so that neither can misread the other.
+//! A link needs one ordered stream of bytes. This crate makes one out of each kind of connection from a sandbox to
+//! its host, for both sides: the shim and the sidecar use the same code, so that neither can misread the other.
 //!
-//! What must stay true: whoever dialled, the sandbox's side is the TLS client and the sidecar's side the TLS server;
-//! both prove an Ed25519 key in TLS 1.3, and nothing else is ever trusted. What stands around that (a WebSocket, another
-//! TLS, a proxy) is carriage: it may be read and changed by anybody without harm. Every length is checked before
-//! memory is taken, and no error repeats a password.
+//! What must stay true: whichever side dialled, the sandbox is the TLS client and the sidecar the TLS server; both prove
+//! an Ed25519 key in TLS 1.3, and nothing else is ever trusted. The layers around it (a WebSocket, another TLS, a proxy)
+//! are transport only: reading or changing them does no harm. Every length is checked before memory is allocated, and
+//! no error repeats a password.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | [`identity`] | a key pair, and the public part by which it is known |
 //! | [`tls`] | TLS 1.3 with raw public keys, pinned |
-//! | [`outer`] | the TLS around a WebSocket, which proves nothing |
+//! | [`outer`] | the TLS around a WebSocket, which authenticates no peer |
 //! | [`websocket`] | a byte stream in binary WebSocket messages |
 //! | [`proxy`] | HTTP CONNECT, and when the environment asks for it |
 //! | [`dial`] | from a link's address to a stream, one step after the other |
@@ -51,7 +51,7 @@ pub mod websocket;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// Any ordered stream of bytes. Whoever writes must flush before it waits for an answer.
+/// Any ordered stream of bytes. A writer must flush before it waits for a response.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}

@@ -1,7 +1,7 @@
-//! The TLS around a WebSocket: carriage, for networks that let nothing else out.
+//! The TLS around a WebSocket, for networks that allow nothing else out.
 //!
-//! It proves nothing to anybody: whoever ends it (a load balancer, a proxy that looks inside) sees the inner TLS, in
-//! which both sides prove their keys. So the client takes any certificate, and the sidecar makes itself one.
+//! It authenticates no peer: a load balancer or an intercepting proxy that terminates it sees only the inner TLS, in which
+//! both sides prove their keys. So the client accepts any certificate, and the sidecar uses a self-signed one.
 
 use std::sync::Arc;
 
@@ -16,37 +16,37 @@ use tokio_rustls::{TlsConnector, client};
 use crate::Stream;
 use crate::tls::{TlsError, provider};
 
-/// The client's side. `host` goes along in the clear, for whoever routes by it.
+/// The client's side. `host` is sent as the server name, for load balancers that route by it.
 pub async fn connect<S: Stream>(stream: S, host: &Host) -> Result<client::TlsStream<S>, TlsError> {
     let mut config = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])
         .expect("the provider has suites of TLS 1.3")
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Nobody(())))
+        .with_custom_certificate_verifier(Arc::new(DangerAcceptAnyCert(())))
         .with_no_client_auth();
     config.alpn_protocols = vec![HTTP.to_vec()];
     config.resumption = Resumption::disabled();
     let name = match host {
         Host::Ip(address) => ServerName::IpAddress((*address).into()),
-        // Some names that resolve are no names to TLS; they are sent to nobody then.
+        // Some names that resolve are not valid in TLS: then no server name is sent.
         Host::Name(name) => {
-            ServerName::try_from(name.clone()).unwrap_or_else(|_| ServerName::IpAddress(NOWHERE.into()))
+            ServerName::try_from(name.clone()).unwrap_or_else(|_| ServerName::IpAddress(NO_NAME.into()))
         }
     };
     TlsConnector::from(Arc::new(config)).connect(name, stream).await.map_err(TlsError::from_io)
 }
 
-/// A WebSocket is opened in this.
+/// The protocol in which a WebSocket is opened.
 pub(crate) const HTTP: &[u8] = b"http/1.1";
 
-/// An address is never sent as the name.
-const NOWHERE: std::net::Ipv4Addr = std::net::Ipv4Addr::UNSPECIFIED;
+/// An address is never sent as a server name.
+const NO_NAME: std::net::Ipv4Addr = std::net::Ipv4Addr::UNSPECIFIED;
 
-/// Trusts everybody, because nothing depends on it.
+/// Accepts any certificate: the peer is authenticated by the inner TLS alone.
 #[derive(Debug)]
-struct Nobody(());
+struct DangerAcceptAnyCert(());
 
-impl ServerCertVerifier for Nobody {
+impl ServerCertVerifier for DangerAcceptAnyCert {
     fn verify_server_cert(
         &self,
         _end_entity: &CertificateDer<'_>,
@@ -94,12 +94,12 @@ impl ServerCertVerifier for Nobody {
 }
 
 #[cfg(feature = "reception")]
-pub use taking::CertificateError;
+pub use server::CertificateError;
 #[cfg(feature = "reception")]
-pub(crate) use taking::server_config;
+pub(crate) use server::server_config;
 
 #[cfg(feature = "reception")]
-mod taking {
+mod server {
     use std::sync::Arc;
 
     use rustls::ServerConfig;
@@ -114,7 +114,7 @@ mod taking {
     #[error("make a certificate for the relay's port: {0}")]
     pub struct CertificateError(String);
 
-    /// The server's side, with a certificate of this minute that names nobody.
+    /// The server's side, with a self-signed certificate made at start.
     pub(crate) fn server_config() -> Result<Arc<ServerConfig>, CertificateError> {
         let failed = |error: &dyn std::fmt::Display| CertificateError(error.to_string());
         let made = rcgen::generate_simple_self_signed(["cofferdam.invalid".to_owned()])

@@ -1,12 +1,12 @@
-//! The sidecar's side of its one port, where everything that dials out of a sandbox arrives.
+//! The sidecar's side of its one port, to which every sandbox that dials out connects.
 //!
 //! | first | then |
 //! |---|---|
 //! | TLS that offers the relay protocol | that is the inner TLS |
 //! | other TLS | a WebSocket in it, and the inner TLS in that |
-//! | `GET` | a WebSocket, behind something that ended the TLS around it; the inner TLS in that |
+//! | `GET` | a WebSocket, behind a proxy that terminated the TLS around it; the inner TLS in that |
 //!
-//! Must stay true: nothing comes out of here but a stream whose peer has proved a key.
+//! Must stay true: only streams whose peer proved a key are returned.
 
 use std::io;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::tls::{self, ALPN, TlsError};
 use crate::websocket::{self, UpgradeError};
 use crate::{BoxedStream, Stream};
 
-/// What is needed to take connections; made once.
+/// The TLS configurations for incoming connections; made once.
 #[derive(Clone, Debug)]
 pub struct Reception {
     inner: Arc<ServerConfig>,
@@ -33,10 +33,10 @@ pub struct Reception {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReceptionError {
-    /// A probe, or somebody who changed his mind.
-    #[error("it left: {0}")]
+    /// A port scan, or a client that went away.
+    #[error("the peer left: {0}")]
     Io(#[from] io::Error),
-    #[error("it speaks neither TLS nor HTTP")]
+    #[error("the peer speaks neither TLS nor HTTP")]
     NotKnown,
     #[error("in the TLS around the WebSocket: {0}")]
     Outer(#[source] TlsError),
@@ -51,7 +51,7 @@ impl Reception {
         Ok(Self { inner: tls::server_config(identity), outer: outer::server_config()? })
     }
 
-    /// Takes one connection as far as its key. Bound it with a time-out.
+    /// Takes one connection up to the proof of its key. Has no timeout of its own.
     pub async fn receive<S: Stream + 'static>(
         &self,
         stream: S,

@@ -1,4 +1,4 @@
-//! A stream of which some bytes were read already, and come again.
+//! A stream whose first bytes were read already, and are returned again.
 
 use std::io;
 use std::pin::Pin;
@@ -11,16 +11,16 @@ use crate::Stream;
 
 #[derive(Debug)]
 pub(crate) struct Rewound<S> {
-    before: Bytes,
+    prefix: Bytes,
     stream: S,
 }
 
 impl<S: Stream> Rewound<S> {
-    pub(crate) fn new(before: impl Into<Bytes>, stream: S) -> Self {
-        Self { before: before.into(), stream }
+    pub(crate) fn new(prefix: impl Into<Bytes>, stream: S) -> Self {
+        Self { prefix: prefix.into(), stream }
     }
 
-    /// The first byte, which stays to be read.
+    /// Looks at the first byte without consuming it.
     pub(crate) async fn peek(mut stream: S) -> io::Result<(u8, Self)> {
         let first = stream.read_u8().await?;
         Ok((first, Self::new(vec![first], stream)))
@@ -33,12 +33,12 @@ impl<S: Stream> AsyncRead for Rewound<S> {
         context: &mut Context<'_>,
         room: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.before.is_empty() {
+        if self.prefix.is_empty() {
             return Pin::new(&mut self.stream).poll_read(context, room);
         }
-        let count = self.before.len().min(room.remaining());
-        room.put_slice(&self.before[..count]);
-        self.before.advance(count);
+        let count = self.prefix.len().min(room.remaining());
+        room.put_slice(&self.prefix[..count]);
+        self.prefix.advance(count);
         Poll::Ready(Ok(()))
     }
 }

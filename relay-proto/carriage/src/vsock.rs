@@ -1,7 +1,7 @@
-//! Between a virtual machine and its host, without a network.
+//! vsock: between a virtual machine and its host, without a network.
 //!
-//! A stream socket is read and written in the same way whatever its family, so tokio's kind for another one serves;
-//! only asking it for addresses would be wrong.
+//! A stream socket is read and written in the same way whatever its family, so tokio's `UnixStream` is used for it; only
+//! its address methods must not be called.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,16 +11,16 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 
-/// Connects to `port` at `cid` (the host is 2). Bound it with a time-out.
+/// Connects to `port` at `cid` (the host is 2). Has no timeout of its own.
 pub async fn connect(cid: u32, port: u32) -> io::Result<UnixStream> {
     let socket = new_socket()?;
-    let under_way = match socket.connect(&SockAddr::vsock(cid, port)) {
+    let in_progress = match socket.connect(&SockAddr::vsock(cid, port)) {
         Ok(()) => false,
         Err(error) if error.raw_os_error() == Some(EINPROGRESS) => true,
         Err(error) => return Err(error),
     };
     let stream = as_stream(socket)?;
-    if under_way {
+    if in_progress {
         stream.writable().await?;
         if let Some(error) = stream.take_error()? {
             return Err(error);
@@ -29,12 +29,12 @@ pub async fn connect(cid: u32, port: u32) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// A port of this machine's, open to whoever has a vsock to it: its host, and what runs in it.
+/// A port of this machine, which its host and its own programs can reach.
 #[derive(Debug)]
 pub struct Listener(AsyncFd<Socket>);
 
 impl Listener {
-    /// Needs a runtime around it.
+    /// Must be called within a tokio runtime.
     #[expect(
         deprecated,
         reason = "its successor is unsafe, and this crate forbids that; a socket that owns its descriptor is what it asks for"
@@ -46,7 +46,7 @@ impl Listener {
         Ok(Self(AsyncFd::with_interest(socket, Interest::READABLE)?))
     }
 
-    /// Waits for the next one. Can be dropped at any time.
+    /// Waits for the next connection. Cancel-safe.
     pub async fn accept(&self) -> io::Result<UnixStream> {
         let (socket, _) = self.0.async_io(Interest::READABLE, Socket::accept).await?;
         socket.set_nonblocking(true)?;
@@ -54,7 +54,7 @@ impl Listener {
     }
 }
 
-/// What a bare error number does not say about a machine that was dialled.
+/// What to do about an error of [`connect`].
 pub fn dial_advice(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(EAFNOSUPPORT) => "this kernel has no vsock: load its module `vhost_vsock`",
@@ -62,13 +62,13 @@ pub fn dial_advice(error: &io::Error) -> &'static str {
             "no machine with that CID runs here; where its monitor has a Unix socket instead, use vsock:PATH:PORT"
         }
         Some(ECONNREFUSED | ECONNRESET) => {
-            "nobody listens on that port in the machine: start `cofferdam-shim hub --listen vsock:PORT` there"
+            "no program in the machine listens on that port: start `cofferdam-shim hub --listen vsock:PORT` there"
         }
         _ => "is the machine running, and does it have a vsock device?",
     }
 }
 
-/// The same about a port that was to be opened.
+/// What to do about an error of [`Listener::bind`].
 pub fn listen_advice(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(EACCES) => "ports below 1024 are root's: choose a higher one",
@@ -80,9 +80,9 @@ pub fn listen_advice(error: &io::Error) -> &'static str {
     }
 }
 
-/// Whichever number the machine has.
+/// Any CID of this machine.
 const ANY_CID: u32 = u32::MAX;
-/// Connections that the kernel keeps for us.
+/// Connections that the kernel queues for us.
 const BACKLOG: i32 = 128;
 const EACCES: i32 = 13;
 const EADDRINUSE: i32 = 98;
@@ -107,14 +107,14 @@ mod tests {
 
     use super::*;
 
-    /// Where there is no vsock at all the error is another one; what matters is that it comes, and soon.
+    /// Without any vsock the error is another one; what matters is that it comes soon.
     #[tokio::test]
-    async fn nobody_there_is_an_error_and_no_wait() {
+    async fn a_port_without_a_listener_fails_at_once() {
         let connected = tokio::time::timeout(Duration::from_secs(20), connect(1, 4_000_000_000)).await;
         assert!(connected.expect("an answer").is_err());
     }
 
-    /// Where there is no vsock at all, the first one is an error with a next step too.
+    /// Without any vsock, the first one is an error with advice too.
     #[tokio::test]
     async fn a_port_has_one_listener() {
         let port = 4_000_000_000 + std::process::id() % 1_000_000;

@@ -34,7 +34,7 @@ const COPY_BUFFER: usize = trunk::MAX_SENT;
 /// Carries local connections until the pipe is over; then they are all closed.
 pub(super) async fn serve(pipe: BoxedStream, local: &Local, mut stop: Stop<'_>) -> End {
     let mut trunk = Trunk::new(pipe, Side::Hub);
-    let heard = trunk.heard();
+    let last_received = trunk.last_received();
     let mut tasks = JoinSet::new();
     let mut log = StderrLog::new();
     // Its arrival has a timeout too: without heartbeats a dead pipe would go unnoticed.
@@ -42,7 +42,7 @@ pub(super) async fn serve(pipe: BoxedStream, local: &Local, mut stop: Stop<'_>) 
     let mut beats = Some(beats);
     let mut pulse = std::pin::pin!(async {
         match timeout(FIRST_BEAT, &mut substream).await {
-            Ok(Ok(stream)) => trunk::answer_beats(stream, heard, FIRST_BEAT).await,
+            Ok(Ok(stream)) => trunk::answer_beats(stream, last_received, FIRST_BEAT).await,
             _ => Silence(FIRST_BEAT),
         }
     });

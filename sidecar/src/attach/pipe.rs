@@ -136,7 +136,7 @@ impl App {
         };
         let mut trunk = Trunk::new(stream, Side::Sidecar);
         let beats = trunk.open().await?;
-        let mut pulse = std::pin::pin!(trunk::beat(beats, trunk.heard(), heartbeat));
+        let mut pulse = std::pin::pin!(trunk::beat(beats, trunk.last_received(), heartbeat));
         let mut stopped = std::pin::pin!(self.links_are_over());
         // Of its own: a hub that opens and says nothing is in the way of its own links only.
         let places = Arc::new(Places::new(waiting, self.stop.clone()));

@@ -1,4 +1,4 @@
-//! HTTP CONNECT: the way out where a proxy is the only one.
+//! HTTP CONNECT, for networks with a proxy as the only way out.
 //!
 //! Must stay true: neither user nor password is in any error, log or `Debug`.
 
@@ -14,7 +14,7 @@ use crate::head::{self, HeadError, base64};
 use crate::rewound::Rewound;
 pub use settings::{InvalidProxy, Proxies, Proxy};
 
-/// The proxy's address is in each, because it comes from an environment that nobody looks at.
+/// Each names the proxy's address, because it may come from an environment variable that the user did not set.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProxyError {
@@ -23,7 +23,7 @@ pub enum ProxyError {
     )]
     Closed { proxy: HostPort },
     #[error(
-        "the proxy {proxy} does not let anybody through to {target} (status 403); have it allow that, or give another \
+        "the proxy {proxy} does not allow connections to {target} (status 403); allow them there, or give another \
          with `--proxy`"
     )]
     Forbidden { proxy: HostPort, target: HostPort },
@@ -48,7 +48,7 @@ pub enum ProxyError {
     WrongPassword { proxy: HostPort },
 }
 
-/// Has `proxy`, at the other end of `stream`, connect to `target`. Bound it with a time-out.
+/// Has `proxy`, at the other end of `stream`, connect to `target`. Has no timeout of its own.
 pub async fn connect<S: Stream>(
     mut stream: S,
     proxy: &Proxy,
@@ -69,7 +69,7 @@ pub async fn connect<S: Stream>(
     let head = head::read(&mut stream, b"HTTP/1.").await;
     let answer = head.and_then(|head| Ok((head.response()?.status, head.rest)));
     match answer {
-        // A proxy that sends something right away is passing on what the target said.
+        // Bytes after the head come from the target already.
         Ok((200..=299, rest)) => Ok(Rewound::new(rest, stream)),
         Ok((403, _)) => Err(ProxyError::Forbidden { proxy: address(), target: target.clone() }),
         Ok((407, _)) if proxy.credentials.is_some() => Err(ProxyError::WrongPassword { proxy: address() }),

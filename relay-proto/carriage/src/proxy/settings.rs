@@ -1,4 +1,4 @@
-//! Which proxy, if any: a URL, or what the environment says, read as curl reads it.
+//! Which proxy to use, if any: a URL, or the environment variables, read as curl reads them.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -23,7 +23,7 @@ pub(super) struct Credentials(pub(super) String);
 pub enum InvalidProxy {
     #[error("its user or password is not percent-encoded UTF-8 without control characters")]
     Credentials,
-    #[error("its host or port is not one: use `http://HOST:PORT`")]
+    #[error("its host or port is not valid: use `http://HOST:PORT`")]
     Place,
     #[error("only proxies with `http://` can be used, this one has `{0}://`")]
     Scheme(String),
@@ -72,9 +72,9 @@ impl fmt::Debug for Credentials {
 /// When to use which proxy.
 #[derive(Clone, Eq, PartialEq)]
 pub enum Proxies {
-    /// This one, whatever the environment excepts.
+    /// This one, without exceptions from the environment.
     Always(Proxy),
-    /// As the environment was at the start.
+    /// From the environment at the start.
     Environment(Vec<(&'static str, String)>),
 }
 
@@ -83,7 +83,7 @@ impl Proxies {
         Self::Environment(VARIABLES.into_iter().filter_map(|name| Some((name, variable(name)?))).collect())
     }
 
-    /// The proxy for `target`; what is wrong with one comes with the variable that named it.
+    /// The proxy for `target`. An error comes with the variable that holds the URL.
     pub fn towards(&self, target: &HostPort) -> Result<Option<Proxy>, (&'static str, InvalidProxy)> {
         match self {
             Self::Always(proxy) => Ok(Some(proxy.clone())),
@@ -109,21 +109,28 @@ impl fmt::Debug for Proxies {
     }
 }
 
-/// Where a proxy is named, the first that is set; and where exceptions are.
-const NAMING: [&str; 4] = ["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"];
-const EXCEPTING: [&str; 2] = ["no_proxy", "NO_PROXY"];
-const VARIABLES: [&str; 6] = [NAMING[0], NAMING[1], NAMING[2], NAMING[3], EXCEPTING[0], EXCEPTING[1]];
+/// The variables with a proxy, of which the first that is set counts, and those with exceptions.
+const PROXY_VARIABLES: [&str; 4] = ["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"];
+const EXCEPTION_VARIABLES: [&str; 2] = ["no_proxy", "NO_PROXY"];
+const VARIABLES: [&str; 6] = [
+    PROXY_VARIABLES[0],
+    PROXY_VARIABLES[1],
+    PROXY_VARIABLES[2],
+    PROXY_VARIABLES[3],
+    EXCEPTION_VARIABLES[0],
+    EXCEPTION_VARIABLES[1],
+];
 
 fn choose(
     target: &HostPort,
     environment: impl Fn(&str) -> Option<String>,
 ) -> Result<Option<Proxy>, (&'static str, InvalidProxy)> {
     let value = |name: &str| environment(name).filter(|value| !value.trim().is_empty());
-    let exceptions = EXCEPTING.into_iter().find_map(value).unwrap_or_default();
-    if exceptions.split(',').any(|exception| is_meant(exception.trim(), target)) {
+    let exceptions = EXCEPTION_VARIABLES.into_iter().find_map(value).unwrap_or_default();
+    if exceptions.split(',').any(|exception| matches_exception(exception.trim(), target)) {
         return Ok(None);
     }
-    for name in NAMING {
+    for name in PROXY_VARIABLES {
         if let Some(text) = value(name) {
             return text.trim().parse().map(Some).map_err(|error| (name, error));
         }
@@ -131,9 +138,9 @@ fn choose(
     Ok(None)
 }
 
-/// Whether one item of `NO_PROXY` means this place: `*`, a name with all below it, an address, a network, each with a
-/// port or without.
-fn is_meant(exception: &str, target: &HostPort) -> bool {
+/// Whether one item of `NO_PROXY` matches this target: `*`, a domain with its subdomains, an address or a network, each
+/// with or without a port.
+fn matches_exception(exception: &str, target: &HostPort) -> bool {
     if exception == "*" {
         return true;
     }
@@ -180,7 +187,7 @@ fn is_within(address: IpAddr, network: IpAddr, bits: u32) -> bool {
     address >> ignored == network >> ignored
 }
 
-/// What curl takes where a proxy's URL names none.
+/// curl's default port of a proxy.
 const USUAL_PORT: u16 = 1080;
 
 fn percent_decoded(text: &str) -> Option<String> {
@@ -223,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_refused_without_repeating_it() {
+    fn an_invalid_proxy_is_refused_without_repeating_it() {
         for (text, why) in [
             ("socks5h://u:secret@h:1", InvalidProxy::Scheme("socks5h".into())),
             ("https://u:secret@h:1", InvalidProxy::Scheme("https".into())),

@@ -1,4 +1,4 @@
-//! What can go wrong in a TLS handshake, told apart by what to do about it.
+//! Failures of a TLS handshake, distinguished by what to do about them.
 
 use std::io;
 
@@ -10,13 +10,11 @@ use super::verify::WrongPin;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    #[error(
-        "the peer closed the connection in the middle of the TLS handshake; look into the log at its end"
-    )]
+    #[error("the peer closed the connection during the TLS handshake; look into its log")]
     Closed,
-    #[error("the connection failed in the middle of the TLS handshake: {0}")]
+    #[error("the connection failed during the TLS handshake: {0}")]
     Io(#[source] io::Error),
-    /// The sidecar's side: the sandbox goes on with another key only.
+    /// On the sidecar's side: the sandbox has another key pinned.
     #[error(
         "the peer expects another key than this one: it was enrolled with another sidecar, or the key has changed \
          since; enrol it afresh"
@@ -39,7 +37,7 @@ pub enum TlsError {
     #[error("the peer refused the TLS handshake ({0}); are shim and sidecar of the same version?")]
     Refused(String),
     #[error(
-        "the peer has the key {presented}, but {pinned} is pinned: it is another sidecar, or somebody in between; \
+        "the peer has the key {presented}, but {pinned} is pinned: it is another sidecar, or an interception; \
          compare with `cofferdam key` on the host, and enrol this sandbox afresh if the sidecar's key is new"
     )]
     WrongPin { presented: PublicKey, pinned: PublicKey },
@@ -78,7 +76,7 @@ impl TlsError {
                 | PeerIncompatible::Tls12NotOffered
                 | PeerIncompatible::Tls12NotOfferedOrEnabled,
             ) => Self::OlderTls,
-            // The last is what a server says that has no key of our kind.
+            // The last is sent by a server without a key of our kind.
             Error::AlertReceived(
                 AlertDescription::NoApplicationProtocol | AlertDescription::HandshakeFailure,
             )

@@ -1,8 +1,8 @@
 //! TLS 1.3 in which both sides prove a raw public key (RFC 7250), and nothing else.
 //!
 //! The sandbox's side is always the client and knows the sidecar's key beforehand; the sidecar's side is always the
-//! server and learns the sandbox's. There is nothing to resume, so no handshake can be replayed: no tickets, no
-//! early data, no stored sessions.
+//! server and learns the sandbox's. Nothing can be resumed, so no handshake can be replayed: no tickets, no early data,
+//! no stored sessions.
 
 mod error;
 mod verify;
@@ -23,13 +23,13 @@ use crate::identity::{Identity, decoded};
 pub use error::TlsError;
 use verify::{AnyKey, Pinned};
 
-/// What both sides say they speak inside.
+/// The application protocol of a link.
 pub const ALPN: &[u8] = b"cofferdam-relay/1";
 
-/// What they say where a hub carries many links.
+/// The application protocol of a hub, which carries many links.
 pub const HUB_ALPN: &[u8] = b"cofferdam-hub/1";
 
-/// What is inside a stream that the host reached in for.
+/// What a stream that the host opened carries.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Inside {
     /// A hub, with the links of all its shims.
@@ -38,7 +38,7 @@ pub enum Inside {
     Link,
 }
 
-/// The sandbox's side: goes on only with whoever has the key `pin`.
+/// The sandbox's side: accepts only a peer with the key `pin`.
 pub async fn connect<S: Stream>(
     stream: S,
     identity: &Identity,
@@ -47,7 +47,7 @@ pub async fn connect<S: Stream>(
     connect_for(Inside::Link, stream, identity, pin).await
 }
 
-/// The same, for whatever is inside.
+/// The same, for a link or a hub.
 pub async fn connect_for<S: Stream>(
     inside: Inside,
     stream: S,
@@ -74,7 +74,7 @@ pub async fn connect_for<S: Stream>(
     }
 }
 
-/// The sidecar's side: takes any key, and says which.
+/// The sidecar's side: accepts any key, and returns it.
 pub async fn accept<S: Stream>(
     stream: S,
     identity: &Identity,
@@ -82,7 +82,7 @@ pub async fn accept<S: Stream>(
     accept_with(server_config(identity), stream).await
 }
 
-/// The sidecar's side of a stream that the host reached in for: says what is inside, too.
+/// The sidecar's side of a stream that the host opened: also returns what it carries.
 pub async fn accept_pipe<S: Stream>(
     stream: S,
     identity: &Identity,
@@ -121,7 +121,7 @@ pub(crate) fn server_config(identity: &Identity) -> Arc<ServerConfig> {
     Arc::new(config)
 }
 
-/// Who is there, once the handshake is done.
+/// The peer's key, after the handshake.
 pub(crate) fn peer(state: &CommonState) -> Result<PublicKey, TlsError> {
     match Inside::of(state) {
         Some(Inside::Link) => proven(state),

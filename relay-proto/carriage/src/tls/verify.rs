@@ -1,6 +1,6 @@
-//! Which keys are good: one, or any.
+//! Which keys are accepted: one pinned key, or any.
 //!
-//! Must stay true: a key counts only when its holder signed this very handshake with it.
+//! Must stay true: a key is accepted only if its holder signed this handshake with it.
 
 use std::sync::Arc;
 
@@ -23,11 +23,11 @@ pub(super) struct Pinned {
     pin: PublicKey,
 }
 
-/// The sandbox's key is any Ed25519 key: what it may do is decided by whoever looks it up.
+/// The sandbox's key is any Ed25519 key: what it may do is decided after the handshake.
 #[derive(Debug)]
 pub(super) struct AnyKey(());
 
-/// The key was another.
+/// The peer has another key.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the key {presented} is not the pinned {pinned}")]
 pub(super) struct WrongPin {

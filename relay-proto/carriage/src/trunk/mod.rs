@@ -1,12 +1,12 @@
 //! Many links on one pipe: where a platform gives one stream of bytes, a hub in the sandbox and the sidecar share it.
 //!
 //! The multiplexer is yamux. Each of the sandbox's connections is a substream that the hub opens; the sidecar opens one,
-//! for heartbeats. A substream that nobody reads holds up its own sender and nobody else.
+//! for heartbeats. A substream that is not read blocks its own sender and no other.
 //!
-//! Must stay true: what a peer can make this side hold is bounded. There are at most [`MAX_SUBSTREAMS`] at a time, each
-//! with at most [`WINDOW`] bytes that came in and were not read, and a few frames of [`MAX_SENT`] bytes on their way out.
+//! Must stay true: the memory that a peer can make this side use is bounded. There are at most [`MAX_SUBSTREAMS`] at a
+//! time, each with at most [`WINDOW`] bytes received and not read, and a few frames of [`MAX_SENT`] bytes to be sent.
 
-mod pulse;
+mod heartbeat;
 
 use std::future::poll_fn;
 use std::io;
@@ -15,26 +15,26 @@ use tokio_util::compat::{Compat, FuturesAsyncReadCompatExt as _, TokioAsyncReadC
 use yamux::{Config, Connection, ConnectionError, DEFAULT_CREDIT, FrameDecodeError, Mode};
 
 use crate::Stream;
-use pulse::Watched;
-pub use pulse::{Heard, Silence, answer_beats, beat};
+use heartbeat::Watched;
+pub use heartbeat::{LastReceived, Silence, answer_beats, beat};
 
 /// Substreams of one trunk, at a time. A hub keeps below it (see [`MAX_LOCAL`]).
 pub const MAX_SUBSTREAMS: usize = 160;
-/// Local connections that a hub takes at a time: the rest of [`MAX_SUBSTREAMS`] is for heartbeats and for those that
-/// are over on one side already and not yet on the other.
+/// Local connections that a hub takes at a time: the rest of [`MAX_SUBSTREAMS`] is for heartbeats and for substreams
+/// that are closed on one side only.
 pub const MAX_LOCAL: usize = 128;
-/// Bytes of a substream that came in and were not read. It is yamux's own first window, and is not let grow.
+/// Bytes of a substream that were received and not read. It is yamux's initial window, which never grows.
 pub const WINDOW: usize = DEFAULT_CREDIT as usize;
-/// Bytes in one frame: a small message of another substream never waits long behind one.
+/// Bytes in one frame: small, so that a message of another substream never waits long behind one.
 pub const MAX_SENT: usize = 16 * 1024;
 
 /// One pipe with many substreams in it.
 pub struct Trunk<S> {
     connection: Connection<Compat<Watched<S>>>,
-    heard: Heard,
+    last_received: LastReceived,
 }
 
-/// One of them: an ordered stream of bytes.
+/// An ordered stream of bytes in a trunk.
 pub type Substream = Compat<yamux::Stream>;
 
 /// Which end this is.
@@ -49,7 +49,7 @@ pub enum Side {
 pub enum TrunkError {
     #[error("the other end of the pipe is gone")]
     Closed,
-    #[error("there are as many connections as one pipe carries")]
+    #[error("the pipe carries its maximum number of connections already")]
     Full,
     #[error("the pipe failed: {0}")]
     Io(#[source] io::Error),
@@ -61,20 +61,20 @@ impl<S: Stream> Trunk<S> {
     pub fn new(stream: S, side: Side) -> Self {
         let mut config = Config::default();
         config.set_max_num_streams(MAX_SUBSTREAMS);
-        // As many as there may be, each with its first window: so none is ever let grow.
+        // The maximum number, each with its initial window: so no window ever grows.
         config.set_max_connection_receive_window(Some(MAX_SUBSTREAMS * WINDOW));
         config.set_split_send_size(MAX_SENT);
         let mode = match side {
             Side::Hub => Mode::Client,
             Side::Sidecar => Mode::Server,
         };
-        let heard = Heard::new();
-        let watched = Watched::new(stream, heard.clone());
-        Self { connection: Connection::new(watched.compat(), config, mode), heard }
+        let last_received = LastReceived::new();
+        let watched = Watched::new(stream, last_received.clone());
+        Self { connection: Connection::new(watched.compat(), config, mode), last_received }
     }
 
-    /// Carries all substreams, and gives the next one that the other end opens. Nothing moves while nobody awaits this; it
-    /// can be dropped at any time without losing anything.
+    /// Drives all substreams, and returns the next one that the other end opens. Nothing moves unless this is polled.
+    /// Cancel-safe.
     pub async fn next(&mut self) -> Result<Substream, TrunkError> {
         match poll_fn(|context| self.connection.poll_next_inbound(context)).await {
             None => Err(TrunkError::Closed),
@@ -87,9 +87,9 @@ impl<S: Stream> Trunk<S> {
         Ok(poll_fn(|context| self.connection.poll_new_outbound(context)).await?.compat())
     }
 
-    /// When a byte last came in.
-    pub fn heard(&self) -> Heard {
-        self.heard.clone()
+    /// When the last byte was received.
+    pub fn last_received(&self) -> LastReceived {
+        self.last_received.clone()
     }
 }
 

@@ -12,10 +12,10 @@ fn ends() -> (Trunk<DuplexStream>, Trunk<DuplexStream>) {
     (Trunk::new(hub, Side::Hub), Trunk::new(sidecar, Side::Sidecar))
 }
 
-/// Carries a trunk that nobody opens anything on.
+/// Drives a trunk on which the peer opens nothing.
 async fn carried<S: Stream>(trunk: &mut Trunk<S>) -> TrunkError {
     match trunk.next().await {
-        Ok(_) => panic!("nobody opens anything"),
+        Ok(_) => panic!("the peer opens nothing"),
         Err(error) => error,
     }
 }
@@ -53,7 +53,7 @@ async fn one_that_nobody_reads_holds_up_itself_and_no_other() {
         let mut sent = 0;
         while let Ok(count) = deaf.write(&[7; 10_000]).await {
             sent += count;
-            assert!(sent <= WINDOW, "{sent} bytes went to somebody who reads none");
+            assert!(sent <= WINDOW, "{sent} bytes were sent to a peer that reads none");
         }
     };
     let talk = async {
@@ -67,7 +67,7 @@ async fn one_that_nobody_reads_holds_up_itself_and_no_other() {
         let (first, second) = (sidecar.next().await.unwrap(), sidecar.next().await.unwrap());
         let (mut first_byte, mut kept) = ([0], Vec::new());
         let read = async {
-            // Which came first is not said; the flood's bytes are sevens.
+            // The order is not defined; the flood's bytes are sevens.
             for mut stream in [first, second] {
                 stream.read_exact(&mut first_byte).await.unwrap();
                 match first_byte {
@@ -120,13 +120,13 @@ async fn what_is_not_the_protocol_ends_it() {
 async fn heartbeats_keep_an_idle_pipe_and_find_a_dead_one() {
     let heartbeat = Duration::from_secs(20);
     let (mut hub, mut sidecar) = ends();
-    let (heard, heard_there) = (sidecar.heard(), hub.heard());
+    let (received, received_there) = (sidecar.last_received(), hub.last_received());
     let began = Instant::now();
-    let beats = beat(sidecar.open().await.unwrap(), heard, heartbeat);
+    let beats = beat(sidecar.open().await.unwrap(), received, heartbeat);
     let living = async {
         let stream = hub.next().await.unwrap();
         tokio::select! {
-            silence = answer_beats(stream, heard_there, heartbeat) => panic!("{silence}"),
+            silence = answer_beats(stream, received_there, heartbeat) => panic!("{silence}"),
             error = carried(&mut hub) => panic!("{error}"),
             () = tokio::time::sleep(Duration::from_secs(3600)) => {}
         }
@@ -137,7 +137,7 @@ async fn heartbeats_keep_an_idle_pipe_and_find_a_dead_one() {
         error = carried(&mut sidecar) => panic!("{error}"),
         () = living => {}
     }
-    // From here on nobody carries the hub's side, as if its process were stopped.
+    // From here on the hub's side is not polled, as if its process were stopped.
     let silence = tokio::select! {
         silence = &mut beats => silence,
         error = carried(&mut sidecar) => panic!("{error}"),
@@ -149,7 +149,7 @@ async fn heartbeats_keep_an_idle_pipe_and_find_a_dead_one() {
 #[tokio::test(start_paused = true)]
 async fn a_hub_finds_a_dead_sidecar_before_and_after_it_was_told_the_heartbeat() {
     let (mut hub, mut sidecar) = ends();
-    let (stream, heard) = (sidecar.open().await.unwrap(), hub.heard());
+    let (stream, received) = (sidecar.open().await.unwrap(), hub.last_received());
     let mut stream = stream;
     stream.write_all(&1000_u32.to_be_bytes()[..3]).await.unwrap();
     let there = tokio::select! {
@@ -157,7 +157,7 @@ async fn a_hub_finds_a_dead_sidecar_before_and_after_it_was_told_the_heartbeat()
         error = carried(&mut sidecar) => panic!("{error}"),
     };
     let first = Duration::from_secs(7);
-    let mut answers = Box::pin(answer_beats(there, heard.clone(), first));
+    let mut answers = Box::pin(answer_beats(there, received.clone(), first));
     let silence =
         tokio::select! { silence = &mut answers => silence, error = carried(&mut hub) => panic!("{error}") };
     assert_eq!(silence, Silence(first));

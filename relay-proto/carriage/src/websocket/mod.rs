@@ -1,8 +1,8 @@
 //! A byte stream in binary WebSocket messages.
 //!
-//! What is written becomes one message of at most [`MAX_FRAME`] bytes; where messages begin and end means nothing to the
-//! reader. Must stay true: a longer frame or message is refused at its header, before there is room for it; and pings are
-//! answered, because load balancers end what does not.
+//! Each write becomes one message of at most [`MAX_FRAME`] bytes; message boundaries mean nothing to the reader. Must
+//! stay true: a longer frame or message is refused at its header, before memory is allocated for it; and pings are
+//! answered, because load balancers close connections that do not.
 
 mod upgrade;
 
@@ -27,7 +27,7 @@ pub const MAX_FRAME: usize = 64 * 1024 + 256;
 #[derive(Debug)]
 pub struct WebSocketStream<S> {
     messages: tokio_tungstenite::WebSocketStream<S>,
-    /// Of the message that is being read.
+    /// The rest of the message that is being read.
     unread: Bytes,
 }
 
@@ -81,7 +81,7 @@ impl<S: Stream> AsyncWrite for WebSocketStream<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        // Not ready means that an earlier message is still in the buffer: one message waits there, never more.
+        // Not ready means that an earlier message is still in the buffer, which holds one message at most.
         ready!(Pin::new(&mut self.messages).poll_ready(context)).map_err(to_io)?;
         let count = bytes.len().min(MAX_FRAME);
         let message = Message::Binary(Bytes::copy_from_slice(&bytes[..count]));
@@ -98,7 +98,7 @@ impl<S: Stream> AsyncWrite for WebSocketStream<S> {
     }
 }
 
-/// Taken at once by every WebSocket, so it is small; a larger message makes room for itself.
+/// Allocated for every WebSocket, so it is small; it grows for a larger message.
 const READ_BUFFER: usize = 4 * 1024;
 
 fn to_io(error: Error) -> io::Error {

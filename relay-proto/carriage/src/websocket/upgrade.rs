@@ -1,4 +1,4 @@
-//! From HTTP to a WebSocket: the one request and its one answer.
+//! The HTTP upgrade to a WebSocket: one request, one response.
 
 use std::io;
 
@@ -12,7 +12,7 @@ use super::WebSocketStream;
 use crate::Stream;
 use crate::head::{self, HeadError, MAX_HEAD, base64};
 
-/// One header of the request, for platforms that want a token there.
+/// One header of the request, for platforms that require a token in it.
 #[derive(Clone)]
 pub struct Header {
     pub name: String,
@@ -22,15 +22,13 @@ pub struct Header {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UpgradeError {
-    #[error(
-        "the peer closed the connection in the middle of the WebSocket upgrade; look into the log at its end"
-    )]
+    #[error("the peer closed the connection during the WebSocket upgrade; look into its log")]
     Closed,
     #[error(
         "the header `{0}` cannot be sent: a name has letters, digits and `-`, a value printable characters"
     )]
     Header(String),
-    #[error("the connection failed in the middle of the WebSocket upgrade: {0}")]
+    #[error("the connection failed during the WebSocket upgrade: {0}")]
     Io(#[source] io::Error),
     #[error("the peer does not speak HTTP; is this the port that `relay.advertise` names?")]
     NotHttp,
@@ -48,7 +46,7 @@ pub enum UpgradeError {
     TooLong,
 }
 
-/// Asks for a WebSocket.
+/// Requests a WebSocket.
 pub async fn client<S: Stream>(
     mut stream: S,
     place: &WebSocket,
@@ -91,7 +89,7 @@ pub async fn client<S: Stream>(
     Ok(WebSocketStream::new(stream, head.rest, Role::Client).await)
 }
 
-/// Takes a request for one; any other request is answered and refused.
+/// Accepts an upgrade request; any other request gets an error response.
 pub async fn server<S: Stream>(mut stream: S) -> Result<WebSocketStream<S>, UpgradeError> {
     let head = head::read(&mut stream, b"GET ").await?;
     let Ok(request) = head.request() else {
@@ -147,7 +145,7 @@ async fn refuse<S: Stream, T>(mut stream: S, status: &str, why: UpgradeError) ->
     Err(why)
 }
 
-/// What proves that the answer is one to this request, and from something that speaks WebSocket.
+/// The value of `Sec-WebSocket-Accept`, which proves that the response is to this request.
 fn accepted(key: &str) -> String {
     let both = format!("{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
     base64(digest(&SHA1_FOR_LEGACY_USE_ONLY, both.as_bytes()).as_ref())
@@ -158,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_answer_is_that_of_rfc_6455() {
+    fn the_accept_value_is_that_of_rfc_6455() {
         assert_eq!(accepted("dGhlIHNhbXBsZSBub25jZQ=="), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
     }
 }

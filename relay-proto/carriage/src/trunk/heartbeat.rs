@@ -1,8 +1,8 @@
-//! Signs of life on a trunk: a pipe can be dead without having ended.
+//! Heartbeats on a trunk: a pipe can be dead without having been closed.
 //!
-//! The sidecar opens a substream, says on it in four bytes (big-endian) how many milliseconds a heartbeat is, and then
-//! one byte with every heartbeat, which the hub sends back. Any byte on the pipe is a sign of life; three heartbeats
-//! without one, and the pipe is over.
+//! The sidecar opens a substream, sends the heartbeat interval in milliseconds as four bytes (big-endian), and then one
+//! byte with every heartbeat, which the hub sends back. Any byte on the pipe counts as a sign of life; after three
+//! heartbeats without one the pipe is given up.
 
 use std::future::pending;
 use std::io;
@@ -18,37 +18,37 @@ use crate::Stream;
 
 /// Silence of this many heartbeats means that the pipe is dead.
 const SILENT_HEARTBEATS: u32 = 3;
-/// A sidecar may not ask for more, nor for so little that a hub would be kept busy.
-const SHORTEST: Duration = Duration::from_millis(20);
-const LONGEST: Duration = Duration::from_secs(3600);
+/// The interval is clamped to this: a shorter one would keep a hub busy.
+const MIN_INTERVAL: Duration = Duration::from_millis(20);
+const MAX_INTERVAL: Duration = Duration::from_secs(3600);
 const BEAT: &[u8] = b".";
 
-/// When a byte last came in.
+/// When the last byte was received.
 #[derive(Clone, Debug)]
-pub struct Heard(Arc<Mutex<Instant>>);
+pub struct LastReceived(Arc<Mutex<Instant>>);
 
-/// Nothing was heard for as long as this.
+/// No byte was received for this long.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("nothing came through the pipe for {} seconds, though it has not ended", .0.as_secs_f32())]
 pub struct Silence(pub Duration);
 
-impl Heard {
+impl LastReceived {
     pub(super) fn new() -> Self {
         Self(Arc::new(Mutex::new(Instant::now())))
     }
 
-    fn now(&self) {
+    fn set_now(&self) {
         *self.lock() = Instant::now();
     }
 
-    fn last(&self) -> Instant {
+    fn instant(&self) -> Instant {
         *self.lock()
     }
 
-    /// Waits until nothing was heard for this long.
+    /// Waits until no byte was received for this long.
     async fn silence(&self, length: Duration) -> Silence {
         loop {
-            let end = self.last() + length;
+            let end = self.instant() + length;
             if end <= Instant::now() {
                 return Silence(length);
             }
@@ -61,56 +61,56 @@ impl Heard {
     }
 }
 
-/// The sidecar's heartbeats. Ends when the pipe is dead; a trunk that ends is found out by whoever carries it.
-pub async fn beat<S: Stream>(stream: S, heard: Heard, every: Duration) -> Silence {
-    let every = every.clamp(SHORTEST, LONGEST);
+/// Sends the sidecar's heartbeats until the pipe is dead. A pipe that is closed shows in [`super::Trunk::next`].
+pub async fn beat<S: Stream>(stream: S, last_received: LastReceived, every: Duration) -> Silence {
+    let every = every.clamp(MIN_INTERVAL, MAX_INTERVAL);
     let (reading, mut writing) = split(stream);
     let beats = async {
         let milliseconds = u32::try_from(every.as_millis()).unwrap_or(u32::MAX);
-        said(&mut writing, &milliseconds.to_be_bytes()).await;
+        send_or_wait(&mut writing, &milliseconds.to_be_bytes()).await;
         loop {
             sleep(every).await;
-            said(&mut writing, BEAT).await;
+            send_or_wait(&mut writing, BEAT).await;
         }
     };
     tokio::select! {
-        silence = heard.silence(every * SILENT_HEARTBEATS) => silence,
-        () = beats => unreachable!("beats go on"),
-        never = swallowed(reading) => never,
+        silence = last_received.silence(every * SILENT_HEARTBEATS) => silence,
+        () = beats => unreachable!("heartbeats do not end"),
+        never = discard(reading) => never,
     }
 }
 
-/// The hub's answers to them. `first` is how long it waits for the sidecar to say how long a heartbeat is.
-pub async fn answer_beats<S: Stream>(stream: S, heard: Heard, first: Duration) -> Silence {
+/// Sends the hub's responses to them. `first` is the timeout for the sidecar's interval.
+pub async fn answer_beats<S: Stream>(stream: S, last_received: LastReceived, first: Duration) -> Silence {
     let (mut reading, mut writing) = split(stream);
-    let told = async {
+    let interval = async {
         match reading.read_u32().await {
-            Ok(milliseconds) => Duration::from_millis(milliseconds.into()).clamp(SHORTEST, LONGEST),
+            Ok(milliseconds) => Duration::from_millis(milliseconds.into()).clamp(MIN_INTERVAL, MAX_INTERVAL),
             Err(_) => pending().await,
         }
     };
     let every = tokio::select! {
-        every = told => every,
-        silence = heard.silence(first) => return silence,
+        every = interval => every,
+        silence = last_received.silence(first) => return silence,
     };
     let answers = async {
         let mut room = [0; 16];
         loop {
             match reading.read(&mut room).await {
-                Ok(count @ 1..) => said(&mut writing, &room[..count]).await,
-                // Without beats it is the silence that tells.
+                Ok(count @ 1..) => send_or_wait(&mut writing, &room[..count]).await,
+                // Without heartbeats the silence ends it.
                 Ok(0) | Err(_) => pending().await,
             }
         }
     };
     tokio::select! {
-        silence = heard.silence(every * SILENT_HEARTBEATS) => silence,
-        () = answers => unreachable!("answers go on"),
+        silence = last_received.silence(every * SILENT_HEARTBEATS) => silence,
+        () = answers => unreachable!("responses do not end"),
     }
 }
 
-/// Writes, or waits for the silence that follows from its not being possible.
-async fn said<S: Stream>(writing: &mut WriteHalf<S>, bytes: &[u8]) {
+/// Writes. If that fails, waits forever: the silence that follows ends the pipe.
+async fn send_or_wait<S: Stream>(writing: &mut WriteHalf<S>, bytes: &[u8]) {
     let written = async {
         writing.write_all(bytes).await?;
         writing.flush().await
@@ -120,21 +120,21 @@ async fn said<S: Stream>(writing: &mut WriteHalf<S>, bytes: &[u8]) {
     }
 }
 
-async fn swallowed<T>(mut reading: impl AsyncRead + Unpin) -> T {
+async fn discard<T>(mut reading: impl AsyncRead + Unpin) -> T {
     let mut room = [0; 16];
     while matches!(reading.read(&mut room).await, Ok(1..)) {}
     pending().await
 }
 
-/// A stream that notes when something comes in.
+/// A stream that records when bytes are received.
 pub(super) struct Watched<S> {
     stream: S,
-    heard: Heard,
+    last_received: LastReceived,
 }
 
 impl<S> Watched<S> {
-    pub(super) fn new(stream: S, heard: Heard) -> Self {
-        Self { stream, heard }
+    pub(super) fn new(stream: S, last_received: LastReceived) -> Self {
+        Self { stream, last_received }
     }
 }
 
@@ -147,7 +147,7 @@ impl<S: Stream> AsyncRead for Watched<S> {
         let before = room.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(context, room))?;
         if room.filled().len() > before {
-            self.heard.now();
+            self.last_received.set_now();
         }
         Poll::Ready(Ok(()))
     }
