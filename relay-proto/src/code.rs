@@ -1,6 +1,6 @@
-//! The stable codes by which a refusal is known, and the JSON-RPC errors that carry them.
+//! The stable codes of refusals, and the JSON-RPC errors that carry them.
 //!
-//! Some harnesses show a model the message alone, so the code stands in the text too. The numbers −32020 to −32022
+//! Some harnesses show a model the message alone, so the code is in the text too. The numbers −32020 to −32022
 //! are never used: clients take them for a server of the 2026 era.
 
 use std::str::FromStr;
@@ -85,7 +85,7 @@ impl FromStr for Code {
 }
 
 /// A whole JSON-RPC error response (one line, no newline) for the request whose id was spelled `id`
-/// (`null` where none could be read). The message is `code: sentence`; `data.code` is the code alone.
+/// (`null` if none could be read). The message is `code: sentence`; `data.code` is the code alone.
 pub fn error_response(id: Option<&[u8]>, code: Code, sentence: &str) -> Vec<u8> {
     let text = json_string(&format!("{}: {sentence}", code.as_str()));
     let data = format!(r#","data":{{"code":"{}"}}"#, code.as_str());
@@ -109,7 +109,7 @@ fn response(id: &[u8], number: i32, message: &str, data: &str) -> Vec<u8> {
     out
 }
 
-/// A JSON string that no reader of lines splits: some runtimes end a line at these three characters too.
+/// A JSON string on one line for every runtime: some end a line at these three characters too.
 pub(crate) fn json_string(text: &str) -> String {
     let json = serde_json::Value::from(text).to_string();
     match json.contains(['\u{85}', '\u{2028}', '\u{2029}']) {

@@ -1,12 +1,12 @@
 //! The control frames that are JSON: `Hello`, `Welcome`, `Refusal`, `Status`, `Goodbye`.
 //!
-//! Unknown fields are ignored and new ones are optional, so that a later version can add.
+//! Unknown fields are ignored and new ones are optional, so that a later version can add some.
 
 use serde::{Deserialize, Serialize};
 
 use crate::name::Name;
 
-/// The shim's first frame: who I am, what I want, and where I stopped.
+/// The shim's first frame: its proof of identity, what it wants, and where to resume.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Hello {
@@ -16,20 +16,20 @@ pub struct Hello {
     /// What the connection is for.
     #[serde(default, skip_serializing_if = "Purpose::is_link")]
     pub purpose: Purpose,
-    /// Which server; none means the grant's only one.
+    /// Which server; `None` means the grant's only one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<Name>,
-    /// The link to take up again.
+    /// The link to resume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume: Option<Resume>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub capabilities: Vec<String>,
-    /// The shim's own version, for people who read logs.
+    /// The shim's version, for logs.
     #[serde(default)]
     pub software: String,
 }
 
-/// Where the shim stopped.
+/// Where to resume.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Resume {
@@ -45,7 +45,7 @@ pub struct Resume {
 pub enum Purpose {
     #[default]
     Link,
-    /// Only to be told how things stand: a [`Status`] answers, and nothing is opened.
+    /// To get a [`Status`]; no link is opened.
     Status,
 }
 
@@ -55,23 +55,23 @@ impl Purpose {
     }
 }
 
-/// How the shim proves who it is.
+/// How the shim proves its identity.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Proof {
     /// The key that the shim proved in the TLS handshake, which is enrolled already.
     Key {
-        /// The latest epoch of that key; none where there never was one.
+        /// The latest epoch of that key; `None` before the first.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         epoch: Option<Epoch>,
     },
-    /// Whoever can open this socket.
+    /// The right to open this socket is the proof.
     Socket,
     /// A one-time ticket: it enrols the key that the shim proved in the TLS handshake.
     Ticket { ticket: Ticket },
 }
 
-/// Turns with every new link of a key, and is kept beside the key: of two copies of that key one falls behind.
+/// Replaced with every new link of a key and stored beside it: of two copies of a key, one has an outdated epoch.
 #[derive(Clone, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Epoch(pub String);
 
@@ -79,11 +79,11 @@ pub struct Epoch(pub String);
 #[derive(Clone, Deserialize, Eq, PartialEq, Serialize)]
 pub struct ResumeToken(pub String);
 
-/// Unguessable, 256 bits, in hex; good for one enrolment.
+/// Unguessable, 256 bits, in hex; valid for one enrolment.
 #[derive(Clone, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Ticket(pub String);
 
-/// What lets somebody in is never printed.
+/// Tokens and tickets are credentials and are never printed.
 macro_rules! hidden {
     ($($name:ident),*) => {$(
         impl std::fmt::Debug for $name {
@@ -96,7 +96,7 @@ macro_rules! hidden {
 
 hidden!(Epoch, ResumeToken, Ticket);
 
-/// The sidecar's yes.
+/// The sidecar accepts the shim.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Welcome {
@@ -106,13 +106,13 @@ pub struct Welcome {
     pub server: Name,
     pub resumed: Resumed,
     pub token: ResumeToken,
-    /// The key's new epoch, where the shim came with a key or a ticket and the link is fresh. It counts when the shim's
-    /// first frame arrives, so it is written down before that frame is sent.
+    /// The key's new epoch, if the shim presented a key or a ticket and the link is fresh. It becomes valid when the shim's
+    /// first frame arrives, so the shim stores it before it sends that frame.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<Epoch>,
     /// The last sequence number received.
     pub received: u64,
-    /// Bytes the shim may have under way unacknowledged.
+    /// Bytes that the shim may have in flight unacknowledged.
     pub window: u64,
     /// The largest message, in bytes.
     pub max_message: u64,
@@ -122,13 +122,13 @@ pub struct Welcome {
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Resumed {
-    /// A new link: nothing is remembered.
+    /// A new link without any state.
     Fresh,
     /// The same link: both sides replay what the other has not received.
     Resumed,
 }
 
-/// The sidecar's no.
+/// The sidecar refuses the shim.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Refusal {
@@ -138,7 +138,7 @@ pub struct Refusal {
     pub retry: Retry,
 }
 
-/// How things stand, for whoever asked with [`Purpose::Status`].
+/// The response to [`Purpose::Status`].
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Status {
@@ -146,17 +146,17 @@ pub struct Status {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     pub grant: Name,
-    /// What the grant names.
+    /// The servers that the grant names.
     pub servers: Vec<Name>,
-    /// The session that this sandbox has now.
+    /// The sandbox's present session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
     /// How many links it has.
     pub links: u64,
-    /// Until the enrolment is over; none on a shared socket, where each link has its own time.
+    /// Until the enrolment expires; `None` on a shared socket, where each link expires by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_in_seconds: Option<u64>,
-    /// The sidecar's own version.
+    /// The sidecar's version.
     #[serde(default)]
     pub software: String,
 }
@@ -168,7 +168,7 @@ pub enum Retry {
     Never,
 }
 
-/// The orderly end of a link, said by either side.
+/// The orderly end of a link, sent by either side.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Goodbye {

@@ -1,6 +1,6 @@
 //! Bytes in any split → frames.
 //!
-//! What must stay true: a limit is checked before room is made for what it bounds, so a peer that claims four
+//! What must stay true: a limit is checked before memory is allocated for what it bounds, so a peer that announces four
 //! gigabytes costs nothing; an idle decoder holds no more than [`KEEP`] bytes; the same bytes give the same frames
 //! however they were split.
 
@@ -9,26 +9,26 @@ use std::ops::Range;
 use crate::frame::{DecodeError, Frame, FrameView, Kind, More, PREFACE};
 use crate::limits::{KEEP, VERSION};
 
-/// Feed it what arrived, take frames out. Checks the preface first, and every limit before it keeps a byte.
+/// Takes received bytes, returns frames. Checks the preface first, and every limit before it keeps a byte.
 #[derive(Debug, Default)]
 pub struct Decoder {
-    /// All initialised; only `start..end` is the peer's.
+    /// All initialised; only `start..end` was received.
     buffer: Vec<u8>,
     start: usize,
     end: usize,
     state: State,
-    /// Whether the last part said that more of its message follow.
+    /// Whether the last part announced another one.
     more: More,
 }
 
 impl Decoder {
-    /// One that expects the peer's preface first.
+    /// A decoder that expects the peer's preface first.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A place to read into: at least 16 KiB of spare room, enough for the rest of a frame that has begun, and
-    /// 128 KiB while a message in parts is under way. Report what was read with [`Self::filled`]. (Or call [`Self::feed`] with bytes that are elsewhere.)
+    /// A buffer to read into: at least 16 KiB, enough for the rest of a frame that has begun, and 128 KiB during a message
+    /// in parts. Report what was read with [`Self::filled`], or pass bytes from elsewhere to [`Self::feed`].
     pub fn spare(&mut self) -> &mut [u8] {
         let room = match self.more {
             More::Follows => ROOM_FOR_PARTS,
@@ -62,7 +62,7 @@ impl Decoder {
         Ok(self.next_view()?.map(FrameView::to_frame))
     }
 
-    /// The same, without a copy of a part's bytes. Memory that is not needed goes back when it says `None`.
+    /// The same, without a copy of a part's bytes. Memory that is not needed is freed when it returns `None`.
     pub fn next_view(&mut self) -> Result<Option<FrameView<'_>>, DecodeError> {
         let whole = match &self.state {
             State::Dead(error) => return Err(error.clone()),
@@ -125,7 +125,7 @@ impl Decoder {
         }
     }
 
-    /// The frame that is here whole: its kind, and where its body is.
+    /// The complete frame at the front: its kind and the span of its body.
     fn whole_frame(&self) -> Result<Option<(Kind, Range<usize>)>, DecodeError> {
         let bytes = &self.buffer[self.start..self.end];
         let Some((kind, length)) = header(bytes)? else { return Ok(None) };
@@ -133,7 +133,7 @@ impl Decoder {
         Ok((body.end <= self.end).then_some((kind, body)))
     }
 
-    /// Gives back what an idle decoder does not need.
+    /// Frees what an idle decoder does not need.
     fn tidy(&mut self) {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -143,7 +143,7 @@ impl Decoder {
         }
     }
 
-    /// How much of a frame whose header is here, and within its limit, has not arrived.
+    /// The missing bytes of a frame whose header has arrived and is within its limit.
     fn missing(&self) -> usize {
         let bytes = &self.buffer[self.start..self.end];
         match (&self.state, header(bytes)) {
@@ -177,7 +177,7 @@ const ROOM: usize = 16 * 1024;
 const ROOM_FOR_PARTS: usize = 128 * 1024;
 const PREFACE_NAME: &[u8] = b"cofferdam-relay/";
 const MAX_VERSION_DIGITS: usize = 5;
-/// How much of a wrong opening is worth showing to a person.
+/// How much of a wrong opening an error shows.
 const SHOWN: usize = 32;
 
 /// Kind and length, checked, once both have arrived.

@@ -5,7 +5,7 @@
 //! inbox drops what it has seen before, so a sequence number is delivered once.
 //!
 //! Credit counts whole `Message` frames, headers included, so that a flood of empty parts is not free. A sender with
-//! nothing under way may always send one frame where the window is not zero, so a small window is slow, never stuck.
+//! nothing in flight may always send one frame if the window is not zero, so a small window is slow, never stuck.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -16,7 +16,7 @@ use crate::limits::{KEEP, MAX_MESSAGE_PART, MAX_WINDOW};
 /// What is sent and not yet acknowledged. Sequence numbers begin at 1.
 #[derive(Debug)]
 pub struct Outbox {
-    /// Encoded frames back to back, the first at `head`: handing out is one copy, replay is the same copy again.
+    /// Encoded frames back to back, the first at `head`: sending is one copy, replay is the same copy again.
     log: Vec<u8>,
     /// Where the oldest unacknowledged frame begins.
     head: usize,
@@ -36,9 +36,9 @@ pub struct Outbox {
 pub enum DeliveryError {
     #[error("the peer acknowledged {acked}, but only {sent} was sent")]
     AckFromTheFuture { acked: u64, sent: u64 },
-    #[error("the peer acknowledged {acked}, but said {before} before")]
+    #[error("the peer acknowledged {acked}, which is less than the {before} before")]
     AckWentBack { acked: u64, before: u64 },
-    #[error("frame {got} came where {expected} was due")]
+    #[error("frame {got} came instead of {expected}")]
     Gap { expected: u64, got: u64 },
     #[error("the message is larger than {max} bytes")]
     TooLarge { max: usize },
@@ -69,7 +69,7 @@ impl Outbox {
         loop {
             let (bytes, after) = rest.split_at(rest.len().min(MAX_MESSAGE_PART));
             let more = if after.is_empty() { More::Last } else { More::Follows };
-            // Only the first part says it.
+            // Only the first part carries it.
             let flags = PartFlags { more, maybe_ran: std::mem::take(&mut maybe_ran) };
             encode_part(self.last() + 1, &flags, bytes, &mut self.log);
             self.lengths.push_back(part_length(&flags, bytes) as u32);
@@ -108,12 +108,12 @@ impl Outbox {
         self.handed_out = self.handed_out.max(self.acked + self.sent as u64);
     }
 
-    /// More is waiting than credit allows: stop producing.
+    /// Whether more is waiting than credit allows: stop producing.
     pub fn is_full(&self) -> bool {
         self.kept_bytes() as u64 > self.window
     }
 
-    /// Nothing is waiting for an acknowledgement or for credit.
+    /// Whether nothing waits for an acknowledgement or for credit.
     pub fn is_empty(&self) -> bool {
         self.lengths.is_empty()
     }
@@ -139,7 +139,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// A new link: forgets everything, sequence numbers begin anew.
+    /// A new link: forgets everything, sequence numbers start over.
     pub fn restart(&mut self, window: u64) {
         *self = Self::new(window);
     }
@@ -164,7 +164,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Moves bytes only when at least as many were forgotten, so that the cost per byte stays constant.
+    /// Moves bytes only after at least as many were acknowledged, so that the cost per byte stays constant.
     fn tidy(&mut self) {
         if self.head == self.log.len() {
             self.log.clear();
@@ -179,17 +179,17 @@ impl Outbox {
     }
 }
 
-/// What has been received, and the message being put together.
+/// What has been received, and the message being assembled.
 #[derive(Debug)]
 pub struct Inbox {
     max_message: usize,
     window: u64,
     received: u64,
-    /// Bytes and number of frames that the peer was not yet told have arrived.
+    /// Bytes and number of frames received and not yet acknowledged.
     untold_bytes: u64,
     untold_frames: u64,
     half: Option<Received>,
-    /// Memory for the next message in parts.
+    /// A buffer for the next message in parts.
     room: Vec<u8>,
 }
 
@@ -202,14 +202,14 @@ enum Seen {
 /// One whole message out of an [`Inbox`].
 #[derive(Debug, Eq, PartialEq)]
 pub struct Received<B = Vec<u8>> {
-    /// The sequence number of its first part: by this it is known in the audit.
+    /// The sequence number of its first part, which identifies it in the audit.
     pub seq: u64,
     pub maybe_ran: MaybeRan,
     pub bytes: B,
 }
 
 impl Inbox {
-    /// `max_message` bounds what is put together; `window` is the credit this side gives.
+    /// `max_message` bounds an assembled message; `window` is the credit this side grants.
     pub fn new(max_message: usize, window: u64) -> Self {
         let window = window.min(MAX_WINDOW);
         Self {
@@ -223,7 +223,7 @@ impl Inbox {
         }
     }
 
-    /// Takes a part; gives the message it completes. Parts seen before are dropped.
+    /// Takes a part; returns the message that it completes. Parts received before are dropped.
     pub fn accept(&mut self, part: Part) -> Result<Option<Received>, DeliveryError> {
         let Part { seq, flags, bytes } = part;
         if self.take_up(seq, &flags, &bytes)? == Seen::Before {
@@ -239,8 +239,8 @@ impl Inbox {
         Ok(self.completed(message, flags.more))
     }
 
-    /// The same for a part that is still where it was read: the bytes of a message in parts are copied once, those of
-    /// a message in one part not at all.
+    /// The same for a part that borrows its bytes: those of a message in parts are copied once, those of a message in one
+    /// part not at all.
     pub fn accept_view<'a>(
         &mut self,
         part: PartView<'a>,
@@ -263,7 +263,7 @@ impl Inbox {
         Ok(whole.map(|Received { seq, maybe_ran, bytes }| Received { seq, maybe_ran, bytes: bytes.into() }))
     }
 
-    /// Lends memory for the next message in parts, which comes back in its [`Received`]. What is in it is lost.
+    /// Lends a buffer for the next message in parts, which is returned in its [`Received`]. Its content is lost.
     pub fn lend(&mut self, mut room: Vec<u8>) {
         room.clear();
         self.room = room;
@@ -301,7 +301,7 @@ impl Inbox {
         }
     }
 
-    /// Whether parts of an unfinished message are here.
+    /// Whether a message is incomplete.
     pub fn is_midway(&self) -> bool {
         self.half.is_some()
     }
@@ -311,37 +311,37 @@ impl Inbox {
         self.received
     }
 
-    /// An acknowledgement worth sending by itself: a quarter of the window has come in since the last one.
+    /// Whether an acknowledgement should be sent by itself: a quarter of the window was received since the last one.
     pub fn ack_due(&self) -> bool {
         self.untold_frames > 0 && self.untold_bytes >= self.window / 4
     }
 
-    /// Something came in since the last acknowledgement: one is to be sent sooner or later.
+    /// Whether anything was received since the last acknowledgement.
     pub fn has_ack(&self) -> bool {
         self.untold_frames > 0
     }
 
-    /// The acknowledgement to append to the next write, if anything came in since the last one.
+    /// The acknowledgement to append to the next write, if anything was received since the last one.
     pub fn take_ack(&mut self) -> Option<Ack> {
         if self.untold_frames == 0 {
             return None;
         }
-        self.told();
+        self.acknowledged();
         Some(Ack { seq: self.received, window: self.window })
     }
 
-    /// A new connection of the same link, in whose handshake the peer was told [`Self::received`]: that counts as an
-    /// acknowledgement. A half message stays, its rest will come.
+    /// A new connection of the same link, whose handshake contained [`Self::received`]: that counts as an acknowledgement.
+    /// An incomplete message stays; the rest will come.
     pub fn resume(&mut self) {
-        self.told();
+        self.acknowledged();
     }
 
-    /// A new link: sequence numbers begin anew, a half message is dropped.
+    /// A new link: sequence numbers start over, an incomplete message is dropped.
     pub fn restart(&mut self) {
         *self = Self::new(self.max_message, self.window);
     }
 
-    fn told(&mut self) {
+    fn acknowledged(&mut self) {
         (self.untold_bytes, self.untold_frames) = (0, 0);
     }
 }

@@ -9,10 +9,10 @@ use crate::address::{Address, InvalidAddress};
 use crate::control::Ticket;
 use crate::key::{InvalidKey, PublicKey, decode_hex};
 
-/// What `cofferdam enroll` prints. Whoever reads it first may come in its stead, so `Debug` hides the ticket.
+/// What `cofferdam enroll` prints. The first to present the ticket is enrolled, so `Debug` hides it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Enrolment {
-    /// The sidecar's key; no other is spoken to.
+    /// The sidecar's key; a peer with another is refused.
     pub pin: PublicKey,
     pub ticket: Ticket,
     pub relay: Address,
@@ -22,15 +22,15 @@ pub struct Enrolment {
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidEnrolment {
-    #[error("its link is not one: {0}")]
+    #[error("its link is not valid: {0}")]
     Link(#[from] InvalidAddress),
     #[error("it does not begin with `{START}`: use the string as `cofferdam enroll` printed it, whole")]
     NotOne,
-    #[error("the sidecar's key in it is not one: {0}")]
+    #[error("the sidecar's key in it is not valid: {0}")]
     Pin(#[from] InvalidKey),
     #[error("it ends early: use the string as `cofferdam enroll` printed it, whole")]
     Short,
-    #[error("the ticket in it is not one: use the string as `cofferdam enroll` printed it, whole")]
+    #[error("the ticket in it is not valid: use the string as `cofferdam enroll` printed it, whole")]
     Ticket,
     #[error("a sandbox with an enrolment string dials out: its link is `tls://` or `wss://`, not `{0}`")]
     WrongLink(Address),

@@ -1,7 +1,7 @@
 //! The frames and their bytes: `u32` length of what follows, `u8` kind, body. Integers are big-endian.
 //!
 //! The body of a message is `u64` sequence number, `u8` flags and raw MCP bytes; every other body is a JSON object.
-//! What is not known is refused by name: a kind, a flag, a version.
+//! An unknown kind, flag or version is refused by name.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ use crate::limits::{MAX_CODE, MAX_CONTROL_BODY, MAX_LINK_ID, MAX_MESSAGE_PART, M
 /// What one side sends before its first frame; the digit is the framing's version.
 pub const PREFACE: &[u8] = b"cofferdam-relay/1\n";
 
-/// What a `Message` frame is longer than the MCP bytes in it: length, kind, sequence number, flags.
+/// The bytes of a `Message` frame besides the MCP bytes: length, kind, sequence number, flags.
 pub const PART_OVERHEAD: usize = 4 + 1 + PART_HEADER;
 
 /// One decoded frame.
@@ -31,7 +31,7 @@ pub enum Frame {
     Welcome(Welcome),
 }
 
-/// A piece of one MCP message.
+/// A part of one MCP message.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Part {
     pub seq: u64,
@@ -39,15 +39,15 @@ pub struct Part {
     pub bytes: Vec<u8>,
 }
 
-/// A frame as it stands in the buffer it was read into: a part's bytes are not copied.
+/// A frame in the buffer that it was read into: a part's bytes are not copied.
 #[derive(Debug)]
 pub enum FrameView<'a> {
-    /// Any frame but `Message`. These are long and rare: kept elsewhere, so that a part is not as long as they are.
+    /// Any frame but `Message`. These are large and rare: boxed, so that this type stays small.
     Control(Box<Frame>),
     Message(PartView<'a>),
 }
 
-/// A [`Part`] whose bytes are elsewhere.
+/// A [`Part`] that borrows its bytes.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct PartView<'a> {
     pub seq: u64,
@@ -55,7 +55,7 @@ pub struct PartView<'a> {
     pub bytes: &'a [u8],
 }
 
-/// What is said about a part.
+/// The properties of a part.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct PartFlags {
     /// More parts of the same message follow.
@@ -75,7 +75,7 @@ pub enum More {
 pub enum MaybeRan {
     #[default]
     No,
-    /// It was, as this message: the sidecar's audit knows whether it left from there.
+    /// It was sent as this message: the sidecar's audit knows whether it was passed to the server.
     Yes(Origin),
 }
 
@@ -92,7 +92,7 @@ pub struct Origin {
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
-    #[error("a message that may have run does not say as which message of which link")]
+    #[error("a message that may have run does not name its original link and sequence number")]
     BadOrigin,
     #[error("read a {kind} frame: {reason}")]
     Body { kind: &'static str, reason: String },
@@ -113,8 +113,8 @@ pub enum DecodeError {
 }
 
 impl Frame {
-    /// Appends the frame's bytes to `out`. What a Refusal or Goodbye says is cut, so that they fit
-    /// [`MAX_CONTROL_BODY`] whatever is said; the peer refuses a longer frame.
+    /// Appends the frame's bytes to `out`. The text of a Refusal or Goodbye is truncated to fit [`MAX_CONTROL_BODY`]; the
+    /// peer refuses a longer frame.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Ack(ack) => encode_body(Kind::Ack, out, |out| ack::write(*ack, out)),
@@ -161,7 +161,7 @@ impl Frame {
 }
 
 impl FrameView<'_> {
-    /// The frame with bytes of its own.
+    /// The frame with its own copy of the bytes.
     pub fn to_frame(self) -> Frame {
         match self {
             Self::Control(frame) => *frame,
@@ -192,7 +192,7 @@ pub fn encode_part(seq: u64, flags: &PartFlags, bytes: &[u8], out: &mut Vec<u8>)
     out.extend_from_slice(bytes);
 }
 
-/// The bytes of a whole `Message` frame; this is what credit counts.
+/// The bytes of a whole `Message` frame, which is what credit counts.
 pub fn part_length(flags: &PartFlags, bytes: &[u8]) -> usize {
     let origin = match &flags.maybe_ran {
         MaybeRan::No => 0,
@@ -201,7 +201,7 @@ pub fn part_length(flags: &PartFlags, bytes: &[u8]) -> usize {
     PART_OVERHEAD + origin + bytes.len()
 }
 
-/// The kinds of frames by number. The handshake stands apart from what follows it.
+/// The kinds of frames by number. Those of the handshake are apart from the rest.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -268,7 +268,7 @@ impl PartFlags {
     }
 }
 
-/// The body of a frame that says nothing but its kind; fields of later versions are ignored.
+/// The body of a frame without content; fields of later versions are ignored.
 #[derive(Deserialize, Serialize)]
 struct Nothing {}
 
@@ -303,7 +303,7 @@ fn decode_control<T: DeserializeOwned>(kind: Kind, body: &[u8]) -> Result<T, Dec
         .map_err(|error| DecodeError::Body { kind: kind.name(), reason: reason(&error) })
 }
 
-/// serde repeats what it did not expect, which can be all that the peer sent.
+/// Without serde's quotation of unexpected input, which can be all that the peer sent.
 fn reason(error: &serde_json::Error) -> String {
     const LONGEST: usize = 200;
     let text = error.to_string();

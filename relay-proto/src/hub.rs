@@ -1,20 +1,19 @@
-//! The file behind a `hub:FILE` link: where a hub's loopback port is, the key that opens it, and the one that proves the
-//! hub.
+//! The file of a `hub:FILE` link: a hub's loopback port, the key that a shim must send, and the key that the hub replies.
 //!
-//! It has one line, `127.0.0.1:PORT KEY ANSWER`, and is for one user's eyes. A shim connects to that port and says the
-//! key, 64 hexadecimal digits and a newline, before anything else; the hub says its own. The relay protocol follows.
+//! It has one line, `127.0.0.1:PORT KEY ANSWER`, and only its owner can read it. A shim connects to that port and first
+//! sends the key, 64 hexadecimal digits and a newline; the hub replies with its own. The relay protocol follows.
 //!
-//! Must stay true: a hub answers nobody who did not show the key, so whoever takes its port when it is gone knows no
-//! answer; and both keys are a hub's own, so what such a one hears opens nothing.
+//! Must stay true: a hub replies only to a peer that sent the key, so that a program that takes over the port of a hub
+//! that is gone does not know the reply; and both keys are made for one hub, so that what such a program learns is useless.
 
 use std::fmt;
 
-/// What the file says.
+/// The content of the file.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Door {
     pub port: u16,
     pub key: Key,
-    /// What the hub shows in return.
+    /// The hub's reply.
     pub answer: Key,
 }
 
@@ -30,7 +29,7 @@ pub struct Key([u8; Key::SHOWN]);
 pub struct InvalidDoor;
 
 impl Door {
-    /// A file that is longer is not one.
+    /// A longer file is refused.
     pub const MAX_FILE: usize = 192;
 
     pub fn to_text(&self) -> String {
@@ -49,7 +48,7 @@ impl Door {
 }
 
 impl Key {
-    /// As it is shown: 64 digits and a newline.
+    /// Bytes on the wire: 64 digits and a newline.
     pub const SHOWN: usize = 65;
 
     pub fn from_hex(text: &str) -> Option<Self> {
@@ -63,12 +62,12 @@ impl Key {
         String::from_utf8_lossy(self.0.trim_ascii_end())
     }
 
-    /// What a shim says first, or a hub answers.
+    /// The bytes that a shim sends first, or a hub replies.
     pub fn shown(&self) -> &[u8; Self::SHOWN] {
         &self.0
     }
 
-    /// Takes the same time wherever they differ.
+    /// Compares in constant time.
     pub fn is(&self, shown: &[u8; Self::SHOWN]) -> bool {
         let differing = self.0.iter().zip(shown).fold(0, |all, (one, other)| all | (one ^ other));
         std::hint::black_box(differing) == 0

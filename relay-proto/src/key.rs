@@ -1,17 +1,17 @@
-//! The public keys by which sandboxes and sidecars are known: Ed25519, 32 bytes, in hex wherever they are text.
+//! The public keys of sandboxes and sidecars: Ed25519, 32 bytes, hexadecimal as text.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// An Ed25519 public key. It is no secret; a sidecar's is what sandboxes pin.
+/// An Ed25519 public key. It is not secret; sandboxes pin the sidecar's.
 #[derive(Clone, Copy, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PublicKey([u8; PublicKey::LENGTH]);
 
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("a key has 64 hexadecimal digits; this text has {0} characters, or others")]
+#[error("a key has 64 hexadecimal digits; this text has {0} characters, or some that are not digits")]
 pub struct InvalidKey(pub usize);
 
 impl PublicKey {
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_is_refused() {
+    fn other_texts_are_refused() {
         for text in
             ["", "00", &"0".repeat(63), &"0".repeat(65), &"0".repeat(66), &"g".repeat(64), &"é".repeat(32)]
         {

@@ -8,14 +8,14 @@ pub const MAX_MESSAGE_PART: usize = 64 * 1024;
 pub const MAX_CONTROL_BODY: usize = 16 * 1024;
 /// The largest MCP message relayed by default. TypeScript clients close the connection at 10 MiB a line.
 pub const MAX_MESSAGE: usize = 10 * 1024 * 1024 - 1024;
-/// A link's id as the sidecar gives it out; it makes shorter ones.
+/// A link's id; the sidecar's own are shorter.
 pub const MAX_LINK_ID: usize = 64;
-/// What a Refusal or Goodbye says to a person; in JSON it can be six times as long and still fits a control body.
+/// The sentence of a Refusal or Goodbye; in JSON it can be six times as long and still fits a control body.
 pub const MAX_SENTENCE: usize = 2048;
 /// The code of a Refusal or Goodbye: ours have some twenty characters.
 pub const MAX_CODE: usize = 256;
-/// A request's id as it is spelled. It is kept while its request runs and after it was given up, so its length must
-/// not be its writer's to choose; clients count or draw UUIDs.
+/// A request's id as it is spelled. It is kept while its request runs and after it was abandoned, so its length is
+/// bounded; clients use counters or UUIDs.
 pub const MAX_ID: usize = 256;
 /// A method towards a server: the longest of MCP have some forty characters, and every one is recorded.
 pub const MAX_METHOD: usize = 256;
@@ -23,10 +23,10 @@ pub const MAX_METHOD: usize = 256;
 pub const MAX_TOOL_NAME: usize = 1024;
 /// Nesting past this is refused: recursive parsers behind us overflow their stacks.
 pub const MAX_DEPTH: usize = 128;
-/// Bytes that may be under way unacknowledged in one direction of a link: a result of 1 MiB, with its frames around
-/// it, goes without waiting for an acknowledgement.
+/// Bytes that may be in flight unacknowledged in one direction of a link: a result of 1 MiB, with its frame headers, is
+/// sent without waiting for an acknowledgement.
 pub const DEFAULT_WINDOW: u64 = 2 * 1024 * 1024;
-/// A larger credit is treated as this one: a peer must not make us keep whatever it likes.
+/// A larger credit is treated as this one: a peer must not decide how much is kept in memory.
 pub const MAX_WINDOW: u64 = 4 * 1024 * 1024;
-/// Buffers that grew beyond this are given back when they run empty: most links are idle most of the time.
+/// Buffers that grew beyond this are freed when they run empty: most links are idle most of the time.
 pub const KEEP: usize = 64 * 1024;

@@ -1,26 +1,26 @@
-//! Notifications that shim and sidecar say by themselves: to a harness on behalf of a server that is gone, and to a
-//! server on behalf of a harness.
+//! Notifications that shim and sidecar send themselves: to a harness on behalf of a server that is gone, and to a server
+//! on behalf of a harness.
 
 use crate::code::json_string;
 
-/// The request whose id was spelled `id` is taken back.
+/// Cancels the request whose id was spelled `id`.
 pub fn cancelled(id: &[u8], reason: &str) -> Vec<u8> {
     let reason = json_string(reason);
     let head = br#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"#;
     [head, id, br#","reason":"#, reason.as_bytes(), b"}}"].concat()
 }
 
-/// The handshake is over: to a server, where the harness's own words cannot be repeated.
+/// Completes the handshake with a server, if the harness's own notification is not available.
 pub fn initialized() -> Vec<u8> {
     br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#.to_vec()
 }
 
-/// The tools are not what they were: to a harness that made a handshake.
+/// The tools changed: to a harness that made a handshake.
 pub fn tools_changed() -> Vec<u8> {
     br#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#.to_vec()
 }
 
-/// The same to one of the stateless era, which hears it under the id of its `subscriptions/listen` or not at all.
+/// The same to a harness of the stateless era, which receives it only under the id of its `subscriptions/listen`.
 pub fn tools_changed_for(listener: &[u8]) -> Vec<u8> {
     let head = br#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":"#;
     [head, listener, b"}}}"].concat()

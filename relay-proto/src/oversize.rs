@@ -1,11 +1,11 @@
 //! The id of a message that is too long to keep.
 //!
-//! The bytes pass by once and are not stored: only a top-level `id` is, and some writers put it last. Where anything
-//! is doubtful there is no id: a wrong one would end somebody else's request.
+//! The bytes are read once and not stored: only a top-level `id` is, which some writers put last. In case of any doubt
+//! there is no id: a wrong one would end another request.
 
 use crate::limits::MAX_ID;
 
-/// Reads a JSON object as it is thrown away.
+/// Searches a JSON object for its id while it is discarded.
 #[derive(Debug, Default)]
 pub struct IdSearch {
     depth: usize,
@@ -20,7 +20,7 @@ pub struct IdSearch {
     broken: bool,
 }
 
-/// Whose id it is.
+/// Which kind of message has the id.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Sought {
     Request,
@@ -67,7 +67,7 @@ impl IdSearch {
         }
     }
 
-    /// The id as it was spelled, where the line was one message of this kind with exactly one.
+    /// The id as it was spelled, if the line was one message of this kind with exactly one.
     pub fn finish(self, sought: Sought) -> Option<Box<[u8]>> {
         let whole = !self.broken && self.place == Place::AfterObject && self.string == InString::No;
         let kind = if self.method { Sought::Request } else { Sought::Response };
@@ -134,7 +134,7 @@ impl IdSearch {
         }
     }
 
-    /// Keeps what may be a key or an id; a longer one is not worth the memory and stays recognisably too long.
+    /// Keeps what may be a key or an id, up to one byte over the limit, so that a longer one is recognised.
     fn keep(&mut self, byte: u8) {
         let wanted = self.depth == 1 && (self.place == Place::Key || self.key == Key::Id);
         if wanted && self.token.len() <= MAX_ID {
@@ -150,7 +150,7 @@ impl IdSearch {
         };
         let letters = || self.token.iter().filter(|byte| byte.is_ascii_alphabetic());
         let folded: Vec<u8> = letters().map(u8::to_ascii_lowercase).take(3).collect();
-        // `"ID"` or `"\u0069d"` may be an id to somebody else.
+        // `"ID"` or `"\u0069d"` is an id to some parsers.
         if self.key != Key::Id && (folded == b"id" || self.token.contains(&b'\\')) {
             self.id = Found::Doubtful;
         }

@@ -143,7 +143,7 @@ fn show_status(options: Options, form: Form) -> ExitCode {
         }
     };
     match (report.outcome, form) {
-        (Outcome::Trouble, Form::Text) => print_error(&report.text),
+        (Outcome::Failure, Form::Text) => print_error(&report.text),
         (Outcome::Good, _) | (_, Form::Json) => {
             if io::stdout().lock().write_all(report.text.as_bytes()).is_err() {
                 return ExitCode::from(EX_IOERR);
@@ -152,7 +152,7 @@ fn show_status(options: Options, form: Form) -> ExitCode {
     }
     match report.outcome {
         Outcome::Good => ExitCode::SUCCESS,
-        Outcome::Trouble => ExitCode::from(EX_UNAVAILABLE),
+        Outcome::Failure => ExitCode::from(EX_UNAVAILABLE),
     }
 }
 

@@ -1,20 +1,20 @@
 //! Bytes from the harness → lines.
 //!
 //! Ends at `\n`, tolerates `\r\n`, empty lines and a last line without an end. A line over the limit is not kept: it
-//! is thrown away as it comes, while its id is looked for. An idle splitter holds no more than [`KEEP`] bytes.
+//! is discarded as it arrives, while its id is searched for. An idle splitter holds no more than [`KEEP`] bytes.
 
 use relay_proto::limits::KEEP;
 
 use relay_proto::oversize::{IdSearch, Sought};
 
-/// Where bytes become lines.
+/// Splits bytes into lines.
 #[derive(Debug)]
 pub(crate) struct Lines {
     /// All initialised; only `start..end` came from the harness.
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    /// Up to here there is no end of line.
+    /// Up to here there is no line end.
     scanned: usize,
     max: usize,
     discarding: Option<IdSearch>,
@@ -22,7 +22,7 @@ pub(crate) struct Lines {
 
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) enum Line<'a> {
-    /// A line longer than the limit; the id of the request it was, where exactly one could be read.
+    /// A line longer than the limit, with the id of the request, if exactly one could be read.
     TooLarge {
         id: Option<Box<[u8]>>,
     },
@@ -34,7 +34,7 @@ impl Lines {
         Self { buffer: Vec::new(), start: 0, end: 0, scanned: 0, max, discarding: None }
     }
 
-    /// A place to read into; report what was read with [`Self::filled`].
+    /// A buffer to read into; report what was read with [`Self::filled`].
     pub(crate) fn spare(&mut self) -> &mut [u8] {
         if self.buffer.len() - self.end < ROOM {
             self.buffer.copy_within(self.start..self.end, 0);
@@ -80,7 +80,7 @@ impl Lines {
         }
     }
 
-    /// What is left when there is nothing more to read: a last line without an end.
+    /// At the end of input: a last line without a line end.
     pub(crate) fn last(&mut self) -> Option<Line<'_>> {
         if self.start == self.end && self.discarding.is_none() {
             return None;
@@ -90,7 +90,7 @@ impl Lines {
         self.next()
     }
 
-    /// Nothing whole is left: throws away what is too long, gives back memory that is not needed.
+    /// Without a complete line: discards what is too long, frees memory that is not needed.
     fn stash(&mut self) {
         if self.end - self.start > self.max || self.discarding.is_some() {
             self.discarding.get_or_insert_default().feed(&self.buffer[self.start..self.end]);
@@ -111,7 +111,7 @@ const ROOM: usize = 16 * 1024;
 mod tests {
     use super::*;
 
-    /// All lines when the bytes come in pieces of `piece`.
+    /// All lines when the bytes arrive in pieces of `piece`.
     fn split(bytes: &[u8], max: usize, piece: usize) -> Vec<Result<String, Option<String>>> {
         let own = |line: Line<'_>| match line {
             Line::TooLarge { id } => Err(id.map(|id| String::from_utf8(id.into()).unwrap())),

@@ -10,8 +10,8 @@ use relay_proto::hub::{Door, Key};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// Connects to the hub that wrote this file: shows the key, and goes on only if the hub shows its own. Bound it with a
-/// time-out.
+/// Connects to the hub that wrote this file: sends the key, and continues only if the hub replies with its own. Has no
+/// timeout of its own.
 pub(crate) async fn connect(file: &Path) -> io::Result<OwnedFd> {
     let mut text = String::new();
     // Another hub has another port and key, so the file is read each time.

@@ -1,4 +1,4 @@
-//! What links over a network want from the command line and the environment.
+//! Options for links over a network, from the command line and the environment.
 
 #[cfg(feature = "tls")]
 use relay_carriage::proxy::{InvalidProxy, Proxies};
@@ -6,7 +6,7 @@ use relay_proto::address::{Address, HostPort, ListenPlace};
 #[cfg(feature = "tls")]
 use relay_proto::key::{InvalidKey, PublicKey};
 
-/// Proxies on the way out, and who may dial in.
+/// The proxies for outgoing links, and the key that may dial in.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Network {
     #[cfg(feature = "tls")]
@@ -16,7 +16,7 @@ pub struct Network {
     pub pin: Option<PublicKey>,
 }
 
-/// Whether a port may be opened that others than this machine can reach.
+/// Whether a port may be opened that other machines can reach.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Expose {
     No,
@@ -27,7 +27,7 @@ pub(crate) enum Expose {
 #[non_exhaustive]
 pub enum NetworkUsageError {
     #[error(
-        "listen on {0}: others than this machine could connect there; name a loopback address, or add --expose where the \
+        "listen on {0}: other machines could connect there; name a loopback address, or add --expose where the \
          platform forwards to this one"
     )]
     Exposed(HostPort),
@@ -45,7 +45,7 @@ pub enum NetworkUsageError {
     Unpinned,
 }
 
-/// What was written.
+/// The texts as given.
 #[derive(Debug)]
 pub(crate) struct Written<'a> {
     pub(crate) relay: Option<&'a Address>,
@@ -60,7 +60,7 @@ impl Network {
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, NetworkUsageError> {
         let Written { relay, proxy, pin, expose } = written;
-        // Of a machine's vsock only its host and the machine itself can make use.
+        // A machine's vsock can be reached only by its host and the machine itself.
         if let Some(Address::Listen(ListenPlace::Tcp(place))) = relay
             && !place.host.is_loopback()
             && expose == Expose::No

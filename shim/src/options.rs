@@ -14,12 +14,12 @@ use crate::hub::{
 };
 use crate::network::{Expose, Network, NetworkUsageError, Written};
 
-/// Where to go and what to ask for there.
+/// Where to connect and which server to use.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Options {
-    /// None: where the enrolment leads, or else the default socket.
+    /// `None`: the address in the enrolment, or else the default socket.
     pub relay: Option<Address>,
-    /// Which server; none means the grant's only one.
+    /// Which server; `None` means the grant's only one.
     pub server: Option<Name>,
     pub network: Network,
     /// The directory of the sandbox's key.
@@ -27,15 +27,15 @@ pub struct Options {
     pub sources: Sources,
 }
 
-/// Where an enrolment string may come from, in the order in which they are looked at. Never from the command line, which
-/// others can read.
+/// Where an enrolment string may come from, in order of precedence. Never from the command line, which other users can
+/// read.
 #[derive(Clone, Eq, PartialEq)]
 pub struct Sources {
     /// The value of COFFERDAM_ENROLL.
     pub variable: Option<String>,
     /// The value of COFFERDAM_ENROLL_FILE.
     pub file: Option<PathBuf>,
-    /// For harnesses that pass no environment on.
+    /// For harnesses that forward no environment.
     pub default_file: PathBuf,
 }
 
@@ -57,7 +57,7 @@ pub enum Form {
     Text,
 }
 
-/// What the command line asks for.
+/// What the command line requests.
 #[derive(Debug, Eq, PartialEq)]
 pub enum Command {
     #[cfg(feature = "hub")]
@@ -65,7 +65,7 @@ pub enum Command {
     Relay(Options),
     /// `--help` or `--version`: this text on stdout.
     Show(String),
-    /// `status`: how things stand.
+    /// `status`.
     Status(Options, Form),
 }
 
@@ -82,7 +82,7 @@ pub enum UsageError {
     Relay { place: &'static str, source: InvalidAddress },
     #[error("read --server: {source}")]
     Server { source: InvalidName },
-    #[error("read the command line: {flag} is there twice")]
+    #[error("read the command line: {flag} is given twice")]
     Twice { flag: &'static str },
     #[error("read the command line: `{0}` is not known")]
     Unknown(String),
@@ -90,7 +90,7 @@ pub enum UsageError {
     Value { flag: &'static str },
 }
 
-/// Reads the arguments after the program's name. The command line goes before the environment.
+/// Reads the arguments after the program's name. The command line takes precedence over the environment.
 pub fn parse(
     arguments: impl Iterator<Item = OsString>,
     environment: impl Fn(&str) -> Option<OsString>,
@@ -171,7 +171,7 @@ pub fn parse(
         (None, None) => None,
     };
     let proxy = proxy.map(|value| text(value, PROXY_FLAG)).transpose()?;
-    // A proxy's variable that is not text is as good as none: whoever needs it is told that nothing is reached.
+    // A proxy variable that is not UTF-8 is ignored: if the proxy was needed, connecting fails with a reason.
     let network = Network::read(Written { relay: relay.as_ref(), proxy, pin, expose }, |name| {
         given(name).and_then(|value| value.into_string().ok())
     })?;
@@ -185,7 +185,7 @@ pub fn parse(
 /// Name and version, as `--version` and the relay's Hello say them.
 pub(crate) const SOFTWARE: &str = concat!("cofferdam-shim ", env!("CARGO_PKG_VERSION"));
 
-/// Where the shared socket's directory is mounted if nobody says otherwise.
+/// The default mount point of the shared socket.
 pub(crate) const DEFAULT_RELAY: &str = "/run/cofferdam/relay/relay.sock";
 const DEFAULT_ENROLMENT: &str = "/run/cofferdam/enroll";
 const PIN_FLAG: &str = "--pin";
@@ -210,7 +210,7 @@ Usage: cofferdam-shim [--relay LINK] [--server NAME] [--state DIR] [--proxy URL]
                   [default: where the enrolment leads, else unix:/run/cofferdam/relay/relay.sock]
   --server NAME   which MCP server to reach; without it, the only one that is granted
   --state DIR     keeps the sandbox's key, shared by its shims [environment: COFFERDAM_STATE]
-  --proxy URL     go out through this HTTP proxy, http://[USER:PASSWORD@]HOST:PORT, whatever NO_PROXY says
+  --proxy URL     go out through this HTTP proxy, http://[USER:PASSWORD@]HOST:PORT, ignoring NO_PROXY
                   [environment: HTTPS_PROXY or ALL_PROXY, unless NO_PROXY excepts the sidecar]
   --pin KEY       the key of the sidecar that may dial in, for listen: [environment: COFFERDAM_PIN]
   --expose        let listen: open a port that others than this machine can reach
@@ -221,14 +221,14 @@ An enrolment string, as `cofferdam enroll` prints it, is read from COFFERDAM_ENR
 COFFERDAM_ENROLL_FILE names, or from /run/cofferdam/enroll; a file is removed when it was used.
 ";
 
-/// What the command line asks for.
+/// What the command line requests.
 #[derive(Clone, Copy, Eq, PartialEq)]
 enum Wanted {
     Relay,
     Status,
 }
 
-/// The first place of these that the environment gives.
+/// The first of these variables that is set.
 fn default_state(given: impl Fn(&str) -> Option<OsString>) -> PathBuf {
     let absolute = |name| given(name).map(PathBuf::from).filter(|path| path.is_absolute());
     absolute("XDG_STATE_HOME")
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_goes_before_the_environment_and_that_before_the_enrolment() {
+    fn the_command_line_overrides_the_environment_and_that_the_enrolment() {
         assert_eq!(options(&[], None).relay, None);
         assert_eq!(options(&[], Some("")).relay, None);
         assert_eq!(options(&[], Some("unix:/e")).relay, Some(Address::Unix("/e".into())));
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn the_state_has_a_place_in_every_environment() {
+    fn the_state_directory_has_a_default_in_every_environment() {
         let state = |arguments: &[&str], environment: &[(&str, &str)]| {
             let parsed = parse(arguments.iter().map(OsString::from), |name| {
                 environment.iter().find(|(given, _)| *given == name).map(|(_, value)| value.into())
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn the_status_is_asked_for_by_a_word() {
+    fn status_is_a_subcommand() {
         assert!(matches!(parsed(&["status"], None), Ok(Command::Status(_, Form::Text))));
         let json = parsed(&["status", "--relay=fd:3", "--json"], None);
         assert!(matches!(json, Ok(Command::Status(Options { relay: Some(Address::Fd(3)), .. }, Form::Json))));
@@ -331,14 +331,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
-        let said = |arguments: &[&str]| parsed(arguments, Some("tls://h")).unwrap_err().to_string();
-        assert_eq!(said(&["--bogus"]), "read the command line: `--bogus` is not known");
-        assert_eq!(said(&["bub"]), "read the command line: `bub` is not known");
-        assert_eq!(said(&["--server"]), "read the command line: --server needs a value");
-        assert_eq!(said(&["--relay=fd:3", "--relay=fd:4"]), "read the command line: --relay is there twice");
-        assert!(said(&[]).starts_with("read COFFERDAM_RELAY: `h` is not HOST:PORT"));
-        assert!(said(&["--relay=fd:3", "--server=A B"]).starts_with("read --server: `A B` is not a name"));
+    fn wrong_options_are_refused_with_a_reason() {
+        let error = |arguments: &[&str]| parsed(arguments, Some("tls://h")).unwrap_err().to_string();
+        assert_eq!(error(&["--bogus"]), "read the command line: `--bogus` is not known");
+        assert_eq!(error(&["bub"]), "read the command line: `bub` is not known");
+        assert_eq!(error(&["--server"]), "read the command line: --server needs a value");
+        assert_eq!(error(&["--relay=fd:3", "--relay=fd:4"]), "read the command line: --relay is given twice");
+        assert!(error(&[]).starts_with("read COFFERDAM_RELAY: `h` is not HOST:PORT"));
+        assert!(error(&["--relay=fd:3", "--server=A B"]).starts_with("read --server: `A B` is not a name"));
         let bytes = [OsString::from("--relay"), OsString::from_vec(b"unix:/\xff".to_vec())];
         let error = parse(bytes.into_iter(), |_| None).unwrap_err();
         assert_eq!(error, UsageError::NotUtf8 { place: "--relay" });
@@ -346,22 +346,22 @@ mod tests {
 
     #[cfg(feature = "tls")]
     #[test]
-    fn a_port_wants_a_key_and_a_reason_to_be_seen() {
+    fn a_port_needs_a_key_and_a_public_one_also_expose() {
         let key = "ab".repeat(32);
-        let said = |arguments: &[&str]| parsed(arguments, None).unwrap_err().to_string();
-        assert!(said(&["--relay=listen:127.0.0.1:7443"]).contains("--pin KEY"));
-        assert!(said(&["--relay=listen:0.0.0.0:7443", "--pin", &key]).contains("--expose"));
-        assert!(said(&["--relay=listen:[::1]:7443", "--pin=abc"]).starts_with("read --pin: a key has 64"));
+        let error = |arguments: &[&str]| parsed(arguments, None).unwrap_err().to_string();
+        assert!(error(&["--relay=listen:127.0.0.1:7443"]).contains("--pin KEY"));
+        assert!(error(&["--relay=listen:0.0.0.0:7443", "--pin", &key]).contains("--expose"));
+        assert!(error(&["--relay=listen:[::1]:7443", "--pin=abc"]).starts_with("read --pin: a key has 64"));
         let pin = |arguments: &[&str]| options(arguments, None).network.pin.map(|pin| pin.to_string());
         assert_eq!(pin(&["--relay=listen:127.0.0.1:7443", "--pin", &key]), Some(key.clone()));
         assert_eq!(pin(&["--relay=listen:0.0.0.0:7443", "--expose", "--pin", &key]), Some(key.clone()));
-        assert!(said(&["--relay=listen:vsock:7443"]).contains("--pin KEY"));
+        assert!(error(&["--relay=listen:vsock:7443"]).contains("--pin KEY"));
         assert_eq!(pin(&["--relay=listen:vsock:7443", "--pin", &key]), Some(key));
     }
 
     #[cfg(feature = "tls")]
     #[test]
-    fn a_proxy_on_the_command_line_is_used_whatever_the_environment_says() {
+    fn a_proxy_on_the_command_line_overrides_the_environment() {
         use relay_carriage::proxy::Proxies;
         let options = |arguments: &[&str]| {
             let variables = |name: &str| match name {

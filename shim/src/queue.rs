@@ -1,9 +1,9 @@
-//! Bytes that wait to be written, from the front.
+//! Bytes that wait to be written.
 
 use relay_proto::limits::KEEP;
 
-/// Appended to at the back, consumed at the front; gives its memory back when it runs empty. That of a long line is
-/// kept for the next one until [`Self::give_back`]: to get it anew costs more than to copy the line.
+/// Appended at the back, consumed at the front; frees its memory when it runs empty. The buffer of a long line is kept
+/// for the next one until [`Self::give_back`]: allocating it again costs more than copying the line.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     bytes: Vec<u8>,
@@ -26,7 +26,7 @@ impl Queue {
         self.bytes.len() - self.written
     }
 
-    /// The place to append to.
+    /// The buffer to append to.
     pub(crate) fn back(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
@@ -65,18 +65,18 @@ impl Queue {
         }
     }
 
-    /// The memory of the last long line, for another one; what is in it does not matter.
+    /// The buffer of the last long line, for reuse; its content does not matter.
     pub(crate) fn take_spent(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.spent)
     }
 
-    /// There was no long line for a while.
+    /// Frees the kept buffer: there was no long line for a while.
     pub(crate) fn give_back(&mut self) {
         self.spent = Vec::new();
     }
 }
 
-/// More than this is given back at once.
+/// A larger buffer is freed at once.
 const MAX_SPENT: usize = 2 * 1024 * 1024;
 
 #[cfg(test)]
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_goes_in_comes_out_in_order_and_memory_goes_back() {
+    fn bytes_come_out_in_order_and_memory_is_freed() {
         let mut queue = Queue::default();
         let bytes: Vec<u8> = (0..300_000u32).map(|at| at as u8).collect();
         queue.back().extend_from_slice(&bytes);

@@ -1,10 +1,10 @@
 //! A stream socket, read and written without waiting and without changing its flags.
 //!
-//! The open file description may be shared with the harness, so `O_NONBLOCK` is not ours to set: each call says
-//! `MSG_DONTWAIT` for itself.
+//! The open file description may be shared with the harness, so `O_NONBLOCK` must not be set: each call passes
+//! `MSG_DONTWAIT`.
 //!
-//! It is watched for reading only. Whoever watches a Unix socket for writing too is woken each time the peer has read
-//! something, which is as often as a message goes out. So room is watched for only where there was none.
+//! It is watched for reading only. A watch for writing would wake the shim each time the peer has read something, which is
+//! as often as a message is sent. So writability is watched only after a write found no room.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -37,12 +37,12 @@ impl AsRawFd for Descriptor {
     }
 }
 
-/// Whoever handed an inherited one down may have it still, so its end would never be seen: it is shut instead. The link
-/// that it was is over, and what was written before still arrives.
+/// The parent process may still hold an inherited socket, so that closing it would not reach the peer: it is shut down
+/// instead. What was written before still arrives.
 impl Drop for Socket {
     fn drop(&mut self) {
         if let Descriptor::Inherited(_) = self.watched.get_ref() {
-            // One that is shut already is what was wanted.
+            // It may be shut down already.
             let _ = shutdown(&self.watched, Shutdown::Both);
         }
     }
@@ -53,13 +53,13 @@ impl Socket {
         Ok(Self { watched: watch(descriptor, Interest::READABLE)? })
     }
 
-    /// Waits for bytes; 0 is the end. Where it is pending, none were taken.
+    /// Waits for bytes; 0 means the end. While pending, none were taken.
     pub(crate) fn poll_read(&self, context: &mut Context<'_>, room: &mut [u8]) -> Poll<io::Result<usize>> {
         loop {
             let mut guard = ready!(self.watched.poll_read_ready(context))?;
             match retry_on_intr(|| recv(&self.watched, &mut *room, RecvFlags::DONTWAIT)) {
                 Ok((count, _)) => {
-                    // Less than asked for means that nothing is left: the next bytes wake us anew.
+                    // A short read means that nothing is left: the next bytes wake the task again.
                     if count < room.len() {
                         guard.clear_ready();
                     }
@@ -86,7 +86,7 @@ impl Socket {
             0 => {}
             count => return Ok(count),
         }
-        // A descriptor of its own, because the runtime watches each for one thing.
+        // A separate descriptor, because the runtime watches each for one interest.
         let room = watch(self.watched.as_fd().try_clone_to_owned()?, Interest::WRITABLE)?;
         loop {
             let mut guard = room.writable().await?;
@@ -98,7 +98,7 @@ impl Socket {
     }
 }
 
-/// Has the runtime watch a descriptor, which it keeps open by owning it. (An inherited one is closed by nobody here.)
+/// Has the runtime watch a descriptor, which it owns. (An inherited one is duplicated, never closed.)
 #[expect(
     deprecated,
     reason = "its successor is unsafe, and this crate forbids that; the condition it asks for holds"

@@ -1,4 +1,4 @@
-//! `cofferdam-shim status`: asks the sidecar how things stand, over the same link, and opens nothing.
+//! `cofferdam-shim status`: asks the sidecar for its status over the same address, without opening a link.
 
 use std::fmt::Write as _;
 use std::future::poll_fn;
@@ -16,7 +16,7 @@ use crate::link::Dialer;
 use crate::options::{Form, Options, SOFTWARE};
 use crate::stream::Stream;
 
-/// What was found out, to be printed.
+/// The text to print, and whether the sidecar responded.
 pub(crate) struct Report {
     pub(crate) text: String,
     pub(crate) outcome: Outcome,
@@ -25,10 +25,10 @@ pub(crate) struct Report {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Outcome {
     Good,
-    Trouble,
+    Failure,
 }
 
-/// As a program reads it.
+/// The JSON form.
 #[derive(Serialize)]
 #[serde(rename_all = "kebab-case")]
 struct Answer<'a> {
@@ -37,23 +37,23 @@ struct Answer<'a> {
     #[serde(flatten)]
     status: Option<&'a Status>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    trouble: Option<&'a Trouble>,
+    trouble: Option<&'a Failure>,
 }
 
-/// Why nothing is known, in the words that a waiting call would be answered with.
+/// Why there is no status, as a waiting call would be answered.
 #[derive(Serialize)]
-struct Trouble {
+struct Failure {
     code: String,
     message: String,
 }
 
-/// From Hello to the answer.
+/// From Hello to the response.
 const ANSWER: Duration = Duration::from_secs(10);
 
 pub(crate) async fn ask(options: Options, form: Form) -> Report {
     let mut dialer = Dialer::new(options);
     let attempted = match dialer.listens() {
-        // The running shim has that port, and the sidecar would not come for a question.
+        // The running shim has that port, and the sidecar does not dial in for a status request.
         true => {
             Err("the sidecar dials in there and cannot be asked; run `cofferdam sessions` on the host".into())
         }
@@ -84,7 +84,7 @@ pub(crate) async fn ask(options: Options, form: Form) -> Report {
         Ok(status) => (Some(status), None),
         Err(trouble) => (None, Some(trouble)),
     };
-    let outcome = if asked.is_ok() { Outcome::Good } else { Outcome::Trouble };
+    let outcome = if asked.is_ok() { Outcome::Good } else { Outcome::Failure };
     let text = match (form, status, trouble) {
         (Form::Json, status, trouble) => {
             let answer = Answer { link, status, trouble };
@@ -92,13 +92,13 @@ pub(crate) async fn ask(options: Options, form: Form) -> Report {
         }
         (Form::Text, Some(status), _) => for_a_person(link.as_deref().unwrap_or("?"), status),
         (Form::Text, None, trouble) => {
-            trouble.map(|Trouble { code, message }| format!("{code}: {message}")).unwrap_or_default()
+            trouble.map(|Failure { code, message }| format!("{code}: {message}")).unwrap_or_default()
         }
     };
     Report { text, outcome }
 }
 
-async fn query(mut connection: Connection, hello: Hello) -> Result<Status, Trouble> {
+async fn query(mut connection: Connection, hello: Hello) -> Result<Status, Failure> {
     let mut bytes = PREFACE.to_vec();
     Frame::Hello(hello).encode(&mut bytes);
     let mut sent = 0;
@@ -109,12 +109,12 @@ async fn query(mut connection: Connection, hello: Hello) -> Result<Status, Troub
     let Connection { stream, decoder } = &mut connection;
     match next_frame(stream, decoder).await? {
         Frame::Status(status) => Ok(status),
-        Frame::Refusal(Refusal { code, message, .. }) => Err(Trouble { code, message }),
+        Frame::Refusal(Refusal { code, message, .. }) => Err(Failure { code, message }),
         _ => Err(unavailable("the sidecar did not answer the question: is it older? upgrade it")),
     }
 }
 
-async fn next_frame(stream: &Stream, decoder: &mut Decoder) -> Result<Frame, Trouble> {
+async fn next_frame(stream: &Stream, decoder: &mut Decoder) -> Result<Frame, Failure> {
     loop {
         if let Some(frame) = decoder.next().map_err(|error| unavailable(&error.to_string()))? {
             return Ok(frame);
@@ -127,8 +127,8 @@ async fn next_frame(stream: &Stream, decoder: &mut Decoder) -> Result<Frame, Tro
     }
 }
 
-fn unavailable(why: &str) -> Trouble {
-    Trouble { code: "relay_unavailable".into(), message: why.into() }
+fn unavailable(why: &str) -> Failure {
+    Failure { code: "relay_unavailable".into(), message: why.into() }
 }
 
 fn for_a_person(link: &str, status: &Status) -> String {

@@ -1,4 +1,4 @@
-//! Standard input and output, whatever the harness made them: sockets, pipes, terminals or files.
+//! Standard input and output, which may be sockets, pipes, terminals or files.
 //!
 //! What must stay true: nothing here blocks the one thread for longer than the descriptor is ready, no flag of the
 //! shared open file description is changed, and `/proc` is not needed.
@@ -17,14 +17,14 @@ use tokio::io::Interest;
 use crate::pipe::Pipe;
 use crate::socket::{Descriptor, Socket, watch};
 
-/// One of the two ends that the harness holds the other side of.
+/// Standard input or output.
 #[derive(Debug)]
 pub(crate) enum Stdio {
     /// Always ready: a regular file or `/dev/null`, which epoll does not take.
     File(OwnedFd),
     /// A pipe or a terminal.
     Pipe(Pipe),
-    /// What Node's harnesses give.
+    /// As harnesses on Node use.
     Socket(Socket),
 }
 
@@ -52,11 +52,11 @@ impl Stdio {
         }
     }
 
-    /// Waits for bytes; 0 is the end. Where it is pending, none were taken.
+    /// Waits for bytes; 0 means the end. While pending, none were taken.
     pub(crate) fn poll_read(&self, context: &mut Context<'_>, room: &mut [u8]) -> Poll<io::Result<usize>> {
         match self {
             Self::File(file) => {
-                // Never pending by itself: give the runtime its turn.
+                // A file is never pending: yield to the runtime.
                 ready!(pin!(tokio::task::consume_budget()).poll(context));
                 Poll::Ready(Ok(retry_on_intr(|| read(file, &mut *room))?))
             }
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_pipe_waits_until_somebody_reads() {
+    async fn a_full_pipe_waits_until_it_is_read() {
         let (read_end, write_end) = pipe().unwrap();
         let output = Stdio::output(write_end.try_clone().unwrap()).unwrap();
         let full = output.try_write(&vec![1; 2_000_000]).unwrap();

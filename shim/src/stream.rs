@@ -1,7 +1,6 @@
-//! The byte stream to the sidecar, whatever carries it: one way to read and write it.
+//! The byte stream to the sidecar, with one interface for every transport.
 //!
-//! A plain socket is read and written directly, which is the quick way. Everything else (TLS, WebSocket, …) is a
-//! stream of the runtime's.
+//! A plain socket is read and written directly, which is fastest. Everything else (TLS, WebSocket, …) is a tokio stream.
 
 use std::future::poll_fn;
 use std::io;
@@ -13,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::socket::Socket;
 
-/// What carries a link.
+/// The transport of a link.
 pub(crate) enum Stream {
     Carried(Carried),
     Socket(Socket),
@@ -24,7 +23,7 @@ pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
-/// A stream that is read and written in the same turn of the loop. The lock is never waited for: one task has it.
+/// A stream that is read and written in the same turn of the loop. The lock is never contended: one task uses it.
 pub(crate) struct Carried(Mutex<Buffered>);
 
 struct Buffered {
@@ -32,7 +31,7 @@ struct Buffered {
     unsent: Unsent,
 }
 
-/// Whether the stream keeps bytes for itself that it has taken.
+/// Whether the stream has buffered bytes that it has not sent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Unsent {
     No,
@@ -45,7 +44,7 @@ impl Stream {
         Self::Carried(Carried(Mutex::new(Buffered { stream: Box::new(stream), unsent: Unsent::No })))
     }
 
-    /// Waits for bytes; 0 is the end. Where it is pending, none were taken.
+    /// Waits for bytes; 0 means the end. While pending, none were taken.
     pub(crate) fn poll_read(&self, context: &mut Context<'_>, room: &mut [u8]) -> Poll<io::Result<usize>> {
         match self {
             Self::Carried(carried) => carried.lock().poll_read(context, room),
@@ -66,7 +65,7 @@ impl Stream {
         }
     }
 
-    /// Waits until something fits, and writes it. Of no bytes: waits until what was taken before is on its way.
+    /// Waits until something fits, and writes it. With no bytes: waits until buffered bytes are sent.
     pub(crate) async fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Carried(carried) => poll_fn(|context| carried.lock().poll_write(context, bytes)).await,
@@ -75,7 +74,7 @@ impl Stream {
         }
     }
 
-    /// Whether it keeps bytes that only another [`Self::write`] sends on.
+    /// Whether it has buffered bytes that only another [`Self::write`] sends.
     pub(crate) fn has_unsent(&self) -> bool {
         match self {
             Self::Carried(carried) => carried.lock().unsent == Unsent::Perhaps,

@@ -5,8 +5,8 @@
 //! | `HOST:PORT` | `HOST:PORT`, or `wss://HOST[:PORT]/PATH` where the platform makes it a WebSocket |
 //! | `vsock:PORT` | `vsock:CID:PORT`, or `vsock:PATH:PORT` where the machine's monitor has a Unix socket instead of a CID |
 //!
-//! Must stay true: what begins with `vsock:` is never a host. One that has this name is written `vsock.`, which a
-//! resolver takes for the same. A PATH has a slash, so it is never a CID.
+//! Must stay true: a text that begins with `vsock:` is never a host. A host with this name is written `vsock.`, which
+//! resolves to the same. A PATH has a slash, so it is never a CID.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -18,16 +18,16 @@ use super::{Address, HostPort, InvalidAddress, WebSocket, number, unix_path};
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum ListenPlace {
     Tcp(HostPort),
-    /// A port of the virtual machine's that this is.
+    /// A port of this virtual machine.
     Vsock {
         port: u32,
     },
 }
 
-/// How the host gets to a sandbox that listens.
+/// How the host connects to a sandbox that listens.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum DialPlace {
-    /// A Unix socket of the machine's monitor, which connects to a port of the machine when it is asked to.
+    /// A Unix socket of the machine's monitor, which connects to a port of the machine on request.
     HybridVsock {
         path: PathBuf,
         port: u32,
@@ -97,7 +97,7 @@ impl fmt::Display for DialPlace {
 
 const VSOCK: &str = "vsock:";
 
-/// All bits set means any port to the kernel; 0 is nobody's.
+/// To the kernel, all bits set means any port; 0 is not used.
 fn vsock_port(text: &str) -> Option<u32> {
     number(text).filter(|port| (1..u32::MAX).contains(port))
 }
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_begins_with_vsock_is_no_host() {
+    fn vsock_is_never_a_host() {
         assert_eq!("vsock:7443".parse(), Ok(ListenPlace::Vsock { port: 7443 }));
         for text in ["vsock.:7443", "vsocks:7443", "VSOCK:7443"] {
             assert!(matches!(text.parse(), Ok(ListenPlace::Tcp(_))), "{text}");
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_is_refused() {
+    fn other_texts_are_refused() {
         for rest in ["", "0", "-1", "+1", "x", "1:2", "4294967295", "4294967296", " 1"] {
             let refused = InvalidAddress::VsockListen(rest.into());
             assert_eq!(format!("vsock:{rest}").parse::<ListenPlace>(), Err(refused.clone()));

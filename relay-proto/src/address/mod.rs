@@ -6,9 +6,9 @@
 //! | `unix:PATH` | a Unix socket, most often in a mounted directory |
 //! | `fd:N` | a connected stream socket that the shim inherits; it cannot be connected again |
 //! | `tls://HOST:PORT` | out over TCP |
-//! | `wss://HOST[:PORT]/PATH` | out over a WebSocket, through whatever stands in between |
+//! | `wss://HOST[:PORT]/PATH` | out over a WebSocket, through proxies and load balancers |
 //! | `vsock:CID:PORT` | from a virtual machine to its host |
-//! | `listen:HOST:PORT`, `listen:vsock:PORT` | the host dials in, as [`DialPlace`] says |
+//! | `listen:HOST:PORT`, `listen:vsock:PORT` | the host dials in, see [`DialPlace`] |
 
 mod inward;
 
@@ -47,7 +47,7 @@ pub struct WebSocket {
     pub path: String,
 }
 
-/// A name, or an address that needs no resolving.
+/// A name, or an IP address.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Host {
     Ip(IpAddr),
@@ -175,7 +175,7 @@ impl Host {
         }
         let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
         let valid = (1..=MAX_HOST).contains(&text.len()) && text.bytes().all(inner);
-        // What ends in a number is an address that was mistyped, not a name.
+        // A text that ends in a number is a mistyped address, not a name.
         let last = text.trim_end_matches('.').rsplit('.').next().unwrap_or_default();
         let numeric = last.bytes().all(|byte| byte.is_ascii_digit());
         (valid && !numeric).then(|| Self::Name(text.into()))
@@ -196,12 +196,12 @@ const HTTPS: u16 = 443;
 const KINDS: &str = "`unix:PATH`, `hub:FILE`, `fd:N`, `tls://HOST:PORT`, `wss://HOST[:PORT]/PATH`, `vsock:CID:PORT`, `listen:HOST:PORT` or `listen:vsock:PORT`";
 /// A name in the DNS.
 const MAX_HOST: usize = 253;
-/// Longer than any path that a proxy passes on.
+/// Longer than any path that a proxy forwards.
 const MAX_PATH: usize = 2048;
 /// The kernel's `sun_path` has 108 bytes, the last of them a NUL.
 const MAX_UNIX_PATH: usize = 107;
 
-/// Digits only: `parse` alone would take a sign.
+/// Digits only: `parse` alone would accept a sign.
 pub(crate) fn number<T: FromStr>(text: &str) -> Option<T> {
     (!text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())).then(|| text.parse().ok()).flatten()
 }
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_is_refused() {
+    fn other_texts_are_refused() {
         for text in ["", "unix", "/run/relay.sock", "http://x", "ws://x/", "UNIX:/x"] {
             assert_eq!(text.parse::<Address>(), Err(InvalidAddress::Unknown(text.into())));
         }

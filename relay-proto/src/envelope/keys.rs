@@ -1,4 +1,4 @@
-//! When two keys are the same key: to every parser, and to a lax one.
+//! When two keys are the same key: to every parser, and to a lenient one.
 
 use std::borrow::Cow;
 
@@ -17,15 +17,15 @@ pub(super) fn unique(keys: &[Cow<'_, str>]) -> Result<(), MalformedReason> {
     }
 }
 
-/// Refuses keys that some parsers take for each other, or for one of the `known`.
+/// Refuses keys that some parsers confuse with each other, or with one of the `known`.
 pub(super) fn unmistakable(keys: &[Cow<'_, str>], known: &[&'static str]) -> Result<(), MalformedReason> {
-    // No two of the known fold to each other, so a key that is spelled as one of them is that one.
+    // No two known keys fold to each other, so a key that is spelled like one of them is that one.
     for key in keys.iter().filter(|key| !known.contains(&&***key)) {
         if let Some(known) = known.iter().find(|known| folds_to(key, known)) {
             return Err(MalformedReason::MisspelledKey { key: quoted(key), known });
         }
     }
-    // Keys without case are what they are; whether two of them are equal was asked already.
+    // Keys without case cannot be confused; equal ones were refused already.
     if keys.iter().all(|key| is_folded(key)) {
         return Ok(());
     }
@@ -47,7 +47,7 @@ pub(super) fn is_like_known(key: &str) -> bool {
 /// Whether a parser that ignores case could read `key` as `known`, which is ASCII.
 pub(super) fn folds_to(key: &str, known: &str) -> bool {
     match key.is_ascii() {
-        // The same as folding both, without doing it: this is asked of every key of every message.
+        // Equivalent to folding both, but faster: this runs for every key of every message.
         true => key.eq_ignore_ascii_case(known),
         false => fold(key) == fold(known),
     }
@@ -55,9 +55,9 @@ pub(super) fn folds_to(key: &str, known: &str) -> bool {
 
 /// Case removed, as the most tolerant parser would: each character to upper case and that to lower case.
 ///
-/// Upper case first, because it is there that the odd ones meet the plain ones (`ſ` becomes `S`, `ı` becomes `I`); lower
-/// case after it catches those that are upper case themselves (the Kelvin sign becomes `k`). This joins a little more
-/// than Unicode's simple folding does, which only means that a little more is refused.
+/// Upper case first, because that maps the odd characters to plain ones (`ſ` becomes `S`, `ı` becomes `I`); lower case
+/// after it handles those that are upper case themselves (the Kelvin sign becomes `k`). This equates slightly more than
+/// Unicode's simple folding does, so slightly more is refused.
 fn fold(key: &str) -> Cow<'_, str> {
     if is_folded(key) {
         return Cow::Borrowed(key);
@@ -86,7 +86,7 @@ fn equal_pair(keys: &[Cow<'_, str>]) -> Option<(usize, usize)> {
     Some((pair[0].min(pair[1]), pair[0].max(pair[1])))
 }
 
-/// A key as it is told in an error: cut, because its writer chose its length.
+/// A key as an error shows it: truncated, because the sender chose its length.
 fn quoted(key: &str) -> Box<str> {
     const LONGEST: usize = 64;
     match key.char_indices().nth(LONGEST) {

@@ -2,7 +2,7 @@
 //!
 //! What must stay true: **no message may mean one thing to us and another to a laxer parser.** Parsers differ in which
 //! of two equal keys they take, in whether `Name` is `name`, and in where a message ends; a message in which that
-//! matters is refused. `keys` judges keys, `reader` walks the message.
+//! matters is refused. `keys` checks keys, `reader` walks the message.
 
 mod keys;
 mod reader;
@@ -20,10 +20,10 @@ use crate::limits::MAX_ID;
 pub use reader::{read, read_within};
 pub use short_text::ShortText;
 
-/// How much is demanded of a message.
+/// How strictly a message is checked.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Strictness {
-    /// Towards a harness: the envelope must be readable, the rest may be sloppy.
+    /// Towards a harness: the envelope must be readable, the rest is not checked.
     Envelope,
     /// Towards a server: no message may mean one thing to us and another to a laxer parser.
     Whole,
@@ -33,7 +33,7 @@ pub enum Strictness {
 #[derive(Clone, Debug)]
 pub struct Envelope<'a> {
     pub kind: Kind<'a>,
-    /// Where the value of `params`, `result` or `error` stands in the message.
+    /// The span of `params`, `result` or `error`.
     pub body: Option<Range<usize>>,
     /// What a `tools/call` calls; only looked for in [`Strictness::Whole`].
     pub call: Option<ToolCall<'a>>,
@@ -42,9 +42,9 @@ pub struct Envelope<'a> {
 /// The parameters of a `tools/call` that decide what it does.
 #[derive(Clone, Debug)]
 pub struct ToolCall<'a> {
-    /// None where the name is missing or is no text.
+    /// `None` if the name is missing or not a string.
     pub tool: Option<Cow<'a, str>>,
-    /// Where the value of `arguments` stands in the message.
+    /// The span of `arguments`.
     pub arguments: Option<Range<usize>>,
 }
 
@@ -70,7 +70,7 @@ pub enum Outcome {
     Result,
 }
 
-/// An id as it was spelled, and where.
+/// An id as it was spelled, and its span.
 #[derive(Clone, Debug)]
 pub struct Id<'a> {
     pub raw: &'a [u8],
@@ -85,7 +85,7 @@ pub enum IdValue {
     Text(ShortText),
 }
 
-/// Why a message is not relayed, and the id to answer where exactly one could be read.
+/// Why a message is not relayed, and the id to answer, if exactly one could be read.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{reason}")]
 pub struct Malformed {
@@ -94,7 +94,7 @@ pub struct Malformed {
     pub reason: MalformedReason,
 }
 
-/// One reason each, in a sentence that says what to write instead.
+/// Each reason tells what to write instead.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum MalformedReason {
     #[error("it is a batch; MCP has no batches, send each message on its own line")]
@@ -103,7 +103,7 @@ pub enum MalformedReason {
     ConfusableKeys { first: Box<str>, second: Box<str> },
     #[error("the key {key:?} appears twice in one object; keep one of them")]
     DuplicateKey { key: Box<str> },
-    #[error("its `id` is that of a request still under way; give every request an id of its own")]
+    #[error("its `id` is that of a request still in flight; give every request an id of its own")]
     IdInUse,
     #[error("its `id` is longer than {limit} bytes; use a shorter one")]
     IdTooLong { limit: usize },
@@ -133,7 +133,7 @@ pub enum MalformedReason {
     ResultWithError,
     #[error("it is nested more than {limit} levels deep; send flatter data")]
     TooDeep { limit: usize },
-    #[error("the name of its tool is longer than {limit} bytes; no such tool is called through here")]
+    #[error("the name of its tool is longer than {limit} bytes; use a shorter one")]
     ToolNameTooLong { limit: usize },
     #[error("`jsonrpc` must be there and be \"2.0\"")]
     WrongVersion,
@@ -163,7 +163,7 @@ impl Id<'_> {
     }
 }
 
-/// The value of an id that stands somewhere else in a message, such as `requestId`; none where it is no id.
+/// The value of an id in another place of a message, such as `requestId`; `None` if it is not an id.
 pub fn id_value(raw: &[u8]) -> Option<IdValue> {
     let integer = raw.strip_prefix(b"-").unwrap_or(raw);
     let is_integer = !integer.is_empty() && integer.iter().all(u8::is_ascii_digit);
@@ -171,12 +171,12 @@ pub fn id_value(raw: &[u8]) -> Option<IdValue> {
     (raw.len() <= MAX_ID && (is_integer || is_text)).then(|| Id { raw, span: 0..raw.len() }.value())
 }
 
-/// Which request a `notifications/cancelled` takes back; `params` is where its parameters stand.
+/// The request that a `notifications/cancelled` cancels; `params` is the span of its parameters.
 pub fn cancelled_request(message: &[u8], params: Option<Range<usize>>) -> Option<IdValue> {
     id_value(&message[json::member(message, params?, "requestId")?])
 }
 
-/// As JSON, so that what is printed tells a text from an integer.
+/// As JSON, which distinguishes a string from an integer.
 impl fmt::Display for IdValue {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

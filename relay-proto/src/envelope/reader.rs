@@ -1,4 +1,4 @@
-//! One walk through a message that finds its envelope and judges its keys.
+//! One walk through a message that finds its envelope and checks its keys.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -7,7 +7,7 @@ use super::{Envelope, Id, Kind, Malformed, MalformedReason, Outcome, Strictness,
 use crate::json::{self, Ahead, JsonError, Problem, Rules, Scanner, Shape, Surrogates, Text, Token, Value};
 use crate::{limits, mcp};
 
-/// Towards a harness nesting is bounded more widely: a deep result is sloppy, not dangerous.
+/// Towards a harness deeper nesting is allowed: a deep result is not dangerous.
 const MAX_DEPTH_TO_HARNESS: usize = 1024;
 
 /// Reads the envelope of one message.
@@ -42,7 +42,7 @@ fn read_message(
     read_carefully(scanner, strictness, rules)
 }
 
-/// Reads any message, and says what is wrong with it if something is.
+/// Reads any message, and reports what is wrong with it.
 pub(super) fn read_carefully(
     mut scanner: Scanner<'_>,
     strictness: Strictness,
@@ -82,15 +82,15 @@ pub(super) fn read_carefully(
         }
     }
     scanner.next().map_err(told)?;
-    // The usual message has the keys that it can have, each at most once: there is nothing to judge.
+    // The usual message has known keys only, each at most once: there is nothing to check.
     if others == Others::Some {
-        judge_names(source, strictness, rules)?;
+        check_names(source, strictness, rules)?;
     }
     members.envelope(source, strictness)
 }
 
-/// Judges the keys of a message of which is known that it is one object. Walks it once more.
-fn judge_names(source: &str, strictness: Strictness, rules: Rules) -> Result<(), MalformedReason> {
+/// Checks the keys of a message that is known to be one object, in a second walk.
+fn check_names(source: &str, strictness: Strictness, rules: Rules) -> Result<(), MalformedReason> {
     let mut scanner = Scanner::over(source, rules);
     scanner.next()?;
     let mut names = Vec::new();
@@ -105,7 +105,7 @@ fn judge_names(source: &str, strictness: Strictness, rules: Rules) -> Result<(),
     keys::unmistakable(&names, &keys::OF_MESSAGE)
 }
 
-/// The id to answer a refused message under: where its JSON can be read to the end and has exactly one.
+/// The id for the response to a refused message, if its JSON is complete and has exactly one.
 fn only_id(message: &[u8]) -> Option<Box<[u8]>> {
     let mut scanner = Scanner::new(message, Rules::LENIENT).ok()?;
     if scanner.next().ok()?? != Token::ObjectStart {
@@ -124,7 +124,7 @@ fn only_id(message: &[u8]) -> Option<Box<[u8]>> {
     }
 }
 
-/// What was found at the top level; of equal keys the first, as they are refused afterwards.
+/// The members at the top level; of equal keys the first, since they are refused afterwards.
 #[derive(Default)]
 struct Members {
     error: Option<Value>,
@@ -135,18 +135,18 @@ struct Members {
     result: Option<Value>,
     /// The value of `name` in `params`; only looked for in [`Strictness::Whole`].
     tool: Option<Text>,
-    /// Where the value of `arguments` in `params` stands, if it was met.
+    /// The span of `arguments` in `params`, if it was found on the way.
     arguments: Option<Range<usize>>,
 }
 
-/// Whether the keys of a message are more, or other ones, than [`Members`] has places for.
+/// Whether a message has keys that do not fit into [`Members`]: unknown or repeated ones.
 #[derive(Eq, PartialEq)]
 enum Others {
     None,
     Some,
 }
 
-/// What became of a member.
+/// The result of keeping a member.
 enum Kept {
     Twice,
     Unknown,
@@ -154,9 +154,9 @@ enum Kept {
 }
 
 impl Members {
-    /// Takes those of a message with nothing unusual about it; says no where it is to be walked with more care.
+    /// Takes the members of a usual message; `false` if it needs the careful walk.
     fn quickly(&mut self, source: &str, strictness: Strictness, depth: usize) -> bool {
-        // Half a surrogate pair cannot be spelled without it.
+        // An unpaired surrogate can only be written with `\\u`.
         if strictness == Strictness::Whole && source.contains('\\') && source.contains("\\u") {
             return false;
         }
@@ -172,8 +172,7 @@ impl Members {
         })
     }
 
-    /// Passes `params` if nothing in it needs a closer look: it has no keys but its known ones, each once, and what
-    /// stands there is flat.
+    /// Skips `params` if nothing in it needs the careful walk: it has known keys only, each once, with flat values.
     fn plain_params(&mut self, source: &str, ahead: Ahead) -> Option<Value> {
         let mut met = [false; keys::OF_PARAMS.len()];
         json::quick_object(source, ahead, |key, ahead| {
@@ -268,7 +267,7 @@ impl Members {
     }
 }
 
-/// Passes a value that holds no object but itself, and that one few keys, no two of them equal.
+/// Skips a value without nested objects; if it is an object, it has few keys, all different.
 fn flat(source: &str, ahead: Ahead) -> Option<Value> {
     const FEW: usize = 12;
     let mut keys = [""; FEW];
@@ -294,15 +293,15 @@ fn flat(source: &str, ahead: Ahead) -> Option<Value> {
 /// The keys of all objects inside one member of the message.
 struct Inside<'a> {
     source: &'a str,
-    /// The keys of the member itself that must not be misspelled; for other members than `params` there are none.
+    /// The keys of the member itself that must not be misspelled; only `params` has any.
     known: &'static [&'static str],
     /// The keys of all open objects, outermost first.
     keys: Vec<Cow<'a, str>>,
     /// For each open container, where its keys begin.
     open: Vec<usize>,
-    /// The text that the member's own key `name` has.
+    /// The value of the member's own key `name`.
     name: Option<Text>,
-    /// The last key was that one.
+    /// Whether the last key was `name`.
     at_name: bool,
     verdict: Result<(), MalformedReason>,
 }
@@ -320,7 +319,7 @@ impl<'a> Inside<'a> {
         }
     }
 
-    /// The next member comes.
+    /// Starts the next member.
     fn begin(&mut self, known: &'static [&'static str]) {
         self.keys.clear();
         self.open.clear();
@@ -337,7 +336,7 @@ impl<'a> Inside<'a> {
             Token::ArrayEnd | Token::ObjectEnd => {
                 let from = self.open.pop().unwrap_or_default();
                 if self.verdict.is_ok() {
-                    self.verdict = self.judge(from);
+                    self.verdict = self.check(from);
                 }
                 self.keys.truncate(from);
             }
@@ -346,8 +345,8 @@ impl<'a> Inside<'a> {
         }
     }
 
-    /// Judges the object whose keys begin at `from`, which has just ended.
-    fn judge(&self, from: usize) -> Result<(), MalformedReason> {
+    /// Checks the object that has just ended, whose keys begin at `from`.
+    fn check(&self, from: usize) -> Result<(), MalformedReason> {
         let keys = &self.keys[from..];
         keys::unique(keys)?;
         if self.open.is_empty() && !self.known.is_empty() {
@@ -357,12 +356,12 @@ impl<'a> Inside<'a> {
     }
 }
 
-/// What a server is asked to do is recorded, so it must be said in few words.
+/// Methods and tool names are recorded, so their length is bounded.
 fn check_lengths(source: &str, method: &str, tool: Option<&Text>) -> Result<(), MalformedReason> {
     if method.len() > limits::MAX_METHOD {
         return Err(MalformedReason::MethodTooLong { limit: limits::MAX_METHOD });
     }
-    // The spelling is never shorter than what it says.
+    // The spelling is never shorter than the text.
     let long = |tool: &Text| {
         tool.inner().len() > limits::MAX_TOOL_NAME
             && tool.decode(source).is_none_or(|name| name.len() > limits::MAX_TOOL_NAME)
@@ -373,7 +372,7 @@ fn check_lengths(source: &str, method: &str, tool: Option<&Text>) -> Result<(), 
     }
 }
 
-/// An id that every parser reads alike: a string, or an integer in its only spelling.
+/// An id that every parser reads alike: a string, or an integer in canonical form.
 fn id<'a>(source: &'a str, value: &Value) -> Result<Id<'a>, MalformedReason> {
     let raw = &source[value.span.clone()];
     if raw.len() > limits::MAX_ID {

@@ -1,4 +1,4 @@
-//! A text that is mostly short, as ids are: up to [`IN_PLACE`] bytes need no memory of their own.
+//! A text that is mostly short, as ids are: up to [`IN_PLACE`] bytes are stored inline.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,7 +10,7 @@ pub struct ShortText(Place);
 
 const IN_PLACE: usize = 22;
 
-/// A text has one place only, and what is not used of it is zero: equal texts are equal here.
+/// A text has exactly one representation, with unused bytes zero, so that equal texts compare equal.
 #[derive(Clone, Eq, PartialEq)]
 enum Place {
     Elsewhere(Box<str>),

@@ -10,9 +10,9 @@ pub fn replace(message: &[u8], span: Range<usize>, with: &[u8]) -> Vec<u8> {
     [&message[..span.start], with, &message[span.end..]].concat()
 }
 
-/// `message` without those elements of the array at `array` that `keep` does not want.
+/// `message` without the elements of the array at `array` that `keep` rejects.
 ///
-/// A kept element keeps the bytes before it, so an array of which all is kept is not touched.
+/// A kept element keeps the bytes before it, so that an array without removed elements is unchanged.
 pub fn remove_elements(
     message: &[u8],
     array: Range<usize>,
@@ -35,7 +35,7 @@ pub fn remove_elements(
     Cow::Owned(edited)
 }
 
-/// A valid message as exactly one line, to whichever runtime reads it.
+/// A valid message as exactly one line, for every runtime that may read it.
 ///
 /// Runtimes differ in where lines end: besides LF some split at CR, U+0085, U+2028 and U+2029. Raw CR and LF can only
 /// be white space between tokens and become spaces; the others can only be inside strings and become escapes. The
@@ -57,7 +57,7 @@ pub fn line_safe(message: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(line)
 }
 
-/// A character that ends a line somewhere, and what stands for it.
+/// A character that some runtime takes for a line end, and its replacement.
 struct LineEnd {
     length: usize,
     safe: &'static [u8],

@@ -1,6 +1,6 @@
 //! A strict JSON scanner (RFC 8259, UTF-8) that finds things in a message without changing a byte.
 //!
-//! [`Scanner`] reads a message once, front to back, without recursion, and hands out tokens with their places.
+//! [`Scanner`] reads a message once, front to back, without recursion, and returns tokens with their positions.
 //! What must stay true: it accepts what a careful parser accepts and nothing else, it never allocates in
 //! proportion to its input, and every span it gives lies on character boundaries of the message.
 //!
@@ -23,7 +23,7 @@ pub use edit::{line_safe, remove_elements, replace};
 pub use scanner::{Rules, Scanner, Surrogates};
 pub use token::{Escapes, Shape, Text, Token, Value};
 
-/// Where the JSON stopped making sense.
+/// The first error in the JSON.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{problem} at byte {offset}")]
 pub struct JsonError {
@@ -50,26 +50,26 @@ pub enum Problem {
     InvalidNumber,
     #[error("bytes that are not UTF-8")]
     InvalidUtf8,
-    #[error("half a surrogate pair in a string")]
+    #[error("an unpaired surrogate in a string")]
     LoneSurrogate,
     #[error("nesting that is too deep")]
     TooDeep,
     #[error("more text after the end of the value")]
     TrailingData,
-    #[error("an end in the middle of a value")]
+    #[error("the text ends inside a value")]
     UnexpectedEnd,
 }
 
-/// A value that is still to be passed over: where it begins, and how deep it may be nested.
+/// A value that is still to be skipped: where it begins, and how deep it may be nested.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ahead {
     at: usize,
     depth: usize,
 }
 
-/// Walks the object that `source` is, nested at most `depth` deep, in one go: `member` is given each key, passes over
-/// its value, and says where that ends. Says whether all of it was passed. Knows the usual spelling of messages only: it
-/// may say no to any, and never passes what [`Scanner`] would not. Keys are short and plain, and nesting is not deep.
+/// Walks the object `source`, nested at most `depth` deep, in one pass: `member` is given each key, skips its value and
+/// returns where that ends. Returns whether the whole object was accepted. Handles the usual spelling of messages only:
+/// it may reject any message, and never accepts what [`Scanner`] would not. Keys are short and plain, nesting is low.
 pub(crate) fn quick_message<'a>(
     source: &'a str,
     depth: usize,
@@ -108,14 +108,14 @@ pub(crate) fn quick_object<'a>(
     }
 }
 
-/// The same for any value inside it, whatever it holds.
+/// The same for any value inside it.
 pub(crate) fn quick_value(source: &str, ahead: Ahead) -> Option<Value> {
     let (shape, end) = quick::shaped(source.as_bytes(), ahead.at, ahead.depth)?;
     Some(Value { shape, span: ahead.at..end })
 }
 
 impl Ahead {
-    /// Whether it is an object, if anything.
+    /// Whether it starts like an object.
     pub(crate) fn is_object(self, source: &str) -> bool {
         source.as_bytes().get(self.at) == Some(&b'{')
     }
@@ -123,7 +123,7 @@ impl Ahead {
 
 /// The span of the value of `key` in the object at `object` (a span of valid JSON), if it has one.
 ///
-/// Where a sloppy object has the key twice, the first one is given.
+/// If an object has the key twice, the first one is returned.
 pub fn member(bytes: &[u8], object: Range<usize>, key: &str) -> Option<Range<usize>> {
     let base = object.start;
     let mut scanner = Scanner::new(bytes.get(object)?, Rules::LENIENT).ok()?;
@@ -139,12 +139,12 @@ pub fn member(bytes: &[u8], object: Range<usize>, key: &str) -> Option<Range<usi
     None
 }
 
-/// The spans of the elements of the array at `array`, in order; empty where it is no array.
+/// The spans of the elements of the array at `array`, in order; empty if it is not an array.
 pub fn elements(bytes: &[u8], array: Range<usize>) -> Vec<Range<usize>> {
     elements_of(bytes, array).unwrap_or_default()
 }
 
-/// The decoded string at `span`; none where it is no string, or one with half a surrogate pair, which is no text.
+/// The decoded string at `span`; `None` if it is not a string, or has an unpaired surrogate.
 pub fn text(bytes: &[u8], span: Range<usize>) -> Option<Cow<'_, str>> {
     let mut scanner = Scanner::new(bytes.get(span)?, Rules::LENIENT).ok()?;
     let Token::String(text) = scanner.next().ok()?? else { return None };

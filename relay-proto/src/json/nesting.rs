@@ -6,8 +6,8 @@ pub(super) enum Container {
     Object,
 }
 
-/// The open containers, one bit each, so that even a message of nothing but brackets costs an eighth of its size, and
-/// one that is nested as messages are costs nothing.
+/// The open containers, one bit each: even a message of nothing but brackets costs an eighth of its size, and usual
+/// nesting allocates nothing.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Nesting {
     /// The innermost ones, the last opened at the lowest bit; set for an object.

@@ -1,6 +1,6 @@
-//! The grammar of JSON numbers, and no arithmetic: a number is its digits.
+//! The grammar of JSON numbers. Numbers are never converted.
 
-/// Where the number that starts at `at` ends; none where it is not one that JSON allows.
+/// Where the number that starts at `at` ends; `None` if JSON does not allow it.
 pub(super) fn end(bytes: &[u8], at: usize) -> Option<usize> {
     let integer = if bytes.get(at) == Some(&b'-') { at + 1 } else { at };
     let mut end = match bytes.get(integer)? {

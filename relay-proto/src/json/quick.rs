@@ -1,15 +1,15 @@
-//! Passing over a value in one loop, without telling its tokens or what is wrong with it.
+//! Skipping a value in one loop, without reporting its tokens or errors.
 //!
-//! Must stay true: what is passed here is what [`Scanner`](super::Scanner) accepts token by token, and no byte more. It
-//! may say `None` to anything: then the scanner looks itself, and says what is wrong if something is.
+//! Must stay true: what is accepted here is what [`Scanner`](super::Scanner) accepts token by token, and no byte more. It
+//! may return `None` for anything: then the scanner examines the value and reports the error, if there is one.
 
 use super::{Escapes, Shape, Surrogates, number, string};
 
-/// Containers inside each other that are passed here: one bit each.
+/// The deepest nesting handled here: one bit per level.
 const DEPTH: usize = 64;
 
-/// What the value is that begins at `at`, and where it ends. It is nested at most `depth` deep; half a surrogate pair is
-/// allowed in it.
+/// The shape of the value that begins at `at`, and where it ends. It is nested at most `depth` deep; unpaired surrogates
+/// are accepted.
 pub(super) fn shaped(bytes: &[u8], at: usize, depth: usize) -> Option<(Shape, usize)> {
     let shape = match *bytes.get(at)? {
         b'"' => {
@@ -57,7 +57,7 @@ fn value(bytes: &[u8], mut at: usize, depth: usize) -> Option<usize> {
             b'n' => at = literal(bytes, at, b"null")?,
             _ => return None,
         }
-        // A value is over, and with it perhaps what it stands in.
+        // The end of a value, and perhaps of its containers.
         loop {
             if open == 0 {
                 return Some(at);
@@ -88,7 +88,7 @@ fn string_end(bytes: &[u8], at: usize) -> Option<usize> {
     }
 }
 
-/// The first place from `at` on without white space.
+/// The first position from `at` on that is not white space.
 #[inline]
 pub(super) fn space(bytes: &[u8], mut at: usize) -> usize {
     while let Some(b' ' | b'\t' | b'\n' | b'\r') = bytes.get(at) {

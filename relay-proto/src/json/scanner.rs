@@ -1,9 +1,9 @@
-//! The scanner: one pass, no recursion, tokens with their places.
+//! The scanner: one pass, no recursion, tokens with their positions.
 
 use super::nesting::{Container, Nesting};
 use super::{Escapes, JsonError, Problem, Shape, Text, Token, Value, number, quick, string};
 
-/// What the scanner demands beyond the grammar.
+/// What the scanner requires beyond the grammar.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Rules {
     /// Objects and arrays inside each other.
@@ -11,7 +11,7 @@ pub struct Rules {
     pub surrogates: Surrogates,
 }
 
-/// Escapes of half a surrogate pair: grammatical JSON, but not text.
+/// Escapes of an unpaired surrogate: valid JSON grammar, but not text.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Surrogates {
     Any,
@@ -20,7 +20,7 @@ pub enum Surrogates {
 
 /// Reads one JSON value, token by token.
 ///
-/// After an error the scanner stays where it failed; asking again gives an error again.
+/// After an error the scanner stays where it failed and returns an error again.
 #[derive(Clone, Debug)]
 pub struct Scanner<'a> {
     source: &'a str,
@@ -31,7 +31,7 @@ pub struct Scanner<'a> {
 }
 
 impl Rules {
-    /// The grammar alone: for values that were judged before.
+    /// The grammar alone: for values that were checked before.
     pub const LENIENT: Self = Self { depth: usize::MAX, surrogates: Surrogates::Any };
 }
 
@@ -47,7 +47,7 @@ impl<'a> Scanner<'a> {
         Self { source, at: 0, expect: Expect::Value, nesting: Nesting::default(), rules }
     }
 
-    /// The next token; none after the end of the value, when nothing but white space follows.
+    /// The next token; `None` after the end of the value, if only white space follows.
     #[expect(clippy::should_implement_trait, reason = "an iterator of results would go on after an error")]
     pub fn next(&mut self) -> Result<Option<Token>, JsonError> {
         loop {
@@ -88,9 +88,9 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// The next key of the object the scanner stands in; none at its end, which is passed.
+    /// The next key of the current object; `None` at its end, which is consumed.
     pub fn key(&mut self) -> Result<Option<Text>, JsonError> {
-        // The usual ways on first: another key after a comma, or the first one.
+        // The usual cases first: another key after a comma, or the first one.
         let mut byte = self.skip_white_space();
         if matches!((self.expect, byte), (Expect::CommaOrClose, Some(b',')))
             && self.nesting.innermost() == Some(Container::Object)
@@ -108,7 +108,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// The next element of the array the scanner stands in; none at its end, which is passed.
+    /// The next element of the current array; `None` at its end, which is consumed.
     pub fn element(&mut self) -> Result<Option<Value>, JsonError> {
         match self.next()? {
             Some(Token::ArrayEnd) => Ok(None),
@@ -117,7 +117,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Passes one whole value.
+    /// Skips one whole value.
     pub fn value(&mut self) -> Result<Value, JsonError> {
         match self.quick_value() {
             Some(value) => Ok(value),
@@ -125,7 +125,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Passes one whole value and shows each of its tokens.
+    /// Skips one whole value and calls `visit` with each of its tokens.
     pub fn value_with(&mut self, mut visit: impl FnMut(&Token)) -> Result<Value, JsonError> {
         let Some(first) = self.next()? else { return Err(self.error(Problem::ExpectedValue)) };
         visit(&first);
@@ -147,7 +147,7 @@ impl<'a> Scanner<'a> {
         self.source
     }
 
-    /// One whole value that stands here, if it can be passed in the quick way; where not, nothing is changed.
+    /// Skips the whole value here if the quick path can; otherwise nothing changes.
     fn quick_value(&mut self) -> Option<Value> {
         if !matches!(self.expect, Expect::Value) || self.rules.surrogates == Surrogates::Paired {
             return None;
@@ -258,7 +258,7 @@ impl<'a> Scanner<'a> {
         if self.nesting.depth == 0 { Expect::End } else { Expect::CommaOrClose }
     }
 
-    /// Steps over one byte of structure.
+    /// Consumes one structural byte.
     fn pass(&mut self, expect: Expect) {
         self.at += 1;
         self.expect = expect;

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use super::scanner::Surrogates;
 use super::{Escapes, JsonError, Problem};
 
-/// Where the closing quote of the string is whose first character after the quote is at `at`, if that is a plain one of
-/// a few characters; none where [`scan`] is to look.
+/// Where the closing quote is of the string whose first character after the opening quote is at `at`, if it is a plain
+/// string of a few characters; otherwise `None`, and [`scan`] is needed.
 #[inline]
 pub(super) fn short(bytes: &[u8], at: usize) -> Option<usize> {
     let first = marks(*bytes.get(at..)?.first_chunk()?);
@@ -22,8 +22,8 @@ pub(super) fn short(bytes: &[u8], at: usize) -> Option<usize> {
     (*bytes.get(quote)? == b'"').then_some(quote)
 }
 
-/// The place after the closing quote of the string whose first character is at `at`; none where there is anything
-/// wrong with it. Half a surrogate pair is not.
+/// The position after the closing quote of the string whose first character is at `at`; `None` if it is malformed.
+/// Unpaired surrogates are accepted.
 pub(super) fn end(bytes: &[u8], at: usize) -> Option<usize> {
     let (quote, _) = scan(bytes, at, Surrogates::Any).ok()?;
     Some(quote + 1)
@@ -50,7 +50,7 @@ pub(super) fn scan(
     }
 }
 
-/// The text between the quotes; none where an escape is half a surrogate pair.
+/// The text between the quotes; `None` if an escape is an unpaired surrogate.
 pub(super) fn decode(inner: &str) -> Option<Cow<'_, str>> {
     let Some(first) = inner.find('\\') else { return Some(Cow::Borrowed(inner)) };
     let mut decoded = String::with_capacity(inner.len());
@@ -118,8 +118,8 @@ fn hex(bytes: &[u8], at: usize) -> Option<u32> {
 
 /// The first quote, backslash or control character from `at` on, or the end.
 ///
-/// Most strings are short, or have a line's end every so often: the first words are looked at one by one. What goes on
-/// for longer goes in blocks, which the compiler looks at with the widest instructions that it has.
+/// Most strings are short, or have a line end every so often: the first words are examined one by one. Longer strings
+/// are examined in blocks, which the compiler turns into the widest vector instructions.
 #[inline]
 fn special(bytes: &[u8], mut at: usize) -> usize {
     let blocks_from = at + WORDS_FIRST;
@@ -137,20 +137,20 @@ fn special(bytes: &[u8], mut at: usize) -> usize {
     tail.map_or(bytes.len(), |found| at + found)
 }
 
-/// Bytes that are looked at at once.
+/// Bytes of one block.
 const BLOCK: usize = 64;
-/// Where blocks begin to pay: longer than a line of text.
+/// The length from which blocks are faster: longer than a line of text.
 const WORDS_FIRST: usize = 256;
 
 /// How many blocks from the beginning have nothing special in them.
 ///
-/// A function of its own, always: inside a caller that is built for size it would be built for size too, a byte at a time.
+/// Never inlined: inside a caller that is optimised for size it would be compiled to a loop over single bytes.
 #[inline(never)]
 fn plain_blocks(bytes: &[u8]) -> usize {
     bytes.chunks_exact(BLOCK).take_while(|block| is_plain(block)).count()
 }
 
-/// Whether no byte of the block is special. Without an early end, so that it can be done all at once.
+/// Whether no byte of the block is special. Without an early exit, so that it can be vectorised.
 #[inline]
 fn is_plain(block: &[u8]) -> bool {
     let special = |byte: &u8| u8::from((*byte == b'"') | (*byte == b'\\') | (*byte < 0x20));

@@ -1,11 +1,11 @@
-//! What the scanner finds: pieces of JSON, and where they stand.
+//! What the scanner finds: tokens and values, with their spans.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 use super::string;
 
-/// A piece of JSON. Commas and colons are checked and not told.
+/// A token. Commas and colons are checked but not returned.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Token {
     ArrayEnd,
@@ -22,12 +22,12 @@ pub enum Token {
 /// A string as it is spelled.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Text {
-    /// Where it stands, quotes included.
+    /// Its span, quotes included.
     pub span: Range<usize>,
     pub escapes: Escapes,
 }
 
-/// A whole value: what it is and where.
+/// A whole value: its shape and span.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Value {
     pub shape: Shape,
@@ -43,7 +43,7 @@ pub enum Shape {
     String(Escapes),
 }
 
-/// Whether a string has escapes; without, what is between its quotes is its text.
+/// Whether a string has escapes. Without any, the bytes between its quotes are its text.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Escapes {
     None,
@@ -51,12 +51,12 @@ pub enum Escapes {
 }
 
 impl Text {
-    /// Where the characters between the quotes stand.
+    /// The span between the quotes.
     pub fn inner(&self) -> Range<usize> {
         self.span.start + 1..self.span.end - 1
     }
 
-    /// What this string of `source` says; none where it has half a surrogate pair.
+    /// The text of this string of `source`; `None` if it has an unpaired surrogate.
     pub fn decode<'a>(&self, source: &'a str) -> Option<Cow<'a, str>> {
         let inner = &source[self.inner()];
         match self.escapes {
@@ -67,7 +67,7 @@ impl Text {
 }
 
 impl Value {
-    /// The string that it is; none where it is something else.
+    /// The string, if it is one.
     pub fn as_text(&self) -> Option<Text> {
         match self.shape {
             Shape::String(escapes) => Some(Text { span: self.span.clone(), escapes }),

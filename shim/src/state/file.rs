@@ -1,4 +1,4 @@
-//! `enrolment.json`: the sandbox's key and its latest epoch. Whole or not there, for its owner alone.
+//! `enrolment.json`: the sandbox's key and its latest epoch. Written atomically, readable by its owner only.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Saved, StateError};
 
-/// As it stands on disk; keys of later versions are ignored.
+/// The format on disk; keys of later versions are ignored.
 #[derive(Deserialize, Serialize)]
 struct Content {
     relay: String,
@@ -24,10 +24,10 @@ struct Content {
     epoch: Option<Epoch>,
 }
 
-/// It has some hundred bytes; whatever is much longer is not ours.
+/// The file has some hundred bytes; a much longer one is not ours.
 const MAX_BYTES: u64 = 64 * 1024;
 
-/// Nothing where there is none yet.
+/// `None` if there is none yet.
 pub(super) fn read(directory: &Path) -> Result<Option<Saved>, StateError> {
     let path = path(directory);
     let damaged =
@@ -50,8 +50,8 @@ pub(super) fn read(directory: &Path) -> Result<Option<Saved>, StateError> {
     }))
 }
 
-/// Written aside, synced, renamed, the directory synced: after a crash there is the old one or the new one. Call it
-/// under the lock.
+/// Writes a temporary file, syncs and renames it, and syncs the directory: after a crash there is the old or the new one.
+/// Must be called with the lock held.
 pub(super) fn write(directory: &Path, saved: &Saved) -> Result<(), StateError> {
     let path = path(directory);
     let content = Content {
@@ -69,7 +69,7 @@ pub(super) fn write(directory: &Path, saved: &Saved) -> Result<(), StateError> {
     })
 }
 
-/// The directory, made if it is not there, for its owner alone.
+/// Makes the directory, for its owner only, if it does not exist.
 pub(super) fn prepare(directory: &Path) -> Result<(), StateError> {
     DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(|source| StateError::Write {
         doing: "make",
@@ -78,7 +78,7 @@ pub(super) fn prepare(directory: &Path) -> Result<(), StateError> {
     })
 }
 
-/// At most [`MAX_BYTES`] of a regular file; no pipe is waited for.
+/// At most [`MAX_BYTES`] of a regular file; does not block on a FIFO.
 pub(super) fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     let flags = rustix::fs::OFlags::NONBLOCK.bits();
     let file = OpenOptions::new().read(true).custom_flags(flags.cast_signed()).open(path)?;

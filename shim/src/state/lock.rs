@@ -1,4 +1,4 @@
-//! One shim at a time: a file lock in the state directory. It ends with its holder, however that ends.
+//! One shim at a time: a file lock in the state directory, which the kernel releases when its holder exits.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -14,12 +14,12 @@ pub(super) struct Lock {
     _file: File,
 }
 
-/// A turn takes one round trip to the sidecar, and every shim of the sandbox may be in front.
-const LONGEST: Duration = Duration::from_secs(8);
+/// The lock is held for one round trip to the sidecar, and every shim of the sandbox may be ahead in the queue.
+const TIMEOUT: Duration = Duration::from_secs(8);
 const PAUSE: Duration = Duration::from_millis(10);
 
 impl Lock {
-    /// Waits for its turn, without keeping the thread.
+    /// Waits for the lock without blocking the thread.
     pub(super) async fn take(directory: &Path) -> Result<Self, StateError> {
         file::prepare(directory)?;
         let path = directory.join("lock");
@@ -34,14 +34,14 @@ impl Lock {
             .mode(0o600)
             .open(&path)
             .map_err(failed("open"))?;
-        let give_up = Instant::now() + LONGEST;
+        let give_up = Instant::now() + TIMEOUT;
         loop {
             match file.try_lock() {
                 Ok(()) => return Ok(Self { _file: file }),
                 Err(TryLockError::Error(error)) => return Err(failed("lock")(error)),
                 Err(TryLockError::WouldBlock) if Instant::now() < give_up => sleep(PAUSE).await,
                 Err(TryLockError::WouldBlock) => {
-                    return Err(StateError::Busy { lock: path.clone(), seconds: LONGEST.as_secs() });
+                    return Err(StateError::Busy { lock: path.clone(), seconds: TIMEOUT.as_secs() });
                 }
             }
         }

@@ -1,14 +1,14 @@
-//! The sandbox's enrolment: the key that its shims share, in one small directory, and how they come to it.
+//! The sandbox's enrolment: the key that its shims share, in one small directory, and how they get it.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `file` | `enrolment.json`: whole or not there, for its owner alone |
-//! | `lock` | one shim at a time says who it is |
+//! | `file` | `enrolment.json`: written atomically, readable by its owner only |
+//! | `lock` | one shim at a time presents the key |
 //! | `source` | where an enrolment string may come from |
 //!
-//! Must stay true: the key is made here and written down before its ticket is shown to anybody; whoever says Hello with
-//! the key holds the lock from before it until what the Welcome brought is written; a key goes before a leftover ticket;
-//! and a shim without an enrolment looks for one at every attempt, so that none need be restarted.
+//! Must stay true: the key is made here and stored before its ticket is sent; a shim that sends Hello with the key holds
+//! the lock until the Welcome's epoch is stored; a key takes precedence over a leftover ticket; and a shim without an
+//! enrolment looks for one at every attempt, so that none has to be restarted.
 
 mod file;
 mod lock;
@@ -31,36 +31,36 @@ use lock::Lock;
 
 use crate::options::Sources;
 
-/// The state directory, and what is known of it in this process.
+/// The state directory, and what this process knows about it.
 #[derive(Clone, Debug)]
 pub(crate) struct State {
     directory: PathBuf,
     sources: Sources,
-    /// Keys that the sidecar will not take any more, and their tickets, the last one last: another is looked for.
+    /// Keys that the sidecar refused for good, and their tickets, the latest last. Another enrolment is looked for.
     refused: Arc<Mutex<VecDeque<Refused>>>,
 }
 
-/// A string may stay where it is when its ticket is of no use any more, and there are several places for one: with all of
-/// them known, none is tried twice.
+/// A used string may stay in its place, and there are several places for one: with all refused tickets known, none is
+/// tried twice.
 #[derive(Clone, Debug)]
 struct Refused {
     key: PublicKey,
     ticket: Ticket,
 }
 
-/// What this sandbox is known by.
+/// The stored enrolment.
 #[derive(Clone, Debug)]
 pub(crate) struct Saved {
     pub(crate) relay: Address,
     pub(crate) pin: PublicKey,
     pub(crate) identity: Identity,
-    /// Kept after it was used, to know a leftover from a new one.
+    /// Kept after it was used, to distinguish a leftover string from a new one.
     ticket: Ticket,
-    /// None until the first Welcome.
+    /// `None` until the first Welcome.
     epoch: Option<Epoch>,
 }
 
-/// The right to say who this sandbox is; dropped, it goes to the next shim.
+/// The right to present the sandbox's key. Dropping it releases the lock.
 #[derive(Debug)]
 pub(crate) struct Held {
     directory: PathBuf,
@@ -72,8 +72,8 @@ pub(crate) struct Held {
 pub(crate) enum StateError {
     #[error("another shim of this sandbox has held `{lock}` for {seconds} seconds; is it stopped?")]
     Busy { lock: PathBuf, seconds: u64 },
-    /// Somebody else enrolled the sandbox anew in the meantime.
-    #[error("the sandbox was enrolled anew while this shim connected")]
+    /// Another shim enrolled the sandbox again in the meantime.
+    #[error("the sandbox was enrolled again while this shim connected")]
     Changed,
     #[error("read `{path}`: {why}; remove it and enrol the sandbox again: {NEXT}")]
     Damaged { path: PathBuf, why: String },
@@ -92,7 +92,7 @@ pub(crate) enum StateError {
     Write { doing: &'static str, path: PathBuf, source: io::Error },
 }
 
-/// More than there are places for a string.
+/// More than there are places for an enrolment string.
 const MAX_REFUSED: usize = 8;
 const NEXT: &str = "run `cofferdam enroll` on the host and write its string to COFFERDAM_ENROLL_FILE or /run/cofferdam/enroll";
 
@@ -101,30 +101,30 @@ impl State {
         Self { directory, sources, refused: Arc::default() }
     }
 
-    /// The enrolment to use now. Where there is none yet but a string with a ticket, a key is made for it and written.
+    /// The enrolment to use now. If there is only a string with a ticket, a key is made for it and stored.
     pub(crate) async fn find(&self) -> Result<Saved, StateError> {
         if let Ok(Some(saved)) = self.usable() {
             return Ok(saved);
         }
-        // Nothing is made, and nobody waited for, where there is nothing to begin with.
-        if self.sources.read(&self.burnt())?.is_none() {
-            // Another shim may have turned it into a key since.
+        // Without a string there is nothing to do, and no lock to wait for.
+        if self.sources.read(&self.refused_tickets())?.is_none() {
+            // Another shim may have used it in the meantime.
             return self.usable()?.ok_or(StateError::None);
         }
         let _lock = Lock::take(&self.directory).await?;
         if let Ok(Some(saved)) = self.usable() {
             return Ok(saved);
         }
-        let found = self.sources.read(&self.burnt())?.ok_or(StateError::None)?;
+        let found = self.sources.read(&self.refused_tickets())?.ok_or(StateError::None)?;
         let Enrolment { pin, ticket, relay } = found.enrolment.clone();
         let saved = Saved { relay, pin, identity: Identity::generate()?, ticket, epoch: None };
         file::write(&self.directory, &saved)?;
-        // Where it cannot be removed it is a leftover, which the key goes before.
+        // If it cannot be removed, it is a leftover, and the key takes precedence.
         found.used();
         Ok(saved)
     }
 
-    /// Waits for the turn to say who we are, on a connection that was made with this key.
+    /// Waits for the lock, then returns the proof for a connection that was made with this key.
     pub(crate) async fn hold(&self, key: &PublicKey) -> Result<(Held, Proof), StateError> {
         let lock = Lock::take(&self.directory).await?;
         let saved =
@@ -136,7 +136,7 @@ impl State {
         Ok((Held { directory: self.directory.clone(), saved, _lock: lock }, proof))
     }
 
-    /// The sidecar will never take this key again. Tells whether there is another enrolment to try.
+    /// The sidecar refused this key for good. Returns whether there is another enrolment to try.
     pub(crate) fn refused(&self, key: &PublicKey) -> Another {
         if let Ok(Some(saved)) = file::read(&self.directory)
             && saved.identity.public() == *key
@@ -147,20 +147,20 @@ impl State {
             }
             refused.push_back(Refused { key: *key, ticket: saved.ticket });
         }
-        let ready =
-            matches!(self.usable(), Ok(Some(_))) || matches!(self.sources.read(&self.burnt()), Ok(Some(_)));
+        let ready = matches!(self.usable(), Ok(Some(_)))
+            || matches!(self.sources.read(&self.refused_tickets()), Ok(Some(_)));
         if ready { Another::Ready } else { Another::None }
     }
 
-    /// What is in the file, unless it was refused.
+    /// The stored enrolment, unless it was refused.
     fn usable(&self) -> Result<Option<Saved>, StateError> {
         let saved = file::read(&self.directory)?;
         let refused = self.lock();
         Ok(saved.filter(|saved| refused.iter().all(|refused| refused.key != saved.identity.public())))
     }
 
-    /// Tickets that are of no use any more.
-    fn burnt(&self) -> Vec<Ticket> {
+    /// Tickets that were refused.
+    fn refused_tickets(&self) -> Vec<Ticket> {
         self.lock().iter().map(|refused| refused.ticket.clone()).collect()
     }
 
@@ -181,7 +181,7 @@ impl Held {
         self.saved.identity.public()
     }
 
-    /// Writes down what the Welcome brought; it may be confirmed when this has returned.
+    /// Stores the Welcome's epoch, which may be confirmed after this returned.
     pub(crate) fn keep(self, epoch: Epoch) -> Result<(), StateError> {
         let Self { directory, saved, _lock } = self;
         file::write(&directory, &Saved { epoch: Some(epoch), ..saved })

@@ -1,4 +1,4 @@
-//! Finding an enrolment string: in the environment, in a file that it names, in a file that everybody knows.
+//! Finding an enrolment string: in the environment, in a file that it names, or in the default file.
 
 use std::fs;
 use std::io;
@@ -11,7 +11,7 @@ use super::StateError;
 use super::file::read_bounded;
 use crate::options::Sources;
 
-/// A string that was found, and where it is to be removed from when it has been used.
+/// An enrolment string, and the file to remove after its use.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) enrolment: Enrolment,
@@ -19,8 +19,8 @@ pub(super) struct Found {
 }
 
 impl Sources {
-    /// The first string whose ticket is not burnt. What is wrong with one is said if there is no other.
-    pub(super) fn read(&self, burnt: &[Ticket]) -> Result<Option<Found>, StateError> {
+    /// The first string whose ticket is not refused. What is wrong with one is said if there is no other.
+    pub(super) fn read(&self, refused: &[Ticket]) -> Result<Option<Found>, StateError> {
         let mut trouble = None;
         let variable = self
             .variable
@@ -34,7 +34,7 @@ impl Sources {
         for (read, place, file) in variable.into_iter().chain(files) {
             let bytes = match read {
                 Ok(bytes) => bytes,
-                // It may come later.
+                // It may be written later.
                 Err(error) if absent(&error) => continue,
                 Err(source) => {
                     trouble.get_or_insert(StateError::Unreadable { place, source });
@@ -42,7 +42,7 @@ impl Sources {
                 }
             };
             match String::from_utf8_lossy(&bytes).parse::<Enrolment>() {
-                Ok(enrolment) if burnt.contains(&enrolment.ticket) => {}
+                Ok(enrolment) if refused.contains(&enrolment.ticket) => {}
                 Ok(enrolment) => return Ok(Some(Found { enrolment, file })),
                 Err(source) => {
                     trouble.get_or_insert(StateError::String { place, source });
