@@ -1,4 +1,4 @@
-//! An outbox and an inbox with a pipe between them that is cut wherever the script says.
+//! An outbox and an inbox with a pipe between them that is cut where the script decides.
 //!
 //! Shared by the property test and the fuzz target: a script is bytes, every script is a legal life of a link, and
 //! after each one every message must have arrived once, whole and in order.

@@ -54,7 +54,7 @@ impl Sources {
 }
 
 impl Found {
-    /// Its ticket is written down elsewhere: nobody else needs to find it.
+    /// Its ticket is stored with the key: the string is not needed any more.
     pub(super) fn used(self) {
         if let Some(file) = self.file {
             let _ = fs::remove_file(file);

@@ -97,7 +97,7 @@ async fn a_key_goes_before_a_leftover_ticket() {
     folder.put(&string('2'));
     let state = folder.with(Some(string('3')));
     assert_eq!(state.find().await.unwrap().identity.public(), key);
-    assert!(folder.enrolment_file().exists(), "it is nobody's yet");
+    assert!(folder.enrolment_file().exists(), "it was not used");
 }
 
 #[tokio::test]
@@ -187,7 +187,7 @@ async fn many_at_once_make_one_key() {
     for _ in 0..10 {
         let state = folder.state();
         shims.spawn(async move {
-            // Whoever comes when the string is gone already finds the key.
+            // A shim that finds the string gone finds the key.
             state.find().await.unwrap().identity.public()
         });
     }

@@ -120,7 +120,7 @@ fn an_answer_is_acknowledged_even_when_nothing_else_goes_out() {
     shim.end();
 }
 
-/// Whoever stops it may do so in the moment in which the harness makes room.
+/// The stop may come in the moment in which the harness makes room.
 #[test]
 fn a_stop_tears_no_line_that_is_being_written() {
     const LINES: usize = 8_000;

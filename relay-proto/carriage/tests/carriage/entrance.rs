@@ -1,4 +1,4 @@
-//! A port in the sandbox that the host dials: the sidecar comes in, and nobody else gets a byte.
+//! A port in the sandbox that the host dials: the sidecar is accepted, and no other peer gets a byte.
 
 use relay_carriage::entrance::{EntranceError, enter, knock};
 use relay_carriage::identity::Identity;
@@ -60,14 +60,14 @@ async fn another_sidecar_is_turned_away() {
 
 #[tokio::test]
 async fn whoever_does_not_knock_gets_nothing() {
-    for said in [&b""[..], b"cofferdam-dial/2\n", b"SSH-2.0-x\r\n", b"\x16\x03\x01", b"cofferdam-relay/1\n"] {
+    for sent in [&b""[..], b"cofferdam-dial/2\n", b"SSH-2.0-x\r\n", b"\x16\x03\x01", b"cofferdam-relay/1\n"] {
         let (place, _, served) = sandbox(identity().public()).await;
         let mut stream = tcp(&place).await;
-        stream.write_all(said).await.unwrap();
+        stream.write_all(sent).await.unwrap();
         let _ = stream.shutdown().await;
         let mut got = Vec::new();
         let _ = soon(stream.read_to_end(&mut got)).await;
-        assert_eq!(got, b"", "{said:?}");
+        assert_eq!(got, b"", "{sent:?}");
         assert!(soon(served).await.unwrap().is_err());
     }
 }

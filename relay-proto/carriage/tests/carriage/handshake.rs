@@ -1,4 +1,4 @@
-//! The inner TLS: who gets through it, and what those are told who do not.
+//! The inner TLS: which peers are accepted, and the errors for the others.
 
 use std::sync::Arc;
 
@@ -129,7 +129,7 @@ async fn a_peer_without_a_key_is_refused() {
     assert!(matches!(refused, Some(TlsError::NotARelay)), "{refused:?}");
 }
 
-/// Right keys, but nobody said what is spoken inside.
+/// Right keys, but no application protocol was agreed on.
 #[tokio::test]
 async fn a_peer_that_does_not_offer_the_relay_protocol_is_refused() {
     let (sandbox, sidecar) = (identity(), identity());
@@ -165,7 +165,7 @@ async fn what_is_not_tls_is_named() {
     let (sandbox, pin) = (identity(), identity().public());
     for text in [&b"SSH-2.0-OpenSSH_9.9\r\n"[..], b"HTTP/1.1 400 Bad Request\r\n\r\n", &[0; 64], &[0xff; 64]]
     {
-        let refused = soon(dial(&sandbox, &pin).tls(&says(text).await)).await.err().unwrap();
+        let refused = soon(dial(&sandbox, &pin).tls(&peer_that_sends(text).await)).await.err().unwrap();
         assert!(matches!(refused, DialError::Tls(TlsError::NotTls)), "{refused:?}");
         assert!(refused.to_string().contains("`relay.advertise`"), "{refused}");
     }
@@ -181,7 +181,7 @@ async fn an_end_in_the_middle_is_an_end() {
 #[tokio::test]
 async fn silence_has_an_end_and_a_name() {
     let (sandbox, pin) = (identity(), identity().public());
-    let place = says(b"").await;
+    let place = peer_that_sends(b"").await;
     let limit = std::time::Duration::from_millis(300);
     let dial = relay_carriage::dial::Dial { limit, ..dial(&sandbox, &pin) };
     let refused = soon(dial.tls(&place)).await.err().unwrap().to_string();

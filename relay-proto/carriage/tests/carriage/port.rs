@@ -92,15 +92,15 @@ async fn an_older_client_is_refused() {
     assert!(matches!(refused, ReceptionError::Outer(TlsError::OlderTls)), "{refused:?}");
 }
 
-/// What the port says to these bytes, and why it said it.
+/// The port's response to these bytes, and its error.
 async fn answer_to(bytes: &[u8]) -> (String, ReceptionError) {
     let (place, _pin, served) = sidecar().await;
     let mut stream = tcp(&place).await;
     stream.write_all(bytes).await.unwrap();
-    let mut said = Vec::new();
-    // A port that closes while bytes are on their way resets; nothing was said then.
-    let _ = soon(stream.read_to_end(&mut said)).await;
-    (String::from_utf8_lossy(&said).into_owned(), soon(served).await.unwrap().unwrap_err())
+    let mut response = Vec::new();
+    // A port that closes while bytes are in flight resets the connection; then there is no response.
+    let _ = soon(stream.read_to_end(&mut response)).await;
+    (String::from_utf8_lossy(&response).into_owned(), soon(served).await.unwrap().unwrap_err())
 }
 
 #[tokio::test]
@@ -108,21 +108,21 @@ async fn what_is_neither_gets_nothing() {
     for garbage in
         [&b"POST / HTTP/1.1\r\n\r\n"[..], b"SSH-2.0-x\r\n", b"cofferdam-relay/1\n", &[0; 100], &[0xff; 100]]
     {
-        let (said, why) = answer_to(garbage).await;
-        assert_eq!(said, "");
+        let (response, why) = answer_to(garbage).await;
+        assert_eq!(response, "");
         assert!(matches!(why, ReceptionError::NotKnown), "{why:?}");
     }
     let (_, why) = answer_to(&[0x16; 100]).await;
     assert!(matches!(why, ReceptionError::Tls(TlsError::NotTls)), "{why:?}");
-    let (said, why) = answer_to(b"GARBAGE").await;
-    assert_eq!(said, "");
+    let (response, why) = answer_to(b"GARBAGE").await;
+    assert_eq!(response, "");
     assert!(matches!(why, ReceptionError::Upgrade(UpgradeError::NotHttp)), "{why:?}");
 }
 
 #[tokio::test]
 async fn http_that_is_no_upgrade_is_told_so() {
-    let (said, why) = answer_to(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await;
-    assert!(said.starts_with("HTTP/1.1 426 Upgrade Required\r\nUpgrade: websocket\r\n"), "{said}");
+    let (response, why) = answer_to(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await;
+    assert!(response.starts_with("HTTP/1.1 426 Upgrade Required\r\nUpgrade: websocket\r\n"), "{response}");
     assert!(matches!(why, ReceptionError::Upgrade(UpgradeError::Stripped { status: 426 })), "{why:?}");
     let upgrade = "Upgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n";
     for wrong in [
@@ -135,15 +135,15 @@ async fn http_that_is_no_upgrade_is_told_so() {
         ),
         "GET / HTTP/1.1\r\nno header\r\n\r\n".to_owned(),
     ] {
-        let (said, _) = answer_to(wrong.as_bytes()).await;
-        assert!(said.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{wrong}: {said}");
+        let (response, _) = answer_to(wrong.as_bytes()).await;
+        assert!(response.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{wrong}: {response}");
     }
 }
 
 #[tokio::test]
 async fn a_head_without_end_is_given_up() {
-    let (said, why) = answer_to(&[b"GET / HTTP/1.1\r\nA: ", vec![b'x'; 8192].as_slice()].concat()).await;
-    assert_eq!(said, "");
+    let (response, why) = answer_to(&[b"GET / HTTP/1.1\r\nA: ", vec![b'x'; 8192].as_slice()].concat()).await;
+    assert_eq!(response, "");
     assert!(matches!(why, ReceptionError::Upgrade(UpgradeError::TooLong)), "{why:?}");
 }
 
@@ -175,7 +175,7 @@ async fn without_the_inner_tls_there_is_no_way_in() {
 #[tokio::test]
 async fn an_end_at_any_byte_of_the_handshake_is_an_end() {
     let sandbox = identity();
-    // How much a sandbox says until it is through, on the longest way.
+    // How many bytes a sandbox sends until it is accepted, on the longest way.
     for cut in (0..600).step_by(37) {
         let (behind, pin, served) = sidecar().await;
         let (front, _cutter) = port(move |near: TcpStream| async move {

@@ -26,8 +26,8 @@ fn through(proxy: &str) -> Proxy {
     proxy.parse().unwrap()
 }
 
-/// What a sandbox is told that goes out through `proxy`.
-async fn told(proxy: &Proxy, limit: Duration) -> DialError {
+/// The error of a sandbox that goes out through `proxy`.
+async fn refusal(proxy: &Proxy, limit: Duration) -> DialError {
     let (sandbox, pin): (Identity, PublicKey) = (identity(), identity().public());
     let target: HostPort = "sidecar.invalid:7443".parse().unwrap();
     let dial = Dial { identity: &sandbox, pin: &pin, proxy: Some(proxy), limit };
@@ -100,9 +100,9 @@ async fn every_answer_has_its_advice() {
         (b"HTTP/1.1 ?\r\n\r\n", "", |error| matches!(error, ProxyError::NotHttp { .. }), "`HTTPS_PROXY`"),
         (&[b'H'; 3], "", |error| matches!(error, ProxyError::NotHttp { .. }), "`HTTPS_PROXY`"),
     ];
-    for (said, credentials, expected, advice) in cases {
-        let place = says(said).await;
-        let refused = told(&through(&format!("http://{credentials}{place}")), PATIENCE).await;
+    for (response, credentials, expected, advice) in cases {
+        let place = peer_that_sends(response).await;
+        let refused = refusal(&through(&format!("http://{credentials}{place}")), PATIENCE).await;
         let text = refused.to_string();
         let DialError::Proxy(refused) = refused else { panic!("{text}") };
         assert!(expected(&refused), "{refused:?}");
@@ -114,7 +114,7 @@ async fn every_answer_has_its_advice() {
 #[tokio::test]
 async fn one_that_closes_is_named() {
     let place = closes().await;
-    let refused = told(&through(&place.to_string()), PATIENCE).await;
+    let refused = refusal(&through(&place.to_string()), PATIENCE).await;
     assert!(
         matches!(&refused, DialError::Proxy(ProxyError::Closed { proxy }) if *proxy == place),
         "{refused:?}"
@@ -123,8 +123,8 @@ async fn one_that_closes_is_named() {
 
 #[tokio::test]
 async fn one_that_hangs_is_named() {
-    let place = says(b"").await;
-    let refused = told(&through(&place.to_string()), Duration::from_millis(300)).await.to_string();
+    let place = peer_that_sends(b"").await;
+    let refused = refusal(&through(&place.to_string()), Duration::from_millis(300)).await.to_string();
     let expected = format!("have the proxy {place} connect: no answer came in 0.3 seconds; ");
     assert!(refused.starts_with(&expected), "{refused}");
 }

@@ -55,8 +55,8 @@ pub(crate) async fn tcp(place: &HostPort) -> TcpStream {
     TcpStream::connect(place.to_string()).await.unwrap()
 }
 
-/// A peer that says this, whatever it hears, and waits for the other to leave.
-pub(crate) async fn says(text: &'static [u8]) -> HostPort {
+/// A peer that sends this, whatever it receives, and waits for the other side to close.
+pub(crate) async fn peer_that_sends(text: &'static [u8]) -> HostPort {
     let serve = move |mut stream: TcpStream| async move {
         stream.write_all(text).await.unwrap();
         let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
@@ -64,7 +64,7 @@ pub(crate) async fn says(text: &'static [u8]) -> HostPort {
     port(serve).await.0
 }
 
-/// A peer that closes when it has heard something.
+/// A peer that closes after the first bytes it receives.
 pub(crate) async fn closes() -> HostPort {
     let serve = |mut stream: TcpStream| async move {
         let _ = stream.read(&mut [0; 4096]).await;

@@ -43,9 +43,9 @@ async fn a_shutdown_is_seen_as_the_end() {
     })
     .await;
     let mut stream = websocket::client(tcp(&place).await, &web_socket(&place), &[]).await.unwrap();
-    stream.write_all(b"the last words").await.unwrap();
+    stream.write_all(b"the last bytes").await.unwrap();
     stream.shutdown().await.unwrap();
-    assert_eq!(soon(served).await.unwrap().unwrap(), b"the last words");
+    assert_eq!(soon(served).await.unwrap().unwrap(), b"the last bytes");
 }
 
 #[tokio::test]
@@ -76,8 +76,8 @@ async fn headers_go_along_and_cannot_smuggle() {
     }
 }
 
-/// What a sandbox is told whose WebSocket reaches a TLS server that says this.
-async fn told(text: &'static [u8]) -> DialError {
+/// The error of a sandbox whose WebSocket reaches a TLS server that sends this.
+async fn refusal(text: &'static [u8]) -> DialError {
     let acceptor = TlsAcceptor::from(ordinary(&[&TLS13]));
     let (place, _served) = port(move |stream| async move {
         let mut stream = acceptor.accept(stream).await.unwrap();
@@ -99,16 +99,16 @@ async fn what_does_not_upgrade_is_named() {
         b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: x\r\n\r\n",
     ] {
-        let refused = told(stripped).await;
+        let refused = refusal(stripped).await;
         assert!(matches!(refused, DialError::Upgrade(UpgradeError::Stripped { .. })), "{refused:?}");
         assert!(refused.to_string().contains("strips upgrades"), "{refused}");
     }
-    let refused = told(b"HTTP/1.1 404 Not Found\r\n\r\n").await;
+    let refused = refusal(b"HTTP/1.1 404 Not Found\r\n\r\n").await;
     assert!(matches!(refused, DialError::Upgrade(UpgradeError::Status(404))), "{refused:?}");
     assert!(refused.to_string().contains("is the path of the link right"), "{refused}");
-    let refused = told(b"220 mail.example ESMTP\r\n").await;
+    let refused = refusal(b"220 mail.example ESMTP\r\n").await;
     assert!(matches!(refused, DialError::Upgrade(UpgradeError::NotHttp)), "{refused:?}");
-    let refused = told(b"").await;
+    let refused = refusal(b"").await;
     assert!(matches!(refused, DialError::Upgrade(UpgradeError::Closed)), "{refused:?}");
 }
 
@@ -221,7 +221,7 @@ async fn pings_are_answered() {
     assert_eq!(pong, [0x8a, 2, b'h', b'i']);
 }
 
-/// Whoever does not read holds up the writer, who keeps one message and no more.
+/// A peer that does not read blocks the writer, which buffers one message at most.
 #[tokio::test]
 async fn a_peer_that_does_not_read_stops_the_writer() {
     let (near, far) = tokio::io::duplex(1024);

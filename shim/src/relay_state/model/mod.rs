@@ -229,7 +229,7 @@ impl Life {
         self.wire = None;
     }
 
-    /// The sidecar is none: bytes that nobody meant.
+    /// Not a sidecar: random bytes.
     fn garbage(&mut self, much: u8) {
         if let Some(wire) = &mut self.wire
             && self.sidecar.honesty == Honesty::Hostile

@@ -147,7 +147,7 @@ impl Scene {
         while let Some(deadline) = self.state.deadline().filter(|deadline| *deadline <= until) {
             self.now = self.now.max(deadline);
             if self.state.wants_connection(self.now) {
-                self.state.sidecar.disconnected("connect: nobody there".into(), self.now);
+                self.state.sidecar.disconnected("connect: connection refused".into(), self.now);
             }
             let _ = self.state.tick(self.now);
         }

@@ -77,7 +77,7 @@ fn on_a_fresh_link_the_handshake_goes_first_and_what_may_have_run_is_marked() {
         ]
     );
     scene.sidecar(&result(4));
-    assert_eq!(scene.heard(), [result(4)], "the answer to the handshake was for nobody");
+    assert_eq!(scene.heard(), [result(4)], "the response to the handshake is not forwarded");
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn a_server_that_does_not_take_its_introduction_gets_no_request_and_the_next_one
     for _ in 0..1000 {
         scene.harness(&format!(r#"{{"jsonrpc":"2.0","method":"x","params":"{}"}}"#, "y".repeat(2000)));
     }
-    assert!(scene.state.harness.wants_lines(), "notifications to nobody do not pile up");
+    assert!(scene.state.harness.wants_lines(), "notifications without a receiver do not pile up");
     assert_eq!(scene.said(), []);
     scene.harness(&request(4, "tools/call"));
     assert_eq!(scene.said_once(), replayed(2));
