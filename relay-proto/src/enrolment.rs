@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_without_repeating_it() {
+    fn errors_do_not_repeat_the_text() {
         let refused = |text: &str| text.parse::<Enrolment>().unwrap_err();
         assert_eq!(refused("hello"), InvalidEnrolment::NotOne);
         assert_eq!(refused("cofferdam:2:x"), InvalidEnrolment::NotOne);

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_known_by_all_of_it() {
+    fn every_byte_of_a_key_is_compared() {
         let key = Key::from_hex(KEY).unwrap();
         assert!(key.is(key.shown()));
         for place in 0..Key::SHOWN {

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn one_id_is_found_wherever_it_stands() {
+    fn an_id_is_found_in_any_position() {
         for (text, expected) in [
             (r#"{"id":7,"method":"m"}"#, "7"),
             (r#"{"method":"m","params":{"id":1,"a":["id",{"id":2}]},"id":-12}"#, "-12"),
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_doubt_there_is_no_id() {
+    fn an_ambiguous_id_is_not_used() {
         for text in [
             r#"{"id":7,"result":{}}"#,
             r#"{"method":"m"}"#,

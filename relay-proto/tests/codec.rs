@@ -199,7 +199,7 @@ fn another_version_is_told_apart_from_another_protocol() {
 }
 
 #[test]
-fn what_is_not_known_is_refused_by_name() {
+fn unknown_kinds_and_flags_are_refused_by_name() {
     assert_eq!(error(&raw(1, &[0x7f])), DecodeError::UnknownKind(0x7f));
     assert_eq!(error(&raw(10, &[0x10, 0, 0, 0, 0, 0, 0, 0, 1, 4])), DecodeError::UnknownFlags(4));
     assert_eq!(error(&raw(9, &[0x10, 0, 0, 0, 0, 0, 0, 0, 1])), DecodeError::ShortMessage(8));
@@ -210,7 +210,7 @@ fn what_is_not_known_is_refused_by_name() {
 }
 
 #[test]
-fn a_limit_is_checked_before_the_body_comes() {
+fn a_limit_is_checked_before_the_body_arrives() {
     let max = 1 + 9 + (9 + MAX_LINK_ID) + MAX_MESSAGE_PART;
     let (length, kind) = (max + 1, "Message");
     assert_eq!(error(&raw(length as u32, &[0x10])), DecodeError::TooLarge { kind, length, max });
@@ -226,7 +226,7 @@ fn the_largest_part_passes() {
 }
 
 #[test]
-fn whatever_is_said_fits_a_control_frame() {
+fn any_sentence_fits_a_control_frame() {
     // The worst for JSON: six bytes for each of these, and a character that is cut in the middle.
     for text in ["\u{1}".repeat(MAX_CONTROL_BODY), "x".to_owned() + &"é".repeat(MAX_CONTROL_BODY)] {
         let (code, message, retry) = (text.clone(), text.clone(), Retry::Never);
@@ -244,7 +244,7 @@ fn whatever_is_said_fits_a_control_frame() {
 }
 
 #[test]
-fn a_peer_does_not_write_our_errors() {
+fn errors_do_not_quote_the_peer() {
     let body = format!(r#"{{"seq":"{}","window":1}}"#, "é".repeat(5000));
     let frame = [b"\x11", body.as_bytes()].concat();
     let said = error(&raw(frame.len() as u32, &frame)).to_string();
@@ -252,7 +252,7 @@ fn a_peer_does_not_write_our_errors() {
 }
 
 #[test]
-fn a_message_in_parts_is_read_in_large_pieces_and_its_memory_goes_back() {
+fn a_message_in_parts_is_read_in_large_pieces_and_its_memory_is_freed() {
     let part = |seq, more| {
         let flags = PartFlags { more, maybe_ran: MaybeRan::No };
         Frame::Message(Part { seq, flags, bytes: vec![9; MAX_MESSAGE_PART] })
@@ -272,7 +272,7 @@ fn a_message_in_parts_is_read_in_large_pieces_and_its_memory_goes_back() {
 }
 
 #[test]
-fn a_resume_token_is_not_shown() {
+fn a_resume_token_is_not_printed() {
     let token = ResumeToken("5ec2e7".into());
     assert!(!format!("{token:?}").contains("5ec2e7"));
 }

@@ -39,7 +39,7 @@ fn take(outbox: &mut Outbox) -> Vec<Part> {
 }
 
 #[test]
-fn a_long_message_goes_in_parts_and_is_known_by_its_first() {
+fn a_long_message_is_sent_in_parts_and_identified_by_its_first() {
     let mut outbox = Outbox::new(MAX_WINDOW);
     assert_eq!(outbox.push(b"short", MaybeRan::No), 1);
     assert_eq!(outbox.push(&vec![7; MAX_MESSAGE_PART + 1], earlier()), 2);
@@ -80,7 +80,7 @@ fn credit_holds_frames_back_until_an_acknowledgement_gives_more() {
 }
 
 #[test]
-fn a_lying_peer_is_found_out() {
+fn protocol_violations_are_detected() {
     let mut outbox = Outbox::new(1000);
     outbox.push(b"a", MaybeRan::No);
     outbox.push(b"b", MaybeRan::No);
@@ -120,7 +120,7 @@ fn a_message_in_parts_is_bounded_as_a_whole() {
 }
 
 #[test]
-fn parts_are_taken_from_where_they_were_read_all_the_same() {
+fn borrowed_parts_give_the_same_messages() {
     let (mut inbox, mut views) = (Inbox::new(10, 1000), Inbox::new(10, 1000));
     let parts: [(u64, More, &[u8]); 7] = [
         (1, More::Last, b"a"),
@@ -146,7 +146,7 @@ fn parts_are_taken_from_where_they_were_read_all_the_same() {
 }
 
 #[test]
-fn a_message_in_parts_is_put_together_in_lent_memory() {
+fn a_message_in_parts_is_assembled_in_the_lent_buffer() {
     let mut inbox = Inbox::new(100, 1000);
     let room = vec![1; 50];
     let place = room.as_ptr();
@@ -161,7 +161,7 @@ fn a_message_in_parts_is_put_together_in_lent_memory() {
 }
 
 #[test]
-fn acknowledgements_wait_for_company_until_a_quarter_of_the_window() {
+fn acknowledgements_are_batched_up_to_a_quarter_of_the_window() {
     let mut inbox = Inbox::new(1000, 400);
     assert_eq!((inbox.has_ack(), inbox.ack_due(), inbox.take_ack()), (false, false, None));
     inbox.accept(part(1, &[0; 50])).unwrap();

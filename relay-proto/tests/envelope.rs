@@ -11,7 +11,7 @@ use proptest::test_runner::TestRunner;
 use relay_proto::envelope::Strictness;
 
 #[test]
-fn every_message_means_what_another_parser_says_that_it_means() {
+fn every_message_means_the_same_to_an_independent_parser() {
     let (passed, refused) = (Cell::new(0), Cell::new(0));
     let usual = ProptestConfig::default();
     let config = ProptestConfig { cases: usual.cases.max(12_000), failure_persistence: None, ..usual };

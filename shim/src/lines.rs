@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_the_limit_passes_and_memory_goes_back() {
+    fn a_line_at_the_limit_passes_and_memory_is_freed() {
         let line = vec![b'x'; 300_000];
         let mut lines = Lines::new(line.len());
         for piece in line.chunks(10_000) {

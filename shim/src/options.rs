@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn help_and_version_are_data() {
+    fn help_and_version_go_to_stdout() {
         assert!(
             matches!(parsed(&["--help"], None), Ok(Command::Show(text)) if text.contains("--server NAME"))
         );

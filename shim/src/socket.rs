@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_end_of_an_inherited_socket_is_seen_though_others_have_it_too() {
+    async fn the_end_of_an_inherited_socket_is_seen_while_other_processes_hold_it() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.set_read_timeout(Some(Duration::from_secs(40))).unwrap();
         let socket = Socket::new(Descriptor::Inherited(ours.as_raw_fd())).unwrap();

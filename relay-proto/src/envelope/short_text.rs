@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_of_any_length_is_what_it_was() {
+    fn a_text_of_any_length_is_kept_unchanged() {
         let long = "ä€😀".repeat(10);
         let lengths = (0..=long.len()).filter(|length| long.is_char_boundary(*length));
         let texts: Vec<&str> = lengths.map(|length| &long[..length]).collect();

@@ -246,7 +246,7 @@ fn long_keys_are_cut_in_the_reason() {
 }
 
 #[test]
-fn what_is_kept_and_recorded_has_a_length() {
+fn ids_methods_and_tool_names_have_a_maximum_length() {
     let read =
         |message: String, strictness| read(message.as_bytes(), strictness).map(|_| ()).map_err(|e| e.reason);
     let both = [Strictness::Whole, Strictness::Envelope];
@@ -285,7 +285,7 @@ fn what_is_kept_and_recorded_has_a_length() {
 
 /// What is usual is read in a quicker way: it must find the same, and refuse the same.
 #[test]
-fn the_quick_way_and_the_careful_one_agree() {
+fn the_quick_path_and_the_careful_one_agree() {
     let usual = [
         r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"echo","arguments":{"text":"a\n\u00e4 \ud800"}}}"#,
         r#"{"jsonrpc": "2.0", "id": "x-1", "result": {"content": [{"type": "text", "text": ""}], "n": -1.5e3}} "#,

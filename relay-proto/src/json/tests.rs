@@ -106,7 +106,7 @@ proptest! {
     }
 
     #[test]
-    fn a_safe_line_says_the_same(value in any_json(), gap in "[ \r\n\t]{0,3}", odd in "[a\u{85}\u{2028}\u{2029}\u{2019}é]{0,8}") {
+    fn a_safe_line_has_the_same_meaning(value in any_json(), gap in "[ \r\n\t]{0,3}", odd in "[a\u{85}\u{2028}\u{2029}\u{2019}é]{0,8}") {
         let message = format!("{gap}[{gap}{value}{gap},{gap}\"{odd}\"]{gap}");
         let safe = line_safe(message.as_bytes());
         let text = std::str::from_utf8(&safe).unwrap();
@@ -117,7 +117,7 @@ proptest! {
     }
 
     #[test]
-    fn passing_a_value_accepts_what_its_tokens_do(
+    fn skipping_a_value_accepts_what_its_tokens_do(
         value in any_json(),
         at in any::<prop::sample::Index>(),
         with in prop_oneof![
@@ -186,7 +186,7 @@ fn deep_containers_of_both_kinds_are_told_apart() {
 }
 
 #[test]
-fn a_string_ends_where_it_ends_however_long_it_is() {
+fn the_end_of_a_string_is_found_at_any_length() {
     for length in 0..300 {
         let plain: String = (0..length).map(|at| char::from(b' ' + (at % 90) as u8)).collect();
         let plain = plain.replace(['"', '\\'], "\u{7f}");
@@ -213,12 +213,12 @@ fn a_string_ends_where_it_ends_however_long_it_is() {
 }
 
 #[test]
-fn a_byte_order_mark_is_no_white_space() {
+fn a_byte_order_mark_is_not_white_space() {
     assert!(!accepts("\u{feff}{}".as_bytes()));
 }
 
 #[test]
-fn control_characters_that_end_lines_somewhere_are_no_json() {
+fn raw_control_characters_that_some_runtimes_take_for_line_ends_are_refused() {
     for character in LINE_ENDS {
         assert!(!accepts(format!("[1,{character}2]").as_bytes()), "{character:?} between tokens");
         assert_eq!(
@@ -231,7 +231,7 @@ fn control_characters_that_end_lines_somewhere_are_no_json() {
 }
 
 #[test]
-fn tokens_carry_their_places() {
+fn tokens_have_their_spans() {
     let message = br#" {"k\n": ["x", -1.5e3, null] } "#;
     let tokens = drain(message, Rules::LENIENT).unwrap();
     assert_eq!(

@@ -61,7 +61,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[tokio::test]
-async fn a_string_becomes_a_key_and_is_removed() {
+async fn an_enrolment_string_becomes_a_key_and_is_removed() {
     let folder = Folder::new("string");
     folder.put(&string('1'));
     let saved = folder.state().find().await.unwrap();
@@ -76,7 +76,7 @@ async fn a_string_becomes_a_key_and_is_removed() {
 }
 
 #[tokio::test]
-async fn what_the_welcome_brought_is_shown_the_next_time() {
+async fn the_welcomes_epoch_is_presented_the_next_time() {
     let folder = Folder::new("epoch");
     folder.put(&string('1'));
     let key = folder.state().find().await.unwrap().identity.public();
@@ -90,7 +90,7 @@ async fn what_the_welcome_brought_is_shown_the_next_time() {
 }
 
 #[tokio::test]
-async fn a_key_goes_before_a_leftover_ticket() {
+async fn a_key_takes_precedence_over_a_leftover_ticket() {
     let folder = Folder::new("leftover");
     folder.put(&string('1'));
     let key = folder.state().find().await.unwrap().identity.public();
@@ -101,7 +101,7 @@ async fn a_key_goes_before_a_leftover_ticket() {
 }
 
 #[tokio::test]
-async fn a_refused_key_gives_way_to_a_new_ticket_and_only_to_a_new_one() {
+async fn a_refused_key_is_replaced_by_a_new_ticket_only() {
     let folder = Folder::new("refused");
     let state = folder.with(Some(string('1')));
     let key = state.find().await.unwrap().identity.public();
@@ -122,7 +122,7 @@ async fn a_refused_key_gives_way_to_a_new_ticket_and_only_to_a_new_one() {
 
 /// A secret that is mounted cannot be unlinked, and a variable is there for good.
 #[tokio::test]
-async fn strings_that_stay_where_they_are_are_tried_once_each() {
+async fn leftover_enrolment_strings_are_tried_once_each() {
     let folder = Folder::new("stay");
     let state = folder.with(Some(string('1')));
     for (ticket, another) in [('1', Another::Ready), ('2', Another::None)] {
@@ -140,7 +140,7 @@ async fn strings_that_stay_where_they_are_are_tried_once_each() {
 }
 
 #[tokio::test]
-async fn an_enrolment_is_waited_for() {
+async fn a_shim_without_an_enrolment_keeps_looking() {
     let folder = Folder::new("waited");
     let state = folder.state();
     assert!(matches!(state.find().await, Err(StateError::None)));
@@ -154,7 +154,7 @@ async fn an_enrolment_is_waited_for() {
 }
 
 #[tokio::test]
-async fn one_shim_at_a_time_says_who_it_is() {
+async fn one_shim_at_a_time_presents_the_key() {
     let folder = Folder::new("turns");
     folder.put(&string('1'));
     let state = folder.state();
@@ -169,7 +169,7 @@ async fn one_shim_at_a_time_says_who_it_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_that_never_ends_is_named() {
+async fn a_lock_that_is_never_released_is_reported() {
     let folder = Folder::new("stuck");
     folder.put(&string('1'));
     let state = folder.state();
@@ -180,7 +180,7 @@ async fn a_turn_that_never_ends_is_named() {
 }
 
 #[tokio::test]
-async fn many_at_once_make_one_key() {
+async fn concurrent_shims_make_one_key() {
     let folder = Folder::new("many");
     folder.put(&string('1'));
     let mut shims = tokio::task::JoinSet::new();
@@ -196,7 +196,7 @@ async fn many_at_once_make_one_key() {
 }
 
 #[tokio::test]
-async fn a_place_that_cannot_be_written_is_named_before_the_ticket_is_used() {
+async fn an_unwritable_state_directory_is_reported_before_the_ticket_is_used() {
     let folder = Folder::new("unwritable");
     folder.put(&string('1'));
     fs::write(folder.0.join("a"), "a file where a directory should be").unwrap();
@@ -208,7 +208,7 @@ async fn a_place_that_cannot_be_written_is_named_before_the_ticket_is_used() {
 }
 
 #[tokio::test]
-async fn a_damaged_file_is_named_and_gives_way_to_a_ticket() {
+async fn a_damaged_file_is_reported_and_replaced_by_a_new_enrolment() {
     let folder = Folder::new("damaged");
     let file = folder.0.join("a/state/enrolment.json");
     fs::create_dir_all(file.parent().unwrap()).unwrap();

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::support::{Folder, Lines, Peer, Shim, command, request, result};
 
 #[test]
-fn lines_go_out_and_come_back_untouched() {
+fn lines_are_relayed_unchanged_both_ways() {
     let folder = Folder::new();
     let sidecar = folder.listen();
     let (mut shim, stdout) = Shim::start(&["--relay", &folder.link(), "--server", "echo"]);
@@ -33,7 +33,7 @@ fn lines_go_out_and_come_back_untouched() {
 }
 
 #[test]
-fn what_is_no_message_is_answered_and_the_next_one_passes() {
+fn a_malformed_line_is_answered_and_the_next_one_passes() {
     let folder = Folder::new();
     let sidecar = folder.listen();
     let (mut shim, stdout) = Shim::start(&["--relay", &folder.link()]);
@@ -82,7 +82,7 @@ fn the_largest_message_passes_both_ways() {
 }
 
 #[test]
-fn a_cut_connection_is_resumed_and_nothing_is_lost() {
+fn a_lost_connection_is_resumed_without_loss() {
     let folder = Folder::new();
     let sidecar = folder.listen();
     let (mut shim, stdout) = Shim::start(&["--relay", &folder.link()]);
@@ -112,7 +112,7 @@ fn a_cut_connection_is_resumed_and_nothing_is_lost() {
 }
 
 #[test]
-fn a_sidecar_that_starts_anew_gets_the_handshake_and_marked_requests() {
+fn a_restarted_sidecar_gets_the_handshake_and_marked_requests() {
     let folder = Folder::new();
     let sidecar = folder.listen();
     let (mut shim, stdout) = Shim::start(&["--relay", &folder.link()]);
@@ -143,7 +143,7 @@ fn a_sidecar_that_starts_anew_gets_the_handshake_and_marked_requests() {
 }
 
 #[test]
-fn a_refusal_for_good_is_the_answer_and_no_reason_to_end() {
+fn a_final_refusal_is_answered_and_does_not_end_the_shim() {
     let folder = Folder::new();
     let sidecar = folder.listen();
     let (mut shim, stdout) = Shim::start(&["--relay", &folder.link()]);
@@ -160,7 +160,7 @@ fn a_refusal_for_good_is_the_answer_and_no_reason_to_end() {
 }
 
 #[test]
-fn a_goodbye_for_good_ends_the_link_and_not_the_shim() {
+fn a_final_goodbye_ends_the_link_and_not_the_shim() {
     let folder = Folder::new();
     let sidecar = folder.listen();
     let (mut shim, stdout) = Shim::start(&["--relay", &folder.link()]);
@@ -222,7 +222,7 @@ fn a_closed_output_is_a_goodbye_and_success() {
 }
 
 #[test]
-fn a_harness_that_does_not_read_holds_up_nobody_else() {
+fn a_harness_that_does_not_read_does_not_block_the_other_direction() {
     let folder = Folder::new();
     let sidecar = folder.listen();
     let (mut shim, stdout) = Shim::start(&["--relay", &folder.link()]);
@@ -244,7 +244,7 @@ fn a_harness_that_does_not_read_holds_up_nobody_else() {
 }
 
 #[test]
-fn an_inherited_socket_is_a_link_that_ends_once() {
+fn an_inherited_socket_cannot_be_reopened() {
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
     fcntl_setfd(&theirs, FdFlags::empty()).unwrap();
     let (mut shim, stdout) = Shim::start(&["--relay", &format!("fd:{}", theirs.as_raw_fd())]);

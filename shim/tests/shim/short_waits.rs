@@ -72,7 +72,7 @@ fn started(
 }
 
 #[test]
-fn without_a_sidecar_every_request_has_an_honest_answer_and_the_next_sidecar_is_found() {
+fn without_a_sidecar_requests_are_answered_and_the_next_sidecar_is_found() {
     let folder = Folder::new();
     let mut shim = Shim::start(&folder);
     shim.write(&request(2, "tools/call"));
@@ -91,7 +91,7 @@ fn without_a_sidecar_every_request_has_an_honest_answer_and_the_next_sidecar_is_
 }
 
 #[test]
-fn a_sidecar_that_goes_away_leaves_the_outcome_unknown() {
+fn a_sidecar_that_disappears_leaves_the_outcome_unknown() {
     let folder = Folder::new();
     let sidecar = folder.listen();
     let mut shim = Shim::start(&folder);
@@ -106,7 +106,7 @@ fn a_sidecar_that_goes_away_leaves_the_outcome_unknown() {
 }
 
 #[test]
-fn an_answer_is_acknowledged_even_when_nothing_else_goes_out() {
+fn a_response_is_acknowledged_even_when_nothing_else_is_sent() {
     let folder = Folder::new();
     let sidecar = folder.listen();
     let mut shim = Shim::start(&folder);
@@ -122,7 +122,7 @@ fn an_answer_is_acknowledged_even_when_nothing_else_goes_out() {
 
 /// The stop may come in the moment in which the harness makes room.
 #[test]
-fn a_stop_tears_no_line_that_is_being_written() {
+fn a_stop_does_not_truncate_a_line() {
     const LINES: usize = 8_000;
     let folder = Folder::new();
     let (stdout, output) = UnixStream::pair().unwrap();

@@ -46,7 +46,7 @@ async fn a_substream_carries_both_ways_and_ends() {
 }
 
 #[tokio::test]
-async fn one_that_nobody_reads_holds_up_itself_and_no_other() {
+async fn an_unread_substream_blocks_only_itself() {
     let (mut hub, mut sidecar) = ends();
     let (mut deaf, mut other) = (hub.open().await.unwrap(), hub.open().await.unwrap());
     let flood = async {
@@ -94,7 +94,7 @@ async fn one_that_nobody_reads_holds_up_itself_and_no_other() {
 }
 
 #[tokio::test]
-async fn there_are_so_many_and_no_more() {
+async fn the_number_of_substreams_is_limited() {
     let (mut hub, _sidecar) = ends();
     let mut open = Vec::new();
     for _ in 0..MAX_SUBSTREAMS {
@@ -104,7 +104,7 @@ async fn there_are_so_many_and_no_more() {
 }
 
 #[tokio::test]
-async fn what_is_not_the_protocol_ends_it() {
+async fn a_protocol_violation_ends_the_trunk() {
     for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 64]] {
         let (mut pipe, sidecar) = duplex(1000);
         let mut sidecar = Trunk::new(sidecar, Side::Sidecar);
@@ -117,7 +117,7 @@ async fn what_is_not_the_protocol_ends_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn heartbeats_keep_an_idle_pipe_and_find_a_dead_one() {
+async fn heartbeats_keep_an_idle_pipe_and_detect_a_dead_one() {
     let heartbeat = Duration::from_secs(20);
     let (mut hub, mut sidecar) = ends();
     let (received, received_there) = (sidecar.last_received(), hub.last_received());
@@ -147,7 +147,7 @@ async fn heartbeats_keep_an_idle_pipe_and_find_a_dead_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hub_finds_a_dead_sidecar_before_and_after_it_was_told_the_heartbeat() {
+async fn a_hub_detects_a_dead_sidecar_before_and_after_the_first_heartbeat() {
     let (mut hub, mut sidecar) = ends();
     let (stream, received) = (sidecar.open().await.unwrap(), hub.last_received());
     let mut stream = stream;

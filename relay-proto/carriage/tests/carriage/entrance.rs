@@ -25,7 +25,7 @@ async fn sandbox(pin: PublicKey) -> (HostPort, PublicKey, JoinHandle<Result<(), 
 }
 
 #[tokio::test]
-async fn the_sidecar_comes_in_over_tcp() {
+async fn the_sidecar_is_accepted_over_tcp() {
     let sidecar = identity();
     let (place, expected, served) = sandbox(sidecar.public()).await;
     let mut stream = tcp(&place).await;
@@ -37,7 +37,7 @@ async fn the_sidecar_comes_in_over_tcp() {
 }
 
 #[tokio::test]
-async fn the_sidecar_comes_in_over_a_web_socket() {
+async fn the_sidecar_is_accepted_over_a_web_socket() {
     let sidecar = identity();
     let (place, expected, served) = sandbox(sidecar.public()).await;
     let stream = soon(websocket::client(tcp(&place).await, &web_socket(&place), &[])).await.unwrap();
@@ -48,7 +48,7 @@ async fn the_sidecar_comes_in_over_a_web_socket() {
 }
 
 #[tokio::test]
-async fn another_sidecar_is_turned_away() {
+async fn another_sidecar_is_refused() {
     let other: Identity = identity();
     let (place, _, served) = sandbox(identity().public()).await;
     let mut stream = tcp(&place).await;
@@ -59,7 +59,7 @@ async fn another_sidecar_is_turned_away() {
 }
 
 #[tokio::test]
-async fn whoever_does_not_knock_gets_nothing() {
+async fn a_peer_that_does_not_knock_gets_nothing() {
     for sent in [&b""[..], b"cofferdam-dial/2\n", b"SSH-2.0-x\r\n", b"\x16\x03\x01", b"cofferdam-relay/1\n"] {
         let (place, _, served) = sandbox(identity().public()).await;
         let mut stream = tcp(&place).await;

@@ -152,7 +152,7 @@ async fn an_older_tls_is_named() {
 }
 
 #[tokio::test]
-async fn an_ordinary_tls_server_is_no_sidecar() {
+async fn an_ordinary_tls_server_is_refused() {
     let (sandbox, pin) = (identity(), identity().public());
     let acceptor = TlsAcceptor::from(ordinary(&[&TLS13]));
     let (place, _served) = port(move |stream| async move { acceptor.accept(stream).await.is_err() }).await;
@@ -172,14 +172,14 @@ async fn what_is_not_tls_is_named() {
 }
 
 #[tokio::test]
-async fn an_end_in_the_middle_is_an_end() {
+async fn a_close_during_the_handshake_is_reported() {
     let (sandbox, pin) = (identity(), identity().public());
     let refused = soon(dial(&sandbox, &pin).tls(&closes().await)).await.err().unwrap();
     assert!(matches!(refused, DialError::Tls(TlsError::Closed)), "{refused:?}");
 }
 
 #[tokio::test]
-async fn silence_has_an_end_and_a_name() {
+async fn a_silent_peer_times_out_with_the_name_of_the_step() {
     let (sandbox, pin) = (identity(), identity().public());
     let place = peer_that_sends(b"").await;
     let limit = std::time::Duration::from_millis(300);
@@ -189,7 +189,7 @@ async fn silence_has_an_end_and_a_name() {
 }
 
 #[tokio::test]
-async fn a_port_with_nobody_and_a_name_with_nothing_are_named() {
+async fn a_refused_connection_and_an_unresolved_name_are_reported() {
     let (sandbox, pin) = (identity(), identity().public());
     let (place, task) = port(|_| async {}).await;
     task.abort();

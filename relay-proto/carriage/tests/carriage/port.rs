@@ -45,7 +45,7 @@ async fn tls_comes_through() {
 }
 
 #[tokio::test]
-async fn a_web_socket_in_tls_comes_through() {
+async fn a_web_socket_in_tls_is_accepted() {
     let sandbox = identity();
     let (place, pin, served) = sidecar().await;
     talk(soon(dial(&sandbox, &pin).web_socket(&web_socket(&place))).await.unwrap(), 200_000).await;
@@ -54,7 +54,7 @@ async fn a_web_socket_in_tls_comes_through() {
 
 /// Something in between ends TLS with its own certificate, and passes HTTP on.
 #[tokio::test]
-async fn a_web_socket_behind_a_load_balancer_comes_through() {
+async fn a_web_socket_behind_a_load_balancer_is_accepted() {
     let sandbox = identity();
     let (behind, pin, served) = sidecar().await;
     let acceptor = TlsAcceptor::from(ordinary(&[&rustls::version::TLS13]));
@@ -104,7 +104,7 @@ async fn answer_to(bytes: &[u8]) -> (String, ReceptionError) {
 }
 
 #[tokio::test]
-async fn what_is_neither_gets_nothing() {
+async fn other_protocols_get_no_response() {
     for garbage in
         [&b"POST / HTTP/1.1\r\n\r\n"[..], b"SSH-2.0-x\r\n", b"cofferdam-relay/1\n", &[0; 100], &[0xff; 100]]
     {
@@ -120,7 +120,7 @@ async fn what_is_neither_gets_nothing() {
 }
 
 #[tokio::test]
-async fn http_that_is_no_upgrade_is_told_so() {
+async fn http_without_an_upgrade_gets_an_error_status() {
     let (response, why) = answer_to(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await;
     assert!(response.starts_with("HTTP/1.1 426 Upgrade Required\r\nUpgrade: websocket\r\n"), "{response}");
     assert!(matches!(why, ReceptionError::Upgrade(UpgradeError::Stripped { status: 426 })), "{why:?}");
@@ -141,7 +141,7 @@ async fn http_that_is_no_upgrade_is_told_so() {
 }
 
 #[tokio::test]
-async fn a_head_without_end_is_given_up() {
+async fn an_endless_http_head_is_refused() {
     let (response, why) = answer_to(&[b"GET / HTTP/1.1\r\nA: ", vec![b'x'; 8192].as_slice()].concat()).await;
     assert_eq!(response, "");
     assert!(matches!(why, ReceptionError::Upgrade(UpgradeError::TooLong)), "{why:?}");
@@ -162,7 +162,7 @@ async fn inside_a_web_socket_is_tls_and_nothing_else() {
 
 /// A sandbox that speaks the relay protocol without proving a key.
 #[tokio::test]
-async fn without_the_inner_tls_there_is_no_way_in() {
+async fn a_connection_without_the_inner_tls_is_refused() {
     let (place, _pin, served) = sidecar().await;
     let target = web_socket(&place);
     let stream = outer::connect(tcp(&place).await, &target.host).await.unwrap();
@@ -173,7 +173,7 @@ async fn without_the_inner_tls_there_is_no_way_in() {
 }
 
 #[tokio::test]
-async fn an_end_at_any_byte_of_the_handshake_is_an_end() {
+async fn a_close_at_any_byte_of_the_handshake_is_handled() {
     let sandbox = identity();
     // How many bytes a sandbox sends until it is accepted, on the longest way.
     for cut in (0..600).step_by(37) {
@@ -240,7 +240,7 @@ impl ClientSessionStore for Tickets {
 
 /// A handshake that could be taken up again could be replayed, by a copy of the sandbox's memory too.
 #[tokio::test]
-async fn no_handshake_can_be_taken_up_again() {
+async fn no_handshake_can_be_resumed() {
     let (sandbox, tickets) = (identity(), Arc::new(Tickets::default()));
     let mut config = raw_key_config(impostor(&sandbox, &sandbox));
     config.enable_early_data = true;

@@ -35,7 +35,7 @@ async fn refusal(proxy: &Proxy, limit: Duration) -> DialError {
 }
 
 #[tokio::test]
-async fn a_proxy_with_a_password_leads_there() {
+async fn a_proxy_with_a_password_connects() {
     let (sandbox, sidecar) = (identity(), identity());
     let (key, pin) = (sandbox.public(), sidecar.public());
     let (place, served) = port(move |stream| async move {
@@ -69,7 +69,7 @@ async fn a_proxy_with_a_password_leads_there() {
 }
 
 #[tokio::test]
-async fn every_answer_has_its_advice() {
+async fn every_proxy_response_has_its_advice() {
     type Expected = fn(&ProxyError) -> bool;
     let cases: [(&'static [u8], &str, Expected, &str); 7] = [
         (

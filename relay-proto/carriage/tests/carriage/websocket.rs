@@ -49,7 +49,7 @@ async fn a_shutdown_is_seen_as_the_end() {
 }
 
 #[tokio::test]
-async fn headers_go_along_and_cannot_smuggle() {
+async fn headers_are_sent_and_cannot_inject_others() {
     let (place, asked) = port(|mut stream: TcpStream| async move {
         let mut room = vec![0; 4096];
         let count = stream.read(&mut room).await.unwrap();
@@ -92,7 +92,7 @@ async fn refusal(text: &'static [u8]) -> DialError {
 }
 
 #[tokio::test]
-async fn what_does_not_upgrade_is_named() {
+async fn a_failed_upgrade_is_reported_with_its_reason() {
     for stripped in [
         &b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"[..],
         b"HTTP/1.1 426 Upgrade Required\r\n\r\n",
@@ -172,7 +172,7 @@ async fn a_message_in_many_fragments_is_bounded_too() {
 }
 
 #[tokio::test]
-async fn what_breaks_the_protocol_is_an_end() {
+async fn a_websocket_protocol_violation_ends_the_stream() {
     let masked =
         |opcode: u8, text: &[u8]| [&[opcode, 0x80 | text.len() as u8, 0, 0, 0, 0][..], text].concat();
     assert_eq!(read_after(&masked(0x82, b"abc")).await.unwrap(), b"abc");
@@ -194,7 +194,7 @@ async fn what_breaks_the_protocol_is_an_end() {
 }
 
 #[tokio::test]
-async fn a_cut_in_the_middle_is_not_an_orderly_end() {
+async fn a_truncated_stream_is_not_an_orderly_end() {
     let (place, served) = port(|stream| async move {
         let mut stream = websocket::server(stream).await.unwrap();
         let mut all = Vec::new();

@@ -249,7 +249,7 @@ mod tests {
 
     /// The fuzz target finds scripts that are worth more; these are for every run of the tests.
     #[test]
-    fn every_life_gives_every_request_its_one_answer() {
+    fn every_schedule_gives_every_request_exactly_one_answer() {
         let mut state = 1_u64;
         let mut next = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -6,30 +6,30 @@ use super::*;
 fn a_goodbye_leaves_the_outcome_unknown_and_later_requests_refused() {
     let mut scene = Scene::up();
     scene.harness(&request(1, "tools/call"));
-    scene.said();
+    scene.messages_to_sidecar();
     let goodbye = |retry| {
         Frame::Goodbye(Goodbye { code: "session_ended".into(), message: "the session is over".into(), retry })
     };
     assert_eq!(scene.frame(goodbye(Retry::Never)), Connected::Close);
     scene.harness(&request(2, "tools/call"));
-    assert_eq!(errors(&scene.heard()), [pair("1", "outcome_unknown"), pair("2", "session_ended")]);
+    assert_eq!(errors(&scene.lines_to_harness()), [pair("1", "outcome_unknown"), pair("2", "session_ended")]);
 
     let mut scene = Scene::up();
     scene.harness(&request(1, "tools/call"));
-    scene.said();
+    scene.messages_to_sidecar();
     assert_eq!(scene.frame(goodbye(Retry::AfterMs(1))), Connected::Close);
     scene.harness(&request(2, "tools/call"));
-    assert_eq!(errors(&scene.heard()), [pair("1", "outcome_unknown")]);
+    assert_eq!(errors(&scene.lines_to_harness()), [pair("1", "outcome_unknown")]);
     scene.connect_and_find(&[(request(2, "tools/call"), PLAIN)]);
 }
 
 #[test]
-fn another_version_says_who_should_upgrade_and_is_asked_again_later() {
+fn another_version_is_reported_and_retried_later() {
     let mut scene = Scene::new();
     scene.harness(&request(1, "initialize"));
     scene.connect();
     scene.state.undecodable(&relay_proto::frame::DecodeError::OtherVersion { ours: 1, theirs: 2 }, scene.now);
-    let lines = scene.heard();
+    let lines = scene.lines_to_harness();
     assert_eq!(errors(&lines), [pair("1", "version_refused")]);
     assert!(lines[0].contains("upgrade this side"));
     assert!(!scene.state.wants_connection(scene.now));
@@ -37,26 +37,26 @@ fn another_version_says_who_should_upgrade_and_is_asked_again_later() {
 }
 
 #[test]
-fn what_may_have_run_on_two_links_is_not_sent_a_third_time() {
+fn a_request_that_may_have_run_twice_is_not_sent_again() {
     let mut scene = Scene::up();
     scene.harness(&request(1, "tools/call"));
-    scene.said();
+    scene.messages_to_sidecar();
     scene.lose();
     scene.connect();
     scene.welcome(Resumed::Fresh);
-    assert_eq!(scene.said(), [(request(1, "tools/call"), sent_as(1))]);
+    assert_eq!(scene.messages_to_sidecar(), [(request(1, "tools/call"), sent_as(1))]);
     scene.lose();
     scene.connect();
     scene.welcome(Resumed::Fresh);
-    assert_eq!(scene.said(), []);
-    assert!(scene.heard()[0].contains("outcome_unknown"));
+    assert_eq!(scene.messages_to_sidecar(), []);
+    assert!(scene.lines_to_harness()[0].contains("outcome_unknown"));
 }
 
 #[test]
-fn a_sidecar_that_breaks_the_protocol_costs_only_the_link() {
+fn a_protocol_violation_of_the_sidecar_ends_only_the_link() {
     let mut scene = Scene::up();
     scene.harness(&request(1, "tools/call"));
-    scene.said();
+    scene.messages_to_sidecar();
     assert_eq!(scene.frame(Frame::Ack(Ack { seq: 99, window: 1 })), Connected::Close);
     scene.connect_and_find(&[(request(1, "tools/call"), sent_as(1))]);
 }
@@ -65,7 +65,7 @@ fn a_sidecar_that_breaks_the_protocol_costs_only_the_link() {
 fn acknowledgements_travel_with_messages_or_alone_after_a_second() {
     let mut scene = Scene::up();
     scene.harness(&request(1, "a"));
-    scene.said();
+    scene.messages_to_sidecar();
     scene.sidecar(&result(1));
     assert!(scene.frames().is_empty(), "no write for an acknowledgement alone");
     scene.harness(&request(2, "a"));
@@ -76,10 +76,10 @@ fn acknowledgements_travel_with_messages_or_alone_after_a_second() {
 }
 
 #[test]
-fn silence_is_answered_with_pings_and_then_with_a_new_connection() {
+fn silence_leads_to_pings_and_then_to_a_new_connection() {
     let mut scene = Scene::up();
     scene.harness(&request(1, "a"));
-    scene.said();
+    scene.messages_to_sidecar();
     scene.wait(41);
     assert_eq!(scene.frames(), [Frame::Ping]);
     assert_eq!(scene.frame(Frame::Ping), Connected::Keep);
@@ -98,7 +98,7 @@ fn a_paused_sandbox_does_not_give_up_a_good_connection() {
 }
 
 #[test]
-fn a_harness_that_does_not_read_is_no_silence_of_the_sidecar() {
+fn a_harness_that_does_not_read_does_not_count_as_silence_of_the_sidecar() {
     let mut scene = Scene::up();
     scene.state.harness.output.back().extend_from_slice(&vec![b'x'; MAX_TO_HARNESS + 1]);
     scene.wait(200);
@@ -118,10 +118,10 @@ fn a_harness_that_does_not_read_is_no_silence_of_the_sidecar() {
 }
 
 #[test]
-fn a_clone_comes_again_without_the_link_that_another_has() {
+fn a_refused_clone_reconnects_without_the_link() {
     let mut scene = Scene::up();
     scene.harness(&request(1, "tools/call"));
-    scene.said();
+    scene.messages_to_sidecar();
     scene.lose();
     scene.harness(&request(2, "tools/call"));
     scene.connect();
@@ -135,12 +135,15 @@ fn a_clone_comes_again_without_the_link_that_another_has() {
     let frames = scene.frames();
     assert!(matches!(frames.as_slice(), [Frame::Hello(Hello { resume: None, .. })]), "{frames:?}");
     scene.welcome(Resumed::Fresh);
-    assert_eq!(scene.said(), [(request(1, "tools/call"), sent_as(1)), (request(2, "tools/call"), PLAIN)]);
-    assert!(scene.heard().is_empty());
+    assert_eq!(
+        scene.messages_to_sidecar(),
+        [(request(1, "tools/call"), sent_as(1)), (request(2, "tools/call"), PLAIN)]
+    );
+    assert!(scene.lines_to_harness().is_empty());
 }
 
 #[test]
-fn a_link_without_a_usable_id_is_not_taken() {
+fn a_link_without_a_usable_id_is_refused() {
     for link in [String::new(), "l".repeat(65)] {
         let mut scene = Scene::new();
         scene.connect();
@@ -151,7 +154,7 @@ fn a_link_without_a_usable_id_is_not_taken() {
 }
 
 #[test]
-fn a_sidecar_that_says_nothing_is_left_after_10_seconds() {
+fn a_silent_sidecar_is_given_up_after_10_seconds() {
     let mut scene = Scene::new();
     scene.connect();
     scene.now += Duration::from_secs(10);
@@ -160,7 +163,7 @@ fn a_sidecar_that_says_nothing_is_left_after_10_seconds() {
 }
 
 #[test]
-fn the_memory_of_a_long_message_is_used_again_and_goes_back_after_a_second() {
+fn the_buffer_of_a_long_message_is_reused_and_freed_after_a_second() {
     let mut scene = Scene::up();
     let long_one = |scene: &mut Scene| {
         let line = format!(r#"{{"jsonrpc":"2.0","method":"m","params":"{}"}}"#, "y".repeat(100_000));
@@ -172,7 +175,7 @@ fn the_memory_of_a_long_message_is_used_again_and_goes_back_after_a_second() {
             assert_eq!(scene.frame(Frame::Message(part)), Connected::Keep);
         }
         let place = scene.state.harness.output.waiting().as_ptr();
-        assert_eq!(scene.heard(), [line]);
+        assert_eq!(scene.lines_to_harness(), [line]);
         place
     };
     assert_eq!(long_one(&mut scene), long_one(&mut scene));
@@ -202,7 +205,7 @@ fn too_much_is_not_taken() {
 /// A laptop that slept for a week: whatever the shim was doing, each request has one answer, and what was said not to
 /// have run does not run later.
 #[test]
-fn a_clock_that_jumps_costs_no_request_its_one_answer() {
+fn a_clock_jump_costs_no_request_its_answer() {
     const WEEK: Duration = Duration::from_secs(7 * 24 * 60 * 60);
     for phase in ["down", "greeting", "up", "lost"] {
         let mut scene = if ["up", "lost"].contains(&phase) { Scene::up() } else { Scene::new() };
@@ -220,7 +223,7 @@ fn a_clock_that_jumps_costs_no_request_its_one_answer() {
         for _ in 0..3 {
             let _ = scene.state.tick(scene.now);
         }
-        let answers = errors(&scene.heard());
+        let answers = errors(&scene.lines_to_harness());
         let expected = |code| (1..=3).map(|id: u32| pair(&id.to_string(), code)).collect::<Vec<_>>();
         match phase {
             // The connection may be as good as before.
@@ -230,7 +233,7 @@ fn a_clock_that_jumps_costs_no_request_its_one_answer() {
         }
         if phase == "up" {
             (1..=3).for_each(|id| scene.sidecar(&result(id)));
-            assert_eq!(scene.heard().len(), 3);
+            assert_eq!(scene.lines_to_harness().len(), 3);
         }
         if phase == "down" || phase == "greeting" {
             if phase == "down" {
@@ -241,7 +244,7 @@ fn a_clock_that_jumps_costs_no_request_its_one_answer() {
                 scene.connect();
             }
             scene.welcome(Resumed::Fresh);
-            assert_eq!(scene.said(), [], "{phase}");
+            assert_eq!(scene.messages_to_sidecar(), [], "{phase}");
         }
     }
 }

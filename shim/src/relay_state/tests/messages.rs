@@ -3,12 +3,12 @@
 use super::*;
 
 #[test]
-fn lines_and_messages_pass_byte_for_byte() {
+fn lines_and_messages_are_forwarded_byte_for_byte() {
     let mut scene = Scene::up();
     let call =
         r#"{ "jsonrpc":"2.0" , "id":"\u0061", "method":"tools/call","params":{"x":1.0}, "future":[] }"#;
     scene.harness(call);
-    assert_eq!(scene.said(), [(call.to_owned(), PLAIN)]);
+    assert_eq!(scene.messages_to_sidecar(), [(call.to_owned(), PLAIN)]);
     let answer = r#"{"jsonrpc":"2.0","id":"a","result":{"y": 2.50}}"#;
     scene.sidecar(answer);
     scene.sidecar(answer);
@@ -16,11 +16,15 @@ fn lines_and_messages_pass_byte_for_byte() {
     scene.sidecar(notification);
     scene.sidecar("{\"jsonrpc\":\"2.0\",\n\"id\":9,\"method\":\"roots/list\"}");
     let safe = r#"{"jsonrpc":"2.0", "id":9,"method":"roots/list"}"#;
-    assert_eq!(scene.heard(), [answer, notification, safe], "an answer comes once, and each on one line");
+    assert_eq!(
+        scene.lines_to_harness(),
+        [answer, notification, safe],
+        "an answer comes once, and each on one line"
+    );
 }
 
 #[test]
-fn what_is_no_message_is_answered_and_not_relayed() {
+fn malformed_lines_are_answered_and_not_relayed() {
     let mut scene = Scene::up();
     scene.harness("garbage");
     scene.harness("[]");
@@ -29,10 +33,13 @@ fn what_is_no_message_is_answered_and_not_relayed() {
     scene.harness(r#"{"jsonrpc":"2.0","id":1,"method":"x","result":1}"#);
     scene.state.line(Line::TooLarge { id: Some(b"7".as_slice().into()) }, scene.now);
     scene.state.line(Line::TooLarge { id: Some(b"1".as_slice().into()) }, scene.now);
-    assert_eq!(scene.said(), [(request(1, "a"), PLAIN)]);
+    assert_eq!(scene.messages_to_sidecar(), [(request(1, "a"), PLAIN)]);
     let malformed = || pair("null", "message_malformed");
     let (large, unknown) = (pair("7", "message_too_large"), pair("null", "message_too_large"));
-    assert_eq!(errors(&scene.heard()), [malformed(), malformed(), malformed(), malformed(), large, unknown]);
+    assert_eq!(
+        errors(&scene.lines_to_harness()),
+        [malformed(), malformed(), malformed(), malformed(), large, unknown]
+    );
 }
 
 #[test]
@@ -41,19 +48,19 @@ fn without_a_sidecar_a_handshake_is_answered_after_20_seconds_and_a_call_after_6
     scene.harness(&request(1, "initialize"));
     scene.harness(&request(2, "tools/call"));
     scene.wait(19);
-    assert!(scene.heard().is_empty());
+    assert!(scene.lines_to_harness().is_empty());
     scene.wait(1);
-    assert_eq!(errors(&scene.heard()), [pair("1", "relay_unavailable")]);
+    assert_eq!(errors(&scene.lines_to_harness()), [pair("1", "relay_unavailable")]);
     scene.wait(39);
-    assert!(scene.heard().is_empty());
+    assert!(scene.lines_to_harness().is_empty());
     scene.wait(1);
-    assert_eq!(errors(&scene.heard()), [pair("2", "relay_unavailable")]);
+    assert_eq!(errors(&scene.lines_to_harness()), [pair("2", "relay_unavailable")]);
     assert_eq!(scene.state.harness.backlog.bytes(), 0);
     scene.connect_and_find(&[]);
 }
 
 #[test]
-fn what_waits_is_sent_in_order_when_the_sidecar_comes() {
+fn waiting_messages_are_sent_in_order_once_connected() {
     let mut scene = Scene::new();
     scene.harness(&request(1, "initialize"));
     scene.harness(r#"{"jsonrpc":"2.0","method":"notifications/x"}"#);
@@ -69,7 +76,7 @@ fn what_waits_is_sent_in_order_when_the_sidecar_comes() {
 }
 
 #[test]
-fn a_lost_connection_that_is_resumed_is_not_noticed() {
+fn a_resumed_connection_loses_nothing() {
     let mut scene = Scene::up();
     scene.harness(&request(1, "tools/call"));
     // Handed out, but cut before it arrived.
@@ -78,69 +85,76 @@ fn a_lost_connection_that_is_resumed_is_not_noticed() {
     scene.harness(&request(2, "tools/call"));
     scene.connect();
     scene.welcome(Resumed::Resumed);
-    assert_eq!(scene.said(), [(request(1, "tools/call"), PLAIN), (request(2, "tools/call"), PLAIN)]);
+    assert_eq!(
+        scene.messages_to_sidecar(),
+        [(request(1, "tools/call"), PLAIN), (request(2, "tools/call"), PLAIN)]
+    );
     scene.sidecar(&result(1));
     scene.sidecar(&result(2));
-    assert_eq!(scene.heard(), [result(1), result(2)]);
+    assert_eq!(scene.lines_to_harness(), [result(1), result(2)]);
 }
 
 #[test]
-fn a_link_that_stays_lost_leaves_the_outcome_unknown() {
+fn a_lost_link_leaves_the_outcome_unknown() {
     let mut scene = Scene::up();
     scene.harness(&request(1, "tools/call"));
-    scene.said();
+    scene.messages_to_sidecar();
     scene.wait(19);
     scene.lose();
     scene.harness(&request(2, "tools/call"));
     scene.wait(59);
-    assert_eq!(errors(&scene.heard()), [pair("1", "outcome_unknown")]);
+    assert_eq!(errors(&scene.lines_to_harness()), [pair("1", "outcome_unknown")]);
     scene.wait(1);
-    assert_eq!(errors(&scene.heard()), [pair("2", "relay_unavailable")]);
+    assert_eq!(errors(&scene.lines_to_harness()), [pair("2", "relay_unavailable")]);
     scene.now += Duration::from_secs(30);
     scene.connect();
     scene.welcome(Resumed::Resumed);
     scene.sidecar(&result(1));
-    assert!(scene.heard().is_empty(), "a late answer is dropped");
-    assert!(scene.said().is_empty(), "what was said not to have run does not run");
+    assert!(scene.lines_to_harness().is_empty(), "a late answer is dropped");
+    assert!(scene.messages_to_sidecar().is_empty(), "what was said not to have run does not run");
 }
 
 #[test]
-fn credit_that_ran_out_is_an_unknown_outcome_while_the_link_may_come_back() {
+fn a_request_without_credit_is_outcome_unknown_while_the_link_may_resume() {
     let mut scene = Scene::up();
     assert_eq!(scene.frame(Frame::Ack(Ack { seq: 0, window: 0 })), Connected::Keep);
     scene.harness(&request(1, "tools/call"));
-    assert!(scene.said().is_empty());
+    assert!(scene.messages_to_sidecar().is_empty());
     scene.lose();
     scene.wait(60);
-    assert_eq!(errors(&scene.heard()), [pair("1", "outcome_unknown")], "a resumed link would still send it");
+    assert_eq!(
+        errors(&scene.lines_to_harness()),
+        [pair("1", "outcome_unknown")],
+        "a resumed link would still send it"
+    );
 }
 
 #[test]
-fn what_never_got_credit_is_not_marked_on_a_fresh_link() {
+fn a_request_that_never_got_credit_is_not_marked_on_a_fresh_link() {
     let mut scene = Scene::up();
     assert_eq!(scene.frame(Frame::Ack(Ack { seq: 0, window: 100 })), Connected::Keep);
     scene.harness(&request(1, "tools/call"));
     scene.harness(&request(2, "tools/call"));
-    assert_eq!(scene.said(), [(request(1, "tools/call"), PLAIN)]);
+    assert_eq!(scene.messages_to_sidecar(), [(request(1, "tools/call"), PLAIN)]);
     scene.lose();
     scene.connect_and_find(&[(request(1, "tools/call"), sent_as(1)), (request(2, "tools/call"), PLAIN)]);
 }
 
 #[test]
-fn a_cancelled_request_has_no_answer() {
+fn a_cancelled_request_gets_no_response() {
     let mut scene = Scene::up();
     scene.harness(&request(1, "tools/call"));
     let cancel = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#;
     scene.harness(cancel);
-    assert_eq!(scene.said(), [(request(1, "tools/call"), PLAIN), (cancel.to_owned(), PLAIN)]);
+    assert_eq!(scene.messages_to_sidecar(), [(request(1, "tools/call"), PLAIN), (cancel.to_owned(), PLAIN)]);
     scene.sidecar(&result(1));
-    assert!(scene.heard().is_empty());
+    assert!(scene.lines_to_harness().is_empty());
     scene.lose();
     scene.connect_and_find(&[]);
 }
 
 #[test]
-fn a_refusal_for_good_answers_what_waits_and_what_comes() {
+fn a_final_refusal_answers_waiting_and_later_requests() {
     let mut scene = Scene::new();
     scene.harness(&request(1, "initialize"));
     scene.connect();
@@ -153,7 +167,7 @@ fn a_refusal_for_good_answers_what_waits_and_what_comes() {
     };
     assert_eq!(scene.frame(refusal(Retry::Never)), Connected::Close);
     scene.harness(&request(2, "tools/list"));
-    let lines = scene.heard();
+    let lines = scene.lines_to_harness();
     assert_eq!(errors(&lines), [pair("1", "server_not_granted"), pair("2", "server_not_granted")]);
     assert!(lines[0].contains("server_not_granted: not in this grant"));
     assert_eq!(scene.state.deadline(), None, "and it is not asked again");
@@ -165,5 +179,5 @@ fn a_refusal_for_good_answers_what_waits_and_what_comes() {
     scene.harness(&request(2, "tools/list"));
     assert!(!scene.state.wants_connection(scene.now + Duration::from_millis(4999)));
     assert!(scene.state.wants_connection(scene.now + Duration::from_millis(5000)));
-    assert!(scene.heard().is_empty());
+    assert!(scene.lines_to_harness().is_empty());
 }

@@ -2,7 +2,7 @@
 
 mod links;
 mod messages;
-mod successors;
+mod replays;
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ impl Scene {
         let mut scene = Self::new();
         scene.connect();
         scene.welcome(Resumed::Fresh);
-        scene.said();
+        scene.messages_to_sidecar();
         scene
     }
 
@@ -54,8 +54,8 @@ impl Scene {
         self.state.sidecar.fill();
     }
 
-    /// What the harness got since the last time.
-    fn heard(&mut self) -> Vec<String> {
+    /// The lines that the harness got since the last call.
+    fn lines_to_harness(&mut self) -> Vec<String> {
         let text = String::from_utf8(self.state.harness.output.waiting().to_vec()).unwrap();
         self.state.harness.output.clear();
         text.lines().map(str::to_owned).collect()
@@ -122,8 +122,8 @@ impl Scene {
         std::iter::from_fn(|| self.decoder.next().unwrap()).collect()
     }
 
-    /// The messages that the sidecar got since the last time.
-    fn said(&mut self) -> Vec<(String, MaybeRan)> {
+    /// The messages that the sidecar got since the last call.
+    fn messages_to_sidecar(&mut self) -> Vec<(String, MaybeRan)> {
         let mut messages = Vec::new();
         for frame in self.frames() {
             if let Frame::Message(part) = frame {
@@ -141,7 +141,7 @@ impl Scene {
         self.now += Duration::from_secs(2);
     }
 
-    /// Lets time pass, doing whatever is due on the way, without a sidecar to be had.
+    /// Advances the time and does what is due on the way, without a sidecar.
     fn wait(&mut self, seconds: u64) {
         let until = self.now + Duration::from_secs(seconds);
         while let Some(deadline) = self.state.deadline().filter(|deadline| *deadline <= until) {
@@ -190,6 +190,6 @@ impl Scene {
         self.now += Duration::from_secs(30);
         self.connect();
         self.welcome(Resumed::Fresh);
-        assert_eq!(self.said(), expected);
+        assert_eq!(self.messages_to_sidecar(), expected);
     }
 }

@@ -11,8 +11,8 @@ impl Scene {
         scene.harness(&request(1, "initialize"));
         scene.sidecar(&result(1));
         scene.harness(INITIALIZED);
-        scene.said();
-        scene.heard();
+        scene.messages_to_sidecar();
+        scene.lines_to_harness();
         scene
     }
 
@@ -24,10 +24,10 @@ impl Scene {
     }
 
     /// The one message that reaches the sidecar now.
-    fn said_once(&mut self) -> String {
-        let said = self.said();
-        assert_eq!(said.len(), 1, "{said:?}");
-        said[0].0.clone()
+    fn only_message_to_sidecar(&mut self) -> String {
+        let sent = self.messages_to_sidecar();
+        assert_eq!(sent.len(), 1, "{sent:?}");
+        sent[0].0.clone()
     }
 }
 
@@ -52,23 +52,23 @@ const ELICITATION: &str =
 const ANSWER: &str = r#"{"jsonrpc":"2.0","id":"cofferdam-l-1","result":{"action":"accept"}}"#;
 
 #[test]
-fn on_a_fresh_link_the_handshake_goes_first_and_what_may_have_run_is_marked() {
+fn on_a_fresh_link_the_handshake_is_first_and_requests_that_may_have_run_are_marked() {
     let mut scene = Scene::greeted();
     scene.harness(&request(2, "tools/call"));
     scene.harness(&request(3, "tools/call"));
-    scene.said();
+    scene.messages_to_sidecar();
     scene.sidecar(&result(3));
-    scene.heard();
+    scene.lines_to_harness();
     scene.lose();
     scene.harness(&request(4, "tools/call"));
     scene.connect();
     scene.welcome(Resumed::Fresh);
-    assert_eq!(scene.said(), [(replayed(1), PLAIN)], "everything else waits for its answer");
+    assert_eq!(scene.messages_to_sidecar(), [(replayed(1), PLAIN)], "everything else waits for its answer");
     scene.harness(&request(5, "tools/call"));
-    assert_eq!(scene.said(), []);
+    assert_eq!(scene.messages_to_sidecar(), []);
     scene.sidecar(&own_result(1, "{}"));
     assert_eq!(
-        scene.said(),
+        scene.messages_to_sidecar(),
         [
             (INITIALIZED.to_owned(), PLAIN),
             (request(2, "tools/call"), sent_as(3)),
@@ -77,11 +77,11 @@ fn on_a_fresh_link_the_handshake_goes_first_and_what_may_have_run_is_marked() {
         ]
     );
     scene.sidecar(&result(4));
-    assert_eq!(scene.heard(), [result(4)], "the response to the handshake is not forwarded");
+    assert_eq!(scene.lines_to_harness(), [result(4)], "the response to the handshake is not forwarded");
 }
 
 #[test]
-fn settings_are_said_again_and_changed_tools_are_told() {
+fn settings_are_replayed_and_changed_tools_are_reported() {
     let mut scene = Scene::greeted();
     let level = r#"{"jsonrpc":"2.0","id":2,"method":"logging/setLevel","params":{"level":"debug"}}"#;
     let watch = r#"{"jsonrpc":"2.0","id":3,"method":"resources/subscribe","params":{"uri":"file:///a"}}"#;
@@ -91,18 +91,18 @@ fn settings_are_said_again_and_changed_tools_are_told() {
         scene.harness(line);
         scene.sidecar(&answer);
     }
-    scene.said();
-    scene.heard();
+    scene.messages_to_sidecar();
+    scene.lines_to_harness();
     let mut handshake = 1;
     for (tools, heard) in [("[1]", vec![]), ("[1,2]", vec![notice::tools_changed()]), ("[1,2]", vec![])] {
         scene.begin_anew();
-        assert_eq!(scene.said(), [(replayed(handshake), PLAIN)]);
+        assert_eq!(scene.messages_to_sidecar(), [(replayed(handshake), PLAIN)]);
         scene.sidecar(&own_result(handshake, "{}"));
         let renamed = |line: &str, id: u32, number| {
             (line.replace(&format!("\"id\":{id}"), &format!("\"id\":{}", own(number))), PLAIN)
         };
         assert_eq!(
-            scene.said(),
+            scene.messages_to_sidecar(),
             [
                 (INITIALIZED.to_owned(), PLAIN),
                 renamed(level, 2, handshake + 1),
@@ -114,67 +114,74 @@ fn settings_are_said_again_and_changed_tools_are_told() {
         scene.sidecar(&own_result(handshake + 2, "{}"));
         scene.sidecar(&listing(&own(handshake + 3), tools));
         let heard: Vec<String> = heard.into_iter().map(|line| String::from_utf8(line).unwrap()).collect();
-        assert_eq!(scene.heard(), heard, "{tools}");
+        assert_eq!(scene.lines_to_harness(), heard, "{tools}");
         handshake += 4;
     }
 }
 
 #[test]
-fn a_harness_without_a_handshake_has_its_tools_compared_and_its_listener_opened_again() {
+fn in_the_stateless_era_tools_are_compared_and_listeners_reopened() {
     let mut scene = Scene::up();
     scene.harness(&request(1, "tools/list"));
     scene.sidecar(&listing("1", "[1]"));
     let listen = r#"{"jsonrpc":"2.0","id":"listen:0","method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true}}}"#;
     scene.harness(listen);
-    scene.said();
-    scene.heard();
+    scene.messages_to_sidecar();
+    scene.lines_to_harness();
     for number in 1..4 {
         scene.begin_anew();
         let asked = request(1, "tools/list").replace("\"id\":1", &format!("\"id\":{}", own(number)));
-        assert_eq!(scene.said(), [(asked, PLAIN), (listen.to_owned(), PLAIN)], "on link {number}");
+        assert_eq!(
+            scene.messages_to_sidecar(),
+            [(asked, PLAIN), (listen.to_owned(), PLAIN)],
+            "on link {number}"
+        );
         scene.sidecar(&listing(&own(number), &format!("[{number},0]")));
-        assert_eq!(scene.heard()[0].as_bytes(), notice::tools_changed_for(b"\"listen:0\""));
+        assert_eq!(scene.lines_to_harness()[0].as_bytes(), notice::tools_changed_for(b"\"listen:0\""));
     }
 }
 
 #[test]
-fn a_server_that_does_not_take_its_introduction_gets_no_request_and_the_next_one_tries_again() {
+fn a_server_that_refuses_the_replay_gets_no_request_and_the_next_request_retries() {
     let mut scene = Scene::greeted();
     scene.harness(&request(2, "tools/call"));
-    scene.said();
+    scene.messages_to_sidecar();
     scene.lose();
     scene.harness(&request(3, "tools/call"));
     scene.connect();
     scene.welcome(Resumed::Fresh);
-    assert_eq!(scene.said_once(), replayed(1));
+    assert_eq!(scene.only_message_to_sidecar(), replayed(1));
     scene.sidecar(
         r#"{"jsonrpc":"2.0","id":"cofferdam-shim:replay:1","error":{"code":-32050,"message":"credential_unavailable: it did not run: no file","data":{"code":"credential_unavailable"}}}"#,
     );
-    let lines = scene.heard();
+    let lines = scene.lines_to_harness();
     assert_eq!(errors(&lines), [pair("2", "outcome_unknown"), pair("3", "credential_unavailable")]);
     assert!(lines[1].contains("credential_unavailable: it did not run: no file"), "{}", lines[1]);
     for _ in 0..1000 {
         scene.harness(&format!(r#"{{"jsonrpc":"2.0","method":"x","params":"{}"}}"#, "y".repeat(2000)));
     }
     assert!(scene.state.harness.wants_lines(), "notifications without a receiver do not pile up");
-    assert_eq!(scene.said(), []);
+    assert_eq!(scene.messages_to_sidecar(), []);
     scene.harness(&request(4, "tools/call"));
-    assert_eq!(scene.said_once(), replayed(2));
+    assert_eq!(scene.only_message_to_sidecar(), replayed(2));
     scene.sidecar(&own_result(2, "{}"));
-    assert_eq!(scene.said(), [(INITIALIZED.to_owned(), PLAIN), (request(4, "tools/call"), PLAIN)]);
+    assert_eq!(
+        scene.messages_to_sidecar(),
+        [(INITIALIZED.to_owned(), PLAIN), (request(4, "tools/call"), PLAIN)]
+    );
 }
 
 #[test]
-fn a_handshake_that_the_harness_is_making_is_not_preceded_by_the_old_one() {
+fn a_new_handshake_of_the_harness_is_not_preceded_by_a_replay() {
     let mut scene = Scene::greeted();
     scene.harness(&request(2, "initialize"));
-    scene.said();
+    scene.messages_to_sidecar();
     scene.begin_anew();
-    assert_eq!(scene.said(), [(request(2, "initialize"), PLAIN)]);
+    assert_eq!(scene.messages_to_sidecar(), [(request(2, "initialize"), PLAIN)]);
 }
 
 #[test]
-fn a_refusal_that_passes_does_not_make_it_forget() {
+fn a_temporary_refusal_keeps_the_replay_record() {
     let mut scene = Scene::greeted();
     scene.lose();
     scene.connect();
@@ -182,49 +189,49 @@ fn a_refusal_that_passes_does_not_make_it_forget() {
     scene.now += Duration::from_secs(30);
     scene.connect();
     scene.welcome(Resumed::Fresh);
-    assert_eq!(scene.said_once(), replayed(1));
+    assert_eq!(scene.only_message_to_sidecar(), replayed(1));
 }
 
 #[test]
-fn what_a_server_asked_survives_a_resume() {
+fn server_requests_survive_a_resume() {
     let mut scene = Scene::greeted();
     scene.sidecar(ELICITATION);
-    assert_eq!(scene.heard(), [ELICITATION]);
+    assert_eq!(scene.lines_to_harness(), [ELICITATION]);
     scene.lose();
     scene.harness(ANSWER);
     scene.connect();
     scene.welcome(Resumed::Resumed);
-    assert_eq!(scene.said_once(), ANSWER);
-    assert!(scene.heard().is_empty(), "nothing was taken back");
+    assert_eq!(scene.only_message_to_sidecar(), ANSWER);
+    assert!(scene.lines_to_harness().is_empty(), "nothing was taken back");
     scene.harness(ANSWER);
-    assert_eq!(scene.said(), [], "it was answered already");
+    assert_eq!(scene.messages_to_sidecar(), [], "it was answered already");
 }
 
 #[test]
-fn what_a_dead_server_asked_is_taken_back_once_and_a_late_answer_is_dropped() {
+fn requests_of_a_dead_server_are_cancelled_once_and_late_responses_dropped() {
     let mut scene = Scene::greeted();
     scene.sidecar(ELICITATION);
     scene.sidecar(&ELICITATION.replace("l-1", "l-2"));
     let withdrawn =
         r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"cofferdam-l-2"}}"#;
     scene.sidecar(withdrawn);
-    scene.heard();
+    scene.lines_to_harness();
     scene.begin_anew();
     let taken_back = notice::cancelled(br#""cofferdam-l-1""#, "the server that asked is gone");
-    assert_eq!(scene.heard(), [String::from_utf8(taken_back).unwrap()]);
-    assert_eq!(scene.said_once(), replayed(1));
+    assert_eq!(scene.lines_to_harness(), [String::from_utf8(taken_back).unwrap()]);
+    assert_eq!(scene.only_message_to_sidecar(), replayed(1));
     scene.sidecar(&own_result(1, "{}"));
-    scene.said();
+    scene.messages_to_sidecar();
     scene.harness(ANSWER);
-    assert_eq!(scene.said(), [], "it is not given to the new process");
+    assert_eq!(scene.messages_to_sidecar(), [], "it is not given to the new process");
     scene.begin_anew();
-    assert!(scene.heard().is_empty(), "once");
+    assert!(scene.lines_to_harness().is_empty(), "once");
 }
 
 #[test]
-fn an_id_of_the_shims_own_is_not_the_harnesss_to_use() {
+fn a_harness_cannot_use_the_shims_own_ids() {
     let mut scene = Scene::greeted();
     scene.harness(r#"{"jsonrpc":"2.0","id":"cofferdam-shim:replay:1","method":"tools/list"}"#);
-    assert_eq!(errors(&scene.heard()), [pair("null", "message_malformed")]);
-    assert_eq!(scene.said(), []);
+    assert_eq!(errors(&scene.lines_to_harness()), [pair("null", "message_malformed")]);
+    assert_eq!(scene.messages_to_sidecar(), []);
 }
