@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 #[cfg(feature = "tls")]
 use crate::inbound_listener;
-use crate::state::Held;
+use crate::state::HeldKey;
 use crate::stream::Stream;
 
 /// One connection, with the decoder of what was received on it.
@@ -27,7 +27,7 @@ pub(crate) struct Opened {
     pub(crate) address: Address,
     pub(crate) proof: Proof,
     /// The lock that a shim with a key holds until the Welcome's epoch is stored.
-    pub(crate) held: Option<Held>,
+    pub(crate) held: Option<HeldKey>,
 }
 
 #[derive(Debug, thiserror::Error)]

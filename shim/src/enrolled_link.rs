@@ -10,7 +10,7 @@ use relay_proto::decoder::Decoder;
 
 use crate::connection::{ConnectError, Connection, Opened};
 use crate::network::Network;
-use crate::state::{State, StateError};
+use crate::state::{EnrolmentState, StateError};
 use crate::stream::Stream;
 
 /// For everything up to the proof of both keys.
@@ -18,7 +18,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Connects to `relay`, or to the address in the enrolment.
 pub(crate) async fn connect(
-    state: State,
+    state: EnrolmentState,
     relay: Option<Address>,
     network: Network,
 ) -> Result<Opened, ConnectError> {

@@ -6,10 +6,14 @@ use relay_proto::address::Address;
 
 use crate::connection::{ConnectError, Opened};
 use crate::network::Network;
-use crate::state::State;
+use crate::state::EnrolmentState;
 
 /// Says what is missing: the enrolment, or TLS for this address.
-pub(crate) fn connect(_: State, relay: Option<Address>, _: Network) -> Ready<Result<Opened, ConnectError>> {
+pub(crate) fn connect(
+    _: EnrolmentState,
+    relay: Option<Address>,
+    _: Network,
+) -> Ready<Result<Opened, ConnectError>> {
     ready(Err(relay.map_or_else(
         || ConnectError::NoEnrolment("this shim was built without TLS and cannot be enrolled".into()),
         ConnectError::NoTls,

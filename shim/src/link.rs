@@ -25,7 +25,7 @@ use crate::loopback;
 use crate::network::Network;
 use crate::options::{DEFAULT_RELAY, Options};
 use crate::socket::{Descriptor, Socket};
-use crate::state::{Another, Held, State};
+use crate::state::{Another, EnrolmentState, HeldKey};
 use crate::stream::Stream;
 
 /// One attempt to connect.
@@ -36,14 +36,14 @@ pub(crate) type Attempt = Pin<Box<dyn Future<Output = Result<Opened, ConnectErro
 pub(crate) struct Dialer {
     /// `None`: the address in the enrolment, or else the default socket.
     address: Option<Address>,
-    state: State,
+    state: EnrolmentState,
     network: Network,
     /// The port of a `listen:` link.
     #[cfg(feature = "tls")]
     port: Option<Port>,
     /// Whether the inherited descriptor was used: it cannot be opened again.
     used: bool,
-    held: Option<Held>,
+    held: Option<HeldKey>,
     /// The key of the present or the last connection.
     key: Option<PublicKey>,
     search: Search,
@@ -61,7 +61,7 @@ impl Dialer {
         let Options { relay, server: _, network, state, sources } = options;
         Self {
             address: relay,
-            state: State::new(state, sources),
+            state: EnrolmentState::new(state, sources),
             network,
             #[cfg(feature = "tls")]
             port: None,
@@ -106,8 +106,8 @@ impl Dialer {
     }
 
     /// The attempt succeeded; Hello is sent next.
-    pub(crate) fn opened(&mut self, held: Option<Held>) {
-        self.key = held.as_ref().map(Held::key);
+    pub(crate) fn opened(&mut self, held: Option<HeldKey>) {
+        self.key = held.as_ref().map(HeldKey::key);
         self.held = held;
         self.search = Search::None;
     }
@@ -146,7 +146,7 @@ impl Dialer {
 }
 
 /// The address in the enrolment; without one, the default socket.
-async fn default_address(state: State, network: Network) -> Result<Opened, ConnectError> {
+async fn default_address(state: EnrolmentState, network: Network) -> Result<Opened, ConnectError> {
     match enrolled_link::connect(state, None, network).await {
         Err(ConnectError::NoEnrolment(enrolment)) => unix(Address::Unix(DEFAULT_RELAY.into()))
             .await

@@ -8,11 +8,11 @@ use relay_proto::key::PublicKey;
 use crate::options::Sources;
 
 #[derive(Clone, Debug)]
-pub(crate) struct State;
+pub(crate) struct EnrolmentState;
 
 /// Cannot exist: there is no key to hold the lock for.
 #[derive(Debug)]
-pub(crate) enum Held {}
+pub(crate) enum HeldKey {}
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Another {
@@ -21,7 +21,7 @@ pub(crate) enum Another {
     Ready,
 }
 
-impl State {
+impl EnrolmentState {
     pub(crate) fn new(_directory: PathBuf, _sources: Sources) -> Self {
         Self
     }
@@ -31,7 +31,7 @@ impl State {
     }
 }
 
-impl Held {
+impl HeldKey {
     pub(crate) fn key(&self) -> PublicKey {
         match *self {}
     }

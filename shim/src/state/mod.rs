@@ -33,7 +33,7 @@ use crate::options::Sources;
 
 /// The state directory, and what this process knows about it.
 #[derive(Clone, Debug)]
-pub(crate) struct State {
+pub(crate) struct EnrolmentState {
     directory: PathBuf,
     sources: Sources,
     /// Keys that the sidecar refused for good, and their tickets, the latest last. Another enrolment is looked for.
@@ -62,7 +62,7 @@ pub(crate) struct Saved {
 
 /// The right to present the sandbox's key. Dropping it releases the lock.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct HeldKey {
     directory: PathBuf,
     saved: Saved,
     _lock: Lock,
@@ -96,7 +96,7 @@ pub(crate) enum StateError {
 const MAX_REFUSED: usize = 8;
 const NEXT: &str = "run `cofferdam enroll` on the host and write its string to COFFERDAM_ENROLL_FILE or /run/cofferdam/enroll";
 
-impl State {
+impl EnrolmentState {
     pub(crate) fn new(directory: PathBuf, sources: Sources) -> Self {
         Self { directory, sources, refused: Arc::default() }
     }
@@ -125,7 +125,7 @@ impl State {
     }
 
     /// Waits for the lock, then returns the proof for a connection that was made with this key.
-    pub(crate) async fn hold(&self, key: &PublicKey) -> Result<(Held, Proof), StateError> {
+    pub(crate) async fn hold(&self, key: &PublicKey) -> Result<(HeldKey, Proof), StateError> {
         let lock = Lock::take(&self.directory).await?;
         let saved =
             self.usable()?.filter(|saved| saved.identity.public() == *key).ok_or(StateError::Changed)?;
@@ -133,7 +133,7 @@ impl State {
             Some(epoch) => Proof::Key { epoch: Some(epoch.clone()) },
             None => Proof::Ticket { ticket: saved.ticket.clone() },
         };
-        Ok((Held { directory: self.directory.clone(), saved, _lock: lock }, proof))
+        Ok((HeldKey { directory: self.directory.clone(), saved, _lock: lock }, proof))
     }
 
     /// The sidecar refused this key for good. Returns whether there is another enrolment to try.
@@ -176,7 +176,7 @@ pub(crate) enum Another {
     Ready,
 }
 
-impl Held {
+impl HeldKey {
     pub(crate) fn key(&self) -> PublicKey {
         self.saved.identity.public()
     }

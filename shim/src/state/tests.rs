@@ -27,14 +27,14 @@ impl Folder {
     }
 
     /// What one process knows; each has its own.
-    fn state(&self) -> State {
+    fn state(&self) -> EnrolmentState {
         self.with(None)
     }
 
-    fn with(&self, variable: Option<String>) -> State {
+    fn with(&self, variable: Option<String>) -> EnrolmentState {
         let sources =
             Sources { variable, file: Some(self.enrolment_file()), default_file: self.0.join("none") };
-        State::new(self.0.join("a/state"), sources)
+        EnrolmentState::new(self.0.join("a/state"), sources)
     }
 }
 
