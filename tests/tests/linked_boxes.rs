@@ -109,7 +109,7 @@ fn srt_keeps_a_shim_from_an_address_that_is_not_allowed() {
         let status: Value = serde_json::from_slice(&output.stdout).expect("status --json is JSON");
         assert_eq!(status["trouble"]["code"], "relay_unavailable", "{status}");
         let message = status["trouble"]["message"].as_str().unwrap_or_default();
-        for word in [&format!("through to {place}"), "have it allow that", "`--proxy`"] {
+        for word in [&format!("connections to {place}"), "allow them there", "`--proxy`"] {
             assert!(message.contains(word), "{word}: {message}");
         }
     }

@@ -22,7 +22,7 @@ fn two_hubs_on_one_socket_or_one_pipe_are_told_what_to_do() {
     let mut same_pipe = hub_on(&here, &place.join("two.sock"), &place.join("third"));
     assert_eq!(same_pipe.wait(PATIENCE).code(), Some(75));
     let said = String::from_utf8_lossy(&read(&place.join("third"))).into_owned();
-    assert!(said.contains("another hub has this pipe") && said.contains("start it once"), "{said}");
+    assert!(said.contains("another hub uses this pipe") && said.contains("start it once"), "{said}");
 }
 
 #[test]

@@ -145,7 +145,7 @@ fn a_machine_that_cannot_be_dialled_is_named_with_a_next_step() {
     }
     for answer in [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], b"OK 99999999999999999999", b"NO\n"] {
         let monitor = Monitor::start(scene.directory.path(), Manner::Answers(answer));
-        dial(&monitor.place(7443)).wait_until_said("what answers is no monitor's vsock");
+        dial(&monitor.place(7443)).wait_until_said("the response is not that of a monitor's vsock");
     }
     // Nobody has this port of this machine's own; a kernel without vsock says so in other words.
     dial("vsock:1:4294967290").wait_until_said("dial vsock:1:4294967290: ");

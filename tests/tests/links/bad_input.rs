@@ -88,7 +88,7 @@ fn each_trouble_has_a_name_and_a_next_step() {
         case(
             "403",
             through(forbids.to_string()),
-            format!("through to {place} (status 403)"),
+            format!("connections to {place} (status 403)"),
             "give another with `--proxy`",
         ),
         case(

@@ -157,5 +157,5 @@ fn what_does_not_belong_at_the_port_disturbs_nobody() {
     assert_eq!(shim.call_text("add", json!({"a": 1, "b": 2})), "3");
     assert!(world.sidecar().is_running());
     let log = world.log();
-    assert!(log.contains("on the relay's port: it speaks neither TLS nor HTTP"), "{log}");
+    assert!(log.contains("on the relay's port: the peer speaks neither TLS nor HTTP"), "{log}");
 }
