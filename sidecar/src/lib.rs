@@ -6,9 +6,9 @@
 //! | module | what it is for | may know |
 //! |---|---|---|
 //! | [`cli`] | the command line | everything |
-//! | [`demo`] | `cofferdam demo` | the command line, the audit's readers |
-//! | [`app`] | where the parts meet: listeners, signals, reload, the orderly end | all below |
-//! | [`admin`] | the socket by which the command line talks to the daemon | app |
+//! | [`demo`] | `cofferdam demo` | terminal, the audit's readers |
+//! | [`terminal`] | what commands print, and their exit codes | nothing |
+//! | [`daemon`] | listeners, handshakes, the admin socket, reload, the orderly stop | all below |
 //! | [`session`] | sessions and links: every message's way in and out | policy, servers, audit, scrub |
 //! | [`servers`] | a link's server: start, restart, handshake | upstream, inject |
 //! | [`upstream`] | a server as a stream of messages: stdio or HTTP | process |
@@ -20,7 +20,7 @@
 //! | [`policy`] | which requests may pass | names |
 //! | [`audit`] | the chain of decisions and outcomes | policy, metrics |
 //! | [`scrub`] | finds credentials in whatever form | bytes |
-//! | [`metrics`] | numbers for whoever watches: counted anywhere, rendered for [`admin`] | nothing |
+//! | [`metrics`] | numbers for whoever watches: counted anywhere, rendered for [`daemon`] | nothing |
 //! | [`config`] | the configuration: raw, checked, immutable | policy and template syntax |
 //! | [`clock`], [`random`], [`atomic_file`] | wall-clock time; random bytes; files that are whole or not there | nothing |
 //!
@@ -38,11 +38,9 @@ pub use cofferdam_scrub as scrub;
 
 pub use cofferdam_net as net;
 
-pub(crate) mod admin;
-pub(crate) mod app;
-mod attach;
 pub mod cli;
 pub mod config;
+pub(crate) mod daemon;
 pub(crate) mod demo;
 mod duration;
 pub(crate) mod enrolment;
@@ -50,6 +48,7 @@ pub mod inject;
 pub mod secret;
 pub(crate) mod servers;
 pub(crate) mod session;
+mod terminal;
 #[cfg(test)]
 mod turn_counter;
 pub mod upstream;

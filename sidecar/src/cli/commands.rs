@@ -9,17 +9,17 @@ use super::arguments::{
     Arguments, AuditCommand, CheckArguments, Command, EnrollArguments, SessionsArguments, ShowArguments,
     TailArguments, VerifyArguments,
 };
-use super::failure::{Failure, Sysexit};
-use super::terminal;
-use crate::admin::client::{self, AskError};
-use crate::admin::{Answer, Question};
 use crate::audit::Selector;
 use crate::config::{self, Config, Environment};
+use crate::daemon::admin::client::{self, AskError};
+use crate::daemon::admin::{Answer, Question};
 use crate::inject::log_scrubber::LogScrubber;
 use crate::session::command::{Description, Processes, ScopeProcess};
 use crate::session::registry::EndedLink;
+use crate::terminal;
+use crate::terminal::failure::{Failure, Sysexit};
 use crate::vault::revocation::Revoked;
-use crate::{app, audit, demo, enrolment, process};
+use crate::{audit, daemon, demo, enrolment, process};
 
 pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let file = arguments.config.as_deref();
@@ -43,13 +43,13 @@ fn serve(file: Option<&Path>) -> Result<ExitCode, Failure> {
     process::harden().map_err(|error| Failure::new(Sysexit::Software, error))?;
     let (path, config) = load(file)?;
     let log = Arc::<LogScrubber>::default();
-    app::logging::start(Arc::clone(&log));
+    daemon::logging::start(Arc::clone(&log));
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::new(Sysexit::Software, error))?;
     runtime
-        .block_on(app::serve(path, config, log))
+        .block_on(daemon::serve(path, config, log))
         .map_err(|error| Failure::new(Sysexit::Unavailable, error))?;
     Ok(ExitCode::SUCCESS)
 }

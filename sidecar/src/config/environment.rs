@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(said("/nonexistent/ca.pem"), "No such file or directory (os error 2)");
         assert_eq!(said("/dev/zero"), "it is not a regular file");
         assert_eq!(said("/tmp"), "it is not a regular file");
-        let path = std::env::temp_dir().join(crate::session::random_id("cofferdam-certificates-"));
+        let path = std::env::temp_dir().join(crate::random::id("cofferdam-certificates-"));
         std::fs::write(&path, vec![b'x'; 1024 * 1024]).unwrap();
         assert_eq!(read_certificates(&path).unwrap().len(), 1024 * 1024);
         std::fs::write(&path, vec![b'x'; 1024 * 1024 + 1]).unwrap();

@@ -13,8 +13,8 @@ use nix::unistd::Pid;
 use tokio::time::Instant;
 
 use super::DemoError;
+use super::SERVER;
 use super::server::{GOOD_KEY_VARIABLE, KEY_VARIABLE, fingerprint};
-use crate::cli::DEMO_SERVER;
 
 pub(super) struct Host {
     pub(super) directory: PathBuf,
@@ -129,7 +129,7 @@ socket = "{directory}/admin/admin.sock"
 file = "{directory}/shop.key"
 
 [servers.orders]
-command = ["{program}", "{DEMO_SERVER}"]
+command = ["{program}", "{SERVER}"]
 env = {{ {KEY_VARIABLE} = "{{shop.value}}", {GOOD_KEY_VARIABLE} = "{good}" }}
 tools = {{ deny = ["delete_*"] }}
 

@@ -23,11 +23,16 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 
 use crate::audit;
-use crate::cli::terminal::line;
 use crate::scrub::{Needle, Scrubber};
+use crate::terminal::line;
 use harness::Harness;
 use host::Host;
 use sandbox::{Shim, Walls};
+
+/// The first argument by which this program runs as a shim, where no static one is given.
+pub(crate) const SHIM: &str = "shim";
+/// The first argument by which this program runs as the demo's MCP server.
+pub(crate) const SERVER: &str = "demo-server";
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DemoError {

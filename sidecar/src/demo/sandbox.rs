@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::cli::SHIM;
+use super::SHIM;
 
 /// How the shim is kept in.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -32,8 +32,6 @@ use relay_proto::control::Ticket;
 use relay_proto::key::PublicKey;
 use relay_proto::name::Name;
 
-use crate::session::random_id;
-
 pub(crate) use denied::{Denied, NEXT_STEP};
 pub(crate) use disk::StoreError;
 pub(crate) use epochs::{Confirmed, KeyProof};
@@ -265,7 +263,7 @@ impl Enrolments {
         if name.as_deref().is_some_and(|name| !is_name(name)) {
             return Err(NotMade::Name);
         }
-        let id: Arc<str> = random_id("e").into();
+        let id: Arc<str> = crate::random::id("e").into();
         let (made, expires) = (Time::from(now), Time::from(now).after(ttl));
         let (enrolled, forgotten) = {
             let mut table = self.lock();

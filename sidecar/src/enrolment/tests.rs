@@ -12,7 +12,7 @@ pub(super) struct Directory(pub(super) PathBuf);
 
 impl Directory {
     pub(super) fn new() -> Self {
-        let path = std::env::temp_dir().join(random_id("cofferdam-enrolment-"));
+        let path = std::env::temp_dir().join(crate::random::id("cofferdam-enrolment-"));
         fs::create_dir(&path).unwrap();
         Self(path)
     }

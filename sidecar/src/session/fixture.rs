@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::{Context, random_id};
+use super::Context;
 use crate::audit::{self, Audit};
 use crate::config::check_text;
 use crate::inject::files::FileStore;
@@ -22,7 +22,7 @@ impl Fixture {
 
     /// `server` is what more there is of the server `tools`, and of its secrets; `@` stands for the directory.
     pub(super) fn with_server(relay: &str, server: &str) -> Self {
-        let directory = std::env::temp_dir().join(random_id("cofferdam-session-"));
+        let directory = std::env::temp_dir().join(crate::random::id("cofferdam-session-"));
         let text = format!(
             "state-dir = \"{0}/state\"\nadmin.socket = \"{0}/admin.sock\"\n\
              servers.tools.command = [\"true\"]\ngrants.dev.servers = [\"tools\"]\n{server}\n\

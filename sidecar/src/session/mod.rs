@@ -171,7 +171,7 @@ impl Session {
                 Instant::now() + ttl
             }
         };
-        let id: Arc<str> = random_id("s").into();
+        let id: Arc<str> = crate::random::id("s").into();
         let vault = context.vault.as_ref().map(|access| {
             let whose = Whose {
                 session: id.to_string(),
@@ -208,9 +208,4 @@ impl Session {
             context: Arc::clone(context),
         }
     }
-}
-
-/// A short name that nobody has had before: 64 random bits.
-pub(crate) fn random_id(prefix: &str) -> String {
-    format!("{prefix}{}", crate::random::hex::<8>())
 }

@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use super::command::{Command, Description, EndReason, Ended};
 use super::connection::Connection;
 use super::visitor::Visitor;
-use super::{Context, Session, random_id};
+use super::{Context, Session};
 use crate::servers::gate;
 pub(crate) use reserved::Reserved;
 use reserved::{Registered, TaskState};
@@ -126,7 +126,7 @@ impl Registry {
         visitor: &Visitor,
     ) -> Result<Reserved, NotOpened> {
         let limit = context.config.load().limits.links;
-        let link: Arc<str> = random_id("l").into();
+        let link: Arc<str> = crate::random::id("l").into();
         let (session, receiver) = {
             let mut links = self.lock();
             if links.admission == Admission::Closed {

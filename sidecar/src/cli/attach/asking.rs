@@ -9,9 +9,9 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use super::super::failure::{Failure, Sysexit};
-use crate::admin::{Answer, Question};
-use crate::attach::News;
+use crate::daemon::admin::{Answer, Question};
+use crate::daemon::attach_table::News;
+use crate::terminal::failure::{Failure, Sysexit};
 
 /// A sandbox that is held for as long as this is.
 pub(super) struct Held {

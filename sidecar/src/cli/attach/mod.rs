@@ -22,10 +22,10 @@ use ring::digest::{SHA256, digest};
 use tokio::time::sleep;
 
 use super::arguments::{AttachCommand, AttachTerms};
-use super::failure::{Failure, Sysexit};
 use super::interruption::interruption;
-use crate::admin::Question;
-use crate::attach::News;
+use crate::daemon::admin::Question;
+use crate::daemon::attach_table::News;
+use crate::terminal::failure::{Failure, Sysexit};
 use asking::{Held, Unanswered};
 use reach::{Reach, Reached};
 
@@ -243,8 +243,8 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::admin::Answer;
-    use crate::session::random_id;
+    use crate::daemon::admin::Answer;
+    use crate::random::id;
 
     /// Where the sidecar is asked; gone, with it, when it is not needed.
     struct Socket(std::path::PathBuf, JoinSet<()>);
@@ -274,7 +274,7 @@ mod tests {
     }
 
     async fn held(news: Vec<News>) -> (Socket, Held) {
-        let mut admin = Socket(std::env::temp_dir().join(random_id("cofferdam-attach-")), JoinSet::new());
+        let mut admin = Socket(std::env::temp_dir().join(id("cofferdam-attach-")), JoinSet::new());
         let listener = UnixListener::bind(&admin.0).unwrap();
         admin.1.spawn(sidecar(listener, news));
         let grant = "dev".parse().unwrap();

@@ -21,7 +21,7 @@ use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-use super::super::failure::{Failure, Sysexit};
+use crate::terminal::failure::{Failure, Sysexit};
 
 /// The way into a sandbox.
 #[derive(Clone, Debug)]
@@ -218,7 +218,7 @@ mod tests {
     /// A machine that stands still has a monitor that takes connections and never answers.
     #[tokio::test(start_paused = true)]
     async fn whoever_never_answers_is_given_up() {
-        let path = std::env::temp_dir().join(crate::session::random_id("cofferdam-monitor-"));
+        let path = std::env::temp_dir().join(crate::random::id("cofferdam-monitor-"));
         let _silent = tokio::net::UnixListener::bind(&path).unwrap();
         let (pipe, _other) = UnixStream::pair().unwrap();
         let said = dialled(DialPlace::HybridVsock { path: path.clone(), port: 7443 }, pipe).await;

@@ -19,10 +19,10 @@ mod visit;
 use std::pin::pin;
 use std::process::ExitCode;
 
-use super::failure::{Failure, Sysexit};
 use super::interruption::interruption;
 use crate::config::{self, Config};
 use crate::process;
+use crate::terminal::failure::{Failure, Sysexit};
 use crate::vault::access;
 use crate::vault::login::Once;
 use crate::vault::{Health, Kind, Problem, Vault, VaultError};

@@ -4,8 +4,8 @@
 
 use std::process::ExitCode;
 
-use super::super::failure::{Failure, Sysexit};
-use super::super::terminal;
+use crate::terminal;
+use crate::terminal::failure::{Failure, Sysexit};
 use crate::vault::capabilities::{Need, Verdict, policy_lines};
 
 #[derive(Default)]

@@ -1,5 +1,7 @@
 //! A new connection's first frame, and where it leads: to its old link, to a new one, or to a refusal that says why.
 
+use std::sync::PoisonError;
+
 use relay_proto::code::Code;
 use relay_proto::control::{Hello, Purpose, Refusal, Retry, Status};
 use relay_proto::frame::{DecodeError, Frame};
@@ -7,10 +9,11 @@ use relay_proto::limits::VERSION;
 use relay_proto::name::Name;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::App;
 use super::admission::{self, Door, Refused, refuse};
-use super::places::{Dropped, Place};
+use super::handshake_slots::{Dropped, Place};
+use super::state::App;
 use super::status;
+use crate::audit::Event;
 use crate::session::command::EndReason;
 use crate::session::connection::{Connection, Lost, Transport};
 use crate::session::registry::{NotOpened, NotResumed};
@@ -177,4 +180,23 @@ fn version(ours: u16, theirs: &[u16]) -> Refusal {
     let message =
         format!("the sidecar speaks version {ours} of the relay protocol, the shim {theirs:?}; {who}");
     refuse(Code::VersionRefused, &message, Retry::Never)
+}
+
+impl App {
+    /// Whoever asks for others' links can ask as often as it likes.
+    fn alert_of_a_foreign_link(&self, visitor: &Visitor) {
+        let (who, may) = match &visitor.enrolment {
+            Some(enrolled) => (
+                format!("enrolment {} ({})", enrolled.id, enrolled.name),
+                self.enrolments.may_alert(&enrolled.id),
+            ),
+            None => {
+                let mut alerts = self.shared_alerts.lock().unwrap_or_else(PoisonError::into_inner);
+                ("somebody on the shared socket".into(), alerts.allows(Instant::now()))
+            }
+        };
+        if may {
+            self.record(Event::Alert, Some(&format!("{who} asked for a link of another's")));
+        }
+    }
 }

@@ -1,13 +1,48 @@
-//! What a reload cannot change while the sidecar runs.
+//! Reading the configuration again, and what a reload cannot change while the sidecar runs.
 //!
 //! Compared with the configuration of the start, not with the last one: what waits for a restart is named at every
 //! reload until it comes.
 
-use super::socket::Mode;
-use crate::config::Config;
+use std::sync::Arc;
+
+use super::state::App;
+use super::unix_socket::Mode;
+use crate::audit::Event;
+use crate::config::{self, Config, Problems};
+
+/// What a reload did.
+#[derive(Debug)]
+pub(super) struct Reloaded {
+    pub(super) policy: String,
+    /// Keys that differ from the start's and count only after a restart.
+    pub(super) at_restart: Vec<&'static str>,
+}
+
+impl App {
+    /// Reads the configuration again. What does not check changes nothing.
+    pub(super) fn reload(&self) -> Result<Reloaded, Problems> {
+        match config::load(&self.config_file) {
+            Ok(config) => {
+                let policy = config.policy_digest.clone();
+                let keys = at_restart(&self.started, &config);
+                self.context.config.store(Arc::new(config));
+                tracing::info!(policy, "configuration reloaded");
+                if !keys.is_empty() {
+                    tracing::warn!(keys = keys.join(", "), "takes effect at restart");
+                }
+                self.record(Event::Reload, Some(&policy));
+                Ok(Reloaded { policy, at_restart: keys })
+            }
+            Err(problems) => {
+                tracing::error!(%problems, "configuration not reloaded: the old one goes on");
+                Err(problems)
+            }
+        }
+    }
+}
 
 /// Keys whose new values count only after a restart.
-pub(super) fn at_restart(started: &Config, now: &Config) -> Vec<&'static str> {
+fn at_restart(started: &Config, now: &Config) -> Vec<&'static str> {
     let path = |config: &Config| config.relay.unix.as_ref().map(|unix| unix.path.clone());
     let listen = |config: &Config| config.relay.tls.as_ref().map(|tls| tls.listen.clone());
     // Who is named counts at once; whether anybody is decides the mode of the socket's file.

@@ -10,9 +10,10 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
 use super::{Answer, MAX_QUESTION, Question};
-use crate::app::enrolling::{Enrolled, Enrolling, Killed, Way};
-use crate::app::{App, Reloaded};
-use crate::attach::hold::{Asked, Hold};
+use crate::daemon::attach::hold::{Asked, Hold};
+use crate::daemon::enrolling::{Enrolled, Enrolling, Killed, Way};
+use crate::daemon::reload::Reloaded;
+use crate::daemon::state::App;
 use crate::session::registry::Ending;
 
 /// Questions answered at the same time.

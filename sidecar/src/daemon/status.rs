@@ -3,7 +3,7 @@
 use relay_proto::control::Status;
 use tokio::time::Instant;
 
-use super::App;
+use super::state::App;
 use crate::config::Config;
 use crate::session::visitor::Visitor;
 

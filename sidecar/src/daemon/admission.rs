@@ -12,7 +12,7 @@ use relay_proto::key::PublicKey;
 use relay_proto::name::Name;
 use tokio::time::Instant;
 
-use super::App;
+use super::state::App;
 use crate::audit::Event;
 use crate::clock;
 use crate::config::Config;

@@ -3,41 +3,24 @@
 //! Must stay true: after a restart they are there again; one that cannot be had is named in the log and keeps nobody
 //! else out.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use relay_proto::address::Address;
-use tokio_util::sync::CancellationToken;
 
-use super::socket::{Mode, Socket, SocketError};
-use super::{App, Listening, accept};
+use super::{Listening, accept};
 use crate::clock;
-
-/// The sockets by their enrolments.
-#[derive(Default)]
-pub(super) struct OwnSockets(Mutex<HashMap<Arc<str>, Own>>);
-
-struct Own {
-    /// Its file goes with it.
-    _socket: Socket,
-    stop: CancellationToken,
-}
+use crate::daemon::state::App;
+use crate::daemon::unix_socket::{Mode, Socket, SocketError};
 
 /// The port at which a guest finds its sidecar.
 const VSOCK_PORT: u32 = 7443;
 /// The host, as every guest sees it.
 const VSOCK_HOST: u32 = 2;
 
-impl OwnSockets {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Own>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl App {
     /// Listens on all that there should be, at the start.
-    pub(super) fn open_own_sockets(self: &Arc<Self>) {
+    pub(in crate::daemon) fn open_own_sockets(self: &Arc<Self>) {
         for (enrolment, directory) in self.enrolments.sockets(clock::now()) {
             if let Err(error) = self.open_own_socket(&enrolment.id, &directory) {
                 let error = &error as &dyn std::error::Error;
@@ -47,7 +30,7 @@ impl App {
     }
 
     /// Listens for this enrolment in its directory.
-    pub(super) fn open_own_socket(
+    pub(in crate::daemon) fn open_own_socket(
         self: &Arc<Self>,
         enrolment: &Arc<str>,
         directory: &Path,
@@ -57,19 +40,8 @@ impl App {
         let stop = self.stop.child_token();
         let listening = Listening::Own(Arc::clone(enrolment));
         self.context.tasks.spawn(accept(Arc::clone(self), socket.listener(), listening, stop.clone()));
-        self.own.lock().insert(Arc::clone(enrolment), Own { _socket: socket, stop });
+        self.own.insert(Arc::clone(enrolment), socket, stop);
         Ok(())
-    }
-
-    /// Nobody comes in here any more.
-    pub(super) fn close_own_socket(&self, enrolment: &str) {
-        if let Some(own) = self.own.lock().remove(enrolment) {
-            own.stop.cancel();
-        }
-    }
-
-    pub(super) fn close_own_sockets(&self) {
-        self.own.lock().clear();
     }
 
     /// The socket's file in a directory of this kind: a microVM's monitor connects its guest's port to the path of the
@@ -82,7 +54,7 @@ impl App {
     }
 
     /// What the sandbox's shim is told, where the directory has the same path in the sandbox.
-    pub(super) fn own_link(&self, directory: &Path) -> Address {
+    pub(in crate::daemon) fn own_link(&self, directory: &Path) -> Address {
         match self.is_a_machines(directory) {
             true => Address::Vsock { cid: VSOCK_HOST, port: VSOCK_PORT },
             false => Address::Unix(self.own_socket(directory)),

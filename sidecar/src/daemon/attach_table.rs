@@ -1,22 +1,8 @@
-//! Sandboxes that cannot reach out: the host reaches in, by a pipe that `cofferdam attach` holds.
-//!
-//! `cofferdam attach` keeps one connection to the admin socket open for as long as it wants the sandbox attached: the
-//! hold. Each pipe is another, which turns into the pipe once it has been asked for. So a pipe may die and come again, and
-//! whoever ends `attach`, however it ends, ends its pipe too.
-//!
-//! | module | what it holds |
-//! |---|---|
-//! | [`hold`] | one `cofferdam attach`, for as long as it is there |
-//! | [`last_user`] | the stream of a pipe that one link has |
-//! | [`pipe`] | one pipe, from its handshake to its end |
+//! The sandboxes that are attached, or were and may be again: who holds each of them, and its pipe.
 //!
 //! Must stay true: a sandbox has one enrolment, whichever pipe leads to it, so its links resume through the next one;
 //! of two pipes to one sandbox the newer counts, and the older is over before anything of the newer is heard; an
 //! enrolment that nobody holds any more ends when its links' grace is over.
-
-pub(crate) mod hold;
-mod last_user;
-pub(crate) mod pipe;
 
 use std::collections::HashMap;
 use std::net::Shutdown;
@@ -27,7 +13,7 @@ use std::time::Duration;
 use relay_proto::name::Name;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::enrolment::Enrolment;
@@ -35,42 +21,42 @@ use crate::enrolment::Enrolment;
 /// Every sandbox that is attached, or was and may be again.
 #[derive(Default)]
 pub(crate) struct Attaches {
-    table: Mutex<Table>,
+    pub(super) table: Mutex<Table>,
     /// Whoever makes an enrolment for a sandbox: of two who want the same one, the second finds the first one's.
-    making: tokio::sync::Mutex<()>,
+    pub(super) making: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
-struct Table {
-    by_sandbox: HashMap<Sandbox, Attached>,
-    holds: u64,
+pub(super) struct Table {
+    pub(super) by_sandbox: HashMap<Sandbox, Attached>,
+    pub(super) holds: u64,
 }
 
 /// By what a sandbox is known to whoever attaches it.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
-struct Sandbox {
-    grant: Name,
-    name: String,
+pub(super) struct Sandbox {
+    pub(super) grant: Name,
+    pub(super) name: String,
 }
 
-struct Attached {
-    enrolment: Arc<str>,
-    holder: Option<Holder>,
+pub(super) struct Attached {
+    pub(super) enrolment: Arc<str>,
+    pub(super) holder: Option<Holder>,
     /// How often it was held: a time of grace that began in an earlier hold means nothing in a later one.
-    holds: u64,
-    pipe: Option<PipeEnd>,
+    pub(super) holds: u64,
+    pub(super) pipe: Option<PipeEnd>,
 }
 
-struct Holder {
-    news: mpsc::Sender<News>,
-    over: CancellationToken,
+pub(super) struct Holder {
+    pub(super) news: mpsc::Sender<News>,
+    pub(super) over: CancellationToken,
 }
 
 /// By which a pipe is ended from outside.
 #[derive(Clone)]
-struct PipeEnd {
-    socket: Arc<UnixStream>,
-    gone: CancellationToken,
+pub(super) struct PipeEnd {
+    pub(super) socket: Arc<UnixStream>,
+    pub(super) gone: CancellationToken,
 }
 
 /// What whoever holds a sandbox is told, one JSON line each.
@@ -85,8 +71,10 @@ pub(crate) enum News {
     Over { why: String },
 }
 
+/// Links have said their goodbyes when the registry has ended them; this is the last bytes' way out.
+pub(super) const LAST_BYTES: Duration = Duration::from_millis(100);
 /// News that may wait for somebody who does not read them; more are dropped.
-const MAX_NEWS: usize = 16;
+pub(super) const MAX_NEWS: usize = 16;
 /// A pipe whose socket is shut is over at once; the limit is for what cannot happen.
 const END_TIME: Duration = Duration::from_secs(5);
 
@@ -106,8 +94,15 @@ impl Attaches {
         }
     }
 
+    /// The enrolment is over, and its links have said their goodbyes: when those are through the pipe, so is the pipe.
+    pub(super) async fn end_after_goodbyes(&self, enrolment: &str, stop: &CancellationToken) {
+        // At the stop, all pipes have this time.
+        let _ = stop.run_until_cancelled(sleep(LAST_BYTES)).await;
+        self.end(enrolment);
+    }
+
     /// Whoever holds this sandbox is told; nobody waits for it.
-    fn tell(&self, enrolment: &str, news: News) {
+    pub(super) fn tell(&self, enrolment: &str, news: News) {
         let table = self.lock();
         if let Some(holder) = table.attached(enrolment).and_then(|attached| attached.holder.as_ref()) {
             let _ = holder.news.try_send(news);
@@ -115,7 +110,7 @@ impl Attaches {
     }
 
     /// A new pipe to a sandbox that somebody holds. The one before it is over when this returns.
-    async fn replace_pipe(&self, enrolment: &str, socket: UnixStream) -> Option<PipeEnd> {
+    pub(super) async fn replace_pipe(&self, enrolment: &str, socket: UnixStream) -> Option<PipeEnd> {
         let end = PipeEnd { socket: Arc::new(socket), gone: CancellationToken::new() };
         let before = {
             let mut table = self.lock();
@@ -129,32 +124,32 @@ impl Attaches {
         Some(end)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Table {
-    fn attached(&self, enrolment: &str) -> Option<&Attached> {
+    pub(super) fn attached(&self, enrolment: &str) -> Option<&Attached> {
         self.by_sandbox.values().find(|attached| *attached.enrolment == *enrolment)
     }
 
-    fn attached_mut(&mut self, enrolment: &str) -> Option<&mut Attached> {
+    pub(super) fn attached_mut(&mut self, enrolment: &str) -> Option<&mut Attached> {
         self.by_sandbox.values_mut().find(|attached| *attached.enrolment == *enrolment)
     }
 
-    fn sandbox_of(&self, enrolment: &str) -> Option<Sandbox> {
+    pub(super) fn sandbox_of(&self, enrolment: &str) -> Option<Sandbox> {
         let mut all = self.by_sandbox.iter();
         all.find(|(_, attached)| *attached.enrolment == *enrolment).map(|(sandbox, _)| sandbox.clone())
     }
 }
 
 impl Attached {
-    fn new(enrolment: Arc<str>) -> Self {
+    pub(super) fn new(enrolment: Arc<str>) -> Self {
         Self { enrolment, holder: None, holds: 0, pipe: None }
     }
 
-    fn end_pipe(&self) {
+    pub(super) fn end_pipe(&self) {
         if let Some(pipe) = &self.pipe {
             pipe.shut();
         }
@@ -162,7 +157,7 @@ impl Attached {
 }
 
 impl Sandbox {
-    fn of(enrolment: &Enrolment) -> Self {
+    pub(super) fn of(enrolment: &Enrolment) -> Self {
         let name = enrolment.name.clone().unwrap_or_else(|| enrolment.id.to_string());
         Self { grant: enrolment.grant.clone(), name }
     }
@@ -170,7 +165,7 @@ impl Sandbox {
 
 impl PipeEnd {
     /// Both directions end, whoever else has the socket.
-    fn shut(&self) {
+    pub(super) fn shut(&self) {
         // One that is shut already is what was wanted.
         let _ = self.socket.shutdown(Shutdown::Both);
     }

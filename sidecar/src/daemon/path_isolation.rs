@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn links_are_followed_and_what_is_missing_is_kept() {
-        let directory = std::env::temp_dir().join(crate::session::random_id("cofferdam-apart-"));
+        let directory = std::env::temp_dir().join(crate::random::id("cofferdam-apart-"));
         std::fs::create_dir_all(directory.join("relay")).unwrap();
         std::os::unix::fs::symlink("relay", directory.join("elsewhere")).unwrap();
         let real_directory = directory.canonicalize().unwrap();

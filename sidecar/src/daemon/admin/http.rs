@@ -23,8 +23,8 @@ use relay_proto::address::HostPort;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-use crate::app::App;
-use crate::app::places::Places;
+use crate::daemon::handshake_slots::Places;
+use crate::daemon::state::App;
 use crate::metrics::{self, Standing};
 
 /// Connections at a time.

@@ -1,4 +1,6 @@
-//! The one place that writes to stdout.
+//! What the command line and the demo print: data on stdout, failures on stderr with an exit code.
+
+pub(crate) mod failure;
 
 use std::io::{self, Write};
 

@@ -19,14 +19,14 @@ use relay_proto::control::Retry;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, timeout_at};
 
-use super::App;
-use super::admission::{Door, refuse};
-use super::greeting::{self, Arrival};
-use super::places::{Place, Places};
+use crate::daemon::admission::{Door, refuse};
+use crate::daemon::handshake::{self, Arrival};
+use crate::daemon::handshake_slots::{Place, Places};
+use crate::daemon::state::App;
 
 /// A bound port.
 #[derive(Debug)]
-pub(super) struct Port {
+pub(in crate::daemon) struct Port {
     listener: TcpListener,
     reception: Reception,
 }
@@ -44,14 +44,14 @@ pub(crate) enum PortError {
 }
 
 impl Port {
-    pub(super) async fn bind(place: &HostPort, identity: &Identity) -> Result<Self, PortError> {
+    pub(in crate::daemon) async fn bind(place: &HostPort, identity: &Identity) -> Result<Self, PortError> {
         let bound = TcpListener::bind(place.to_string()).await;
         let listener = bound.map_err(|source| PortError::Bind { place: place.clone(), source })?;
         Ok(Self { listener, reception: Reception::new(identity)? })
     }
 
     /// Takes connections until the stop.
-    pub(super) async fn run(self, app: Arc<App>) {
+    pub(in crate::daemon) async fn run(self, app: Arc<App>) {
         let count = app.context.config.load().limits.greeting_connections;
         let places = Places::new(count, app.stop.clone());
         let reception = Arc::new(self.reception);
@@ -85,7 +85,7 @@ async fn receive(app: &App, reception: &Reception, stream: TcpStream, place: Pla
     match place.before_words(received).await {
         Ok(Ok(Ok((stream, key)))) => {
             let arrival = Arrival { stream: Box::new(stream), door: Door::Key { key } };
-            greeting::greet_until(app, arrival, place, until).await;
+            handshake::greet_until(app, arrival, place, until).await;
         }
         Ok(Ok(Err(error))) if !is_a_probe(&error) => {
             let refusal =

@@ -12,11 +12,11 @@ use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
 
 use super::last_user::LastUser;
-use super::{News, PipeEnd};
-use crate::app::App;
-use crate::app::admission::Door;
-use crate::app::greeting::{self, Arrival};
-use crate::app::places::Places;
+use crate::daemon::admission::Door;
+use crate::daemon::attach_table::{LAST_BYTES, News, PipeEnd};
+use crate::daemon::handshake::{self, Arrival};
+use crate::daemon::handshake_slots::Places;
+use crate::daemon::state::App;
 use crate::session::connection::Transport;
 
 #[derive(Debug, thiserror::Error)]
@@ -42,8 +42,6 @@ enum PipeError {
 
 /// From the hub's first byte on. Before it somebody may have to type a password.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Links have said their goodbyes when the registry has ended them; this is the last bytes' way out.
-const LAST_BYTES: Duration = Duration::from_millis(100);
 const PAUSE: Duration = Duration::from_millis(20);
 /// A command that was killed may leave its hub running in the sandbox, with a pipe that has not ended; only silence tells
 /// it, and until then it keeps the next hub out. So pipes beat more often than links: a call waits a minute for its
@@ -54,13 +52,6 @@ impl App {
     /// Whether there is such a sandbox to make a pipe to.
     pub(crate) fn is_held(&self, enrolment: &str) -> bool {
         self.attaches.lock().attached(enrolment).is_some_and(|attached| attached.holder.is_some())
-    }
-
-    /// The enrolment is over, and its links have said their goodbyes: when those are through the pipe, so is the pipe.
-    pub(crate) async fn end_attach(&self, enrolment: &str) {
-        // At the stop, all pipes have this time.
-        let _ = self.stop.run_until_cancelled(sleep(LAST_BYTES)).await;
-        self.attaches.end(enrolment);
     }
 
     /// Carries what comes through this connection until it is over.
@@ -119,7 +110,7 @@ impl App {
                     stream: Box::new(LastUser::new(stream, end.clone())),
                     door: Door::Attached { enrolment: enrolment.into() },
                 };
-                greeting::greet(self, arrival, places.take().await).await;
+                handshake::greet(self, arrival, places.take().await).await;
                 Ok(())
             }
         }
@@ -157,7 +148,7 @@ impl App {
         let (app, places) = (Arc::clone(self), Arc::clone(places));
         self.context.tasks.spawn(async move {
             let Some(place) = app.stop.run_until_cancelled(places.take()).await else { return };
-            greeting::greet(&app, arrival, place).await;
+            handshake::greet(&app, arrival, place).await;
         });
     }
 

@@ -5,7 +5,7 @@
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::places::Place;
+use super::handshake_slots::Place;
 use crate::session::connection::{Connection, LEAVING_TIME};
 
 /// How many are looked at in the whole sidecar; another is told its refusal at once.
@@ -51,7 +51,7 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::app::places::Places;
+    use crate::daemon::handshake_slots::Places;
 
     fn connected() -> (Connection, DuplexStream) {
         let (near, far) = duplex(64);

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::PipeEnd;
+use crate::daemon::attach_table::PipeEnd;
 
 pub(super) struct LastUser<S> {
     stream: S,

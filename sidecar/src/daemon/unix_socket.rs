@@ -199,7 +199,7 @@ mod tests {
 
     impl Directory {
         fn new() -> Self {
-            let path = std::env::temp_dir().join(crate::session::random_id("cofferdam-socket-"));
+            let path = std::env::temp_dir().join(crate::random::id("cofferdam-socket-"));
             std::fs::create_dir(&path).unwrap();
             Self(path)
         }

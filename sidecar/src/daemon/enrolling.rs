@@ -8,10 +8,10 @@ use relay_proto::address::Address;
 use relay_proto::name::Name;
 use tokio::time::sleep;
 
-use super::App;
-use super::apart::{self, ApartError};
-use super::keep::keep;
-use super::socket::SocketError;
+use super::path_isolation::{self, ApartError};
+use super::state::App;
+use super::supervise::keep;
+use super::unix_socket::SocketError;
 use crate::audit::Event;
 use crate::clock;
 use crate::enrolment::{Enrolment, NotMade, StoreError, Swept, Terms};
@@ -120,11 +120,13 @@ impl App {
         }
         let ending = match &enrolment {
             Some(id) => {
-                self.close_own_socket(id);
+                self.own.close(id);
                 let ending = self.registry.end_enrolment(id, EndReason::Killed).await;
                 // Whoever kills does not wait for a pipe.
                 let (app, id) = (Arc::clone(self), Arc::clone(id));
-                self.context.tasks.spawn(async move { app.end_attach(&id).await });
+                self.context
+                    .tasks
+                    .spawn(async move { app.attaches.end_after_goodbyes(&id, &app.stop).await });
                 ending
             }
             None => self.registry.end(name, EndReason::Killed).await,
@@ -169,12 +171,12 @@ impl App {
         });
         for id in swept.over {
             tracing::info!(enrolment = %id, "enrolment over");
-            self.close_own_socket(&id);
+            self.own.close(&id);
             let app = Arc::clone(self);
             self.context.tasks.spawn(async move {
                 // Who is late has been named in the log.
                 drop(app.registry.end_enrolment(&id, EndReason::Expired).await);
-                app.end_attach(&id).await;
+                app.attaches.end_after_goodbyes(&id, &app.stop).await;
             });
         }
         swept.next
@@ -220,8 +222,12 @@ impl App {
     ) -> Result<Enrolled, EnrollError> {
         let others = self.enrolments.sockets(clock::now());
         let others: Vec<PathBuf> = others.into_iter().map(|(_, directory)| directory).collect();
-        let directory =
-            apart::fit_for_a_sandbox(&self.context.config.load(), &self.config_file, &directory, &others)?;
+        let directory = path_isolation::fit_for_a_sandbox(
+            &self.context.config.load(),
+            &self.config_file,
+            &directory,
+            &others,
+        )?;
         let (store, place) = (Arc::clone(&self.enrolments), directory.clone());
         let made = self.context.tasks.spawn_blocking(move || store.socket(terms, place, clock::now()));
         let enrolment = made.await.map_err(|_| EnrollError::Failed)??;

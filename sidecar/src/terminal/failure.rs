@@ -8,7 +8,7 @@ use cofferdam_base::text::causes;
 
 /// An error at the edge, with its exit code.
 #[derive(Debug)]
-pub(super) struct Failure {
+pub(crate) struct Failure {
     error: Box<dyn Error>,
     hint: Option<String>,
     code: Sysexit,
@@ -16,7 +16,7 @@ pub(super) struct Failure {
 
 /// The exit codes of sysexits(3) that are used.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Sysexit {
+pub(crate) enum Sysexit {
     Configuration = 78,
     Data = 65,
     NoInput = 66,
@@ -27,16 +27,16 @@ pub(super) enum Sysexit {
 }
 
 impl Failure {
-    pub(super) fn new(code: Sysexit, error: impl Into<Box<dyn Error>>) -> Self {
+    pub(crate) fn new(code: Sysexit, error: impl Into<Box<dyn Error>>) -> Self {
         Self { error: error.into(), hint: None, code }
     }
 
-    pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    pub(super) fn report(&self) -> ExitCode {
+    pub(crate) fn report(&self) -> ExitCode {
         let mut text = format!("error: {}\n", self.error);
         for cause in causes(&*self.error) {
             // Writing to a String cannot fail.

@@ -11,10 +11,10 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{Attached, Attaches, Holder, MAX_NEWS, News, Sandbox};
-use crate::app::App;
-use crate::app::enrolling::{EnrollError, Enrolling, Way};
 use crate::clock;
+use crate::daemon::attach_table::{Attached, Attaches, Holder, MAX_NEWS, News, Sandbox};
+use crate::daemon::enrolling::{EnrollError, Enrolling, Way};
+use crate::daemon::state::App;
 
 /// What is asked for.
 #[derive(Clone, Debug)]

@@ -1,0 +1,68 @@
+//! Where sandboxes connect: the shared Unix socket, sockets that were made for one sandbox each, and the TLS port.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`own`] | sockets of single sandboxes |
+//! | [`tls_port`] | the port for sandboxes that dial out |
+//! | [`unix_stream`] | a Unix stream that is watched for writing only while its peer has no room |
+
+mod own;
+mod tls_port;
+mod unix_stream;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::UnixListener;
+use tokio_util::sync::CancellationToken;
+
+use super::admission::Door;
+use super::handshake::{self, Arrival};
+use super::handshake_slots::Places;
+use super::state::App;
+pub(super) use tls_port::{Port, PortError};
+use unix_stream::QuietStream;
+
+/// Whose socket it is.
+pub(super) enum Listening {
+    Own(Arc<str>),
+    Shared,
+}
+
+impl Listening {
+    fn door(&self, uid: Option<u32>) -> Door {
+        match self {
+            Self::Own(enrolment) => Door::Own { enrolment: Arc::clone(enrolment), uid },
+            Self::Shared => Door::Shared { uid },
+        }
+    }
+}
+
+/// Takes connections until the stop.
+pub(super) async fn accept(
+    app: Arc<App>,
+    listener: Arc<UnixListener>,
+    listening: Listening,
+    stop: CancellationToken,
+) {
+    let count = app.context.config.load().limits.greeting_connections;
+    let places = Places::new(count, stop.clone());
+    loop {
+        let Some(accepted) = stop.run_until_cancelled(listener.accept()).await else { return };
+        match accepted {
+            Ok((stream, _)) => {
+                let Some(place) = stop.run_until_cancelled(places.take()).await else { return };
+                let door = listening.door(stream.peer_cred().ok().map(|peer| peer.uid()));
+                let Ok(stream) = QuietStream::new(stream) else { continue };
+                let arrival = Arrival { stream: Box::new(stream), door };
+                let app = Arc::clone(&app);
+                app.context.tasks.clone().spawn(async move { handshake::greet(&app, arrival, place).await });
+            }
+            Err(error) => {
+                tracing::error!(%error, "accept on the relay socket");
+                // Out of descriptors, most likely: some will be closed soon.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! The daemon: listeners, handshakes, the admin socket, reload, and the orderly stop.
+//!
+//! | module | what it holds | uses |
+//! |---|---|---|
+//! | [`serve`] | start, run until a signal, stop | all below |
+//! | [`admin`] | the admin socket, and the HTTP port for health checks and metrics | attach, enrolling, reload |
+//! | [`attach`] | pipes into sandboxes that cannot connect out | enrolling, handshake, attach_table |
+//! | [`enrolling`] | making and ending enrolments | listen, path_isolation, supervise |
+//! | [`reload`] | reading the configuration again | state, unix_socket |
+//! | [`listen`] | the shared socket, sockets of single sandboxes, the TLS port | handshake, unix_socket |
+//! | [`handshake`] | a new connection's Hello, and the link that it opens or resumes | admission, status, handshake_slots |
+//! | [`admission`] | which peers are accepted, and for which server | state |
+//! | [`status`] | the answer to a sandbox that asks for its status | state |
+//! | [`state`] | the running daemon's state | attach_table, own_sockets, refusal_log, disconnect_watch |
+//! | [`attach_table`] | the sandboxes that are attached | |
+//! | [`disconnect_watch`] | whether a peer with an outdated credential disconnects by itself | handshake_slots |
+//! | [`handshake_slots`] | the slots for connections whose Hello is awaited | |
+//! | [`logging`] | the log, scrubbed before it is written | |
+//! | [`own_sockets`] | the open sockets of single sandboxes | unix_socket |
+//! | [`path_isolation`] | which paths must not be visible in a sandbox | |
+//! | [`refusal_log`] | refused connections in the log, rate limited | |
+//! | [`supervise`] | a task that is restarted when it panics | |
+//! | [`unix_socket`] | binding Unix sockets: stale or in use, mode, removal | |
+
+pub(crate) mod admin;
+mod admission;
+pub(crate) mod attach;
+pub(crate) mod attach_table;
+mod disconnect_watch;
+mod enrolling;
+mod handshake;
+mod handshake_slots;
+mod listen;
+pub(crate) mod logging;
+mod own_sockets;
+mod path_isolation;
+mod refusal_log;
+mod reload;
+mod serve;
+mod state;
+mod status;
+mod supervise;
+mod unix_socket;
+
+pub(crate) use serve::serve;

@@ -1,0 +1,38 @@
+//! The open sockets of single sandboxes, by their enrolments.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio_util::sync::CancellationToken;
+
+use super::unix_socket::Socket;
+
+#[derive(Default)]
+pub(super) struct OwnSockets(Mutex<HashMap<Arc<str>, Own>>);
+
+struct Own {
+    /// Its file goes with it.
+    _socket: Socket,
+    stop: CancellationToken,
+}
+
+impl OwnSockets {
+    pub(super) fn insert(&self, enrolment: Arc<str>, socket: Socket, stop: CancellationToken) {
+        self.lock().insert(enrolment, Own { _socket: socket, stop });
+    }
+
+    /// Closes the socket of this enrolment.
+    pub(super) fn close(&self, enrolment: &str) {
+        if let Some(own) = self.lock().remove(enrolment) {
+            own.stop.cancel();
+        }
+    }
+
+    pub(super) fn close_all(&self) {
+        self.lock().clear();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Own>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,169 @@
+//! The daemon from its configuration to its orderly stop.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use cofferdam_base::RateLimiter;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Notify;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::admin::http::{AdminPort, AdminPortError};
+use super::admin::server;
+use super::attach_table::Attaches;
+use super::disconnect_watch::Leaving;
+use super::listen::{Listening, Port, PortError, accept};
+use super::own_sockets::OwnSockets;
+use super::path_isolation::{self, ApartError};
+use super::state::App;
+use super::unix_socket::{Mode, Socket, SocketError};
+use crate::audit::{self, Audit, AuditError, Event};
+use crate::config::Config;
+use crate::enrolment::key::{self, KeyError};
+use crate::enrolment::{ALERTS_PER_MINUTE, Enrolments, StoreError};
+use crate::inject::files::{FileError, FileStore};
+use crate::inject::log_scrubber::LogScrubber;
+use crate::session::Context;
+use crate::session::command::EndReason;
+use crate::vault::access::AccessError;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ServeError {
+    #[error(transparent)]
+    AdminPort(#[from] AdminPortError),
+    #[error(transparent)]
+    Apart(#[from] ApartError),
+    #[error(transparent)]
+    Audit(#[from] AuditError),
+    #[error(transparent)]
+    Files(#[from] FileError),
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    #[error(transparent)]
+    Port(#[from] PortError),
+    #[error("watch for signals")]
+    Signals(#[source] std::io::Error),
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Vault(#[from] AccessError),
+}
+
+/// What is left of a stop when the sessions are over takes no longer than this.
+const STOP_TIME: Duration = Duration::from_secs(5);
+
+/// Runs until it is told to stop.
+pub(crate) async fn serve(
+    config_file: PathBuf,
+    config: Config,
+    log: Arc<LogScrubber>,
+) -> Result<(), ServeError> {
+    let mut signals = Signals::new().map_err(ServeError::Signals)?;
+    path_isolation::keep_apart(&config)?;
+    let files = FileStore::open()?;
+    let audit = Audit::open(audit::Options {
+        directory: config.state_dir.join("audit"),
+        sync: config.audit_sync,
+        file_bytes: config.limits.audit_file_bytes,
+        field_bytes: config.limits.audit_field_bytes,
+    })?;
+    let identity = key::load_or_make(&config.state_dir)?;
+    let enrolments = Arc::new(Enrolments::open(&config.state_dir)?);
+    let relay = match &config.relay.unix {
+        Some(unix) => Some(Socket::bind(&unix.path, Mode::of(&config.relay))?),
+        None => None,
+    };
+    let port = match &config.relay.tls {
+        Some(tls) => Some(Port::bind(&tls.listen, &identity).await?),
+        None => None,
+    };
+    let admin = Socket::bind(&config.admin.socket, Mode::Owner)?;
+    let watch = match &config.admin.http {
+        Some(place) => Some(AdminPort::bind(place).await?),
+        None => None,
+    };
+    let context = Arc::new(Context::new(config, audit, files, log)?);
+    let app = Arc::new(App {
+        config_file,
+        registry: Arc::default(),
+        stop: CancellationToken::new(),
+        enrolments,
+        identity,
+        enrolled: Notify::new(),
+        own: OwnSockets::default(),
+        attaches: Attaches::default(),
+        started: context.config.load_full(),
+        refusals: Arc::default(),
+        shared_alerts: Mutex::new(RateLimiter::per_minute(ALERTS_PER_MINUTE)),
+        unwritten: Mutex::new(RateLimiter::per_minute(ALERTS_PER_MINUTE)),
+        leaving: Leaving::new(),
+        context,
+    });
+    app.record(Event::SidecarStart, Some(env!("CARGO_PKG_VERSION")));
+    app.context.tasks.spawn(server::run(Arc::clone(&app), admin.listener()));
+    if let Some(relay) = &relay {
+        let accepting = accept(Arc::clone(&app), relay.listener(), Listening::Shared, app.stop.clone());
+        app.context.tasks.spawn(accepting);
+    }
+    if let Some(port) = port {
+        app.context.tasks.spawn(port.run(Arc::clone(&app)));
+    }
+    if let Some(watch) = watch {
+        app.context.tasks.spawn(watch.run(Arc::clone(&app)));
+    }
+    app.open_own_sockets();
+    app.await_attaches();
+    app.context.tasks.spawn(Arc::clone(&app).keep_watching_enrolments());
+    tracing::info!(config = %app.config_file.display(), "ready");
+    loop {
+        tokio::select! {
+            () = app.stop.cancelled() => break,
+            _ = signals.terminate.recv() => break,
+            _ = signals.interrupt.recv() => break,
+            _ = signals.hangup.recv() => {
+                // What is wrong with the new one is in the log; the old one goes on.
+                let _ = app.reload();
+            }
+        }
+    }
+    app.shut_down().await;
+    Ok(())
+}
+
+impl App {
+    async fn shut_down(&self) {
+        tracing::info!("stopping");
+        self.stop.cancel();
+        self.own.close_all();
+        // Who is late has been named in the log.
+        let _ = self.registry.close(EndReason::Stopped).await;
+        if let Some(vault) = &self.context.vault {
+            vault.end().await;
+        }
+        self.context.tasks.close();
+        if timeout(STOP_TIME, self.context.tasks.wait()).await.is_err() {
+            tracing::error!(tasks = self.context.tasks.len(), "some tasks did not end in time");
+        }
+        self.record(Event::SidecarStop, None);
+    }
+}
+
+struct Signals {
+    hangup: Signal,
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            hangup: signal(SignalKind::hangup())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+}
