@@ -66,14 +66,6 @@ pub struct Admin {
     pub http: Option<HostPort>,
 }
 
-/// Which addresses a server's host name may resolve to.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Addresses {
-    /// `private = true`
-    PrivateToo,
-    PublicOnly,
-}
-
 #[derive(Debug)]
 pub struct Grant {
     pub name: Name,

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use relay_proto::name::Name;
 
-use crate::config::Addresses;
 use crate::inject::Template;
+use crate::net::AddressPolicy;
 use crate::policy::{Glob, Rules};
 use crate::secret::SourceLimits;
 
@@ -181,7 +181,7 @@ pub struct HttpServer {
     pub url: http::Uri,
     /// Each name once.
     pub headers: Vec<(http::HeaderName, Template)>,
-    pub addresses: Addresses,
+    pub addresses: AddressPolicy,
 }
 
 fn named<'a>(templates: impl Iterator<Item = &'a Template>) -> BTreeSet<&'a Name> {

@@ -1,44 +1,25 @@
 //! Where Vault is.
 //!
-//! What must stay true: plain text goes to loopback only, by the operator's own hand; `localhost` that resolves to
-//! anything but loopback is not dialled.
+//! What must stay true: `http://` is for loopback only, as the URL itself spells it.
 
 use std::fmt;
-use std::io;
-use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 use ::http::Uri;
-use ::http::uri::Scheme;
 
-/// More than this from a name server is not looked at.
-const MAX_ADDRESSES: usize = 8;
-/// Where Vault listens unless told otherwise.
+use crate::net::{AddressPolicy, Endpoint, Host, Scheme};
+
+/// Vault's default port.
 const DEFAULT_PORT: u16 = 8200;
 
-/// Scheme, host, port, and the path below which Vault is, taken apart once.
+/// Scheme, host, port, and the path under which Vault is served.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Address {
-    pub(super) carriage: Carriage,
-    pub(super) host: Host,
+    pub(super) endpoint: Endpoint,
     /// As the `Host` header has it.
     pub(super) authority: String,
-    /// Without a slash at its end; empty for nearly everybody.
+    /// Without a slash at its end; usually empty.
     pub(super) prefix: String,
-    port: u16,
-}
-
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Carriage {
-    Plain,
-    Tls,
-}
-
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) enum Host {
-    Address(IpAddr),
-    Localhost,
-    Name(String),
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
@@ -61,78 +42,45 @@ impl FromStr for Address {
             return Err(AddressError::Extra);
         }
         let uri: Uri = text.parse().map_err(|_| AddressError::NoUrl)?;
-        let (Some(scheme), Some(authority)) = (uri.scheme(), uri.authority()) else {
+        let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
             return Err(AddressError::NoUrl);
         };
         if authority.as_str().contains('@') || uri.query().is_some() {
             return Err(AddressError::Extra);
         }
-        let carriage = match scheme {
-            scheme if *scheme == Scheme::HTTPS => Carriage::Tls,
-            scheme if *scheme == Scheme::HTTP => Carriage::Plain,
+        let scheme = match scheme {
+            "https" => Scheme::Https,
+            "http" => Scheme::Http,
             _ => return Err(AddressError::Scheme),
         };
-        let host = Host::read(authority.host());
-        if carriage == Carriage::Plain && !host.is_loopback() {
+        let endpoint = Endpoint {
+            scheme,
+            host: Host::read(authority.host()),
+            port: authority.port_u16().unwrap_or(DEFAULT_PORT),
+            policy: AddressPolicy::Any,
+        };
+        if endpoint.is_plain_text_to_another_host() {
             return Err(AddressError::Plain);
         }
-        let port = authority.port_u16().unwrap_or(DEFAULT_PORT);
-        let authority = format!("{}:{port}", authority.host());
-        Ok(Self { carriage, host, authority, prefix: uri.path().trim_end_matches('/').to_owned(), port })
+        let authority = format!("{}:{}", authority.host(), endpoint.port);
+        Ok(Self { endpoint, authority, prefix: uri.path().trim_end_matches('/').to_owned() })
     }
 }
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = match self.carriage {
-            Carriage::Plain => "http",
-            Carriage::Tls => "https",
+        let scheme = match self.endpoint.scheme {
+            Scheme::Http => "http",
+            Scheme::Https => "https",
         };
         write!(f, "{scheme}://{}{}", self.authority, self.prefix)
     }
 }
 
 impl Address {
-    /// Plain text to loopback needs no authority.
+    /// `http://` to loopback needs no certificate authorities.
     pub(super) fn needs_roots(&self) -> bool {
-        self.carriage == Carriage::Tls
-    }
-
-    /// What to dial, in the resolver's order; never empty.
-    pub(super) async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
-        let found: Vec<SocketAddr> = match &self.host {
-            Host::Address(address) => vec![SocketAddr::new(*address, self.port)],
-            Host::Localhost => {
-                let found = tokio::net::lookup_host(("localhost", self.port)).await?;
-                found.filter(|address| address.ip().is_loopback()).take(MAX_ADDRESSES).collect()
-            }
-            Host::Name(name) => {
-                tokio::net::lookup_host((name.as_str(), self.port)).await?.take(MAX_ADDRESSES).collect()
-            }
-        };
-        match found.is_empty() {
-            true => Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address")),
-            false => Ok(found),
-        }
-    }
-}
-
-impl Host {
-    fn read(spelled: &str) -> Self {
-        let bare = spelled.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(spelled);
-        match bare.parse() {
-            Ok(address) => Self::Address(address),
-            Err(_) if bare.eq_ignore_ascii_case("localhost") => Self::Localhost,
-            Err(_) => Self::Name(bare.to_owned()),
-        }
-    }
-
-    fn is_loopback(&self) -> bool {
-        match self {
-            Self::Address(address) => address.to_canonical().is_loopback(),
-            Self::Localhost => true,
-            Self::Name(_) => false,
-        }
+        self.endpoint.scheme == Scheme::Https
     }
 }
 

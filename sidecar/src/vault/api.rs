@@ -12,12 +12,13 @@ use tokio::time::Instant;
 
 use super::address::{Address, AddressError};
 use super::body::Body;
+use super::client::{HEALTH, Reply, Request, Transport};
 use super::envelope::{Auth, Data, Envelope};
 use super::error::{Problem, Said, VaultError};
-use super::http::{HEALTH, Reply, Request, Transport};
 use super::token::Token;
-use super::trust::{self, Identity, TrustError};
+use super::trust::{self, TrustError};
 use crate::metrics;
+use crate::net::Identity;
 
 /// A client of one Vault. Cheap to clone.
 #[derive(Clone)]

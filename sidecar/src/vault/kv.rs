@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::api::{Vault, get, malformed};
+use super::client::Request;
 use super::envelope::{Data, Envelope};
 use super::error::{Kind, VaultError};
-use super::http::Request;
 use super::token::Token;
 
 /// The version of the engine, with the part of a path that is its mount, slash and all.

@@ -3,8 +3,8 @@
 //! | module | what it is for |
 //! |---|---|
 //! | `address` | where Vault is; plain text to loopback only |
-//! | `trust` | which certificate authorities are believed, and who we are by certificate |
-//! | `http` | one request, one reply: time, size and memory are bounded here |
+//! | `trust` | which certificate authorities are trusted; the client certificate |
+//! | `client` | one request, one response: time, size and memory are bounded here |
 //! | `body` | what is sent, in wiped memory |
 //! | `envelope` | what comes back: lease, warnings, wrapping, login, data |
 //! | `error` | what was asked, what the answer means, what to do next |
@@ -34,9 +34,9 @@ mod address;
 mod api;
 mod body;
 pub(crate) mod capabilities;
+mod client;
 mod envelope;
 mod error;
-mod http;
 mod kv;
 mod lease;
 pub mod leases;

@@ -1,36 +1,19 @@
-//! Which certificate authorities are believed, and who we are by certificate.
+//! Which certificate authorities are trusted, and the sidecar's own client certificate, read from files.
 //!
-//! What must stay true: with a `ca-file` nothing else is trusted; without one the system's bundle is, at the places where
-//! distributions keep it. `SSL_CERT_FILE` and its like are not looked at: whoever can set a variable of the sidecar
-//! cannot make it trust another Vault.
+//! What must stay true: with a `ca-file` nothing else is trusted; without one the distribution's bundle is. `SSL_CERT_FILE`
+//! and the like are not read: an environment variable must not be able to make the sidecar trust another Vault.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::RootCertStore;
 use zeroize::Zeroizing;
 
+use crate::net::{Identity, PemError, distribution_roots, roots_from_pem};
 use crate::secret::{Readers, SourceError, read_file};
 
-/// A bundle of every authority of the world has some 250 KB.
+/// Bytes. The largest public bundles have some 250 KB.
 const MAX_PEM: usize = 4 * 1024 * 1024;
-
-/// Debian and its children; Fedora, RHEL; openSUSE; Alpine.
-const SYSTEM_BUNDLES: [&str; 5] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-];
-
-/// A client certificate and its key.
-pub(super) struct Identity {
-    chain: Vec<CertificateDer<'static>>,
-    key: PrivateKeyDer<'static>,
-}
 
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
@@ -50,60 +33,24 @@ pub enum TrustError {
     },
 }
 
-/// Reads the authorities: those of the file, or the system's.
+/// Reads the authorities: those of the file, or the distribution's.
 pub(super) fn roots(ca_file: Option<&Path>) -> Result<Arc<RootCertStore>, TrustError> {
-    let mut roots = RootCertStore::empty();
-    let certificates = match ca_file {
-        Some(file) => certificates(file)?,
-        None => {
-            let bundle = SYSTEM_BUNDLES.iter().map(Path::new).find(|bundle| bundle.is_file());
-            rustls_native_certs::load_certs_from_paths(Some(bundle.ok_or(TrustError::NoRoots)?), None).certs
-        }
+    let roots = match ca_file {
+        Some(file) => roots_from_pem(&pem(file, Readers::Anybody)?)
+            .map_err(|_| TrustError::NoCertificate(file.to_owned()))?,
+        None => distribution_roots().ok_or(TrustError::NoRoots)?,
     };
-    // One odd certificate in a system's store does not spoil the others.
-    let (added, _) = roots.add_parsable_certificates(certificates);
-    match (added, ca_file) {
-        (0, Some(file)) => Err(TrustError::NoCertificate(file.to_owned())),
-        (0, None) => Err(TrustError::NoRoots),
-        _ => Ok(Arc::new(roots)),
-    }
+    Ok(Arc::new(roots))
 }
 
-pub(super) fn configuration(
-    roots: Arc<RootCertStore>,
-    identity: Option<Identity>,
-) -> Result<Arc<ClientConfig>, TrustError> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .expect("the provider speaks the default versions")
-        .with_root_certificates(roots);
-    let mut configuration = match identity {
-        Some(Identity { chain, key }) => {
-            builder.with_client_auth_cert(chain, key).map_err(TrustError::Pair)?
-        }
-        None => builder.with_no_client_auth(),
-    };
-    configuration.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(Arc::new(configuration))
-}
-
-impl Identity {
-    pub(super) fn read(certificate_file: &Path, key_file: &Path) -> Result<Self, TrustError> {
-        let chain = certificates(certificate_file)?;
-        let pem = pem(key_file, Readers::Few)?;
-        let key = PrivateKeyDer::from_pem_slice(&pem).map_err(|_| TrustError::NoKey(key_file.to_owned()))?;
-        Ok(Self { chain, key })
-    }
-}
-
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TrustError> {
-    let pem = pem(file, Readers::Anybody)?;
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-    match found {
-        Ok(found) if !found.is_empty() => Ok(found),
-        _ => Err(TrustError::NoCertificate(file.to_owned())),
-    }
+/// Reads the client certificate and its key. The key's file must not be readable by other users.
+pub(super) fn read_identity(certificate_file: &Path, key_file: &Path) -> Result<Identity, TrustError> {
+    let certificates = pem(certificate_file, Readers::Anybody)?;
+    let key = pem(key_file, Readers::Few)?;
+    Identity::from_pem(&certificates, &key).map_err(|error| match error {
+        PemError::NoCertificate => TrustError::NoCertificate(certificate_file.to_owned()),
+        PemError::NoKey => TrustError::NoKey(key_file.to_owned()),
+    })
 }
 
 fn pem(file: &Path, readers: Readers) -> Result<Zeroizing<Vec<u8>>, TrustError> {

@@ -1,16 +1,14 @@
 //! Servers with a `url`: where credentials may travel.
 
-use std::net::IpAddr;
-
 use http::{HeaderName, HeaderValue, Uri};
 
 use super::servers::RawTemplates;
 use super::{Checker, Known};
+use crate::config::HttpServer;
 use crate::config::at::At;
 use crate::config::document::dotted;
-use crate::config::{Addresses, HttpServer};
 use crate::inject::Template;
-use crate::net::is_reserved_header;
+use crate::net::{AddressPolicy, Host, is_reserved_header};
 
 impl Checker<'_, '_> {
     pub(super) fn http(
@@ -24,8 +22,8 @@ impl Checker<'_, '_> {
         let url = self.url(&format!("{table}.url"), written);
         let headers = self.headers(table, raw_headers, url.as_ref(), known);
         let addresses = match private {
-            Some(At { value: true, .. }) => Addresses::PrivateToo,
-            Some(At { value: false, .. }) | None => Addresses::PublicOnly,
+            Some(At { value: true, .. }) => AddressPolicy::PrivateToo,
+            Some(At { value: false, .. }) | None => AddressPolicy::PublicOnly,
         };
         Some(HttpServer { url: url?, headers, addresses })
     }
@@ -119,8 +117,5 @@ impl Checker<'_, '_> {
 
 /// By what is written. What a name resolves to is checked again at every connection.
 pub(super) fn is_loopback(url: &Uri) -> bool {
-    let host = url.host().unwrap_or_default();
-    let address = host.trim_start_matches('[').trim_end_matches(']');
-    host.eq_ignore_ascii_case("localhost")
-        || address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    Host::read(url.host().unwrap_or_default()).is_loopback()
 }

@@ -86,7 +86,7 @@ fn the_full_example_says_what_it_seems_to_say() {
         panic!("a URL makes an HTTP server")
     };
     assert_eq!(linear.headers[0].0, http::header::AUTHORIZATION);
-    assert_eq!(linear.addresses, Addresses::PublicOnly);
+    assert_eq!(linear.addresses, crate::net::AddressPolicy::PublicOnly);
 }
 
 #[test]

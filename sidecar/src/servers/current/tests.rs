@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
 
 use super::*;
-use crate::config::{Addresses, Limits};
+use crate::config::Limits;
 use crate::inject::credentials::Credentials;
 use crate::inject::files::FileStore;
 use crate::policy::Rules;
@@ -85,7 +85,7 @@ fn starting(start: Starting) -> Current {
 async fn deaf() -> (TcpListener, Upstream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url: http::Uri = format!("http://{}/mcp", listener.local_addr().unwrap()).parse().unwrap();
-    let addresses = Addresses::PrivateToo;
+    let addresses = crate::net::AddressPolicy::PrivateToo;
     let upstream = HttpUpstream::new(
         HttpTarget { url: url.clone(), addresses },
         HttpLimits {

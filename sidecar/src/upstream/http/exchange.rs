@@ -13,17 +13,16 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use relay_proto::envelope::IdValue;
 use relay_proto::mcp;
 
-use super::connect::{Endpoint, Scheme};
 use super::credentials::{Credentials, Filled};
 use super::headers::{self, LAST_EVENT_ID};
 use super::message::{self, Asked, Fit, Outline};
 use super::mirror::Page;
-use super::pool::Reply;
 use super::session::Session;
 use super::shared::{Shared, lock};
 use super::sse::SseReader;
 use super::stream::{self, Content, MessageStream, Next};
 use super::{Event, Failure, Outbound, OutboundKind};
+use crate::net::PooledResponse;
 
 /// A request up to this size is kept until the server begins to answer, to be sent again should it have forgotten the
 /// session. A larger one is not worth its memory.
@@ -70,7 +69,7 @@ pub(super) enum Unanswered {
 /// What is left of an answered exchange; nobody waits for it.
 pub(super) enum Tail {
     /// Read to its end.
-    Spent(Box<Reply>),
+    Spent(Box<PooledResponse>),
     Stream(Box<MessageStream>),
 }
 
@@ -149,7 +148,7 @@ impl Exchange {
     }
 
     /// Sends it with the newest credential there is, and once more if the server refuses that and there is another.
-    async fn send(&mut self) -> Result<(Reply, Session), Failure> {
+    async fn send(&mut self) -> Result<(PooledResponse, Session), Failure> {
         let unavailable = |why| Failure::NoCredential { why };
         let filled = self.credentials.current().await.map_err(unavailable)?;
         let answered = self.send_with(&filled).await?;
@@ -175,7 +174,7 @@ impl Exchange {
         }
     }
 
-    async fn send_with(&mut self, filled: &Arc<dyn Filled>) -> Result<(Reply, Session), Failure> {
+    async fn send_with(&mut self, filled: &Arc<dyn Filled>) -> Result<(PooledResponse, Session), Failure> {
         self.sent = Some(Arc::clone(filled));
         if let OutboundKind::Request { id, .. } = &self.message.kind
             && let Some(reads) = self.message.decided.as_ref().and_then(|decided| filled.other_reads(decided))
@@ -191,8 +190,7 @@ impl Exchange {
             Dispatch::Stateless { own, .. } => (own.clone(), Session::default()),
         };
         let pool = &self.shared.pool;
-        let Endpoint { scheme, host, .. } = &pool.endpoint;
-        if *scheme == Scheme::Http && !host.is_loopback() && !filled.headers().is_empty() {
+        if pool.endpoint().is_plain_text_to_another_host() && !filled.headers().is_empty() {
             let why = "credentials go over `http://` to this machine only; use `https://`";
             return Err(Failure::NotSent { why: why.into() });
         }
@@ -200,14 +198,14 @@ impl Exchange {
             true => self.message.bytes.clone(),
             false => std::mem::take(&mut self.message.bytes),
         };
-        let request = headers::request(&pool.endpoint, Method::POST, filled.headers(), own, bytes);
+        let request = headers::request(&self.shared.target, Method::POST, filled.headers(), own, bytes);
         Ok((pool.send(request).await?, session))
     }
 
     /// A status that says no. An error written in JSON-RPC is the better answer; any other body is not looked at.
     async fn refusal(
         &self,
-        mut reply: Reply,
+        mut reply: PooledResponse,
         content: Result<Content, Failure>,
         asked: &Asked,
     ) -> Result<Tail, Failure> {
@@ -228,7 +226,12 @@ impl Exchange {
         }
     }
 
-    async fn single(&self, mut reply: Reply, asked: &Asked, session: &Session) -> Result<Tail, Failure> {
+    async fn single(
+        &self,
+        mut reply: PooledResponse,
+        asked: &Asked,
+        session: &Session,
+    ) -> Result<Tail, Failure> {
         let limit = self.shared.limits.message_bytes;
         let (body, _permit) = stream::collect(&mut reply, limit, &self.shared.large).await?;
         match message::fit(body, asked) {
@@ -246,7 +249,7 @@ impl Exchange {
     }
 
     /// Relays an event stream until the answer, coming back to it where the server allows that.
-    async fn follow(&self, reply: Reply, asked: &Asked, session: Session) -> Result<Tail, Failure> {
+    async fn follow(&self, reply: PooledResponse, asked: &Asked, session: Session) -> Result<Tail, Failure> {
         let limit = self.shared.limits.message_bytes;
         let mut stream = MessageStream::new(reply, SseReader::new(limit), self.shared.large.clone());
         loop {
@@ -359,12 +362,12 @@ pub(super) async fn open_stream(
     session: &Session,
     credentials: &dyn Filled,
     place: Option<&HeaderValue>,
-) -> Result<Reply, Failure> {
+) -> Result<PooledResponse, Failure> {
     let mut own = session.headers();
     own.extend(place.map(|place| (LAST_EVENT_ID, place.clone())));
-    let request =
-        headers::request(&shared.pool.endpoint, Method::GET, credentials.headers(), own, Bytes::new());
+    let request = headers::request(&shared.target, Method::GET, credentials.headers(), own, Bytes::new());
     tokio::time::timeout(shared.limits.connect_timeout, shared.pool.send(request))
         .await
         .map_err(|_| Failure::NotSent { why: "the server did not open its stream in time".into() })?
+        .map_err(Failure::from)
 }

@@ -6,6 +6,8 @@ use cofferdam_base::text::error_chain;
 use http::header::LOCATION;
 use http::{Response, StatusCode, Uri};
 
+use crate::net::SendError;
+
 /// Reasons reach a model: long enough to help, short enough for a line.
 const MAX_REASON_BYTES: usize = 300;
 
@@ -26,13 +28,20 @@ pub enum Failure {
     Unauthorized,
 }
 
-impl Failure {
-    pub(super) fn not_sent(what: &str, error: &dyn Error) -> Self {
-        Self::NotSent { why: chain(what, error) }
+impl From<SendError> for Failure {
+    fn from(error: SendError) -> Self {
+        let why = chain(&error);
+        match error {
+            SendError::MaybeSent(_) => Self::MaybeRan { why },
+            SendError::NotSent(_) | SendError::Unreachable(_) => Self::NotSent { why },
+        }
     }
+}
 
-    pub(super) fn maybe_ran(what: &str, error: &dyn Error) -> Self {
-        Self::MaybeRan { why: chain(what, error) }
+impl Failure {
+    /// The body of a response could not be read to its end.
+    pub(super) fn cut_off(error: &hyper::Error) -> Self {
+        Self::MaybeRan { why: format!("the answer was cut off: {}", chain(error)) }
     }
 
     /// A response that is no answer, in words. Its body is never repeated: nobody knows what is in it.
@@ -64,8 +73,8 @@ impl Failure {
     }
 }
 
-fn chain(what: &str, error: &dyn Error) -> String {
-    shorten(format!("{what}: {}", error_chain(error)))
+fn chain(error: &dyn Error) -> String {
+    shorten(error_chain(error))
 }
 
 fn shorten(mut why: String) -> String {

@@ -6,10 +6,10 @@
 use base64ct::{Base64, Encoding as _};
 use bytes::Bytes;
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, HOST, USER_AGENT};
+use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request};
 use http_body_util::Full;
 
-use super::connect::Endpoint;
 use crate::net::is_reserved_header;
 
 pub(super) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -22,9 +22,31 @@ pub(super) const NAME: HeaderName = HeaderName::from_static("mcp-name");
 const MAX_MIRRORED_BYTES: usize = 6 * 1024;
 const AGENT: &str = concat!("cofferdam/", env!("CARGO_PKG_VERSION"));
 
-/// Puts a request together: credentials first, then everything that must not be overridden by them.
+/// What every request to one server has in its head.
+#[derive(Debug)]
+pub(super) struct RequestTarget {
+    path: PathAndQuery,
+    /// The `Host` header; user information in the URL is not part of it.
+    authority: Option<HeaderValue>,
+}
+
+impl RequestTarget {
+    pub(super) fn new(url: &http::Uri) -> Self {
+        let host = url.host().unwrap_or_default();
+        let authority = match url.port_u16() {
+            Some(port) => format!("{host}:{port}"),
+            None => host.to_owned(),
+        };
+        Self {
+            path: url.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/")),
+            authority: HeaderValue::from_str(&authority).ok(),
+        }
+    }
+}
+
+/// Builds a request: credentials first, then everything that must not be overridden by them.
 pub(super) fn request(
-    endpoint: &Endpoint,
+    target: &RequestTarget,
     method: Method,
     credentials: &HeaderMap,
     own: HeaderMap,
@@ -36,7 +58,7 @@ pub(super) fn request(
         _ => None,
     };
     let mut request = Request::new(Full::new(body));
-    *request.uri_mut() = http::Uri::from(endpoint.path.clone());
+    *request.uri_mut() = http::Uri::from(target.path.clone());
     let headers = request.headers_mut();
     headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
     for (name, value) in credentials {
@@ -47,7 +69,7 @@ pub(super) fn request(
         }
     }
     headers.extend(own);
-    headers.extend(endpoint.authority.clone().map(|authority| (HOST, authority)));
+    headers.extend(target.authority.clone().map(|authority| (HOST, authority)));
     headers.extend(accept.map(|accept| (ACCEPT, HeaderValue::from_static(accept))));
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     if method == Method::POST {
@@ -96,7 +118,6 @@ fn encode(value: &str) -> HeaderValue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Addresses;
     use crate::net::RESERVED_HEADERS;
 
     #[test]
@@ -121,15 +142,14 @@ mod tests {
 
     #[test]
     fn credentials_cannot_reframe_a_request() {
-        let endpoint =
-            Endpoint::read(&"https://user:word@h.example:8/p?q".parse().unwrap(), Addresses::PublicOnly);
+        let target = RequestTarget::new(&"https://user:word@h.example:8/p?q".parse().unwrap());
         let mut credentials = HeaderMap::new();
         for name in RESERVED_HEADERS.into_iter().chain(["mcp-session-id", "mcp-param-x", "proxy-connection"])
         {
             credentials.insert(HeaderName::from_static(name), HeaderValue::from_static("evil"));
         }
         credentials.insert("authorization", HeaderValue::from_static("Bearer t"));
-        let request = request(&endpoint, Method::POST, &credentials, HeaderMap::new(), Bytes::new());
+        let request = request(&target, Method::POST, &credentials, HeaderMap::new(), Bytes::new());
         assert!(!request.headers().values().any(|value| value == "evil"));
         assert!(request.headers()["authorization"].is_sensitive());
         assert_eq!(request.headers()["host"], "h.example:8");

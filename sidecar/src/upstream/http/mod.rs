@@ -8,8 +8,6 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `address` | which addresses a server may have |
-//! | `connect`, `pool` | TCP, TLS and HTTP/1.1 connections, and whether a request left |
 //! | `credentials` | where the credentials of a request come from |
 //! | `headers`, `mirror` | the head of a request; tool arguments repeated in it |
 //! | `session` | the two eras of MCP |
@@ -17,8 +15,6 @@
 //! | `stream`, `sse` | bounded bodies; the event stream format |
 //! | `message`, `failure` | what is read of a message; what can go wrong |
 
-mod address;
-mod connect;
 mod credentials;
 mod exchange;
 mod failure;
@@ -26,7 +22,6 @@ mod headers;
 mod listen;
 mod message;
 mod mirror;
-mod pool;
 mod session;
 mod shared;
 pub mod sse;
@@ -50,13 +45,12 @@ use tokio_util::sync::DropGuard;
 pub use self::credentials::{Credentials, Filled, Finding, Outcome};
 pub use self::failure::Failure;
 
-use self::connect::{Endpoint, Network};
 use self::exchange::{Dispatch, Exchange};
 use self::message::Outline;
 use self::session::Era;
 use self::shared::{Shared, lock};
-use crate::config::Addresses;
 use crate::inject::Reads;
+use crate::net::{AddressPolicy, Dialer, Trust};
 use crate::servers::spec::Scope;
 
 /// Events that wait for the owner; a full queue makes the server's streams wait.
@@ -79,7 +73,7 @@ pub struct HttpUpstream {
 #[derive(Clone, Debug)]
 pub struct HttpTarget {
     pub url: Uri,
-    pub addresses: Addresses,
+    pub addresses: AddressPolicy,
 }
 
 #[derive(Clone, Debug)]
@@ -135,13 +129,12 @@ pub enum Event {
 
 impl HttpUpstream {
     pub fn new(server: HttpTarget, limits: HttpLimits) -> Self {
-        Self::with_network(server, limits, Network::system())
+        Self::with_dialer(server, limits, Dialer::trusting(Trust::System))
     }
 
-    fn with_network(server: HttpTarget, limits: HttpLimits, network: Network) -> Self {
+    fn with_dialer(server: HttpTarget, limits: HttpLimits, dialer: Dialer) -> Self {
         let (sender, events) = mpsc::channel(MAX_WAITING_EVENTS);
-        let endpoint = Endpoint::read(&server.url, server.addresses);
-        let shared = Arc::new(Shared::new(endpoint, limits, network, sender));
+        let shared = Arc::new(Shared::new(&server, limits, dialer, sender));
         Self { _stop: shared.stop.clone().drop_guard(), shared, events, refused: VecDeque::new() }
     }
 

@@ -12,17 +12,18 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::connect::{Endpoint, Network};
 use super::credentials::{Credentials, Filled};
 use super::exchange::{Dispatch, Exchange, Unanswered};
+use super::headers::{self, RequestTarget};
 use super::message::{Asked, Outline};
 use super::mirror::{Mirror, Page};
-use super::pool::Pool;
 use super::session::{Era, Session};
-use super::{Event, Failure, HttpLimits, OutboundKind, headers, listen, stream};
+use super::{Event, Failure, HttpLimits, HttpTarget, OutboundKind, listen, stream};
+use crate::net::{Dialer, Endpoint, Pool};
 
 pub(super) struct Shared {
     pub(super) pool: Arc<Pool>,
+    pub(super) target: RequestTarget,
     pub(super) limits: HttpLimits,
     pub(super) era: Mutex<Era>,
     /// Of the latest message that is in no scope: for requests that no message of the harness causes.
@@ -45,18 +46,20 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn new(
-        endpoint: Endpoint,
+        server: &HttpTarget,
         limits: HttpLimits,
-        network: Network,
+        dialer: Dialer,
         events: mpsc::Sender<Event>,
     ) -> Self {
         let tasks = TaskTracker::new();
         let stop = CancellationToken::new();
         let gate = CancellationToken::new();
         gate.cancel();
-        let pool = Pool::new(endpoint, network, limits.connect_timeout, tasks.clone(), stop.clone());
+        let endpoint = Endpoint::new(&server.url, server.addresses);
+        let pool = Pool::new(endpoint, dialer, limits.connect_timeout, tasks.clone(), stop.clone());
         Self {
             pool: Arc::new(pool),
+            target: RequestTarget::new(&server.url),
             era: Mutex::default(),
             credentials: Mutex::default(),
             mirror: Mutex::default(),
@@ -198,7 +201,7 @@ impl Shared {
                 return;
             };
             let request = headers::request(
-                &self.pool.endpoint,
+                &self.target,
                 Method::DELETE,
                 credentials.headers(),
                 session.headers(),

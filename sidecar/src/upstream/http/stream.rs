@@ -11,8 +11,8 @@ use http_body_util::BodyExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Failure;
-use super::pool::Reply;
 use super::sse::{Item, SseReader};
+use crate::net::PooledResponse;
 
 /// Messages above [`LARGE_BYTES`] that are collected at the same time from one server.
 pub(super) const LARGE_MESSAGES: usize = 4;
@@ -29,7 +29,7 @@ pub(super) enum Content {
 
 /// The messages of an event stream.
 pub(super) struct MessageStream {
-    reply: Reply,
+    reply: PooledResponse,
     reader: SseReader,
     chunk: Bytes,
     large: Arc<Semaphore>,
@@ -44,7 +44,7 @@ pub(super) enum Next {
 }
 
 /// What a response holds; an error where it came compressed, which was not asked for.
-pub(super) fn content(reply: &Reply) -> Result<Content, Failure> {
+pub(super) fn content(reply: &PooledResponse) -> Result<Content, Failure> {
     let headers = reply.response.headers();
     if headers.get(CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
         return Err(Failure::MaybeRan {
@@ -62,7 +62,7 @@ pub(super) fn content(reply: &Reply) -> Result<Content, Failure> {
 
 /// Reads a whole body. The connection may then go back to the pool.
 pub(super) async fn collect(
-    reply: &mut Reply,
+    reply: &mut PooledResponse,
     limit: usize,
     large: &Arc<Semaphore>,
 ) -> Result<(Vec<u8>, Option<OwnedSemaphorePermit>), Failure> {
@@ -74,7 +74,7 @@ pub(super) async fn collect(
     let mut body = Vec::new();
     let mut permit = None;
     while let Some(frame) = reply.response.body_mut().frame().await {
-        let frame = frame.map_err(|error| Failure::maybe_ran("the answer was cut off", &error))?;
+        let frame = frame.map_err(|error| Failure::cut_off(&error))?;
         let Ok(data) = frame.into_data() else { continue };
         if body.len() + data.len() > limit {
             return Err(Failure::TooLarge);
@@ -88,7 +88,7 @@ pub(super) async fn collect(
 }
 
 impl MessageStream {
-    pub(super) fn new(reply: Reply, reader: SseReader, large: Arc<Semaphore>) -> Self {
+    pub(super) fn new(reply: PooledResponse, reader: SseReader, large: Arc<Semaphore>) -> Self {
         Self { reply, reader, chunk: Bytes::new(), large, permit: None }
     }
 

@@ -20,13 +20,13 @@ use super::{
     Credentials, Event, Failure, Filled, Finding, HttpLimits, HttpTarget, HttpUpstream, Outbound,
     OutboundKind, Outcome,
 };
-use crate::config::Addresses;
 use crate::inject::Reads;
+use crate::net::AddressPolicy;
 
 const CREDENTIAL: &str = "Bearer correct-horse";
 
 fn target(url: &str) -> HttpTarget {
-    HttpTarget { url: url.parse().unwrap(), addresses: Addresses::PublicOnly }
+    HttpTarget { url: url.parse().unwrap(), addresses: AddressPolicy::PublicOnly }
 }
 
 fn limits() -> HttpLimits {

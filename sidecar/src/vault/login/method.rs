@@ -15,7 +15,7 @@ use crate::vault::api::{Vault, post};
 use crate::vault::body::Body;
 use crate::vault::error::{Asked, Problem, VaultError};
 use crate::vault::token::Token;
-use crate::vault::trust::Identity;
+use crate::vault::trust::read_identity;
 
 /// More than any token, password or secret-id; a JSON Web Token has a few KB.
 const MAX_CREDENTIAL: usize = 64 * 1024;
@@ -95,7 +95,7 @@ impl Visitor {
             }
             Method::Cert { certificate_file, key_file, role, .. } => {
                 let (certificate, key) = (certificate_file.clone(), key_file.clone());
-                let identity = blocking(move || Identity::read(&certificate, &key)).await;
+                let identity = blocking(move || read_identity(&certificate, &key)).await;
                 let shown = identity.and_then(|identity| vault.present(identity));
                 shown.map_err(|error| credential(certificate_file, error_chain(&error), &asked))?;
                 match role {

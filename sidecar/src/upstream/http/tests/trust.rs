@@ -9,8 +9,7 @@ use rustls::{RootCertStore, ServerConfig};
 
 use super::server::{Answer, Server};
 use super::*;
-use crate::upstream::http::address::{Resolve, Resolving, SystemResolver};
-use crate::upstream::http::connect::{Network, Trust, client_configuration};
+use crate::net::{Dialer, Resolve, Resolving, SystemResolver, Trust, client_config};
 
 struct Authority {
     roots: RootCertStore,
@@ -46,7 +45,7 @@ impl Authority {
     }
 
     fn trusted(&self) -> Trust {
-        Trust::Given(client_configuration(self.roots.clone()))
+        Trust::Given(client_config(self.roots.clone(), None).unwrap())
     }
 }
 
@@ -65,12 +64,12 @@ fn says(address: &'static str) -> Arc<Says> {
 /// One request to `url`; a message, or why there is none.
 async fn ask(
     url: &str,
-    addresses: Addresses,
-    network: Network,
+    addresses: AddressPolicy,
+    dialer: Dialer,
     headers: Arc<dyn Credentials>,
 ) -> Result<String, Failure> {
     let target = HttpTarget { url: url.parse().unwrap(), addresses };
-    let mut upstream = HttpUpstream::with_network(target, limits(), network);
+    let mut upstream = HttpUpstream::with_dialer(target, limits(), dialer);
     upstream.send(request(1, "tools/list", "{}"), headers);
     match within(upstream.next()).await {
         Event::Message(bytes) => Ok(String::from_utf8(bytes).unwrap()),
@@ -83,9 +82,9 @@ async fn ask(
 async fn https_with_an_authority_that_is_trusted() {
     let authority = Authority::new();
     let server = Server::start_with(Some(authority.server("mcp.test")), |_| Answer::json(result(1))).await;
-    let network = Network { resolver: says("127.0.0.1"), trust: authority.trusted() };
+    let dialer = Dialer::new(says("127.0.0.1"), authority.trusted());
     let url = format!("https://mcp.test:{}/mcp", server.port());
-    assert_eq!(ask(&url, Addresses::PrivateToo, network, credentials()).await, Ok(result(1)));
+    assert_eq!(ask(&url, AddressPolicy::PrivateToo, dialer, credentials()).await, Ok(result(1)));
     assert_eq!(server.seen()[0].header("host"), Some(&*format!("mcp.test:{}", server.port())));
 }
 
@@ -93,14 +92,14 @@ async fn https_with_an_authority_that_is_trusted() {
 async fn another_authority_or_another_name_gets_no_request() {
     let authority = Authority::new();
     let server = Server::start_with(Some(authority.server("mcp.test")), |_| Answer::json(result(1))).await;
-    let stranger = Network { resolver: says("127.0.0.1"), trust: Authority::new().trusted() };
+    let stranger = Dialer::new(says("127.0.0.1"), Authority::new().trusted());
     let url = format!("https://mcp.test:{}/mcp", server.port());
-    let refused = ask(&url, Addresses::PrivateToo, stranger, credentials()).await;
+    let refused = ask(&url, AddressPolicy::PrivateToo, stranger, credentials()).await;
     assert!(matches!(&refused, Err(Failure::NotSent { why }) if why.contains("certificate")), "{refused:?}");
 
-    let misnamed = Network { resolver: says("127.0.0.1"), trust: authority.trusted() };
+    let misnamed = Dialer::new(says("127.0.0.1"), authority.trusted());
     let url = format!("https://other.test:{}/mcp", server.port());
-    let refused = ask(&url, Addresses::PrivateToo, misnamed, credentials()).await;
+    let refused = ask(&url, AddressPolicy::PrivateToo, misnamed, credentials()).await;
     assert!(matches!(&refused, Err(Failure::NotSent { why }) if why.contains("certificate")), "{refused:?}");
     assert!(server.seen().is_empty());
 }
@@ -109,7 +108,8 @@ async fn another_authority_or_another_name_gets_no_request() {
 async fn the_systems_authorities_do_not_know_ours() {
     let authority = Authority::new();
     let server = Server::start_with(Some(authority.server("127.0.0.1")), |_| Answer::json(result(1))).await;
-    let refused = ask(&server.url(), Addresses::PublicOnly, Network::system(), credentials()).await;
+    let refused =
+        ask(&server.url(), AddressPolicy::PublicOnly, Dialer::trusting(Trust::System), credentials()).await;
     assert!(matches!(refused, Err(Failure::NotSent { .. })), "{refused:?}");
 }
 
@@ -118,8 +118,8 @@ async fn a_name_that_leads_inside_is_not_followed() {
     let server = Server::start(|_| Answer::json(result(1))).await;
     let url = format!("http://mcp.test:{}/mcp", server.port());
     for inside in ["127.0.0.1", "::ffff:127.0.0.1", "10.0.0.1", "169.254.169.254"] {
-        let network = Network { resolver: says(inside), trust: Trust::System };
-        let refused = ask(&url, Addresses::PublicOnly, network, nothing()).await;
+        let dialer = Dialer::new(says(inside), Trust::System);
+        let refused = ask(&url, AddressPolicy::PublicOnly, dialer, nothing()).await;
         assert!(
             matches!(&refused, Err(Failure::NotSent { why }) if why.contains("private = true")),
             "{refused:?}"
@@ -127,36 +127,36 @@ async fn a_name_that_leads_inside_is_not_followed() {
     }
     assert_eq!(server.connections(), 0);
 
-    let network = Network { resolver: says("127.0.0.1"), trust: Trust::System };
-    assert_eq!(ask(&url, Addresses::PrivateToo, network, nothing()).await, Ok(result(1)));
+    let dialer = Dialer::new(says("127.0.0.1"), Trust::System);
+    assert_eq!(ask(&url, AddressPolicy::PrivateToo, dialer, nothing()).await, Ok(result(1)));
 }
 
 #[tokio::test]
 async fn the_operators_own_loopback_needs_no_leave() {
     let server = Server::start(|_| Answer::json(result(1))).await;
     let resolver = says("127.0.0.1");
-    let network = Network { resolver: resolver.clone(), trust: Trust::System };
+    let dialer = Dialer::new(resolver.clone(), Trust::System);
     let url = format!("http://localhost:{}/mcp", server.port());
-    assert_eq!(ask(&url, Addresses::PublicOnly, network.clone(), credentials()).await, Ok(result(1)));
+    assert_eq!(ask(&url, AddressPolicy::PublicOnly, dialer.clone(), credentials()).await, Ok(result(1)));
     assert_eq!(*resolver.1.lock().unwrap(), ["localhost"]);
-    assert_eq!(ask(&server.url(), Addresses::PublicOnly, network, credentials()).await, Ok(result(1)));
+    assert_eq!(ask(&server.url(), AddressPolicy::PublicOnly, dialer, credentials()).await, Ok(result(1)));
     assert_eq!(resolver.1.lock().unwrap().len(), 1, "an address is not looked up");
 }
 
 #[tokio::test]
 async fn credentials_do_not_travel_in_plain_text() {
     let server = Server::start(|_| Answer::json(result(1))).await;
-    let network = Network { resolver: says("127.0.0.1"), trust: Trust::System };
+    let dialer = Dialer::new(says("127.0.0.1"), Trust::System);
     let url = format!("http://mcp.test:{}/mcp", server.port());
-    let refused = ask(&url, Addresses::PrivateToo, network, credentials()).await;
+    let refused = ask(&url, AddressPolicy::PrivateToo, dialer, credentials()).await;
     assert!(matches!(&refused, Err(Failure::NotSent { why }) if why.contains("https://")), "{refused:?}");
     assert_eq!(server.connections(), 0);
 }
 
 #[tokio::test]
 async fn an_unknown_name_did_not_run() {
-    let network = Network { resolver: Arc::new(SystemResolver), trust: Trust::System };
-    let refused = ask("http://no-such-host.invalid/mcp", Addresses::PublicOnly, network, nothing()).await;
+    let dialer = Dialer::new(Arc::new(SystemResolver), Trust::System);
+    let refused = ask("http://no-such-host.invalid/mcp", AddressPolicy::PublicOnly, dialer, nothing()).await;
     assert!(
         matches!(&refused, Err(Failure::NotSent { why }) if why.contains("no-such-host.invalid")),
         "{refused:?}"

@@ -1,40 +1,51 @@
-//! Which addresses a server may have.
+//! Which addresses may be dialled.
 //!
-//! A name in the configuration is the operator's, what it resolves to is whoever's runs the name server. So every
-//! connection resolves anew, checks what came, and dials exactly what was checked: a name that turns to an
-//! inside address between two lookups reaches nothing. What must stay true: what is not known to be public is not.
+//! The operator chooses the host name in the configuration; its name server chooses the address. So every connection
+//! resolves the name again, checks the addresses and dials exactly those that were checked: a name that starts to resolve
+//! to an internal address between two lookups (DNS rebinding) is refused. What must stay true: an address that is not known
+//! to be public counts as private.
 
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::Pin;
 
-use crate::config::Addresses;
+use rustls::pki_types::{InvalidDnsNameError, ServerName};
 
-/// More than this from a name server is not looked at.
+/// At most this many of a name server's addresses are considered.
 const MAX_ADDRESSES: usize = 8;
 
-/// The host of a server's URL.
+/// Which addresses a host may have.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum AddressPolicy {
+    /// Every address: the operator chose the host and vouches for its name server.
+    Any,
+    /// Private and link-local addresses too, but no multicast, unspecified or reserved ones.
+    PrivateToo,
+    PublicOnly,
+}
+
+/// The host part of a URL.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) enum Host {
+pub enum Host {
     Address(IpAddr),
-    /// The operator wrote `localhost`: loopback is meant, and nothing else will do.
+    /// `localhost` by name: it must resolve to loopback, whatever the policy.
     Localhost,
     Name(String),
 }
 
-/// Finds the addresses of a name. A seam, so that tests can play a hostile name server.
-pub(super) trait Resolve: Send + Sync {
+/// Finds the addresses of a name. Tests replace it with a hostile name server.
+pub trait Resolve: Send + Sync {
     fn resolve<'a>(&'a self, name: &'a str, port: u16) -> Resolving<'a>;
 }
 
-pub(super) type Resolving<'a> = Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'a>>;
+pub type Resolving<'a> = Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'a>>;
 
 /// The system's own resolver.
-pub(super) struct SystemResolver;
+pub struct SystemResolver;
 
 #[derive(Debug, thiserror::Error)]
-pub(super) enum AddressError {
+pub enum AddressError {
     #[error("`{name}` cannot be resolved")]
     Lookup {
         name: String,
@@ -43,6 +54,8 @@ pub(super) enum AddressError {
     },
     #[error("`{name}` resolves to no address")]
     NoAddress { name: String },
+    #[error("`localhost` resolves to no loopback address")]
+    NotLoopback,
     #[error(
         "`{name}` has only addresses that are not public; set `private = true` for this server if that is meant"
     )]
@@ -50,8 +63,8 @@ pub(super) enum AddressError {
 }
 
 impl Host {
-    /// Reads the host as an URL spells it: IPv6 addresses in brackets.
-    pub(super) fn read(spelled: &str) -> Self {
+    /// Reads the host as a URL spells it: IPv6 addresses are in brackets.
+    pub fn read(spelled: &str) -> Self {
         let bare = spelled.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(spelled);
         match bare.parse() {
             Ok(address) => Self::Address(address),
@@ -60,8 +73,8 @@ impl Host {
         }
     }
 
-    /// Loopback by the operator's own hand: what is sent there does not leave the machine.
-    pub(super) fn is_loopback(&self) -> bool {
+    /// Whether the URL itself names loopback: what is sent there does not leave the machine.
+    pub fn is_loopback(&self) -> bool {
         match self {
             Self::Address(address) => address.to_canonical().is_loopback(),
             Self::Localhost => true,
@@ -69,11 +82,20 @@ impl Host {
         }
     }
 
+    /// The name that the peer's certificate must be valid for.
+    pub(crate) fn server_name(&self) -> Result<ServerName<'static>, InvalidDnsNameError> {
+        match self {
+            Self::Address(address) => Ok(ServerName::from(*address)),
+            Self::Localhost => ServerName::try_from("localhost"),
+            Self::Name(name) => ServerName::try_from(name.clone()),
+        }
+    }
+
     /// The addresses to dial, in the resolver's order; never empty.
-    pub(super) async fn addresses(
+    pub(crate) async fn addresses(
         &self,
         port: u16,
-        allowed: Addresses,
+        policy: AddressPolicy,
         resolver: &dyn Resolve,
     ) -> Result<Vec<SocketAddr>, AddressError> {
         let (name, found) = match self {
@@ -89,16 +111,17 @@ impl Host {
         let permitted: Vec<SocketAddr> = found
             .into_iter()
             .take(MAX_ADDRESSES)
-            .map(|address| SocketAddr::new(address.ip().to_canonical(), port))
+            .map(canonical)
             .filter(|address| match self {
                 Self::Localhost => address.ip().is_loopback(),
                 Self::Address(_) if self.is_loopback() => true,
-                Self::Address(_) | Self::Name(_) => is_permitted(address.ip(), allowed),
+                Self::Address(_) | Self::Name(_) => is_permitted(address.ip(), policy),
             })
             .collect();
-        match permitted.is_empty() {
-            true => Err(AddressError::NotPublic { name }),
-            false => Ok(permitted),
+        match (permitted.is_empty(), self) {
+            (true, Self::Localhost) => Err(AddressError::NotLoopback),
+            (true, Self::Address(_) | Self::Name(_)) => Err(AddressError::NotPublic { name }),
+            (false, _) => Ok(permitted),
         }
     }
 }
@@ -111,14 +134,24 @@ impl Resolve for SystemResolver {
     }
 }
 
-fn is_permitted(address: IpAddr, allowed: Addresses) -> bool {
-    match allowed {
-        Addresses::PublicOnly => is_public(address),
-        // Never a peer, whatever the operator allows: no one host answers there.
-        Addresses::PrivateToo => match address {
+/// An IPv4 address that is spelled as an IPv6 one is checked and dialled as IPv4.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        v4 @ IpAddr::V4(_) => SocketAddr::new(v4, address.port()),
+        // Unchanged: a link-local address keeps its interface.
+        IpAddr::V6(_) => address,
+    }
+}
+
+fn is_permitted(address: IpAddr, policy: AddressPolicy) -> bool {
+    match policy {
+        AddressPolicy::Any => true,
+        // No single host has a multicast, unspecified or reserved address.
+        AddressPolicy::PrivateToo => match address {
             IpAddr::V4(v4) => !v4.is_multicast() && v4.octets()[0] != 0 && v4.octets()[0] < 240,
             IpAddr::V6(v6) => !v6.is_multicast() && !v6.is_unspecified(),
         },
+        AddressPolicy::PublicOnly => is_public(address),
     }
 }
 
@@ -129,12 +162,12 @@ fn is_public(address: IpAddr) -> bool {
     }
 }
 
-/// Everything but the special-purpose registry's entries.
+/// All but the entries of IANA's special-purpose registry.
 fn is_public_v4(address: Ipv4Addr) -> bool {
     !matches!(
         address.octets(),
         [0 | 10 | 127 | 224..=255, ..]    // this network, private, loopback, multicast and reserved
-            | [100, 64..=127, ..]         // shared by a carrier's customers
+            | [100, 64..=127, ..]         // carrier-grade NAT
             | [169, 254, ..]              // link-local, and the clouds' metadata services
             | [172, 16..=31, ..]          // private
             | [192, 0, 0 | 2, _]          // protocol assignments, documentation
@@ -146,7 +179,7 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
     )
 }
 
-/// Global unicast without its special-purpose parts; addresses that carry an IPv4 one are judged by that.
+/// Global unicast without its special-purpose parts; an address that embeds an IPv4 address counts as that one.
 fn is_public_v6(address: Ipv6Addr) -> bool {
     match address.segments() {
         [0, 0, 0, 0, 0, 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
@@ -155,7 +188,7 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
         }
         [0x2001, 0..=0x1ff, ..]           // protocol assignments, Teredo among them
         | [0x2001, 0xdb8, ..]             // documentation
-        | [0x2002, ..]                    // 6to4: an IPv4 address of anybody's choice inside
+        | [0x2002, ..]                    // 6to4: embeds an arbitrary IPv4 address
         | [0x3fff, 0..=0xfff, ..] => false, // documentation
         [first, ..] => first & 0xe000 == 0x2000,
     }
@@ -230,12 +263,12 @@ mod tests {
     }
 
     #[test]
-    fn private_too_still_means_a_host() {
+    fn private_too_excludes_addresses_of_no_host() {
         for never in ["0.0.0.0", "224.0.0.1", "255.255.255.255", "::", "ff02::1"] {
-            assert!(!is_permitted(never.parse().unwrap(), Addresses::PrivateToo), "{never} passed");
+            assert!(!is_permitted(never.parse().unwrap(), AddressPolicy::PrivateToo), "{never} passed");
         }
         for inside in ["10.0.0.1", "127.0.0.1", "169.254.169.254", "fd00::1", "::1"] {
-            assert!(is_permitted(inside.parse().unwrap(), Addresses::PrivateToo), "{inside} was refused");
+            assert!(is_permitted(inside.parse().unwrap(), AddressPolicy::PrivateToo), "{inside} was refused");
         }
     }
 
@@ -245,34 +278,57 @@ mod tests {
         assert!(Host::read("[::1]").is_loopback());
         assert!(Host::read("LocalHost").is_loopback());
         assert!(!Host::read("10.0.0.1").is_loopback());
-        // Old spellings of 127.0.0.1 are names to us, and so are checked after they resolve.
+        // Old spellings of 127.0.0.1 count as names, and are checked after they resolve.
         assert_eq!(Host::read("0x7f.1"), Host::Name("0x7f.1".into()));
         assert_eq!(Host::read("2130706433"), Host::Name("2130706433".into()));
     }
 
     #[tokio::test]
-    async fn what_a_name_server_says_is_checked() {
-        struct Says(Vec<&'static str>);
-        impl Resolve for Says {
-            fn resolve<'a>(&'a self, _: &'a str, port: u16) -> Resolving<'a> {
-                let found = self.0.iter().map(|ip| SocketAddr::new(ip.parse().unwrap(), port)).collect();
-                Box::pin(async move { Ok(found) })
-            }
-        }
+    async fn resolved_addresses_are_checked() {
         let name = Host::read("mcp.example.com");
         let ask = |says: Vec<&'static str>, allowed| {
             let name = name.clone();
             async move { name.addresses(443, allowed, &Says(says)).await }
         };
         let inside =
-            ask(vec!["127.0.0.1", "::ffff:10.0.0.1", "169.254.169.254"], Addresses::PublicOnly).await;
+            ask(vec!["127.0.0.1", "::ffff:10.0.0.1", "169.254.169.254"], AddressPolicy::PublicOnly).await;
         assert!(matches!(inside, Err(AddressError::NotPublic { .. })));
-        let mixed = ask(vec!["10.0.0.1", "1.1.1.1"], Addresses::PublicOnly).await.unwrap();
+        let mixed = ask(vec!["10.0.0.1", "1.1.1.1"], AddressPolicy::PublicOnly).await.unwrap();
         assert_eq!(mixed, ["1.1.1.1:443".parse().unwrap()]);
-        assert_eq!(ask(vec!["10.0.0.1"], Addresses::PrivateToo).await.unwrap().len(), 1);
-        let nothing = ask(vec![], Addresses::PublicOnly).await;
+        assert_eq!(ask(vec!["10.0.0.1"], AddressPolicy::PrivateToo).await.unwrap().len(), 1);
+        let nothing = ask(vec![], AddressPolicy::PublicOnly).await;
         assert!(matches!(nothing, Err(AddressError::NoAddress { .. })));
-        let turned = Host::Localhost.addresses(80, Addresses::PrivateToo, &Says(vec!["10.0.0.1"])).await;
-        assert!(matches!(turned, Err(AddressError::NotPublic { .. })));
+        let outside = Host::Localhost.addresses(80, AddressPolicy::PrivateToo, &Says(vec!["10.0.0.1"])).await;
+        assert!(matches!(outside, Err(AddressError::NotLoopback)));
+        let outside = Host::Localhost.addresses(80, AddressPolicy::Any, &Says(vec!["10.0.0.1"])).await;
+        assert!(matches!(outside, Err(AddressError::NotLoopback)));
+        assert_eq!(ask(vec!["10.0.0.1", "0.0.0.0"], AddressPolicy::Any).await.unwrap().len(), 2);
+    }
+
+    #[tokio::test]
+    async fn only_the_first_addresses_are_considered() {
+        let many = Says(vec!["1.1.1.1"; MAX_ADDRESSES + 1]);
+        let found = Host::read("a.example").addresses(443, AddressPolicy::PublicOnly, &many).await.unwrap();
+        assert_eq!(found.len(), MAX_ADDRESSES);
+        let mut late = vec!["10.0.0.1"; MAX_ADDRESSES];
+        late.push("1.1.1.1");
+        let late = Host::read("a.example").addresses(443, AddressPolicy::PublicOnly, &Says(late)).await;
+        assert!(matches!(late, Err(AddressError::NotPublic { .. })));
+    }
+
+    #[test]
+    fn mapped_addresses_become_ipv4_and_link_local_ones_keep_their_interface() {
+        assert_eq!(canonical("[::ffff:10.0.0.1]:9".parse().unwrap()), "10.0.0.1:9".parse().unwrap());
+        let scoped = SocketAddr::V6(std::net::SocketAddrV6::new("fe80::1".parse().unwrap(), 9, 0, 3));
+        assert_eq!(canonical(scoped), scoped);
+    }
+
+    struct Says(Vec<&'static str>);
+
+    impl Resolve for Says {
+        fn resolve<'a>(&'a self, _: &'a str, port: u16) -> Resolving<'a> {
+            let found = self.0.iter().map(|ip| SocketAddr::new(ip.parse().unwrap(), port)).collect();
+            Box::pin(async move { Ok(found) })
+        }
     }
 }

@@ -1,0 +1,158 @@
+//! Opens connections: name, checked address, TCP, TLS, HTTP/1.1.
+//!
+//! What must stay true: only an address that was checked is dialled; the certificate must be valid for the URL's own host;
+//! proxies from the environment are not used; the head of a response is bounded. A [`ConnectError`] means that no byte of a
+//! request was sent.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Uri;
+use http_body_util::Full;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::InvalidDnsNameError;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use crate::address::{AddressError, AddressPolicy, Host, Resolve, SystemResolver};
+use crate::tls::Trust;
+
+/// The head of a response: far above what servers send, far below what would exhaust memory.
+const MAX_HEAD_BYTES: usize = 64 * 1024;
+const MAX_HEADERS: usize = 128;
+/// One address that does not respond leaves time for the next.
+const ADDRESS_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Where to connect.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Endpoint {
+    pub scheme: Scheme,
+    pub host: Host,
+    pub port: u16,
+    pub policy: AddressPolicy,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Scheme {
+    Http,
+    Https,
+}
+
+/// Opens connections with one resolver and one set of trusted authorities.
+#[derive(Clone)]
+pub struct Dialer {
+    resolver: Arc<dyn Resolve>,
+    trust: Trust,
+}
+
+pub type Sender = http1::SendRequest<Full<Bytes>>;
+/// Must be polled for the [`Sender`] to make progress.
+pub type Connection = http1::Connection<TokioIo<Box<dyn Duplex>>, Full<Bytes>>;
+
+pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    #[error("start HTTP")]
+    Http(#[source] hyper::Error),
+    #[error("the host of the URL is no name that a certificate can have")]
+    Name(#[from] InvalidDnsNameError),
+    #[error("load the system's certificate authorities")]
+    Roots(#[source] io::Error),
+    #[error("open a TCP connection")]
+    Tcp(#[source] io::Error),
+    #[error("connecting took longer than {} s", .0.as_secs())]
+    TimedOut(Duration),
+    #[error("TLS handshake")]
+    Tls(#[source] io::Error),
+}
+
+impl Endpoint {
+    pub fn new(url: &Uri, policy: AddressPolicy) -> Self {
+        // Anything but plain `http` is held to the stricter scheme.
+        let scheme = match url.scheme_str() {
+            Some("http") => Scheme::Http,
+            _ => Scheme::Https,
+        };
+        let port = url.port_u16().unwrap_or(match scheme {
+            Scheme::Http => 80,
+            Scheme::Https => 443,
+        });
+        Self { scheme, host: Host::read(url.host().unwrap_or_default()), port, policy }
+    }
+
+    /// Whether what is sent there can be read on a network.
+    pub fn is_plain_text_to_another_host(&self) -> bool {
+        self.scheme == Scheme::Http && !self.host.is_loopback()
+    }
+}
+
+impl Dialer {
+    pub fn new(resolver: Arc<dyn Resolve>, trust: Trust) -> Self {
+        Self { resolver, trust }
+    }
+
+    /// The system's resolver and `trust`.
+    pub fn trusting(trust: Trust) -> Self {
+        Self::new(Arc::new(SystemResolver), trust)
+    }
+
+    pub async fn connect(
+        &self,
+        endpoint: &Endpoint,
+        limit: Duration,
+    ) -> Result<(Sender, Connection), ConnectError> {
+        tokio::time::timeout(limit, self.connect_unbounded(endpoint, limit))
+            .await
+            .map_err(|_| ConnectError::TimedOut(limit))?
+    }
+
+    async fn connect_unbounded(
+        &self,
+        endpoint: &Endpoint,
+        limit: Duration,
+    ) -> Result<(Sender, Connection), ConnectError> {
+        let Endpoint { scheme, host, port, policy } = endpoint;
+        let addresses = host.addresses(*port, *policy, self.resolver.as_ref()).await?;
+        let socket = open_tcp(&addresses, limit).await.map_err(ConnectError::Tcp)?;
+        // A small request must not wait for a delayed acknowledgement.
+        socket.set_nodelay(true).map_err(ConnectError::Tcp)?;
+        let stream: Box<dyn Duplex> = match scheme {
+            Scheme::Http => Box::new(socket),
+            Scheme::Https => {
+                let name = host.server_name()?;
+                let config = self.trust.client_config().await.map_err(ConnectError::Roots)?;
+                Box::new(TlsConnector::from(config).connect(name, socket).await.map_err(ConnectError::Tls)?)
+            }
+        };
+        http1::Builder::new()
+            .max_buf_size(MAX_HEAD_BYTES)
+            .max_headers(MAX_HEADERS)
+            .handshake(TokioIo::new(stream))
+            .await
+            .map_err(ConnectError::Http)
+    }
+}
+
+/// Tries the addresses in order. Each has its share of `limit`, so that one that does not respond leaves time for the next.
+async fn open_tcp(addresses: &[SocketAddr], limit: Duration) -> io::Result<TcpStream> {
+    let share = limit / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
+    let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for address in addresses {
+        match tokio::time::timeout(share.min(ADDRESS_TIMEOUT), TcpStream::connect(address)).await {
+            Ok(Ok(socket)) => return Ok(socket),
+            Ok(Err(error)) => failure = error,
+            Err(_) => failure = io::ErrorKind::TimedOut.into(),
+        }
+    }
+    Err(failure)
+}
