@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use relay_proto::name::Name;
 
-use super::{Checker, Known};
+use super::{Checker, Section, vault};
 use crate::config::at::At;
 use crate::config::raw::RawGrant;
 use crate::config::{Grant, SecretSource, Server};
@@ -24,66 +24,61 @@ pub(super) fn vault_uses(
     used.collect()
 }
 
-impl Checker<'_, '_> {
-    pub(super) fn grants(
-        &mut self,
-        raw: BTreeMap<At<String>, RawGrant>,
-        known: &Known,
-        uses: &VaultUses,
-    ) -> BTreeMap<Name, Arc<Grant>> {
-        let checked = raw.into_iter().filter_map(|(written, grant)| {
-            let name = self.name("a grant", &written);
-            let grant = self.grant(&written, name, grant, known, uses)?;
-            Some((grant.name.clone(), Arc::new(grant)))
-        });
-        checked.collect()
-    }
+pub(super) fn check_grants(
+    checker: &mut Checker<'_, '_>,
+    raw: BTreeMap<At<String>, RawGrant>,
+    uses: &VaultUses,
+) -> BTreeMap<Name, Arc<Grant>> {
+    let checked = raw.into_iter().filter_map(|(written, grant)| {
+        let name = checker.name("a grant", &written);
+        let grant = check_grant(checker, &written, name, grant, uses)?;
+        Some((grant.name.clone(), Arc::new(grant)))
+    });
+    checked.collect()
+}
 
-    fn grant(
-        &mut self,
-        written: &At<String>,
-        name: Option<Name>,
-        raw: RawGrant,
-        known: &Known,
-        uses: &VaultUses,
-    ) -> Option<Grant> {
-        let table = format!("grants.{}", written.value);
-        let ttl = self.time(&format!("{table}.ttl"), raw.ttl, "8h", "100ms"..="366d");
-        if raw.servers.is_none() && !self.damage.touches(&["grants", &written.value]) {
-            let hint = "name the servers, as in `servers = [\"github\"]`; an empty list grants nothing";
-            self.add(&written.span, format!("`{table}` does not say which servers it grants"), hint);
-        }
-        let key = format!("{table}.servers");
-        let mut servers: Vec<Name> = Vec::new();
-        for server in raw.servers.unwrap_or_default() {
-            let Some(name) = self.reference(&key, "servers", &known.servers, &server.value, &server.span)
-            else {
-                continue;
-            };
-            match servers.contains(&name) {
-                true => self.add(&server.span, format!("`{key}` names `{name}` twice"), "keep one of them"),
-                false => servers.push(name),
-            }
-        }
-        let key = format!("{table}.vault-policies");
-        let (policies, span) = match raw.vault_policies {
-            Some(At { value, span }) => {
-                self.needs_vault(&key, &span, known.vault);
-                (value, span)
-            }
-            None => (Vec::new(), written.span.clone()),
-        };
-        if policies.is_empty()
-            && let Some((server, secret)) = servers.iter().find_map(|server| uses.get_key_value(server))
-            && !self.damage.touches(&["grants", &written.value])
-        {
-            let message = format!(
-                "`{table}` has no `vault-policies`, and its server `{server}` uses the secret `{secret}` of Vault's"
-            );
-            let hint = "name the policies that allow it, as in `vault-policies = [\"agent-dev\"]`";
-            self.add(&span, message, hint);
-        }
-        let vault_policies = self.policies(&key, policies);
-        Some(Grant { name: name?, servers, vault_policies, ttl })
+fn check_grant(
+    checker: &mut Checker<'_, '_>,
+    written: &At<String>,
+    name: Option<Name>,
+    raw: RawGrant,
+    uses: &VaultUses,
+) -> Option<Grant> {
+    let table = format!("grants.{}", written.value);
+    let ttl = checker.time(&format!("{table}.ttl"), raw.ttl, "8h", "100ms"..="366d");
+    if raw.servers.is_none() && !checker.damage.touches(&["grants", &written.value]) {
+        let hint = "name the servers, as in `servers = [\"github\"]`; an empty list grants nothing";
+        checker.add(&written.span, format!("`{table}` does not say which servers it grants"), hint);
     }
+    let key = format!("{table}.servers");
+    let mut servers: Vec<Name> = Vec::new();
+    for server in raw.servers.unwrap_or_default() {
+        let Some(name) = checker.reference(&key, Section::Servers, &server.value, &server.span) else {
+            continue;
+        };
+        match servers.contains(&name) {
+            true => checker.add(&server.span, format!("`{key}` names `{name}` twice"), "keep one of them"),
+            false => servers.push(name),
+        }
+    }
+    let key = format!("{table}.vault-policies");
+    let (policies, span) = match raw.vault_policies {
+        Some(At { value, span }) => {
+            checker.needs_vault(&key, &span);
+            (value, span)
+        }
+        None => (Vec::new(), written.span.clone()),
+    };
+    if policies.is_empty()
+        && let Some((server, secret)) = servers.iter().find_map(|server| uses.get_key_value(server))
+        && !checker.damage.touches(&["grants", &written.value])
+    {
+        let message = format!(
+            "`{table}` has no `vault-policies`, and its server `{server}` uses the secret `{secret}` of Vault's"
+        );
+        let hint = "name the policies that allow it, as in `vault-policies = [\"agent-dev\"]`";
+        checker.add(&span, message, hint);
+    }
+    let vault_policies = vault::check_policies(checker, &key, policies);
+    Some(Grant { name: name?, servers, vault_policies, ttl })
 }

@@ -3,116 +3,109 @@
 use http::{HeaderName, HeaderValue, Uri};
 
 use super::servers::RawTemplates;
-use super::{Checker, Known};
+use super::{Checker, servers};
 use crate::config::HttpServer;
 use crate::config::at::At;
 use crate::config::document::dotted;
 use crate::inject::Template;
 use crate::net::{AddressPolicy, Host, is_reserved_header};
 
-impl Checker<'_, '_> {
-    pub(super) fn http(
-        &mut self,
-        table: &str,
-        written: &At<String>,
-        raw_headers: RawTemplates,
-        private: Option<At<bool>>,
-        known: &Known,
-    ) -> Option<HttpServer> {
-        let url = self.url(&format!("{table}.url"), written);
-        let headers = self.headers(table, raw_headers, url.as_ref(), known);
-        let addresses = match private {
-            Some(At { value: true, .. }) => AddressPolicy::PrivateToo,
-            Some(At { value: false, .. }) | None => AddressPolicy::PublicOnly,
-        };
-        Some(HttpServer { url: url?, headers, addresses })
-    }
+pub(super) fn check_http(
+    checker: &mut Checker<'_, '_>,
+    table: &str,
+    written: &At<String>,
+    raw_headers: RawTemplates,
+    private: Option<At<bool>>,
+) -> Option<HttpServer> {
+    let url = check_url(checker, &format!("{table}.url"), written);
+    let headers = check_headers(checker, table, raw_headers, url.as_ref());
+    let addresses = match private {
+        Some(At { value: true, .. }) => AddressPolicy::PrivateToo,
+        Some(At { value: false, .. }) | None => AddressPolicy::PublicOnly,
+    };
+    Some(HttpServer { url: url?, headers, addresses })
+}
 
-    /// Headers of a server, or of a scope of it, at `table`.
-    pub(super) fn headers(
-        &mut self,
-        table: &str,
-        raw_headers: RawTemplates,
-        url: Option<&Uri>,
-        known: &Known,
-    ) -> Vec<(HeaderName, Template)> {
-        if let Some(url) = url
-            && url.scheme_str() == Some("http")
-            && !is_loopback(url)
-            && let Some(header) = raw_headers.keys().next()
-        {
-            let message = format!("`{table}.headers` would cross the network unencrypted");
-            self.add(
-                &header.span,
-                message,
-                "use an `https://` URL; `http://` carries headers to loopback only",
-            );
-        }
-        let mut headers: Vec<(HeaderName, Template)> = Vec::new();
-        for (name, written) in raw_headers {
-            let key = format!("{table}.headers.{}", dotted(&[&name.value]));
-            let template = self.template(&key, &written, &[], known);
-            let sendable = |text: &str| HeaderValue::from_str(text).is_ok();
-            if template.as_ref().is_some_and(|template| !template.literals().all(sendable)) {
-                let hint = "a header holds visible ASCII and spaces, no line breaks";
-                self.add(&written.span, format!("`{key}` cannot be sent in a header"), hint);
-            }
-            let Some(header) = self.header(&key, &name) else { continue };
-            if headers.iter().any(|(earlier, _)| *earlier == header) {
-                let hint = "case makes no difference in a header's name: keep one of them";
-                self.add(&name.span, format!("`{key}` is set twice"), hint);
-            }
-            headers.extend(template.map(|template| (header, template)));
-        }
-        headers
+/// Headers of a server, or of a scope of it, at `table`.
+pub(super) fn check_headers(
+    checker: &mut Checker<'_, '_>,
+    table: &str,
+    raw_headers: RawTemplates,
+    url: Option<&Uri>,
+) -> Vec<(HeaderName, Template)> {
+    if let Some(url) = url
+        && url.scheme_str() == Some("http")
+        && !is_loopback(url)
+        && let Some(header) = raw_headers.keys().next()
+    {
+        let message = format!("`{table}.headers` would cross the network unencrypted");
+        checker.add(
+            &header.span,
+            message,
+            "use an `https://` URL; `http://` carries headers to loopback only",
+        );
     }
+    let mut headers: Vec<(HeaderName, Template)> = Vec::new();
+    for (name, written) in raw_headers {
+        let key = format!("{table}.headers.{}", dotted(&[&name.value]));
+        let template = servers::check_template(checker, &key, &written, &[]);
+        let sendable = |text: &str| HeaderValue::from_str(text).is_ok();
+        if template.as_ref().is_some_and(|template| !template.literals().all(sendable)) {
+            let hint = "a header holds visible ASCII and spaces, no line breaks";
+            checker.add(&written.span, format!("`{key}` cannot be sent in a header"), hint);
+        }
+        let Some(header) = check_header(checker, &key, &name) else { continue };
+        if headers.iter().any(|(earlier, _)| *earlier == header) {
+            let hint = "case makes no difference in a header's name: keep one of them";
+            checker.add(&name.span, format!("`{key}` is set twice"), hint);
+        }
+        headers.extend(template.map(|template| (header, template)));
+    }
+    headers
+}
 
-    fn url(&mut self, key: &str, written: &At<String>) -> Option<Uri> {
-        let text = &written.value;
-        let mut refuse = |message: &str, hint: &str| {
-            self.add(&written.span, format!("`{key}` {message}"), hint);
-            None
-        };
-        if text.contains(['{', '}']) {
-            return refuse(
-                "holds a brace, and templates are not filled there",
-                "pass credentials in `headers`",
-            );
-        }
-        if text.contains('#') {
-            return refuse("has a fragment, which is never sent", "leave out what begins with `#`");
-        }
-        let Ok(url) = text.parse::<Uri>() else {
-            return refuse("is not a URL", "write one such as `https://mcp.example.com/mcp`");
-        };
-        if !matches!(url.scheme_str(), Some("http" | "https")) {
-            return refuse(
-                "is neither `https://` nor `http://`",
-                "write one such as `https://mcp.example.com/mcp`",
-            );
-        }
-        if url.authority().is_some_and(|authority| authority.as_str().contains('@')) {
-            return refuse("holds a user or a password", "pass credentials in `headers`, from a secret");
-        }
-        Some(url)
+fn check_url(checker: &mut Checker<'_, '_>, key: &str, written: &At<String>) -> Option<Uri> {
+    let text = &written.value;
+    let mut refuse = |message: &str, hint: &str| {
+        checker.add(&written.span, format!("`{key}` {message}"), hint);
+        None
+    };
+    if text.contains(['{', '}']) {
+        return refuse("holds a brace, and templates are not filled there", "pass credentials in `headers`");
     }
+    if text.contains('#') {
+        return refuse("has a fragment, which is never sent", "leave out what begins with `#`");
+    }
+    let Ok(url) = text.parse::<Uri>() else {
+        return refuse("is not a URL", "write one such as `https://mcp.example.com/mcp`");
+    };
+    if !matches!(url.scheme_str(), Some("http" | "https")) {
+        return refuse(
+            "is neither `https://` nor `http://`",
+            "write one such as `https://mcp.example.com/mcp`",
+        );
+    }
+    if url.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+        return refuse("holds a user or a password", "pass credentials in `headers`, from a secret");
+    }
+    Some(url)
+}
 
-    fn header(&mut self, key: &str, written: &At<String>) -> Option<HeaderName> {
-        let Ok(header) = HeaderName::try_from(&written.value) else {
-            self.add(
-                &written.span,
-                format!("`{key}` is not the name of a header"),
-                "use letters, digits and `-`",
-            );
-            return None;
-        };
-        if is_reserved_header(&header) {
-            let hint = "leave it out: it is part of how the server is spoken to";
-            self.add(&written.span, format!("`{key}` is set by the sidecar itself"), hint);
-            return None;
-        }
-        Some(header)
+fn check_header(checker: &mut Checker<'_, '_>, key: &str, written: &At<String>) -> Option<HeaderName> {
+    let Ok(header) = HeaderName::try_from(&written.value) else {
+        checker.add(
+            &written.span,
+            format!("`{key}` is not the name of a header"),
+            "use letters, digits and `-`",
+        );
+        return None;
+    };
+    if is_reserved_header(&header) {
+        let hint = "leave it out: it is part of how the server is spoken to";
+        checker.add(&written.span, format!("`{key}` is set by the sidecar itself"), hint);
+        return None;
     }
+    Some(header)
 }
 
 /// By what is written. What a name resolves to is checked again at every connection.

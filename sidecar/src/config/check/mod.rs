@@ -1,8 +1,9 @@
-//! From raw to checked: every rule of the configuration, each broken one reported, none hiding another.
+//! From raw to checked: every rule of the configuration. Each violation is reported, and none hides another.
 //!
-//! Must stay true: nothing here touches the network or the clock, and of the disk only what the environment reads for
-//! it; and what is returned is used only when nothing was reported, so a value that could not be had may simply be left
-//! out.
+//! Each section has a file of functions, which share a [`Checker`].
+//!
+//! Must stay true: nothing here uses the network or the clock, and of the disk only what the environment reads for it. The
+//! result is used only when nothing was reported, so a value that is wrong may simply be left out.
 
 mod grants;
 mod http_server;
@@ -22,7 +23,6 @@ use std::time::Duration;
 
 use relay_proto::name::Name;
 
-use self::vault::Presence;
 use super::Config;
 use super::at::{At, Span};
 use super::digest::policy_digest;
@@ -34,7 +34,7 @@ use super::suggest::nearest;
 use super::units::Time;
 use crate::audit::SyncMode;
 
-/// Where a configuration stands and who reads it.
+/// Where the configuration file is, and in which environment it is read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Setting<'a> {
     /// The configuration file, absolute: relative paths in it start at its directory.
@@ -42,10 +42,9 @@ pub(super) struct Setting<'a> {
     pub(super) environment: &'a Environment,
 }
 
-/// `None` where a value that everything depends on could not be had, which has then been reported.
+/// `None` where a value that everything depends on is missing, which has then been reported.
 pub(super) fn check(document: Document, setting: Setting<'_>, report: &mut Report<'_>) -> Option<Config> {
     let raw = document.raw;
-    let mut checker = Checker { damage: document.damage, report, setting };
     let known = Known {
         vault: match raw.vault {
             Some(_) => Presence::Present,
@@ -55,22 +54,31 @@ pub(super) fn check(document: Document, setting: Setting<'_>, report: &mut Repor
         servers: raw.servers.keys().map(|name| name.value.clone()).collect(),
         grants: raw.grants.keys().map(|name| name.value.clone()).collect(),
     };
-    let vault = raw.vault.and_then(|written| checker.vault(written));
-    let secrets = checker.secrets(raw.secrets, known.vault);
-    let servers = checker.servers(raw.servers, &known);
-    let grants = checker.grants(raw.grants, &known, &grants::vault_uses(&servers, &secrets));
-    let state_dir = checker.state_dir(raw.state_dir);
-    let admin = checker.admin(raw.admin, state_dir.as_deref());
+    let mut checker = Checker { damage: document.damage, report, setting, known };
+    let checker = &mut checker;
+    let vault = raw.vault.and_then(|written| vault::check_vault(checker, written));
+    let secrets = secrets::check_secrets(checker, raw.secrets);
+    let servers = servers::check_servers(checker, raw.servers);
+    let grants = grants::check_grants(checker, raw.grants, &grants::vault_uses(&servers, &secrets));
+    let state_dir = relay::check_state_dir(checker, raw.state_dir);
+    let admin = relay::check_admin(checker, raw.admin, state_dir.as_deref());
     let (socket_span, vsock_span) = (span_of(&raw.relay.unix), span_of(&raw.relay.vsock_dir));
-    let relay = checker.relay(raw.relay, &known);
-    let places = checker.places(state_dir.as_deref(), admin.as_ref(), vault.as_ref(), &secrets, &servers);
+    let relay = relay::check_relay(checker, raw.relay);
+    let private = relay::private_paths(
+        checker,
+        state_dir.as_deref(),
+        admin.as_ref(),
+        vault.as_ref(),
+        &secrets,
+        &servers,
+    );
     let socket_directory = relay.unix.as_ref().and_then(|unix| unix.path.parent());
     for (key, directory, span) in [
         ("relay.unix", socket_directory, socket_span),
         ("relay.vsock-dir", relay.vsock_dir.as_deref(), vsock_span),
     ] {
         if let (Some(value), Some(span)) = (directory, span) {
-            checker.keep_apart(key, &At { value, span }, &places);
+            relay::keep_out_of_relay_directory(checker, key, &At { value, span }, &private);
         }
     }
     let limits = raw.limits.check(checker.report);
@@ -91,18 +99,35 @@ pub(super) fn check(document: Document, setting: Setting<'_>, report: &mut Repor
     })
 }
 
+/// What every section is checked with: where problems are reported, and what the rest of the file defines.
 struct Checker<'a, 'text> {
     damage: Damage,
     report: &'a mut Report<'text>,
     setting: Setting<'a>,
+    known: Known,
 }
 
-/// Names as they were written, well-formed or not: naming a server whose table is wrong is not a second mistake.
+/// Names as they were written, well-formed or not: a reference to a server whose table is wrong is not a second mistake.
 struct Known {
     vault: Presence,
     secrets: Vec<String>,
     servers: Vec<String>,
     grants: Vec<String>,
+}
+
+/// Whether there is a table `[vault]`, right or wrong.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Presence {
+    Absent,
+    Present,
+}
+
+/// A section whose tables other sections refer to by name.
+#[derive(Clone, Copy, Debug)]
+enum Section {
+    Grants,
+    Secrets,
+    Servers,
 }
 
 impl Checker<'_, '_> {
@@ -137,32 +162,49 @@ impl Checker<'_, '_> {
         checked.unwrap_or_else(|| Time::known(default)).0
     }
 
-    /// A reference from `key` to the table `[section.NAME]`.
-    fn reference(
-        &mut self,
-        key: &str,
-        section: &str,
-        known: &[String],
-        name: &str,
-        span: &Span,
-    ) -> Option<Name> {
+    /// A reference from `key` to the table `[SECTION.NAME]`.
+    fn reference(&mut self, key: &str, section: Section, name: &str, span: &Span) -> Option<Name> {
+        let known = match section {
+            Section::Grants => &self.known.grants,
+            Section::Secrets => &self.known.secrets,
+            Section::Servers => &self.known.servers,
+        };
         if known.iter().any(|candidate| candidate == name) {
             // Where the name itself is malformed, its table has been reported.
             return name.parse().ok();
         }
-        if !self.damage.touches(&[section]) {
-            let what = section.trim_end_matches('s');
+        let (table, what) = section.words();
+        if !self.damage.touches(&[table]) {
             let hint = match nearest(name, known.iter().map(String::as_str)) {
                 Some(near) => format!("did you mean `{near}`?"),
-                None => format!("define it in a table `[{section}.{name}]`"),
+                None => format!("define it in a table `[{table}.{name}]`"),
             };
             self.add(span, format!("`{key}` names the {what} `{name}`, which is not defined"), hint);
         }
         None
     }
+
+    /// Reports `key` where there is no Vault.
+    fn needs_vault(&mut self, key: &str, span: &Span) {
+        if self.known.vault == Presence::Absent && !self.damage.touches(&["vault"]) {
+            let hint = "add a table `[vault]` with its `address` and how to log in (`auth`)";
+            self.add(span, format!("`{key}` needs Vault, and there is no table `[vault]`"), hint);
+        }
+    }
 }
 
-/// Keys by where they may stand, for tables in which some keys exclude others.
+impl Section {
+    /// The key of its tables, and what one of them is called in a message.
+    fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Grants => ("grants", "grant"),
+            Self::Secrets => ("secrets", "secret"),
+            Self::Servers => ("servers", "server"),
+        }
+    }
+}
+
+/// Those of the keys that are written, with their places: for tables in which some keys exclude others.
 fn present<'a>(keys: impl IntoIterator<Item = (&'a str, Option<Span>)>) -> BTreeMap<&'a str, Span> {
     keys.into_iter().filter_map(|(key, span)| Some((key, span?))).collect()
 }

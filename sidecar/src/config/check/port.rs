@@ -7,86 +7,84 @@ use super::Checker;
 use crate::config::TlsRelay;
 use crate::config::at::At;
 
-impl Checker<'_, '_> {
-    pub(super) fn tls(
-        &mut self,
-        tls: Option<&At<String>>,
-        advertise: Option<&At<String>>,
-    ) -> Option<TlsRelay> {
-        let advertised = advertise.map(|written| self.advertise(written));
-        let Some(written) = tls else {
-            if let Some(written) = advertise
-                && !self.damage.touches(&["relay"])
-            {
-                let message = "`relay.advertise` has no port to belong to";
-                self.add(&written.span, message, "set `relay.tls` to the HOST:PORT to listen on");
-            }
-            return None;
-        };
-        let Ok(listen) = written.value.parse::<HostPort>() else {
-            let hint = "write HOST:PORT, such as \"0.0.0.0:7443\" or \"[::]:7443\"";
-            self.add(&written.span, "`relay.tls` is not HOST:PORT", hint);
-            return None;
-        };
-        let advertise = match advertised {
-            Some(advertise) => advertise?,
-            None if is_everywhere(&listen.host) => {
-                if !self.damage.touches(&["relay"]) {
-                    let message = "`relay.tls` listens on every address, and sandboxes must be told one";
-                    let hint = "set `relay.advertise` to the HOST:PORT by which they reach this host";
-                    self.add(&written.span, message, hint);
-                }
-                return None;
-            }
-            None => Address::Tls(listen.clone()),
-        };
-        Some(TlsRelay { listen, advertise })
-    }
-
-    /// Whoever reaches it may read it, so it is for this host alone.
-    pub(super) fn admin_http(&mut self, written: &At<String>) -> Option<HostPort> {
-        let Ok(place) = written.value.parse::<HostPort>() else {
-            let hint = "write HOST:PORT, such as \"127.0.0.1:7480\"";
-            self.add(&written.span, "`admin.http` is not HOST:PORT", hint);
-            return None;
-        };
-        let is_here = match &place.host {
-            Host::Ip(address) => address.is_loopback(),
-            Host::Name(name) => name.eq_ignore_ascii_case("localhost"),
-        };
-        if !is_here {
-            let message = "`admin.http` is no address of loopback, and whoever reaches it may read it";
-            let hint =
-                "write \"127.0.0.1:7480\", and let something that knows its callers pass on what others need";
-            self.add(&written.span, message, hint);
+pub(super) fn check_tls(
+    checker: &mut Checker<'_, '_>,
+    tls: Option<&At<String>>,
+    advertise: Option<&At<String>>,
+) -> Option<TlsRelay> {
+    let advertised = advertise.map(|written| check_advertise(checker, written));
+    let Some(written) = tls else {
+        if let Some(written) = advertise
+            && !checker.damage.touches(&["relay"])
+        {
+            let message = "`relay.advertise` has no port to belong to";
+            checker.add(&written.span, message, "set `relay.tls` to the HOST:PORT to listen on");
         }
-        is_here.then_some(place)
-    }
-
-    /// `HOST:PORT`, or a whole link that a sandbox can dial.
-    fn advertise(&mut self, written: &At<String>) -> Option<Address> {
-        let link = match written.value.parse::<HostPort>() {
-            Ok(place) => Some(Address::Tls(place)),
-            Err(_) => written.value.parse().ok(),
-        };
-        let host = match &link {
-            Some(Address::Tls(place)) => Some(&place.host),
-            Some(Address::WebSocket(place)) => Some(&place.host),
-            _ => None,
-        };
-        match host {
-            Some(host) if !is_everywhere(host) => return link,
-            Some(_) => {
-                let hint = "write the name or the address by which sandboxes reach this host";
-                self.add(&written.span, "`relay.advertise` is an address that nobody can dial", hint);
+        return None;
+    };
+    let Ok(listen) = written.value.parse::<HostPort>() else {
+        let hint = "write HOST:PORT, such as \"0.0.0.0:7443\" or \"[::]:7443\"";
+        checker.add(&written.span, "`relay.tls` is not HOST:PORT", hint);
+        return None;
+    };
+    let advertise = match advertised {
+        Some(advertise) => advertise?,
+        None if is_everywhere(&listen.host) => {
+            if !checker.damage.touches(&["relay"]) {
+                let message = "`relay.tls` listens on every address, and sandboxes must be told one";
+                let hint = "set `relay.advertise` to the HOST:PORT by which they reach this host";
+                checker.add(&written.span, message, hint);
             }
-            None => {
-                let hint = "write HOST:PORT, or a link such as \"wss://relay.example.com/\"";
-                self.add(&written.span, "`relay.advertise` is not something to dial", hint);
-            }
+            return None;
         }
-        None
+        None => Address::Tls(listen.clone()),
+    };
+    Some(TlsRelay { listen, advertise })
+}
+
+/// Whoever reaches it may read it, so it is for this host alone.
+pub(super) fn check_admin_http(checker: &mut Checker<'_, '_>, written: &At<String>) -> Option<HostPort> {
+    let Ok(place) = written.value.parse::<HostPort>() else {
+        let hint = "write HOST:PORT, such as \"127.0.0.1:7480\"";
+        checker.add(&written.span, "`admin.http` is not HOST:PORT", hint);
+        return None;
+    };
+    let is_here = match &place.host {
+        Host::Ip(address) => address.is_loopback(),
+        Host::Name(name) => name.eq_ignore_ascii_case("localhost"),
+    };
+    if !is_here {
+        let message = "`admin.http` is no address of loopback, and whoever reaches it may read it";
+        let hint =
+            "write \"127.0.0.1:7480\", and let something that knows its callers pass on what others need";
+        checker.add(&written.span, message, hint);
     }
+    is_here.then_some(place)
+}
+
+/// `HOST:PORT`, or a whole link that a sandbox can dial.
+fn check_advertise(checker: &mut Checker<'_, '_>, written: &At<String>) -> Option<Address> {
+    let link = match written.value.parse::<HostPort>() {
+        Ok(place) => Some(Address::Tls(place)),
+        Err(_) => written.value.parse().ok(),
+    };
+    let host = match &link {
+        Some(Address::Tls(place)) => Some(&place.host),
+        Some(Address::WebSocket(place)) => Some(&place.host),
+        _ => None,
+    };
+    match host {
+        Some(host) if !is_everywhere(host) => return link,
+        Some(_) => {
+            let hint = "write the name or the address by which sandboxes reach this host";
+            checker.add(&written.span, "`relay.advertise` is an address that nobody can dial", hint);
+        }
+        None => {
+            let hint = "write HOST:PORT, or a link such as \"wss://relay.example.com/\"";
+            checker.add(&written.span, "`relay.advertise` is not something to dial", hint);
+        }
+    }
+    None
 }
 
 /// `0.0.0.0` and `[::]` are for listening only.

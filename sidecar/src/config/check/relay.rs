@@ -7,7 +7,7 @@ use std::sync::Arc;
 use relay_proto::name::Name;
 
 use super::paths::normal;
-use super::{Checker, Known, span_of};
+use super::{Checker, Section, port, span_of};
 use crate::config::at::At;
 use crate::config::raw::{RawAdmin, RawRelay};
 use crate::config::{Admin, Origin, Relay, SecretSource, Server, ServerKind, UnixRelay, Vault};
@@ -16,152 +16,157 @@ use crate::config::{Admin, Origin, Relay, SecretSource, Server, ServerKind, Unix
 pub(crate) const SHARED_DIRECTORIES: [&str; 7] =
     ["/", "/dev/shm", "/run", "/tmp", "/var/lib", "/var/run", "/var/tmp"];
 
-impl Checker<'_, '_> {
-    pub(super) fn state_dir(&mut self, written: Option<At<String>>) -> Option<PathBuf> {
-        if let Some(written) = written {
-            return self.path("state-dir", &written);
-        }
-        let default = self.setting.environment.default_state_dir();
-        if default.is_none() && !self.damage.touches(&[]) {
-            self.report.add_anywhere(
-                "`state-dir` has no default here: neither `XDG_STATE_HOME` nor `HOME` is an absolute path",
-                "set `state-dir` to a directory that only the sidecar's user can read",
-            );
-        }
-        default
+pub(super) fn check_state_dir(checker: &mut Checker<'_, '_>, written: Option<At<String>>) -> Option<PathBuf> {
+    if let Some(written) = written {
+        return checker.path("state-dir", &written);
     }
-
-    pub(super) fn admin(&mut self, raw: RawAdmin, state_dir: Option<&Path>) -> Option<Admin> {
-        let http = raw.http.as_ref().and_then(|written| self.admin_http(written));
-        if let Some(written) = raw.socket {
-            return self.socket("admin.socket", &written).map(|socket| Admin { socket, http });
-        }
-        let socket = self.setting.environment.default_admin_socket(state_dir?);
-        self.fits_an_address("admin.socket", &socket, None).then_some(Admin { socket, http })
+    let default = checker.setting.environment.default_state_dir();
+    if default.is_none() && !checker.damage.touches(&[]) {
+        checker.report.add_anywhere(
+            "`state-dir` has no default here: neither `XDG_STATE_HOME` nor `HOME` is an absolute path",
+            "set `state-dir` to a directory that only the sidecar's user can read",
+        );
     }
+    default
+}
 
-    pub(super) fn relay(&mut self, raw: RawRelay, known: &Known) -> Relay {
-        let tls = self.tls(raw.tls.as_ref(), raw.advertise.as_ref());
-        let vsock_dir = raw.vsock_dir.as_ref().and_then(|written| self.path("relay.vsock-dir", written));
-        let uids = raw.unix_uids.as_ref().and_then(|written| self.uids(written));
-        let grant = raw.unix_grant.as_ref().and_then(|written| {
-            self.reference("relay.unix-grant", "grants", &known.grants, &written.value, &written.span)
-        });
-        let unix = match &raw.unix {
-            Some(written) => {
-                if raw.unix_grant.is_none() && !self.damage.touches(&["relay"]) {
-                    self.add(
-                        &written.span,
-                        "`relay.unix` has no grant: nobody on that socket may use anything",
-                        "set `relay.unix-grant` to the name of a grant",
-                    );
-                }
-                let path = self.socket("relay.unix", written);
-                path.filter(|path| self.has_its_own_directory(path, written))
-                    .zip(grant)
-                    .map(|(path, grant)| UnixRelay { path, grant })
-            }
-            None => {
-                // Who may connect counts for sockets of single sandboxes too.
-                if let Some(span) = span_of(&raw.unix_grant)
-                    && !self.damage.touches(&["relay"])
-                {
-                    let message = "`relay.unix-grant` has no socket to belong to";
-                    self.add(&span, message, "set `relay.unix` to the path of the socket");
-                }
-                None
-            }
-        };
-        Relay {
-            unix,
-            uids,
-            tls,
-            vsock_dir,
-            // Zero is meaningful: a link that is lost is over.
-            resume_grace: self.time("relay.resume-grace", raw.resume_grace, "2m", "0s"..="7d"),
-            heartbeat: self.time("relay.heartbeat", raw.heartbeat, "20s", "100ms"..="10m"),
-        }
+pub(super) fn check_admin(
+    checker: &mut Checker<'_, '_>,
+    raw: RawAdmin,
+    state_dir: Option<&Path>,
+) -> Option<Admin> {
+    let http = raw.http.as_ref().and_then(|written| port::check_admin_http(checker, written));
+    if let Some(written) = raw.socket {
+        return checker.socket("admin.socket", &written).map(|socket| Admin { socket, http });
     }
+    let socket = checker.setting.environment.default_admin_socket(state_dir?);
+    checker.fits_an_address("admin.socket", &socket, None).then_some(Admin { socket, http })
+}
 
-    /// Whatever lies in a directory of `key` is in the sandbox, to be read and perhaps to be replaced.
-    pub(super) fn keep_apart(&mut self, key: &str, directory: &At<&Path>, places: &[(String, PathBuf)]) {
-        for (what, path) in places {
-            if path.starts_with(directory.value) {
-                self.add(
-                    &directory.span,
-                    format!(
-                        "{what} lies in `{}`, the relay's directory, which sandboxes can open",
-                        directory.value.display()
-                    ),
-                    format!("give `{key}` a directory of its own, one that holds nothing else"),
+pub(super) fn check_relay(checker: &mut Checker<'_, '_>, raw: RawRelay) -> Relay {
+    let tls = port::check_tls(checker, raw.tls.as_ref(), raw.advertise.as_ref());
+    let vsock_dir = raw.vsock_dir.as_ref().and_then(|written| checker.path("relay.vsock-dir", written));
+    let uids = raw.unix_uids.as_ref().and_then(|written| check_uids(checker, written));
+    let grant = raw.unix_grant.as_ref().and_then(|written| {
+        checker.reference("relay.unix-grant", Section::Grants, &written.value, &written.span)
+    });
+    let unix = match &raw.unix {
+        Some(written) => {
+            if raw.unix_grant.is_none() && !checker.damage.touches(&["relay"]) {
+                checker.add(
+                    &written.span,
+                    "`relay.unix` has no grant: nobody on that socket may use anything",
+                    "set `relay.unix-grant` to the name of a grant",
                 );
             }
+            let path = checker.socket("relay.unix", written);
+            path.filter(|path| has_its_own_directory(checker, path, written))
+                .zip(grant)
+                .map(|(path, grant)| UnixRelay { path, grant })
+        }
+        None => {
+            // Who may connect counts for sockets of single sandboxes too.
+            if let Some(span) = span_of(&raw.unix_grant)
+                && !checker.damage.touches(&["relay"])
+            {
+                let message = "`relay.unix-grant` has no socket to belong to";
+                checker.add(&span, message, "set `relay.unix` to the path of the socket");
+            }
+            None
+        }
+    };
+    Relay {
+        unix,
+        uids,
+        tls,
+        vsock_dir,
+        // Zero is meaningful: a link that is lost is over.
+        resume_grace: checker.time("relay.resume-grace", raw.resume_grace, "2m", "0s"..="7d"),
+        heartbeat: checker.time("relay.heartbeat", raw.heartbeat, "20s", "100ms"..="10m"),
+    }
+}
+
+/// Whatever lies in a directory of `key` is in the sandbox, to be read and perhaps to be replaced.
+pub(super) fn keep_out_of_relay_directory(
+    checker: &mut Checker<'_, '_>,
+    key: &str,
+    directory: &At<&Path>,
+    places: &[(String, PathBuf)],
+) {
+    for (what, path) in places {
+        if path.starts_with(directory.value) {
+            checker.add(
+                &directory.span,
+                format!(
+                    "{what} lies in `{}`, the relay's directory, which sandboxes can open",
+                    directory.value.display()
+                ),
+                format!("give `{key}` a directory of its own, one that holds nothing else"),
+            );
         }
     }
+}
 
-    /// What the host keeps for itself, by name: this configuration, and all that it names of secrets and programs.
-    pub(super) fn places(
-        &self,
-        state_dir: Option<&Path>,
-        admin: Option<&Admin>,
-        vault: Option<&Vault>,
-        secrets: &BTreeMap<Name, Arc<SecretSource>>,
-        servers: &BTreeMap<Name, Arc<Server>>,
-    ) -> Vec<(String, PathBuf)> {
-        let mut places = vec![("this configuration".to_owned(), normal(self.setting.file))];
-        places.extend(state_dir.map(|path| ("`state-dir`".to_owned(), path.to_owned())));
-        places.extend(admin.map(|admin| ("`admin.socket`".to_owned(), admin.socket.clone())));
-        if let Some(vault) = vault {
-            places.extend(vault.ca_file.clone().map(|path| ("`vault.ca-file`".to_owned(), path)));
-            let files = vault.auth.files().into_iter();
-            places.extend(files.map(|(key, path)| (format!("`vault.auth.{key}`"), path.to_owned())));
+/// What the host keeps for itself, by name: this configuration, and all that it names of secrets and programs.
+pub(super) fn private_paths(
+    checker: &Checker<'_, '_>,
+    state_dir: Option<&Path>,
+    admin: Option<&Admin>,
+    vault: Option<&Vault>,
+    secrets: &BTreeMap<Name, Arc<SecretSource>>,
+    servers: &BTreeMap<Name, Arc<Server>>,
+) -> Vec<(String, PathBuf)> {
+    let mut places = vec![("this configuration".to_owned(), normal(checker.setting.file))];
+    places.extend(state_dir.map(|path| ("`state-dir`".to_owned(), path.to_owned())));
+    places.extend(admin.map(|admin| ("`admin.socket`".to_owned(), admin.socket.clone())));
+    if let Some(vault) = vault {
+        places.extend(vault.ca_file.clone().map(|path| ("`vault.ca-file`".to_owned(), path)));
+        let files = vault.auth.files().into_iter();
+        places.extend(files.map(|(key, path)| (format!("`vault.auth.{key}`"), path.to_owned())));
+    }
+    places.extend(secrets.values().filter_map(|secret| match &secret.origin {
+        Origin::Env(_) | Origin::Kv { .. } | Origin::Vault { .. } => None,
+        Origin::Exec(arguments) => Some((format!("`secrets.{}.exec`", secret.name), (&arguments[0]).into())),
+        Origin::File(path) => Some((format!("`secrets.{}.file`", secret.name), path.clone())),
+    }));
+    places.extend(servers.values().filter_map(|server| match &server.kind {
+        ServerKind::Http(_) => None,
+        ServerKind::Stdio(stdio) => {
+            Some((format!("`servers.{}.command`", server.name), (&stdio.command[0]).into()))
         }
-        places.extend(secrets.values().filter_map(|secret| match &secret.origin {
-            Origin::Env(_) | Origin::Kv { .. } | Origin::Vault { .. } => None,
-            Origin::Exec(arguments) => {
-                Some((format!("`secrets.{}.exec`", secret.name), (&arguments[0]).into()))
-            }
-            Origin::File(path) => Some((format!("`secrets.{}.file`", secret.name), path.clone())),
-        }));
-        places.extend(servers.values().filter_map(|server| match &server.kind {
-            ServerKind::Http(_) => None,
-            ServerKind::Stdio(stdio) => {
-                Some((format!("`servers.{}.command`", server.name), (&stdio.command[0]).into()))
-            }
-        }));
-        places
-    }
+    }));
+    places
+}
 
-    fn has_its_own_directory(&mut self, path: &Path, written: &At<String>) -> bool {
-        let Some(directory) = path
-            .parent()
-            .filter(|directory| SHARED_DIRECTORIES.iter().any(|shared| *directory == Path::new(shared)))
-        else {
-            return true;
-        };
-        self.add(
-            &written.span,
-            format!("`relay.unix` lies in `{}`, which is not the relay's own", directory.display()),
-            "its directory is mounted into sandboxes: choose one that holds nothing else",
-        );
-        false
-    }
+fn has_its_own_directory(checker: &mut Checker<'_, '_>, path: &Path, written: &At<String>) -> bool {
+    let Some(directory) = path
+        .parent()
+        .filter(|directory| SHARED_DIRECTORIES.iter().any(|shared| *directory == Path::new(shared)))
+    else {
+        return true;
+    };
+    checker.add(
+        &written.span,
+        format!("`relay.unix` lies in `{}`, which is not the relay's own", directory.display()),
+        "its directory is mounted into sandboxes: choose one that holds nothing else",
+    );
+    false
+}
 
-    fn uids(&mut self, written: &At<Vec<At<i64>>>) -> Option<Vec<u32>> {
-        if written.value.is_empty() {
-            let hint = "name the users who may connect, or leave it out for whoever can open the socket";
-            self.add(&written.span, "`relay.unix-uids` lets nobody connect", hint);
+fn check_uids(checker: &mut Checker<'_, '_>, written: &At<Vec<At<i64>>>) -> Option<Vec<u32>> {
+    if written.value.is_empty() {
+        let hint = "name the users who may connect, or leave it out for whoever can open the socket";
+        checker.add(&written.span, "`relay.unix-uids` lets nobody connect", hint);
+    }
+    // The last number means "no user" to the kernel.
+    let valid = |uid: &At<i64>| u32::try_from(uid.value).ok().filter(|uid| *uid != u32::MAX);
+    let checked = written.value.iter().filter_map(|uid| {
+        let number = valid(uid);
+        if number.is_none() {
+            let hint = "write the number that `id -u` prints";
+            checker.add(&uid.span, "`relay.unix-uids` holds a number that is no user id", hint);
         }
-        // The last number means "no user" to the kernel.
-        let valid = |uid: &At<i64>| u32::try_from(uid.value).ok().filter(|uid| *uid != u32::MAX);
-        let checked = written.value.iter().filter_map(|uid| {
-            let number = valid(uid);
-            if number.is_none() {
-                let hint = "write the number that `id -u` prints";
-                self.add(&uid.span, "`relay.unix-uids` holds a number that is no user id", hint);
-            }
-            number
-        });
-        Some(checked.collect())
-    }
+        number
+    });
+    Some(checked.collect())
 }

@@ -5,130 +5,135 @@ use std::sync::Arc;
 
 use relay_proto::name::Name;
 
-use super::vault::Presence;
-use super::{Checker, present, span_of};
+use super::{Checker, present, span_of, vault};
 use crate::config::at::{At, Span};
 use crate::config::document::dotted;
 use crate::config::raw::{RawSecret, RawShort};
 use crate::config::{Origin, SecretSource, ShortValues};
 use crate::inject::is_field_name;
 
-impl Checker<'_, '_> {
-    pub(super) fn secrets(
-        &mut self,
-        raw: BTreeMap<At<String>, RawSecret>,
-        vault: Presence,
-    ) -> BTreeMap<Name, Arc<SecretSource>> {
-        let checked = raw.into_iter().filter_map(|(written, secret)| {
-            let name = self.name("a secret", &written);
-            let source = self.secret(&written, secret, vault);
-            let (name, (origin, public, short)) = name.zip(source)?;
-            Some((name.clone(), Arc::new(SecretSource { name, origin, public, short })))
-        });
-        checked.collect()
-    }
+pub(super) fn check_secrets(
+    checker: &mut Checker<'_, '_>,
+    raw: BTreeMap<At<String>, RawSecret>,
+) -> BTreeMap<Name, Arc<SecretSource>> {
+    let checked = raw.into_iter().filter_map(|(written, secret)| {
+        let name = checker.name("a secret", &written);
+        let source = check_secret(checker, &written, secret);
+        let (name, (origin, public, short)) = name.zip(source)?;
+        Some((name.clone(), Arc::new(SecretSource { name, origin, public, short })))
+    });
+    checked.collect()
+}
 
-    fn secret(
-        &mut self,
-        name: &At<String>,
-        raw: RawSecret,
-        vault: Presence,
-    ) -> Option<(Origin, Vec<String>, ShortValues)> {
-        let table = format!("secrets.{}", name.value);
-        let sources = present([
-            ("env", span_of(&raw.env)),
-            ("exec", span_of(&raw.exec)),
-            ("file", span_of(&raw.file)),
-            ("kv", span_of(&raw.kv)),
-            ("vault", span_of(&raw.vault)),
-        ]);
-        self.one_source(&table, name, &sources);
-        for key in ["kv", "vault"] {
-            if let Some(span) = sources.get(key) {
-                self.needs_vault(&format!("{table}.{key}"), span, vault);
-            }
+fn check_secret(
+    checker: &mut Checker<'_, '_>,
+    name: &At<String>,
+    raw: RawSecret,
+) -> Option<(Origin, Vec<String>, ShortValues)> {
+    let table = format!("secrets.{}", name.value);
+    let sources = present([
+        ("env", span_of(&raw.env)),
+        ("exec", span_of(&raw.exec)),
+        ("file", span_of(&raw.file)),
+        ("kv", span_of(&raw.kv)),
+        ("vault", span_of(&raw.vault)),
+    ]);
+    check_single_source(checker, &table, name, &sources);
+    for key in ["kv", "vault"] {
+        if let Some(span) = sources.get(key) {
+            checker.needs_vault(&format!("{table}.{key}"), span);
         }
-        for (key, span, source) in
-            [("refresh", span_of(&raw.refresh), "kv"), ("write", span_of(&raw.write), "vault")]
+    }
+    for (key, span, source) in
+        [("refresh", span_of(&raw.refresh), "kv"), ("write", span_of(&raw.write), "vault")]
+    {
+        if let Some(span) = span
+            && !sources.contains_key(source)
+            && !checker.damage.touches(&["secrets", &name.value])
         {
-            if let Some(span) = span
-                && !sources.contains_key(source)
-                && !self.damage.touches(&["secrets", &name.value])
-            {
-                let message = format!("`{table}.{key}` is for secrets with `{source}`");
-                self.add(&span, message, "leave it out");
-            }
+            let message = format!("`{table}.{key}` is for secrets with `{source}`");
+            checker.add(&span, message, "leave it out");
         }
-        let file = raw.file.and_then(|written| self.path(&format!("{table}.file"), &written));
-        let env = raw.env.and_then(|written| self.variable(&format!("{table}.env"), &written));
-        let exec = raw.exec.and_then(|written| self.arguments(&format!("{table}.exec"), written));
-        let kv = raw.kv.and_then(|written| self.vault_path(&format!("{table}.kv"), &written));
-        let refresh = self.time(&format!("{table}.refresh"), raw.refresh, "5m", "1s"..="7d");
-        let made = raw.vault.and_then(|written| self.vault_path(&format!("{table}.vault"), &written));
-        let write = raw.write.map(|written| self.parameters(&format!("{table}.write"), written.value));
-        let public = self.public(&table, raw.public.unwrap_or_default());
-        let short = match raw.short {
-            Some(RawShort::Allow) => ShortValues::Allow,
-            Some(RawShort::Refuse) | None => ShortValues::Refuse,
-        };
-        let of_host = file.map(Origin::File).or(env.map(Origin::Env)).or(exec.map(Origin::Exec));
-        let of_vault = kv
-            .map(|path| Origin::Kv { path, refresh })
-            .or_else(|| made.map(|path| Origin::Vault { path, write }));
-        Some((of_host.or(of_vault)?, public, short))
     }
+    let file = raw.file.and_then(|written| checker.path(&format!("{table}.file"), &written));
+    let env = raw.env.and_then(|written| check_variable(checker, &format!("{table}.env"), &written));
+    let exec = raw.exec.and_then(|written| checker.arguments(&format!("{table}.exec"), written));
+    let kv = raw.kv.and_then(|written| vault::check_vault_path(checker, &format!("{table}.kv"), &written));
+    let refresh = checker.time(&format!("{table}.refresh"), raw.refresh, "5m", "1s"..="7d");
+    let made =
+        raw.vault.and_then(|written| vault::check_vault_path(checker, &format!("{table}.vault"), &written));
+    let write = raw.write.map(|written| check_parameters(checker, &format!("{table}.write"), written.value));
+    let public = check_public(checker, &table, raw.public.unwrap_or_default());
+    let short = match raw.short {
+        Some(RawShort::Allow) => ShortValues::Allow,
+        Some(RawShort::Refuse) | None => ShortValues::Refuse,
+    };
+    let of_host = file.map(Origin::File).or(env.map(Origin::Env)).or(exec.map(Origin::Exec));
+    let of_vault = kv
+        .map(|path| Origin::Kv { path, refresh })
+        .or_else(|| made.map(|path| Origin::Vault { path, write }));
+    Some((of_host.or(of_vault)?, public, short))
+}
 
-    /// What is written to a path of Vault: JSON, which has no dates, and of numbers only those that end.
-    fn parameters(
-        &mut self,
-        key: &str,
-        written: BTreeMap<String, At<serde_json::Value>>,
-    ) -> BTreeMap<String, serde_json::Value> {
-        for (name, At { value, span }) in &written {
-            if !is_plain_json(value) {
-                let message = format!("`{key}.{}` holds what JSON cannot say", dotted(&[name]));
-                self.add(span, message, "write a date or an endless number as a string");
-            }
+/// What is written to a path of Vault: JSON, which has no dates, and of numbers only those that end.
+fn check_parameters(
+    checker: &mut Checker<'_, '_>,
+    key: &str,
+    written: BTreeMap<String, At<serde_json::Value>>,
+) -> BTreeMap<String, serde_json::Value> {
+    for (name, At { value, span }) in &written {
+        if !is_plain_json(value) {
+            let message = format!("`{key}.{}` holds what JSON cannot say", dotted(&[name]));
+            checker.add(span, message, "write a date or an endless number as a string");
         }
-        written.into_iter().map(|(name, At { value, .. })| (name, value)).collect()
     }
+    written.into_iter().map(|(name, At { value, .. })| (name, value)).collect()
+}
 
-    fn one_source(&mut self, table: &str, name: &At<String>, sources: &BTreeMap<&str, Span>) {
-        match sources.len() {
-            0 if !self.damage.touches(&["secrets", &name.value]) => self.add(
-                &name.span,
-                format!("`{table}` has no source"),
-                "set one of `file`, `env`, `exec`, `kv` and `vault`",
-            ),
-            0 | 1 => {}
-            _ => {
-                let listed: Vec<String> = sources.keys().map(|key| format!("`{key}`")).collect();
-                let message = format!("`{table}` has {} sources: {}", listed.len(), listed.join(", "));
-                self.add(&name.span, message, "keep one of them");
-            }
+fn check_single_source(
+    checker: &mut Checker<'_, '_>,
+    table: &str,
+    name: &At<String>,
+    sources: &BTreeMap<&str, Span>,
+) {
+    match sources.len() {
+        0 if !checker.damage.touches(&["secrets", &name.value]) => checker.add(
+            &name.span,
+            format!("`{table}` has no source"),
+            "set one of `file`, `env`, `exec`, `kv` and `vault`",
+        ),
+        0 | 1 => {}
+        _ => {
+            let listed: Vec<String> = sources.keys().map(|key| format!("`{key}`")).collect();
+            let message = format!("`{table}` has {} sources: {}", listed.len(), listed.join(", "));
+            checker.add(&name.span, message, "keep one of them");
         }
     }
+}
 
-    fn public(&mut self, table: &str, written: Vec<At<String>>) -> Vec<String> {
-        for field in &written {
-            if !is_field_name(&field.value) {
-                let hint = "use letters, digits, `-`, `_` and `.`";
-                self.add(&field.span, format!("`{table}.public` holds what is no name of a field"), hint);
-            }
+fn check_public(checker: &mut Checker<'_, '_>, table: &str, written: Vec<At<String>>) -> Vec<String> {
+    for field in &written {
+        if !is_field_name(&field.value) {
+            let hint = "use letters, digits, `-`, `_` and `.`";
+            checker.add(&field.span, format!("`{table}.public` holds what is no name of a field"), hint);
         }
-        written.into_iter().map(|field| field.value).collect()
     }
+    written.into_iter().map(|field| field.value).collect()
+}
 
-    /// The name of an environment variable.
-    pub(super) fn variable(&mut self, key: &str, written: &At<String>) -> Option<String> {
-        let name = &written.value;
-        if name.is_empty() || name.contains(['=', '\0']) {
-            let hint = "it has at least one character, and no `=`";
-            self.add(&written.span, format!("`{key}` is not the name of an environment variable"), hint);
-            return None;
-        }
-        Some(name.clone())
+/// The name of an environment variable.
+pub(super) fn check_variable(
+    checker: &mut Checker<'_, '_>,
+    key: &str,
+    written: &At<String>,
+) -> Option<String> {
+    let name = &written.value;
+    if name.is_empty() || name.contains(['=', '\0']) {
+        let hint = "it has at least one character, and no `=`";
+        checker.add(&written.span, format!("`{key}` is not the name of an environment variable"), hint);
+        return None;
     }
+    Some(name.clone())
 }
 
 /// By what the TOML reader makes of dates (a table with a key of its own) and of numbers that JSON does not have.

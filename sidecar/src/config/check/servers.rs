@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use relay_proto::name::Name;
 
-use super::{Checker, Known, present, span_of};
+use super::{Checker, Section, http_server, present, scopes, secrets, span_of};
 use crate::config::at::At;
 use crate::config::document::dotted;
 use crate::config::raw::{RawReload, RawReplace, RawServer};
@@ -16,221 +16,216 @@ use crate::policy::{Glob, Rules};
 /// A table of templates as it is written.
 pub(super) type RawTemplates = BTreeMap<At<String>, At<String>>;
 
-impl Checker<'_, '_> {
-    pub(super) fn servers(
-        &mut self,
-        raw: BTreeMap<At<String>, RawServer>,
-        known: &Known,
-    ) -> BTreeMap<Name, Arc<Server>> {
-        let checked = raw.into_iter().filter_map(|(written, server)| {
-            let name = self.name("a server", &written);
-            let server = self.server(&written, name, server, known)?;
-            Some((server.name.clone(), Arc::new(server)))
-        });
-        checked.collect()
-    }
+pub(super) fn check_servers(
+    checker: &mut Checker<'_, '_>,
+    raw: BTreeMap<At<String>, RawServer>,
+) -> BTreeMap<Name, Arc<Server>> {
+    let checked = raw.into_iter().filter_map(|(written, server)| {
+        let name = checker.name("a server", &written);
+        let server = check_server(checker, &written, name, server)?;
+        Some((server.name.clone(), Arc::new(server)))
+    });
+    checked.collect()
+}
 
-    fn server(
-        &mut self,
-        written: &At<String>,
-        name: Option<Name>,
-        mut raw: RawServer,
-        known: &Known,
-    ) -> Option<Server> {
-        let table = dotted(&["servers", &written.value]);
-        let call_timeout =
-            self.time(&format!("{table}.call-timeout"), raw.call_timeout.take(), "4m", "100ms"..="1d");
-        let retry = match raw.retry.take() {
-            Some(At { value: true, .. }) => Retry::WhereSafe,
-            Some(At { value: false, .. }) | None => Retry::Never,
-        };
-        let allow = raw.tools.allow.take().map(|list| self.globs(&format!("{table}.tools.allow"), list));
-        let ask = self.globs(&format!("{table}.tools.ask"), std::mem::take(&mut raw.tools.ask));
-        let deny = self.globs(&format!("{table}.tools.deny"), std::mem::take(&mut raw.tools.deny));
-        let methods = self.globs(&format!("{table}.methods"), std::mem::take(&mut raw.methods));
-        let rules = Rules::new(allow, ask, deny, methods);
-        let replace =
-            raw.replace.as_ref().map(|replace| replace.value).map_or_else(Replace::default, Into::into);
-        let reload = self.reload(&table, written, &raw);
-        let scopes = raw.scopes.take().map(|scopes| scopes.value).unwrap_or_default();
-        let kind = self.kind(&table, written, raw, known);
-        let scopes = self.scopes(&written.value, scopes, kind.as_ref(), known);
-        let rules = match scopes.is_empty() {
-            true => rules,
-            false => rules.by_tool(),
-        };
-        Some(Server { name: name?, kind: kind?, rules, call_timeout, retry, replace, reload, scopes })
-    }
+fn check_server(
+    checker: &mut Checker<'_, '_>,
+    written: &At<String>,
+    name: Option<Name>,
+    mut raw: RawServer,
+) -> Option<Server> {
+    let table = dotted(&["servers", &written.value]);
+    let call_timeout =
+        checker.time(&format!("{table}.call-timeout"), raw.call_timeout.take(), "4m", "100ms"..="1d");
+    let retry = match raw.retry.take() {
+        Some(At { value: true, .. }) => Retry::WhereSafe,
+        Some(At { value: false, .. }) | None => Retry::Never,
+    };
+    let allow =
+        raw.tools.allow.take().map(|list| check_globs(checker, &format!("{table}.tools.allow"), list));
+    let ask = check_globs(checker, &format!("{table}.tools.ask"), std::mem::take(&mut raw.tools.ask));
+    let deny = check_globs(checker, &format!("{table}.tools.deny"), std::mem::take(&mut raw.tools.deny));
+    let methods = check_globs(checker, &format!("{table}.methods"), std::mem::take(&mut raw.methods));
+    let rules = Rules::new(allow, ask, deny, methods);
+    let replace = raw.replace.as_ref().map(|replace| replace.value).map_or_else(Replace::default, Into::into);
+    let reload = check_reload(checker, &table, written, &raw);
+    let scopes = raw.scopes.take().map(|scopes| scopes.value).unwrap_or_default();
+    let kind = check_kind(checker, &table, written, raw);
+    let scopes = scopes::check_scopes(checker, &written.value, scopes, kind.as_ref());
+    let rules = match scopes.is_empty() {
+        true => rules,
+        false => rules.by_tool(),
+    };
+    Some(Server { name: name?, kind: kind?, rules, call_timeout, retry, replace, reload, scopes })
+}
 
-    fn kind(
-        &mut self,
-        table: &str,
-        written: &At<String>,
-        raw: RawServer,
-        known: &Known,
-    ) -> Option<ServerKind> {
-        let of_stdio = present([
-            ("env", span_of(&raw.env)),
-            ("files", span_of(&raw.files)),
-            ("reload", span_of(&raw.reload)),
-            ("replace", span_of(&raw.replace)),
-        ]);
-        let of_http = present([("headers", span_of(&raw.headers)), ("private", span_of(&raw.private))]);
-        let (foreign, belongs) = match (&raw.command, &raw.url) {
-            (Some(_), None) => (of_http, "url"),
-            (None, Some(_)) => (of_stdio, "command"),
-            (Some(command), Some(_)) => {
-                let hint = "keep `command` for a program, or `url` for a server that already runs";
-                self.add(&command.span, format!("`{table}` has both `command` and `url`"), hint);
-                return None;
-            }
-            (None, None) => {
-                if !self.damage.touches(&["servers", &written.value]) {
-                    let hint = "set `command` to a program and its arguments, or `url` to an address";
-                    self.add(&written.span, format!("`{table}` has neither `command` nor `url`"), hint);
-                }
-                return None;
-            }
-        };
-        for (key, span) in foreign {
-            let message = format!("`{table}.{key}` is for servers with `{belongs}`");
-            self.add(&span, message, "leave it out");
+fn check_kind(
+    checker: &mut Checker<'_, '_>,
+    table: &str,
+    written: &At<String>,
+    raw: RawServer,
+) -> Option<ServerKind> {
+    let of_stdio = present([
+        ("env", span_of(&raw.env)),
+        ("files", span_of(&raw.files)),
+        ("reload", span_of(&raw.reload)),
+        ("replace", span_of(&raw.replace)),
+    ]);
+    let of_http = present([("headers", span_of(&raw.headers)), ("private", span_of(&raw.private))]);
+    let (foreign, belongs) = match (&raw.command, &raw.url) {
+        (Some(_), None) => (of_http, "url"),
+        (None, Some(_)) => (of_stdio, "command"),
+        (Some(command), Some(_)) => {
+            let hint = "keep `command` for a program, or `url` for a server that already runs";
+            checker.add(&command.span, format!("`{table}` has both `command` and `url`"), hint);
+            return None;
         }
-        match raw.url {
-            Some(url) => {
-                let headers = raw.headers.map(|headers| headers.value).unwrap_or_default();
-                self.http(table, &url, headers, raw.private, known).map(ServerKind::Http)
+        (None, None) => {
+            if !checker.damage.touches(&["servers", &written.value]) {
+                let hint = "set `command` to a program and its arguments, or `url` to an address";
+                checker.add(&written.span, format!("`{table}` has neither `command` nor `url`"), hint);
             }
-            None => {
-                let env = raw.env.map(|env| env.value).unwrap_or_default();
-                let files = raw.files.map(|files| files.value).unwrap_or_default();
-                self.stdio(table, raw.command?, env, files, known).map(ServerKind::Stdio)
-            }
+            return None;
+        }
+    };
+    for (key, span) in foreign {
+        let message = format!("`{table}.{key}` is for servers with `{belongs}`");
+        checker.add(&span, message, "leave it out");
+    }
+    match raw.url {
+        Some(url) => {
+            let headers = raw.headers.map(|headers| headers.value).unwrap_or_default();
+            http_server::check_http(checker, table, &url, headers, raw.private).map(ServerKind::Http)
+        }
+        None => {
+            let env = raw.env.map(|env| env.value).unwrap_or_default();
+            let files = raw.files.map(|files| files.value).unwrap_or_default();
+            check_stdio(checker, table, raw.command?, env, files).map(ServerKind::Stdio)
         }
     }
+}
 
-    fn stdio(
-        &mut self,
-        table: &str,
-        command: At<Vec<String>>,
-        raw_env: RawTemplates,
-        raw_files: RawTemplates,
-        known: &Known,
-    ) -> Option<StdioServer> {
-        self.no_placeholders(&format!("{table}.command"), &command, known);
-        let command = self.arguments(&format!("{table}.command"), command);
-        let names: Vec<String> = raw_files.keys().map(|name| name.value.clone()).collect();
-        let files = self.files(table, raw_files, &names, known);
-        let env = self.variables(table, raw_env, &names, known);
-        Some(StdioServer { command: command?, env, files })
-    }
+fn check_stdio(
+    checker: &mut Checker<'_, '_>,
+    table: &str,
+    command: At<Vec<String>>,
+    raw_env: RawTemplates,
+    raw_files: RawTemplates,
+) -> Option<StdioServer> {
+    refuse_secrets_in_arguments(checker, &format!("{table}.command"), &command);
+    let command = checker.arguments(&format!("{table}.command"), command);
+    let names: Vec<String> = raw_files.keys().map(|name| name.value.clone()).collect();
+    let files = check_files(checker, table, raw_files, &names);
+    let env = check_variables(checker, table, raw_env, &names);
+    Some(StdioServer { command: command?, env, files })
+}
 
-    /// Files of a server, or of a scope of it, at `table`. `names` are all that a template there can name.
-    pub(super) fn files(
-        &mut self,
-        table: &str,
-        raw_files: RawTemplates,
-        names: &[String],
-        known: &Known,
-    ) -> BTreeMap<String, Template> {
-        let mut files = BTreeMap::new();
-        for (name, written) in raw_files {
-            let key = format!("{table}.files.{}", dotted(&[&name.value]));
-            let template = self.template(&key, &written, names, known);
-            if !is_plain_file_name(&name.value) {
-                let hint = "use 1 to 64 of letters, digits, `.`, `-` and `_`, not beginning with a dot";
-                self.add(&name.span, format!("`{key}` is not a plain file name"), hint);
-            }
-            files.extend(template.map(|template| (name.value, template)));
+/// Files of a server, or of a scope of it, at `table`. `names` are all that a template there can name.
+pub(super) fn check_files(
+    checker: &mut Checker<'_, '_>,
+    table: &str,
+    raw_files: RawTemplates,
+    names: &[String],
+) -> BTreeMap<String, Template> {
+    let mut files = BTreeMap::new();
+    for (name, written) in raw_files {
+        let key = format!("{table}.files.{}", dotted(&[&name.value]));
+        let template = check_template(checker, &key, &written, names);
+        if !is_plain_file_name(&name.value) {
+            let hint = "use 1 to 64 of letters, digits, `.`, `-` and `_`, not beginning with a dot";
+            checker.add(&name.span, format!("`{key}` is not a plain file name"), hint);
         }
-        files
+        files.extend(template.map(|template| (name.value, template)));
     }
+    files
+}
 
-    /// Variables, likewise.
-    pub(super) fn variables(
-        &mut self,
-        table: &str,
-        raw_env: RawTemplates,
-        names: &[String],
-        known: &Known,
-    ) -> BTreeMap<String, Template> {
-        let mut env = BTreeMap::new();
-        for (name, written) in raw_env {
-            let key = format!("{table}.env.{}", dotted(&[&name.value]));
-            let template = self.template(&key, &written, names, known);
-            let variable = self.variable(&key, &name);
-            if template.as_ref().is_some_and(|template| template.literals().any(|text| text.contains('\0'))) {
-                let hint = "no variable can hold one: leave it out";
-                self.add(&written.span, format!("`{key}` holds a NUL character"), hint);
-            }
-            env.extend(variable.zip(template));
+/// Variables, likewise.
+pub(super) fn check_variables(
+    checker: &mut Checker<'_, '_>,
+    table: &str,
+    raw_env: RawTemplates,
+    names: &[String],
+) -> BTreeMap<String, Template> {
+    let mut env = BTreeMap::new();
+    for (name, written) in raw_env {
+        let key = format!("{table}.env.{}", dotted(&[&name.value]));
+        let template = check_template(checker, &key, &written, names);
+        let variable = secrets::check_variable(checker, &key, &name);
+        if template.as_ref().is_some_and(|template| template.literals().any(|text| text.contains('\0'))) {
+            let hint = "no variable can hold one: leave it out";
+            checker.add(&written.span, format!("`{key}` holds a NUL character"), hint);
         }
-        env
+        env.extend(variable.zip(template));
     }
+    env
+}
 
-    /// Where a server has a `url`, that is said of the key itself.
-    fn reload(&mut self, table: &str, server: &At<String>, raw: &RawServer) -> Option<Reload> {
-        let written = raw.reload.as_ref()?;
-        let files = raw.files.as_ref().is_some_and(|files| !files.value.is_empty());
-        if raw.command.is_some() && !files && !self.damage.touches(&["servers", &server.value]) {
-            let message = format!("`{table}.reload` has no file that could be read again");
-            self.add(&written.span, message, "pass the credential in `files`, or leave it out");
-        }
-        Some(written.value.into())
+/// Where a server has a `url`, that is said of the key itself.
+fn check_reload(
+    checker: &mut Checker<'_, '_>,
+    table: &str,
+    server: &At<String>,
+    raw: &RawServer,
+) -> Option<Reload> {
+    let written = raw.reload.as_ref()?;
+    let files = raw.files.as_ref().is_some_and(|files| !files.value.is_empty());
+    if raw.command.is_some() && !files && !checker.damage.touches(&["servers", &server.value]) {
+        let message = format!("`{table}.reload` has no file that could be read again");
+        checker.add(&written.span, message, "pass the credential in `files`, or leave it out");
     }
+    Some(written.value.into())
+}
 
-    /// A template whose secrets and files exist.
-    pub(super) fn template(
-        &mut self,
-        key: &str,
-        written: &At<String>,
-        files: &[String],
-        known: &Known,
-    ) -> Option<Template> {
-        let template: Template = match written.value.parse() {
-            Ok(template) => template,
-            Err(error) => {
-                let error: crate::inject::InvalidTemplate = error;
-                self.add(&written.span, format!("`{key}`: {error}"), error.hint());
-                return None;
-            }
-        };
-        for (secret, _) in template.fields() {
-            self.reference(key, "secrets", &known.secrets, secret.as_str(), &written.span);
+/// A template whose secrets and files exist.
+pub(super) fn check_template(
+    checker: &mut Checker<'_, '_>,
+    key: &str,
+    written: &At<String>,
+    files: &[String],
+) -> Option<Template> {
+    let template: Template = match written.value.parse() {
+        Ok(template) => template,
+        Err(error) => {
+            let error: crate::inject::InvalidTemplate = error;
+            checker.add(&written.span, format!("`{key}`: {error}"), error.hint());
+            return None;
         }
-        for file in template.files() {
-            if !files.iter().any(|name| name == file) {
-                let message = format!("`{key}` names the file `{file}`, which the server does not have");
-                self.add(&written.span, message, format!("add `{file}` to the server's `files`"));
-            }
-        }
-        Some(template)
+    };
+    for (secret, _) in template.fields() {
+        checker.reference(key, Section::Secrets, secret.as_str(), &written.span);
     }
-
-    /// Every process of the host can read the arguments of every other: no credential goes there.
-    fn no_placeholders(&mut self, key: &str, command: &At<Vec<String>>, known: &Known) {
-        let named = |secret: &String| {
-            let opening = format!("{{{secret}.");
-            command.value.iter().any(|argument| argument.contains(&opening))
-        };
-        if let Some(secret) = known.secrets.iter().find(|secret| named(secret)) {
-            let message =
-                format!("`{key}` uses the secret `{secret}`, but arguments can be read by everybody");
-            self.add(&command.span, message, "pass it in `env` or in `files`");
+    for file in template.files() {
+        if !files.iter().any(|name| name == file) {
+            let message = format!("`{key}` names the file `{file}`, which the server does not have");
+            checker.add(&written.span, message, format!("add `{file}` to the server's `files`"));
         }
     }
+    Some(template)
+}
 
-    pub(super) fn globs(&mut self, key: &str, written: Vec<At<String>>) -> Vec<Glob> {
-        let parsed = written.into_iter().filter_map(|written| match written.value.parse::<Glob>() {
-            Ok(glob) => Some(glob),
-            Err(error) => {
-                let hint = "write a name, with `*` for any run of characters and `?` for one";
-                self.add(&written.span, format!("`{key}`: {error}"), hint);
-                None
-            }
-        });
-        parsed.collect()
+/// Every process of the host can read the arguments of every other: no credential goes there.
+fn refuse_secrets_in_arguments(checker: &mut Checker<'_, '_>, key: &str, command: &At<Vec<String>>) {
+    let named = |secret: &String| {
+        let opening = format!("{{{secret}.");
+        command.value.iter().any(|argument| argument.contains(&opening))
+    };
+    if let Some(secret) = checker.known.secrets.iter().find(|secret| named(secret)) {
+        let message = format!("`{key}` uses the secret `{secret}`, but arguments can be read by everybody");
+        checker.add(&command.span, message, "pass it in `env` or in `files`");
     }
+}
+
+pub(super) fn check_globs(checker: &mut Checker<'_, '_>, key: &str, written: Vec<At<String>>) -> Vec<Glob> {
+    let parsed = written.into_iter().filter_map(|written| match written.value.parse::<Glob>() {
+        Ok(glob) => Some(glob),
+        Err(error) => {
+            let hint = "write a name, with `*` for any run of characters and `?` for one";
+            checker.add(&written.span, format!("`{key}`: {error}"), hint);
+            None
+        }
+    });
+    parsed.collect()
 }
 
 impl From<RawReplace> for Replace {
