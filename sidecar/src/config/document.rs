@@ -221,12 +221,14 @@ fn report_misfit(message: &str, span: &Span, found: &Found, report: &mut Report<
 
 fn hint_for_unknown(path: &[String], known: &[&str]) -> String {
     let key = path.last().map(String::as_str).unwrap_or_default();
-    let inline_value = || match path {
+    let inline_value = || {
+        match path {
         [table, _, _] if table == "secrets" => {
-            "a secret names its source, `file`, `env`, `exec`, `kv` or `vault`; its value never stands here"
+            "a secret names its source, `file`, `env`, `exec`, `kv` or `vault`; its value is never written here"
                 .to_owned()
         }
         _ => format!("the keys here are {}", list(known)),
+    }
     };
     nearest(key, known.iter().copied()).map_or_else(inline_value, |near| format!("did you mean `{near}`?"))
 }

@@ -79,7 +79,7 @@ const MAX_PATH_BYTES: usize = 512;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum InvalidVaultPath {
-    #[error("holds a brace, and templates are not filled there")]
+    #[error("holds a brace, but templates are not supported there")]
     Brace,
     #[error("holds a control character")]
     Control,

@@ -10,7 +10,7 @@ use crate::config::at::At;
 use crate::config::raw::RawGrant;
 use crate::config::{Grant, SecretSource, Server};
 
-/// Servers that use Vault, each with a secret that it has from there.
+/// Servers that use Vault, each with one of its Vault secrets.
 type VaultUses = BTreeMap<Name, Name>;
 
 pub(super) fn vault_uses(
@@ -74,7 +74,7 @@ fn check_grant(
         && !checker.damage.touches(&["grants", &written.value])
     {
         let message = format!(
-            "`{table}` has no `vault-policies`, and its server `{server}` uses the secret `{secret}` of Vault's"
+            "`{table}` has no `vault-policies`, and its server `{server}` uses the Vault secret `{secret}`"
         );
         let hint = "name the policies that allow it, as in `vault-policies = [\"agent-dev\"]`";
         checker.add(&span, message, hint);

@@ -71,7 +71,10 @@ fn check_url(checker: &mut Checker<'_, '_>, key: &str, written: &At<String>) -> 
         None
     };
     if text.contains(['{', '}']) {
-        return refuse("holds a brace, and templates are not filled there", "pass credentials in `headers`");
+        return refuse(
+            "holds a brace, but templates are not supported there",
+            "pass credentials in `headers`",
+        );
     }
     if text.contains('#') {
         return refuse("has a fragment, which is never sent", "leave out what begins with `#`");
@@ -101,7 +104,7 @@ fn check_header(checker: &mut Checker<'_, '_>, key: &str, written: &At<String>) 
         return None;
     };
     if is_reserved_header(&header) {
-        let hint = "leave it out: it is part of how the server is spoken to";
+        let hint = "leave it out: it is part of the HTTP or MCP protocol";
         checker.add(&written.span, format!("`{key}` is set by the sidecar itself"), hint);
         return None;
     }

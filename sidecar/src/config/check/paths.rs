@@ -27,11 +27,11 @@ impl Checker<'_, '_> {
 
     pub(super) fn socket(&mut self, key: &str, written: &At<String>) -> Option<PathBuf> {
         let path = self.path(key, written)?;
-        self.fits_an_address(key, &path, Some(&written.span)).then_some(path)
+        self.fits_socket_address(key, &path, Some(&written.span)).then_some(path)
     }
 
-    /// `span` is where the path is written; a default is written nowhere.
-    pub(super) fn fits_an_address(&mut self, key: &str, path: &Path, span: Option<&Span>) -> bool {
+    /// `span` is where the path is written; `None` for a default.
+    pub(super) fn fits_socket_address(&mut self, key: &str, path: &Path, span: Option<&Span>) -> bool {
         let length = path.as_os_str().as_bytes().len();
         if length <= MAX_SOCKET_PATH_BYTES {
             return true;
@@ -56,7 +56,7 @@ impl Checker<'_, '_> {
             self.add(
                 &span,
                 format!("`{key}` holds a NUL character"),
-                "no program can be given one: leave it out",
+                "an argument cannot contain one: leave it out",
             );
             return None;
         }
@@ -82,7 +82,7 @@ impl Checker<'_, '_> {
     }
 }
 
-/// By the text alone: links are not followed, for a check has no side effects and the path may not exist yet.
+/// Lexically: symbolic links are not followed, because the path may not exist yet.
 pub(super) fn normal(path: &Path) -> PathBuf {
     path.components().fold(PathBuf::new(), |mut normal, component| {
         match component {

@@ -1,5 +1,4 @@
-//! `relay.tls` and `relay.advertise`: where sandboxes arrive that dial out, and what they are told about it. And
-//! `admin.http`, where nobody of them should.
+//! Addresses to listen on: `relay.tls` with `relay.advertise`, the address that sandboxes are told, and `admin.http`.
 
 use relay_proto::address::{Address, Host, HostPort};
 
@@ -17,7 +16,7 @@ pub(super) fn check_tls(
         if let Some(written) = advertise
             && !checker.damage.touches(&["relay"])
         {
-            let message = "`relay.advertise` has no port to belong to";
+            let message = "`relay.advertise` is set without `relay.tls`";
             checker.add(&written.span, message, "set `relay.tls` to the HOST:PORT to listen on");
         }
         return None;
@@ -29,7 +28,7 @@ pub(super) fn check_tls(
     };
     let advertise = match advertised {
         Some(advertise) => advertise?,
-        None if is_everywhere(&listen.host) => {
+        None if is_unspecified(&listen.host) => {
             if !checker.damage.touches(&["relay"]) {
                 let message = "`relay.tls` listens on every address, and sandboxes must be told one";
                 let hint = "set `relay.advertise` to the HOST:PORT by which they reach this host";
@@ -42,24 +41,24 @@ pub(super) fn check_tls(
     Some(TlsRelay { listen, advertise })
 }
 
-/// Whoever reaches it may read it, so it is for this host alone.
+/// It has no authentication, so it is for this host alone.
 pub(super) fn check_admin_http(checker: &mut Checker<'_, '_>, written: &At<String>) -> Option<HostPort> {
     let Ok(place) = written.value.parse::<HostPort>() else {
         let hint = "write HOST:PORT, such as \"127.0.0.1:7480\"";
         checker.add(&written.span, "`admin.http` is not HOST:PORT", hint);
         return None;
     };
-    let is_here = match &place.host {
+    let is_loopback = match &place.host {
         Host::Ip(address) => address.is_loopback(),
         Host::Name(name) => name.eq_ignore_ascii_case("localhost"),
     };
-    if !is_here {
-        let message = "`admin.http` is no address of loopback, and whoever reaches it may read it";
+    if !is_loopback {
+        let message = "`admin.http` must be a loopback address: it has no authentication";
         let hint =
-            "write \"127.0.0.1:7480\", and let something that knows its callers pass on what others need";
+            "write \"127.0.0.1:7480\"; for remote clients put a proxy with authentication in front of it";
         checker.add(&written.span, message, hint);
     }
-    is_here.then_some(place)
+    is_loopback.then_some(place)
 }
 
 /// `HOST:PORT`, or a whole link that a sandbox can dial.
@@ -74,20 +73,24 @@ fn check_advertise(checker: &mut Checker<'_, '_>, written: &At<String>) -> Optio
         _ => None,
     };
     match host {
-        Some(host) if !is_everywhere(host) => return link,
+        Some(host) if !is_unspecified(host) => return link,
         Some(_) => {
             let hint = "write the name or the address by which sandboxes reach this host";
-            checker.add(&written.span, "`relay.advertise` is an address that nobody can dial", hint);
+            checker.add(&written.span, "`relay.advertise` is not an address that can be dialled", hint);
         }
         None => {
             let hint = "write HOST:PORT, or a link such as \"wss://relay.example.com/\"";
-            checker.add(&written.span, "`relay.advertise` is not something to dial", hint);
+            checker.add(
+                &written.span,
+                "`relay.advertise` is neither HOST:PORT nor a link that sandboxes can dial",
+                hint,
+            );
         }
     }
     None
 }
 
 /// `0.0.0.0` and `[::]` are for listening only.
-fn is_everywhere(host: &Host) -> bool {
+fn is_unspecified(host: &Host) -> bool {
     matches!(host, Host::Ip(address) if address.is_unspecified())
 }

@@ -1,4 +1,4 @@
-//! `[relay]`, `[admin]` and `state-dir`: what a sandbox is given, and what it must not be given with it.
+//! `[relay]`, `[admin]` and `state-dir`: which directories sandboxes see, and what must not be in them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::config::at::At;
 use crate::config::raw::{RawAdmin, RawRelay};
 use crate::config::{Admin, Origin, Relay, SecretSource, Server, ServerKind, UnixRelay, Vault};
 
-/// Directories that everybody uses: mounted into a sandbox, they would bring everybody's things along.
+/// Directories that all programs use: mounted into a sandbox, they would expose the files of all of them.
 pub(crate) const SHARED_DIRECTORIES: [&str; 7] =
     ["/", "/dev/shm", "/run", "/tmp", "/var/lib", "/var/run", "/var/tmp"];
 
@@ -40,7 +40,7 @@ pub(super) fn check_admin(
         return checker.socket("admin.socket", &written).map(|socket| Admin { socket, http });
     }
     let socket = checker.setting.environment.default_admin_socket(state_dir?);
-    checker.fits_an_address("admin.socket", &socket, None).then_some(Admin { socket, http })
+    checker.fits_socket_address("admin.socket", &socket, None).then_some(Admin { socket, http })
 }
 
 pub(super) fn check_relay(checker: &mut Checker<'_, '_>, raw: RawRelay) -> Relay {
@@ -55,7 +55,7 @@ pub(super) fn check_relay(checker: &mut Checker<'_, '_>, raw: RawRelay) -> Relay
             if raw.unix_grant.is_none() && !checker.damage.touches(&["relay"]) {
                 checker.add(
                     &written.span,
-                    "`relay.unix` has no grant: nobody on that socket may use anything",
+                    "`relay.unix` has no grant: its clients could use no server",
                     "set `relay.unix-grant` to the name of a grant",
                 );
             }
@@ -65,11 +65,11 @@ pub(super) fn check_relay(checker: &mut Checker<'_, '_>, raw: RawRelay) -> Relay
                 .map(|(path, grant)| UnixRelay { path, grant })
         }
         None => {
-            // Who may connect counts for sockets of single sandboxes too.
+            // `unix-uids` alone is fine: it applies to the sockets of single sandboxes too.
             if let Some(span) = span_of(&raw.unix_grant)
                 && !checker.damage.touches(&["relay"])
             {
-                let message = "`relay.unix-grant` has no socket to belong to";
+                let message = "`relay.unix-grant` is set without `relay.unix`";
                 checker.add(&span, message, "set `relay.unix` to the path of the socket");
             }
             None
@@ -80,20 +80,20 @@ pub(super) fn check_relay(checker: &mut Checker<'_, '_>, raw: RawRelay) -> Relay
         uids,
         tls,
         vsock_dir,
-        // Zero is meaningful: a link that is lost is over.
+        // Zero is allowed: a link then ends when its connection is lost.
         resume_grace: checker.time("relay.resume-grace", raw.resume_grace, "2m", "0s"..="7d"),
         heartbeat: checker.time("relay.heartbeat", raw.heartbeat, "20s", "100ms"..="10m"),
     }
 }
 
-/// Whatever lies in a directory of `key` is in the sandbox, to be read and perhaps to be replaced.
+/// Reports each private path inside the directory of `key`: sandboxes can read, and perhaps replace, all files there.
 pub(super) fn keep_out_of_relay_directory(
     checker: &mut Checker<'_, '_>,
     key: &str,
     directory: &At<&Path>,
-    places: &[(String, PathBuf)],
+    private: &[(String, PathBuf)],
 ) {
-    for (what, path) in places {
+    for (what, path) in private {
         if path.starts_with(directory.value) {
             checker.add(
                 &directory.span,
@@ -107,7 +107,7 @@ pub(super) fn keep_out_of_relay_directory(
     }
 }
 
-/// What the host keeps for itself, by name: this configuration, and all that it names of secrets and programs.
+/// What no sandbox may see, with its name in messages: this configuration, and the secrets and programs that it names.
 pub(super) fn private_paths(
     checker: &Checker<'_, '_>,
     state_dir: Option<&Path>,
@@ -147,7 +147,7 @@ fn has_its_own_directory(checker: &mut Checker<'_, '_>, path: &Path, written: &A
     };
     checker.add(
         &written.span,
-        format!("`relay.unix` lies in `{}`, which is not the relay's own", directory.display()),
+        format!("`relay.unix` lies in `{}`, which other programs use too", directory.display()),
         "its directory is mounted into sandboxes: choose one that holds nothing else",
     );
     false
@@ -155,16 +155,16 @@ fn has_its_own_directory(checker: &mut Checker<'_, '_>, path: &Path, written: &A
 
 fn check_uids(checker: &mut Checker<'_, '_>, written: &At<Vec<At<i64>>>) -> Option<Vec<u32>> {
     if written.value.is_empty() {
-        let hint = "name the users who may connect, or leave it out for whoever can open the socket";
-        checker.add(&written.span, "`relay.unix-uids` lets nobody connect", hint);
+        let hint = "list the user ids that may connect, or leave it out for the sidecar's own user and root";
+        checker.add(&written.span, "`relay.unix-uids` is empty: no client could connect", hint);
     }
-    // The last number means "no user" to the kernel.
+    // The kernel reads `u32::MAX` as "no user".
     let valid = |uid: &At<i64>| u32::try_from(uid.value).ok().filter(|uid| *uid != u32::MAX);
     let checked = written.value.iter().filter_map(|uid| {
         let number = valid(uid);
         if number.is_none() {
             let hint = "write the number that `id -u` prints";
-            checker.add(&uid.span, "`relay.unix-uids` holds a number that is no user id", hint);
+            checker.add(&uid.span, "`relay.unix-uids` holds a number that is not a user id", hint);
         }
         number
     });

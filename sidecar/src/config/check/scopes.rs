@@ -19,10 +19,10 @@ pub(super) fn check_scopes(
     kind: Option<&ServerKind>,
 ) -> Vec<Arc<Scope>> {
     let scopes = ["servers", server, "scopes"];
-    // Entries are taken out of all scopes alike: which one they stood in is not known.
+    // A damaged entry is removed from all scopes alike: in which one it stood is not known.
     let inside = |key| checker.damage.touches(&["servers", server, "scopes", key]);
     let damaged = checker.damage.touches(&scopes) || ["env", "files", "headers"].into_iter().any(inside);
-    // In messages scopes have no number: the line says which.
+    // Messages name no number of a scope: the line identifies it.
     let table = dotted(&scopes);
     let mut checked = Vec::new();
     for At { value: mut scope, span } in raw {

@@ -75,7 +75,7 @@ fn check_secret(
     Some((of_host.or(of_vault)?, public, short))
 }
 
-/// What is written to a path of Vault: JSON, which has no dates, and of numbers only those that end.
+/// What is written to a path of Vault: JSON, which has neither dates nor numbers that are not finite.
 fn check_parameters(
     checker: &mut Checker<'_, '_>,
     key: &str,
@@ -83,8 +83,8 @@ fn check_parameters(
 ) -> BTreeMap<String, serde_json::Value> {
     for (name, At { value, span }) in &written {
         if !is_plain_json(value) {
-            let message = format!("`{key}.{}` holds what JSON cannot say", dotted(&[name]));
-            checker.add(span, message, "write a date or an endless number as a string");
+            let message = format!("`{key}.{}` holds a value that JSON does not have", dotted(&[name]));
+            checker.add(span, message, "write a date, or a number that is not finite, as a string");
         }
     }
     written.into_iter().map(|(name, At { value, .. })| (name, value)).collect()
@@ -115,7 +115,7 @@ fn check_public(checker: &mut Checker<'_, '_>, table: &str, written: Vec<At<Stri
     for field in &written {
         if !is_field_name(&field.value) {
             let hint = "use letters, digits, `-`, `_` and `.`";
-            checker.add(&field.span, format!("`{table}.public` holds what is no name of a field"), hint);
+            checker.add(&field.span, format!("`{table}.public` holds an invalid field name"), hint);
         }
     }
     written.into_iter().map(|field| field.value).collect()
@@ -136,7 +136,7 @@ pub(super) fn check_variable(
     Some(name.clone())
 }
 
-/// By what the TOML reader makes of dates (a table with a key of its own) and of numbers that JSON does not have.
+/// The TOML reader turns dates into tables with a private key, and infinite numbers into `null`.
 fn is_plain_json(value: &serde_json::Value) -> bool {
     match value {
         serde_json::Value::Array(elements) => elements.iter().all(is_plain_json),

@@ -140,7 +140,7 @@ pub(super) fn check_files(
     files
 }
 
-/// Variables, likewise.
+/// Environment variables of a server, or of a scope of it, at `table`; `names` as in [`check_files`].
 pub(super) fn check_variables(
     checker: &mut Checker<'_, '_>,
     table: &str,
@@ -153,7 +153,7 @@ pub(super) fn check_variables(
         let template = check_template(checker, &key, &written, names);
         let variable = secrets::check_variable(checker, &key, &name);
         if template.as_ref().is_some_and(|template| template.literals().any(|text| text.contains('\0'))) {
-            let hint = "no variable can hold one: leave it out";
+            let hint = "a variable cannot contain one: leave it out";
             checker.add(&written.span, format!("`{key}` holds a NUL character"), hint);
         }
         env.extend(variable.zip(template));
@@ -161,7 +161,7 @@ pub(super) fn check_variables(
     env
 }
 
-/// Where a server has a `url`, that is said of the key itself.
+/// That servers with a `url` have no `reload` is reported by [`check_kind`].
 fn check_reload(
     checker: &mut Checker<'_, '_>,
     table: &str,
@@ -171,7 +171,7 @@ fn check_reload(
     let written = raw.reload.as_ref()?;
     let files = raw.files.as_ref().is_some_and(|files| !files.value.is_empty());
     if raw.command.is_some() && !files && !checker.damage.touches(&["servers", &server.value]) {
-        let message = format!("`{table}.reload` has no file that could be read again");
+        let message = format!("`{table}.reload` is set, but the server has no `files` to read again");
         checker.add(&written.span, message, "pass the credential in `files`, or leave it out");
     }
     Some(written.value.into())
@@ -204,14 +204,15 @@ pub(super) fn check_template(
     Some(template)
 }
 
-/// Every process of the host can read the arguments of every other: no credential goes there.
+/// Reports a secret in `command`: every process of the host can read the arguments of every other.
 fn refuse_secrets_in_arguments(checker: &mut Checker<'_, '_>, key: &str, command: &At<Vec<String>>) {
     let named = |secret: &String| {
         let opening = format!("{{{secret}.");
         command.value.iter().any(|argument| argument.contains(&opening))
     };
     if let Some(secret) = checker.known.secrets.iter().find(|secret| named(secret)) {
-        let message = format!("`{key}` uses the secret `{secret}`, but arguments can be read by everybody");
+        let message =
+            format!("`{key}` uses the secret `{secret}`, but every process of the host can read arguments");
         checker.add(&command.span, message, "pass it in `env` or in `files`");
     }
 }
@@ -247,7 +248,7 @@ impl From<RawReload> for Reload {
     }
 }
 
-/// A file of a server's own directory; hidden ones and `..` begin with a dot.
+/// A file directly in the server's own directory, neither hidden nor `..`.
 fn is_plain_file_name(name: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
     (1..=64).contains(&name.len()) && !name.starts_with('.') && name.bytes().all(inner)

@@ -1,4 +1,4 @@
-//! `[vault]`: where it is and what is trusted there; and paths and policies of it, wherever they are written.
+//! `[vault]`: its address and the certificate authorities trusted for it; Vault paths and policies in other sections.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ use crate::config::{Vault, VaultPath};
 
 const ADDRESS_HINT: &str = "write one such as `https://vault.example.com:8200`";
 
-/// A name of a role or a policy that is longer is a mistake.
+/// A longer name of a role or a policy is taken for a mistake.
 pub(super) const MAX_NAME_BYTES: usize = 128;
 
 pub(super) fn check_vault(checker: &mut Checker<'_, '_>, raw: At<RawVault>) -> Option<Vault> {
@@ -49,7 +49,7 @@ pub(super) fn check_vault(checker: &mut Checker<'_, '_>, raw: At<RawVault>) -> O
     Some(Vault { address: address?, namespace, ca_file, auth: auth?, token_role })
 }
 
-/// A path in Vault, from any key.
+/// A path in Vault, written at `key`.
 pub(super) fn check_vault_path(
     checker: &mut Checker<'_, '_>,
     key: &str,
@@ -64,7 +64,7 @@ pub(super) fn check_vault_path(
     }
 }
 
-/// Policies as Vault keeps them: it takes `Root` for `root`.
+/// Policies in lower case, as Vault stores them: it reads `Root` as `root`.
 pub(super) fn check_policies(
     checker: &mut Checker<'_, '_>,
     key: &str,
@@ -75,10 +75,10 @@ pub(super) fn check_policies(
         let inner = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'/');
         if !(1..=MAX_NAME_BYTES).contains(&name.len()) || !name.bytes().all(inner) {
             let hint = format!("use 1 to {MAX_NAME_BYTES} of a-z, 0-9, `-`, `_`, `.` and `/`");
-            checker.add(&span, format!("`{key}` holds what is no name of a policy"), hint);
+            checker.add(&span, format!("`{key}` holds an invalid policy name"), hint);
         } else if name == "root" {
             let hint = "name a policy that allows what the grant's secrets need, and no more";
-            checker.add(&span, format!("`{key}` holds `root`, which may do everything"), hint);
+            checker.add(&span, format!("`{key}` holds `root`, which allows everything"), hint);
         } else if policies.contains(&name) {
             checker.add(&span, format!("`{key}` names `{name}` twice"), "keep one of them");
         } else {
@@ -109,7 +109,7 @@ fn check_address(checker: &mut Checker<'_, '_>, written: &At<String>) -> Option<
     if host.is_empty() || (!port.is_empty() && address.port_u16().is_none_or(|port| port == 0)) {
         return refuse("is not a URL", ADDRESS_HINT);
     }
-    // The parser throws fragments away.
+    // The URL parser drops fragments, so the text itself is searched.
     if address.path() != "/" || address.query().is_some() || text.contains('#') {
         let hint = "leave out what follows the host and the port; `vault.namespace` names a namespace";
         return refuse("has a path, a query or a fragment", hint);
@@ -131,7 +131,7 @@ fn check_namespace(checker: &mut Checker<'_, '_>, written: &At<String>) -> Optio
     Some(path)
 }
 
-/// The one file that is looked into: without it no connection can be trusted, and that shows only when one is made.
+/// The one file whose content is checked: a wrong one would show only at the first connection.
 fn check_ca_file(checker: &mut Checker<'_, '_>, written: &At<String>) -> Option<PathBuf> {
     let path = checker.path("vault.ca-file", written)?;
     let bytes = match checker.setting.environment.read(&path) {

@@ -95,7 +95,7 @@ fn check_keys_of_method(
     }
     for (key, span) in written {
         if method == RawVaultMethod::Approle && form == Form::Plain && *key == "role" {
-            let hint = "leave it out, or set `secret-id-wrapped = true`: the role's name says where the wrap was made";
+            let hint = "leave it out, or set `secret-id-wrapped = true`: the role's name is needed to verify where the wrap was made";
             checker.add(span, "`vault.auth.role` is for a wrapped secret-id only", hint);
         } else if !needed.contains(key) && !optional.contains(key) {
             let taken = quoted(&mut needed.iter().chain(optional));
@@ -142,7 +142,7 @@ enum Form {
 }
 
 impl RawVaultMethod {
-    /// As it is written, and where Vault mounts it if nobody says otherwise.
+    /// As it is written, and Vault's default mount.
     fn name(self) -> &'static str {
         match self {
             Self::Approle => "approle",
@@ -171,7 +171,7 @@ impl RawVaultMethod {
         match self {
             Self::Approle => &["mount", "secret-id-wrapped"],
             Self::Cert | Self::Jwt | Self::Kubernetes | Self::Userpass => &["mount"],
-            // A token is there already: nothing is logged in to.
+            // No login: the token is in the file.
             Self::TokenFile => &[],
         }
     }

@@ -79,7 +79,7 @@ fn an_unbalanced_brace() {
 fn no_grant_for_the_socket() {
     says(
         "[relay]\nunix = '/run/cofferdam/relay/relay.sock'\n",
-        "cofferdam.toml:2: `relay.unix` has no grant: nobody on that socket may use anything\n  \
+        "cofferdam.toml:2: `relay.unix` has no grant: its clients could use no server\n  \
          hint: set `relay.unix-grant` to the name of a grant",
     );
     says(

@@ -51,7 +51,7 @@ fn the_default_admin_socket_counts_too() {
 fn a_directory_of_everybody_is_not_the_relays_own() {
     says(
         &format!("[relay]\nunix = '/tmp/relay.sock'\n{GRANT}"),
-        "cofferdam.toml:2: `relay.unix` lies in `/tmp`, which is not the relay's own\n  \
+        "cofferdam.toml:2: `relay.unix` lies in `/tmp`, which other programs use too\n  \
          hint: its directory is mounted into sandboxes: choose one that holds nothing else",
     );
 }
@@ -80,15 +80,15 @@ fn users_are_numbers_that_the_kernel_knows() {
     assert_eq!(good(&relay("[0, 1000]")).relay.uids, Some(vec![0, 1000]));
     says(
         &relay("[-1, 4294967295]"),
-        "cofferdam.toml:3: `relay.unix-uids` holds a number that is no user id\n  \
+        "cofferdam.toml:3: `relay.unix-uids` holds a number that is not a user id\n  \
          hint: write the number that `id -u` prints\n\
-         cofferdam.toml:3: `relay.unix-uids` holds a number that is no user id\n  \
+         cofferdam.toml:3: `relay.unix-uids` holds a number that is not a user id\n  \
          hint: write the number that `id -u` prints",
     );
     says(
         &relay("[]"),
-        "cofferdam.toml:3: `relay.unix-uids` lets nobody connect\n  \
-         hint: name the users who may connect, or leave it out for whoever can open the socket",
+        "cofferdam.toml:3: `relay.unix-uids` is empty: no client could connect\n  \
+         hint: list the user ids that may connect, or leave it out for the sidecar's own user and root",
     );
 }
 
@@ -96,7 +96,7 @@ fn users_are_numbers_that_the_kernel_knows() {
 fn what_belongs_to_a_socket_needs_one() {
     says(
         "[relay]\nunix-grant = 'dev'\nunix-uids = [1]\n[grants.dev]\nservers = []",
-        "cofferdam.toml:2: `relay.unix-grant` has no socket to belong to\n  \
+        "cofferdam.toml:2: `relay.unix-grant` is set without `relay.unix`\n  \
          hint: set `relay.unix` to the path of the socket",
     );
 }
@@ -147,13 +147,15 @@ fn a_port_is_one_and_can_be_dialled() {
     for wrong in ["h", "h:0", "unix:/x", "vsock:2:1", "listen:h:1", "https://h/", "http://h:80/"] {
         says(
             &format!("[relay]\ntls = '127.0.0.1:1'\nadvertise = '{wrong}'\n"),
-            &format!("cofferdam.toml:3: `relay.advertise` is not something to dial\n  {dial}"),
+            &format!(
+                "cofferdam.toml:3: `relay.advertise` is neither HOST:PORT nor a link that sandboxes can dial\n  {dial}"
+            ),
         );
     }
     for wrong in ["0.0.0.0:7443", "[::]:7443", "wss://0.0.0.0/"] {
         says(
             &format!("[relay]\ntls = '127.0.0.1:1'\nadvertise = '{wrong}'\n"),
-            "cofferdam.toml:3: `relay.advertise` is an address that nobody can dial\n  \
+            "cofferdam.toml:3: `relay.advertise` is not an address that can be dialled\n  \
              hint: write the name or the address by which sandboxes reach this host",
         );
     }
@@ -164,7 +166,7 @@ fn a_port_is_one_and_can_be_dialled() {
     );
     says(
         "[relay]\nadvertise = 'h:1'\n",
-        "cofferdam.toml:2: `relay.advertise` has no port to belong to\n  \
+        "cofferdam.toml:2: `relay.advertise` is set without `relay.tls`\n  \
          hint: set `relay.tls` to the HOST:PORT to listen on",
     );
 }
@@ -178,8 +180,8 @@ fn the_port_for_watchers_is_of_this_host() {
     for far in ["0.0.0.0:7480", "[::]:7480", "10.0.0.1:7480", "metrics.example.com:7480"] {
         says(
             &format!("admin.http = '{far}'\n"),
-            "cofferdam.toml:1: `admin.http` is no address of loopback, and whoever reaches it may read it\n  \
-             hint: write \"127.0.0.1:7480\", and let something that knows its callers pass on what others need",
+            "cofferdam.toml:1: `admin.http` must be a loopback address: it has no authentication\n  \
+             hint: write \"127.0.0.1:7480\"; for remote clients put a proxy with authentication in front of it",
         );
     }
     says(

@@ -111,7 +111,7 @@ fn the_templates_of_a_scope_are_templates() {
          cofferdam.toml:13: `servers.b.scopes.headers` would cross the network unencrypted\n  \
          hint: use an `https://` URL; `http://` carries headers to loopback only\n\
          cofferdam.toml:13: `servers.b.scopes.headers.Host` is set by the sidecar itself\n  \
-         hint: leave it out: it is part of how the server is spoken to",
+         hint: leave it out: it is part of the HTTP or MCP protocol",
     );
 }
 
@@ -165,9 +165,9 @@ fn only_processes_are_replaced_and_only_files_are_read_again() {
          [servers.b]\ncommand = ['b']\nreload = 'sighup'\n[servers.c]\ncommand = ['c']\nfiles = {}\nreload = 'file'\n",
         "cofferdam.toml:3: `servers.a.replace` is for servers with `command`\n  hint: leave it out\n\
          cofferdam.toml:4: `servers.a.reload` is for servers with `command`\n  hint: leave it out\n\
-         cofferdam.toml:7: `servers.b.reload` has no file that could be read again\n  \
+         cofferdam.toml:7: `servers.b.reload` is set, but the server has no `files` to read again\n  \
          hint: pass the credential in `files`, or leave it out\n\
-         cofferdam.toml:11: `servers.c.reload` has no file that could be read again\n  \
+         cofferdam.toml:11: `servers.c.reload` is set, but the server has no `files` to read again\n  \
          hint: pass the credential in `files`, or leave it out",
     );
 }

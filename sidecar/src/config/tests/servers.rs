@@ -52,7 +52,7 @@ fn placeholders_lead_somewhere() {
     says(
         "[secrets.s]\nenv = 'S'\n[servers.a]\ncommand = ['a', '--token={s.value}']\n\
          env = { A = '{file:missing.pem}', B = '{s}', C = '{s.value:hex}', D = \"\\u0000\" }\n",
-        "cofferdam.toml:4: `servers.a.command` uses the secret `s`, but arguments can be read by everybody\n  \
+        "cofferdam.toml:4: `servers.a.command` uses the secret `s`, but every process of the host can read arguments\n  \
          hint: pass it in `env` or in `files`\n\
          cofferdam.toml:5: `servers.a.env.A` names the file `missing.pem`, which the server does not have\n  \
          hint: add `missing.pem` to the server's `files`\n\
@@ -60,7 +60,7 @@ fn placeholders_lead_somewhere() {
          hint: write `{secret.field}`, `{secret.field:url}` or `{file:NAME}`\n\
          cofferdam.toml:5: `servers.a.env.C`: the encoding `hex` is not known\n  \
          hint: the one encoding is `url`, as in `{secret.field:url}`\n\
-         cofferdam.toml:5: `servers.a.env.D` holds a NUL character\n  hint: no variable can hold one: leave it out",
+         cofferdam.toml:5: `servers.a.env.D` holds a NUL character\n  hint: a variable cannot contain one: leave it out",
     );
 }
 
@@ -72,7 +72,7 @@ fn where_a_server_can_be() {
         ("/mcp", "is neither `https://` nor `http://`"),
         ("https://user:pass@a/mcp", "holds a user or a password"),
         ("https://a/mcp#part", "has a fragment, which is never sent"),
-        ("https://a/{s.token}", "holds a brace, and templates are not filled there"),
+        ("https://a/{s.token}", "holds a brace, but templates are not supported there"),
         ("https://a b/", "is not a URL"),
     ] {
         let problems = check(&format!("[servers.a]\nurl = '{url}'\n")).unwrap_err();
@@ -117,7 +117,7 @@ fn headers_that_the_sidecar_sets_itself_are_refused() {
             &format!("[servers.a]\nurl = 'https://a'\nheaders = {{ {header} = 'x' }}\n"),
             &format!(
                 "cofferdam.toml:3: `servers.a.headers.{header}` is set by the sidecar itself\n  \
-                 hint: leave it out: it is part of how the server is spoken to"
+                 hint: leave it out: it is part of the HTTP or MCP protocol"
             ),
         );
     }
@@ -138,8 +138,8 @@ fn a_secret_has_one_source() {
         "cofferdam.toml:1: `secrets.none` has no source\n  hint: set one of `file`, `env`, `exec`, `kv` and `vault`\n\
          cofferdam.toml:2: `secrets.two` has 2 sources: `env`, `file`\n  hint: keep one of them\n\
          cofferdam.toml:5: `secrets.later` has 2 sources: `env`, `vault`\n  hint: keep one of them\n\
-         cofferdam.toml:6: `secrets.later.vault` needs Vault, and there is none\n  \
-         hint: say in a table `[vault]` where it is (`address`) and how to log in (`auth`)",
+         cofferdam.toml:6: `secrets.later.vault` needs Vault, and there is no table `[vault]`\n  \
+         hint: add a table `[vault]` with its `address` and how to log in (`auth`)",
     );
 }
 
@@ -148,11 +148,11 @@ fn a_secret_never_holds_its_value() {
     says(
         "[secrets.github]\ntoken = 'x'\n[secrets.a]\nexec = []\n[secrets.b]\nenv = 'A=B'\npublic = ['user name']\n",
         "cofferdam.toml:2: unknown key `secrets.github.token`\n  \
-         hint: a secret names its source, `file`, `env`, `exec`, `kv` or `vault`; its value never stands here\n\
+         hint: a secret names its source, `file`, `env`, `exec`, `kv` or `vault`; its value is never written here\n\
          cofferdam.toml:4: `secrets.a.exec` is empty\n  hint: write the program, then its arguments\n\
          cofferdam.toml:6: `secrets.b.env` is not the name of an environment variable\n  \
          hint: it has at least one character, and no `=`\n\
-         cofferdam.toml:7: `secrets.b.public` holds what is no name of a field\n  \
+         cofferdam.toml:7: `secrets.b.public` holds an invalid field name\n  \
          hint: use letters, digits, `-`, `_` and `.`",
     );
 }

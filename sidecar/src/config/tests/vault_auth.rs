@@ -135,7 +135,7 @@ fn a_wrapped_secret_id_names_its_role_and_a_plain_one_does_not() {
         says_besides(
             &vault(&format!("{plain}, role = 'agent'")),
             "cofferdam.toml:3: `vault.auth.role` is for a wrapped secret-id only\n  \
-             hint: leave it out, or set `secret-id-wrapped = true`: the role's name says where the wrap was made",
+             hint: leave it out, or set `secret-id-wrapped = true`: the role's name is needed to verify where the wrap was made",
         );
     }
     says_besides(

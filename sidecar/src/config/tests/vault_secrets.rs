@@ -26,7 +26,7 @@ fn paths_in_vault_lead_where_they_seem_to() {
         ("secret/%2e%2e/sys", "holds `%` or `\\`", encoded),
         ("secret/..\\\\sys", "holds `%` or `\\`", encoded),
         ("secret/a\\nb", "holds a control character", plain),
-        ("secret/{a.b}", "holds a brace, and templates are not filled there", plain),
+        ("secret/{a.b}", "holds a brace, but templates are not supported there", plain),
         (&"x".repeat(513), "is longer than 512 bytes", plain),
     ] {
         says_besides(&secret(path), &format!("cofferdam.toml:5: `secrets.a.kv` {message}\n  hint: {hint}"));
@@ -49,12 +49,12 @@ fn paths_in_vault_lead_where_they_seem_to() {
 fn secrets_of_vault_need_a_vault() {
     says_besides(
         "[secrets.a]\nkv = 'a/b'\n[secrets.b]\nvault = 'a/b'\n[grants.g]\nservers = []\nvault-policies = ['p']\n",
-        "cofferdam.toml:2: `secrets.a.kv` needs Vault, and there is none\n  \
-         hint: say in a table `[vault]` where it is (`address`) and how to log in (`auth`)\n\
-         cofferdam.toml:4: `secrets.b.vault` needs Vault, and there is none\n  \
-         hint: say in a table `[vault]` where it is (`address`) and how to log in (`auth`)\n\
-         cofferdam.toml:7: `grants.g.vault-policies` needs Vault, and there is none\n  \
-         hint: say in a table `[vault]` where it is (`address`) and how to log in (`auth`)",
+        "cofferdam.toml:2: `secrets.a.kv` needs Vault, and there is no table `[vault]`\n  \
+         hint: add a table `[vault]` with its `address` and how to log in (`auth`)\n\
+         cofferdam.toml:4: `secrets.b.vault` needs Vault, and there is no table `[vault]`\n  \
+         hint: add a table `[vault]` with its `address` and how to log in (`auth`)\n\
+         cofferdam.toml:7: `grants.g.vault-policies` needs Vault, and there is no table `[vault]`\n  \
+         hint: add a table `[vault]` with its `address` and how to log in (`auth`)",
     );
     says_besides(
         "vault = 3\n[secrets.a]\nkv = 'a/b'\n",
@@ -91,14 +91,14 @@ fn what_is_written_is_json() {
             "{VAULT}[secrets.a]\nvault = 'a/b'\n[secrets.a.write]\nday = 2026-01-01\nlong = inf\nlist = [{{ x = nan }}]\n\
              'a b' = 12:00:00\ngood = [1.5, {{ x = 'y' }}]\n"
         ),
-        "cofferdam.toml:7: `secrets.a.write.day` holds what JSON cannot say\n  \
-         hint: write a date or an endless number as a string\n\
-         cofferdam.toml:8: `secrets.a.write.long` holds what JSON cannot say\n  \
-         hint: write a date or an endless number as a string\n\
-         cofferdam.toml:9: `secrets.a.write.list` holds what JSON cannot say\n  \
-         hint: write a date or an endless number as a string\n\
-         cofferdam.toml:10: `secrets.a.write.\"a b\"` holds what JSON cannot say\n  \
-         hint: write a date or an endless number as a string",
+        "cofferdam.toml:7: `secrets.a.write.day` holds a value that JSON does not have\n  \
+         hint: write a date, or a number that is not finite, as a string\n\
+         cofferdam.toml:8: `secrets.a.write.long` holds a value that JSON does not have\n  \
+         hint: write a date, or a number that is not finite, as a string\n\
+         cofferdam.toml:9: `secrets.a.write.list` holds a value that JSON does not have\n  \
+         hint: write a date, or a number that is not finite, as a string\n\
+         cofferdam.toml:10: `secrets.a.write.\"a b\"` holds a value that JSON does not have\n  \
+         hint: write a date, or a number that is not finite, as a string",
     );
 }
 
@@ -115,7 +115,7 @@ fn a_grant_says_what_it_may_do_in_vault() {
     };
     let lacks = |line: u8, server: &str| {
         format!(
-            "cofferdam.toml:{line}: `grants.g` has no `vault-policies`, and its server `{server}` uses the secret `v` of Vault's\n  \
+            "cofferdam.toml:{line}: `grants.g` has no `vault-policies`, and its server `{server}` uses the Vault secret `v`\n  \
              hint: name the policies that allow it, as in `vault-policies = [\"agent-dev\"]`"
         )
     };
@@ -137,14 +137,14 @@ fn policies_have_names_and_root_is_none_of_them() {
     prepared(&text(&format!("'agent-dev', 'team/a_b.c', '0', '{}'", "p".repeat(128))));
     says_besides(
         &text("'root', 'p', 'p'"),
-        "cofferdam.toml:6: `grants.g.vault-policies` holds `root`, which may do everything\n  \
+        "cofferdam.toml:6: `grants.g.vault-policies` holds `root`, which allows everything\n  \
          hint: name a policy that allows what the grant's secrets need, and no more\n\
          cofferdam.toml:6: `grants.g.vault-policies` names `p` twice\n  hint: keep one of them",
     );
     for name in ["''", "'Root'", "' root'", "'a b'", "'*'", "'ü'", &format!("'{}'", "p".repeat(129))] {
         says_besides(
             &text(name),
-            "cofferdam.toml:6: `grants.g.vault-policies` holds what is no name of a policy\n  \
+            "cofferdam.toml:6: `grants.g.vault-policies` holds an invalid policy name\n  \
              hint: use 1 to 128 of a-z, 0-9, `-`, `_`, `.` and `/`",
         );
     }
