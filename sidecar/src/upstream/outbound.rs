@@ -1,4 +1,4 @@
-//! One message of the harness's on its way to a server.
+//! One message of the harness on its way to a server.
 
 use std::sync::Arc;
 
@@ -6,16 +6,40 @@ use bytes::Bytes;
 use relay_proto::envelope::IdValue;
 use relay_proto::limits::{MAX_MESSAGE, MAX_WINDOW};
 
-pub(crate) use super::http::{Outbound, OutboundKind};
-
 use crate::inject::Reads;
 use crate::servers::spec::Scope;
 
-/// Bytes on their way to one server above which its link stops reading: a stuck server stalls its own link only.
+/// Bytes queued for one server above which its link stops reading: a stuck server stalls its own link only.
 pub(crate) const QUEUE_BYTES: usize = 1024 * 1024;
-/// Bytes above which a message is not taken any more. One turn of a link brings at most a window and the rest of one
-/// message on top of a queue that was not full yet, so only what nobody paused for gets here.
+/// Bytes above which a message is refused. One turn of a link adds at most a window and the rest of one message to a queue
+/// that was not full yet, so a link that stops reading in time never gets here.
 pub(crate) const REFUSED_BYTES: usize = QUEUE_BYTES + MAX_MESSAGE + MAX_WINDOW as usize;
+
+/// One message of the harness, already checked.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Outbound {
+    pub bytes: Bytes,
+    pub kind: OutboundKind,
+    /// The scope whose credentials it is sent with; without one, the server's own are.
+    pub scope: Option<Arc<Scope>>,
+    /// The reads that its decision names. Where it is sent with others, that is reported.
+    pub decided: Option<Arc<Reads>>,
+}
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum OutboundKind {
+    Notification {
+        method: String,
+    },
+    Request {
+        id: IdValue,
+        method: String,
+        /// The tool's or prompt's name, or the resource's URI.
+        name: Option<String>,
+    },
+    /// The harness's response to a request of the server.
+    Response,
+}
 
 impl Outbound {
     pub(crate) fn request(bytes: impl Into<Bytes>, id: IdValue, method: &str, name: Option<String>) -> Self {

@@ -13,14 +13,14 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use relay_proto::envelope::IdValue;
 use relay_proto::mcp;
 
-use super::credentials::{Credentials, Filled};
+use super::era::Session;
 use super::headers::{self, LAST_EVENT_ID};
+use super::headers::{Credentials, Filled};
 use super::message::{self, Asked, Fit, Outline};
-use super::mirror::Page;
-use super::session::Session;
-use super::shared::{Shared, lock};
 use super::sse::SseReader;
 use super::stream::{self, Content, MessageStream, Next};
+use super::tasks::{Shared, lock};
+use super::tool_headers::Page;
 use super::{Event, Failure, Outbound, OutboundKind};
 use crate::net::PooledResponse;
 
@@ -310,7 +310,7 @@ impl Exchange {
                 }
             }
             Dispatch::Stateless { page, .. } if self.message.request_method() == Some(mcp::TOOLS_LIST) => {
-                lock(&self.shared.mirror).learn(&answer, *page);
+                lock(&self.shared.tool_headers).learn(&answer, *page);
             }
             Dispatch::Initialized | Dispatch::Legacy | Dispatch::Stateless { .. } => {}
         }

@@ -1,7 +1,11 @@
-//! The headers of a request: the credentials, and what MCP repeats of the message.
+//! The headers of a request: where its credentials come from, and what MCP repeats of the message.
 //!
-//! What must stay true: an injected header never replaces one that frames the request or that MCP owns, and no
-//! header value is ever logged or put into an error.
+//! What must stay true: an injected header never replaces one that frames the request or that MCP owns; no header value is
+//! logged or put into an error; credentials are read in the request's own task, so that waiting for them delays no other
+//! request; those that were sent are held until the request is over, because the server may use them that long.
+
+use std::pin::Pin;
+use std::sync::Arc;
 
 use base64ct::{Base64, Encoding as _};
 use bytes::Bytes;
@@ -10,6 +14,7 @@ use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request};
 use http_body_util::Full;
 
+use crate::inject::Reads;
 use crate::net::is_reserved_header;
 
 pub(super) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -18,9 +23,38 @@ pub(super) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-i
 pub(super) const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 pub(super) const NAME: HeaderName = HeaderName::from_static("mcp-name");
 
-/// Servers refuse heads above 8 to 16 KiB; what the sandbox chose must not push the rest out.
+/// Servers refuse heads above 8 to 16 KiB: values that the sandbox chose must not take all of that.
 const MAX_MIRRORED_BYTES: usize = 6 * 1024;
 const AGENT: &str = concat!("cofferdam/", env!("CARGO_PKG_VERSION"));
+
+/// A boxed future, so that the traits below can be objects.
+pub type Finding<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// The headers of one request, or the reason why there are none.
+pub type Outcome = Result<Arc<dyn Filled>, String>;
+
+/// Where the credentials of a server's requests come from.
+pub trait Credentials: Send + Sync {
+    /// The newest. Waits, within a bound, for a read where those that are held have expired.
+    fn current(&self) -> Finding<'_, Outcome>;
+
+    /// The newest that are held; nothing is read.
+    fn at_hand(&self) -> Option<Arc<dyn Filled>>;
+}
+
+/// Credentials as one request carries them.
+pub trait Filled: Send + Sync {
+    fn headers(&self) -> &HeaderMap;
+
+    /// The reads that they come from, where those differ from the ones that the decision names.
+    fn other_reads(&self, decided: &Reads) -> Option<Arc<Reads>>;
+
+    /// Where they come from, for messages.
+    fn origin(&self) -> String;
+
+    /// Newer ones, after the server answered these with HTTP 401.
+    fn others(&self) -> Finding<'_, Outcome>;
+}
 
 /// What every request to one server has in its head.
 #[derive(Debug)]
@@ -79,7 +113,7 @@ pub(super) fn request(
     request
 }
 
-/// What a stateless request repeats in its head, so that proxies can route it.
+/// The headers in which a stateless request repeats parts of its message, so that proxies can route it.
 pub(super) fn stateless(
     version: &str,
     method: &str,

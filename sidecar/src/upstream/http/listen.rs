@@ -10,11 +10,11 @@ use cofferdam_base::Backoff;
 use http::{HeaderValue, StatusCode};
 
 use super::Event;
+use super::era::Session;
 use super::exchange::{MAX_DELAY, MIN_DELAY, open_stream};
-use super::session::Session;
-use super::shared::Shared;
 use super::sse::SseReader;
 use super::stream::{self, Content, MessageStream, Next};
+use super::tasks::Shared;
 
 /// Before the first attempt to come back, unless the server names a time.
 const FIRST_DELAY: Duration = Duration::from_secs(1);

@@ -8,26 +8,25 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `credentials` | where the credentials of a request come from |
-//! | `headers`, `mirror` | the head of a request; tool arguments repeated in it |
-//! | `session` | the two eras of MCP |
+//! | `tasks` | what the tasks of one upstream share, and how they start and end |
+//! | `headers`, `tool_headers` | the head of a request and its credentials; tool arguments repeated in it |
+//! | `era` | the two eras of MCP, and the session of the older one |
 //! | `exchange`, `listen` | one message to the server; the stream on which the server speaks first |
 //! | `stream`, `sse` | bounded bodies; the event stream format |
 //! | `message`, `failure` | what is read of a message; what can go wrong |
 
-mod credentials;
+mod era;
 mod exchange;
 mod failure;
 mod headers;
 mod listen;
 mod message;
-mod mirror;
-mod session;
-mod shared;
 pub mod sse;
 mod stream;
+mod tasks;
 #[cfg(test)]
 mod tests;
+mod tool_headers;
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -42,16 +41,16 @@ use relay_proto::mcp;
 use tokio::sync::mpsc;
 use tokio_util::sync::DropGuard;
 
-pub use self::credentials::{Credentials, Filled, Finding, Outcome};
 pub use self::failure::Failure;
+pub use self::headers::{Credentials, Filled, Finding, Outcome};
+pub use crate::upstream::outbound::{Outbound, OutboundKind};
 
+use self::era::Era;
 use self::exchange::{Dispatch, Exchange};
 use self::message::Outline;
-use self::session::Era;
-use self::shared::{Shared, lock};
+use self::tasks::{Shared, lock};
 use crate::inject::Reads;
 use crate::net::{AddressPolicy, Dialer, Trust};
-use crate::servers::spec::Scope;
 
 /// Events that wait for the owner; a full queue makes the server's streams wait.
 const MAX_WAITING_EVENTS: usize = 4;
@@ -84,32 +83,6 @@ pub struct HttpLimits {
     pub connect_timeout: Duration,
     /// Requests that wait for an answer, and notifications under way.
     pub requests_in_flight: usize,
-}
-
-/// One message of the harness, already checked.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Outbound {
-    pub bytes: Bytes,
-    pub kind: OutboundKind,
-    /// What it is sent with, where that is not what the server's own requests are sent with.
-    pub scope: Option<Arc<Scope>>,
-    /// The reads that the decision about it names. Where it is sent with others, that is told.
-    pub decided: Option<Arc<Reads>>,
-}
-
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum OutboundKind {
-    Notification {
-        method: String,
-    },
-    Request {
-        id: IdValue,
-        method: String,
-        /// The tool's or prompt's name, or the resource's URI.
-        name: Option<String>,
-    },
-    /// An answer to a request of the server's.
-    Response,
 }
 
 /// What comes from the server.

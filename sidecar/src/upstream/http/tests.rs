@@ -1,6 +1,5 @@
 //! The upstream against real HTTP servers on loopback, honest and hostile.
 
-mod credentials;
 mod failures;
 mod legacy;
 mod server;

@@ -21,7 +21,7 @@ const MAX_PATH: usize = 16;
 
 /// Which argument of which tool goes into which header.
 #[derive(Debug, Default)]
-pub(super) struct Mirror {
+pub(super) struct ToolHeaders {
     tools: HashMap<String, Vec<Binding>>,
 }
 
@@ -38,7 +38,7 @@ struct Binding {
     path: Vec<String>,
 }
 
-impl Mirror {
+impl ToolHeaders {
     /// Takes note of the tools in an answer to `tools/list`.
     pub(super) fn learn(&mut self, answer: &[u8], page: Page) {
         let Some(tools) = Outline::read(answer).and_then(|outline| outline.at(&["tools"])) else { return };
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     fn headers(schema: &str, arguments: &str) -> Vec<String> {
-        let mut mirror = Mirror::default();
+        let mut mirror = ToolHeaders::default();
         let answer = format!(r#"{{"id":1,"result":{{"tools":[{{"name":"t","inputSchema":{schema}}}]}}}}"#);
         mirror.learn(answer.as_bytes(), Page::First);
         let call =
@@ -181,7 +181,7 @@ mod tests {
                 r#"{{"id":1,"result":{{"tools":[{{"name":"{name}","inputSchema":{{"properties":{{"a":{{"type":"string","x-mcp-header":"A"}}}}}}}}]}}}}"#
             )
         };
-        let mut mirror = Mirror::default();
+        let mut mirror = ToolHeaders::default();
         mirror.learn(list("one").as_bytes(), Page::First);
         mirror.learn(list("two").as_bytes(), Page::Later);
         assert_eq!(mirror.tools.len(), 2);

@@ -12,12 +12,12 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::credentials::{Credentials, Filled};
+use super::era::{Era, Session};
 use super::exchange::{Dispatch, Exchange, Unanswered};
 use super::headers::{self, RequestTarget};
+use super::headers::{Credentials, Filled};
 use super::message::{Asked, Outline};
-use super::mirror::{Mirror, Page};
-use super::session::{Era, Session};
+use super::tool_headers::{Page, ToolHeaders};
 use super::{Event, Failure, HttpLimits, HttpTarget, OutboundKind, listen, stream};
 use crate::net::{Dialer, Endpoint, Pool};
 
@@ -28,7 +28,7 @@ pub(super) struct Shared {
     pub(super) era: Mutex<Era>,
     /// Of the latest message that is in no scope: for requests that no message of the harness causes.
     pub(super) credentials: Mutex<Option<Arc<dyn Credentials>>>,
-    pub(super) mirror: Mutex<Mirror>,
+    pub(super) tool_headers: Mutex<ToolHeaders>,
     pub(super) events: mpsc::Sender<Event>,
     pub(super) large: Arc<Semaphore>,
     /// Bytes of messages that are still held.
@@ -62,7 +62,7 @@ impl Shared {
             target: RequestTarget::new(&server.url),
             era: Mutex::default(),
             credentials: Mutex::default(),
-            mirror: Mutex::default(),
+            tool_headers: Mutex::default(),
             events,
             large: Arc::new(Semaphore::new(stream::LARGE_MESSAGES)),
             queued: Arc::default(),
@@ -86,7 +86,7 @@ impl Shared {
         let own = match kind {
             OutboundKind::Request { method, name, .. } => {
                 let mirrored = match (method.as_str(), name) {
-                    (mcp::TOOLS_CALL, Some(tool)) => lock(&self.mirror).headers(tool, outline),
+                    (mcp::TOOLS_CALL, Some(tool)) => lock(&self.tool_headers).headers(tool, outline),
                     _ => Vec::new(),
                 };
                 let task = outline.text(&["taskId"]).filter(|_| method.starts_with("tasks/"));
