@@ -1,7 +1,7 @@
 //! What is wrong with a configuration: each problem with its line, what it is, and the next step.
 //!
 //! Must stay true: messages repeat names that stand in the file (of keys, servers, secrets, placeholders), never
-//! its values. Someone will write a credential there by mistake, and these texts reach logs.
+//! its values. A credential may be written there by mistake, and these texts reach logs.
 
 use std::fmt;
 use std::ops::RangeInclusive;

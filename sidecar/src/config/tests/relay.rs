@@ -48,7 +48,7 @@ fn the_default_admin_socket_counts_too() {
 }
 
 #[test]
-fn a_directory_of_everybody_is_not_the_relays_own() {
+fn a_shared_directory_is_refused_for_the_relay() {
     says(
         &format!("[relay]\nunix = '/tmp/relay.sock'\n{GRANT}"),
         "cofferdam.toml:2: `relay.unix` lies in `/tmp`, which other programs use too\n  \

@@ -110,7 +110,7 @@ fn a_whole_set_up_says_what_it_seems_to_say() {
 }
 
 #[test]
-fn vault_is_somewhere_and_somebody_there() {
+fn vault_needs_an_address_and_a_login() {
     says_besides(
         "[vault]\nnamespace = 'a'\n",
         "cofferdam.toml:1: `vault` has no `address`\n  hint: write one such as `https://vault.example.com:8200`\n\

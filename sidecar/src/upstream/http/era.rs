@@ -1,23 +1,23 @@
 //! The era of an upstream, and the session of the older one.
 //!
-//! What must stay true: a session is taken up when the server *accepted* `initialize`, never before; a session
-//! that is lost is lost once, however many requests find out.
+//! What must stay true: a session is adopted when the server has *accepted* `initialize`, never before; its loss is reported
+//! once, however many requests find it.
 
 use http::{HeaderMap, HeaderValue};
 use tokio_util::sync::CancellationToken;
 
 use super::headers::{PROTOCOL_VERSION, SESSION_ID};
 
-/// Session ids go into every request's head.
+/// Bytes: the session id is in the head of every request.
 const MAX_SESSION_ID: usize = 1024;
 
 #[derive(Clone, Debug, Default)]
 pub(super) enum Era {
     /// ≤ 2025-11-25: `initialize` was accepted.
     Legacy(Session),
-    /// The server has forgotten the session; the next handshake opens another.
+    /// The server has lost the session; the next handshake opens another.
     Lost,
-    /// 2026-07-28 and later: each request stands alone. Holds the revision last spoken.
+    /// 2026-07-28 and later: no sessions. Holds the revision of the latest request.
     Stateless(String),
     #[default]
     Undecided,
@@ -29,7 +29,7 @@ pub(super) struct Session {
     /// Servers without sessions give none.
     pub(super) id: Option<HeaderValue>,
     pub(super) version: Option<HeaderValue>,
-    /// Cancelled when another handshake or the server's forgetting ends this one.
+    /// Cancelled when another handshake, or the loss of the session, ends it.
     pub(super) ended: CancellationToken,
 }
 
@@ -73,7 +73,7 @@ impl Era {
         *self = Self::Legacy(session);
     }
 
-    /// The server no longer knows `session`. Says whether this is news.
+    /// The server no longer knows `session`. Returns whether it was the current one.
     pub(super) fn lose(&mut self, session: &Session) -> bool {
         match self {
             Self::Legacy(current) if current.id == session.id => {

@@ -1,8 +1,8 @@
-//! One message of the harness on its way to the server, and what comes back on the same exchange.
+//! One message to the server, and everything that the server sends back on the same HTTP exchange.
 //!
-//! What must stay true: a request ends in exactly one answer or one failure; a stream that breaks before the
-//! answer is resumed only where the server gave an id to resume from, and the request itself is never repeated, but for
-//! one that the server refused with HTTP 401: that did not run, and goes out once more where there is another credential.
+//! What must stay true: a request ends in exactly one response or one failure. A stream that breaks before the response is
+//! resumed only where the server gave an event id to resume from. The request itself is sent again in one case alone: the
+//! server refused it with HTTP 401, so it did not run, and there is a newer credential.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,16 +24,16 @@ use super::tool_headers::Page;
 use super::{Event, Failure, Outbound, OutboundKind};
 use crate::net::PooledResponse;
 
-/// A request up to this size is kept until the server begins to answer, to be sent again should it have forgotten the
-/// session. A larger one is not worth its memory.
+/// A request up to this size is kept until the server begins to respond, so that it can be sent again if the server has lost
+/// the session. A larger one is not worth its memory.
 const KEPT_REQUEST: usize = 64 * 1024;
-/// A stream that has given its answer should end by itself; its connection is then used again.
+/// How long a stream may take to end after its response, for its connection to be used again.
 const TAIL_TIMEOUT: Duration = Duration::from_secs(1);
-/// Attempts in a row to come back to a broken stream.
+/// Consecutive attempts to resume a broken stream.
 const MAX_RESUMPTIONS: u32 = 5;
-/// Between attempts, unless the server names a time.
+/// Before the first attempt, unless the server sends `retry:`. Doubled for each further one.
 const RESUME_DELAY: Duration = Duration::from_secs(1);
-/// A server may not make us hammer it, nor wait for longer than anybody would.
+/// Bounds of the delay that a server may ask for.
 pub(super) const MIN_DELAY: Duration = Duration::from_millis(100);
 pub(super) const MAX_DELAY: Duration = Duration::from_secs(30);
 
@@ -41,16 +41,16 @@ pub(super) struct Exchange {
     pub(super) shared: Arc<Shared>,
     pub(super) message: Outbound,
     pub(super) credentials: Arc<dyn Credentials>,
-    /// What it was sent with: held as long as the server may use it.
+    /// The credentials that it was sent with, held as long as the server may use them.
     pub(super) sent: Option<Arc<dyn Filled>>,
     pub(super) dispatch: Dispatch,
 }
 
-/// How a message is sent in its era.
+/// How a message is sent, by its era.
 pub(super) enum Dispatch {
-    /// Opens a session, so it has none.
+    /// Opens a session, so it is sent without one.
     Initialize,
-    /// Ends the handshake: the server may speak first from now on.
+    /// Ends the handshake: from now on the server may send messages of its own.
     Initialized,
     Legacy,
     Stateless {
@@ -59,14 +59,14 @@ pub(super) enum Dispatch {
     },
 }
 
-/// Why a request has no answer.
+/// Why a request has no response.
 pub(super) enum Unanswered {
     Failed(Failure),
-    /// It did not run: the server does not know this session any more.
+    /// It did not run: the server no longer knows this session.
     Forgotten(Session),
 }
 
-/// What is left of an answered exchange; nobody waits for it.
+/// The rest of an exchange whose response has been delivered.
 pub(super) enum Tail {
     /// Read to its end.
     Spent(Box<PooledResponse>),
@@ -78,9 +78,9 @@ impl Exchange {
         matches!(self.dispatch, Dispatch::Initialized)
     }
 
-    /// Sends a request and relays what comes until its answer.
+    /// Sends a request and relays messages up to its response.
     pub(super) async fn ask(&mut self, asked: &Asked) -> Result<Tail, Unanswered> {
-        // Another request may have found out meanwhile that the session is forgotten: this one waits for the next.
+        // Another request may have found the session lost meanwhile: this one waits for the next session.
         if matches!(self.dispatch, Dispatch::Legacy) && lock(&self.shared.era).is_lost() {
             return Err(Unanswered::Forgotten(Session::default()));
         }
@@ -110,7 +110,7 @@ impl Exchange {
         })
     }
 
-    /// What the owner hears of a request that the server did not look at: the request itself, where it was kept.
+    /// The event for a request that the server did not process: the request itself, where it was kept.
     pub(super) fn returned(self, id: IdValue) -> Event {
         match self.message.bytes.is_empty() {
             true => Event::Failed { id, failure: Failure::SessionLost },
@@ -118,7 +118,7 @@ impl Exchange {
         }
     }
 
-    /// Sends a notification or a response. Says which session took it; none where it was not taken.
+    /// Sends a notification or a response. Returns the session that accepted it; `None` where it was not accepted.
     pub(super) async fn post(mut self) -> Option<Session> {
         let head = tokio::time::timeout(self.shared.limits.connect_timeout, self.send()).await;
         let (reply, session) = match head {
@@ -140,14 +140,14 @@ impl Exchange {
             tracing::debug!(status = status.as_u16(), "the server refused a notification or response");
             return None;
         }
-        // There should be no body; one that is there is not read, and its connection not used again.
+        // There should be no body. If there is one, it is not read and its connection is not used again.
         if hyper::body::Body::is_end_stream(reply.response.body()) {
             reply.give_back().await;
         }
         Some(session)
     }
 
-    /// Sends it with the newest credential there is, and once more if the server refuses that and there is another.
+    /// Sends the message with the newest credential, and once more if the server refuses that one and there is a newer one.
     async fn send(&mut self) -> Result<(PooledResponse, Session), Failure> {
         let unavailable = |why| Failure::NoCredential { why };
         let filled = self.credentials.current().await.map_err(unavailable)?;
@@ -155,7 +155,7 @@ impl Exchange {
         if answered.0.response.status() != StatusCode::UNAUTHORIZED {
             return Ok(answered);
         }
-        // Its connection is closed: nobody knows how much the refusal goes on to say.
+        // This closes the connection: the body of the refusal may be of any length.
         drop(answered);
         let others = filled.others().await.map_err(unavailable)?;
         if self.message.bytes.is_empty() {
@@ -202,7 +202,7 @@ impl Exchange {
         Ok((pool.send(request).await?, session))
     }
 
-    /// A status that says no. An error written in JSON-RPC is the better answer; any other body is not looked at.
+    /// An HTTP error status. A JSON-RPC error in the body is delivered as the response; any other body is ignored.
     async fn refusal(
         &self,
         mut reply: PooledResponse,
@@ -239,16 +239,16 @@ impl Exchange {
                 self.answer(answer, session).await;
                 Ok(Tail::Spent(Box::new(reply)))
             }
-            Fit::Other(_) => {
-                Err(Failure::MaybeRan { why: "the server answered with a message for somebody else".into() })
-            }
+            Fit::Other(_) => Err(Failure::MaybeRan {
+                why: "the server answered with a message for another request".into(),
+            }),
             Fit::Unreadable => {
                 Err(Failure::MaybeRan { why: "the server's answer is not one JSON-RPC message".into() })
             }
         }
     }
 
-    /// Relays an event stream until the answer, coming back to it where the server allows that.
+    /// Relays an event stream up to the response, resuming it where the server allows that.
     async fn follow(&self, reply: PooledResponse, asked: &Asked, session: Session) -> Result<Tail, Failure> {
         let limit = self.shared.limits.message_bytes;
         let mut stream = MessageStream::new(reply, SseReader::new(limit), self.shared.large.clone());
@@ -268,7 +268,7 @@ impl Exchange {
         }
     }
 
-    /// Opens a broken stream again at the event after the last one seen.
+    /// Opens a broken stream again, from the event after the last one received.
     async fn resume(&self, broken: MessageStream, session: &Session) -> Result<MessageStream, Failure> {
         let cut = || Failure::MaybeRan { why: "the server's stream ended before the answer".into() };
         let reader = broken.into_reader();
@@ -299,7 +299,7 @@ impl Exchange {
         Err(cut())
     }
 
-    /// Hands the answer on, after taking note of what concerns this transport.
+    /// Delivers the response, after this transport has read what it needs from it.
     async fn answer(&self, answer: Vec<u8>, session: &Session) {
         match &self.dispatch {
             Dispatch::Initialize => {
@@ -335,7 +335,7 @@ impl Dispatch {
 }
 
 impl Tail {
-    /// Reads a stream to its end, which is near, so that its connection can be used again.
+    /// Reads a stream to its end within a bound, so that its connection can be used again.
     pub(super) async fn finish(self) {
         let mut stream = match self {
             Self::Spent(reply) => return reply.give_back().await,
@@ -356,7 +356,7 @@ impl Tail {
     }
 }
 
-/// Asks for a stream on which the server speaks, from `place` on where there is one.
+/// Opens a stream of server messages, after the event id `place` where there is one.
 pub(super) async fn open_stream(
     shared: &Shared,
     session: &Session,

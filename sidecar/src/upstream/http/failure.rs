@@ -1,4 +1,4 @@
-//! What can go wrong with a request, told by the one thing that matters to the caller: may it have run?
+//! Why a request failed, distinguished by what matters to the caller: may it have run?
 
 use std::error::Error;
 
@@ -8,10 +8,10 @@ use http::{Response, StatusCode, Uri};
 
 use crate::net::SendError;
 
-/// Reasons reach a model: long enough to help, short enough for a line.
+/// Reasons are shown to a model: long enough to help, short enough for one line.
 const MAX_REASON_BYTES: usize = 300;
 
-/// Why a request has no answer.
+/// Why a request has no response.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Failure {
     /// It reached the server, or part of it did.
@@ -44,7 +44,7 @@ impl Failure {
         Self::MaybeRan { why: format!("the answer was cut off: {}", chain(error)) }
     }
 
-    /// A response that is no answer, in words. Its body is never repeated: nobody knows what is in it.
+    /// The failure that an HTTP status means. The body is never repeated: its content is unknown.
     pub(super) fn from_status<B>(response: &Response<B>) -> Self {
         let status = response.status();
         let said = match status.canonical_reason() {
@@ -53,7 +53,7 @@ impl Failure {
         };
         match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Self::Unauthorized,
-            // "See other" is how a request that ran points at its outcome.
+            // 303 points at the outcome of a request that ran.
             StatusCode::SEE_OTHER => Self::MaybeRan { why: format!("{said}; redirects are not followed") },
             status if status.is_redirection() => {
                 let host = response.headers().get(LOCATION).and_then(|location| location.to_str().ok());
@@ -65,7 +65,7 @@ impl Failure {
                     )),
                 }
             }
-            // Said by whoever waited for somebody else, who may be at work still.
+            // Sent by an intermediary that gave up waiting: the server may still be working.
             StatusCode::REQUEST_TIMEOUT | StatusCode::CONFLICT => Self::MaybeRan { why: said },
             status if status.is_client_error() && status.as_u16() != 499 => Self::NotSent { why: said },
             _ => Self::MaybeRan { why: said },

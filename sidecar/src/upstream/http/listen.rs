@@ -1,7 +1,7 @@
-//! The stream on which a server of the older era speaks first: requests, notifications, log lines.
+//! The stream for messages that a server of the older era sends by itself: requests, notifications, log lines.
 //!
-//! What must stay true: a server without such a stream is asked once; one whose stream keeps breaking is asked
-//! ever more slowly; the stream ends with its session.
+//! What must stay true: a server without such a stream is asked once; one whose stream keeps breaking is retried with
+//! backoff; the stream ends with its session.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use super::sse::SseReader;
 use super::stream::{self, Content, MessageStream, Next};
 use super::tasks::Shared;
 
-/// Before the first attempt to come back, unless the server names a time.
+/// Before the first reconnect, unless the server sends `retry:`.
 const FIRST_DELAY: Duration = Duration::from_secs(1);
 
-/// Listens until the session ends or the server says that there is nothing to hear.
+/// Listens until the session ends or the server has no such stream.
 pub(super) async fn listen(shared: Arc<Shared>, session: Session) {
     let ended = session.ended.clone();
     ended.run_until_cancelled(listen_on(&shared, &session)).await;
@@ -36,21 +36,21 @@ async fn listen_on(shared: &Shared, session: &Session) {
             match reply.response.status() {
                 StatusCode::OK if matches!(stream::content(&reply), Ok(Content::Events)) => {
                     let stream = MessageStream::new(reply, reader.resumed(), shared.large.clone());
-                    let heard;
-                    (reader, heard) = relay(shared, stream).await;
-                    if heard == Heard::Something {
+                    let received;
+                    (reader, received) = relay(shared, stream).await;
+                    if received == Received::Messages {
                         backoff = Backoff::new(FIRST_DELAY, MAX_DELAY);
                     }
-                    if let Some(wished) = reader.retry() {
-                        backoff = Backoff::new(wished.clamp(MIN_DELAY, MAX_DELAY), MAX_DELAY);
+                    if let Some(requested) = reader.retry() {
+                        backoff = Backoff::new(requested.clamp(MIN_DELAY, MAX_DELAY), MAX_DELAY);
                     }
                 }
                 StatusCode::NOT_FOUND if session.id.is_some() => return shared.lose(session, None).await,
-                // The next try has the newest credential there is then.
+                // The next attempt uses the newest credential.
                 StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {}
                 StatusCode::TOO_MANY_REQUESTS => {}
                 status if status.is_server_error() => {}
-                // 405 is how servers without such a stream say so; other refusals will not change either.
+                // 405: the server has no such stream. Other refusals are as final.
                 _ => return,
             }
         }
@@ -59,21 +59,21 @@ async fn listen_on(shared: &Shared, session: &Session) {
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Heard {
+enum Received {
+    Messages,
     Nothing,
-    Something,
 }
 
-async fn relay(shared: &Shared, mut stream: MessageStream) -> (SseReader, Heard) {
-    let mut heard = Heard::Nothing;
+async fn relay(shared: &Shared, mut stream: MessageStream) -> (SseReader, Received) {
+    let mut received = Received::Nothing;
     loop {
         match stream.next().await {
             Next::Message(message) => {
-                heard = Heard::Something;
+                received = Received::Messages;
                 shared.tell(Event::Message(message)).await;
             }
             Next::Oversize => tracing::warn!("a message of the server's is too large and was dropped"),
-            Next::End | Next::Broken => return (stream.into_reader(), heard),
+            Next::End | Next::Broken => return (stream.into_reader(), received),
         }
     }
 }

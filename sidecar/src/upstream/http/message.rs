@@ -1,7 +1,7 @@
-//! The little that this transport must know about the messages it carries.
+//! The parts of a message that this transport reads.
 //!
-//! What must stay true: a message is read, never written anew. The one change made is the id of an error that has
-//! none, so that whoever asked gets their answer.
+//! What must stay true: messages pass byte for byte. The one change is the id that an error response without one gets, so
+//! that the request it belongs to gets its response.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use std::ops::Range;
 use relay_proto::envelope::{self, Envelope, IdValue, Kind, Outcome, Strictness};
 use relay_proto::json;
 
-/// A message and its envelope; everything else in it passes unseen.
+/// A message and its envelope; the rest of it is not parsed.
 pub(super) struct Outline<'a> {
     pub(super) message: &'a [u8],
     envelope: Envelope<'a>,
@@ -23,12 +23,12 @@ pub(super) struct Asked {
     spelled: Box<[u8]>,
 }
 
-/// What a message turned out to be for the one who asked.
+/// What a message is to the request that waits.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) enum Fit {
     /// The answer, to be relayed as these bytes.
     Answer(Vec<u8>),
-    /// Another message: a notification, a request, somebody else's answer.
+    /// Another message: a notification, a request, the response to another request.
     Other(Vec<u8>),
     /// Not one JSON-RPC message.
     Unreadable,

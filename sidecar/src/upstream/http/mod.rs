@@ -1,17 +1,16 @@
 //! An MCP server behind streamable HTTP, in the harness's own era.
 //!
-//! One [`HttpUpstream`] serves one link: messages go in with [`HttpUpstream::send`], whatever the server says comes
-//! out of [`HttpUpstream::next`]. What must stay true: bytes pass untouched; a request gets an answer or one
-//! [`Event::Failed`] that says honestly whether it may have run, and nothing after it was cancelled; credentials
-//! go to the configured host alone (no redirect, no proxy, no unchecked address); everything that was started ends
-//! with this value.
+//! One [`HttpUpstream`] serves one link: [`HttpUpstream::send`] takes messages for the server, [`HttpUpstream::next`] gives
+//! what the server sends. What must stay true: bytes pass unchanged; a request gets one response or one [`Event::Failed`]
+//! that says whether it may have run, and nothing after it was cancelled; credentials go to the configured host alone (no
+//! redirect, no proxy, no unchecked address); every task ends with this value.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | `tasks` | what the tasks of one upstream share, and how they start and end |
 //! | `headers`, `tool_headers` | the head of a request and its credentials; tool arguments repeated in it |
 //! | `era` | the two eras of MCP, and the session of the older one |
-//! | `exchange`, `listen` | one message to the server; the stream on which the server speaks first |
+//! | `exchange`, `listen` | one message to the server; the stream for messages that the server sends by itself |
 //! | `stream`, `sse` | bounded bodies; the event stream format |
 //! | `message`, `failure` | what is read of a message; what can go wrong |
 
@@ -56,14 +55,14 @@ use crate::net::{AddressPolicy, Dialer, Trust};
 const MAX_WAITING_EVENTS: usize = 4;
 /// Large messages from a server that may be held before the link takes one; `limits.link-memory` counts them.
 pub(crate) const QUEUED_MESSAGES: usize = MAX_WAITING_EVENTS + stream::LARGE_MESSAGES;
-/// The whole of an orderly end: farewell to the server, then all tasks.
+/// For ending the session at the server and then all tasks.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// One link's connection to one HTTP server.
 pub struct HttpUpstream {
     shared: Arc<Shared>,
     events: mpsc::Receiver<Event>,
-    /// Failures that were known at once.
+    /// Failures that were known before anything was started.
     refused: VecDeque<Event>,
     _stop: DropGuard,
 }
@@ -79,24 +78,24 @@ pub struct HttpTarget {
 pub struct HttpLimits {
     /// The largest message taken from the server.
     pub message_bytes: usize,
-    /// Time to resolve, connect and agree on TLS; also for the head of whatever is not a call.
+    /// Time to resolve, connect and do the TLS handshake; also for the head of every response but a request's.
     pub connect_timeout: Duration,
-    /// Requests that wait for an answer, and notifications under way.
+    /// Requests that wait for a response; as many notifications may be on their way.
     pub requests_in_flight: usize,
 }
 
 /// What comes from the server.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Event {
-    /// A request that gets no answer.
+    /// A request that gets no response.
     Failed { id: IdValue, failure: Failure },
     /// One JSON message, as the server wrote it (it may hold line breaks).
     Message(Vec<u8>),
-    /// A request that did not run because the server has forgotten the session: to be sent again after a handshake.
+    /// A request that did not run because the server has lost the session: to be sent again after a handshake.
     Returned(Outbound),
-    /// A request is being sent with secrets from other reads than its decision names.
+    /// A request is sent with secrets from other reads than its decision names.
     SentWith { id: IdValue, reads: Arc<Reads> },
-    /// The server has forgotten the session: the handshake must be replayed before anything else is sent.
+    /// The server has lost the session: the handshake must be replayed before anything else is sent.
     SessionLost,
 }
 
@@ -112,7 +111,7 @@ impl HttpUpstream {
     }
 
     /// Sends one message. `credentials` gives the headers of this request, filled afresh; those of the latest message
-    /// that is in no scope also serve what this transport sends by itself (the listening stream, the farewell).
+    /// that is in no scope are also used for what this transport sends by itself (the listening stream, the end of a session).
     pub fn send(&mut self, message: Outbound, credentials: Arc<dyn Credentials>) {
         if let Err((id, why)) = self.dispatch(message, credentials) {
             match id {
@@ -125,20 +124,20 @@ impl HttpUpstream {
         }
     }
 
-    /// The next thing from the server. Cancel-safe: an event that was not returned is not lost.
+    /// The next event. Cancel-safe: an event that was not returned is not lost.
     pub async fn next(&mut self) -> Event {
         if let Some(event) = self.refused.pop_front() {
             return event;
         }
         match self.events.recv().await {
             Some(event) => event,
-            // Unreachable while `shared` holds a sender; waiting is then right too.
+            // Unreachable while `shared` holds a sender.
             None => std::future::pending().await,
         }
     }
 
-    /// Bytes of messages that have not left yet. Small requests count until the server begins to answer, because they
-    /// are kept to be sent again.
+    /// Bytes of messages that have not been sent. Small requests count until the server begins to respond, because they are
+    /// kept to be sent again.
     pub fn queued_bytes(&self) -> usize {
         self.shared.queued.load(Ordering::Relaxed)
     }
@@ -148,7 +147,7 @@ impl HttpUpstream {
         lock(&self.shared.era).is_lost()
     }
 
-    /// The harness no longer wants this answer: its stream is closed, and it gets no event any more (one that
+    /// The harness has cancelled this request: its stream is closed, and it gets no further event (one that
     /// already waits in the queue may still come). In the older era the caller also sends
     /// `notifications/cancelled`; in the stateless one that notification does not exist, and is not sent.
     pub fn cancel(&mut self, id: &IdValue) {
@@ -156,7 +155,7 @@ impl HttpUpstream {
         self.refused.retain(|event| !matches!(event, Event::Failed { id: failed, .. } if failed == id));
     }
 
-    /// Orderly end: the server is told that the session is over, all tasks end. Bounded to 2 s.
+    /// Orderly end: ends the session at the server and all tasks. Bounded to 2 s.
     pub async fn close(self) {
         let shared = self.shared.clone();
         shared.work.cancel();
@@ -167,7 +166,7 @@ impl HttpUpstream {
             shared.tasks.wait().await;
         };
         if tokio::time::timeout(CLOSE_TIMEOUT, farewell).await.is_err() {
-            tracing::debug!("the server did not take its leave in time");
+            tracing::debug!("the session did not end in time");
         }
     }
 
@@ -218,7 +217,7 @@ impl HttpUpstream {
     }
 }
 
-/// The same bytes, counted in `queued` for as long as anybody holds them.
+/// The same bytes, counted in `queued` for as long as they are held.
 fn counted(bytes: Bytes, queued: &Arc<AtomicUsize>) -> Bytes {
     struct Counted(Bytes, Arc<AtomicUsize>);
     impl AsRef<[u8]> for Counted {

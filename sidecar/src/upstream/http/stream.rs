@@ -1,7 +1,7 @@
 //! Bodies of responses, bounded: one JSON message, or a stream of them.
 //!
-//! What must stay true: nothing larger than the limit is collected, and only a few large messages at a time, so
-//! that a server with many streams cannot fill the memory with half of each.
+//! What must stay true: nothing larger than the limit is collected, and only a few large messages at a time, so that a server
+//! with many streams cannot fill the memory with partial messages.
 
 use std::sync::Arc;
 
@@ -16,14 +16,14 @@ use crate::net::PooledResponse;
 
 /// Messages above [`LARGE_BYTES`] that are collected at the same time from one server.
 pub(super) const LARGE_MESSAGES: usize = 4;
-/// Up to here every stream may collect freely.
+/// Messages up to this size need no permit.
 const LARGE_BYTES: usize = 64 * 1024;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Content {
     Events,
     Json,
-    /// Nothing that MCP knows.
+    /// No content type of MCP.
     Other,
 }
 
@@ -43,12 +43,12 @@ pub(super) enum Next {
     Oversize,
 }
 
-/// What a response holds; an error where it came compressed, which was not asked for.
+/// The content of a response; an error where it is compressed, which was not requested.
 pub(super) fn content(reply: &PooledResponse) -> Result<Content, Failure> {
     let headers = reply.response.headers();
     if headers.get(CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
         return Err(Failure::MaybeRan {
-            why: "the server compressed its answer, which was not asked for".into(),
+            why: "the server sent a compressed response, which was not requested".into(),
         });
     }
     let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -93,7 +93,7 @@ impl MessageStream {
     }
 
     pub(super) async fn next(&mut self) -> Next {
-        // The message before this one has been handed on.
+        // The previous message has been delivered.
         self.permit = None;
         loop {
             let mut rest = &self.chunk[..];
@@ -116,7 +116,7 @@ impl MessageStream {
         }
     }
 
-    /// What the next stream needs to go on where this one ended; its connection is closed.
+    /// The reader, for a stream that continues after this one. Closes the connection.
     pub(super) fn into_reader(self) -> SseReader {
         self.reader
     }
@@ -128,6 +128,6 @@ impl MessageStream {
 }
 
 async fn acquire(large: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
-    // Never closed, so that it is always granted in the end.
+    // The semaphore is never closed.
     large.clone().acquire_owned().await.ok()
 }

@@ -1,4 +1,4 @@
-//! What the tasks of one upstream have in common, and how they are started and ended.
+//! What the tasks of one upstream share, and how they start and end.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicUsize;
@@ -26,7 +26,7 @@ pub(super) struct Shared {
     pub(super) target: RequestTarget,
     pub(super) limits: HttpLimits,
     pub(super) era: Mutex<Era>,
-    /// Of the latest message that is in no scope: for requests that no message of the harness causes.
+    /// Of the latest message that is in no scope: for requests that this transport sends by itself.
     pub(super) credentials: Mutex<Option<Arc<dyn Credentials>>>,
     pub(super) tool_headers: Mutex<ToolHeaders>,
     pub(super) events: mpsc::Sender<Event>,
@@ -40,7 +40,7 @@ pub(super) struct Shared {
     pub(super) work: CancellationToken,
     pending: Mutex<HashMap<IdValue, CancellationToken>>,
     posts: Arc<Semaphore>,
-    /// Until the server has taken `notifications/initialized`, nothing may overtake it.
+    /// Cancelled when the server has accepted `notifications/initialized`: no later message may overtake it.
     gate: Mutex<CancellationToken>,
 }
 
@@ -114,7 +114,7 @@ impl Shared {
         {
             let mut pending = lock(&self.pending);
             if pending.len() >= self.limits.requests_in_flight || pending.contains_key(&id) {
-                return Err("too many requests wait for this server's answers, or one with this id does");
+                return Err("too many requests wait for this server's responses, or one with this id does");
             }
             pending.insert(id.clone(), cancelled.clone());
         }
@@ -155,7 +155,7 @@ impl Shared {
             }
             (before, gate.clone())
         };
-        // Opened however this ends: a lost notification must not hold back what follows.
+        // Opened however this ends: a lost notification must not block later messages.
         let opens = initialized.then(|| after.drop_guard());
         let shared = self.clone();
         self.tasks.spawn(self.work.clone().run_until_cancelled_owned(async move {
@@ -175,10 +175,10 @@ impl Shared {
         }
     }
 
-    /// The server no longer knows this session. The owner hears of it once, after what became of the request that
-    /// found out.
+    /// The server no longer knows this session. Emits one [`Event::SessionLost`], after the event of the request that
+    /// found it.
     pub(super) async fn lose(&self, session: &Session, found_out: Option<Event>) {
-        // Both places first: a request that is cancelled while it waits must not take the news with it.
+        // Both places are reserved first: a request that is cancelled while it waits must not lose the event.
         let Ok(mut places) = self.events.reserve_many(2).await else { return };
         let lost = lock(&self.era).lose(session).then_some(Event::SessionLost);
         for (event, place) in found_out.into_iter().chain(lost).zip(&mut places) {
@@ -187,15 +187,15 @@ impl Shared {
     }
 
     pub(super) async fn tell(&self, event: Event) {
-        // An owner that is gone wants to hear nothing.
+        // The owner may be gone.
         let _ = self.events.send(event).await;
     }
 
-    /// Says goodbye to the server, where there is a session to end.
+    /// Ends the session at the server, where there is one.
     pub(super) async fn end_session(&self) {
         let session = lock(&self.era).session();
         if session.id.is_some() {
-            // Nothing is read for a farewell: the end must not begin anything.
+            // Held credentials only: ending a session must not start a read.
             let Some(credentials) = lock(&self.credentials).as_ref().and_then(|source| source.at_hand())
             else {
                 return;
@@ -207,12 +207,12 @@ impl Shared {
                 session.headers(),
                 Bytes::new(),
             );
-            // Servers may refuse this; the session then ends by its own time-out.
+            // Servers may refuse this; the session then ends by its own timeout.
             let _ = self.pool.send(request).await;
         }
     }
 
-    /// The newest credentials, for a request of our own.
+    /// The newest credentials, for a request that this transport sends by itself.
     pub(super) async fn own_credentials(&self) -> Result<Arc<dyn Filled>, Failure> {
         let source = lock(&self.credentials).clone();
         let none = || Failure::NoCredential { why: "nothing was sent to the server yet".into() };
@@ -220,7 +220,7 @@ impl Shared {
         filled.map_err(|why| Failure::NoCredential { why })
     }
 
-    /// A request that is over frees its place, unless its id is already another's.
+    /// A request that is over frees its id, unless a later request already has it.
     fn forget(&self, id: &IdValue, cancelled: &CancellationToken) {
         if !cancelled.is_cancelled() {
             lock(&self.pending).remove(id);
@@ -228,7 +228,7 @@ impl Shared {
     }
 }
 
-/// Nothing that holds one of these locks can panic half-way through a change.
+/// A poisoned lock is used: no holder of these locks can panic halfway through a change.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,7 @@
 //! Arguments that a tool wants repeated in headers: `x-mcp-header` in its input schema, `Mcp-Param-*` in the call.
 //!
-//! Learned from the `tools/list` answers that pass by. What must stay true: a tool with a wrong annotation gets no
-//! such header at all, and what is remembered is bounded.
+//! Learned from the `tools/list` responses that pass. What must stay true: a tool with an invalid annotation gets no such
+//! header at all, and what is remembered is bounded.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -81,7 +81,7 @@ impl ToolHeaders {
     }
 }
 
-/// The annotations of a schema; none where one of them is not as it must be.
+/// The annotations of a schema; `None` where one of them is invalid.
 fn bindings(schema: &Value) -> Option<Vec<Binding>> {
     let mut found = Vec::new();
     collect(schema, &mut Vec::new(), &mut found)?;
@@ -129,14 +129,17 @@ mod tests {
     use super::*;
 
     fn headers(schema: &str, arguments: &str) -> Vec<String> {
-        let mut mirror = ToolHeaders::default();
+        let mut tool_headers = ToolHeaders::default();
         let answer = format!(r#"{{"id":1,"result":{{"tools":[{{"name":"t","inputSchema":{schema}}}]}}}}"#);
-        mirror.learn(answer.as_bytes(), Page::First);
+        tool_headers.learn(answer.as_bytes(), Page::First);
         let call =
             format!(r#"{{"id":2,"method":"tools/call","params":{{"name":"t","arguments":{arguments}}}}}"#);
         let call = Outline::read(call.as_bytes()).unwrap();
-        let mut lines: Vec<String> =
-            mirror.headers("t", &call).into_iter().map(|(name, value)| format!("{name}: {value}")).collect();
+        let mut lines: Vec<String> = tool_headers
+            .headers("t", &call)
+            .into_iter()
+            .map(|(name, value)| format!("{name}: {value}"))
+            .collect();
         lines.sort();
         lines
     }
@@ -181,11 +184,11 @@ mod tests {
                 r#"{{"id":1,"result":{{"tools":[{{"name":"{name}","inputSchema":{{"properties":{{"a":{{"type":"string","x-mcp-header":"A"}}}}}}}}]}}}}"#
             )
         };
-        let mut mirror = ToolHeaders::default();
-        mirror.learn(list("one").as_bytes(), Page::First);
-        mirror.learn(list("two").as_bytes(), Page::Later);
-        assert_eq!(mirror.tools.len(), 2);
-        mirror.learn(list("three").as_bytes(), Page::First);
-        assert_eq!(mirror.tools.keys().collect::<Vec<_>>(), ["three"]);
+        let mut tool_headers = ToolHeaders::default();
+        tool_headers.learn(list("one").as_bytes(), Page::First);
+        tool_headers.learn(list("two").as_bytes(), Page::Later);
+        assert_eq!(tool_headers.tools.len(), 2);
+        tool_headers.learn(list("three").as_bytes(), Page::First);
+        assert_eq!(tool_headers.tools.keys().collect::<Vec<_>>(), ["three"]);
     }
 }

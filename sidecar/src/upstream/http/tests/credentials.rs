@@ -16,7 +16,7 @@ use crate::upstream::http::{Credentials, Failure, Filled, Finding, Outcome};
 struct Turning {
     headers: HeaderMap,
     turns: Arc<AtomicUsize>,
-    /// Nobody has any before this has a place.
+    /// No credential is given before this has a permit.
     ready: Arc<Semaphore>,
 }
 
@@ -107,7 +107,7 @@ async fn a_large_request_is_not_kept_for_a_second_time() {
 }
 
 #[tokio::test]
-async fn whoever_waits_for_a_credential_holds_up_nobody_else() {
+async fn waiting_for_a_credential_delays_no_other_request() {
     let server = Server::start(|seen| match seen.body.contains("\"id\":2") {
         true => Answer::json(result(2)),
         false => Answer::json(result(1)),
