@@ -42,7 +42,9 @@ async fn calls_finish_where_they_began_and_later_ones_go_to_the_new_process() {
     assert_eq!(world.handed_over.len(), 1);
     assert_eq!(world.call_and_wait("echo").await, by(1));
     assert!(!ended(&world.script, 0), "it has a call");
+    world.script.say(0, r#"{"jsonrpc":"2.0","method":"notifications/progress"}"#);
     assert_eq!(world.settled(long).await, by(0));
+    assert_eq!(world.notifications, ["notifications/progress"]);
     world.live(SECOND).await;
     assert!(ended(&world.script, 0), "it has nothing left to do");
     assert_eq!(methods(&world.script.taken_by(1))[..2], ["initialize", "notifications/initialized"]);
@@ -177,8 +179,11 @@ async fn idle_waits_until_no_call_is_under_way() {
 
 #[tokio::test(start_paused = true)]
 async fn never_keeps_the_process_whatever_its_credential_does() {
-    let mut world = running(Script::responding(patient), &format!("replace = 'never'\n{SERVER}")).await;
-    world.change("key", "key-2", Some(SECOND));
+    let mut world = World::with(Script::responding(patient), &format!("replace = 'never'\n{SERVER}"));
+    world.change("key", "key-2", Some(10 * SECOND));
+    assert_eq!(world.call_and_wait("echo").await, by(0));
+    world.live(20 * SECOND).await;
+    world.change("key", "key-3", None);
     world.live(LONG).await;
     assert_eq!(world.call_and_wait("echo").await, by(0));
     assert!(world.servers.replacement().unwrap().contains("never"));

@@ -193,3 +193,14 @@ async fn a_secret_that_cannot_be_had_refuses_the_call_with_its_own_code() {
     assert_eq!(world.script.started(), 0);
     world.finish().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_start_that_never_ends_does_not_hold_up_the_end() {
+    let mut world = World::new();
+    world.script.then(Start::Never);
+    world.call("echo", Duration::ZERO);
+    world.live(SECOND).await;
+    let began = Instant::now();
+    world.finish().await;
+    assert!(began.elapsed() <= 5 * SECOND);
+}
