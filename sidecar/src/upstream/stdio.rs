@@ -1,8 +1,8 @@
 //! A server that is a child process: one message per line on its stdin and stdout.
 //!
-//! [`StdioUpstream::next`] is the only place that waits, and it may be dropped at any await without losing a byte.
-//! A line that grows past the limit is discarded as it comes, and only its id is kept. A server that does not take
-//! what it is sent any more is over, whatever it does with its stdout; what it never got a byte of comes back first.
+//! [`StdioUpstream::next`] is the only place that waits, and it is cancel-safe: no byte is lost. What must stay true: a line
+//! over the limit is discarded as it arrives, and only its id is kept. A process that has closed its stdin is over,
+//! whatever it still writes; requests of which it received no byte are reported as unsent before that.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -24,13 +24,13 @@ use crate::process::{Ended, Exit, ProcessHandle};
 /// What comes from the process.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) enum StdioEvent {
-    /// Its stdin or stdout ended: nothing more can be answered, the process is over or as good as over.
+    /// Its stdin or stdout is closed: it can answer no further request.
     Closed,
-    /// One line, without its end.
+    /// One line, without its line end.
     Line(BytesMut),
-    /// A line longer than the limit was discarded; its id where exactly one was seen.
+    /// A line longer than the limit was discarded; with its id where exactly one was found.
     Oversize { id: Option<Box<[u8]>> },
-    /// A request of which the process got nothing, and will get nothing: it did not run.
+    /// A request of which the process received no byte: it did not run.
     Unsent { id: IdValue },
 }
 
@@ -41,17 +41,17 @@ pub(crate) struct StdioUpstream {
 
 /// The process's stdin and stdout, from our side.
 struct Pipes {
-    /// None once it takes nothing any more.
+    /// `None` after it was closed, at either end.
     stdin: Option<pipe::Sender>,
     stdout: pipe::Receiver,
-    /// Lines on their way to stdin.
+    /// Lines to be written to stdin.
     queue: BytesMut,
-    /// Whether `queue` begins with the rest of a line that was written in part.
+    /// Whether `queue` begins with the rest of a line that was partly written.
     written: Written,
     /// Requests that were still in the queue when stdin closed.
     unsent: VecDeque<IdValue>,
-    /// Bytes that are still read after stdin closed.
-    last_words: usize,
+    /// How many bytes are still read after stdin closed.
+    final_read_bytes: usize,
     /// What was read and is not yet a whole line; no newline in its first `scanned` bytes.
     input: BytesMut,
     scanned: usize,
@@ -65,11 +65,11 @@ enum Written {
     WholeLines,
 }
 
-/// Room made for one read: a small call fits, and long lines double the buffer as they grow.
+/// Room for one read: a small response fits, and long lines double the buffer as they grow.
 const READ_BYTES: usize = 8 * 1024;
-/// As much as a pipe can hold: what was said before stdin closed is in there. A process that talks on is not heard.
-const LAST_WORDS: usize = 1024 * 1024;
-/// A buffer larger than this is given back once it is empty.
+/// The most that a pipe can hold, so that everything written before stdin closed is read, and no endless output after it.
+const FINAL_READ_BYTES: usize = 1024 * 1024;
+/// An empty buffer larger than this is freed.
 const KEPT_BUFFER: usize = 64 * 1024;
 
 impl StdioUpstream {
@@ -86,42 +86,42 @@ impl StdioUpstream {
         self.process.pid()
     }
 
-    /// Puts one message on its way. The caller has made sure that it is one line to every runtime.
+    /// Queues one message. The caller guarantees that every runtime reads it as one line.
     pub(crate) fn send(&mut self, message: &[u8]) {
         self.pipes.send(message);
     }
 
-    /// Writes what the process takes without waiting. Whatever stands in the way is found by [`Self::next`].
+    /// Writes as much as the pipe takes without waiting. Errors are left to [`Self::next`].
     pub(crate) fn write_now(&mut self) {
         self.pipes.write_now();
     }
 
-    /// Bytes that the process has not taken yet.
+    /// Bytes that have not been written yet.
     pub(crate) fn queued_bytes(&self) -> usize {
         self.pipes.queue.len()
     }
 
-    /// What has arrived already.
+    /// A line that has already been read.
     pub(crate) fn buffered(&mut self) -> Option<StdioEvent> {
         self.pipes.take_line()
     }
 
-    /// Writes what waits and gives what comes.
+    /// Writes what is queued and waits for the next event. Cancel-safe.
     pub(crate) async fn next(&mut self) -> StdioEvent {
         poll_fn(|cx| self.pipes.poll_next(cx)).await
     }
 
-    /// How the process ended, where that is known by now.
+    /// How the process exited, where that is known.
     pub(crate) fn exit(&mut self) -> Option<Exit> {
         self.exited().now_or_never()
     }
 
-    /// Waits until the main process is over. Cancel-safe.
+    /// Waits until the main process exits. Cancel-safe.
     pub(crate) async fn exited(&mut self) -> Exit {
         self.process.exited().await
     }
 
-    /// Tells the process that its files are others now.
+    /// Sends SIGHUP: the files of the process have changed.
     pub(crate) fn hang_up(&self) {
         self.process.hang_up();
     }
@@ -141,7 +141,7 @@ impl Pipes {
             queue: BytesMut::new(),
             written: Written::WholeLines,
             unsent: VecDeque::new(),
-            last_words: LAST_WORDS,
+            final_read_bytes: FINAL_READ_BYTES,
             input: BytesMut::new(),
             scanned: 0,
             oversize: None,
@@ -169,7 +169,7 @@ impl Pipes {
             self.input.reserve(READ_BYTES);
             let read = match self.stdin {
                 Some(_) => ready!(poll_read_buf(Pin::new(&mut self.stdout), cx, &mut self.input)),
-                None => self.read_what_is_there(),
+                None => self.read_available(),
             };
             if !matches!(read, Ok(1..)) {
                 self.stop_writing();
@@ -185,7 +185,7 @@ impl Pipes {
         let Some(stdin) = &mut self.stdin else { return Poll::Ready(Ok(())) };
         while !self.queue.is_empty() {
             let count = ready!(Pin::new(&mut *stdin).poll_write(cx, &self.queue))?;
-            took(&mut self.queue, &mut self.written, count);
+            written_bytes(&mut self.queue, &mut self.written, count);
         }
         if self.queue.capacity() > KEPT_BUFFER {
             self.queue = BytesMut::new();
@@ -198,11 +198,11 @@ impl Pipes {
             && let Some(stdin) = &self.stdin
             && let Ok(count) = stdin.try_write(&self.queue)
         {
-            took(&mut self.queue, &mut self.written, count);
+            written_bytes(&mut self.queue, &mut self.written, count);
         }
     }
 
-    /// The process takes nothing any more: what waits is taken back. What it had begun to take counts as taken.
+    /// Closes stdin. Queued requests are reported as unsent, except one that was partly written: that may have run.
     fn stop_writing(&mut self) {
         self.stdin = None;
         let queue = std::mem::take(&mut self.queue);
@@ -218,14 +218,14 @@ impl Pipes {
         self.unsent.extend(ids);
     }
 
-    /// Reads past the reactor, which may not have heard yet of the last thing that the process said.
-    fn read_what_is_there(&mut self) -> io::Result<usize> {
+    /// Reads without the reactor, which may not know yet that the last output is readable.
+    fn read_available(&mut self) -> io::Result<usize> {
         let mut bytes = [0; READ_BYTES];
-        let room = self.last_words.min(READ_BYTES);
+        let room = self.final_read_bytes.min(READ_BYTES);
         loop {
             match nix::unistd::read(&self.stdout, &mut bytes[..room]) {
                 Ok(count) => {
-                    self.last_words -= count;
+                    self.final_read_bytes -= count;
                     self.input.extend_from_slice(&bytes[..count]);
                     return Ok(count);
                 }
@@ -235,7 +235,7 @@ impl Pipes {
         }
     }
 
-    /// Takes one line out of what was read, or makes room for more.
+    /// Takes one line out of the bytes that were read. `None` where none is complete.
     fn take_line(&mut self) -> Option<StdioEvent> {
         loop {
             let end = memchr::memchr(b'\n', &self.input[self.scanned..]).map(|at| self.scanned + at);
@@ -281,8 +281,8 @@ impl Pipes {
     }
 }
 
-/// The process took so much of the queue.
-fn took(queue: &mut BytesMut, written: &mut Written, count: usize) {
+/// Removes `count` written bytes from the queue.
+fn written_bytes(queue: &mut BytesMut, written: &mut Written, count: usize) {
     *written = match queue[..count].last() {
         Some(b'\n') => Written::WholeLines,
         Some(_) => Written::PartOfALine,
@@ -295,7 +295,7 @@ fn took(queue: &mut BytesMut, written: &mut Written, count: usize) {
 mod tests {
     use super::*;
 
-    /// Our side of a process's pipes, and the process's own.
+    /// The sidecar's ends of a process's pipes, and the process's own.
     fn pipes() -> (Pipes, Option<io::PipeReader>, io::PipeWriter) {
         let (their_stdin, stdin) = io::pipe().unwrap();
         let (stdout, their_stdout) = io::pipe().unwrap();

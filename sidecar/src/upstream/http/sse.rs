@@ -1,13 +1,13 @@
-//! Reads a stream of server-sent events, in whatever pieces it arrives.
+//! Parses a stream of server-sent events.
 //!
-//! Pure: bytes in, events out; no socket, no clock. What must stay true: any split of the bytes gives the same
-//! events, and no more than the limit is ever kept, whatever the server sends.
+//! No I/O and no clock: bytes in, events out. What must stay true: any split of the bytes gives the same events, and no more
+//! than the limit is ever kept.
 
 use std::time::Duration;
 
-/// An id longer than this is not remembered: it goes back to the server in a header.
+/// A longer id is ignored: it is sent back to the server in a header.
 const MAX_EVENT_ID: usize = 1024;
-/// What is kept of a line that is too long: enough to tell which field it was.
+/// What is kept of a line that is too long: enough to identify its field.
 const FIELD_NAME_BYTES: usize = 16;
 /// Room beside the data, so that data of exactly the limit passes with its field's name, and an id after it.
 const LINE_SLACK: usize = FIELD_NAME_BYTES + MAX_EVENT_ID;
@@ -18,14 +18,14 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 pub struct SseReader {
     limit: usize,
     line: Vec<u8>,
-    /// The line is longer than is kept; its rest is thrown away.
+    /// The line is longer than what is kept; the rest is discarded.
     overlong: bool,
     after_carriage_return: bool,
     first_line: bool,
     data: Vec<u8>,
     data_lines: usize,
     oversize: bool,
-    named_otherwise: bool,
+    other_type: bool,
     id: Option<String>,
     last_id: Option<String>,
     retry: Option<Duration>,
@@ -50,19 +50,19 @@ impl SseReader {
             data: Vec::new(),
             data_lines: 0,
             oversize: false,
-            named_otherwise: false,
+            other_type: false,
             id: None,
             last_id: None,
             retry: None,
         }
     }
 
-    /// A reader for the stream that continues this one: it knows the place and the wait, and no half event.
+    /// A reader for the stream that continues this one: it has the last id and the retry time, and no partial event.
     pub fn resumed(&self) -> Self {
         Self { last_id: self.last_id.clone(), retry: self.retry, ..Self::new(self.limit) }
     }
 
-    /// Takes bytes from the front of `input` until an event is whole. `None` means "feed me more".
+    /// Takes bytes from the front of `input` until an event is complete. `None` means that more bytes are needed.
     pub fn next(&mut self, input: &mut &[u8]) -> Option<Item> {
         while !input.is_empty() {
             if std::mem::take(&mut self.after_carriage_return) && input[0] == b'\n' {
@@ -84,17 +84,17 @@ impl SseReader {
         None
     }
 
-    /// Where to resume: the id of the last whole event that had one.
+    /// Where to resume: the id of the last complete event that had one.
     pub fn last_event_id(&self) -> Option<&str> {
         self.last_id.as_deref()
     }
 
-    /// How long the server wants us to wait before we come back.
+    /// How long the server wants the client to wait before it reconnects.
     pub fn retry(&self) -> Option<Duration> {
         self.retry
     }
 
-    /// Bytes held for an event that is not whole yet.
+    /// Bytes held for an event that is not complete yet.
     pub fn buffered(&self) -> usize {
         self.line.len() + self.data.len()
     }
@@ -129,7 +129,7 @@ impl SseReader {
             _ if overlong => {}
             b"event" => {
                 let name = &self.line[value_start..];
-                self.named_otherwise = !name.is_empty() && name != b"message";
+                self.other_type = !name.is_empty() && name != b"message";
             }
             b"id" => self.id_line(value_start),
             b"retry" => {
@@ -181,10 +181,10 @@ impl SseReader {
             self.last_id = Some(id).filter(|id| !id.is_empty());
         }
         let data = std::mem::take(&mut self.data);
-        let named_otherwise = std::mem::take(&mut self.named_otherwise);
+        let other_type = std::mem::take(&mut self.other_type);
         let oversize = std::mem::take(&mut self.oversize);
         self.data_lines = 0;
-        if named_otherwise {
+        if other_type {
             return None;
         }
         match oversize {
