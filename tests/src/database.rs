@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::json;
+use vaultrs::api::database::requests::{PostgreSQLConnectionRequestBuilder, SetRoleRequestBuilder};
+use vaultrs::database::{connection, role};
 
 use crate::openbao::OpenBao;
 use crate::postgres::{OWNER_PASSWORD, Postgres};
@@ -35,7 +36,7 @@ impl Database {
     pub fn start() -> Option<Self> {
         let postgres = Postgres::start()?;
         let bao = prepared(OpenBao::dev())?;
-        bao.api("POST", "sys/mounts/database", json!({"type": "database"}));
+        bao.mount("database", "database");
         bao.policy("agent", &[("database/creds/*", &["read"]), ("secret/data/github", &["read"])]);
         postgres.query("CREATE TABLE made (name text PRIMARY KEY, at timestamptz DEFAULT clock_timestamp())");
         let database = Self { bao, postgres };
@@ -48,35 +49,33 @@ impl Database {
     pub fn connect(&self, password: &str) {
         let place = self.postgres.place;
         let url = format!("postgresql://{{{{username}}}}:{{{{password}}}}@{place}/postgres?sslmode=disable");
-        let connection = json!({
-            "plugin_name": "postgresql-database-plugin",
-            "allowed_roles": "*",
-            "connection_url": url,
-            "username": "postgres",
-            "password": password,
-            "verify_connection": false,
+        let mut wanted = PostgreSQLConnectionRequestBuilder::default();
+        wanted.plugin_name("postgresql-database-plugin").allowed_roles(["*".to_owned()]).connection_url(url);
+        wanted.username("postgres").password(password).verify_connection(false);
+        self.bao.operator("connect the database", async |client| {
+            connection::postgres(client, "database", "test", Some(&mut wanted)).await
         });
-        self.bao.api("POST", "database/config/test", connection);
     }
 
     /// A role whose users may read and write; their end cuts their connections too.
     #[track_caller]
     pub fn role(&self, name: &str, life: Life) {
-        let role = json!({
-            "db_name": "test",
-            "default_ttl": life.ttl,
-            "max_ttl": life.max_ttl,
-            "creation_statements": [
-                "CREATE ROLE \"{{name}}\" LOGIN PASSWORD '{{password}}' VALID UNTIL '{{expiration}}'",
-                "INSERT INTO made (name) VALUES ('{{name}}')",
-            ],
-            "revocation_statements": [
-                "ALTER ROLE \"{{name}}\" NOLOGIN",
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{{name}}'",
-                "DROP ROLE IF EXISTS \"{{name}}\"",
-            ],
+        let creation = [
+            "CREATE ROLE \"{{name}}\" LOGIN PASSWORD '{{password}}' VALID UNTIL '{{expiration}}'",
+            "INSERT INTO made (name) VALUES ('{{name}}')",
+        ];
+        let revocation = [
+            "ALTER ROLE \"{{name}}\" NOLOGIN",
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{{name}}'",
+            "DROP ROLE IF EXISTS \"{{name}}\"",
+        ];
+        let mut wanted = SetRoleRequestBuilder::default();
+        wanted.db_name("test").default_ttl(life.ttl).max_ttl(life.max_ttl);
+        wanted.creation_statements(creation.map(str::to_owned));
+        wanted.revocation_statements(revocation.map(str::to_owned));
+        self.bao.operator("write a role of the database", async |client| {
+            role::set(client, "database", name, Some(&mut wanted)).await
         });
-        self.bao.api("POST", &format!("database/roles/{name}"), role);
     }
 
     /// A world whose secret `db` is a user of this role.

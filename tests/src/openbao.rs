@@ -4,22 +4,24 @@
 //! kernel should the test itself be killed. Whoever starts one has to outlive it: a thread's end counts as its parent's.
 
 mod lasting;
+mod operator;
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tempfile::TempDir;
+use vaultrs::sys;
 
 use crate::certificates::Authority;
 use crate::deadline::{PATIENCE, holds_within, wait_until};
 use crate::port::free_place;
 use crate::process::{Running, command, into_file, is_stopped, read};
 use crate::tools::{Tool, on_path};
+
+pub use operator::{Answer, AppRole, Headers, KvEngine, NewToken, TokenRole};
 
 /// A running server, unsealed.
 #[derive(Debug)]
@@ -41,13 +43,6 @@ pub struct Tls {
     /// The authority of its certificate.
     pub authority: Authority,
     pub ca_file: PathBuf,
-}
-
-/// What one request gave.
-#[derive(Clone, Debug)]
-pub struct Answer {
-    pub status: u16,
-    pub body: Value,
 }
 
 impl OpenBao {
@@ -93,10 +88,11 @@ impl OpenBao {
         let tls = Some(Tls { place: secure, authority, ca_file });
         let mut server = Self { process, directory, place, tls, root_token: String::new(), unseal_key: None };
         server.wait_for(501);
-        let made = server.call("PUT", "sys/init", None, &json!({"secret_shares": 1, "secret_threshold": 1}));
-        server.root_token =
-            made.body["root_token"].as_str().expect("a new server gives its token").to_owned();
-        server.unseal_key = made.body["keys"][0].as_str().map(str::to_owned);
+        let mut made = server.operator("initialise the server", async |client| {
+            sys::start_initialization(client, 1, 1, None).await
+        });
+        server.root_token = made.root_token;
+        server.unseal_key = made.keys.pop();
         server.unseal();
         Some(server)
     }
@@ -110,52 +106,16 @@ impl OpenBao {
         format!("https://{}", self.tls.as_ref().expect("this server speaks TLS").place)
     }
 
-    /// One request, whatever comes of it.
-    #[track_caller]
-    pub fn call(&self, method: &str, path: &str, token: Option<&str>, body: &Value) -> Answer {
-        self.call_with(method, path, token, body, &[])
-    }
-
-    /// The same, with more headers.
-    #[track_caller]
-    pub fn call_with(
-        &self,
-        method: &str,
-        path: &str,
-        token: Option<&str>,
-        body: &Value,
-        headers: &[(&str, &str)],
-    ) -> Answer {
-        let answer = ask(self.place, method, path, token, body, headers);
-        answer.unwrap_or_else(|error| panic!("{method} {path}: {error}\n{}", self.log()))
-    }
-
-    /// A request of the operator's that has to work; gives its answer.
-    #[track_caller]
-    pub fn api(&self, method: &str, path: &str, body: Value) -> Value {
-        let answer = self.call(method, path, Some(&self.root_token), &body);
-        assert!((200..300).contains(&answer.status), "{method} {path}: {answer:?}");
-        answer.body
-    }
-
-    /// Writes an ACL policy: paths and what is allowed there.
-    #[track_caller]
-    pub fn policy(&self, name: &str, rules: &[(&str, &[&str])]) {
-        let rule = |(path, may): &(&str, &[&str])| format!("path \"{path}\" {{ capabilities = {may:?} }}\n");
-        let rules: String = rules.iter().map(rule).collect();
-        self.api("PUT", &format!("sys/policies/acl/{name}"), json!({"policy": rules}));
-    }
-
     #[track_caller]
     pub fn seal(&self) {
-        self.api("PUT", "sys/seal", json!({}));
+        self.operator("seal the server", async |client| sys::seal(client).await);
         self.wait_for(503);
     }
 
     #[track_caller]
     pub fn unseal(&self) {
-        let key = self.unseal_key.as_deref().expect("a server from a configuration has a key");
-        self.call("PUT", "sys/unseal", None, &json!({"key": key}));
+        let key = self.unseal_key.clone().expect("a server from a configuration has a key");
+        self.operator("unseal the server", async |client| sys::unseal(client, Some(key), None, None).await);
         self.wait_for(200);
     }
 
@@ -181,10 +141,7 @@ impl OpenBao {
 
     #[track_caller]
     fn wait_for(&self, status: u16) {
-        let is_there = holds_within(PATIENCE, || {
-            ask(self.place, "GET", "sys/health", None, &Value::Null, &[])
-                .is_ok_and(|answer| answer.status == status)
-        });
+        let is_there = holds_within(PATIENCE, || self.health() == Some(status));
         assert!(is_there, "OpenBao's health never was {status}:\n{}", self.log());
     }
 }
@@ -215,32 +172,4 @@ pub(crate) fn tethered(program: &Path) -> Command {
         }
         None => command(program),
     }
-}
-
-/// One request to whoever is at a place.
-pub fn ask(
-    place: SocketAddr,
-    method: &str,
-    path: &str,
-    token: Option<&str>,
-    body: &Value,
-    headers: &[(&str, &str)],
-) -> std::io::Result<Answer> {
-    let mut stream = TcpStream::connect_timeout(&place, Duration::from_secs(10))?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let body = if body.is_null() { String::new() } else { body.to_string() };
-    // HTTP/1.0: one answer, as it is, and the end.
-    let mut head =
-        format!("{method} /v1/{path} HTTP/1.0\r\nHost: {place}\r\nContent-Length: {}\r\n", body.len());
-    for (name, value) in headers.iter().copied().chain(token.map(|token| ("X-Vault-Token", token))) {
-        head.push_str(&format!("{name}: {value}\r\n"));
-    }
-    stream.write_all(format!("{head}\r\n{body}").as_bytes())?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer)?;
-    let odd = || std::io::Error::other("no HTTP came back");
-    let text = String::from_utf8_lossy(&answer);
-    let (head, body) = text.split_once("\r\n\r\n").ok_or_else(odd)?;
-    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or_else(odd)?;
-    Ok(Answer { status, body: serde_json::from_str(body).unwrap_or(Value::Null) })
 }

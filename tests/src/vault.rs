@@ -6,10 +6,14 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
+use vaultrs::api::exec_with_result;
+use vaultrs::api::pki::requests::{GenerateRootRequestBuilder, SetRoleRequestBuilder};
+use vaultrs::api::token::requests::ListAccessorRequest;
+use vaultrs::{kv2, pki};
 
 use crate::deadline::wait_until;
 use crate::harness::Harness;
-use crate::openbao::OpenBao;
+use crate::openbao::{AppRole, KvEngine, NewToken, OpenBao, TokenRole};
 use crate::server::Server;
 use crate::world::{Builder, World};
 
@@ -18,27 +22,45 @@ pub const CANARY: &str = "ghp-CANARY-of-the-vault-4711";
 
 /// A login of the sidecar's own that can do nothing but make tokens through a role.
 #[track_caller]
-pub fn minter(bao: &OpenBao, role: Value) -> String {
-    bao.api("POST", "sys/auth/approle", json!({"type": "approle"}));
+pub fn minter(bao: &OpenBao, role: &mut TokenRole) -> String {
+    bao.enable_login("approle", "approle");
     bao.policy(
         "minter",
         &[("auth/token/create/cofferdam", &["update"]), ("auth/token/revoke-accessor", &["update"])],
     );
-    bao.api("POST", "auth/approle/role/sidecar", json!({"token_policies": ["minter"], "token_ttl": "1m"}));
-    bao.api("POST", "auth/token/roles/cofferdam", role);
-    let id = bao.api("GET", "auth/approle/role/sidecar/role-id", Value::Null);
-    let secret = bao.api("POST", "auth/approle/role/sidecar/secret-id", json!({}));
-    let write = |name: &str, value: &Value| {
-        let path = bao.directory.path().join(name);
-        fs::write(&path, value.as_str().expect("an id is text")).expect("a temporary directory is writable");
-        path
-    };
-    let role_id = write("role-id", &id["data"]["role_id"]);
-    let secret_id = write("secret-id", &secret["data"]["secret_id"]);
+    bao.app_role("sidecar", &mut app_role(&["minter"], "1m"));
+    bao.token_role("cofferdam", role);
+    let role_id = file(bao, "role-id", &bao.role_id("sidecar"));
+    let secret_id = file(bao, "secret-id", &bao.secret_id("sidecar"));
     format!(
         "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {secret_id:?} }}\n\
          token-role = \"cofferdam\""
     )
+}
+
+/// A role whose tokens may have these policies.
+pub fn token_role(policies: &[&str]) -> TokenRole {
+    let mut role = TokenRole::default();
+    role.allowed_policies(owned(policies));
+    role
+}
+
+/// An AppRole whose tokens have these policies and live so long.
+pub fn app_role(policies: &[&str], ttl: &str) -> AppRole {
+    let mut role = AppRole::default();
+    role.token_policies(owned(policies)).token_ttl(ttl);
+    role
+}
+
+/// A token with these policies.
+pub fn new_token(policies: &[&str]) -> NewToken {
+    let mut wanted = NewToken::default();
+    wanted.policies(owned(policies));
+    wanted
+}
+
+fn owned(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
 }
 
 /// A harness that goes in an orderly way.
@@ -52,39 +74,50 @@ pub fn leave(mut harness: Harness) {
 #[track_caller]
 pub fn prepared(bao: Option<OpenBao>) -> Option<OpenBao> {
     let bao = bao?;
-    if bao.call("GET", "sys/mounts/secret", Some(&bao.root_token), &Value::Null).status != 200 {
-        bao.api("POST", "sys/mounts/secret", json!({"type": "kv", "options": {"version": "2"}}));
+    if !bao.is_mounted("secret") {
+        bao.mount_kv("secret", KvEngine::V2);
     }
-    bao.api("POST", "sys/mounts/pki", json!({"type": "pki"}));
-    bao.api(
-        "POST",
-        "pki/root/generate/internal",
-        json!({"common_name": "test", "ttl": "24h", "key_type": "ec"}),
-    );
+    certificate_authority(&bao, "24h");
     certificates_live(&bao, "10m");
     let data = json!({"token": CANARY, "nested": {"a": "b"}, "empty": ""});
     wait_until("the engine takes secrets", || {
-        let body = json!({"data": data});
-        bao.call("POST", "secret/data/github", Some(&bao.root_token), &body).status == 200
+        let write = async |client: &_| kv2::set(client, "secret", "github", &data).await;
+        bao.as_token(&bao.root_token, write).is_ok()
     });
-    bao.api("POST", "secret/data/other", json!({"data": {"token": CANARY}}));
+    bao.write_secret("other", json!({"token": CANARY}));
     bao.policy("agent", &[("secret/data/github", &["read"]), ("pki/issue/agent", &["update"])]);
     bao.policy("sidecar", &[("auth/token/create", &["update"]), ("auth/token/revoke-accessor", &["update"])]);
-    let login = bao.api(
-        "POST",
-        "auth/token/create",
-        json!({"policies": ["sidecar", "agent"], "ttl": "1h", "no_parent": true}),
-    );
-    let token = login["auth"]["client_token"].as_str().expect("a new token is text");
+    let token = bao.create_token(new_token(&["sidecar", "agent"]).ttl("1h").no_parent(true));
     fs::write(bao.directory.path().join("token"), token).expect("a temporary directory is writable");
     Some(bao)
+}
+
+/// An engine for certificates with an authority of its own, which lives so long.
+#[track_caller]
+pub fn certificate_authority(bao: &OpenBao, ttl: &str) {
+    bao.mount("pki", "pki");
+    root_certificate(bao, ttl);
+}
+
+/// A root certificate of that engine, where it has none.
+#[track_caller]
+pub fn root_certificate(bao: &OpenBao, ttl: &str) {
+    let mut root = GenerateRootRequestBuilder::default();
+    root.common_name("test").ttl(ttl).key_type("ec").key_bits(256_u64);
+    let generate =
+        async |client: &_| pki::cert::ca::generate(client, "pki", "internal", Some(&mut root)).await;
+    bao.operator("generate a root certificate", generate);
 }
 
 /// So long is a certificate lent from now on.
 #[track_caller]
 pub fn certificates_live(bao: &OpenBao, ttl: &str) {
-    let role = json!({"allow_any_name": true, "enforce_hostnames": false, "generate_lease": true, "ttl": ttl, "key_type": "ec"});
-    bao.api("POST", "pki/roles/agent", role);
+    let mut role = SetRoleRequestBuilder::default();
+    role.allow_any_name(true).enforce_hostnames(false).generate_lease(true);
+    // The longest life too: without it, the mount's own default would cut a longer one short.
+    role.ttl(ttl).max_ttl(ttl).key_type("ec").key_bits(256_u64);
+    let set = async |client: &_| pki::role::set(client, "pki", "agent", Some(&mut role)).await;
+    bao.operator("write a role for certificates", set);
 }
 
 /// A world that logs in with the token of a file.
@@ -168,11 +201,11 @@ pub fn session_tokens(bao: &OpenBao) -> Vec<Value> {
 /// Those that the choice falls on.
 #[track_caller]
 pub fn tokens(bao: &OpenBao, choice: impl Fn(&Value) -> bool) -> Vec<Value> {
-    let look = |accessor: String| {
-        let body = json!({"accessor": accessor});
-        bao.call("POST", "auth/token/lookup-accessor", Some(&bao.root_token), &body).body["data"].clone()
-    };
-    list(bao, "auth/token/accessors").into_iter().map(look).filter(|token| choice(token)).collect()
+    let accessors = bao
+        .operator("list the tokens", async |client| exec_with_result(client, ListAccessorRequest {}).await);
+    // One that ends in between is gone.
+    let known = accessors.keys.iter().filter_map(|accessor| bao.token_facts(accessor));
+    known.filter(|token| choice(token)).collect()
 }
 
 /// What Vault lists at a path; nothing where nothing is there.

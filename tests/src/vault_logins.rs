@@ -3,11 +3,15 @@
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
+use vaultrs::api::auth::kubernetes::requests::CreateKubernetesRoleRequestBuilder;
+use vaultrs::api::auth::userpass::requests::CreateUserRequestBuilder;
+use vaultrs::auth::{kubernetes, userpass};
+use vaultrs::sys::wrapping;
 
 use crate::certificates::Authority;
 use crate::encodings::base64url;
 use crate::http::{Reply, listen};
-use crate::openbao::OpenBao;
+use crate::openbao::{AppRole, Headers, OpenBao};
 use crate::vault::file;
 
 /// The path that makes secret-ids.
@@ -15,17 +19,16 @@ const SECRET_ID: &str = "auth/approle/role/agent/secret-id";
 
 /// An AppRole with these settings; the file of its role-id.
 #[track_caller]
-pub fn approle(bao: &OpenBao, role: Value) -> PathBuf {
-    bao.api("POST", "sys/auth/approle", json!({"type": "approle"}));
-    bao.api("POST", "auth/approle/role/agent", role);
-    let role_id = bao.api("GET", "auth/approle/role/agent/role-id", Value::Null);
-    file(bao, "role-id", text(&role_id["data"]["role_id"]))
+pub fn approle(bao: &OpenBao, role: &mut AppRole) -> PathBuf {
+    bao.enable_login("approle", "approle");
+    bao.app_role("agent", role);
+    file(bao, "role-id", &bao.role_id("agent"))
 }
 
 /// One more secret-id of that role.
 #[track_caller]
 pub fn secret_id(bao: &OpenBao) -> String {
-    text(&bao.api("POST", SECRET_ID, json!({}))["data"]["secret_id"]).to_owned()
+    bao.secret_id("agent")
 }
 
 /// One more of that role, wrapped: the token that opens it once.
@@ -37,21 +40,29 @@ pub fn wrapped_secret_id(bao: &OpenBao) -> String {
 /// Anything, wrapped.
 #[track_caller]
 pub fn wrap(bao: &OpenBao, path: &str, body: &Value) -> String {
-    let answer = bao.call_with("POST", path, Some(&bao.root_token), body, &[("X-Vault-Wrap-TTL", "60s")]);
+    let headers = Headers { wrap_ttl: Some("60s"), ..Headers::default() };
+    let answer = bao.call_with("POST", path, Some(&bao.root_token), body, headers);
     text(&answer.body["wrap_info"]["token"]).to_owned()
+}
+
+/// Opens a wrap with its own token; what was in it.
+#[track_caller]
+pub fn unwrap(bao: &OpenBao, wrap: &str) -> Value {
+    let opened = bao.as_token(wrap, async |client| wrapping::unwrap(client, None).await);
+    opened.unwrap_or_else(|error| panic!("open a wrap: {error}"))
 }
 
 /// A web token of the server's own issuer, for the role `agent` of `auth/jwt`.
 #[track_caller]
 pub fn web_token(bao: &OpenBao, policies: &[&str]) -> String {
-    bao.api("POST", "sys/auth/jobs", json!({"type": "userpass"}));
+    bao.enable_login("jobs", "userpass");
     bao.policy("issue", &[("identity/oidc/token/*", &["read"])]);
     let password = "job-password";
-    bao.api("POST", "auth/jobs/users/job", json!({"password": password, "token_policies": ["issue"]}));
+    user(bao, "jobs", "job", password, &["issue"]);
     bao.api("POST", "identity/oidc/key/jobs", json!({"allowed_client_ids": ["*"], "algorithm": "ES256"}));
     bao.api("POST", "identity/oidc/role/job", json!({"key": "jobs", "ttl": "10m"}));
-    let job = bao.call("POST", "auth/jobs/login/job", None, &json!({"password": password}));
-    let job = text(&job.body["auth"]["client_token"]).to_owned();
+    let login = async |client: &_| userpass::login(client, "jobs", "job", password).await;
+    let job = bao.operator("log in as the job", login).client_token;
     let issued = bao.call("GET", "identity/oidc/token/job", Some(&job), &Value::Null).body["data"].clone();
     let keys = format!("{}/v1/identity/oidc/.well-known/keys", bao.address());
     believe(bao, &json!({"jwks_url": keys}), &json!([issued["client_id"]]), policies);
@@ -61,8 +72,8 @@ pub fn web_token(bao: &OpenBao, policies: &[&str]) -> String {
 /// A web token with these claims, signed by a key that `auth/jwt` believes; by the server's own transit engine.
 #[track_caller]
 pub fn signed_web_token(bao: &OpenBao, claims: &Value) -> String {
-    if bao.call("GET", "sys/mounts/transit", Some(&bao.root_token), &Value::Null).status != 200 {
-        bao.api("POST", "sys/mounts/transit", json!({"type": "transit"}));
+    if !bao.is_mounted("transit") {
+        bao.mount("transit", "transit");
         bao.api("POST", "transit/keys/issuer", json!({"type": "ecdsa-p256"}));
         let key = bao.api("GET", "transit/keys/issuer", Value::Null);
         let key = text(&key["data"]["keys"]["1"]["public_key"]).to_owned();
@@ -88,11 +99,17 @@ pub fn service_account(bao: &OpenBao, policies: &[&str]) -> String {
             "status": {"authenticated": is_ours, "user": user, "audiences": ["vault"]},
         }))
     });
-    bao.api("POST", "sys/auth/kubernetes", json!({"type": "kubernetes"}));
+    bao.enable_login("kubernetes", "kubernetes");
+    // vaultrs' type has no token for the reviewer.
     let config = json!({"kubernetes_host": format!("http://{cluster}"), "token_reviewer_jwt": "reviewer", "kubernetes_ca_cert": Authority::new().pem(), "disable_local_ca_jwt": true});
     bao.api("POST", "auth/kubernetes/config", config);
-    let role = json!({"bound_service_account_names": ["cofferdam"], "bound_service_account_namespaces": ["agents"], "token_policies": policies});
-    bao.api("POST", "auth/kubernetes/role/agent", role);
+    let mut role = CreateKubernetesRoleRequestBuilder::default();
+    role.bound_service_account_names(["cofferdam".to_owned()]);
+    role.bound_service_account_namespaces(["agents".to_owned()]);
+    role.token_policies(policies.iter().map(ToString::to_string).collect::<Vec<_>>());
+    bao.operator("write a role for service accounts", async |client| {
+        kubernetes::role::create(client, "kubernetes", "agent", Some(&mut role)).await
+    });
     let claims = json!({
         "iss": "https://kubernetes.default.svc", "sub": "system:serviceaccount:agents:cofferdam",
         "aud": ["vault"], "iat": 1_700_000_000_u64, "nbf": 1_700_000_000_u64, "exp": 4_000_000_000_u64,
@@ -105,10 +122,20 @@ pub fn service_account(bao: &OpenBao, policies: &[&str]) -> String {
 /// `auth/jwt` with its role `agent`.
 #[track_caller]
 fn believe(bao: &OpenBao, issuer: &Value, audiences: &Value, policies: &[&str]) {
-    bao.api("POST", "sys/auth/jwt", json!({"type": "jwt"}));
+    bao.enable_login("jwt", "jwt");
     bao.api("POST", "auth/jwt/config", issuer.clone());
     let role = json!({"role_type": "jwt", "user_claim": "sub", "bound_audiences": audiences, "token_policies": policies});
     bao.api("POST", "auth/jwt/role/agent", role);
+}
+
+/// A user of a mount of `userpass`.
+#[track_caller]
+pub fn user(bao: &OpenBao, mount: &str, name: &str, password: &str, policies: &[&str]) {
+    let mut user = CreateUserRequestBuilder::default();
+    user.token_policies(policies.iter().map(ToString::to_string).collect::<Vec<_>>());
+    bao.operator("write a user", async |client| {
+        userpass::user::set(client, mount, name, password, Some(&mut user)).await
+    });
 }
 
 #[track_caller]

@@ -6,15 +6,17 @@
 use std::time::Duration;
 
 use cofferdam_tests::deadline::{holds_within, wait_until};
-use cofferdam_tests::openbao::OpenBao;
+use cofferdam_tests::openbao::{KvEngine, OpenBao};
 use cofferdam_tests::server::Server;
 use cofferdam_tests::site::{Site, refused};
 use cofferdam_tests::toll::{Act, Toll, detour};
 use cofferdam_tests::vault::{
-    CANARY, connected_at, leases, leave, prepared, token_file, with_certificate_in, world,
+    CANARY, certificates_live, connected_at, leases, leave, prepared, root_certificate, token_file,
+    with_certificate_in, world,
 };
 use cofferdam_tests::world::Builder;
 use serde_json::{Value, json};
+use vaultrs::{kv2, pki};
 
 /// A session of the servers of `builder` and of one that has nothing to do with what is bad.
 fn beside_a_good_one(builder: Builder) -> Builder {
@@ -69,10 +71,10 @@ fn a_mount_that_is_not_there() {
 fn values_that_are_no_texts_and_secrets_that_are_empty() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let odd = json!({"number": 1234567890, "real": 12345678.5, "flag": true, "nothing": null, "list": ["a"], "short": "x"});
-    bao.api("POST", "secret/data/odd", json!({"data": odd}));
-    bao.api("POST", "secret/data/empty", json!({"data": {}}));
-    bao.api("POST", "secret/data/deleted", json!({"data": {"token": CANARY}}));
-    bao.api("DELETE", "secret/data/deleted", Value::Null);
+    bao.write_secret("odd", json!(odd));
+    bao.write_secret("empty", json!({}));
+    bao.write_secret("deleted", json!({"token": CANARY}));
+    bao.operator("delete a secret", async |client| kv2::delete_latest(client, "secret", "deleted").await);
     bao.policy("agent", &[("secret/data/*", &["read"])]);
     let fields = ["number", "real", "flag", "nothing", "list", "short"];
     let mut builder = beside_a_good_one(world(&bao))
@@ -158,10 +160,14 @@ fn a_certificate_of_another_name() {
 #[test]
 fn a_clock_that_is_not_ours() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    bao.api("POST", "sys/mounts/plain", json!({"type": "kv", "options": {"version": "1"}}));
+    bao.mount_kv("plain", KvEngine::V1);
     bao.policy("agent", &[("plain/token", &["read"])]);
     // In 2001 by both: over long ago for whoever looks at the wrong clock.
-    bao.api("POST", "plain/token", json!({"token": "plain-CANARY-of-2001", "expiration": 1_000_003_600}));
+    bao.write_plain_secret(
+        "plain",
+        "token",
+        json!({"token": "plain-CANARY-of-2001", "expiration": 1_000_003_600}),
+    );
     let toll = Toll::before(bao.place);
     toll.rule("plain/token", Act::Dated("Sun, 09 Sep 2001 01:46:40 GMT"));
     let mut site = Site::start(
@@ -260,14 +266,9 @@ fn a_real_lease_of_a_hundred_years_ends_with_its_session() {
     let century = format!("{}h", 100 * 365 * 24);
     let longer = format!("{}h", 120 * 365 * 24);
     bao.api("POST", "sys/mounts/pki/tune", json!({"max_lease_ttl": longer}));
-    bao.api("DELETE", "pki/root", Value::Null);
-    bao.api(
-        "POST",
-        "pki/root/generate/internal",
-        json!({"common_name": "old", "ttl": longer, "key_type": "ec"}),
-    );
-    let role = json!({"allow_any_name": true, "enforce_hostnames": false, "generate_lease": true, "ttl": century, "max_ttl": century, "key_type": "ec"});
-    bao.api("POST", "pki/roles/agent", role);
+    bao.operator("delete the root certificate", async |client| pki::cert::ca::delete(client, "pki").await);
+    root_certificate(&bao, &longer);
+    certificates_live(&bao, &century);
     let mut site = Site::start(with_certificate_in(world(&bao)));
     let harness = site.connected("tools");
     assert_eq!(leases(&bao), 1);

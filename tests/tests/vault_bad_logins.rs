@@ -3,12 +3,14 @@
 
 use cofferdam_tests::certificates::Authority;
 use cofferdam_tests::deadline::wait_until;
-use cofferdam_tests::openbao::OpenBao;
+use cofferdam_tests::openbao::{AppRole, OpenBao};
 use cofferdam_tests::server::Server;
 use cofferdam_tests::site::{Site, refused};
 use cofferdam_tests::toll::{Act, Toll};
-use cofferdam_tests::vault::{connected, connected_at, file, prepared, tokens, with_certificate_in};
-use cofferdam_tests::vault_logins::{approle, secret_id, signed_web_token, wrapped_secret_id};
+use cofferdam_tests::vault::{
+    app_role, connected, connected_at, file, prepared, tokens, with_certificate_in,
+};
+use cofferdam_tests::vault_logins::{approle, secret_id, signed_web_token, unwrap, wrapped_secret_id};
 use serde_json::json;
 
 /// The path that the refused server needs.
@@ -17,9 +19,9 @@ const NEEDED: &str = "pki/issue/agent";
 #[test]
 fn a_wrapped_secret_id_that_somebody_opened_before_us() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let role_id = approle(&bao, json!({"token_policies": ["sidecar", "agent"], "token_ttl": "10m"}));
+    let role_id = approle(&bao, &mut app_role(&["sidecar", "agent"], "10m"));
     let stolen = wrapped_secret_id(&bao);
-    bao.call("POST", "sys/wrapping/unwrap", Some(&stolen), &json!({}));
+    unwrap(&bao, &stolen);
     let wrapped = file(&bao, "wrapped", &stolen);
     let auth = format!(
         "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {wrapped:?}, secret-id-wrapped = true, role = \"agent\" }}"
@@ -48,7 +50,7 @@ fn a_wrapped_secret_id_that_somebody_opened_before_us() {
 #[test]
 fn a_wrapped_secret_id_whose_answer_was_lost_may_be_ours() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let role_id = approle(&bao, json!({"token_policies": ["sidecar", "agent"], "token_ttl": "10m"}));
+    let role_id = approle(&bao, &mut app_role(&["sidecar", "agent"], "10m"));
     let wrapped = file(&bao, "wrapped", &wrapped_secret_id(&bao));
     let auth = format!(
         "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {wrapped:?}, secret-id-wrapped = true, role = \"agent\" }}"
@@ -80,8 +82,8 @@ fn a_wrapped_secret_id_whose_answer_was_lost_may_be_ours() {
 #[test]
 fn a_secret_id_that_is_used_up() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let settings = json!({"token_policies": ["sidecar", "agent"], "token_ttl": "2s", "token_max_ttl": "2s", "secret_id_num_uses": 1});
-    let role_id = approle(&bao, settings);
+    let mut role = app_role(&["sidecar", "agent"], "2s");
+    let role_id = approle(&bao, role.token_max_ttl("2s").secret_id_num_uses(1_u64));
     let secret = file(&bao, "secret-id", &secret_id(&bao));
     let auth =
         format!("auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {secret:?} }}");
@@ -110,11 +112,8 @@ fn a_secret_id_that_is_used_up() {
     // For a new process too, though it cannot be looked at again.
     let _another = site.connected("good");
     site.goes_on_beside("tools");
-    bao.api(
-        "POST",
-        "auth/approle/role/agent",
-        json!({"secret_id_num_uses": 0, "token_ttl": "10m", "token_max_ttl": "1h"}),
-    );
+    let mut role = AppRole::default();
+    bao.app_role("agent", role.secret_id_num_uses(0_u64).token_ttl("10m").token_max_ttl("1h"));
     file(&bao, "secret-id", &secret_id(&bao));
     wait_until("another one helps", || harness.initialize().get("result").is_some());
 }
@@ -155,7 +154,7 @@ fn web_tokens_of_another_time() {
 fn a_client_certificate_of_another_name() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
     let clients = Authority::new();
-    bao.api("POST", "sys/auth/cert", json!({"type": "cert"}));
+    bao.enable_login("cert", "cert");
     let role = json!({"certificate": clients.pem(), "allowed_common_names": ["agent.internal"], "token_policies": ["sidecar", "agent"]});
     bao.api("POST", "auth/cert/certs/agent", role);
     let directory = bao.directory.path();

@@ -11,7 +11,7 @@ use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::process::{children_of, command, command_line, output_of, without_capabilities};
 use cofferdam_tests::server::Server;
 use cofferdam_tests::toll::Toll;
-use cofferdam_tests::vault::{connected_at, file, lease_id, prepared, token_file};
+use cofferdam_tests::vault::{app_role, connected_at, file, lease_id, prepared, token_file};
 use cofferdam_tests::vault_logins::{approle, wrapped_secret_id};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 fn nothing_of_vault_is_anywhere_but_in_the_server_that_should_have_it() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let stored_value = unique(&bao);
-    let role_id = approle(&bao, json!({"token_policies": ["sidecar", "agent"], "token_ttl": "10m"}));
+    let role_id = approle(&bao, &mut app_role(&["sidecar", "agent"], "10m"));
     let wrapped = file(&bao, "wrapped", &wrapped_secret_id(&bao));
     let auth = format!(
         "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {wrapped:?}, secret-id-wrapped = true, role = \"agent\" }}"
@@ -208,7 +208,7 @@ fn both_audit_logs_can_be_joined() {
 /// Gives the stored secret a value that no other test on this machine has.
 fn unique(bao: &OpenBao) -> String {
     let value = format!("ghp-CANARY-{}", bao.directory.path().display()).replace(['/', '.'], "-");
-    bao.api("POST", "secret/data/github", json!({"data": {"token": value}}));
+    bao.write_secret("github", json!({"token": value}));
     value
 }
 

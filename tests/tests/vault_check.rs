@@ -3,9 +3,12 @@
 use std::fs;
 use std::path::PathBuf;
 
-use cofferdam_tests::openbao::OpenBao;
+use cofferdam_tests::openbao::{AppRole, Headers, KvEngine, OpenBao};
 use cofferdam_tests::server::Server;
-use cofferdam_tests::vault::{connected, leases, login_token, minter, prepared, tokens, world};
+use cofferdam_tests::vault::{
+    connected, leases, login_token, minter, new_token, prepared, token_role, tokens, world,
+};
+use cofferdam_tests::vault_logins::{unwrap, wrap};
 use cofferdam_tests::world::{Builder, World};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -30,7 +33,7 @@ fn where_nothing_lacks_nothing_is_read_made_or_left() {
     assert_eq!(said, succeeds(&world), "the same is said again");
     assert_eq!((tokens(&bao, |_| true).len(), leases(&bao)), (before, 0));
     let login = login_token(&bao);
-    assert_eq!(bao.call("GET", "auth/token/lookup-self", Some(&login), &Value::Null).status, 200);
+    assert!(bao.is_live(&login));
     let made = bao.audit().into_iter().filter(|line| line["request"]["path"] == "auth/token/create");
     let made: Vec<Value> = made.filter(|line| line["type"] == "response").collect();
     assert!(made.iter().any(|line| line["request"]["data"]["ttl"].is_string()), "a token was made: {made:?}");
@@ -49,9 +52,9 @@ fn where_nothing_lacks_nothing_is_read_made_or_left() {
 #[test]
 fn what_is_printed_mends_what_lacks_whatever_the_engine() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let auth = minter(&bao, json!({"allowed_policies": ["agent"]}));
-    bao.api("POST", "sys/mounts/teams/old", json!({"type": "kv", "options": {"version": "1"}}));
-    bao.api("POST", "teams/old/linear", json!({"key": "CANARY-linear"}));
+    let auth = minter(&bao, &mut token_role(&["agent"]));
+    bao.mount_kv("teams/old", KvEngine::V1);
+    bao.write_plain_secret("teams/old", "linear", json!({"key": "CANARY-linear"}));
     bao.policy("agent", &[("nothing", &["read"])]);
     bao.policy("minter", &[("nothing", &["read"])]);
     let builder = with_secrets(connected(&bao, &auth)).secret("linear", "kv = \"teams/old/linear\"");
@@ -75,7 +78,7 @@ fn what_is_printed_mends_what_lacks_whatever_the_engine() {
         for (whose, name, text) in &mut policies {
             let Some(lines) = said.split(&format!("\nadd to {whose}:\n\n")).nth(1) else { continue };
             text.push_str(lines.split("\nadd to ").next().unwrap());
-            bao.api("PUT", &format!("sys/policies/acl/{name}"), json!({"policy": text}));
+            bao.policy_text(name, text);
         }
     }
     assert!(rounds >= 2, "there was something to mend");
@@ -103,8 +106,8 @@ fn a_policy_is_written_where_its_namespace_is() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     bao.api("POST", "sys/namespaces/team-a", json!({}));
     let within = |method: &str, path: &str, body: Value| {
-        let answer =
-            bao.call_with(method, path, Some(&bao.root_token), &body, &[("X-Vault-Namespace", "team-a")]);
+        let headers = Headers { namespace: Some("team-a"), ..Headers::default() };
+        let answer = bao.call_with(method, path, Some(&bao.root_token), &body, headers);
         assert!((200..300).contains(&answer.status), "{answer:?}");
     };
     within("POST", "sys/mounts/secret", json!({"type": "kv", "options": {"version": "1"}}));
@@ -122,8 +125,8 @@ fn a_policy_is_written_where_its_namespace_is() {
             ("team-a/auth/token/lookup-self", &["read"]),
         ],
     );
-    let made = bao.api("POST", "auth/token/create", json!({"policies": ["outer"], "ttl": "10m"}));
-    let file = write(&bao, "outer", made["auth"]["client_token"].as_str().unwrap());
+    let outer = bao.create_token(new_token(&["outer"]).ttl("10m"));
+    let file = write(&bao, "outer", &outer);
     let auth = format!("namespace = \"team-a\"\nauth = {{ method = \"token-file\", path = {file:?} }}");
     let server = Server::fixture().env("TOKEN", "{github.token}");
     let world =
@@ -134,7 +137,7 @@ fn a_policy_is_written_where_its_namespace_is() {
     assert!(said.contains("path \"team-a/auth/token/revoke-accessor\" {\n"), "{said}");
     let outer = said.split("\nadd to ").nth(1).unwrap().split_once(":\n\n").unwrap().1;
     let rest = "path \"team-a/auth/token/create\" { capabilities = [\"update\", \"sudo\"] }\npath \"team-a/sys/capabilities-self\" { capabilities = [\"update\"] }\npath \"team-a/auth/token/lookup-self\" { capabilities = [\"read\"] }\n";
-    bao.api("PUT", "sys/policies/acl/outer", json!({"policy": format!("{outer}{rest}")}));
+    bao.policy_text("outer", &format!("{outer}{rest}"));
     let (_, said, _) = online(&world);
     assert!(!said.contains("policy of the login"), "{said}");
     // A session's token is of the inner namespace, and so are its policies.
@@ -149,22 +152,22 @@ fn a_policy_is_written_where_its_namespace_is() {
 fn tokens_that_cannot_be_made_say_why_and_what_next() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     // A login that may make tokens, but has not the policies that they should have.
-    let made = bao.api("POST", "auth/token/create", json!({"policies": ["sidecar"], "ttl": "10m"}));
-    let file = write(&bao, "poor", made["auth"]["client_token"].as_str().unwrap());
+    let poor = bao.create_token(new_token(&["sidecar"]).ttl("10m"));
+    let file = write(&bao, "poor", &poor);
     let auth = format!("auth = {{ method = \"token-file\", path = {file:?} }}");
     let (code, said, _) = online(&with_secrets(connected(&bao, &auth)).prepare());
     assert_eq!(code, 77, "{said}");
     assert!(said.contains("  WRONG  ask Vault for POST `auth/token/create`"), "{said}");
     assert!(said.contains("next: log in with `agent` too, or set `token-role` in [vault]"), "{said}");
     // A role that may give other policies, then none at all.
-    let auth = minter(&bao, json!({"allowed_policies": ["other"]}));
+    let auth = minter(&bao, &mut token_role(&["other"]));
     let world = with_secrets(connected(&bao, &auth)).prepare();
     let (code, said, _) = online(&world);
     assert!(
         code == 77 && said.contains("next: add `agent` to `allowed_policies` of the token role `cofferdam`"),
         "{said}"
     );
-    bao.api("DELETE", "auth/token/roles/cofferdam", Value::Null);
+    bao.delete_token_role("cofferdam");
     bao.policy(
         "minter",
         &[
@@ -182,8 +185,8 @@ fn tokens_that_cannot_be_made_say_why_and_what_next() {
         "{said}"
     );
     // A token that is used up by asking is not asked with.
-    let made = bao.api("POST", "auth/token/create", json!({"policies": ["sidecar", "agent"], "num_uses": 9}));
-    fs::write(&file, made["auth"]["client_token"].as_str().unwrap()).unwrap();
+    let counted = bao.create_token(new_token(&["sidecar", "agent"]).num_uses(9_u64));
+    fs::write(&file, counted).unwrap();
     let auth = format!("auth = {{ method = \"token-file\", path = {file:?} }}");
     let (code, said, _) = online(&with_secrets(connected(&bao, &auth)).prepare());
     assert!(code == 77 && said.contains("is good for 7 more requests"), "{said}");
@@ -216,8 +219,7 @@ fn paths_that_lead_nowhere_are_found_though_the_policy_allows_them() {
 #[test]
 fn tokens_without_the_default_policy_are_told_what_it_would_have_given() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let auth =
-        minter(&bao, json!({"allowed_policies": ["agent"], "token_no_default_policy": true, "orphan": true}));
+    let auth = minter(&bao, token_role(&["agent"]).token_no_default_policy(true).orphan(true));
     let world = with_secrets(connected(&bao, &auth)).prepare();
     let before = tokens(&bao, |_| true).len();
     let (code, said, _) = online(&world);
@@ -242,12 +244,8 @@ fn tokens_without_the_default_policy_are_told_what_it_would_have_given() {
 #[test]
 fn a_wrap_is_looked_at_and_opened_by_nobody() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    minter(&bao, json!({"allowed_policies": ["agent"]}));
-    let wrap = |path: &str| {
-        let headers = [("X-Vault-Wrap-TTL", "60s")];
-        let made = bao.call_with("POST", path, Some(&bao.root_token), &json!({}), &headers);
-        made.body["wrap_info"]["token"].as_str().unwrap().to_owned()
-    };
+    minter(&bao, &mut token_role(&["agent"]));
+    let wrap = |path: &str| wrap(&bao, path, &json!({}));
     let good = wrap("auth/approle/role/sidecar/secret-id");
     let file = write(&bao, "wrap", &good);
     let role_id = bao.directory.path().join("role-id");
@@ -264,7 +262,7 @@ fn a_wrap_is_looked_at_and_opened_by_nobody() {
         "{said}"
     );
     // Of another role: not ours, and not opened either.
-    bao.api("POST", "auth/approle/role/other", json!({}));
+    bao.app_role("other", &mut AppRole::default());
     let foreign = wrap("auth/approle/role/other/secret-id");
     write(&bao, "wrap", &foreign);
     let (code, _, complaint) = online(&world);
@@ -273,8 +271,8 @@ fn a_wrap_is_looked_at_and_opened_by_nobody() {
         "{complaint}"
     );
     for wrap in [good, foreign] {
-        let opened = bao.call("POST", "sys/wrapping/unwrap", Some(&wrap), &json!({}));
-        assert!(opened.body["data"]["secret_id"].is_string(), "it was opened: {opened:?}");
+        let opened = unwrap(&bao, &wrap);
+        assert!(opened["secret_id"].is_string(), "it was opened: {opened:?}");
     }
     let (code, _, complaint) = online(&world);
     assert!(

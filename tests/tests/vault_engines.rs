@@ -17,7 +17,9 @@ use cofferdam_tests::process::{command, is_alive, output_of};
 use cofferdam_tests::server::{Server, environment};
 use cofferdam_tests::toll::{Act, Toll};
 use cofferdam_tests::tools::Tool;
-use cofferdam_tests::vault::{connected_at, leave, list, prepared, session_tokens, token_file, world};
+use cofferdam_tests::vault::{
+    app_role, connected_at, leave, list, prepared, session_tokens, token_file, world,
+};
 use cofferdam_tests::world::World;
 use serde_json::{Value, json};
 
@@ -33,7 +35,7 @@ const CREDS: &str = "sys/leases/lookup/kubernetes/creds/agent";
 #[test]
 fn a_signed_ssh_certificate_is_replaced_before_its_end() {
     let (Some(bao), Some(keygen)) = (prepared(OpenBao::dev()), Tool::SshKeygen.path()) else { return };
-    bao.api("POST", "sys/mounts/ssh", json!({"type": "ssh"}));
+    bao.mount("ssh", "ssh");
     bao.api("POST", "ssh/config/ca", json!({"generate_signing_key": true, "key_type": "ed25519"}));
     let role = json!({"key_type": "ca", "allow_user_certificates": true, "allowed_users": "agent", "default_user": "agent", "ttl": "18s", "not_before_duration": "1s"});
     bao.api("POST", "ssh/roles/agent", role);
@@ -69,8 +71,8 @@ fn a_signed_ssh_certificate_is_replaced_before_its_end() {
 #[test]
 fn the_life_that_was_asked_for_counts_where_the_answer_says_none() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    bao.api("POST", "sys/auth/approle", json!({"type": "approle"}));
-    bao.api("POST", "auth/approle/role/robot", json!({"token_policies": ["default"]}));
+    bao.enable_login("approle", "approle");
+    bao.app_role("robot", &mut app_role(&["default"], "10m"));
     bao.policy("agent", &[("auth/approle/role/robot/secret-id", &["update"])]);
     let server = Server::fixture().env("SECRET", "{robot.secret_id}").allow(&["*"]);
     let secret = "vault = \"auth/approle/role/robot/secret-id\"\nwrite = { ttl = \"18s\" }";
@@ -201,7 +203,7 @@ impl Cluster {
     /// OpenBao has its engine for this cluster, and agents may use it.
     #[track_caller]
     fn prepare(&self, bao: &OpenBao) {
-        bao.api("POST", "sys/mounts/kubernetes", json!({"type": "kubernetes"}));
+        bao.mount("kubernetes", "kubernetes");
         let config = json!({"kubernetes_host": format!("http://{}", self.place), "service_account_jwt": ENGINES_OWN, "disable_local_ca_jwt": true});
         bao.api("POST", "kubernetes/config", config);
         let role = json!({"allowed_kubernetes_namespaces": ["agents"], "service_account_name": "agent", "token_default_ttl": "10m"});

@@ -266,7 +266,7 @@ fn bearer(server: &HttpFixture) -> Server {
 
 #[track_caller]
 fn rotate(bao: &OpenBao, value: &str) {
-    bao.api("POST", "secret/data/github", json!({"data": {"token": value}}));
+    bao.write_secret("github", json!({"token": value}));
 }
 
 /// How often the secret was read by a token of a session.

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use cofferdam_tests::deadline::{holds_within, wait_until};
 use cofferdam_tests::harness::Harness;
-use cofferdam_tests::openbao::OpenBao;
+use cofferdam_tests::openbao::{KvEngine, OpenBao};
 use cofferdam_tests::process::send;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::toll::Toll;
 use cofferdam_tests::vault::{
-    certificates_live, connected, connected_at, lease_id, leases, leave, minter, prepared, session_tokens,
-    token_file, tokens, with_certificate_in, with_kept_certificate_in, world,
+    app_role, certificates_live, connected, connected_at, lease_id, leases, leave, minter, prepared,
+    session_tokens, token_file, token_role, tokens, with_certificate_in, with_kept_certificate_in, world,
 };
 use cofferdam_tests::world::World;
 use nix::sys::signal::Signal;
@@ -50,14 +50,14 @@ fn another_version_of_a_key_value_secret_is_noticed() {
     let mut harness = world.connected("tools");
     let first = accessors(&bao);
     assert!(!is_known(&mut harness, NEWER));
-    bao.api("POST", "secret/data/github", json!({"data": {"token": NEWER}}));
+    bao.write_secret("github", json!({"token": NEWER}));
     wait_until("the newer version is read", || is_known(&mut harness, NEWER));
     // However often it looks, it needs no other token for that.
     assert_eq!(accessors(&bao), first);
     // A token that somebody else revoked is replaced.
     let accessor = first.first().unwrap();
-    bao.api("POST", "auth/token/revoke-accessor", json!({"accessor": accessor}));
-    bao.api("POST", "secret/data/github", json!({"data": {"token": NEWEST}}));
+    bao.revoke_accessor(accessor);
+    bao.write_secret("github", json!({"token": NEWEST}));
     wait_until("the newest version is read", || is_known(&mut harness, NEWEST));
     let others = accessors(&bao);
     assert_eq!(others.len(), 1);
@@ -67,9 +67,9 @@ fn another_version_of_a_key_value_secret_is_noticed() {
 #[test]
 fn a_key_value_secret_with_a_ttl_is_looked_at_that_often() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    bao.api("POST", "sys/mounts/plain", json!({"type": "kv", "options": {"version": "1"}}));
+    bao.mount_kv("plain", KvEngine::V1);
     bao.policy("agent", &[("plain/github", &["read"])]);
-    bao.api("POST", "plain/github", json!({"token": "plain-CANARY-1", "ttl": "1s"}));
+    bao.write_plain_secret("plain", "github", json!({"token": "plain-CANARY-1", "ttl": "1s"}));
     let server = Server::fixture().env("SECRET", "{github.token}").allow(&["*"]);
     let world = world(&bao)
         .secret("github", "kv = \"plain/github\"\nrefresh = \"7d\"\npublic = [\"ttl\"]")
@@ -77,7 +77,7 @@ fn a_key_value_secret_with_a_ttl_is_looked_at_that_often() {
         .start();
     let mut harness = world.connected("tools");
     assert!(is_known(&mut harness, "plain-CANARY-1"));
-    bao.api("POST", "plain/github", json!({"token": "plain-CANARY-2", "ttl": "1s"}));
+    bao.write_plain_secret("plain", "github", json!({"token": "plain-CANARY-2", "ttl": "1s"}));
     wait_until("the newer value is read", || is_known(&mut harness, "plain-CANARY-2"));
 }
 
@@ -116,7 +116,7 @@ fn a_lease_that_somebody_else_revoked_is_noticed_although_it_is_not_due() {
     let mut harness = world.connected("tools");
     let first = accessors(&bao);
     assert_eq!((leases(&bao), first.len()), (2, 2));
-    bao.api("POST", "auth/token/revoke-accessor", json!({"accessor": first.first()}));
+    bao.revoke_accessor(first.first().unwrap());
     wait_until("its lease is gone", || leases(&bao) == 1);
     let lease = format!("pki/issue/agent/{}", lease_id(&bao));
     bao.api("POST", "sys/leases/revoke", json!({"lease_id": lease, "sync": true}));
@@ -151,9 +151,8 @@ fn a_session_ends_all_its_leases_at_once() {
 #[test]
 fn what_hangs_from_a_login_is_replaced_before_that_ends() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let auth = minter(&bao, json!({"allowed_policies": ["agent"]}));
-    let short = json!({"token_policies": ["minter"], "token_ttl": "12s", "token_max_ttl": "12s"});
-    bao.api("POST", "auth/approle/role/sidecar", short);
+    let auth = minter(&bao, &mut token_role(&["agent"]));
+    bao.app_role("sidecar", app_role(&["minter"], "12s").token_max_ttl("12s"));
     let world = with_certificate_in(connected(&bao, &auth)).start();
     let mut harness = world.connected("tools");
     let first = accessors(&bao);
@@ -172,7 +171,7 @@ fn what_hangs_from_a_login_is_replaced_before_that_ends() {
 #[test]
 fn what_has_no_lease_but_an_end_is_replaced_before_it() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let auth = minter(&bao, json!({"allowed_policies": ["agent"]}));
+    let auth = minter(&bao, &mut token_role(&["agent"]));
     bao.api("POST", "identity/oidc/key/agents", json!({"allowed_client_ids": ["*"]}));
     bao.api("POST", "identity/oidc/role/agent", json!({"key": "agents", "ttl": "9s"}));
     bao.policy("agent", &[("identity/oidc/token/agent", &["read"])]);

@@ -4,10 +4,12 @@ use cofferdam_tests::certificates::Authority;
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::vault::{
-    connected, connected_at, file, leases, leave, login_token, prepared, session_tokens, token_file, tokens,
-    with_certificate_in,
+    app_role, connected, connected_at, file, leases, leave, login_token, prepared, session_tokens,
+    token_file, tokens, with_certificate_in,
 };
-use cofferdam_tests::vault_logins::{approle, secret_id, service_account, web_token, wrapped_secret_id};
+use cofferdam_tests::vault_logins::{
+    approle, secret_id, service_account, user, web_token, wrapped_secret_id,
+};
 use cofferdam_tests::world::Builder;
 use serde_json::{Value, json};
 
@@ -39,13 +41,13 @@ fn by_a_token_file_which_stays_the_users() {
     world.stop_sidecar();
     assert_eq!((leases(&bao), session_tokens(&bao).len()), (0, 0));
     let login = login_token(&bao);
-    assert_eq!(bao.call("GET", "auth/token/lookup-self", Some(&login), &Value::Null).status, 200);
+    assert!(bao.is_live(&login));
 }
 
 #[test]
 fn by_an_approle() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let role_id = approle(&bao, json!({"token_policies": POLICIES, "token_ttl": "10m"}));
+    let role_id = approle(&bao, &mut app_role(&POLICIES, "10m"));
     let secret_id = file(&bao, "secret-id", &format!("{}\n", secret_id(&bao)));
     let auth = format!(
         "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {secret_id:?} }}"
@@ -56,8 +58,7 @@ fn by_an_approle() {
 #[test]
 fn by_a_wrapped_secret_id_which_is_opened_once_and_serves_later_logins() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
-    let settings = json!({"token_policies": POLICIES, "token_ttl": "2s", "token_max_ttl": "3s"});
-    let role_id = approle(&bao, settings);
+    let role_id = approle(&bao, app_role(&POLICIES, "2s").token_max_ttl("3s"));
     let wrapped = file(&bao, "wrapped", &wrapped_secret_id(&bao));
     let auth = format!(
         "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {wrapped:?}, secret-id-wrapped = true, role = \"agent\" }}"
@@ -94,7 +95,7 @@ fn by_a_service_account_of_kubernetes() {
 fn by_a_certificate() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
     let clients = Authority::new();
-    bao.api("POST", "sys/auth/cert", json!({"type": "cert"}));
+    bao.enable_login("cert", "cert");
     let role = json!({"certificate": clients.pem(), "allowed_common_names": ["agent.internal"], "token_policies": POLICIES, "token_ttl": "10m"});
     bao.api("POST", "auth/cert/certs/agent", role);
     let (certificate, key) = clients.client("agent.internal").write(bao.directory.path(), "login");
@@ -108,9 +109,8 @@ fn by_a_certificate() {
 #[test]
 fn by_a_password() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    bao.api("POST", "sys/auth/people", json!({"type": "userpass"}));
-    let user = json!({"password": "correct horse", "token_policies": POLICIES, "token_ttl": "10m"});
-    bao.api("POST", "auth/people/users/agent", user);
+    bao.enable_login("people", "userpass");
+    user(&bao, "people", "agent", "correct horse", &POLICIES);
     let password = file(&bao, "password", "correct horse\n");
     let auth = format!(
         "auth = {{ method = \"userpass\", mount = \"people\", username = \"agent\", password-file = {password:?} }}"

@@ -5,8 +5,9 @@ use cofferdam_tests::database::{Database, Life};
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::harness::Harness;
 use cofferdam_tests::server::Server;
+use cofferdam_tests::vault::list;
 use cofferdam_tests::world::World;
-use serde_json::{Value, json};
+use serde_json::json;
 
 /// A session whose server has a user of this life.
 fn session(database: &Database, life: Life) -> (World, Harness) {
@@ -20,9 +21,7 @@ fn session(database: &Database, life: Life) -> (World, Harness) {
 fn lease_ids(database: &Database) -> Vec<String> {
     let bao = &database.bao;
     let path = "sys/leases/lookup/database/creds/agent";
-    let answer = bao.call("LIST", path, Some(&bao.root_token), &Value::Null);
-    let keys = answer.body["data"]["keys"].as_array().cloned().unwrap_or_default();
-    keys.iter().map(|key| format!("database/creds/agent/{}", key.as_str().expect("an id is text"))).collect()
+    list(bao, path).iter().map(|id| format!("database/creds/agent/{id}")).collect()
 }
 
 /// When Vault renewed the one lease last.

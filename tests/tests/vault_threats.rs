@@ -7,7 +7,7 @@ use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::toll::Toll;
 use cofferdam_tests::vault::{
-    connected, connected_at, lease_id, leases, login_token, minter, prepared, session_tokens,
+    connected, connected_at, lease_id, leases, login_token, minter, prepared, session_tokens, token_role,
     with_certificate,
 };
 use serde_json::{Value, json};
@@ -26,8 +26,8 @@ fn an_accessor_from_the_disk_is_no_token_and_no_token_is_on_the_disk() {
             assert_eq!(bao.call(method, path, Some(accessor), &Value::Null).status, 403, "{path}");
         }
         // Nor does it tell the token to somebody who may look at accessors.
-        let facts = bao.api("POST", "auth/token/lookup-accessor", json!({"accessor": accessor}));
-        assert_eq!(facts["data"]["id"], "", "{facts}");
+        let facts = bao.token_facts(accessor).expect("the token is live");
+        assert_eq!(facts["id"], "", "{facts}");
         // Without a token of his own he cannot even revoke with it.
         let body = json!({"accessor": accessor});
         assert_eq!(bao.call("POST", "auth/token/revoke-accessor", None, &body).status, 403);
@@ -41,7 +41,7 @@ fn an_accessor_from_the_disk_is_no_token_and_no_token_is_on_the_disk() {
 fn a_sessions_token_does_what_its_grant_says_and_makes_no_other() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     // The role would give more to whoever does not name what he wants.
-    let auth = minter(&bao, json!({"allowed_policies": ["agent", "minter"]}));
+    let auth = minter(&bao, &mut token_role(&["agent", "minter"]));
     let toll = Toll::before(bao.place);
     let world = connected_at(&toll.address(), &auth)
         .secret("github", "kv = \"secret/github\"")
@@ -68,7 +68,7 @@ fn a_sessions_token_does_what_its_grant_says_and_makes_no_other() {
 #[test]
 fn a_lease_without_a_token_can_be_neither_kept_alive_nor_looked_at() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let auth = minter(&bao, json!({"allowed_policies": ["agent"]}));
+    let auth = minter(&bao, &mut token_role(&["agent"]));
     let server = Server::fixture().file("key.pem", "{cert.private_key}").env("KEY", "{file:key.pem}");
     let world = connected(&bao, &auth)
         .secret("cert", "vault = \"pki/issue/agent\"\nwrite = { common_name = \"agent.internal\" }")

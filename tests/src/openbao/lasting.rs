@@ -5,7 +5,8 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::{OpenBao, ask, spawn, tethered};
+use super::operator::{Headers, request};
+use super::{OpenBao, spawn, tethered};
 use crate::port::free_place;
 use crate::tools::Tool;
 
@@ -45,9 +46,10 @@ impl OpenBao {
         self.wait_for(200);
     }
 
-    /// What the node says of itself.
-    pub fn health(&self) -> u16 {
-        ask(self.place, "GET", "sys/health", None, &Value::Null, &[]).map_or(0, |answer| answer.status)
+    /// The status by which the node says how it is; none where it does not answer.
+    pub fn health(&self) -> Option<u16> {
+        let answer = request(self.place, "GET", "sys/health", None, &Value::Null, Headers::default());
+        answer.ok().map(|answer| answer.status)
     }
 
     #[track_caller]

@@ -38,7 +38,7 @@ impl Scene {
     /// The same, where the tools `rw_*` have a secret of their own.
     pub(crate) fn scoped(mode: &str, limit: &str) -> Option<Self> {
         let bao = prepared(OpenBao::dev())?;
-        bao.api("POST", "secret/data/writer", json!({"data": {"token": CANARY}}));
+        bao.write_secret("writer", json!({"token": CANARY}));
         bao.policy("agent", &[("secret/data/github", &["read"]), ("secret/data/writer", &["read"])]);
         let server = Server::fixture_that(mode)
             .env("SECRET", "{github.token}")
@@ -102,7 +102,7 @@ impl Scene {
     fn change_of(&mut self, secret: &str) -> String {
         self.versions += 1;
         let value = format!("{CANARY}-version-{}", self.versions);
-        self.bao.api("POST", &format!("secret/data/{secret}"), json!({"data": {"token": value}}));
+        self.bao.write_secret(secret, json!({"token": value}));
         value
     }
 

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use cofferdam::vault::{ChildToken, ClientSettings, Kind, KvVersion, Mint, Renewable, Vault};
 use cofferdam_tests::http::{Reply, listen};
-use cofferdam_tests::openbao::OpenBao;
+use cofferdam_tests::openbao::{KvEngine, OpenBao};
+use cofferdam_tests::vault::{certificate_authority, certificates_live, token_role};
 use serde_json::{Value, json};
+use vaultrs::kv2;
 
 use crate::support::{client, eventually, root, token, value};
 
@@ -43,7 +45,7 @@ async fn tokens_are_made_looked_at_renewed_and_revoked() {
     assert_eq!(vault.lookup_self(&made.token).await.unwrap_err().kind(), Kind::Denied);
 
     server.policy("agent", &[("secret/data/*", &["read"])]);
-    server.api("POST", "auth/token/roles/cofferdam", json!({"allowed_policies": ["agent"], "orphan": true}));
+    server.token_role("cofferdam", token_role(&["agent"]).orphan(true));
     let made = vault.create_child(&root, &child(&["agent"], 60), Mint::Role("cofferdam")).await.unwrap();
     assert!(vault.lookup_self(&made.token).await.unwrap().orphan);
     vault.revoke_self(&made.token).await.unwrap();
@@ -58,12 +60,14 @@ async fn tokens_are_made_looked_at_renewed_and_revoked() {
 async fn key_value_secrets_of_both_versions_are_found_out() {
     let Some(server) = OpenBao::dev() else { return };
     let (vault, root) = (client(&server), root(&server));
-    server.api("POST", "sys/mounts/plain", json!({"type": "kv", "options": {"version": "1"}}));
-    server.api("POST", "sys/mounts/team/kv", json!({"type": "kv", "options": {"version": "2"}}));
-    server.api("POST", "plain/app", json!({"token": "one", "ttl": "30s"}));
-    for path in ["secret/data/my app", "team/kv/data/deep/app"].map(|path| path.replace(' ', "%20")) {
-        server.api("POST", &path, json!({"data": {"token": "one"}}));
-        server.api("POST", &path, json!({"data": {"token": "two"}}));
+    server.mount_kv("plain", KvEngine::V1);
+    server.mount_kv("team/kv", KvEngine::V2);
+    server.write_plain_secret("plain", "app", json!({"token": "one", "ttl": "30s"}));
+    for (mount, path) in [("secret", "my app"), ("team/kv", "deep/app")] {
+        for value in ["one", "two"] {
+            let data = json!({"token": value});
+            server.operator("write a secret", async |client| kv2::set(client, mount, path, &data).await);
+        }
     }
     let plain = vault.kv_read(&root, "plain/app").await.unwrap();
     assert_eq!((plain.version, plain.refresh), (None, Some(Duration::from_secs(30))));
@@ -75,7 +79,7 @@ async fn key_value_secrets_of_both_versions_are_found_out() {
     }
     let version = vault.kv_version(&root, "team/kv/deep/app").await.unwrap();
     assert_eq!(version, KvVersion::V2 { mount: "team/kv/".into() });
-    server.api("DELETE", "secret/data/my%20app", json!(null));
+    server.operator("delete a secret", async |client| kv2::delete_latest(client, "secret", "my app").await);
     for path in ["secret/my app", "secret/none", "plain/none"] {
         assert_eq!(vault.kv_read(&root, path).await.unwrap_err().kind(), Kind::Missing, "{path}");
     }
@@ -85,7 +89,7 @@ async fn key_value_secrets_of_both_versions_are_found_out() {
     }
     server.policy("few", &[("secret/data/open", &["read"])]);
     let few = vault.create_child(&root, &child(&["few"], 60), Mint::Plain).await.unwrap().token;
-    server.api("POST", "secret/data/open", json!({"data": {"a": "b"}}));
+    server.write_secret("open", json!({"a": "b"}));
     assert_eq!(vault.kv_read(&few, "secret/open").await.unwrap().version, Some(1));
     assert_eq!(vault.kv_read(&few, "secret/closed").await.unwrap_err().kind(), Kind::Denied);
 }
@@ -94,10 +98,8 @@ async fn key_value_secrets_of_both_versions_are_found_out() {
 async fn what_is_written_gives_a_lease_that_can_be_looked_at_until_it_is_gone() {
     let Some(server) = OpenBao::dev() else { return };
     let (vault, root) = (client(&server), root(&server));
-    server.api("POST", "sys/mounts/pki", json!({"type": "pki"}));
-    server.api("POST", "pki/root/generate/internal", json!({"common_name": "tests", "ttl": "1h"}));
-    let role = json!({"allow_any_name": true, "generate_lease": true, "ttl": "10m", "key_type": "ec", "key_bits": 256});
-    server.api("POST", "pki/roles/agent", role);
+    certificate_authority(&server, "1h");
+    certificates_live(&server, "10m");
     let wanted = object(json!({"common_name": "agent.internal", "ttl": "5m"}));
     let issued = vault.write(&root, "pki/issue/agent", &wanted).await.unwrap();
     let lease = issued.lease_id.as_ref().unwrap();
@@ -123,7 +125,7 @@ async fn a_lease_is_renewed_up_to_its_maximum_and_dies_with_its_token() {
     let (vault, root) = (client(&server), root(&server));
     // The far side of the engine: a broker that takes every user.
     let broker = listen(|_| Reply::Status(204));
-    server.api("POST", "sys/mounts/rabbitmq", json!({"type": "rabbitmq"}));
+    server.mount("rabbitmq", "rabbitmq");
     let connection = json!({"connection_uri": format!("http://{broker}"), "username": "admin", "password": "admin-password", "verify_connection": false});
     server.api("POST", "rabbitmq/config/connection", connection);
     server.api("POST", "rabbitmq/config/lease", json!({"ttl": 60, "max_ttl": 90}));

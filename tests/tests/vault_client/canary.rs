@@ -5,6 +5,7 @@ use std::time::Duration;
 use cofferdam::vault::login::{Method, SecretId};
 use cofferdam::vault::{ChildToken, Mint};
 use cofferdam_tests::openbao::OpenBao;
+use cofferdam_tests::vault::{certificate_authority, certificates_live};
 use serde_json::json;
 
 use crate::support::{approle, client, file, keep, root, secret_id, told, value};
@@ -17,11 +18,9 @@ async fn no_token_secret_or_lease_prints() {
     let secret = secret_id(&server);
     let secret_id = SecretId::Plain { file: file(&server, "secret-id", &secret) };
     let method = Method::AppRole { mount: "approle".into(), role_id_file, secret_id };
-    server.api("POST", "secret/data/app", json!({"data": {"password": "CANARY-of-the-secret"}}));
-    server.api("POST", "sys/mounts/pki", json!({"type": "pki"}));
-    server.api("POST", "pki/root/generate/internal", json!({"common_name": "tests", "ttl": "1h"}));
-    let role = json!({"allow_any_name": true, "generate_lease": true, "ttl": "10m", "key_type": "ec", "key_bits": 256});
-    server.api("POST", "pki/roles/agent", role);
+    server.write_secret("app", json!({"password": "CANARY-of-the-secret"}));
+    certificate_authority(&server, "1h");
+    certificates_live(&server, "10m");
 
     let mut printed = format!("{method:?} {vault:?} {root:?}");
     let kept = keep(vault.clone(), method);

@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use cofferdam::vault::Kind;
 use cofferdam::vault::login::{Method, SecretId};
-use cofferdam_tests::openbao::OpenBao;
-use serde_json::json;
+use cofferdam_tests::openbao::{AppRole, OpenBao};
 
 use crate::support::{approle, client, eventually, file, keep, secret_id, value};
 
@@ -63,7 +62,7 @@ async fn a_token_that_cannot_be_renewed_is_replaced_while_it_still_lives() {
     let Some(server) = OpenBao::dev() else { return };
     let vault = client(&server);
     let role_id = approle(&server, "6s", "6s");
-    server.api("POST", "auth/approle/role/agent", json!({"token_type": "batch", "token_ttl": "6s"}));
+    server.app_role("agent", AppRole::default().token_type("batch").token_ttl("6s"));
     let kept = keep(vault.clone(), method(&server, role_id));
     let first = kept.login.current().await.unwrap();
     assert!(!first.renewable && first.accessor.is_none());
@@ -82,7 +81,7 @@ async fn a_token_revoked_behind_our_back_is_replaced_once_it_is_doubted() {
     assert_eq!(vault.read(&first.token, "sys/mounts").await.unwrap_err().kind(), Kind::Denied);
     kept.login.doubt(first.generation);
     let accessor = first.accessor.as_ref().unwrap().as_str();
-    server.api("POST", "auth/token/revoke-accessor", json!({"accessor": accessor}));
+    server.revoke_accessor(accessor);
     assert_eq!(vault.lookup_self(&first.token).await.unwrap_err().kind(), Kind::Denied);
     kept.login.doubt(first.generation);
     let second = kept.generation(2).await;
@@ -96,6 +95,6 @@ async fn a_token_revoked_before_its_renewal_is_replaced_at_the_renewal() {
     let kept = keep(client(&server), method(&server, role_id));
     let first = kept.login.current().await.unwrap();
     let accessor = first.accessor.as_ref().unwrap().as_str();
-    server.api("POST", "auth/token/revoke-accessor", json!({"accessor": accessor}));
+    server.revoke_accessor(accessor);
     kept.generation(2).await;
 }

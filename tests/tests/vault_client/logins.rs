@@ -5,7 +5,8 @@ use cofferdam::vault::login::{Method, SecretId};
 use cofferdam_tests::certificates::Authority;
 use cofferdam_tests::encodings::base64url;
 use cofferdam_tests::openbao::OpenBao;
-use cofferdam_tests::vault_logins::{service_account, web_token};
+use cofferdam_tests::vault::new_token;
+use cofferdam_tests::vault_logins::{service_account, user, web_token};
 use serde_json::json;
 
 use crate::support::{approle, client, client_over_tls, eventually, file, keep, secret_id, told, value};
@@ -14,11 +15,8 @@ use crate::support::{approle, client, client_over_tls, eventually, file, keep, s
 async fn a_token_file_is_renewed_read_again_and_never_revoked() {
     let Some(server) = OpenBao::dev() else { return };
     let vault = client(&server);
-    let make = |ttl: &str, max: &str| {
-        let wanted = json!({"policies": ["default"], "ttl": ttl, "explicit_max_ttl": max});
-        let made = server.api("POST", "auth/token/create", wanted);
-        made["auth"]["client_token"].as_str().unwrap().to_owned()
-    };
+    let make =
+        |ttl: &str, max: &str| server.create_token(new_token(&["default"]).ttl(ttl).explicit_max_ttl(max));
     let first = make("3s", "5s");
     let path = file(&server, "token", &format!("{first}\n"));
     let kept = keep(vault.clone(), Method::TokenFile { path: path.clone() });
@@ -69,13 +67,9 @@ async fn an_approle_logs_in_and_its_token_is_revoked_at_the_end() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_logs_in_with_a_password() {
     let Some(server) = OpenBao::dev() else { return };
-    server.api("POST", "sys/auth/people", json!({"type": "userpass"}));
+    server.enable_login("people", "userpass");
     let password = "correct horse \"battery\" staple";
-    server.api(
-        "POST",
-        "auth/people/users/agent",
-        json!({"password": password, "token_policies": ["default"]}),
-    );
+    user(&server, "people", "agent", password, &["default"]);
     let password_file = file(&server, "password", &format!("{password}\r\n"));
     let method = |username: &str| Method::Userpass {
         mount: "people".into(),
@@ -93,7 +87,7 @@ async fn a_user_logs_in_with_a_password() {
 async fn a_certificate_logs_in_and_another_authoritys_does_not() {
     let Some(server) = OpenBao::configured() else { return };
     let clients = Authority::new();
-    server.api("POST", "sys/auth/cert", json!({"type": "cert"}));
+    server.enable_login("cert", "cert");
     let role = json!({"certificate": clients.pem(), "allowed_common_names": ["agent.internal"], "token_policies": ["default"], "token_ttl": "2s", "token_max_ttl": "1h"});
     server.api("POST", "auth/cert/certs/agent", role);
     let ca_file = server.tls.as_ref().unwrap().ca_file.clone();

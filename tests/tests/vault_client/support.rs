@@ -11,9 +11,9 @@ use cofferdam::vault::{ClientSettings, Token, Vault, VaultError};
 use cofferdam_tests::deadline::{Deadline, PATIENCE};
 use cofferdam_tests::openbao::OpenBao;
 pub(crate) use cofferdam_tests::toll::detour;
+use cofferdam_tests::vault::app_role;
 pub(crate) use cofferdam_tests::vault::file;
 pub(crate) use cofferdam_tests::vault_logins::secret_id;
-use serde_json::json;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
@@ -76,8 +76,7 @@ impl Kept {
 
 /// An AppRole with tokens of these lives; the files of its role-id and the path that gives secret-ids.
 pub(crate) fn approle(server: &OpenBao, ttl: &str, max_ttl: &str) -> PathBuf {
-    let role = json!({"token_ttl": ttl, "token_max_ttl": max_ttl, "token_policies": ["default"]});
-    cofferdam_tests::vault_logins::approle(server, role)
+    cofferdam_tests::vault_logins::approle(server, app_role(&["default"], ttl).token_max_ttl(max_ttl))
 }
 
 pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {

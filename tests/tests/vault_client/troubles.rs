@@ -95,7 +95,7 @@ async fn only_the_given_authority_is_believed() {
 async fn a_quota_is_a_busy_server_that_says_when_to_come_back() {
     let Some(server) = OpenBao::dev() else { return };
     let (vault, root) = (client(&server), root(&server));
-    server.api("POST", "secret/data/app", json!({"data": {"a": "b"}}));
+    server.write_secret("app", json!({"a": "b"}));
     server.api("POST", "sys/quotas/config", json!({"enable_rate_limit_response_headers": true}));
     server.api("POST", "sys/quotas/rate-limit/few", json!({"rate": 1, "interval": "1h", "path": "secret/"}));
     vault.read(&root, "secret/data/app").await.unwrap();

@@ -3,6 +3,7 @@
 use cofferdam::vault::login::{Method, SecretId};
 use cofferdam::vault::{Kind, Problem, Spent};
 use cofferdam_tests::openbao::OpenBao;
+use cofferdam_tests::vault::app_role;
 use cofferdam_tests::vault_logins::wrap;
 use serde_json::json;
 
@@ -56,11 +57,11 @@ async fn a_wrapped_secret_id_is_opened_once_and_serves_every_later_login() {
 async fn what_was_wrapped_elsewhere_is_never_opened() {
     let Some(server) = OpenBao::dev() else { return };
     let role_id = approle(&server, "60s", "1h");
-    server.api("POST", "auth/approle/role/other", json!({"token_policies": ["default"]}));
+    server.app_role("other", &mut app_role(&["default"], "60s"));
     let forged = wrap(&server, "sys/wrapping/wrap", &json!({"secret_id": "of-somebody-else"}));
     let others = wrap(&server, "auth/approle/role/other/secret-id", &json!({}));
     // Its path begins as the right one does.
-    server.api("POST", "auth/approle/role/agent2", json!({"token_policies": ["default"]}));
+    server.app_role("agent2", &mut app_role(&["default"], "60s"));
     let longer = wrap(&server, "auth/approle/role/agent2/secret-id", &json!({}));
     let custom =
         wrap(&server, "auth/approle/role/agent/custom-secret-id", &json!({"secret_id": "of-somebody-else"}));

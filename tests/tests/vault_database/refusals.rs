@@ -15,7 +15,8 @@ fn a_role_that_is_deleted_refuses_the_next_process_and_harms_no_other_server() {
     let world = started(&database, |builder| builder.server("other", Server::fixture().allow(&["*"])));
     let (mut harness, _) = logged_in(&database, &world);
     let mut other = world.connected("other");
-    database.bao.api("DELETE", "database/roles/agent", json!({}));
+    let delete = async |client: &_| vaultrs::database::role::delete(client, "database", "agent").await;
+    database.bao.operator("delete the role", delete);
     assert!(harness.call("echo", json!({"text": "still here"})).get("result").is_some());
     let refused = world.shim("tools").initialize();
     assert_refused(&refused, "`tools`");

@@ -10,10 +10,12 @@ use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::toll::{Toll, detour};
 use cofferdam_tests::vault::{
-    connected_at, file, leases, login_token, minter, prepared, session_tokens, token_file, tokens,
+    app_role, certificates_live, connected_at, file, leases, login_token, minter, new_token, prepared,
+    session_tokens, token_file, token_role, tokens,
 };
 use cofferdam_tests::vault_logins::{approle, secret_id};
 use serde_json::{Value, json};
+use vaultrs::token;
 
 use crate::support::{Load, gated, refused, site, site_of};
 
@@ -45,14 +47,10 @@ fn a_certificate_of_another_authority_or_another_name_is_not_believed() {
 fn an_expired_token_of_a_file_is_said_and_the_next_one_is_taken() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let good = login_token(&bao);
-    let wanted =
-        json!({"policies": ["sidecar", "agent"], "ttl": "1s", "explicit_max_ttl": "1s", "no_parent": true});
-    let made = bao.api("POST", "auth/token/create", wanted);
-    let short = made["auth"]["client_token"].as_str().unwrap();
-    wait_until("the token is over", || {
-        bao.call("GET", "auth/token/lookup-self", Some(short), &Value::Null).status == 403
-    });
-    file(&bao, "token", short);
+    let mut wanted = new_token(&["sidecar", "agent"]);
+    let short = bao.create_token(wanted.ttl("1s").explicit_max_ttl("1s").no_parent(true));
+    wait_until("the token is over", || !bao.is_live(&short));
+    file(&bao, "token", &short);
     let (toll, world) = gated(&bao);
     let mut late = world.shim("late");
     let words = ["GET `auth/token/lookup-self`", "the token is dead", "is the token alive?"];
@@ -62,7 +60,7 @@ fn an_expired_token_of_a_file_is_said_and_the_next_one_is_taken() {
         false
     });
     assert!(toll.count("") <= 12, "{:?}", toll.seen());
-    assert!(!world.log().contains(short));
+    assert!(!world.log().contains(&short));
     file(&bao, "token", &good);
     wait_until("it works", || late.initialize().get("result").is_some());
 }
@@ -74,15 +72,14 @@ fn a_users_token_that_was_revoked_is_said_and_what_is_held_serves_on() {
     let loads =
         [Load::start(world.connected("tools"), "echo"), Load::start(world.connected("web"), "headers")];
     loads.iter().for_each(Load::goes_on);
-    bao.call("POST", "auth/token/revoke-self", Some(&login_token(&bao)), &json!({}));
+    bao.operator("revoke the login", async |client| token::revoke(client, &login_token(&bao)).await);
     let mut late = world.shim("late");
     refused(&mut late, &["Vault refuses"]);
     // The poll of what is held is refused by now, as the session's tokens died with their parent.
     wait_until("it was not read anew", || world.log().contains("a secret was not read secret=github"));
     loads.iter().for_each(Load::goes_on);
-    let wanted = json!({"policies": ["sidecar", "agent"], "ttl": "1h", "no_parent": true});
-    let made = bao.api("POST", "auth/token/create", wanted);
-    file(&bao, "token", made["auth"]["client_token"].as_str().unwrap());
+    let another = bao.create_token(new_token(&["sidecar", "agent"]).ttl("1h").no_parent(true));
+    file(&bao, "token", &another);
     wait_until("it works", || late.initialize().get("result").is_some());
     loads.iter().for_each(Load::goes_on);
     let _ = loads.map(Load::end);
@@ -92,14 +89,14 @@ fn a_users_token_that_was_revoked_is_said_and_what_is_held_serves_on() {
 fn revoke(bao: &OpenBao, tokens: Vec<Value>) {
     assert!(!tokens.is_empty());
     for token in tokens {
-        bao.api("POST", "auth/token/revoke-accessor", json!({"accessor": token["accessor"]}));
+        bao.revoke_accessor(token["accessor"].as_str().expect("a token has an accessor"));
     }
 }
 
 #[test]
 fn a_login_that_was_revoked_is_made_anew_before_anybody_is_refused() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let role_id = approle(&bao, json!({"token_policies": ["sidecar", "agent"], "token_ttl": "10m"}));
+    let role_id = approle(&bao, &mut app_role(&["sidecar", "agent"], "10m"));
     let secret_id = file(&bao, "secret-id", &secret_id(&bao));
     let auth = format!(
         "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {secret_id:?} }}"
@@ -122,7 +119,7 @@ fn a_login_that_was_revoked_is_made_anew_before_anybody_is_refused() {
 #[test]
 fn session_tokens_that_were_revoked_are_replaced_and_what_hung_from_them_is_read_anew() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    bao.api("POST", "pki/roles/agent", json!({"allow_any_name": true, "enforce_hostnames": false, "generate_lease": true, "ttl": "8s", "key_type": "ec"}));
+    certificates_live(&bao, "8s");
     let world = site(&bao, &bao.address()).start();
     let loads = ["tools", "late"].map(|server| Load::start(world.connected(server), "echo"));
     loads.iter().for_each(Load::goes_on);
@@ -148,7 +145,7 @@ fn a_policy_that_is_deleted_refuses_what_is_new_and_comes_back() {
     let loads =
         [Load::start(world.connected("tools"), "echo"), Load::start(world.connected("web"), "headers")];
     loads.iter().for_each(Load::goes_on);
-    bao.api("DELETE", "sys/policies/acl/agent", Value::Null);
+    bao.delete_policy("agent");
     let mut late = world.shim("late");
     let words = ["POST `pki/issue/agent`", "Vault refuses", "allow this path in its policies"];
     for _ in 0..5 {
@@ -165,16 +162,16 @@ fn a_policy_that_is_deleted_refuses_what_is_new_and_comes_back() {
 #[test]
 fn a_token_role_that_is_deleted_refuses_what_is_new_and_comes_back() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let role = json!({"allowed_policies": ["agent"], "orphan": true});
-    let auth = minter(&bao, role.clone());
+    let mut role = token_role(&["agent"]);
+    let auth = minter(&bao, role.orphan(true));
     let world = site_of(connected_at(&bao.address(), &auth)).start();
     let load = Load::start(world.connected("tools"), "echo");
     load.goes_on();
-    bao.api("DELETE", "auth/token/roles/cofferdam", Value::Null);
+    bao.delete_token_role("cofferdam");
     let mut late = world.shim("late");
     refused(&mut late, &["POST `auth/token/create/cofferdam`", "HTTP 400", "correct the path, the role"]);
     load.goes_on();
-    bao.api("POST", "auth/token/roles/cofferdam", role);
+    bao.token_role("cofferdam", &mut role);
     wait_until("it works", || late.initialize().get("result").is_some());
     load.goes_on();
     load.end();

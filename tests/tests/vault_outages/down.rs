@@ -3,7 +3,9 @@
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::toll::{Act, Toll};
-use cofferdam_tests::vault::{connected_at, file, leases, leave, prepared, session_tokens, token_file};
+use cofferdam_tests::vault::{
+    app_role, connected_at, file, leases, leave, list, prepared, session_tokens, token_file,
+};
 use cofferdam_tests::vault_logins::{approle, secret_id};
 use serde_json::{Value, json};
 
@@ -73,8 +75,7 @@ fn an_answer_that_is_cut_leaves_no_lease_behind() {
 
 /// How many were ever issued.
 fn certificates(bao: &OpenBao) -> usize {
-    let listed = bao.call("LIST", "pki/certs", Some(&bao.root_token), &Value::Null);
-    listed.body["data"]["keys"].as_array().map_or(0, Vec::len)
+    list(bao, "pki/certs").len()
 }
 
 /// Nobody knows the token, so nobody can revoke it: it has no longer a life than the grant gives.
@@ -103,7 +104,7 @@ fn a_token_whose_answer_was_lost_lives_no_longer_than_its_grant() {
 fn cut_answers_of_every_step_are_tried_again_and_not_at_once() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let toll = Toll::before(bao.place);
-    let role_id = approle(&bao, json!({"token_policies": ["sidecar", "agent"], "token_ttl": "10m"}));
+    let role_id = approle(&bao, &mut app_role(&["sidecar", "agent"], "10m"));
     let secret_id = file(&bao, "secret-id", &secret_id(&bao));
     let auth = format!(
         "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {secret_id:?} }}"

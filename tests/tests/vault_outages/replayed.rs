@@ -3,8 +3,11 @@
 //! gives them for single paths, everything else passes, and a contract says that passing changes nothing.
 
 use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 
-use cofferdam_tests::openbao::{OpenBao, ask};
+use cofferdam_tests::deadline::PATIENCE;
+use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::toll::{Act, Recording, Toll};
 use cofferdam_tests::vault::prepared;
 use serde_json::{Value, json};
@@ -69,8 +72,8 @@ fn the_gate_changes_nothing_that_it_has_no_rule_for() {
     ];
     for (method, path, body) in requests {
         let asked = |place| {
-            let answer = ask(place, method, path, Some(&bao.root_token), body, &[]).unwrap();
-            (answer.status, shape(&answer.body))
+            let (status, body) = exchange(place, method, path, &bao.root_token, body).unwrap();
+            (status, shape(&body))
         };
         let (direct, through) = (asked(bao.place), asked(toll.place()));
         assert_eq!(direct, through, "{method} {path}");
@@ -98,4 +101,27 @@ fn shape(value: &Value) -> BTreeMap<String, &'static str> {
     let mut found = BTreeMap::new();
     walk(value, "", &mut found);
     found
+}
+
+/// One request and its response, on a connection that ends with it.
+fn exchange(
+    place: SocketAddr,
+    method: &str,
+    path: &str,
+    token: &str,
+    body: &Value,
+) -> io::Result<(u16, Value)> {
+    let mut stream = TcpStream::connect(place)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let length = body.len();
+    // HTTP/1.0 has no chunks: what follows the head is the body.
+    let head = format!("{method} /v1/{path} HTTP/1.0\r\nHost: {place}\r\nX-Vault-Token: {token}\r\n");
+    stream.write_all(format!("{head}Content-Length: {length}\r\n\r\n{body}").as_bytes())?;
+    let mut response = String::new();
+    stream.read_to_string(&mut response)?;
+    let not_http = || io::Error::other("the response is not HTTP");
+    let (head, body) = response.split_once("\r\n\r\n").ok_or_else(not_http)?;
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or_else(not_http)?;
+    Ok((status, serde_json::from_str(body).unwrap_or(Value::Null)))
 }

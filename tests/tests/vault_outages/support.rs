@@ -118,7 +118,7 @@ pub(crate) fn survives(
     end(bao);
     wait_until("what was refused works", || late.initialize().get("result").is_some());
     assert!(late.call("echo", json!({"text": "x"})).get("result").is_some());
-    bao.api("POST", "secret/data/github", json!({"data": {"token": format!("{CANARY}-changed")}}));
+    bao.write_secret("github", json!({"token": format!("{CANARY}-changed")}));
     wait_until("each session hears of a change", || {
         let replaced = world.audit().into_iter().filter(|record| record["event"] == "replacement");
         replaced.map(|record| record["link"].to_string()).collect::<BTreeSet<_>>().len() == 2
