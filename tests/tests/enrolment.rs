@@ -2,19 +2,19 @@
 
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 
+use cofferdam_tests::cuttable_tcp::CuttableTcp;
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::harness::{Harness, refusal_of};
 use cofferdam_tests::sandbox::{Sandbox, enroll};
 use cofferdam_tests::server::Server;
-use cofferdam_tests::wire::Wire;
 use cofferdam_tests::world::World;
 use serde_json::{Value, json};
 
-/// A sidecar with a port, and the wire to it.
-fn place() -> (World, Wire) {
-    let wire = Wire::start();
-    let world = World::new().server("tools", Server::fixture()).relay(&wire.relay_lines()).start();
-    (world, wire)
+/// A sidecar with a port, and the TCP connections to it, which can be cut.
+fn place() -> (World, CuttableTcp) {
+    let tcp = CuttableTcp::start();
+    let world = World::new().server("tools", Server::fixture()).relay(&tcp.relay_lines()).start();
+    (world, tcp)
 }
 
 #[track_caller]
@@ -43,7 +43,7 @@ fn alerts(world: &World) -> Vec<Value> {
 
 #[test]
 fn a_string_in_a_file_lets_one_sandbox_in() {
-    let (world, _wire) = place();
+    let (world, _tcp) = place();
     let sandbox = Sandbox::new();
     let string = enroll(&world, &["--name", "bench 7", "--ttl", "1h"]);
     let pin = world.cofferdam_text(&["key"]);
@@ -71,7 +71,7 @@ fn a_string_in_a_file_lets_one_sandbox_in() {
 
 #[test]
 fn a_sandbox_restarted_after_lunch_comes_back_whatever_its_environment_still_says() {
-    let (world, _wire) = place();
+    let (world, _tcp) = place();
     let sandbox = Sandbox::new();
     let string = enroll(&world, &[]);
     let shim = |sandbox: &Sandbox| {
@@ -97,7 +97,7 @@ fn a_sandbox_restarted_after_lunch_comes_back_whatever_its_environment_still_say
 
 #[test]
 fn a_sidecar_that_ends_and_comes_back_strands_nobody() {
-    let (mut world, _wire) = place();
+    let (mut world, _tcp) = place();
     let sandbox = Sandbox::enrolled(&world);
     let unused = enroll(&world, &["--ticket-ttl", "1h"]);
     let mut shim = sandbox.connected();
@@ -120,13 +120,13 @@ fn a_sidecar_that_ends_and_comes_back_strands_nobody() {
 
 #[test]
 fn a_lost_welcome_burns_nothing() {
-    let (world, wire) = place();
+    let (world, tcp) = place();
     let sandbox = Sandbox::enrolled(&world);
     // First with the ticket, then with an epoch.
     for round in 1..=3 {
-        wire.lose_the_next_welcome();
+        tcp.drop_the_next_welcome();
         let mut shim = sandbox.connected();
-        assert_eq!(wire.lost(), round, "an answer was lost");
+        assert_eq!(tcp.dropped(), round, "the response to the ticket was dropped");
         assert_answers(&mut shim, "after a lost answer");
         shim.close_stdin();
         shim.wait_for_exit();
@@ -136,7 +136,7 @@ fn a_lost_welcome_burns_nothing() {
 
 #[test]
 fn shims_that_start_together_share_one_ticket_and_one_session() {
-    let (world, _wire) = place();
+    let (world, _tcp) = place();
     let sandbox = Sandbox::enrolled(&world);
     let mut shims: Vec<Harness> = (0..5).map(|_| sandbox.shim()).collect();
     let ids: Vec<Value> = shims.iter_mut().map(Harness::send_initialize).collect();
@@ -153,7 +153,7 @@ fn shims_that_start_together_share_one_ticket_and_one_session() {
 
 #[test]
 fn a_shim_that_was_there_before_its_enrolment_finds_it() {
-    let (world, _wire) = place();
+    let (world, _tcp) = place();
     let sandbox = Sandbox::new();
     let mut shim = sandbox.shim();
     let id = shim.send_initialize();
@@ -171,7 +171,7 @@ fn a_shim_that_was_there_before_its_enrolment_finds_it() {
 
 #[test]
 fn tickets_that_are_no_good_are_told_apart() {
-    let (world, _wire) = place();
+    let (world, _tcp) = place();
     let string = enroll(&world, &[]);
     let (other_world, _other_wire) = place();
 
@@ -203,7 +203,7 @@ fn tickets_that_are_no_good_are_told_apart() {
 
 #[test]
 fn a_refused_sandbox_is_enrolled_anew_without_a_restart() {
-    let (world, _wire) = place();
+    let (world, _tcp) = place();
     let sandbox = Sandbox::new();
     sandbox.put(&enroll(&world, &["--ttl", "2s"]));
     let mut shim = sandbox.connected();
@@ -223,7 +223,7 @@ fn a_refused_sandbox_is_enrolled_anew_without_a_restart() {
 
 #[test]
 fn a_new_string_is_used_at_once_where_the_old_enrolment_is_over() {
-    let (world, _wire) = place();
+    let (world, _tcp) = place();
     let sandbox = Sandbox::enrolled(&world);
     let mut shim = sandbox.connected();
     assert_answers(&mut shim, "before");
@@ -238,7 +238,7 @@ fn a_new_string_is_used_at_once_where_the_old_enrolment_is_over() {
 
 #[test]
 fn kill_ends_the_enrolment_and_its_shims_are_told_what_to_do() {
-    let (world, _wire) = place();
+    let (world, _tcp) = place();
     let (sandbox, neighbour) = (Sandbox::enrolled(&world), Sandbox::enrolled(&world));
     let mut shims: Vec<Harness> = (0..2).map(|_| sandbox.connected()).collect();
     let mut other = neighbour.connected();
@@ -260,7 +260,7 @@ fn kill_ends_the_enrolment_and_its_shims_are_told_what_to_do() {
 
 #[test]
 fn another_key_than_the_pinned_one_is_not_spoken_to() {
-    let (world, _wire) = place();
+    let (world, _tcp) = place();
     let sandbox = Sandbox::new();
     let string = enroll(&world, &[]);
     let (start, rest) = string.split_at("cofferdam:1:".len());
@@ -279,7 +279,7 @@ fn another_key_than_the_pinned_one_is_not_spoken_to() {
 
 #[test]
 fn a_state_directory_that_cannot_be_written_is_named_and_burns_no_ticket() {
-    let (world, _wire) = place();
+    let (world, _tcp) = place();
     let sandbox = Sandbox::enrolled(&world);
     std::fs::write(sandbox.state(), "a file in the way").unwrap();
     let mut shim = sandbox.shim();

@@ -1,22 +1,22 @@
 //! Sandboxes are snapshotted and cloned, keys and all: of two copies exactly one goes on, the other is told what to do,
 //! and nobody who merely lost a connection is taken for a copy.
 
+use cofferdam_tests::cuttable_tcp::CuttableTcp;
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::harness::{Harness, refusal_of};
 use cofferdam_tests::relay::{Next, RawRelay, hello};
 use cofferdam_tests::sandbox::Sandbox;
 use cofferdam_tests::server::Server;
-use cofferdam_tests::wire::Wire;
 use cofferdam_tests::world::World;
 use relay_proto::control::{Epoch, Hello, Proof, Refusal, Resume, Resumed, Retry, Welcome};
 use relay_proto::frame::{Ack, Frame};
 use serde_json::{Value, json};
 
-/// A sidecar with a port, and the wire to it.
-fn place() -> (World, Wire) {
-    let wire = Wire::start();
-    let world = World::new().server("tools", Server::fixture()).relay(&wire.relay_lines()).start();
-    (world, wire)
+/// A sidecar with a port, and the TCP connections to it, which can be cut.
+fn place() -> (World, CuttableTcp) {
+    let tcp = CuttableTcp::start();
+    let world = World::new().server("tools", Server::fixture()).relay(&tcp.relay_lines()).start();
+    (world, tcp)
 }
 
 fn alerts(world: &World) -> Vec<Value> {
@@ -47,7 +47,7 @@ fn links(world: &World) -> Vec<String> {
 
 #[test]
 fn ten_shims_of_one_sandbox_come_back_after_a_blip_and_none_is_taken_for_a_clone() {
-    let (mut world, wire) = place();
+    let (mut world, tcp) = place();
     let sandbox = Sandbox::enrolled(&world);
     let mut shims: Vec<Harness> = (0..10).map(|_| sandbox.connected()).collect();
     let before = links(&world);
@@ -61,7 +61,7 @@ fn ten_shims_of_one_sandbox_come_back_after_a_blip_and_none_is_taken_for_a_clone
         }
     };
     for blip in 0..3 {
-        wire.cut();
+        tcp.cut();
         all_answer(&mut shims, &format!("after blip {blip}"));
     }
     assert_eq!(links(&world), before, "all of them resumed their links");
@@ -75,7 +75,7 @@ fn ten_shims_of_one_sandbox_come_back_after_a_blip_and_none_is_taken_for_a_clone
 
 #[test]
 fn of_two_clones_that_come_at_once_exactly_one_survives() {
-    let (world, _wire) = place();
+    let (world, _tcp) = place();
     for round in 0..4 {
         let original = rested(&world);
         let clone = original.copy();
@@ -99,7 +99,7 @@ fn of_two_clones_that_come_at_once_exactly_one_survives() {
 
 #[test]
 fn of_two_clones_that_were_both_welcomed_the_first_to_speak_survives() {
-    let (world, _wire) = place();
+    let (world, _tcp) = place();
     let sandbox = rested(&world);
     let (mut one, mut other) = (sandbox.relay(), sandbox.relay());
     let first = welcomed(one.say(key_hello(&sandbox, None)));
@@ -123,7 +123,7 @@ fn of_two_clones_that_were_both_welcomed_the_first_to_speak_survives() {
 /// A connection that the shim gave up on may be heard after the one that it made instead.
 #[test]
 fn a_hello_that_comes_late_costs_nobody_his_epoch() {
-    let (world, _wire) = place();
+    let (world, _tcp) = place();
     let sandbox = rested(&world);
     let (mut kept, mut given_up) = (sandbox.relay(), sandbox.relay());
     welcomed(kept.say(key_hello(&sandbox, None)));
@@ -137,7 +137,7 @@ fn a_hello_that_comes_late_costs_nobody_his_epoch() {
 /// The same where what it shows has turned already: nobody waits for its answer, as a copy would.
 #[test]
 fn a_hello_that_comes_when_its_epoch_has_turned_raises_no_alert() {
-    let (world, _wire) = place();
+    let (world, _tcp) = place();
     let sandbox = rested(&world);
     let before = sandbox.copy();
     leave(sandbox.connected());
@@ -156,9 +156,9 @@ fn a_hello_that_comes_when_its_epoch_has_turned_raises_no_alert() {
 /// A new link costs a sync of the disk, and a place comes before that.
 #[test]
 fn a_sandbox_without_a_place_for_a_link_writes_nothing() {
-    let wire = Wire::start();
+    let tcp = CuttableTcp::start();
     let world =
-        World::new().server("tools", Server::fixture()).relay(&wire.relay_lines()).limit("links = 2").start();
+        World::new().server("tools", Server::fixture()).relay(&tcp.relay_lines()).limit("links = 2").start();
     let sandbox = rested(&world);
     let kept: Vec<RawRelay> = (0..2)
         .map(|_| {
@@ -180,7 +180,7 @@ fn a_sandbox_without_a_place_for_a_link_writes_nothing() {
 /// The disk is full for long, and a sandbox can come again and again.
 #[test]
 fn enrolments_that_are_not_written_down_do_not_fill_the_log() {
-    let (world, _wire) = place();
+    let (world, _tcp) = place();
     let sandbox = rested(&world);
     let (store, aside) = (world.layout().state.join("enrolments"), world.layout().state.join("aside"));
     std::fs::rename(&store, &aside).unwrap();
@@ -208,7 +208,7 @@ fn enrolments(world: &World) -> Vec<(std::path::PathBuf, u64)> {
 /// Whoever asks for a link of somebody else's is told of; it cannot fill the audit with that.
 #[test]
 fn a_link_of_another_sandbox_is_refused_and_the_alerts_are_few() {
-    let (world, _wire) = place();
+    let (world, _tcp) = place();
     let (owner, thief) = (rested(&world), rested(&world));
     let welcome = welcomed(owner.relay().say(key_hello(&owner, None)));
     for _ in 0..20 {
@@ -227,7 +227,7 @@ fn a_link_of_another_sandbox_is_refused_and_the_alerts_are_few() {
 
 #[test]
 fn the_copied_state_of_a_running_shim_leaves_one_and_the_other_is_told_what_to_do() {
-    let (world, _wire) = place();
+    let (world, _tcp) = place();
     let original = Sandbox::enrolled(&world);
     let mut running = original.connected();
     let clone = original.copy();
@@ -264,7 +264,7 @@ fn the_copied_state_of_a_running_shim_leaves_one_and_the_other_is_told_what_to_d
 
 #[test]
 fn stolen_state_is_found_out_at_the_owners_next_use() {
-    let (world, _wire) = place();
+    let (world, _tcp) = place();
     let owner = rested(&world);
     let thief = owner.copy();
     leave(thief.connected());
@@ -283,7 +283,7 @@ fn stolen_state_is_found_out_at_the_owners_next_use() {
 
 #[test]
 fn epochs_that_nobody_was_given_let_nobody_in() {
-    let (world, _wire) = place();
+    let (world, _tcp) = place();
     let sandbox = rested(&world);
     let old = sandbox.saved()["epoch"].clone();
     leave(sandbox.connected());
@@ -306,7 +306,7 @@ fn epochs_that_nobody_was_given_let_nobody_in() {
 
 #[test]
 fn a_goodbye_before_the_welcome_does_not_turn_the_epoch() {
-    let (world, _wire) = place();
+    let (world, _tcp) = place();
     let sandbox = rested(&world);
     let mut relay = sandbox.relay();
     relay.greet_with(key_hello(&sandbox, None));
@@ -322,7 +322,7 @@ fn a_goodbye_before_the_welcome_does_not_turn_the_epoch() {
 
 #[test]
 fn a_link_that_answers_keeps_its_place_and_a_dead_one_gives_it_up() {
-    let (world, _wire) = place();
+    let (world, _tcp) = place();
     let sandbox = rested(&world);
     let mut first = sandbox.relay();
     let welcome = welcomed(first.say(key_hello(&sandbox, None)));
@@ -362,7 +362,7 @@ fn a_link_that_answers_keeps_its_place_and_a_dead_one_gives_it_up() {
 
 #[test]
 fn late_bytes_of_a_dead_connection_are_no_sign_of_life() {
-    let (world, _wire) = place();
+    let (world, _tcp) = place();
     let sandbox = rested(&world);
     let mut first = sandbox.relay();
     let welcome = welcomed(first.say(key_hello(&sandbox, None)));

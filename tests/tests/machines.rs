@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use cofferdam_tests::attach::Attach;
-use cofferdam_tests::boxes::{Booted, Guest, Machine, Outlet};
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::encodings::assert_absent;
 use cofferdam_tests::harness::{refusal_of, text_of};
 use cofferdam_tests::port::free_place;
 use cofferdam_tests::sandbox::enroll;
+use cofferdam_tests::sandboxes::{Booted, Guest, Machine, Outlet};
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::World;
 use serde_json::{Value, json};

@@ -7,11 +7,11 @@ use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::process::send;
 use cofferdam_tests::server::Server;
-use cofferdam_tests::toll::{Act, Toll};
 use cofferdam_tests::vault::{
     CANARY, connected, connected_at, lease_id, leases, leave, login_token, minter, prepared, session_tokens,
     token_file, token_role, tokens, with_certificate, with_certificate_in, world,
 };
+use cofferdam_tests::vault_fault_proxy::{Action, VaultFaultProxy};
 use nix::sys::signal::Signal;
 use serde_json::json;
 
@@ -72,17 +72,17 @@ fn a_lease_is_gone_when_its_shim_was_killed_and_does_not_come_back() {
 #[test]
 fn what_vault_does_not_answer_is_pending_and_gone_later() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let toll = Toll::before(bao.place);
-    let world = with_certificate_in(connected_at(&toll.address(), &token_file(&bao))).start();
+    let proxy = VaultFaultProxy::in_front_of(bao.place);
+    let world = with_certificate_in(connected_at(&proxy.address(), &token_file(&bao))).start();
     let _harness = world.connected("tools");
     let session = world.sessions()[0]["session"].as_str().unwrap().to_owned();
     // Nothing that is sent now is ever heard of: only what is sent once more helps.
-    toll.rule("", Act::Swallow);
+    proxy.rule("", Action::NeverRespond);
     let told = world.cofferdam_text(&["kill", &session]);
     assert!(told.contains("Vault token: pending ("), "{told}");
     assert!(told.contains(" of `cert`: pending ("), "{told}");
     assert_eq!((leases(&bao), session_tokens(&bao).len()), (1, 1));
-    toll.open();
+    proxy.clear_rules();
     wait_until("the lease is gone", || leases(&bao) == 0);
     wait_until("the token is gone", || session_tokens(&bao).is_empty());
     let directory = world.layout().state.join("vault");

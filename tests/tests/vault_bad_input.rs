@@ -8,12 +8,12 @@ use std::time::Duration;
 use cofferdam_tests::deadline::{holds_within, wait_until};
 use cofferdam_tests::openbao::{KvEngine, OpenBao};
 use cofferdam_tests::server::Server;
-use cofferdam_tests::site::{Site, refused};
-use cofferdam_tests::toll::{Act, Toll, detour};
+use cofferdam_tests::single_sandbox::{SingleSandbox, refused};
 use cofferdam_tests::vault::{
     CANARY, certificates_live, connected_at, leases, leave, prepared, root_certificate, token_file,
     with_certificate_in, world,
 };
+use cofferdam_tests::vault_fault_proxy::{Action, VaultFaultProxy, second_address};
 use cofferdam_tests::world::Builder;
 use serde_json::{Value, json};
 use vaultrs::{kv2, pki};
@@ -31,12 +31,12 @@ fn uses(template: &str) -> Server {
 
 /// The server is refused in these words; the good one, whose secret nobody has asked for before the first time, is not.
 #[track_caller]
-fn refuses(site: &mut Site, server: &str, words: &[&str]) {
-    let mut harness = site.shim(server);
+fn refuses(sandbox: &mut SingleSandbox, server: &str, words: &[&str]) {
+    let mut harness = sandbox.shim(server);
     let text = refused(&mut harness, server, words);
     assert!(!text.contains(CANARY), "{text}");
-    site.goes_on_beside(server);
-    let mut good = site.connected("good");
+    sandbox.goes_on_beside(server);
+    let mut good = sandbox.connected("good");
     assert!(good.call("echo", json!({"text": "x"})).get("result").is_some());
     leave(good);
 }
@@ -49,7 +49,7 @@ fn a_mount_that_is_not_there() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let all: &[&str] = &["read", "update"];
     bao.policy("agent", &[("secret/data/github", &["read"]), ("nomount/*", all)]);
-    let mut site = Site::start(
+    let mut sandbox = SingleSandbox::start(
         beside_a_good_one(world(&bao))
             .secret("stored", "kv = \"nomount/github\"")
             .secret("made", "vault = \"nomount/creds/agent\"")
@@ -63,7 +63,7 @@ fn a_mount_that_is_not_there() {
         ("made", "GET `nomount/creds/agent`"),
         ("written", "POST `nomount/issue/agent`"),
     ] {
-        refuses(&mut site, server, &[path, "HTTP 404", "is the path right, mount and all"]);
+        refuses(&mut sandbox, server, &[path, "HTTP 404", "is the path right, mount and all"]);
     }
 }
 
@@ -86,11 +86,11 @@ fn values_that_are_no_texts_and_secrets_that_are_empty() {
     for field in fields {
         builder = builder.server(field, uses(&format!("{{odd.{field}}}")));
     }
-    let mut site = Site::start(builder);
+    let mut sandbox = SingleSandbox::start(builder);
     // Numbers are used as they are written there.
     for (field, value) in [("number", "1234567890"), ("real", "12345678.5")] {
-        let _harness = site.connected(field);
-        let process = site.world.fixture_processes(field)[0];
+        let _harness = sandbox.connected(field);
+        let process = sandbox.world.fixture_processes(field)[0];
         let environment = std::fs::read(format!("/proc/{process}/environ")).unwrap();
         let environment = String::from_utf8_lossy(&environment).into_owned();
         assert!(environment.contains(&format!("SECRET={value}")), "{field}");
@@ -101,16 +101,16 @@ fn values_that_are_no_texts_and_secrets_that_are_empty() {
         ("nothing", "its field `nothing` is null, a list or an object"),
         ("list", "its field `list` is null, a list or an object"),
     ] {
-        refuses(&mut site, server, &[why, "secret/odd"]);
+        refuses(&mut sandbox, server, &[why, "secret/odd"]);
     }
-    refuses(&mut site, "empty", &["secret/empty", "it is empty"]);
-    refuses(&mut site, "deleted", &["secret/data/deleted", "Vault has nothing there"]);
+    refuses(&mut sandbox, "empty", &["secret/empty", "it is empty"]);
+    refuses(&mut sandbox, "deleted", &["secret/data/deleted", "Vault has nothing there"]);
 }
 
 #[test]
 fn a_path_that_the_policies_deny_is_named() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let mut site = Site::start(
+    let mut sandbox = SingleSandbox::start(
         beside_a_good_one(world(&bao))
             .secret("other", "kv = \"secret/other\"")
             .secret("cert", "vault = \"pki/issue/another\"\nwrite = { common_name = \"agent.internal\" }")
@@ -119,7 +119,7 @@ fn a_path_that_the_policies_deny_is_named() {
     );
     for (server, path) in [("stored", "secret/other"), ("made", "POST `pki/issue/another`")] {
         let words = [path, "Vault refuses", "allow this path in its policies", "tried again in "];
-        refuses(&mut site, server, &words);
+        refuses(&mut sandbox, server, &words);
     }
 }
 
@@ -127,7 +127,7 @@ fn a_path_that_the_policies_deny_is_named() {
 fn a_field_that_cannot_be_used_is_refused_where_it_is_used() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     // The good one uses another field of the same secret.
-    let mut site = Site::start(
+    let mut sandbox = SingleSandbox::start(
         beside_a_good_one(world(&bao))
             .server("nested", uses("{github.nested}"))
             .server("empty", uses("{github.empty}"))
@@ -138,7 +138,7 @@ fn a_field_that_cannot_be_used_is_refused_where_it_is_used() {
         ("empty", "its field `empty` is empty"),
         ("missing", "has no field `tokn`; it has `token`"),
     ] {
-        refuses(&mut site, server, &[why, "secret/github"]);
+        refuses(&mut sandbox, server, &[why, "secret/github"]);
     }
 }
 
@@ -146,13 +146,13 @@ fn a_field_that_cannot_be_used_is_refused_where_it_is_used() {
 fn a_certificate_of_another_name() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
     let tls = bao.tls.as_ref().unwrap();
-    let elsewhere = format!("https://{}", detour(tls.place));
+    let elsewhere = format!("https://{}", second_address(tls.place));
     let auth = format!("ca-file = {:?}\n{}", tls.ca_file, token_file(&bao));
     let asked = bao.audit().len();
-    let mut site = Site::start(with_certificate_in(connected_at(&elsewhere, &auth)));
+    let mut sandbox = SingleSandbox::start(with_certificate_in(connected_at(&elsewhere, &auth)));
     let words = ["pki/issue/agent", "cannot be reached", "not valid for name", "`ca-file`"];
-    refused(&mut site.shim("tools"), "tools", &words);
-    site.goes_on();
+    refused(&mut sandbox.shim("tools"), "tools", &words);
+    sandbox.goes_on();
     assert_eq!(bao.audit().len(), asked, "nobody was told anything");
 }
 
@@ -168,23 +168,23 @@ fn a_clock_that_is_not_ours() {
         "token",
         json!({"token": "plain-CANARY-of-2001", "expiration": 1_000_003_600}),
     );
-    let toll = Toll::before(bao.place);
-    toll.rule("plain/token", Act::Dated("Sun, 09 Sep 2001 01:46:40 GMT"));
-    let mut site = Site::start(
-        connected_at(&toll.address(), &token_file(&bao))
+    let proxy = VaultFaultProxy::in_front_of(bao.place);
+    proxy.rule("plain/token", Action::Dated("Sun, 09 Sep 2001 01:46:40 GMT"));
+    let mut sandbox = SingleSandbox::start(
+        connected_at(&proxy.address(), &token_file(&bao))
             .secret("old", "vault = \"plain/token\"\npublic = [\"expiration\"]")
             .server("tools", uses("{old.token}")),
     );
-    let mut harness = site.connected("tools");
+    let mut harness = sandbox.connected("tools");
     for _ in 0..20 {
         assert!(harness.call("echo", json!({"text": "x"})).get("result").is_some());
     }
-    site.goes_on_beside("tools");
-    let sessions = site.world.sessions();
+    sandbox.goes_on_beside("tools");
+    let sessions = sandbox.world.sessions();
     let held = sessions.as_array().unwrap().iter().find(|link| link["server"] == "tools").unwrap();
     let left = held["credentials"][0]["expires-in-seconds"].as_u64();
     assert!(left.is_some_and(|left| (3500..=3600).contains(&left)), "{held}");
-    assert_eq!(toll.count("plain/token"), 1, "{:?}", toll.seen());
+    assert_eq!(proxy.count("plain/token"), 1, "{:?}", proxy.seen());
 }
 
 /// What no server says: rewritten in live answers.
@@ -214,21 +214,22 @@ fn rewritten_lives_of_nothing_and_of_for_ever_neither_spin_nor_harm() {
         }),
     ];
     for (what, change) in changes {
-        let toll = Toll::before(bao.place);
-        toll.rule("pki/issue", Act::Rewrite(change));
-        let mut site = Site::start(with_certificate_in(connected_at(&toll.address(), &token_file(&bao))));
-        let mut harness = site.connected("tools");
-        let asked = toll.count("");
+        let proxy = VaultFaultProxy::in_front_of(bao.place);
+        proxy.rule("pki/issue", Action::Rewrite(change));
+        let mut sandbox =
+            SingleSandbox::start(with_certificate_in(connected_at(&proxy.address(), &token_file(&bao))));
+        let mut harness = sandbox.connected("tools");
+        let asked = proxy.count("");
         // Longer than the shortest pause between two requests, some times over.
         let spins = holds_within(Duration::from_secs(3), || {
             assert!(harness.call("echo", json!({"text": "x"})).get("result").is_some(), "{what}");
-            toll.count("") - asked > 3
+            proxy.count("") - asked > 3
         });
-        assert!(!spins, "{what}: {:?}", toll.seen());
-        assert!(!site.world.log().contains("panicked"), "{what}");
-        site.goes_on_beside("tools");
+        assert!(!spins, "{what}: {:?}", proxy.seen());
+        assert!(!sandbox.world.log().contains("panicked"), "{what}");
+        sandbox.goes_on_beside("tools");
         leave(harness);
-        let _world = site.leave();
+        let _world = sandbox.leave();
         wait_until("the lease is gone with its token", || leases(&bao) == 0);
     }
 }
@@ -243,18 +244,19 @@ fn rewritten_lives_of_tokens_neither_spin_nor_harm() {
         ("auth/token/lookup-self", "a second", |answer| answer["data"]["ttl"] = json!(1)),
     ];
     for (path, what, change) in changes {
-        let toll = Toll::before(bao.place);
-        toll.rule(path, Act::Rewrite(change));
-        let mut site = Site::start(with_certificate_in(connected_at(&toll.address(), &token_file(&bao))));
-        let mut harness = site.connected("tools");
+        let proxy = VaultFaultProxy::in_front_of(bao.place);
+        proxy.rule(path, Action::Rewrite(change));
+        let mut sandbox =
+            SingleSandbox::start(with_certificate_in(connected_at(&proxy.address(), &token_file(&bao))));
+        let mut harness = sandbox.connected("tools");
         for _ in 0..50 {
             assert!(harness.call("echo", json!({"text": "x"})).get("result").is_some(), "{path}: {what}");
         }
-        assert!(toll.count("") <= 25, "{path}: {what}: {:?}", toll.seen());
-        assert!(!site.world.log().contains("panicked"), "{path}: {what}");
-        site.goes_on_beside("tools");
+        assert!(proxy.count("") <= 25, "{path}: {what}: {:?}", proxy.seen());
+        assert!(!sandbox.world.log().contains("panicked"), "{path}: {what}");
+        sandbox.goes_on_beside("tools");
         leave(harness);
-        let _world = site.leave();
+        let _world = sandbox.leave();
         wait_until("nothing is left", || leases(&bao) == 0);
     }
 }
@@ -269,11 +271,11 @@ fn a_real_lease_of_a_hundred_years_ends_with_its_session() {
     bao.operator("delete the root certificate", async |client| pki::cert::ca::delete(client, "pki").await);
     root_certificate(&bao, &longer);
     certificates_live(&bao, &century);
-    let mut site = Site::start(with_certificate_in(world(&bao)));
-    let harness = site.connected("tools");
+    let mut sandbox = SingleSandbox::start(with_certificate_in(world(&bao)));
+    let harness = sandbox.connected("tools");
     assert_eq!(leases(&bao), 1);
-    site.goes_on_beside("tools");
+    sandbox.goes_on_beside("tools");
     leave(harness);
-    let _world = site.leave();
+    let _world = sandbox.leave();
     wait_until("the lease is gone", || leases(&bao) == 0);
 }

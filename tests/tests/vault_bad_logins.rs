@@ -5,11 +5,11 @@ use cofferdam_tests::certificates::Authority;
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::openbao::{AppRole, OpenBao};
 use cofferdam_tests::server::Server;
-use cofferdam_tests::site::{Site, refused};
-use cofferdam_tests::toll::{Act, Toll};
+use cofferdam_tests::single_sandbox::{SingleSandbox, refused};
 use cofferdam_tests::vault::{
     app_role, connected, connected_at, file, prepared, tokens, with_certificate_in,
 };
+use cofferdam_tests::vault_fault_proxy::{Action, VaultFaultProxy};
 use cofferdam_tests::vault_logins::{approle, secret_id, signed_web_token, unwrap, wrapped_secret_id};
 use serde_json::json;
 
@@ -26,24 +26,24 @@ fn a_wrapped_secret_id_that_somebody_opened_before_us() {
     let auth = format!(
         "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {wrapped:?}, secret-id-wrapped = true, role = \"agent\" }}"
     );
-    let toll = Toll::before(bao.place);
-    let mut site = Site::start(with_certificate_in(connected_at(&toll.address(), &auth)));
-    let mut harness = site.shim("tools");
+    let proxy = VaultFaultProxy::in_front_of(bao.place);
+    let mut sandbox = SingleSandbox::start(with_certificate_in(connected_at(&proxy.address(), &auth)));
+    let mut harness = sandbox.shim("tools");
     let words = [NEEDED, "sys/wrapping/lookup", "ALERT", "already unwrapped", "destroy that secret-id"];
     for _ in 0..3 {
         refused(&mut harness, "tools", &words);
     }
     // Told in the log and the audit, and not asked again and again.
-    let world = &site.world;
+    let world = &sandbox.world;
     assert!(world.log().contains("ALERT: the wrapped secret-id was already unwrapped"));
     let alerts = || world.audit().iter().filter(|record| record["event"] == "alert").count();
     wait_until("the audit has the alert", || alerts() == 1);
-    assert_eq!(toll.count("sys/wrapping/lookup"), 1);
+    assert_eq!(proxy.count("sys/wrapping/lookup"), 1);
     assert!(!world.log().contains(&stolen));
-    site.goes_on_beside("tools");
+    sandbox.goes_on_beside("tools");
     file(&bao, "wrapped", &wrapped_secret_id(&bao));
     wait_until("another one helps", || harness.initialize().get("result").is_some());
-    let alerts = site.world.audit().iter().filter(|record| record["event"] == "alert").count();
+    let alerts = sandbox.world.audit().iter().filter(|record| record["event"] == "alert").count();
     assert_eq!(alerts, 1);
 }
 
@@ -55,10 +55,10 @@ fn a_wrapped_secret_id_whose_answer_was_lost_may_be_ours() {
     let auth = format!(
         "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {wrapped:?}, secret-id-wrapped = true, role = \"agent\" }}"
     );
-    let toll = Toll::before(bao.place);
-    toll.rule("sys/wrapping/unwrap", Act::CutAfter(60));
-    let mut site = Site::start(with_certificate_in(connected_at(&toll.address(), &auth)));
-    let mut harness = site.shim("tools");
+    let proxy = VaultFaultProxy::in_front_of(bao.place);
+    proxy.rule("sys/wrapping/unwrap", Action::CutAfter(60));
+    let mut sandbox = SingleSandbox::start(with_certificate_in(connected_at(&proxy.address(), &auth)));
+    let mut harness = sandbox.shim("tools");
     wait_until("the second try is an alert", || {
         harness.initialize()["error"]["message"].as_str().is_some_and(|text| text.contains("ALERT"))
     });
@@ -72,9 +72,9 @@ fn a_wrapped_secret_id_whose_answer_was_lost_may_be_ours() {
             "destroy that secret-id",
         ],
     );
-    assert_eq!(toll.count("sys/wrapping/unwrap"), 1, "it is opened once");
-    site.goes_on_beside("tools");
-    toll.open();
+    assert_eq!(proxy.count("sys/wrapping/unwrap"), 1, "it is opened once");
+    sandbox.goes_on_beside("tools");
+    proxy.clear_rules();
     file(&bao, "wrapped", &wrapped_secret_id(&bao));
     wait_until("another one helps", || harness.initialize().get("result").is_some());
 }
@@ -91,27 +91,27 @@ fn a_secret_id_that_is_used_up() {
     let builder = connected(&bao, &auth)
         .secret("github", "kv = \"secret/github\"\nrefresh = \"1s\"")
         .server("good", good);
-    let mut site = Site::start(with_certificate_in(builder));
-    let mut good = site.connected("good");
+    let mut sandbox = SingleSandbox::start(with_certificate_in(builder));
+    let mut good = sandbox.connected("good");
     wait_until("the login's life is over", || {
-        site.world.log().contains("Vault did not keep the login")
+        sandbox.world.log().contains("Vault did not keep the login")
             && tokens(&bao, |token| token["display_name"] == "approle").is_empty()
     });
-    let mut harness = site.shim("tools");
+    let mut harness = sandbox.shim("tools");
     let used_up = std::fs::read_to_string(&secret).unwrap();
     let text = refused(
         &mut harness,
         "tools",
         &[NEEDED, "POST `auth/approle/login`", "HTTP 400", "correct the path, the role"],
     );
-    assert!(!text.contains(&used_up) && !site.world.log().contains(&used_up), "{text}");
+    assert!(!text.contains(&used_up) && !sandbox.world.log().contains(&used_up), "{text}");
     assert!(
         good.call("echo", json!({"text": "x"})).get("result").is_some(),
         "a value that was only read goes on"
     );
     // For a new process too, though it cannot be looked at again.
-    let _another = site.connected("good");
-    site.goes_on_beside("tools");
+    let _another = sandbox.connected("good");
+    sandbox.goes_on_beside("tools");
     let mut role = AppRole::default();
     bao.app_role("agent", role.secret_id_num_uses(0_u64).token_ttl("10m").token_max_ttl("1h"));
     file(&bao, "secret-id", &secret_id(&bao));
@@ -127,14 +127,14 @@ fn web_tokens_of_another_time() {
     let early = signed_web_token(&bao, &claims(3_900_000_000, 4_000_000_000));
     let path = file(&bao, "jwt", &over);
     let auth = format!("auth = {{ method = \"jwt\", role = \"agent\", jwt-file = {path:?} }}");
-    let mut site = Site::start(with_certificate_in(connected(&bao, &auth)));
-    let mut harness = site.shim("tools");
+    let mut sandbox = SingleSandbox::start(with_certificate_in(connected(&bao, &auth)));
+    let mut harness = sandbox.shim("tools");
     refused(
         &mut harness,
         "tools",
         &[NEEDED, "POST `auth/jwt/login`", "HTTP 400", "correct the path, the role"],
     );
-    let log = || site.world.log();
+    let log = || sandbox.world.log();
     // What Vault says of it is told on the host alone.
     assert!(log().contains("expired"));
     file(&bao, "jwt", &early);
@@ -145,7 +145,7 @@ fn web_tokens_of_another_time() {
     for text in [&over, &early] {
         assert!(!log().contains(text.rsplit('.').next().unwrap()));
     }
-    site.goes_on_beside("tools");
+    sandbox.goes_on_beside("tools");
     file(&bao, "jwt", &good);
     wait_until("one of now helps", || harness.initialize().get("result").is_some());
 }
@@ -163,14 +163,14 @@ fn a_client_certificate_of_another_name() {
     let auth = format!(
         "ca-file = {ca_file:?}\nauth = {{ method = \"cert\", role = \"agent\", cert-file = {certificate:?}, key-file = {key:?} }}"
     );
-    let mut site = Site::start(with_certificate_in(connected_at(&bao.tls_address(), &auth)));
-    let mut harness = site.shim("tools");
+    let mut sandbox = SingleSandbox::start(with_certificate_in(connected_at(&bao.tls_address(), &auth)));
+    let mut harness = sandbox.shim("tools");
     refused(
         &mut harness,
         "tools",
         &[NEEDED, "POST `auth/cert/login`", "HTTP 400", "correct the path, the role"],
     );
-    site.goes_on_beside("tools");
+    sandbox.goes_on_beside("tools");
     clients.client("agent.internal").write(directory, "login");
     wait_until("the right one helps", || harness.initialize().get("result").is_some());
 }

@@ -10,8 +10,8 @@ use cofferdam_tests::http_fixture::{Behaviour, HttpFixture};
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::process::{children_of, command, command_line, output_of, without_capabilities};
 use cofferdam_tests::server::Server;
-use cofferdam_tests::toll::Toll;
 use cofferdam_tests::vault::{app_role, connected_at, file, lease_id, prepared, token_file};
+use cofferdam_tests::vault_fault_proxy::VaultFaultProxy;
 use cofferdam_tests::vault_logins::{approle, wrapped_secret_id};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -25,9 +25,9 @@ fn nothing_of_vault_is_anywhere_but_in_the_server_that_should_have_it() {
     let auth = format!(
         "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {wrapped:?}, secret-id-wrapped = true, role = \"agent\" }}"
     );
-    let toll = Toll::before(bao.place);
+    let proxy = VaultFaultProxy::in_front_of(bao.place);
     let web = HttpFixture::start(Behaviour::Json);
-    let mut world = connected_at(&toll.address(), &auth)
+    let mut world = connected_at(&proxy.address(), &auth)
         .secret("github", "kv = \"secret/github\"")
         .secret("cert", "vault = \"pki/issue/agent\"\nwrite = { common_name = \"agent.internal\" }")
         .server("stored", Server::fixture().env("SECRET", "{github.token}").allow(&["*"]))
@@ -53,7 +53,7 @@ fn nothing_of_vault_is_anywhere_but_in_the_server_that_should_have_it() {
     assert!(shims[2].call("headers", json!({})).to_string().contains("[redacted:github.token]"));
     let (stored, lent) = (world.fixture_processes("stored")[0], world.fixture_processes("lent")[0]);
     let lent_key = variable(lent, "SECRET");
-    let values = secrets(&toll, &bao, &stored_value, &lent_key);
+    let values = secrets(&proxy, &bao, &stored_value, &lent_key);
     wait_until("what was said on stderr is logged", || world.log().matches("using").count() >= 2);
 
     let sidecar = world.sidecar().id();
@@ -213,14 +213,19 @@ fn unique(bao: &OpenBao) -> String {
 }
 
 /// Everything secret that crossed to or from Vault, by what it is.
-fn secrets(toll: &Toll, bao: &OpenBao, stored_value: &str, lent_key: &str) -> Vec<(&'static str, String)> {
+fn secrets(
+    proxy: &VaultFaultProxy,
+    bao: &OpenBao,
+    stored_value: &str,
+    lent_key: &str,
+) -> Vec<(&'static str, String)> {
     let mut values = vec![
         ("the stored value", stored_value.to_owned()),
         ("the lent key", lent_key.to_owned()),
         ("a lease's id", format!("pki/issue/agent/{}", lease_id(bao))),
     ];
     let mut tokens = BTreeSet::new();
-    for seen in toll.seen() {
+    for seen in proxy.seen() {
         tokens.extend(seen.token);
         if seen.path == "auth/approle/login" {
             let secret_id = seen.body["secret_id"].as_str().expect("a login shows its secret-id");

@@ -7,10 +7,10 @@ use cofferdam_tests::deadline::{PATIENCE, wait_until};
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::process::{Running, into_file};
 use cofferdam_tests::server::Server;
-use cofferdam_tests::toll::{Act, Toll};
 use cofferdam_tests::vault::{
     connected_at, leases, login_token, minter, prepared, token_file, token_role, tokens,
 };
+use cofferdam_tests::vault_fault_proxy::{Action, VaultFaultProxy};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -20,20 +20,20 @@ const HELD_UP: Duration = Duration::from_millis(1500);
 /// Ends a check while Vault is about to do what is asked at `path`; it does so then, whoever still waits for it.
 #[track_caller]
 fn interrupted(bao: &OpenBao, auth: &str, path: &str, signal: Signal) {
-    let toll = Toll::before(bao.place);
-    let world = connected_at(&toll.address(), auth)
+    let proxy = VaultFaultProxy::in_front_of(bao.place);
+    let world = connected_at(&proxy.address(), auth)
         .secret("github", "kv = \"secret/github\"")
         .server("tools", Server::fixture().env("TOKEN", "{github.token}"))
         .prepare();
     let before = accessors(bao);
     let did = done(bao, path);
-    toll.rule(path, Act::Delay(HELD_UP));
+    proxy.rule(path, Action::Delay(HELD_UP));
     let mut check = world.cofferdam_command();
     let log = world.layout().root().join("check.log");
     check.args(["check", "--online", "-c"]).arg(&world.layout().config);
     check.stdout(into_file(&log)).stderr(into_file(&log));
     let mut check = Running::spawn(check, "cofferdam check --online");
-    wait_until("it asks", || toll.count(path) > 0);
+    wait_until("it asks", || proxy.count(path) > 0);
     check.signal(signal);
     let status = check.wait(PATIENCE);
     let said = fs::read_to_string(&log).expect("it was told where to write");

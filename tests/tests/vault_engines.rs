@@ -15,11 +15,11 @@ use cofferdam_tests::http::{Reply, listen};
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::process::{command, is_alive, output_of};
 use cofferdam_tests::server::{Server, environment};
-use cofferdam_tests::toll::{Act, Toll};
 use cofferdam_tests::tools::Tool;
 use cofferdam_tests::vault::{
     app_role, connected_at, leave, list, prepared, session_tokens, token_file, world,
 };
+use cofferdam_tests::vault_fault_proxy::{Action, VaultFaultProxy};
 use cofferdam_tests::world::World;
 use serde_json::{Value, json};
 
@@ -127,9 +127,9 @@ fn a_rewritten_web_token_whose_lease_does_not_say_it_has_an_end_of_its_own() {
         }),
     ];
     for (what, change) in changes {
-        let toll = Toll::before(bao.place);
-        toll.rule("kubernetes/creds/agent", Act::Rewrite(change));
-        let world = cluster.used_by(connected_at(&toll.address(), &token_file(&bao))).start();
+        let proxy = VaultFaultProxy::in_front_of(bao.place);
+        proxy.rule("kubernetes/creds/agent", Action::Rewrite(change));
+        let world = cluster.used_by(connected_at(&proxy.address(), &token_file(&bao))).start();
         let mut harness = world.connected("tools");
         let first = process(&mut harness);
         assert!((0..=18).contains(&ends_in(&world, "cluster")), "{what}: {}", world.sessions());

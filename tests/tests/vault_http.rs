@@ -9,8 +9,8 @@ use cofferdam_tests::harness::{Harness, refusal_of};
 use cofferdam_tests::http_fixture::{Behaviour, HttpFixture, Sessions};
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::server::Server;
-use cofferdam_tests::toll::{Act, Toll};
 use cofferdam_tests::vault::{CANARY, connected_at, prepared, token_file, world};
+use cofferdam_tests::vault_fault_proxy::{Action, VaultFaultProxy};
 use cofferdam_tests::world::World;
 use serde_json::{Value, json};
 
@@ -87,15 +87,15 @@ fn a_refused_credential_is_read_anew_once_and_the_calls_run() {
 fn a_call_that_waited_for_its_credential_is_audited_with_the_read_that_it_waited_for() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let server = HttpFixture::start(Behaviour::Json);
-    let toll = Toll::before(bao.place);
+    let proxy = VaultFaultProxy::in_front_of(bao.place);
     let write = "write = { common_name = \"agent.internal\", ttl = \"6s\" }";
-    let world = connected_at(&toll.address(), &token_file(&bao))
+    let world = connected_at(&proxy.address(), &token_file(&bao))
         .secret("cert", &format!("vault = \"pki/issue/agent\"\n{write}"))
         .server("remote", local(&server).header("Authorization", "Serial {cert.serial_number}"))
         .start();
     let mut shim = world.connected("remote");
     // It is read anew well before its end, and that takes until after it.
-    toll.rule("pki/issue", Act::Delay(Duration::from_secs(3)));
+    proxy.rule("pki/issue", Action::Delay(Duration::from_secs(3)));
     let mut waited = None;
     wait_until("a call has waited", || {
         // On a machine that is busy some wait for too long.

@@ -9,11 +9,11 @@ use cofferdam_tests::harness::Harness;
 use cofferdam_tests::openbao::{KvEngine, OpenBao};
 use cofferdam_tests::process::send;
 use cofferdam_tests::server::Server;
-use cofferdam_tests::toll::Toll;
 use cofferdam_tests::vault::{
     app_role, certificates_live, connected, connected_at, lease_id, leases, leave, minter, prepared,
     session_tokens, token_file, token_role, tokens, with_certificate_in, with_kept_certificate_in, world,
 };
+use cofferdam_tests::vault_fault_proxy::VaultFaultProxy;
 use cofferdam_tests::world::World;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -198,8 +198,8 @@ fn what_has_no_lease_but_an_end_is_replaced_before_it() {
 fn a_path_that_is_denied_costs_no_tokens() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     bao.policy("agent", &[("pki/issue/another", &["update"])]);
-    let toll = Toll::before(bao.place);
-    let world = with_certificate_in(connected_at(&toll.address(), &token_file(&bao))).start();
+    let proxy = VaultFaultProxy::in_front_of(bao.place);
+    let world = with_certificate_in(connected_at(&proxy.address(), &token_file(&bao))).start();
     let mut harness = world.shim("tools");
     let mut seen = BTreeSet::new();
     // It is tried every five seconds at most: long enough for two more tries.
@@ -211,5 +211,5 @@ fn a_path_that_is_denied_costs_no_tokens() {
     });
     assert_eq!(seen.len(), 1, "one token is made, and kept");
     assert_eq!(accessors(&bao), seen);
-    assert!((2..=4).contains(&toll.count("pki/issue")), "{:?}", toll.seen());
+    assert!((2..=4).contains(&proxy.count("pki/issue")), "{:?}", proxy.seen());
 }

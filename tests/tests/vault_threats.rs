@@ -5,11 +5,11 @@ use std::path::Path;
 
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::server::Server;
-use cofferdam_tests::toll::Toll;
 use cofferdam_tests::vault::{
     connected, connected_at, lease_id, leases, login_token, minter, prepared, session_tokens, token_role,
     with_certificate,
 };
+use cofferdam_tests::vault_fault_proxy::VaultFaultProxy;
 use serde_json::{Value, json};
 
 #[test]
@@ -42,14 +42,14 @@ fn a_sessions_token_does_what_its_grant_says_and_makes_no_other() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     // The role would give more to whoever does not name what he wants.
     let auth = minter(&bao, &mut token_role(&["agent", "minter"]));
-    let toll = Toll::before(bao.place);
-    let world = connected_at(&toll.address(), &auth)
+    let proxy = VaultFaultProxy::in_front_of(bao.place);
+    let world = connected_at(&proxy.address(), &auth)
         .secret("github", "kv = \"secret/github\"")
         .server("tools", Server::fixture().env("SECRET", "{github.token}").allow(&["*"]))
         .start();
     let _harness = world.connected("tools");
     // It is in the sidecar's memory only, and was seen on its way.
-    let read = toll.seen().into_iter().find(|seen| seen.path == "secret/data/github");
+    let read = proxy.seen().into_iter().find(|seen| seen.path == "secret/data/github");
     let token = read.and_then(|seen| seen.token).expect("the secret was read with a token");
     let may = |method: &str, path: &str, body: Value| bao.call(method, path, Some(&token), &body).status;
     assert_eq!(may("GET", "secret/data/github", Value::Null), 200);

@@ -20,7 +20,7 @@ use serde_json::Value;
 use crate::deadline::{PATIENCE, holds_within, wait_until};
 use crate::harness::Harness;
 use crate::process::{Running, built, command, command_line, into_file, output_of, read, send};
-use crate::tee::Tee;
+use crate::recording_proxy::RecordingProxy;
 
 pub use builder::Builder;
 use builder::{Capture, StateDirectory};
@@ -31,7 +31,7 @@ pub struct World {
     builder: Builder,
     layout: Layout,
     sidecar: Option<Running>,
-    tee: Option<Tee>,
+    proxy: Option<RecordingProxy>,
 }
 
 /// Where things are.
@@ -96,7 +96,7 @@ impl World {
 
     /// Where shims go: `unix:PATH`.
     pub fn link(&self) -> String {
-        let path = self.tee.as_ref().map_or(self.layout.relay.as_path(), Tee::path);
+        let path = self.proxy.as_ref().map_or(self.layout.relay.as_path(), RecordingProxy::path);
         format!("unix:{}", path.display())
     }
 
@@ -209,7 +209,7 @@ impl World {
     /// When the world was not built with [`Builder::capturing`].
     #[track_caller]
     pub fn everything_the_shim_saw(&self) -> Vec<u8> {
-        self.tee.as_ref().expect("the world was built with `capturing`").towards_the_shim()
+        self.proxy.as_ref().expect("the world was built with `capturing`").towards_the_shim()
     }
 
     /// Cuts the connections of all shims, as a network would; the shims and the sidecar live on.
@@ -218,7 +218,7 @@ impl World {
     /// When the world was not built with [`Builder::capturing`].
     #[track_caller]
     pub fn cut_connections(&self) {
-        self.tee.as_ref().expect("the world was built with `capturing`").cut();
+        self.proxy.as_ref().expect("the world was built with `capturing`").cut();
     }
 
     /// Cuts the shims' side of the connections only: the sidecar sees nothing of it, as behind a NAT that forgot.
@@ -227,14 +227,14 @@ impl World {
     /// When the world was not built with [`Builder::capturing`].
     #[track_caller]
     pub fn half_cut_connections(&self) {
-        self.tee.as_ref().expect("the world was built with `capturing`").half_cut();
+        self.proxy.as_ref().expect("the world was built with `capturing`").half_cut();
     }
 
     /// Asserts that a secret is in no form in anything that left the sidecar: towards shims, in the log, in the audit.
     #[track_caller]
     pub fn assert_secret_stayed_here(&self, secret: &str) {
-        if let Some(tee) = &self.tee {
-            let crossed = tee.towards_the_shim();
+        if let Some(proxy) = &self.proxy {
+            let crossed = proxy.towards_the_shim();
             assert!(!crossed.is_empty(), "the capture works: something crossed");
             crate::encodings::assert_absent("what crossed to the shim", &crossed, secret);
         }
@@ -325,11 +325,13 @@ impl World {
     fn laid_out(builder: Builder) -> Self {
         let layout = Layout::new();
         builder.write(&layout);
-        let tee = match builder.capture {
+        let proxy = match builder.capture {
             Capture::Nothing => None,
-            Capture::TowardsTheShim => Some(Tee::start(&layout.root.path().join("tee.sock"), &layout.relay)),
+            Capture::TowardsTheShim => {
+                Some(RecordingProxy::start(&layout.root.path().join("proxy.sock"), &layout.relay))
+            }
         };
-        Self { builder, layout, sidecar: None, tee }
+        Self { builder, layout, sidecar: None, proxy }
     }
 
     /// A `cofferdam` command with this world's environment, for a test that does not wait for its end.

@@ -10,7 +10,9 @@ use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::port::free_place;
 use serde_json::json;
 
-use crate::support::{approle, client, client_at, client_over_tls, detour, file, keep, root, secret_id};
+use crate::support::{
+    approle, client, client_at, client_over_tls, file, keep, root, second_address, secret_id,
+};
 
 fn approle_method(server: &OpenBao, ttl: &str) -> Method {
     let role_id_file = approle(server, ttl, "1h");
@@ -77,7 +79,7 @@ async fn only_the_given_authority_is_believed() {
         assert!(refused.explained().contains("certificate"), "{}", refused.explained());
     }
     // The right authority, and a certificate for another name.
-    let other = format!("https://{}", detour(tls.place));
+    let other = format!("https://{}", second_address(tls.place));
     let settings = cofferdam::vault::ClientSettings {
         address: other.parse().unwrap(),
         namespace: None,

@@ -8,21 +8,21 @@ use cofferdam_tests::certificates::Authority;
 use cofferdam_tests::deadline::{holds_within, wait_until};
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::server::Server;
-use cofferdam_tests::toll::{Toll, detour};
 use cofferdam_tests::vault::{
     app_role, certificates_live, connected_at, file, leases, login_token, minter, new_token, prepared,
     session_tokens, token_file, token_role, tokens,
 };
+use cofferdam_tests::vault_fault_proxy::{VaultFaultProxy, second_address};
 use cofferdam_tests::vault_logins::{approle, secret_id};
 use serde_json::{Value, json};
 use vaultrs::token;
 
-use crate::support::{Load, gated, refused, site, site_of};
+use crate::support::{Load, behind_proxy, refused, three_servers, three_servers_at};
 
 /// A world over TLS with one server that needs no Vault.
 fn over_tls(bao: &OpenBao, address: &str, ca_file: &Path) -> cofferdam_tests::world::World {
     let auth = format!("ca-file = {ca_file:?}\n{}", token_file(bao));
-    site_of(connected_at(address, &auth)).server("own", Server::fixture().allow(&["*"])).start()
+    three_servers(connected_at(address, &auth)).server("own", Server::fixture().allow(&["*"])).start()
 }
 
 #[test]
@@ -30,7 +30,7 @@ fn a_certificate_of_another_authority_or_another_name_is_not_believed() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
     let tls = bao.tls.as_ref().unwrap();
     let stranger = Authority::new().write(bao.directory.path(), "stranger");
-    let elsewhere = format!("https://{}", detour(tls.place));
+    let elsewhere = format!("https://{}", second_address(tls.place));
     for (address, ca_file, word) in
         [(bao.tls_address(), &stranger, "certificate"), (elsewhere, &tls.ca_file, "not valid for name")]
     {
@@ -51,7 +51,7 @@ fn an_expired_token_of_a_file_is_said_and_the_next_one_is_taken() {
     let short = bao.create_token(wanted.ttl("1s").explicit_max_ttl("1s").no_parent(true));
     wait_until("the token is over", || !bao.is_live(&short));
     file(&bao, "token", &short);
-    let (toll, world) = gated(&bao);
+    let (proxy, world) = behind_proxy(&bao);
     let mut late = world.shim("late");
     let words = ["GET `auth/token/lookup-self`", "the token is dead", "is the token alive?"];
     // For long enough that whoever spins is seen to.
@@ -59,7 +59,7 @@ fn an_expired_token_of_a_file_is_said_and_the_next_one_is_taken() {
         refused(&mut late, &words);
         false
     });
-    assert!(toll.count("") <= 12, "{:?}", toll.seen());
+    assert!(proxy.count("") <= 12, "{:?}", proxy.seen());
     assert!(!world.log().contains(&short));
     file(&bao, "token", &good);
     wait_until("it works", || late.initialize().get("result").is_some());
@@ -68,7 +68,7 @@ fn an_expired_token_of_a_file_is_said_and_the_next_one_is_taken() {
 #[test]
 fn a_users_token_that_was_revoked_is_said_and_what_is_held_serves_on() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let (_toll, world) = gated(&bao);
+    let (_proxy, world) = behind_proxy(&bao);
     let loads =
         [Load::start(world.connected("tools"), "echo"), Load::start(world.connected("web"), "headers")];
     loads.iter().for_each(Load::goes_on);
@@ -101,8 +101,8 @@ fn a_login_that_was_revoked_is_made_anew_before_anybody_is_refused() {
     let auth = format!(
         "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {secret_id:?} }}"
     );
-    let toll = Toll::before(bao.place);
-    let world = site_of(connected_at(&toll.address(), &auth)).start();
+    let proxy = VaultFaultProxy::in_front_of(bao.place);
+    let world = three_servers(connected_at(&proxy.address(), &auth)).start();
     let loads =
         [Load::start(world.connected("tools"), "echo"), Load::start(world.connected("web"), "headers")];
     loads.iter().for_each(Load::goes_on);
@@ -111,7 +111,7 @@ fn a_login_that_was_revoked_is_made_anew_before_anybody_is_refused() {
     let mut late = world.shim("late");
     let answer = late.initialize();
     assert!(answer.get("result").is_some(), "{answer}");
-    assert_eq!(toll.count("auth/approle/login"), 2, "{:?}", toll.seen());
+    assert_eq!(proxy.count("auth/approle/login"), 2, "{:?}", proxy.seen());
     loads.iter().for_each(Load::goes_on);
     let _ = loads.map(Load::end);
 }
@@ -120,7 +120,7 @@ fn a_login_that_was_revoked_is_made_anew_before_anybody_is_refused() {
 fn session_tokens_that_were_revoked_are_replaced_and_what_hung_from_them_is_read_anew() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     certificates_live(&bao, "8s");
-    let world = site(&bao, &bao.address()).start();
+    let world = three_servers_at(&bao, &bao.address()).start();
     let loads = ["tools", "late"].map(|server| Load::start(world.connected(server), "echo"));
     loads.iter().for_each(Load::goes_on);
     let before = session_tokens(&bao);
@@ -141,7 +141,7 @@ fn session_tokens_that_were_revoked_are_replaced_and_what_hung_from_them_is_read
 #[test]
 fn a_policy_that_is_deleted_refuses_what_is_new_and_comes_back() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let world = site(&bao, &bao.address()).start();
+    let world = three_servers_at(&bao, &bao.address()).start();
     let loads =
         [Load::start(world.connected("tools"), "echo"), Load::start(world.connected("web"), "headers")];
     loads.iter().for_each(Load::goes_on);
@@ -164,7 +164,7 @@ fn a_token_role_that_is_deleted_refuses_what_is_new_and_comes_back() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let mut role = token_role(&["agent"]);
     let auth = minter(&bao, role.orphan(true));
-    let world = site_of(connected_at(&bao.address(), &auth)).start();
+    let world = three_servers(connected_at(&bao.address(), &auth)).start();
     let load = Load::start(world.connected("tools"), "echo");
     load.goes_on();
     bao.delete_token_role("cofferdam");

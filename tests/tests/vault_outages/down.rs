@@ -2,18 +2,20 @@
 
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::openbao::OpenBao;
-use cofferdam_tests::toll::{Act, Toll};
 use cofferdam_tests::vault::{
     app_role, connected_at, file, leases, leave, list, prepared, session_tokens, token_file,
 };
+use cofferdam_tests::vault_fault_proxy::{Action, VaultFaultProxy};
 use cofferdam_tests::vault_logins::{approle, secret_id};
 use serde_json::{Value, json};
 
-use crate::support::{gated, refused, site, site_of, survives, survives_gated};
+use crate::support::{
+    behind_proxy, refused, survives, survives_behind_proxy, three_servers, three_servers_at,
+};
 
 #[test]
 fn a_vault_that_is_sealed_and_unsealed() {
-    survives_gated(
+    survives_behind_proxy(
         OpenBao::configured(),
         |bao, _| bao.seal(),
         &["auth/token/create", "sealed", "unseal Vault"],
@@ -24,7 +26,7 @@ fn a_vault_that_is_sealed_and_unsealed() {
 #[test]
 fn a_vault_that_is_killed_and_started_again() {
     let Some(mut bao) = prepared(OpenBao::lasting()) else { return };
-    let world = site(&bao, &bao.address()).start();
+    let world = three_servers_at(&bao, &bao.address()).start();
     survives(
         &world,
         &mut bao,
@@ -37,7 +39,7 @@ fn a_vault_that_is_killed_and_started_again() {
 
 #[test]
 fn a_vault_that_is_stopped_and_goes_on() {
-    survives_gated(
+    survives_behind_proxy(
         OpenBao::dev(),
         |bao, _| bao.freeze(),
         &["auth/token/create", "did not answer", "is Vault up"],
@@ -47,25 +49,25 @@ fn a_vault_that_is_stopped_and_goes_on() {
 
 #[test]
 fn a_network_that_swallows_everything() {
-    survives_gated(
+    survives_behind_proxy(
         OpenBao::dev(),
-        |_, toll| toll.rule("", Act::Swallow),
+        |_, proxy| proxy.rule("", Action::NeverRespond),
         &["auth/token/create", "did not answer"],
-        |_, toll| toll.open(),
+        |_, proxy| proxy.clear_rules(),
     );
 }
 
 #[test]
 fn an_answer_that_is_cut_leaves_no_lease_behind() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let (toll, world) = gated(&bao);
+    let (proxy, world) = behind_proxy(&bao);
     for bytes in [30, 700] {
         let issued = certificates(&bao);
-        toll.rule("pki/issue", Act::CutAfter(bytes));
+        proxy.rule("pki/issue", Action::CutAfter(bytes));
         let mut late = world.shim("late");
         refused(&mut late, &["POST `pki/issue/agent`", "did not answer, it may have done what was asked"]);
         assert!(certificates(&bao) > issued, "the server did what was asked");
-        toll.open();
+        proxy.clear_rules();
         wait_until("it works", || late.initialize().get("result").is_some());
         leave(late);
         // Also the one that nobody knows of: it hangs from a token of the session's.
@@ -82,9 +84,10 @@ fn certificates(bao: &OpenBao) -> usize {
 #[test]
 fn a_token_whose_answer_was_lost_lives_no_longer_than_its_grant() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let toll = Toll::before(bao.place);
-    toll.rule("auth/token/create", Act::CutAfter(40));
-    let mut world = site_of(connected_at(&toll.address(), &token_file(&bao))).grant("ttl = \"15s\"").start();
+    let proxy = VaultFaultProxy::in_front_of(bao.place);
+    proxy.rule("auth/token/create", Action::CutAfter(40));
+    let mut world =
+        three_servers(connected_at(&proxy.address(), &token_file(&bao))).grant("ttl = \"15s\"").start();
     let mut late = world.shim("late");
     refused(&mut late, &["auth/token/create", "did not answer"]);
     let lost = session_tokens(&bao);
@@ -103,27 +106,27 @@ fn a_token_whose_answer_was_lost_lives_no_longer_than_its_grant() {
 #[test]
 fn cut_answers_of_every_step_are_tried_again_and_not_at_once() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let toll = Toll::before(bao.place);
+    let proxy = VaultFaultProxy::in_front_of(bao.place);
     let role_id = approle(&bao, &mut app_role(&["sidecar", "agent"], "10m"));
     let secret_id = file(&bao, "secret-id", &secret_id(&bao));
     let auth = format!(
         "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {secret_id:?} }}"
     );
-    toll.rule("auth/", Act::CutAfter(40));
-    let world = site_of(connected_at(&toll.address(), &auth)).start();
+    proxy.rule("auth/", Action::CutAfter(40));
+    let world = three_servers(connected_at(&proxy.address(), &auth)).start();
     let mut late = world.shim("late");
     refused(&mut late, &["auth/approle/login", "did not answer"]);
-    toll.open();
-    toll.rule("auth/token/create", Act::CutAfter(40));
+    proxy.clear_rules();
+    proxy.rule("auth/token/create", Action::CutAfter(40));
     wait_until("the login works", || {
         late.initialize()["error"]["message"].as_str().is_some_and(|text| text.contains("auth/token/create"))
     });
-    let before = toll.count("auth/token/create");
+    let before = proxy.count("auth/token/create");
     for _ in 0..20 {
         refused(&mut late, &["auth/token/create", "did not answer"]);
     }
-    let asked = toll.count("auth/token/create") - before;
+    let asked = proxy.count("auth/token/create") - before;
     assert!(asked <= 10, "twenty refusals asked {asked} times");
-    toll.open();
+    proxy.clear_rules();
     wait_until("it works", || late.initialize().get("result").is_some());
 }

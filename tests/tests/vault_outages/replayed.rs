@@ -1,5 +1,5 @@
 //! REPLAYED ANSWERS in front of the real server. Clusters of Vault Enterprise answer with 412, 472 and 473, OpenBao's
-//! standbys with 429 to who has seen more than they have; one open-source server gives none of these when asked. A gate
+//! standbys with 429 to who has seen more than they have; one open-source server gives none of these when asked. A proxy
 //! gives them for single paths, everything else passes, and a contract says that passing changes nothing.
 
 use std::collections::BTreeMap;
@@ -8,18 +8,23 @@ use std::net::{SocketAddr, TcpStream};
 
 use cofferdam_tests::deadline::PATIENCE;
 use cofferdam_tests::openbao::OpenBao;
-use cofferdam_tests::toll::{Act, Recording, Toll};
 use cofferdam_tests::vault::prepared;
+use cofferdam_tests::vault_fault_proxy::{Action, Recording, VaultFaultProxy};
 use serde_json::{Value, json};
 
-use crate::support::{gated, refused, survives_gated};
+use crate::support::{behind_proxy, refused, survives_behind_proxy};
 
-fn recorded(status: u16, headers: &'static str, body: &'static str) -> Act {
-    Act::Answer(Recording { status, headers, body })
+fn recorded(status: u16, headers: &'static str, body: &'static str) -> Action {
+    Action::Respond(Recording { status, headers, body })
 }
 
-fn survives_replay(act: Act, words: &[&str]) {
-    survives_gated(OpenBao::dev(), |_, toll| toll.rule("", act), words, |_, toll| toll.open());
+fn survives_replay(act: Action, words: &[&str]) {
+    survives_behind_proxy(
+        OpenBao::dev(),
+        |_, proxy| proxy.rule("", act),
+        words,
+        |_, proxy| proxy.clear_rules(),
+    );
 }
 
 #[test]
@@ -37,23 +42,23 @@ fn replayed_412_472_and_473_of_nodes_that_do_not_serve() {
 #[test]
 fn a_replayed_429_of_a_node_that_is_behind() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let (toll, world) = gated(&bao);
-    toll.rule("", recorded(429, "retry-after: 1\r\n", r#"{"errors":[]}"#));
+    let (proxy, world) = behind_proxy(&bao);
+    proxy.rule("", recorded(429, "retry-after: 1\r\n", r#"{"errors":[]}"#));
     let mut late = world.shim("late");
     refused(&mut late, &["HTTP 429", "or this node stands by", "it is tried again"]);
-    toll.open();
+    proxy.clear_rules();
     world.wait_until("it works", || late.initialize().get("result").is_some());
 }
 
-/// Every kind of answer that the sidecar reads, asked for directly and through the gate: status, members and their
+/// Every kind of answer that the sidecar reads, asked for directly and through the proxy: status, members and their
 /// kinds are the same.
 #[test]
 fn the_gate_changes_nothing_that_it_has_no_rule_for() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let toll = Toll::before(bao.place);
+    let proxy = VaultFaultProxy::in_front_of(bao.place);
     // One that rewrites nothing, and the newest, which is for another path.
-    toll.rule("sys/mounts", Act::Rewrite(|_| {}));
-    toll.rule("nowhere", recorded(473, "", "{}"));
+    proxy.rule("sys/mounts", Action::Rewrite(|_| {}));
+    proxy.rule("nowhere", recorded(473, "", "{}"));
     let certificate = json!({"common_name": "agent.internal"});
     let lookup = json!({"lease_id": "pki/issue/agent/none"});
     let requests: &[(&str, &str, &Value)] = &[
@@ -75,11 +80,11 @@ fn the_gate_changes_nothing_that_it_has_no_rule_for() {
             let (status, body) = exchange(place, method, path, &bao.root_token, body).unwrap();
             (status, shape(&body))
         };
-        let (direct, through) = (asked(bao.place), asked(toll.place()));
+        let (direct, through) = (asked(bao.place), asked(proxy.place()));
         assert_eq!(direct, through, "{method} {path}");
         assert!(direct.0 != 0 && !direct.1.is_empty(), "{method} {path}");
     }
-    assert_eq!(toll.count(""), requests.len());
+    assert_eq!(proxy.count(""), requests.len());
 }
 
 /// The paths of all members and the kinds of their values.

@@ -4,24 +4,24 @@ use std::time::Duration;
 
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::openbao::OpenBao;
-use cofferdam_tests::toll::Act;
 use cofferdam_tests::vault::prepared;
+use cofferdam_tests::vault_fault_proxy::Action;
 use serde_json::{Value, json};
 
-use crate::support::{gated, next_try, refused, survives_gated};
+use crate::support::{behind_proxy, next_try, refused, survives_behind_proxy};
 
 #[test]
 fn a_slow_vault_is_waited_for_and_a_very_slow_one_is_not() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let (toll, world) = gated(&bao);
-    toll.rule("", Act::Delay(Duration::from_millis(800)));
+    let (proxy, world) = behind_proxy(&bao);
+    proxy.rule("", Action::Delay(Duration::from_millis(800)));
     let mut late = world.shim("late");
     assert!(late.initialize().get("result").is_some());
-    toll.rule("", Act::Delay(Duration::from_secs(20)));
+    proxy.rule("", Action::Delay(Duration::from_secs(20)));
     let mut later = world.shim("late");
     refused(&mut later, &["did not answer", "it took longer than 5 s"]);
     assert!(late.call("echo", json!({"text": "x"})).get("result").is_some());
-    toll.open();
+    proxy.clear_rules();
     wait_until("it works", || later.initialize().get("result").is_some());
 }
 
@@ -37,7 +37,7 @@ fn limit(bao: &OpenBao, interval: &str) {
 
 #[test]
 fn a_quota_without_a_time_is_waited_out() {
-    survives_gated(
+    survives_behind_proxy(
         OpenBao::dev(),
         |bao, _| limit(bao, "1h"),
         &["POST `pki/issue/agent`", "too many requests", "HTTP 429", "raise the quota"],
@@ -53,20 +53,20 @@ fn a_quota_without_a_time_is_waited_out() {
 fn a_quota_that_says_when_is_believed() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     bao.api("POST", "sys/quotas/config", json!({"enable_rate_limit_response_headers": true}));
-    let (toll, world) = gated(&bao);
+    let (proxy, world) = behind_proxy(&bao);
     limit(&bao, "24s");
     let mut late = world.shim("late");
     let refusal = refused(&mut late, &["POST `pki/issue/agent`", "too many requests"]);
     let told = next_try(&refusal);
     assert!((1..=25).contains(&told), "{refusal}");
-    let asked = toll.count("pki/issue/agent");
+    let asked = proxy.count("pki/issue/agent");
     for _ in 0..10 {
         let again = next_try(&refused(&mut late, &["pki/issue/agent"]));
         assert!(again <= told, "{again} s after {told} s");
     }
-    assert_eq!(toll.count("pki/issue/agent"), asked, "nobody asks before that");
+    assert_eq!(proxy.count("pki/issue/agent"), asked, "nobody asks before that");
     wait_until("the interval is over", || late.initialize().get("result").is_some());
     // What Vault says is rounded: one may come a moment too early. Who asks every five seconds comes more often.
-    let asked = toll.count("pki/issue/agent") - asked;
+    let asked = proxy.count("pki/issue/agent") - asked;
     assert!(asked <= 2, "asked {asked} times more, told to wait for {told} s");
 }

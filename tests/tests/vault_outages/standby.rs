@@ -4,14 +4,14 @@ use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::vault::{leave, prepared, session_tokens};
 
-use crate::support::{Load, refused, site};
+use crate::support::{Load, refused, three_servers_at};
 
 #[test]
 fn a_standby_serves_and_without_its_leader_its_redirect_is_not_followed() {
     let Some(mut leader) = prepared(OpenBao::lasting()) else { return };
     let Some(standby) = leader.standby() else { return };
     assert_eq!((leader.health(), standby.health()), (Some(200), Some(429)));
-    let world = site(&leader, &standby.address()).start();
+    let world = three_servers_at(&leader, &standby.address()).start();
     // What the leader has made, the standby knows a moment later: nobody is refused for that, and nothing made twice.
     for number in 0..5 {
         let harness = world.connected("tools");

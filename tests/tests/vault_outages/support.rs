@@ -11,26 +11,26 @@ use cofferdam_tests::harness::Harness;
 use cofferdam_tests::http_fixture::{Behaviour, HttpFixture};
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::server::Server;
-use cofferdam_tests::toll::Toll;
 use cofferdam_tests::vault::{CANARY, connected_at, leases, prepared, token_file};
+use cofferdam_tests::vault_fault_proxy::VaultFaultProxy;
 use cofferdam_tests::world::{Builder, World};
 use serde_json::{Value, json};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// A sidecar at this address with a server of each kind that has its credential, and `late`, which will want one.
-pub(crate) fn site(bao: &OpenBao, address: &str) -> Builder {
-    site_of(connected_at(address, &token_file(bao)))
+pub(crate) fn three_servers_at(bao: &OpenBao, address: &str) -> Builder {
+    three_servers(connected_at(address, &token_file(bao)))
 }
 
-/// The same behind a gate, started.
-pub(crate) fn gated(bao: &OpenBao) -> (Toll, World) {
-    let toll = Toll::before(bao.place);
-    let world = site(bao, &toll.address()).start();
-    (toll, world)
+/// The same behind a proxy that can inject faults, started.
+pub(crate) fn behind_proxy(bao: &OpenBao) -> (VaultFaultProxy, World) {
+    let proxy = VaultFaultProxy::in_front_of(bao.place);
+    let world = three_servers_at(bao, &proxy.address()).start();
+    (proxy, world)
 }
 
-pub(crate) fn site_of(builder: Builder) -> Builder {
+pub(crate) fn three_servers(builder: Builder) -> Builder {
     let web = HttpFixture::start(Behaviour::Json).url();
     builder
         .secret("github", "kv = \"secret/github\"\nrefresh = \"1s\"")
@@ -81,13 +81,13 @@ impl Load {
 }
 
 /// An outage while both servers are called: they serve on, also in a process that is started meanwhile with what is held;
-/// `late` is refused in these words, within its ten seconds and with the next try; the gate, where there is one, counts no
+/// `late` is refused in these words, within its ten seconds and with the next try; the proxy, where there is one, counts no
 /// more requests than patience makes; then all is well again, and a secret that changes is heard of.
 #[track_caller]
 pub(crate) fn survives(
     world: &World,
     bao: &mut OpenBao,
-    toll: Option<&Toll>,
+    proxy: Option<&VaultFaultProxy>,
     begin: impl FnOnce(&mut OpenBao),
     words: &[&str],
     end: impl FnOnce(&mut OpenBao),
@@ -97,7 +97,7 @@ pub(crate) fn survives(
     loads.iter().for_each(Load::goes_on);
     let mut fragile = world.connected("tools");
     begin(bao);
-    let before = toll.map_or(0, |toll| toll.count(""));
+    let before = proxy.map_or(0, |proxy| proxy.count(""));
     let clock = Deadline::after(DAY);
     let mut late = world.shim("late");
     for _ in 0..60 {
@@ -110,10 +110,10 @@ pub(crate) fn survives(
         fragile.call("echo", json!({"text": "x"})).get("result").is_some()
     });
     loads.iter().for_each(Load::goes_on);
-    if let Some(toll) = toll {
+    if let Some(proxy) = proxy {
         let seconds = (DAY - clock.left()).as_secs() as usize;
-        let asked = toll.count("") - before;
-        assert!(asked <= 12 + 4 * seconds, "{asked} requests in {seconds} s: {:?}", toll.seen());
+        let asked = proxy.count("") - before;
+        assert!(asked <= 12 + 4 * seconds, "{asked} requests in {seconds} s: {:?}", proxy.seen());
     }
     end(bao);
     wait_until("what was refused works", || late.initialize().get("result").is_some());
@@ -131,17 +131,17 @@ pub(crate) fn survives(
     wait_until("nothing that was lent is left", || leases(bao) == 0);
 }
 
-/// The same of a server with a gate in front of it, either of which may be what fails.
+/// The same of a server with a proxy in front of it, either of which may be what fails.
 #[track_caller]
-pub(crate) fn survives_gated(
+pub(crate) fn survives_behind_proxy(
     bao: Option<OpenBao>,
-    begin: impl FnOnce(&OpenBao, &Toll),
+    begin: impl FnOnce(&OpenBao, &VaultFaultProxy),
     words: &[&str],
-    end: impl FnOnce(&OpenBao, &Toll),
+    end: impl FnOnce(&OpenBao, &VaultFaultProxy),
 ) {
     let Some(mut bao) = prepared(bao) else { return };
-    let (toll, world) = gated(&bao);
-    survives(&world, &mut bao, Some(&toll), |bao| begin(bao, &toll), words, |bao| end(bao, &toll));
+    let (proxy, world) = behind_proxy(&bao);
+    survives(&world, &mut bao, Some(&proxy), |bao| begin(bao, &proxy), words, |bao| end(bao, &proxy));
 }
 
 /// One refusal: in time, with its code, the server, what was tried and when it is tried next.

@@ -1,6 +1,6 @@
 //! A network namespace with one cable to the host: nothing else of the host's network is to be seen from inside.
 //!
-//! The sidecar binds to [`Veth::host`], which exists only as long as the box; addresses are chosen so that boxes of
+//! The sidecar binds to [`Veth::host`], which exists only as long as the sandbox; addresses are chosen so that sandboxes of
 //! other tests, in whichever process, have others.
 
 use std::net::Ipv4Addr;

@@ -1,4 +1,4 @@
-//! Looking into a box from outside, through `/proc`: its files, its networks, and whether a secret is anywhere in it.
+//! Looking into a sandbox from outside, through `/proc`: its files, its networks, and whether a secret is anywhere in it.
 //!
 //! Memory is read as it is, so that a secret which came and went without being shown to the harness is found too.
 
@@ -11,7 +11,7 @@ use super::shim;
 use crate::encodings::{assert_absent, contains};
 use crate::process::{children_of, command_line, process_ids, read};
 
-/// A process in a box, named by the host's id.
+/// A process in a sandbox, named by the host's id.
 #[derive(Clone, Copy, Debug)]
 pub struct Inside {
     process: u32,
@@ -96,7 +96,7 @@ impl Inside {
         assert_absent(&format!("the memory of {name}"), &memory, secret);
     }
 
-    /// The same for the content of every file it sees. Only for a box with a file tree of its own.
+    /// The same for the content of every file it sees. Only for a sandbox with a file tree of its own.
     #[track_caller]
     pub fn assert_files_without(&self, secret: &str) {
         for file in self.files() {

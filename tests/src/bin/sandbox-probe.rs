@@ -1,9 +1,9 @@
-//! Tries one way out of a box and says in one line what came of it.
+//! Tries one way out of a sandbox and says in one line what came of it.
 //!
-//!     box-probe tcp HOST:PORT       connects
-//!     box-probe unix PATH           connects
-//!     box-probe proxy HOST:PORT     asks the proxy in HTTPS_PROXY for a CONNECT, with the name and password in it
-//!     box-probe read PATH           opens a file
+//!     sandbox-probe tcp HOST:PORT       connects
+//!     sandbox-probe unix PATH           connects
+//!     sandbox-probe proxy HOST:PORT     asks the proxy in HTTPS_PROXY for a CONNECT, with the name and password in it
+//!     sandbox-probe read PATH           opens a file
 //!
 //! The line is `ok`, or the kind of error and its text; for a proxy, the first line of its answer.
 
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [way, place] = &arguments[..] else {
-        eprintln!("box-probe tcp|unix|proxy|read PLACE");
+        eprintln!("sandbox-probe tcp|unix|proxy|read PLACE");
         return ExitCode::from(64);
     };
     let result = match way.as_str() {

@@ -5,11 +5,11 @@
 //! let mut shim = sandbox.start(&Guest::of(&world, "tools"));
 //! ```
 //!
-//! `open` tries the box with `--version` first: where that cannot work, the test fails under `CI=true` and elsewhere
-//! is written down as not run, with the reason. Must stay true: a box that goes out of scope leaves no process, mount,
+//! `open` tries the sandbox with `--version` first: where that cannot work, the test fails under `CI=true` and elsewhere
+//! is written down as not run, with the reason. Must stay true: a sandbox that goes out of scope leaves no process, mount,
 //! network or file behind, also when its test panicked, and ends only what it started, by its id.
 //!
-//! | box | its own file tree | a way out |
+//! | sandbox | its own file tree | a way out |
 //! |---|---|---|
 //! | [`Bubblewrap`] | yes, empty but for the shim | what is mounted |
 //! | [`Podman`] | yes, `FROM scratch` | what is mounted, `exec -i` |
@@ -51,9 +51,9 @@ pub use srt::{PROXY_OF_SRT, Srt};
 pub use ssh::Ssh;
 pub use veth::{Cable, Veth};
 
-/// Where the relay's directory stands in boxes with a file tree of their own; the shim looks there by itself.
+/// Where the relay's directory stands in sandboxes with a file tree of their own; the shim looks there by itself.
 pub const RELAY_INSIDE: &str = "/run/cofferdam/relay";
-/// Where the shim stands in such boxes.
+/// Where the shim stands in such sandboxes.
 pub const SHIM_INSIDE: &str = "/cofferdam-shim";
 
 /// The shim as it is to be started inside: its arguments, its whole environment, and what it may reach.
@@ -80,7 +80,7 @@ pub enum Access {
     ReadWrite,
 }
 
-/// The names of what a box has made and must remove.
+/// The names of what a sandbox has made and must remove.
 #[derive(Debug, Default)]
 struct Made(Mutex<Vec<String>>);
 
@@ -121,13 +121,13 @@ impl Guest {
         self
     }
 
-    /// Shows it a directory, in boxes with a file tree of their own as `inside`.
+    /// Shows it a directory, in sandboxes with a file tree of their own as `inside`.
     pub fn mount(mut self, outside: &Path, inside: &str, access: Access) -> Self {
         self.mounts.push(Mount { outside: outside.to_owned(), inside: inside.into(), access });
         self
     }
 
-    /// What is mounted in a box with a file tree of its own. Nobody needs to write in the relay's directory.
+    /// What is mounted in a sandbox with a file tree of its own. Nobody needs to write in the relay's directory.
     fn mounts(&self) -> Vec<Mount> {
         let relay = self.relay.iter().map(|outside| Mount {
             outside: outside.clone(),
@@ -137,7 +137,7 @@ impl Guest {
         relay.chain(self.mounts.iter().cloned()).collect()
     }
 
-    /// Its environment in a box that sees the host's file tree: there the relay is where it is.
+    /// Its environment in a sandbox that sees the host's file tree: there the relay is where it is.
     fn environment_outside(&self) -> BTreeMap<String, String> {
         let mut environment = self.environment.clone();
         if let Some(relay) = &self.relay {
@@ -183,7 +183,7 @@ fn shim() -> PathBuf {
     built("COFFERDAM_SHIM_BIN", "cofferdam-shim")
 }
 
-/// The box, if the shim can say its version in it.
+/// The sandbox, if the shim can say its version in it.
 #[track_caller]
 fn tried<S: Sandbox>(sandbox: S) -> Option<S> {
     let output = output_of(sandbox.command(&Guest::new(&["--version"])), sandbox.name());
@@ -194,7 +194,7 @@ fn tried<S: Sandbox>(sandbox: S) -> Option<S> {
     None
 }
 
-/// Whether this process is root; else says that the box needs it.
+/// Whether this process is root; else says that the sandbox needs it.
 #[track_caller]
 fn is_root(name: &str) -> bool {
     let root = nix::unistd::geteuid().is_root();
@@ -210,7 +210,7 @@ fn said(output: &Output) -> String {
     format!("{}: {} {}", output.status, text(&output.stdout), text(&output.stderr))
 }
 
-/// The text that a command of the box's own prints; it must succeed.
+/// The text that a command of the sandbox's own prints; it must succeed.
 #[track_caller]
 fn text_of_success(command: Command, name: &str) -> String {
     let output = output_of(command, name);

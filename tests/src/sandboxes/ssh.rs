@@ -1,8 +1,8 @@
-//! A host that is reached by a real `ssh`: OpenSSH's server, in a box with processes, accounts and temporary files of its
+//! A host that is reached by a real `ssh`: OpenSSH's server, in a sandbox with processes, accounts and temporary files of its
 //! own and the host's other files, read-only.
 //!
 //! The server is not this machine's: it has keys, a port of the loopback's and a configuration that are made for it, and it
-//! is not started by anything but the test. It ends with its box, and with it all that it started.
+//! is not started by anything but the test. It ends with its sandbox, and with it all that it started.
 
 use std::ffi::OsString;
 use std::net::{SocketAddr, TcpStream};
@@ -43,12 +43,12 @@ impl Ssh {
         tried(started)
     }
 
-    /// What runs these words in the box.
+    /// What runs these words in the sandbox.
     pub fn line(&self, words: &[&str]) -> Vec<OsString> {
         let file = |name: &str| self.directory.path().join(name).display().to_string();
         let options = [
             "BatchMode=yes".to_owned(),
-            "HostKeyAlias=box".to_owned(),
+            "HostKeyAlias=sandbox".to_owned(),
             format!("IdentityFile={}", file("user")),
             "IdentitiesOnly=yes".to_owned(),
             "LogLevel=ERROR".to_owned(),
@@ -64,15 +64,15 @@ impl Ssh {
         line
     }
 
-    /// What runs the shim in the box.
+    /// What runs the shim in the sandbox.
     pub fn shim_line(&self, arguments: &[&str]) -> Vec<OsString> {
         self.line(&[&[SHIM], arguments].concat())
     }
 
-    /// A process in the box.
+    /// A process in the sandbox.
     #[track_caller]
     pub fn process(&self) -> u32 {
-        *children_of(self.server.id()).first().expect("the box has a first process")
+        *children_of(self.server.id()).first().expect("the sandbox has a first process")
     }
 }
 
@@ -112,7 +112,7 @@ fn write_files(directory: &Path, keys: &Path, place: SocketAddr) {
     }
     let public = |name: &str| String::from_utf8_lossy(&read(&file(name).with_extension("pub"))).into_owned();
     write("authorized", public("user"));
-    write("known", format!("box {}", public("host")));
+    write("known", format!("sandbox {}", public("host")));
     let lines = [
         format!("ListenAddress {place}"),
         format!("HostKey {}", file("host").display()),

@@ -1,6 +1,6 @@
 //! Containers of an image that is `FROM scratch` and holds the shim alone, without a network.
 //!
-//! Images, containers, locks and run-time files are in a directory of this box's own, so that it meets no other podman
+//! Images, containers, locks and run-time files are in a directory of this sandbox's own, so that it meets no other podman
 //! of the machine; a container is removed by its name.
 
 use std::ffi::OsString;
@@ -126,7 +126,7 @@ impl Podman {
         command
     }
 
-    /// `podman` with this box's directories, as arguments only: it can be handed on as it is.
+    /// `podman` with this sandbox's directories, as arguments only: it can be handed on as it is.
     fn line(&self) -> Vec<OsString> {
         let place = |name: &str| self.directory.path().join(name).into_os_string();
         let mut settings = OsString::from("CONTAINERS_CONF=");

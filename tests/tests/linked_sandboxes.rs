@@ -1,4 +1,4 @@
-//! The same static shim out of real boxes over the links of boxes that share no socket with their host: TLS and
+//! The same static shim out of real sandboxes over the links of sandboxes that share no socket with their host: TLS and
 //! WebSocket over a cable that is cut, through a sandbox's own proxy, and through the one pipe of an `exec`.
 
 use std::collections::BTreeSet;
@@ -7,15 +7,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use cofferdam_tests::attach::Attach;
-use cofferdam_tests::boxes::{
-    Access, Cable, Guest, Inside, PROXY_OF_SRT, Podman, SHIM_INSIDE, Sandbox, Srt, Ssh, Veth,
-};
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::encodings::assert_absent;
 use cofferdam_tests::harness::{Harness, text_of};
 use cofferdam_tests::port::free_place;
 use cofferdam_tests::process::{command_line, is_alive, output_of, send};
 use cofferdam_tests::sandbox::enroll;
+use cofferdam_tests::sandboxes::{
+    Access, Cable, Guest, Inside, PROXY_OF_SRT, Podman, SHIM_INSIDE, Sandbox, Srt, Ssh, Veth,
+};
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::World;
 use nix::sys::signal::Signal;

@@ -6,13 +6,13 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::process::Command;
 
-use cofferdam_tests::boxes::{
-    Bubblewrap, Cable, Guest, Gvisor, HostSockets, Inside, Landlocked, Podman, RELAY_INSIDE, SHIM_INSIDE,
-    Sandbox, Srt, Veth,
-};
 use cofferdam_tests::encodings::assert_absent;
 use cofferdam_tests::harness::{Harness, refusal_of};
 use cofferdam_tests::process::{built, children_of, is_alive, output_of};
+use cofferdam_tests::sandboxes::{
+    Bubblewrap, Cable, Guest, Gvisor, HostSockets, Inside, Landlocked, Podman, RELAY_INSIDE, SHIM_INSIDE,
+    Sandbox, Srt, Veth,
+};
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::World;
 use serde_json::json;
@@ -174,7 +174,7 @@ fn a_network_namespace_sees_the_host_at_one_address() {
 }
 
 #[test]
-fn a_box_leaves_nothing_behind() {
+fn a_sandbox_leaves_nothing_behind() {
     let world = world();
     let guest = Guest::of(&world, "tools");
     let (mut inside, mut directories) = (Vec::new(), Vec::new());
@@ -231,13 +231,13 @@ fn a_restarted_sidecar_is_found_again(world: &mut World, shim: &mut Harness) {
 }
 
 fn probe() -> PathBuf {
-    built("COFFERDAM_PROBE_BIN", "box-probe")
+    built("COFFERDAM_PROBE_BIN", "sandbox-probe")
 }
 
 /// The one line that the probe says.
 #[track_caller]
 fn outcome(command: Command) -> String {
-    let output = output_of(command, "box-probe");
+    let output = output_of(command, "sandbox-probe");
     let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     assert!(output.status.success() && !text.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     text

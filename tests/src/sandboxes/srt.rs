@@ -26,7 +26,7 @@ pub struct Srt {
 }
 
 impl Srt {
-    /// A box whose proxy leads to these addresses (`HOST:PORT`) and to no other, and where these paths cannot be read.
+    /// A sandbox whose proxy leads to these addresses (`HOST:PORT`) and to no other, and where these paths cannot be read.
     #[track_caller]
     pub fn open(allowed: &[&str], hidden: &[&Path]) -> Option<Self> {
         let (node, program) = (Tool::Node.path()?, Tool::SandboxRuntime.path()?);
@@ -50,7 +50,7 @@ impl Srt {
         self.directory.path().join("writable")
     }
 
-    /// What runs another program in the same box, with the proxy's environment.
+    /// What runs another program in the same sandbox, with the proxy's environment.
     pub fn command_for(&self, program: &Path, arguments: &[&str]) -> Command {
         let mut command = command(&self.unshare);
         command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
@@ -65,7 +65,7 @@ impl Srt {
         command.arg("--settings").arg(self.directory.path().join("settings.json"));
         command.arg("-c").arg(format!("exec {}", line.join(" ")));
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
-        // Its sockets and its home go away with the box.
+        // Its sockets and its home go away with the sandbox.
         command.env("HOME", self.directory.path()).env("TMPDIR", self.directory.path());
         command
     }
@@ -81,7 +81,7 @@ impl Sandbox for Srt {
         let writable = |path: &Path| path.starts_with(self.writable());
         assert!(
             guest.mounts.iter().all(|mount| mount.access == Access::ReadOnly || writable(&mount.outside)),
-            "nothing but `writable` can be written to in this box"
+            "nothing but `writable` can be written to in this sandbox"
         );
         let arguments: Vec<&str> = guest.arguments.iter().map(String::as_str).collect();
         let mut command = self.command_for(&shim(), &arguments);

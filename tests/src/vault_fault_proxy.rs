@@ -1,9 +1,9 @@
-//! A toll gate on the way to a real OpenBao: whoever asks for something is counted, and passed on, held up, cut off or,
-//! where a test says so, answered from a recording.
+//! A proxy in front of a real OpenBao that records every request and can inject faults: delay it, cut the response, never
+//! respond, or respond from a recording.
 //!
-//! A recording stands for answers that one open-source server cannot be made to give (412, 472, 473, a lease without a
-//! duration). Must stay true: everything that no rule names passes byte by byte, and what is rewritten is a live answer
-//! of the real server with single members changed. `vault_outages::replayed` compares both sides.
+//! A recording stands for responses that one open-source server cannot be made to give (412, 472, 473, a lease without a
+//! duration). What must stay true: a request that no rule names is forwarded byte by byte, and a rewritten response is a
+//! live one of the real server with single members changed. `vault_outages::replayed` compares both sides.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -15,32 +15,32 @@ use serde_json::Value;
 
 use crate::port::free_place;
 
-/// A running gate; it ends with the test's process.
+/// A running proxy; it ends with the test's process.
 #[derive(Debug)]
-pub struct Toll {
+pub struct VaultFaultProxy {
     place: SocketAddr,
     shared: Arc<Shared>,
 }
 
-/// What becomes of a request.
+/// What the proxy does with a request.
 #[derive(Clone, Copy, Debug)]
-pub enum Act {
-    /// Answered from a recording; the server hears nothing of it.
-    Answer(Recording),
-    /// The server does it, and its answer is cut after so many bytes.
+pub enum Action {
+    /// Forwards it and closes the connection after so many bytes of the response.
     CutAfter(usize),
-    /// Late by this.
-    Delay(Duration),
-    /// The server's clock, as its answer tells it, says this.
+    /// Forwards it and sets the `Date` of the response.
     Dated(&'static str),
-    Pass,
-    /// The server does it, and some of its answer is changed.
+    /// Forwards it after this time.
+    Delay(Duration),
+    Forward,
+    /// Neither forwards it nor responds, until the rules are cleared.
+    NeverRespond,
+    /// Responds from a recording, without the server.
+    Respond(Recording),
+    /// Forwards it and changes members of the response.
     Rewrite(fn(&mut Value)),
-    /// Nobody hears of it, and nobody answers, until the gate is opened.
-    Swallow,
 }
 
-/// An answer that no server gave.
+/// A response that did not come from the server.
 #[derive(Clone, Copy, Debug)]
 pub struct Recording {
     pub status: u16,
@@ -49,13 +49,13 @@ pub struct Recording {
     pub body: &'static str,
 }
 
-/// Who came by.
+/// A request that reached the proxy.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Seen {
+pub struct SeenRequest {
     pub method: String,
     /// Below `/v1/`.
     pub path: String,
-    /// What it showed.
+    /// Its `X-Vault-Token`.
     pub token: Option<String>,
     /// JSON, or null.
     pub body: Value,
@@ -64,24 +64,24 @@ pub struct Seen {
 #[derive(Debug)]
 struct Shared {
     server: SocketAddr,
-    rules: Mutex<Vec<(String, Act)>>,
-    seen: Mutex<Vec<Seen>>,
-    swallowed: Mutex<Vec<TcpStream>>,
+    rules: Mutex<Vec<(String, Action)>>,
+    seen: Mutex<Vec<SeenRequest>>,
+    unanswered: Mutex<Vec<TcpStream>>,
 }
 
-impl Toll {
-    /// A gate in front of a server.
+impl VaultFaultProxy {
+    /// Starts a proxy in front of a server.
     ///
     /// # Panics
-    /// When loopback has no place left.
-    pub fn before(server: SocketAddr) -> Self {
+    /// When loopback has no free port.
+    pub fn in_front_of(server: SocketAddr) -> Self {
         let listener = TcpListener::bind(free_place()).expect("the place was free");
         let place = listener.local_addr().expect("it was just bound");
         let shared = Arc::new(Shared {
             server,
             rules: Mutex::default(),
             seen: Mutex::default(),
-            swallowed: Mutex::default(),
+            unanswered: Mutex::default(),
         });
         let theirs = Arc::clone(&shared);
         thread::spawn(move || {
@@ -97,40 +97,40 @@ impl Toll {
         self.place
     }
 
-    /// As configurations have it.
+    /// Its URL, for configurations.
     pub fn address(&self) -> String {
         format!("http://{}", self.place)
     }
 
-    /// From now on for every path that begins so; the newest rule that fits counts.
-    pub fn rule(&self, path: &str, act: Act) {
-        locked(&self.shared.rules).push((path.to_owned(), act));
+    /// Sets the action for every path with this prefix; the newest rule that matches wins.
+    pub fn rule(&self, prefix: &str, action: Action) {
+        locked(&self.shared.rules).push((prefix.to_owned(), action));
     }
 
-    /// Everything passes again; what was swallowed is cut.
-    pub fn open(&self) {
+    /// Forwards everything again and closes the connections of requests without a response.
+    pub fn clear_rules(&self) {
         locked(&self.shared.rules).clear();
-        for stream in locked(&self.shared.swallowed).drain(..) {
+        for stream in locked(&self.shared.unanswered).drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 
-    /// Everybody who came by, in order.
-    pub fn seen(&self) -> Vec<Seen> {
+    /// All requests so far, in order.
+    pub fn seen(&self) -> Vec<SeenRequest> {
         locked(&self.shared.seen).clone()
     }
 
-    /// How many came by for paths that begin so.
-    pub fn count(&self, path: &str) -> usize {
-        locked(&self.shared.seen).iter().filter(|seen| seen.path.starts_with(path)).count()
+    /// How many requests there were for paths with this prefix.
+    pub fn count(&self, prefix: &str) -> usize {
+        locked(&self.shared.seen).iter().filter(|seen| seen.path.starts_with(prefix)).count()
     }
 }
 
-/// Another address of the same server, whatever is spoken there.
+/// A second address of a server: forwards bytes of any protocol.
 ///
 /// # Panics
-/// When loopback has no place left.
-pub fn detour(server: SocketAddr) -> SocketAddr {
+/// When loopback has no free port.
+pub fn second_address(server: SocketAddr) -> SocketAddr {
     let listener = TcpListener::bind(free_place()).expect("the place was free");
     let place = listener.local_addr().expect("it was just bound");
     thread::spawn(move || {
@@ -150,38 +150,38 @@ fn serve(shared: &Shared, mut client: TcpStream) {
     let rules = locked(&shared.rules).clone();
     let rule = rules.iter().rev().find(|(path, _)| seen.path.starts_with(path.as_str()));
     locked(&shared.seen).push(seen);
-    match rule.map_or(Act::Pass, |(_, act)| *act) {
-        Act::Answer(Recording { status, headers, body }) => {
+    match rule.map_or(Action::Forward, |(_, action)| *action) {
+        Action::Respond(Recording { status, headers, body }) => {
             let length = body.len();
-            let answer = format!(
+            let response = format!(
                 "HTTP/1.1 {status} Recorded\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
             );
-            let _ = client.write_all(answer.as_bytes());
+            let _ = client.write_all(response.as_bytes());
         }
-        Act::CutAfter(bytes) => {
-            let answer = whole_answer(shared.server, &request);
-            let _ = client.write_all(&answer[..answer.len().min(bytes)]);
+        Action::CutAfter(bytes) => {
+            let response = whole_response(shared.server, &request);
+            let _ = client.write_all(&response[..response.len().min(bytes)]);
             let _ = client.shutdown(Shutdown::Both);
         }
-        Act::Delay(time) => {
+        Action::Delay(time) => {
             thread::sleep(time);
-            pass(shared.server, &request, client);
+            forward(shared.server, &request, client);
         }
-        Act::Dated(date) => {
-            let answer = whole_answer(shared.server, &in_one_piece(&request));
-            let _ = client.write_all(&dated(&answer, date));
+        Action::Dated(date) => {
+            let response = whole_response(shared.server, &as_http_1_0(&request));
+            let _ = client.write_all(&dated(&response, date));
         }
-        Act::Pass => pass(shared.server, &request, client),
-        Act::Rewrite(change) => {
-            let answer = whole_answer(shared.server, &in_one_piece(&request));
-            let _ = client.write_all(&rewritten(&answer, change));
+        Action::Forward => forward(shared.server, &request, client),
+        Action::Rewrite(change) => {
+            let response = whole_response(shared.server, &as_http_1_0(&request));
+            let _ = client.write_all(&rewritten(&response, change));
         }
-        Act::Swallow => locked(&shared.swallowed).push(client),
+        Action::NeverRespond => locked(&shared.unanswered).push(client),
     }
 }
 
-/// One request, whole: who asks says that it is the connection's last.
-fn request(client: &mut TcpStream) -> Option<(Seen, Vec<u8>)> {
+/// Reads one whole request. The sidecar sends one on each connection.
+fn request(client: &mut TcpStream) -> Option<(SeenRequest, Vec<u8>)> {
     client.set_read_timeout(Some(Duration::from_secs(60))).ok()?;
     let mut request = Vec::new();
     let mut byte = [0];
@@ -206,12 +206,12 @@ fn request(client: &mut TcpStream) -> Option<(Seen, Vec<u8>)> {
     let length: usize = header("content-length").and_then(|length| length.parse().ok()).unwrap_or_default();
     let mut body = vec![0; length.min(1024 * 1024)];
     client.read_exact(&mut body).ok()?;
-    let said = serde_json::from_slice(&body).unwrap_or(Value::Null);
+    let json = serde_json::from_slice(&body).unwrap_or(Value::Null);
     request.append(&mut body);
-    Some((Seen { method, path, token: header("x-vault-token"), body: said }, request))
+    Some((SeenRequest { method, path, token: header("x-vault-token"), body: json }, request))
 }
 
-fn pass(server: SocketAddr, request: &[u8], mut client: TcpStream) {
+fn forward(server: SocketAddr, request: &[u8], mut client: TcpStream) {
     let Ok(mut server) = TcpStream::connect(server) else { return };
     if server.write_all(request).is_ok() {
         let _ = std::io::copy(&mut server, &mut client);
@@ -219,29 +219,29 @@ fn pass(server: SocketAddr, request: &[u8], mut client: TcpStream) {
     let _ = client.shutdown(Shutdown::Both);
 }
 
-/// The server's answer to its last byte.
-fn whole_answer(server: SocketAddr, request: &[u8]) -> Vec<u8> {
-    let mut answer = Vec::new();
+/// The server's whole response.
+fn whole_response(server: SocketAddr, request: &[u8]) -> Vec<u8> {
+    let mut response = Vec::new();
     if let Ok(mut server) = TcpStream::connect(server)
         && server.write_all(request).is_ok()
     {
-        let _ = server.read_to_end(&mut answer);
+        let _ = server.read_to_end(&mut response);
     }
-    answer
+    response
 }
 
-/// The same request in HTTP/1.0, whose answers have no chunks.
-fn in_one_piece(request: &[u8]) -> Vec<u8> {
+/// The same request in HTTP/1.0, so that the response is not chunked.
+fn as_http_1_0(request: &[u8]) -> Vec<u8> {
     let end = request.iter().position(|byte| *byte == b'\r').unwrap_or_default();
     let (first, rest) = request.split_at(end);
     let first = String::from_utf8_lossy(first).replace("HTTP/1.1", "HTTP/1.0");
     [first.as_bytes(), rest].concat()
 }
 
-fn rewritten(answer: &[u8], change: fn(&mut Value)) -> Vec<u8> {
-    let text = String::from_utf8_lossy(answer);
-    let Some((head, body)) = text.split_once("\r\n\r\n") else { return answer.to_vec() };
-    let Ok(mut value) = serde_json::from_str::<Value>(body) else { return answer.to_vec() };
+fn rewritten(response: &[u8], change: fn(&mut Value)) -> Vec<u8> {
+    let text = String::from_utf8_lossy(response);
+    let Some((head, body)) = text.split_once("\r\n\r\n") else { return response.to_vec() };
+    let Ok(mut value) = serde_json::from_str::<Value>(body) else { return response.to_vec() };
     change(&mut value);
     let body = value.to_string();
     let is_length = |line: &&str| line.to_ascii_lowercase().starts_with("content-length:");
@@ -249,9 +249,9 @@ fn rewritten(answer: &[u8], change: fn(&mut Value)) -> Vec<u8> {
     format!("{}\r\nContent-Length: {}\r\n\r\n{body}", head.join("\r\n"), body.len()).into_bytes()
 }
 
-fn dated(answer: &[u8], date: &str) -> Vec<u8> {
-    let text = String::from_utf8_lossy(answer);
-    let Some((head, body)) = text.split_once("\r\n\r\n") else { return answer.to_vec() };
+fn dated(response: &[u8], date: &str) -> Vec<u8> {
+    let text = String::from_utf8_lossy(response);
+    let Some((head, body)) = text.split_once("\r\n\r\n") else { return response.to_vec() };
     let is_date = |line: &&str| line.to_ascii_lowercase().starts_with("date:");
     let head: Vec<&str> = head.split("\r\n").filter(|line| !is_date(line)).collect();
     format!("{}\r\nDate: {date}\r\n\r\n{body}", head.join("\r\n")).into_bytes()

@@ -1,4 +1,5 @@
-//! A proxy on the relay socket that keeps every byte towards the shim, and can cut the connections, whole or half.
+//! A proxy on the relay socket that records every byte sent towards the shim and can close connections, one or both
+//! sides of them.
 //!
 //! "No credential enters the sandbox" is checked on what really crossed, not on what the shim chose to print.
 
@@ -9,47 +10,47 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Listens at `path`, passes on to `sidecar`.
+/// Listens at `path` and forwards to the sidecar.
 #[derive(Debug)]
-pub struct Tee {
+pub struct RecordingProxy {
     path: PathBuf,
-    kept: Arc<Mutex<Vec<u8>>>,
+    recorded: Arc<Mutex<Vec<u8>>>,
     connections: Arc<Mutex<Vec<Connection>>>,
-    /// The sidecar's ends of connections that were half cut.
-    silent: Mutex<Vec<UnixStream>>,
+    /// The sidecar's sockets of connections whose shim side was closed: open, and without traffic.
+    idle: Mutex<Vec<UnixStream>>,
 }
 
-/// Both ends of one connection.
+/// The two sockets of one connection.
 #[derive(Debug)]
 struct Connection {
     shim: UnixStream,
     sidecar: UnixStream,
-    /// Whether the end of one side is the end of the other.
-    joined: Arc<AtomicBool>,
+    /// Whether an end of file on one side is forwarded to the other.
+    forwards_end: Arc<AtomicBool>,
 }
 
-impl Tee {
+impl RecordingProxy {
     /// # Panics
     /// When the socket cannot be made.
     pub fn start(path: &Path, sidecar: &Path) -> Self {
         let listener = UnixListener::bind(path).expect("a fresh directory takes a socket");
-        let kept = Arc::new(Mutex::new(Vec::new()));
+        let recorded = Arc::new(Mutex::new(Vec::new()));
         let connections = Arc::new(Mutex::new(Vec::new()));
-        let (sidecar, record, open) = (sidecar.to_owned(), Arc::clone(&kept), Arc::clone(&connections));
-        // Ends with the test's process; it holds nothing but this socket.
+        let (sidecar, record, open) = (sidecar.to_owned(), Arc::clone(&recorded), Arc::clone(&connections));
+        // The thread ends with the test's process.
         std::thread::spawn(move || {
             for shim in listener.incoming().flatten() {
-                let joined = Arc::new(AtomicBool::new(true));
+                let forwards_end = Arc::new(AtomicBool::new(true));
                 let Ok(upstream) = UnixStream::connect(&sidecar) else { continue };
                 if let (Ok(mut open), Ok(shim), Ok(sidecar)) =
                     (open.lock(), shim.try_clone(), upstream.try_clone())
                 {
-                    open.push(Connection { shim, sidecar, joined: Arc::clone(&joined) });
+                    open.push(Connection { shim, sidecar, forwards_end: Arc::clone(&forwards_end) });
                 }
-                join(shim, upstream, &record, &joined);
+                forward(shim, upstream, &record, &forwards_end);
             }
         });
-        Self { path: path.to_owned(), kept, connections, silent: Mutex::default() }
+        Self { path: path.to_owned(), recorded, connections, idle: Mutex::default() }
     }
 
     pub fn path(&self) -> &Path {
@@ -58,10 +59,10 @@ impl Tee {
 
     /// Every byte from the sidecar to any shim, in the order of arrival.
     pub fn towards_the_shim(&self) -> Vec<u8> {
-        self.kept.lock().map(|kept| kept.clone()).unwrap_or_default()
+        self.recorded.lock().map(|recorded| recorded.clone()).unwrap_or_default()
     }
 
-    /// Cuts every connection there is now; new ones are taken as before.
+    /// Closes every open connection; new ones are accepted.
     pub fn cut(&self) {
         for Connection { shim, sidecar, .. } in self.take() {
             for end in [shim, sidecar] {
@@ -70,13 +71,13 @@ impl Tee {
         }
     }
 
-    /// Cuts the shim's side of every connection there is now; the sidecar's side stays open and silent.
+    /// Closes the shim's side of every open connection; the sidecar's side stays open, without traffic.
     pub fn half_cut(&self) {
-        for Connection { shim, sidecar, joined } in self.take() {
-            joined.store(false, Ordering::SeqCst);
+        for Connection { shim, sidecar, forwards_end } in self.take() {
+            forwards_end.store(false, Ordering::SeqCst);
             let _ = shim.shutdown(Shutdown::Both);
-            if let Ok(mut silent) = self.silent.lock() {
-                silent.push(sidecar);
+            if let Ok(mut idle) = self.idle.lock() {
+                idle.push(sidecar);
             }
         }
     }
@@ -86,26 +87,31 @@ impl Tee {
     }
 }
 
-fn join(shim: UnixStream, sidecar: UnixStream, record: &Arc<Mutex<Vec<u8>>>, joined: &Arc<AtomicBool>) {
+fn forward(
+    shim: UnixStream,
+    sidecar: UnixStream,
+    record: &Arc<Mutex<Vec<u8>>>,
+    forwards_end: &Arc<AtomicBool>,
+) {
     let (Ok(shim_reader), Ok(sidecar_writer)) = (shim.try_clone(), sidecar.try_clone()) else { return };
-    let (record, joined) = (Arc::clone(record), Arc::clone(joined));
-    let still_joined = Arc::clone(&joined);
-    std::thread::spawn(move || pump(shim_reader, sidecar_writer, &still_joined, |_| {}));
+    let record = Arc::clone(record);
+    let (towards_sidecar, towards_shim) = (Arc::clone(forwards_end), Arc::clone(forwards_end));
+    std::thread::spawn(move || copy(shim_reader, sidecar_writer, &towards_sidecar, |_| {}));
     std::thread::spawn(move || {
-        pump(sidecar, shim, &joined, |bytes| {
-            if let Ok(mut kept) = record.lock() {
-                kept.extend_from_slice(bytes);
+        copy(sidecar, shim, &towards_shim, |bytes| {
+            if let Ok(mut recorded) = record.lock() {
+                recorded.extend_from_slice(bytes);
             }
         });
     });
 }
 
-fn pump(mut from: UnixStream, mut to: UnixStream, joined: &AtomicBool, mut saw: impl FnMut(&[u8])) {
+fn copy(mut from: UnixStream, mut to: UnixStream, forwards_end: &AtomicBool, mut record: impl FnMut(&[u8])) {
     let mut buffer = vec![0; 64 * 1024];
     loop {
         match from.read(&mut buffer) {
             Ok(count) if count > 0 => {
-                saw(&buffer[..count]);
+                record(&buffer[..count]);
                 if to.write_all(&buffer[..count]).is_err() {
                     break;
                 }
@@ -113,7 +119,7 @@ fn pump(mut from: UnixStream, mut to: UnixStream, joined: &AtomicBool, mut saw: 
             _ => break,
         }
     }
-    if joined.load(Ordering::SeqCst) {
+    if forwards_end.load(Ordering::SeqCst) {
         let _ = to.shutdown(Shutdown::Write);
         let _ = from.shutdown(Shutdown::Read);
     }

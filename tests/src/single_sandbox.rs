@@ -1,39 +1,39 @@
-//! One sandbox with an enrolment: all its servers are of one session, and one of them needs no credential.
+//! One enrolled sandbox: all its servers belong to one session, and one of them needs no credential.
 
 use serde_json::{Value, json};
 
+use crate::cuttable_tcp::CuttableTcp;
 use crate::harness::Harness;
 use crate::sandbox::Sandbox;
 use crate::server::Server;
 use crate::vault::leave;
-use crate::wire::Wire;
 use crate::world::{Builder, World};
 
 #[derive(Debug)]
-pub struct Site {
+pub struct SingleSandbox {
     pub world: World,
     sandbox: Sandbox,
-    /// A server that was there before anything was bad.
+    /// Connected to a server without a credential, before a fault is injected.
     steady: Harness,
-    _wire: Wire,
+    _tcp: CuttableTcp,
 }
 
-/// What the steady server is called.
+/// The name of the server without a credential.
 const STEADY: &str = "steady";
 
-impl Site {
-    /// Of the world that is built here, and a steady server.
+impl SingleSandbox {
+    /// Starts the world with one more server, which needs no credential.
     #[track_caller]
     pub fn start(builder: Builder) -> Self {
-        let wire = Wire::start();
+        let tcp = CuttableTcp::start();
         let steady = Server::fixture().allow(&["*"]);
-        let world = builder.server(STEADY, steady).relay(&wire.relay_lines()).start();
+        let world = builder.server(STEADY, steady).relay(&tcp.relay_lines()).start();
         let sandbox = Sandbox::enrolled(&world);
         let steady = shim(&sandbox, STEADY).initialized();
-        Self { world, sandbox, steady, _wire: wire }
+        Self { world, sandbox, steady, _tcp: tcp }
     }
 
-    /// A harness on a new shim of the sandbox that asks for this server.
+    /// A harness on a new shim of the sandbox, for this server.
     #[track_caller]
     pub fn shim(&self, server: &str) -> Harness {
         shim(&self.sandbox, server)
@@ -45,14 +45,14 @@ impl Site {
         self.shim(server).initialized()
     }
 
-    /// The steady server answers, as ever.
+    /// Asserts that the server without a credential still responds, in the process that it began with.
     #[track_caller]
     pub fn goes_on(&mut self) {
         assert_eq!(self.steady.call_text("echo", json!({"text": "unharmed"})), "unharmed");
-        assert_eq!(self.world.fixture_processes(STEADY).len(), 1, "it never ended");
+        assert_eq!(self.world.fixture_processes(STEADY).len(), 1, "its process did not exit");
     }
 
-    /// The same, and it is of the session that this other server is of, whose shim is there.
+    /// The same, and that it is in the session of this other server, which has one link.
     #[track_caller]
     pub fn goes_on_beside(&mut self, server: &str) {
         self.goes_on();
@@ -66,7 +66,7 @@ impl Site {
         assert_eq!(session(STEADY), session(server), "{links}");
     }
 
-    /// The steady server's shim goes too.
+    /// Ends the shim of the server without a credential.
     #[track_caller]
     pub fn leave(self) -> World {
         leave(self.steady);
@@ -74,7 +74,7 @@ impl Site {
     }
 }
 
-/// A refusal of this server's, for want of a credential, in these words; gives the whole sentence.
+/// Asserts that this server is refused with `credential_unavailable` and these words; the whole message.
 #[track_caller]
 pub fn refused(harness: &mut Harness, server: &str, words: &[&str]) -> String {
     let answer = harness.initialize();
