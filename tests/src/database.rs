@@ -27,7 +27,7 @@ pub struct Life {
     pub max_ttl: &'static str,
 }
 
-/// Longer than any test: such a user goes because somebody ends it.
+/// Longer than any test: such a user ends by revocation, not by expiry.
 pub const LONG: Life = Life { ttl: "1h", max_ttl: "24h" };
 
 impl Database {
@@ -132,7 +132,7 @@ impl Database {
     }
 }
 
-/// The lines of a secret: its user's name is told to whoever asks the database for it.
+/// The lines of a secret: its user's name is public, so that a test can compare it with the database.
 pub fn user_of(role: &str) -> String {
     format!("vault = \"database/creds/{role}\"\npublic = [\"username\"]")
 }

@@ -1,4 +1,4 @@
-//! Somebody who speaks raw MCP lines to a child's stdio: the harness's side of a shim, or of a bare server.
+//! An MCP client that sends raw lines to a child's stdio: the harness's side of a shim, or of a bare server.
 //!
 //! It parses what it receives only to find answers; what it sends is exactly what the test says. Every read has a
 //! deadline, and everything received is kept, so that a failure can show it.
@@ -242,7 +242,7 @@ impl Harness {
         self.next_message_within(PATIENCE)
     }
 
-    /// The next message, for somebody with another patience.
+    /// The next message within this time.
     #[track_caller]
     pub fn next_message_within(&mut self, time: Duration) -> Value {
         let line = self.next_line_within(time);

@@ -62,7 +62,7 @@ pub fn listen(answer: impl Fn(Request) -> Reply + Clone + Send + 'static) -> Soc
 pub fn ask(place: SocketAddr, request: &[u8]) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(place).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(30))).ok()?;
-    // Whoever has heard enough may answer before it has heard all.
+    // A server may respond before it has read the whole request.
     let _ = stream.write_all(request);
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);

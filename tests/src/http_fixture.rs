@@ -17,13 +17,13 @@ pub struct HttpFixture {
 /// What it does with a POST.
 #[derive(Clone, Debug)]
 pub enum Behaviour {
-    /// Answers as one JSON body whoever has this `authorization`, and 401 to everybody else.
+    /// Answers with one JSON body where this `authorization` is sent, and with 401 otherwise.
     Accepts(Arc<Mutex<String>>),
     /// Answers as one JSON body.
     Json,
     /// Answers as a stream of events.
     Events,
-    /// Opens sessions, of which it knows the newest only: 404 to calls of others, 401 to whoever opens one and may not.
+    /// Opens sessions, of which it knows the newest only: 404 to calls of others, 401 to an `initialize` without the right `authorization`.
     Remembers(Arc<Mutex<Sessions>>),
     /// Points elsewhere.
     RedirectsTo(String),

@@ -1,7 +1,7 @@
 //! How we know: real processes, real servers, real harnesses.
 //!
 //! A test reads like the story it tells. It builds a [`world::World`] (a sidecar with its servers), takes a
-//! [`harness::Harness`] (a shim and somebody who speaks MCP to it) and looks at answers, audit and processes.
+//! [`harness::Harness`] (a shim and a scripted MCP client) and looks at answers, audit and processes.
 //! Everything outside has a deadline, logs are shown when a test fails, and what was started is ended by its id.
 //!
 //! | module | what it holds |

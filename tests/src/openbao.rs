@@ -1,7 +1,7 @@
 //! A real OpenBao server: the real thing that speaks Vault's API, never a mock of it.
 //!
 //! Each test has its own, on its own loopback address; it is killed by its process id when the test is over, and by the
-//! kernel should the test itself be killed. Whoever starts one has to outlive it: a thread's end counts as its parent's.
+//! kernel should the test itself be killed. The thread that starts one has to outlive it: for the kernel, its end is that of the parent.
 
 mod lasting;
 mod operator;

@@ -1,9 +1,9 @@
 //! Places on loopback to listen at: the one way in which tests find them.
 //!
-//! Whoever needs a place in a configuration has to know it before anybody listens there. So nobody else may come by it
-//! meanwhile: not another test, not another process, and not whoever asks the kernel for any port. Must stay true: two
-//! calls never give the same port, not even in two processes at the same time; no port is one of those that the kernel
-//! gives away.
+//! A configuration needs an address before there is a listener. Until then the port must not be given out again: not to
+//! another test, not to another process, and not to a socket for which the kernel chooses the port. What must stay true:
+//! two calls never give the same port, not even in two processes at the same time; no port is one of those that the
+//! kernel chooses from.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
@@ -44,14 +44,14 @@ fn ports() -> impl Iterator<Item = u16> {
     (0..count).map(move |place| range.start + ((first + place) % count * APART) as u16)
 }
 
-/// Takes a port, unless somebody has it. The sign that it is taken is the port of the same number of another protocol:
-/// nobody wants that, and whoever will listen finds his free.
+/// Takes a port, unless it is taken. The sign that it is taken is the port of the same number of another protocol:
+/// that one is not needed, and the listener finds its own free.
 fn reserve(port: u16) -> Option<UdpSocket> {
     let sign = UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).ok()?;
     TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).ok().map(|_| sign)
 }
 
-/// What the kernel gives to whoever asks for any.
+/// The ports from which the kernel chooses.
 fn given_away() -> Range<u16> {
     let text = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     let mut ends = text.split_whitespace().filter_map(|end| end.parse().ok());
@@ -77,9 +77,9 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_comes_by_a_port_that_was_given() {
+    fn a_port_is_given_out_once() {
         let place = free_place();
-        assert!(!given_away().contains(&place.port()), "{place} may be given to whoever asks for any");
+        assert!(!given_away().contains(&place.port()), "the kernel may choose {place} for another socket");
         assert!(reserve(place.port()).is_none(), "{place} can be reserved twice");
     }
 }

@@ -1,8 +1,8 @@
 //! A real PostgreSQL: a cluster of the test's own, in its own directory, on its own loopback address and Unix socket.
 //!
 //! It is ended by its process id when the test is over, and by the kernel should the test itself be killed. PostgreSQL
-//! refuses to run as root, so a root's test runs it in a user namespace in which root has another number: nobody else's
-//! files are needed, and the machine needs no account for it. Whoever starts one has to outlive it, as with OpenBao.
+//! refuses to run as root, so a root's test runs it in a user namespace in which root has another number: no files of
+//! other users are needed, and no account. The thread that starts one has to outlive it, as with OpenBao.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -18,11 +18,11 @@ use crate::port::free_place;
 use crate::process::{Running, command, into_file, output_of, read};
 use crate::tools::{Tool, on_path};
 
-/// Who may do everything; the socket asks nobody for a password.
+/// The superuser; the Unix socket asks for no password.
 const OWNER: &str = "postgres";
 /// What that one needs over TCP.
 pub const OWNER_PASSWORD: &str = "the-owner-of-the-cluster";
-/// The account of nobody, which every system has: `initdb` wants to know a name.
+/// The id of the account `nobody`, which every system has: `initdb` needs a user name.
 const NOBODY: &str = "65534";
 
 /// A cluster, running unless it was stopped.
@@ -35,7 +35,7 @@ pub struct Postgres {
     pub place: SocketAddr,
 }
 
-/// A statement that somebody had executed, as the cluster logged it.
+/// An executed statement, from the log of the cluster.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Statement {
     pub user: String,
@@ -54,8 +54,8 @@ impl Postgres {
         make.args(["--wal-segsize=1", "--auth-local=trust", "--auth-host=scram-sha-256"]);
         succeeded("initdb", &output_of(make, "initdb"));
         let rules = cluster.data().join("pg_hba.conf");
-        let everybody = "local all all trust\nhost all all 127.0.0.0/8 scram-sha-256\n";
-        std::fs::write(rules, everybody).expect("the cluster's directory is ours");
+        let rules_text = "local all all trust\nhost all all 127.0.0.0/8 scram-sha-256\n";
+        std::fs::write(rules, rules_text).expect("the cluster's directory is ours");
         cluster.up();
         cluster.query(&format!("ALTER ROLE {OWNER} PASSWORD '{OWNER_PASSWORD}'"));
         Some(cluster)
@@ -77,7 +77,7 @@ impl Postgres {
         assert!(answers, "PostgreSQL never answered:\n{}", self.log());
     }
 
-    /// Stops it in an orderly way: whoever is connected is cut off.
+    /// Stops it in an orderly way and closes its connections.
     #[track_caller]
     pub fn stop(&mut self) {
         let mut process = self.process.take().expect("it runs");
@@ -93,7 +93,7 @@ impl Postgres {
         String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
     }
 
-    /// Whether somebody with this URL is let in, and what PostgreSQL said if not.
+    /// Whether a login with this URL succeeds, and what PostgreSQL said if not.
     #[track_caller]
     pub fn log_in(&self, url: &str) -> Result<(), String> {
         let output = self.ask(url, "SELECT 1");
@@ -103,7 +103,7 @@ impl Postgres {
         }
     }
 
-    /// The URL of somebody else.
+    /// The URL of another user.
     pub fn url(&self, user: &str, password: &str) -> String {
         format!("postgres://{user}:{password}@{}/postgres", self.place)
     }

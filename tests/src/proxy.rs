@@ -5,14 +5,14 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-/// What the proxy does with whoever comes.
+/// What the proxy does with a connection.
 #[derive(Clone, Copy, Debug)]
 pub enum Manner {
     /// Says this and closes.
     Answers(&'static str),
     /// Reads and closes.
     Closes,
-    /// Connects everybody who shows this `Proxy-Authorization` to the same place, whatever was asked for: to the proxy
+    /// Connects every client that sends this `Proxy-Authorization` to the same place, whatever was asked for: to the proxy
     /// every name is one.
     Connects { to: SocketAddr, authorization: &'static str },
     /// Reads and says nothing.

@@ -1,4 +1,4 @@
-//! What an OpenBao needs before somebody can log in, one way after the other. The policies are those of the login's token.
+//! What an OpenBao needs for each login method. The policies are those of the login's token.
 
 use std::path::PathBuf;
 

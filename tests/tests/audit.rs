@@ -1,4 +1,4 @@
-//! The decision is written before the call is made, and nobody can change the record unseen.
+//! The decision is written before the call is made, and a changed record is found.
 
 use std::process::Output;
 

@@ -86,7 +86,7 @@ fn a_sandbox_restarted_after_lunch_comes_back_whatever_its_environment_still_say
         harness.close_stdin();
         harness.wait_for_exit();
     }
-    // A new string beside a good key is left for whoever needs it.
+    // A new string beside a good key is left unused.
     sandbox.put(&enroll(&world, &[]));
     let mut harness = shim(&sandbox);
     harness.initialize();
@@ -96,7 +96,7 @@ fn a_sandbox_restarted_after_lunch_comes_back_whatever_its_environment_still_say
 }
 
 #[test]
-fn a_sidecar_that_ends_and_comes_back_strands_nobody() {
+fn after_a_restart_of_the_sidecar_every_sandbox_reconnects() {
     let (mut world, _tcp) = place();
     let sandbox = Sandbox::enrolled(&world);
     let unused = enroll(&world, &["--ticket-ttl", "1h"]);
@@ -326,7 +326,7 @@ fn a_socket_is_made_for_one_sandbox() {
 }
 
 #[test]
-fn a_socket_goes_to_no_place_that_is_somebody_elses() {
+fn a_socket_is_not_made_in_a_directory_in_use() {
     let world = World::new().server("tools", Server::fixture()).start();
     let root = world.layout().root().to_owned();
     let taken = root.join("taken");
@@ -401,7 +401,7 @@ fn the_shared_socket_has_a_status_too() {
     let status: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&status["grant"], &status["servers"]), (&json!("dev"), &json!(["tools"])), "{status}");
     assert_eq!(world.sessions(), json!([]), "nothing was opened");
-    let nobody = Sandbox::new().run(&["status", "--relay", "unix:/nonexistent"]);
-    assert_eq!(nobody.status.code(), Some(69));
-    assert!(String::from_utf8_lossy(&nobody.stderr).contains("unix:/nonexistent"));
+    let unreachable = Sandbox::new().run(&["status", "--relay", "unix:/nonexistent"]);
+    assert_eq!(unreachable.status.code(), Some(69));
+    assert!(String::from_utf8_lossy(&unreachable.stderr).contains("unix:/nonexistent"));
 }

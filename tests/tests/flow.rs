@@ -1,4 +1,4 @@
-//! Whoever does not read, floods, or sends faster than is taken slows its own link, and costs no more memory than the
+//! A peer that does not read, floods, or sends faster than is read slows its own link, and costs no more memory than the
 //! configuration allows a link.
 
 use std::time::Duration;

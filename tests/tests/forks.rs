@@ -1,5 +1,5 @@
 //! Sandboxes are snapshotted and cloned, keys and all: of two copies exactly one goes on, the other is told what to do,
-//! and nobody who merely lost a connection is taken for a copy.
+//! and a shim that merely lost its connection is not taken for a copy.
 
 use cofferdam_tests::cuttable_tcp::CuttableTcp;
 use cofferdam_tests::deadline::wait_until;
@@ -23,7 +23,7 @@ fn alerts(world: &World) -> Vec<Value> {
     world.audit().into_iter().filter(|record| record["event"] == "alert").collect()
 }
 
-/// A sandbox that has been here once, and has nobody here now.
+/// A sandbox that was connected once and has no link now.
 #[track_caller]
 fn rested(world: &World) -> Sandbox {
     let sandbox = Sandbox::enrolled(world);
@@ -91,7 +91,7 @@ fn of_two_clones_that_come_at_once_exactly_one_survives() {
             "{refused:?}"
         );
         assert!(!alerts(&world).is_empty());
-        // Whoever survived goes on, with new shims too.
+        // The survivor goes on, with new shims too.
         let survivor = if answers[0].get("error").is_none() { &original } else { &clone };
         leave(survivor.connected());
     }
@@ -122,7 +122,7 @@ fn of_two_clones_that_were_both_welcomed_the_first_to_speak_survives() {
 
 /// A connection that the shim gave up on may be heard after the one that it made instead.
 #[test]
-fn a_hello_that_comes_late_costs_nobody_his_epoch() {
+fn a_late_hello_does_not_cost_the_owner_its_epoch() {
     let (world, _tcp) = place();
     let sandbox = rested(&world);
     let (mut kept, mut given_up) = (sandbox.relay(), sandbox.relay());
@@ -134,7 +134,7 @@ fn a_hello_that_comes_late_costs_nobody_his_epoch() {
     assert!(alerts(&world).is_empty(), "{:?}", alerts(&world));
 }
 
-/// The same where what it shows has turned already: nobody waits for its answer, as a copy would.
+/// The same where what it shows has turned already: its sender is gone, unlike a copy's.
 #[test]
 fn a_hello_that_comes_when_its_epoch_has_turned_raises_no_alert() {
     let (world, _tcp) = place();
@@ -205,7 +205,7 @@ fn enrolments(world: &World) -> Vec<(std::path::PathBuf, u64)> {
     files
 }
 
-/// Whoever asks for a link of somebody else's is told of; it cannot fill the audit with that.
+/// A request for another enrolment's link is an alert; it cannot fill the audit with alerts.
 #[test]
 fn a_link_of_another_sandbox_is_refused_and_the_alerts_are_few() {
     let (world, _tcp) = place();
@@ -213,7 +213,7 @@ fn a_link_of_another_sandbox_is_refused_and_the_alerts_are_few() {
     let welcome = welcomed(owner.relay().say(key_hello(&owner, None)));
     for _ in 0..20 {
         assert_eq!(refused(thief.relay().say(key_hello(&thief, Some(&welcome)))).code, "clone_refused");
-        // By another door, where nobody has a name.
+        // By the shared socket, where enrolments have no name.
         let mut stranger = RawRelay::connect(&world.layout().relay);
         let asked = Hello { resume: Some(resume(&welcome)), ..hello("tools", &[1]) };
         assert_eq!(refused(stranger.say(asked)).code, "clone_refused");
@@ -233,7 +233,7 @@ fn the_copied_state_of_a_running_shim_leaves_one_and_the_other_is_told_what_to_d
     let clone = original.copy();
     let mut copied = clone.connected();
     assert_eq!(copied.call_text("echo", json!({"text": "the copy was first"})), "the copy was first");
-    assert!(alerts(&world).is_empty(), "nobody has noticed yet");
+    assert!(alerts(&world).is_empty(), "there is no alert yet");
 
     // The original needs a new link, and is found out to be the one that was left behind.
     let mut refused = original.shim();
@@ -282,7 +282,7 @@ fn stolen_state_is_found_out_at_the_owners_next_use() {
 }
 
 #[test]
-fn epochs_that_nobody_was_given_let_nobody_in() {
+fn epochs_that_were_never_issued_are_refused() {
     let (world, _tcp) = place();
     let sandbox = rested(&world);
     let old = sandbox.saved()["epoch"].clone();
@@ -344,7 +344,7 @@ fn a_link_that_answers_keeps_its_place_and_a_dead_one_gives_it_up() {
     assert!(refusal.message.contains("`cofferdam enroll`"), "{}", refusal.message);
     assert_eq!(alerts(&world).len(), 1);
 
-    // The original falls silent: its connection is dead, though nobody was told. The first who comes has the link.
+    // The original falls silent: its connection is dead, but neither end was closed. The first to reconnect has the link.
     let mut second = sandbox.relay();
     let taken = welcomed(second.say(key_hello(&sandbox, Some(&welcome))));
     assert_eq!((taken.resumed, &taken.link), (Resumed::Resumed, &welcome.link));

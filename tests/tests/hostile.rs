@@ -1,4 +1,4 @@
-//! A sandbox that speaks the relay protocol itself, to harm: what it costs the host is bounded, and nobody else notices.
+//! A sandbox that speaks the relay protocol itself, to harm: what it costs the host is bounded, and other links go on.
 
 use cofferdam_tests::process::{cpu_time, peak_memory_kib};
 use cofferdam_tests::relay::{Next, RawRelay, hello};
@@ -36,7 +36,7 @@ fn others_are_served(world: &World) {
 }
 
 #[test]
-fn refusals_that_nobody_takes_fill_no_memory() {
+fn refusals_that_are_not_read_fill_no_memory() {
     let mut world = World::new().server("tools", Server::fixture()).start();
     let mut relay = RawRelay::connect(&world.layout().relay);
     relay.take_up("tools");

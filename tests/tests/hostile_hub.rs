@@ -1,4 +1,4 @@
-//! A hub that is not ours at the other end of a pipe: it is bounded, its pipe ends, and nobody else is disturbed.
+//! A hub that is not ours at the other end of a pipe: it is bounded, its pipe ends, and other links are undisturbed.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ fn attacks() -> Vec<(&'static str, Vec<u8>)> {
             "credit without end",
             [data(1, 1, preface), frame(1, 0, 1, u32::MAX, &[]), frame(1, 0, 1, u32::MAX, &[])].concat(),
         ),
-        ("a pong that nobody asked for", frame(2, 2, 0, 77, &[])),
+        ("a pong without a ping", frame(2, 2, 0, 77, &[])),
         ("pings without end", many(300_000, &|number| frame(2, 1, 0, number, &[]))),
         ("a million bytes, one at a time", {
             let opening = data(1, 1, preface);
@@ -67,7 +67,7 @@ fn attacks() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 #[test]
-fn a_hostile_hub_is_bounded_and_disturbs_nobody_else() {
+fn a_hostile_hub_is_bounded_and_disturbs_no_other() {
     let mut world = World::new().server("tools", Server::fixture()).relay("heartbeat = \"1s\"").start();
     let pin: PublicKey = world.cofferdam_text(&["key"]).trim().parse().expect("a key");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -84,7 +84,7 @@ fn a_hostile_hub_is_bounded_and_disturbs_nobody_else() {
     }
     let grown = peak_memory_kib(world.sidecar().id()) - before;
     assert!(grown < 96 * 1024, "the sidecar grew by {grown} KiB");
-    assert_eq!(world.sessions().as_array().map(Vec::len), Some(1), "nobody else was let in");
+    assert_eq!(world.sessions().as_array().map(Vec::len), Some(1), "no other link was accepted");
 }
 
 /// Waits for the sidecar, and proves a key.

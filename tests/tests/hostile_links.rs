@@ -18,7 +18,7 @@ use serde_json::json;
 /// What is not flat: more than this above what the sidecar had after the first round.
 const FLAT_KIB: u64 = 16 * 1024;
 
-/// Somebody else's link, which must be answered whatever happens.
+/// Another sandbox's link, which must get responses whatever happens.
 struct Bystander(Harness);
 
 impl Bystander {
@@ -29,7 +29,7 @@ impl Bystander {
 }
 
 #[test]
-fn ten_thousand_half_open_connections_keep_nobody_out() {
+fn ten_thousand_half_open_connections_keep_no_client_out() {
     const BATCH: usize = 1000;
     let mut world = World::new().server("tools", Server::fixture()).limit("links-per-minute = 10000").start();
     let mut bystander = Bystander(world.connected("tools"));

@@ -28,7 +28,7 @@ fn server_everything_works_over_http() {
     assert!(shim.answer_to(&id).get("result").is_some());
 }
 
-/// It knows nobody without the session that a handshake opens, and the new sidecar must make that first.
+/// It refuses requests without the session that a handshake opens, and the new sidecar must make that first.
 #[test]
 fn a_restarted_sidecar_opens_the_session_again() {
     let Some((_server, url)) = everything() else { return };
@@ -94,7 +94,7 @@ fn a_credential_does_not_follow_a_redirect() {
 #[test]
 fn private_addresses_are_refused_unless_the_configuration_says_otherwise() {
     let server = HttpFixture::start(Behaviour::Json);
-    // The unspecified address reaches loopback, but nobody wrote "loopback".
+    // The unspecified address reaches loopback, but the configuration does not say "loopback".
     let url = server.url().replace("127.0.0.1", "0.0.0.0");
     let world = World::new().server("remote", Server::http(&url)).start();
     let answer = world.shim("remote").initialize();
@@ -112,8 +112,8 @@ fn a_failing_server_is_an_honest_error() {
         assert!(answer.get("error").is_some(), "{status}: {answer}");
         assert!(shim.is_running());
     }
-    let nobody = format!("http://{}/mcp", free_place());
-    let world = World::new().server("remote", local(&nobody)).start();
+    let unused = format!("http://{}/mcp", free_place());
+    let world = World::new().server("remote", local(&unused)).start();
     let answer = world.shim("remote").initialize();
     assert_eq!(refusal_of(&answer), "server_unavailable");
 }
@@ -159,7 +159,7 @@ fn calls_that_meet_a_forgotten_session_run_once_in_a_new_one() {
     assert_eq!(refusal_of(&shim.call("where", json!({}))), "server_unavailable");
 }
 
-/// Whoever asked in a session that is forgotten does not wait for the answer any more.
+/// A request in a session that the server forgot does not wait for a response any more.
 #[test]
 fn what_a_server_asked_in_a_forgotten_session_is_taken_back() {
     let server = ForgetfulServer::start();
@@ -171,7 +171,7 @@ fn what_a_server_asked_in_a_forgotten_session_is_taken_back() {
     assert_eq!(shim.call_text("where", json!({})), "session-2");
     let cancelled = shim.message_with_method("notifications/cancelled");
     assert_eq!(cancelled["params"]["requestId"], asked["id"], "{cancelled}");
-    // A late answer is for nobody.
+    // A late response is dropped.
     shim.send(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"late": true}}));
     assert_eq!(shim.call_text("where", json!({})), "session-2");
     assert!(server.heard().iter().all(|body| body.get("result").is_none()), "{:?}", server.heard());
@@ -205,7 +205,7 @@ fn what_an_http_server_did_not_answer_runs_once_more_where_the_tool_allows_it() 
                     answer(json!({"tools": [tool("reading", true), tool("sending", false)]}))
                 }
                 Some("tools/call") => {
-                    let mut runs = shared.lock().expect("nobody panics with it");
+                    let mut runs = shared.lock().expect("no holder of the lock panics");
                     *runs += 1;
                     match *runs <= cuts {
                         true => Reply::Cut,
@@ -248,7 +248,7 @@ impl ForgetfulServer {
         let memory = Arc::new(Mutex::new(Memory::default()));
         let shared = Arc::clone(&memory);
         let address = listen(move |request| {
-            let mut memory = shared.lock().expect("nobody panics with it");
+            let mut memory = shared.lock().expect("no holder of the lock panics");
             memory.heard.push(request.body.clone());
             let session = request.headers.get("mcp-session-id");
             let number = session
@@ -291,16 +291,16 @@ impl ForgetfulServer {
 
     /// The bodies of all that was sent to it.
     fn heard(&self) -> Vec<Value> {
-        self.memory.lock().expect("nobody panics with it").heard.clone()
+        self.memory.lock().expect("no holder of the lock panics").heard.clone()
     }
 
     fn forget(&self) {
-        let mut memory = self.memory.lock().expect("nobody panics with it");
+        let mut memory = self.memory.lock().expect("no holder of the lock panics");
         memory.forgotten = memory.opened;
     }
 
     fn forget_from_now_on(&self) {
-        self.memory.lock().expect("nobody panics with it").forgotten = u32::MAX;
+        self.memory.lock().expect("no holder of the lock panics").forgotten = u32::MAX;
     }
 }
 

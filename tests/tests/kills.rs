@@ -65,7 +65,7 @@ fn a_sidecar_that_stands_still_for_too_long_runs_nothing_that_was_answered() {
     let sidecar = world.sidecar().id();
     send(sidecar, Signal::SIGSTOP);
     world.wait_until("every thread of the sidecar has stopped", || is_stopped(sidecar));
-    // These are handed out, and nobody knows whether they were taken.
+    // These were sent, and it is unknown whether they were received.
     (0..5).for_each(|_| conversation.call());
     conversation.wait_until_in_flight(0);
     // The link is lost by now: these never leave the shim.

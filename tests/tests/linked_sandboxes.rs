@@ -47,7 +47,7 @@ fn a_cut_cable_loses_nothing_and_repeats_nothing() {
     sandbox.set(Cable::Cut);
     sandbox.set(Cable::Whole);
     expect_answers(&mut shims, calls);
-    // So long that both ends give the connection up, with calls that wait, that run, and that nobody has heard of.
+    // So long that both ends give the connection up, with calls that wait, that run, and that were not sent.
     let sent = shims.each_mut().map(|shim| send_calls(shim, "before"));
     wait_until("they run", || world.times_executed("tools", "slow") > 2);
     let lost = || world.log().matches("connection lost").count();
@@ -96,7 +96,7 @@ fn srt_lets_a_shim_out_through_its_proxy() {
     world.assert_secret_stayed_here(CANARY);
 }
 
-/// Nobody inside can mend that: the message must name what to ask for.
+/// That cannot be fixed from inside: the message must name what to ask for.
 #[test]
 fn srt_keeps_a_shim_from_an_address_that_is_not_allowed() {
     let place = free_place();
@@ -113,7 +113,7 @@ fn srt_keeps_a_shim_from_an_address_that_is_not_allowed() {
             assert!(message.contains(word), "{word}: {message}");
         }
     }
-    assert_eq!(world.sessions(), json!([]), "nobody came");
+    assert_eq!(world.sessions(), json!([]), "there is no link");
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn a_container_without_a_network_is_reached_by_exec() {
         let first = hubs();
         assert_eq!(first.len(), 1, "{first:?}");
         let calls = shims.each_mut().map(|shim| send_calls(shim, &format!("round {round}")));
-        // The command outside; whoever it started in the container does not die with it.
+        // The command outside; the process that it started in the container survives it.
         send(attach.command(), Signal::SIGKILL);
         let meanwhile = shims.each_mut().map(|shim| send_calls(shim, &format!("meanwhile {round}")));
         expect_answers(&mut shims, calls);
@@ -246,7 +246,7 @@ fn expect_answers<const COUNT: usize>(shims: &mut [Harness; COUNT], calls: [Vec<
     }
 }
 
-/// The server uses its secret, tries to tell it, and nobody hears it.
+/// The server uses its secret, tries to send it, and it is scrubbed.
 #[track_caller]
 fn no_secret_crosses(shim: &mut Harness) {
     assert_eq!(shim.call_text("leak", json!({})), "the secret is <[redacted:local.value]>");

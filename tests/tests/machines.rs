@@ -125,7 +125,7 @@ fn of_a_snapshot_that_is_restored_twice_one_goes_on() {
             (one, other, second.clone())
         }
         ([first, second], [one, other]) => {
-            assert!(second.get("result").is_some(), "nobody had it: {answers:?}");
+            assert!(second.get("result").is_some(), "no process had it: {answers:?}");
             (other, one, first.clone())
         }
     };

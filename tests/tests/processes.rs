@@ -127,7 +127,7 @@ fn a_crash_is_answered_at_once_and_the_server_comes_back() {
 }
 
 #[test]
-fn a_cut_connection_is_taken_up_again_and_nobody_notices() {
+fn a_cut_connection_is_resumed_unnoticed() {
     let world = World::new().server("tools", Server::fixture()).capturing().start();
     let mut shim = world.connected("tools");
     for round in 1..=3 {
@@ -314,7 +314,7 @@ fn starts_are_counted_by_the_minute() {
 }
 
 #[test]
-fn a_server_that_closes_its_stdin_hangs_nobody() {
+fn a_server_that_closes_its_stdin_hangs_no_call() {
     let log = Log::new();
     let world = World::new()
         .server("tools", shell(&log, r#"*slow*) exec 0<&-; note closed; while :; do sleep 1; done;;"#))

@@ -54,7 +54,7 @@ fn nothing_runs_a_third_time() {
     assert_eq!(world.times_executed("tools", "falter_reading"), 2);
 }
 
-/// The harness never listed the tools, so somebody must ask the server, in either era.
+/// The harness never listed the tools, so the sidecar must ask the server, in either era.
 #[test]
 fn a_server_is_asked_what_its_tools_allow() {
     for (mode, tool, outcome) in [
@@ -158,7 +158,7 @@ fn a_request_that_waits_to_be_repeated_can_be_cancelled() {
 }
 
 #[test]
-fn nobody_waits_for_ever_for_a_server_that_does_not_say_what_its_tools_allow() {
+fn no_request_waits_for_ever_for_a_server_that_does_not_list_its_tools() {
     let server = retrying("hides-its-tools").line("call-timeout = \"1s\"");
     let world = World::new().server("tools", server).start();
     let mut shim = world.connected("tools");

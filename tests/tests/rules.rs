@@ -64,7 +64,7 @@ fn a_server_without_rules_offers_everything() {
 }
 
 #[test]
-fn a_method_that_nobody_knows_passes_only_by_name_where_there_are_rules() {
+fn an_unknown_method_passes_only_by_name_where_there_are_rules() {
     let ruled = Server::fixture().allow(&["echo"]);
     let world = World::new()
         .server("ruled", ruled.clone())

@@ -83,7 +83,7 @@ fn gvisor_with_sockets_of_the_host() {
     a_restarted_sidecar_is_found_again(&mut world, &mut shim);
 }
 
-/// Nobody can mend that from inside; the harness's model is told what to ask for.
+/// That cannot be fixed from inside; the harness's model is told what to ask for.
 #[test]
 fn a_forbidden_unix_socket_is_named_in_the_answer() {
     let world = world();
@@ -101,7 +101,7 @@ fn a_forbidden_unix_socket_is_named_in_the_answer() {
         assert!(message.contains("this sandbox forbids Unix sockets"), "{message}");
         assert!(shim.is_running(), "its harness is still there");
     }
-    assert_eq!(world.sessions(), json!([]), "nobody came");
+    assert_eq!(world.sessions(), json!([]), "there is no link");
 }
 
 #[test]

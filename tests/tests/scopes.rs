@@ -1,5 +1,5 @@
 //! Tools that run with other credentials than their server: what each process and each request is given, what the audit
-//! says of it, and what is refused because nobody could tell which credential it would run with.
+//! says of it, and what is refused because its credential could not be determined.
 
 use std::fs;
 use std::time::Duration;
@@ -20,7 +20,7 @@ fn a_tool_of_a_scope_runs_with_the_credential_of_its_scope_and_no_other_tool_doe
     let world = secrets(World::new()).server("tools", scoped(Server::fixture())).capturing().start();
     let mut harness = world.connected("tools");
     assert_eq!(secret_of(&mut harness, "env"), "[redacted:reader.value]");
-    assert_eq!(world.fixture_processes("tools").len(), 1, "nobody has called the others");
+    assert_eq!(world.fixture_processes("tools").len(), 1, "the others were not called");
     for _ in 0..2 {
         assert_eq!(secret_of(&mut harness, "rw_env"), "[redacted:writer.value]");
         assert_eq!(secret_of(&mut harness, "env"), "[redacted:reader.value]");
@@ -102,7 +102,7 @@ fn what_could_run_with_another_credential_than_was_decided_is_refused() {
     ] {
         assert_eq!(refusal_of(&answer(&mut harness, raw)), "message_malformed", "{raw}");
     }
-    // What a method that nobody knows would run, and with what, nobody knows either.
+    // An unknown method could run anything, with any credential.
     assert_eq!(refusal_of(&harness.request("x/echo", json!({"name": "rw_count"}))), "tool_denied");
     harness.notify("tools/call", json!({"name": "count"}));
     harness.notify("tools/call", json!({"name": "rw_count"}));
@@ -121,7 +121,7 @@ fn each_http_request_has_the_header_of_its_tool() {
     let world = secrets(World::new()).server("remote", scoped_http(&server)).capturing().start();
     let mut harness = world.connected("remote");
     harness.request("tools/list", json!({}));
-    // The first call of a scope waits for its secret; others go on, and nobody mixes them up.
+    // The first call of a scope waits for its secret; others go on, and responses are not mixed up.
     let sent: Vec<(Value, &str)> = (0..12)
         .map(|number| {
             let (tool, role) = if number % 3 == 0 { ("rw_headers", "writer") } else { ("headers", "reader") };
@@ -155,7 +155,7 @@ fn each_http_request_has_the_header_of_its_tool() {
     );
 }
 
-/// A server gives a task to nobody but whom it made it for.
+/// A task is available only to the scope that it was made for.
 #[test]
 fn a_question_about_a_task_has_the_header_of_the_tool_that_made_it() {
     let server = HttpFixture::start(Behaviour::Json);
@@ -215,7 +215,7 @@ fn a_scope_of_an_http_server_may_be_the_first_that_is_used_and_may_come_with_a_r
     });
     world.cofferdam_text(&["reload"]);
     assert!(harness.call_text("x_headers", json!({})).contains("Bearer [redacted:third.value]"));
-    // Nobody has started the server of this link.
+    // The server of this link was not started.
     let mut harness = world.shim("remote");
     let meta = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28"});
     let call =
@@ -277,7 +277,7 @@ fn a_scope_has_a_secret_of_vaults_and_the_audit_says_so() {
         .start();
     let mut harness = world.connected("tools");
     assert_eq!(secret_of(&mut harness, "env"), "[redacted:reader.value]");
-    assert!(vault::session_tokens(&bao).is_empty(), "nobody needed Vault yet");
+    assert!(vault::session_tokens(&bao).is_empty(), "no secret was read yet");
     for _ in 0..2 {
         assert_eq!(secret_of(&mut harness, "rw_env"), "[redacted:writer.token]");
     }

@@ -186,7 +186,7 @@ fn injected_files_are_gone_with_their_server() {
 }
 
 #[test]
-fn nobody_but_the_server_has_the_secret_in_its_environment_or_arguments() {
+fn only_the_server_has_the_secret_in_its_environment_or_arguments() {
     let mut world = World::new()
         .secret_file("local", SECRET)
         .secret_env("own", "SIDECAR_SECRET", "value-of-the-sidecars-77")
@@ -207,7 +207,7 @@ fn nobody_but_the_server_has_the_secret_in_its_environment_or_arguments() {
     for (who, process) in [("shim", shim.id()), ("keeper", keeper), ("sidecar", sidecar)] {
         let shown = shown_by(process);
         assert!(!shown.contains(SECRET), "{who}: {shown}");
-        // The sidecar was given this one by whoever started it.
+        // The sidecar has this one from its own environment.
         assert!(who == "sidecar" || !shown.contains("value-of-the-sidecars-77"), "{who}: {shown}");
     }
 }
@@ -235,7 +235,7 @@ fn an_id_that_is_a_secret_comes_back() {
     }
 }
 
-/// A line of stderr is cut before it is logged; the cut must not leave half of a secret that nobody recognises.
+/// A line of stderr is cut before it is logged; the cut must not leave half of a secret unrecognised.
 #[test]
 fn a_secret_on_stderr_is_not_cut_in_two() {
     let server = Server::command([
@@ -301,7 +301,7 @@ fn injected_file(shim: &mut Harness) -> PathBuf {
     path.expect("the server knows the path").into()
 }
 
-/// What a process shows of itself to whoever may look; nothing where we may not.
+/// What `/proc` shows of a process; nothing where we lack the right.
 fn shown_by(process: u32) -> String {
     let read = |file: &str| std::fs::read(format!("/proc/{process}/{file}")).unwrap_or_default();
     String::from_utf8_lossy(&[read("environ"), read("cmdline")].concat()).into_owned()

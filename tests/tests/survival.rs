@@ -135,7 +135,7 @@ fn a_stateless_harness_has_its_listener_opened_again_and_hears_of_other_tools() 
                 world.start_sidecar();
             }
         }
-        // Nobody had to ask for anything.
+        // No request was needed for that.
         assert_eq!(changed_for(&mut shim), listener, "{end:?}: the tools are others");
         assert_eq!(shim.call_text("change_tools", json!({})), "changed");
         assert_eq!(changed_for(&mut shim), listener, "{end:?}: it listens to the new process");
@@ -183,7 +183,7 @@ fn a_shim_whose_connection_died_unnoticed_has_its_link_back_at_once() {
     assert_eq!(text_of(&shim.answer_to(&slow)), "late");
     assert_eq!(shim.call_text("echo", json!({"text": "again"})), "again");
     assert_eq!((world.times_executed("tools", "slow"), world.fixture_processes("tools").len()), (1, 1));
-    assert!(!world.audit().iter().any(|record| record["event"] == "alert"), "nobody is taken for a clone");
+    assert!(!world.audit().iter().any(|record| record["event"] == "alert"), "no shim is taken for a clone");
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn a_copy_of_a_link_that_answers_is_refused_and_reported() {
     wait_until("it is reported", || world.audit().iter().any(|record| record["event"] == "alert"));
 }
 
-/// A server in a few lines of shell that ends when somebody wants to listen.
+/// A server in a few lines of shell that exits when a listener is opened.
 const DIES_LISTENING: &str = r#"
     while read -r line; do
         id=$(printf '%s' "$line" | sed -n 's/.*"id":\([^,}]*\).*/\1/p')
@@ -255,7 +255,7 @@ fn assert_successor_knows(world: &World, ids: &str) {
     }
 }
 
-/// The request was taken back once, and a late answer to it reaches nobody.
+/// The request was taken back once, and a late response to it is dropped.
 #[track_caller]
 fn expect_no_answer_to(shim: &mut Harness, asked: &Value, world: &World) {
     let taken_back = shim.message_with_method("notifications/cancelled");

@@ -43,7 +43,7 @@ fn a_refused_discover_is_followed_by_initialize_on_the_same_process() {
 }
 
 #[test]
-fn fields_that_nobody_knows_pass_unchanged() {
+fn unknown_fields_pass_unchanged() {
     let world = World::new().server("tools", Server::fixture()).start();
     let mut shim = world.connected("tools");
     assert!(contains(shim.received(), br#""x-unknown-field":{"kept":[1,1.0,100.0]}"#));
@@ -152,7 +152,7 @@ fn a_servers_ids_are_rewritten_for_each_process() {
     shim.call("crash", json!({}));
     assert_eq!(refusal_of(&shim.answer_to(&call)), "outcome_unknown");
     let cancelled = shim.message_with_method("notifications/cancelled");
-    assert_eq!(cancelled["params"]["requestId"], stale, "nobody waits for it any more");
+    assert_eq!(cancelled["params"]["requestId"], stale, "its request was cancelled");
     let call = shim.send_call("ask_client", json!({"id": 7}));
     let fresh = shim.message_with_method("roots/list")["id"].clone();
     assert_ne!(fresh, stale);

@@ -1,4 +1,4 @@
-//! Bad input and trouble on the host: a clear error, nothing lost, and nobody else disturbed.
+//! Bad input and trouble on the host: a clear error, nothing lost, and other links undisturbed.
 
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::time::Duration;
@@ -100,7 +100,7 @@ fn a_sound_configuration_checks_and_nothing_is_touched() {
 }
 
 #[test]
-fn strangers_on_the_relay_are_turned_away_and_nobody_else_notices() {
+fn strangers_on_the_relay_are_refused_and_others_do_not_notice() {
     let world = World::new().server("tools", Server::fixture()).limit("greeting-timeout = \"1s\"").start();
     let mut shim = world.connected("tools");
     let mut good_hello = Vec::new();
@@ -158,7 +158,7 @@ fn refusals_of_the_relay_have_their_codes() {
 
 #[test]
 fn silent_strangers_cannot_take_all_the_places() {
-    // Nobody's time runs out while this test waits: a place can only be had from somebody silent.
+    // No handshake times out while this test waits: a slot can only be taken from a silent connection.
     let world = World::new().server("tools", Server::fixture()).limit("greeting-timeout = \"1m\"").start();
     let mut strangers: Vec<RawRelay> = (0..200).map(|_| RawRelay::connect(&world.layout().relay)).collect();
     let mut shim = world.connected("tools");
@@ -168,7 +168,7 @@ fn silent_strangers_cannot_take_all_the_places() {
     newest.greet("tools", &[1]);
     assert!(
         matches!(newest.next_frame(), Next::Frame(frame) if matches!(*frame, Frame::Welcome(_))),
-        "whoever was not in the way may still speak"
+        "a connection that was not displaced may still say hello"
     );
 }
 
@@ -258,7 +258,7 @@ fn only_the_named_users_may_come() {
     let (code, message) = RawRelay::refused(&world.layout().relay, "tools");
     assert_eq!(code, "server_not_granted");
     assert!(message.contains("unix-uids") && message.contains(&ourselves.to_string()), "{message}");
-    assert_eq!(world.sessions(), json!([]), "nobody was let in");
+    assert_eq!(world.sessions(), json!([]), "no link was accepted");
 
     let world =
         World::new().server("tools", Server::fixture()).relay(&format!("unix-uids = [{ourselves}]")).start();

@@ -1,4 +1,4 @@
-//! From a session to a real OpenBao and back: what a server gets, what nobody else sees, and what is left when a session
+//! From a session to a real OpenBao and back: what a server gets, what other processes do not see, and what is left when a session
 //! ends, however it ends.
 
 use std::fs;
@@ -16,7 +16,7 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 
 #[test]
-fn a_field_of_a_secret_in_vault_reaches_its_server_and_nobody_else() {
+fn a_field_of_a_secret_in_vault_reaches_only_its_server() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let server = Server::fixture().env("SECRET", "{github.token}").allow(&["*"]);
     let world =
@@ -160,7 +160,7 @@ fn what_a_killed_sidecar_left_behind_is_revoked_by_the_next() {
     assert_eq!((leases(&bao), left.len()), (1, 1));
     world.kill9_sidecar();
     drop(harness);
-    assert_eq!(leases(&bao), 1, "nobody was there to revoke it");
+    assert_eq!(leases(&bao), 1, "the sidecar was not there to revoke it");
     world.start_sidecar();
     wait_until("the lease is gone", || leases(&bao) == 0);
     wait_until("the token is gone", || session_tokens(&bao).is_empty());
@@ -179,7 +179,7 @@ fn a_sealed_vault_refuses_with_the_next_try_and_needs_no_restart() {
     for word in ["credential_unavailable", "pki/issue/agent", "sealed", "tried again in ", "unseal Vault"] {
         assert!(refused.contains(word), "{word}: {refused}");
     }
-    // While the pause lasts, nobody asks Vault; the answer is the same.
+    // During the backoff there is no request to Vault; the refusal is the same.
     let again = harness.initialize().to_string();
     assert!(again.contains("credential_unavailable") && again.contains("tried again in "), "{again}");
     bao.unseal();

@@ -29,7 +29,7 @@ fn uses(template: &str) -> Server {
     Server::fixture().env("SECRET", template).allow(&["*"])
 }
 
-/// The server is refused in these words; the good one, whose secret nobody has asked for before the first time, is not.
+/// The server is refused in these words; the good one, whose secret was not read before, is not.
 #[track_caller]
 fn refuses(sandbox: &mut SingleSandbox, server: &str, words: &[&str]) {
     let mut harness = sandbox.shim(server);
@@ -153,7 +153,7 @@ fn a_certificate_of_another_name() {
     let words = ["pki/issue/agent", "cannot be reached", "not valid for name", "`ca-file`"];
     refused(&mut sandbox.shim("tools"), "tools", &words);
     sandbox.goes_on();
-    assert_eq!(bao.audit().len(), asked, "nobody was told anything");
+    assert_eq!(bao.audit().len(), asked, "no request was made");
 }
 
 /// Its clock and ours differ by years: what it says of an end is by its own.
@@ -162,7 +162,7 @@ fn a_clock_that_is_not_ours() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     bao.mount_kv("plain", KvEngine::V1);
     bao.policy("agent", &[("plain/token", &["read"])]);
-    // In 2001 by both: over long ago for whoever looks at the wrong clock.
+    // In 2001 by both: expired long ago by the wrong clock.
     bao.write_plain_secret(
         "plain",
         "token",

@@ -17,7 +17,7 @@ use serde_json::json;
 const NEEDED: &str = "pki/issue/agent";
 
 #[test]
-fn a_wrapped_secret_id_that_somebody_opened_before_us() {
+fn a_wrapped_secret_id_that_was_opened_before_us() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let role_id = approle(&bao, &mut app_role(&["sidecar", "agent"], "10m"));
     let stolen = wrapped_secret_id(&bao);
@@ -158,7 +158,7 @@ fn a_client_certificate_of_another_name() {
     let role = json!({"certificate": clients.pem(), "allowed_common_names": ["agent.internal"], "token_policies": ["sidecar", "agent"]});
     bao.api("POST", "auth/cert/certs/agent", role);
     let directory = bao.directory.path();
-    let (certificate, key) = clients.client("somebody.else").write(directory, "login");
+    let (certificate, key) = clients.client("another.name").write(directory, "login");
     let ca_file = &bao.tls.as_ref().unwrap().ca_file;
     let auth = format!(
         "ca-file = {ca_file:?}\nauth = {{ method = \"cert\", role = \"agent\", cert-file = {certificate:?}, key-file = {key:?} }}"

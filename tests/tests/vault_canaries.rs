@@ -92,7 +92,7 @@ fn a_sidecar_that_dies_of_a_signal_leaves_no_core() {
         .start();
     let _harness = world.connected("stored");
     let id = world.sidecar().id();
-    // Somebody with the right to do so raises the limit again, where this machine gives that right to anybody.
+    // A process with the right to do so raises the limit again, where this machine gives that right.
     let mut raise = command("prlimit");
     raise.args(["--pid", &id.to_string(), "--core=unlimited:unlimited"]);
     let _ = output_of(raise, "prlimit");
@@ -111,9 +111,9 @@ fn a_sidecar_that_dies_of_a_signal_leaves_no_core() {
     assert!(cores.is_empty(), "{cores:?}");
 }
 
-/// The same where no core would be written anyway: whoever is of the same user and may no more than that looks in vain.
+/// The same where no core would be written anyway: a process of the same user without more rights cannot read it.
 #[test]
-fn nobody_of_the_same_user_looks_into_the_sidecar_or_a_keeper() {
+fn no_process_of_the_same_user_reads_the_sidecar_or_a_keeper() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let value = unique(&bao);
     let mut world = connected_at(&bao.address(), &token_file(&bao))

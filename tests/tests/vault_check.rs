@@ -73,7 +73,7 @@ fn what_is_printed_mends_what_lacks_whatever_the_engine() {
         assert_eq!(code, 77, "{said}{complaint}");
         assert!(complaint.contains("hint: add the lines"), "{complaint}");
         rounds += 1;
-        // The login, then an engine that nobody shows us, then its version.
+        // The login, then an engine that is not listed, then its version.
         assert!(rounds <= 3, "{said}");
         for (whose, name, text) in &mut policies {
             let Some(lines) = said.split(&format!("\nadd to {whose}:\n\n")).nth(1) else { continue };
@@ -242,7 +242,7 @@ fn tokens_without_the_default_policy_are_told_what_it_would_have_given() {
 }
 
 #[test]
-fn a_wrap_is_looked_at_and_opened_by_nobody() {
+fn a_wrap_is_looked_up_and_not_opened() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     minter(&bao, &mut token_role(&["agent"]));
     let wrap = |path: &str| wrap(&bao, path, &json!({}));
@@ -282,7 +282,7 @@ fn a_wrap_is_looked_at_and_opened_by_nobody() {
 }
 
 #[test]
-fn whoever_cannot_ask_is_told_why() {
+fn a_check_that_cannot_ask_says_why() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
     let ready = with_secrets(world(&bao)).prepare();
     let login = bao.directory.path().join("token");

@@ -17,7 +17,7 @@ use serde_json::Value;
 /// Longer than a signal needs to arrive, shorter than the check waits for an answer.
 const HELD_UP: Duration = Duration::from_millis(1500);
 
-/// Ends a check while Vault is about to do what is asked at `path`; it does so then, whoever still waits for it.
+/// Ends a check while Vault is about to do what is asked at `path`; it does so even if the client is gone.
 #[track_caller]
 fn interrupted(bao: &OpenBao, auth: &str, path: &str, signal: Signal) {
     let proxy = VaultFaultProxy::in_front_of(bao.place);

@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 /// What is done to an answer on its way.
 type Change = fn(&mut Value);
 
-/// Nobody has its private half.
+/// Its private half does not exist any more.
 const PUBLIC_KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAl1afZInVzhjjratVny6T7GE6JGdFZlJZZxYW4VbTa1";
 /// What a cluster gives the engine to ask with.
 const ENGINES_OWN: &str = "token-of-the-engine";
@@ -67,7 +67,7 @@ fn a_signed_ssh_certificate_is_replaced_before_its_end() {
     assert_eq!(session_tokens(&bao).len(), 1);
 }
 
-/// The answer to this says its life under a name of its own: nobody but who asked knows it.
+/// The answer to this gives its lifetime under a name of its own, which only the configuration knows.
 #[test]
 fn the_life_that_was_asked_for_counts_where_the_answer_says_none() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
@@ -223,7 +223,7 @@ impl Cluster {
     }
 }
 
-/// Signed by nobody: nobody here checks that.
+/// Without a valid signature: the fake cluster does not check it.
 fn web_token(made: SystemTime, life: Duration, number: usize) -> String {
     let made = made.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     let claims = json!({

@@ -1,4 +1,4 @@
-//! The set-up with Vault that the documents show, followed as written against a real OpenBao by somebody who has `bao`,
+//! The set-up with Vault that the documents show, followed as written against a real OpenBao by a user who has `bao`,
 //! `cofferdam` and two MCP servers on the path. Only the address is another: every test has a server of its own.
 
 use std::fs;
@@ -113,7 +113,7 @@ fn a_wrapped_secret_id_is_delivered_as_the_guide_says() {
     assert!(string(&output.stderr).contains("the wrapped secret-id is spent"), "{output:?}");
 }
 
-/// Somebody's empty directory, and an OpenBao that he is logged in to.
+/// An empty directory, and an OpenBao with a login.
 struct Desk {
     bao: OpenBao,
     directory: tempfile::TempDir,

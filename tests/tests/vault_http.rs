@@ -65,7 +65,7 @@ fn a_refused_credential_is_read_anew_once_and_the_calls_run() {
         let answer = shim.answer_to(call);
         assert!(answer.get("result").is_some(), "{answer}");
     }
-    assert_eq!(reads(&bao), 2, "whoever was refused shares one read");
+    assert_eq!(reads(&bao), 2, "refused requests share one read");
     let sent = server.authorizations();
     assert_eq!(sent.iter().filter(|sent| **sent == format!("Bearer {NEXT}")).count(), 8, "{sent:?}");
     // The call before them ran with what it was decided with. They ran with the second read, whatever was known of it when
@@ -241,7 +241,7 @@ fn a_credential_that_is_over_while_vault_is_silent_refuses_in_words_and_recovers
     assert_ne!(server.authorizations().last(), before.last());
 }
 
-/// Nobody waits longer for an answer about a credential.
+/// The longest wait for a response about a credential.
 #[track_caller]
 fn in_ten_seconds(shim: &mut Harness) -> Value {
     let call = shim.send_call("headers", json!({}));

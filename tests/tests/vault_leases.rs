@@ -1,4 +1,4 @@
-//! What the sidecar does by itself to keep what Vault lends: nobody in these tests asks for a credential twice.
+//! What the sidecar does by itself to keep what Vault lends: in these tests no client asks for a credential twice.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -54,7 +54,7 @@ fn another_version_of_a_key_value_secret_is_noticed() {
     wait_until("the newer version is read", || is_known(&mut harness, NEWER));
     // However often it looks, it needs no other token for that.
     assert_eq!(accessors(&bao), first);
-    // A token that somebody else revoked is replaced.
+    // A token that the operator revoked is replaced.
     let accessor = first.first().unwrap();
     bao.revoke_accessor(accessor);
     bao.write_secret("github", json!({"token": NEWEST}));
@@ -82,7 +82,7 @@ fn a_key_value_secret_with_a_ttl_is_looked_at_that_often() {
 }
 
 #[test]
-fn a_lease_is_replaced_before_its_end_and_ends_with_whoever_used_it() {
+fn a_lease_is_replaced_before_its_end_and_ends_with_its_last_user() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     certificates_live(&bao, "30s");
     let world = with_kept_certificate_in(world(&bao)).start();
@@ -107,7 +107,7 @@ fn a_lease_is_replaced_before_its_end_and_ends_with_whoever_used_it() {
 
 /// One with its token, the other one alone; neither can be renewed, and neither is due for a while.
 #[test]
-fn a_lease_that_somebody_else_revoked_is_noticed_although_it_is_not_due() {
+fn a_lease_that_the_operator_revoked_is_noticed_although_it_is_not_due() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     certificates_live(&bao, "60s");
     let certificate = "vault = \"pki/issue/agent\"\nwrite = { common_name = \"agent.internal\" }";

@@ -1,5 +1,5 @@
 //! Leases that can be renewed, at a real database: renewed as long as that extends them, replaced when it does not, and
-//! when somebody else ended them.
+//! when the operator revoked them.
 
 use cofferdam_tests::database::{Database, Life};
 use cofferdam_tests::deadline::wait_until;
@@ -41,7 +41,7 @@ fn a_lease_is_renewed_as_long_as_that_extends_it() {
         let before = last_renewal(&database);
         wait_until("it is renewed once more", || last_renewal(&database) != before);
     }
-    // That is longer than it was lent for at first; nobody noticed anything.
+    // That is longer than the first lease duration; the process kept running.
     assert_eq!((database.users(), database.url()), (users, url.clone()));
     assert_eq!(database.postgres.log_in(&url), Ok(()));
     assert!(harness.call("env", json!({})).get("result").is_some());
@@ -65,7 +65,7 @@ fn a_lease_that_meets_its_maximum_is_replaced_before_it_ends() {
         assert!(!users.is_empty(), "there is always one");
         users.iter().all(|user| *user != first)
     });
-    // Whoever used it has the other one.
+    // The process that used it has the new one.
     let url = database.url();
     assert!(!url.contains(&first), "{first} is still in use");
     assert_eq!(database.postgres.log_in(&url), Ok(()));
@@ -73,7 +73,7 @@ fn a_lease_that_meets_its_maximum_is_replaced_before_it_ends() {
 }
 
 #[test]
-fn a_lease_that_somebody_else_revoked_is_replaced() {
+fn a_lease_that_the_operator_revoked_is_replaced() {
     let Some(database) = Database::start() else { return };
     let (_world, _harness) = session(&database, Life { ttl: "6s", max_ttl: "1h" });
     let first = database.users().pop().unwrap();

@@ -1,4 +1,4 @@
-//! What somebody can do with a piece of Vault that he got hold of, and what not: the lines of THREAT-MODEL.md about it.
+//! What an attacker can do with a stolen piece of Vault, and what not: the lines of THREAT-MODEL.md about it.
 
 use std::fs;
 use std::path::Path;
@@ -25,10 +25,10 @@ fn an_accessor_from_the_disk_is_no_token_and_no_token_is_on_the_disk() {
         for (method, path) in [("GET", "auth/token/lookup-self"), ("GET", "secret/data/github")] {
             assert_eq!(bao.call(method, path, Some(accessor), &Value::Null).status, 403, "{path}");
         }
-        // Nor does it tell the token to somebody who may look at accessors.
+        // Nor does a look-up of the accessor give the token.
         let facts = bao.token_facts(accessor).expect("the token is live");
         assert_eq!(facts["id"], "", "{facts}");
-        // Without a token of his own he cannot even revoke with it.
+        // Without a token an accessor cannot even be revoked.
         let body = json!({"accessor": accessor});
         assert_eq!(bao.call("POST", "auth/token/revoke-accessor", None, &body).status, 403);
     }
@@ -40,7 +40,7 @@ fn an_accessor_from_the_disk_is_no_token_and_no_token_is_on_the_disk() {
 #[test]
 fn a_sessions_token_does_what_its_grant_says_and_makes_no_other() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    // The role would give more to whoever does not name what he wants.
+    // The role gives all its policies where none are named.
     let auth = minter(&bao, &mut token_role(&["agent", "minter"]));
     let proxy = VaultFaultProxy::in_front_of(bao.place);
     let world = connected_at(&proxy.address(), &auth)

@@ -1,4 +1,4 @@
-//! The port for whoever watches: alive, ready, numbers. Nothing on it is a secret, and nobody but this host is answered.
+//! The monitoring port: alive, ready, metrics. Nothing on it is a secret, and only this host is answered.
 
 use std::net::{SocketAddr, TcpStream};
 
@@ -11,7 +11,7 @@ use cofferdam_tests::vault::{CANARY, leave, prepared, with_certificate, world};
 use cofferdam_tests::world::{Builder, World};
 use serde_json::{Value, json};
 
-const ARGUMENT: &str = "an-argument-that-nobody-counts";
+const ARGUMENT: &str = "an-argument-that-is-not-counted";
 
 #[test]
 fn numbers_follow_what_happens_and_tell_no_secret() {
@@ -56,7 +56,7 @@ fn numbers_follow_what_happens_and_tell_no_secret() {
 }
 
 #[test]
-fn strangers_and_odd_requests_are_told_nothing_and_hold_up_nobody() {
+fn strangers_and_odd_requests_are_told_nothing_and_delay_no_other() {
     let place = free_place();
     let mut world = watched(World::new().server("tools", Server::fixture()), place).start();
     let asked = |head: &str| ask(place, format!("{head}\r\n\r\n").as_bytes()).map(|(status, _)| status);

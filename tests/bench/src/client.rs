@@ -1,7 +1,7 @@
 //! A harness for measuring: raw MCP lines over a command's stdio, the legacy handshake, nothing else.
 //!
 //! Each request is one write, as harnesses do it. Every answer is looked at, which costs all contenders the same; an
-//! error or somebody else's answer ends the measurement.
+//! error or a response to another request ends the measurement.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsFd;

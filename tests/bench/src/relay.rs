@@ -107,7 +107,7 @@ impl Link {
         !self.out.is_empty()
     }
 
-    /// Reads once, and takes in what came: acknowledgements, heartbeats, and messages that nobody waits for.
+    /// Reads once, and takes in what came: acknowledgements, heartbeats, and messages without a request.
     pub(crate) fn take_in(&mut self) -> Result<(), Trouble> {
         self.read()?;
         while let Some(frame) = self.decoded()? {

@@ -1,6 +1,6 @@
 //! The run: every host up, rounds in turn, the best of each kept.
 //!
-//! Whoever fails stays in the report with the reason, and with what was measured before.
+//! A contender that fails stays in the report with the reason, and with what was measured before.
 
 use std::path::Path;
 use std::time::Duration;
@@ -33,7 +33,7 @@ pub(crate) fn run(contenders: &[&Contender], pace: Pace, dir: &Path, places: &Pl
     }
     let count = entries.len().max(1);
     for number in 0..pace.rounds {
-        // Another one begins each round, so that nobody always follows the same neighbour.
+        // Another one begins each round, so that no contender always follows the same neighbour.
         for turn in 0..entries.len() {
             entries[(number + turn) % count].play(number + 1, pace);
         }

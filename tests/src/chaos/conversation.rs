@@ -108,7 +108,7 @@ impl Conversation {
         self.say_this(Said::Call { answer: 10 }, 10);
     }
 
-    /// One notification, which nobody answers.
+    /// Sends one notification.
     #[track_caller]
     pub fn notify(&mut self) {
         self.say_this(Said::Notification, 10);
@@ -226,7 +226,7 @@ impl Conversation {
             }
             // Its server is gone: what it asked needs no answer.
             Some("notifications/cancelled") => {}
-            Some(method) => panic!("nobody asked for {method}"),
+            Some(method) => panic!("unexpected request {method}"),
             None => self.answered(message),
         }
     }
@@ -234,7 +234,7 @@ impl Conversation {
     #[track_caller]
     fn answered(&mut self, message: &Value) {
         let number = message["id"].as_u64().and_then(|id| self.waiting.remove(&id));
-        let Some(number) = number else { panic!("an answer that nobody waits for: {message}") };
+        let Some(number) = number else { panic!("a response without a request: {message}") };
         if let Said::Call { answer } = self.said[number as usize - 1]
             && message.get("result").is_some()
         {

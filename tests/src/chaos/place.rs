@@ -5,7 +5,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 
-/// Where somebody listens.
+/// An address with a listener.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Place {
     Unix(PathBuf),

@@ -35,7 +35,7 @@ pub(super) fn run(way: Way, connection: &Connection, shared: &Shared) -> io::Res
     loop {
         let (allowed, ends) = stream.allowed(course);
         if forward(&stream.waiting[..allowed], stream.sent, course, &mut rest, &mut to).is_err() {
-            // The sidecar must not learn from us that nobody reads any more.
+            // The sidecar must not learn from the proxy that the shim stopped reading.
             if connection.plan.is_late() {
                 discard(&mut from);
             }

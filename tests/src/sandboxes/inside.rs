@@ -17,7 +17,7 @@ pub struct Inside {
     process: u32,
 }
 
-/// Kernel file systems: nothing that anybody brought.
+/// Kernel file systems, which hold no files of the sandbox.
 const KERNELS: [&str; 3] = ["/dev", "/proc", "/sys"];
 const EMPTY: [u8; 4096] = [0; 4096];
 /// More than any process here has mapped in one piece and could mean something.

@@ -127,7 +127,7 @@ impl Guest {
         self
     }
 
-    /// What is mounted in a sandbox with a file tree of its own. Nobody needs to write in the relay's directory.
+    /// What is mounted in a sandbox with a file tree of its own. The relay's directory is read-only: connecting needs no more.
     fn mounts(&self) -> Vec<Mount> {
         let relay = self.relay.iter().map(|outside| Mount {
             outside: outside.clone(),
@@ -152,7 +152,7 @@ impl Made {
     /// A name that nothing else on this machine has, for what is made next.
     fn next(&self) -> String {
         let name = unique();
-        self.0.lock().expect("nobody panics with it").push(name.clone());
+        self.0.lock().expect("no holder of the lock panics").push(name.clone());
         name
     }
 
@@ -162,7 +162,7 @@ impl Made {
     }
 
     fn all(&self) -> Vec<String> {
-        self.0.lock().expect("nobody panics with it").clone()
+        self.0.lock().expect("no holder of the lock panics").clone()
     }
 }
 

@@ -25,7 +25,7 @@ pub struct Ssh {
 
 /// Where the shim stands in it.
 const SHIM: &str = "/run/cofferdam-shim";
-/// The account that everybody has there: the test's own user, with a shell.
+/// The only account there: the test's own user, with a shell.
 const USER: &str = "box";
 
 impl Ssh {
@@ -117,7 +117,7 @@ fn write_files(directory: &Path, keys: &Path, place: SocketAddr) {
         format!("ListenAddress {place}"),
         format!("HostKey {}", file("host").display()),
         format!("AuthorizedKeysFile {}", file("authorized").display()),
-        // Their directory is below one that everybody can write to.
+        // Their directory is below a world-writable one.
         "StrictModes no".to_owned(),
         "AuthenticationMethods publickey".to_owned(),
         "UsePAM no".to_owned(),
@@ -125,7 +125,7 @@ fn write_files(directory: &Path, keys: &Path, place: SocketAddr) {
     ];
     write("config", lines.join("\n"));
     let id = nix::unistd::geteuid();
-    // Where it is root's, the server takes on the second account before anybody has proved a key.
+    // Where it is root's, the server switches to the second account before authentication.
     write("accounts", format!("{USER}:x:{id}:{id}::/:/bin/sh\nsshd:x:65533:65533::/:/bin/false\n"));
     std::fs::create_dir(file("relay")).expect("a temporary directory is writable");
 }

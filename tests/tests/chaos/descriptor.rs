@@ -55,7 +55,7 @@ fn calls_over_an_inherited_descriptor_that_is_cut_are_answered_honestly() {
         });
     }
     eprintln!("chaos over fd: {CUTS} descriptors, {fates:?}, {tally:?}");
-    assert_eq!(tally.connections, CUTS, "nobody comes again: {tally:?}");
+    assert_eq!(tally.connections, CUTS, "no reconnect: {tally:?}");
     for fate in [Fate::Ran, Fate::Unknown, Fate::DidNotRun] {
         assert!(fates.get(&fate).is_some_and(|count| *count > 0), "none is {fate:?}: {fates:?}");
     }
@@ -73,7 +73,7 @@ fn cut_once(seed: u64) -> (BTreeMap<Fate, usize>, Tally) {
         conversation.hold(CALLS_AT_ONCE);
     }
     conversation.hold(CALLS_AT_ONCE);
-    // What was under way may still run: until the link is over, nobody knows.
+    // What was under way may still run: until the link ends, the outcome is unknown.
     wait_until("the link is over", || world.sessions().as_array().is_some_and(Vec::is_empty));
     (conversation.assert_at_most_once(&world), proxy.tally())
 }

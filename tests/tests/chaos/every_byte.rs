@@ -47,13 +47,13 @@ struct Planned(Arc<Mutex<VecDeque<Plan>>>);
 
 impl Planned {
     fn add(&self, plan: Plan) {
-        self.0.lock().expect("nobody panics with it").push_back(plan);
+        self.0.lock().expect("no holder of the lock panics").push_back(plan);
     }
 
     fn proxy(&self, kind: &LinkKind, world: &World) -> Proxy {
         let plans = Arc::clone(&self.0);
         Proxy::start(&(kind.front)(world), (kind.sidecar)(world), move |_| {
-            plans.lock().expect("nobody panics with it").pop_front().unwrap_or_default()
+            plans.lock().expect("no holder of the lock panics").pop_front().unwrap_or_default()
         })
     }
 }

@@ -142,7 +142,7 @@ fn a_killed_attach_ends_its_hub_and_the_next_one_takes_up_the_links() {
 }
 
 #[test]
-fn what_happens_while_nobody_is_attached_is_told_afterwards() {
+fn what_happens_while_detached_is_delivered_afterwards() {
     let scene = Scene::new();
     let attach = scene.attach();
     let mut shim = scene.shim();
@@ -151,7 +151,11 @@ fn what_happens_while_nobody_is_attached_is_told_afterwards() {
     wait_until("both run", || scene.world.executions("tools").len() == 2);
     attach.stop();
     let calls = send_calls(&mut shim, 0, 6);
-    assert_eq!(shim.answer_within(&slow, Duration::from_millis(1500)), None, "nobody could have brought it");
+    assert_eq!(
+        shim.answer_within(&slow, Duration::from_millis(1500)),
+        None,
+        "nothing could have delivered it"
+    );
     let _again = scene.attach();
     assert_eq!(text_of(&shim.answer_to(&slow)), "late");
     let question = shim.message_with_method("roots/list");
@@ -207,7 +211,7 @@ fn a_hub_that_is_stopped_is_found_out_and_replaced() {
 }
 
 #[test]
-fn a_shim_that_does_not_read_holds_up_nobody_else() {
+fn a_shim_that_does_not_read_delays_no_other() {
     let scene = Scene::new();
     let attach = scene.attach();
     let (mut deaf, mut other) = (scene.shim(), scene.shim());
@@ -218,7 +222,7 @@ fn a_shim_that_does_not_read_holds_up_nobody_else() {
         assert_eq!(other.call_text("big", json!({"bytes": 100_000 + number})).len(), 100_000 + number);
     }
     let peak = cofferdam_tests::process::peak_memory_kib(attach.command());
-    assert!(peak < 16 * 1024, "the hub keeps little of what nobody reads: {peak} KiB");
+    assert!(peak < 16 * 1024, "the hub buffers little that is not read: {peak} KiB");
     deaf.signal(Signal::SIGCONT);
     for call in calls {
         assert_eq!(text_of(&deaf.answer_to(&call)).len(), 2_000_000);
@@ -226,7 +230,7 @@ fn a_shim_that_does_not_read_holds_up_nobody_else() {
 }
 
 #[test]
-fn nobody_holds_it_any_more_so_its_links_end_after_their_grace() {
+fn the_links_of_a_detached_hub_end_after_their_grace() {
     let world = World::new().server("tools", Server::fixture()).relay("resume-grace = \"1s\"").start();
     let scene = Scene::with(world);
     let attach = scene.attach();
@@ -294,13 +298,13 @@ fn a_sandbox_is_attached_once() {
     talker.wait_until_said("nothing but the hub may write to its stdout");
 }
 
-/// Whoever asks for a sandbox and is gone before it has it does not hold it.
+/// A client that asks for a sandbox and disconnects before the response does not hold it.
 #[test]
 fn an_attach_that_is_gone_before_its_answer_holds_nothing() {
     let scene = Scene::new();
     let mut asking = UnixStream::connect(&scene.world.layout().admin).unwrap();
     let question = json!({"do": "attach", "grant": "dev", "name": "box", "ttl_ms": null});
-    asking.write_all(format!("{question}\nand more, which nobody may say yet").as_bytes()).unwrap();
+    asking.write_all(format!("{question}\nand more, which is too early").as_bytes()).unwrap();
     let mut answer = String::new();
     asking.read_to_string(&mut answer).unwrap();
     assert!(answer.contains("attaching"), "{answer}");

@@ -41,19 +41,19 @@ fn a_stale_socket_is_taken_over_and_a_strangers_is_left_alone() {
     UnixStream::connect(scene.socket()).expect("it listens still");
 }
 
-/// Somebody in the box who can write to the hub's directory neither leads it elsewhere nor makes it wait.
+/// A process in the sandbox that can write to the hub's directory neither redirects nor delays it.
 #[test]
 fn a_hub_is_neither_led_astray_by_its_lock_nor_held_up_by_a_deaf_socket() {
     let scene = Scene::new();
     let lock = scene.directory.path().join("box/relay.sock.lock");
     std::fs::create_dir(lock.parent().unwrap()).unwrap();
     let other = scene.directory.path().join("other");
-    std::fs::write(&other, "somebody's").unwrap();
+    std::fs::write(&other, "another program's").unwrap();
     std::os::unix::fs::symlink(&other, &lock).unwrap();
     let attach = Attach::start(&scene.world, &exec_hub(&scene.socket()));
     attach.wait_until_said("the file there was not made by a hub");
     drop(attach);
-    assert_eq!(read(&other), b"somebody's");
+    assert_eq!(read(&other), b"another program's");
     std::fs::remove_file(&lock).unwrap();
     nix::unistd::mkfifo(&lock, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let attach = Attach::start(&scene.world, &exec_hub(&scene.socket()));
@@ -61,7 +61,7 @@ fn a_hub_is_neither_led_astray_by_its_lock_nor_held_up_by_a_deaf_socket() {
     drop(attach);
     std::fs::remove_file(&lock).unwrap();
 
-    // Whoever connects to it now would wait for somebody to take the first ones.
+    // A client that connects now would wait until the first ones are accepted.
     let _deaf = deaf_socket(&scene.socket());
     let attach = Attach::start(&scene.world, &exec_hub(&scene.socket()));
     attach.wait_until_said("another program that is not a hub listens there");

@@ -19,7 +19,7 @@ pub(crate) fn listening_hub(scene: &Scene, place: SocketAddr, more: &[&str]) -> 
 }
 
 #[test]
-fn whoever_else_dials_a_listening_hub_gets_nothing() {
+fn another_client_of_a_listening_hub_gets_nothing() {
     let scene = Scene::new();
     let place = free_place();
     let socket = scene.socket().display().to_string();
@@ -45,7 +45,7 @@ fn whoever_else_dials_a_listening_hub_gets_nothing() {
     assert_eq!(impostor.times_attached(), 0);
     assert!(!scene.socket().exists());
 
-    // Silence holds up nobody either.
+    // A silent client delays no other.
     let _silent: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(&address).unwrap()).collect();
     let attach = Attach::start(&scene.world, &["dial", &address, "--grant", "dev"]);
     attach.wait_until_attached(1);
@@ -119,7 +119,7 @@ fn on_the_loopback_a_shim_shows_the_hubs_key() {
     assert_eq!(scene.world.executions("tools").len(), 7);
 }
 
-/// Whoever takes the port of a hub that is gone hears the old key, and nothing that a harness says.
+/// A listener that takes the port of a hub that is gone receives the old key, and no message of a harness.
 #[test]
 fn on_the_loopback_a_hub_shows_its_key_too() {
     let scene = Scene::new();

@@ -13,12 +13,12 @@ use cofferdam_tests::port::free_place;
 use super::ports::listening_hub;
 use super::*;
 
-/// What a monitor does with whoever asks it for a port.
+/// What a monitor does with a request for a port.
 #[derive(Clone, Copy, Debug)]
 enum Manner {
     /// Says this and nothing else.
     Answers(&'static [u8]),
-    /// Port 7443 of the machine is this one of the loopback; at others nobody listens.
+    /// Port 7443 of the machine is this one of the loopback; others have no listener.
     Connects { to: SocketAddr },
 }
 
@@ -51,7 +51,7 @@ impl Monitor {
     /// Ends every connection that it carries, as a machine that is restored from a snapshot does. Says how many.
     fn cut(&self) -> usize {
         let carried: Vec<UnixStream> =
-            self.carried.lock().expect("nobody panics with it").drain(..).collect();
+            self.carried.lock().expect("no holder of the lock panics").drain(..).collect();
         carried.iter().filter(|stream| stream.shutdown(Shutdown::Both).is_ok()).count()
     }
 }
@@ -60,16 +60,16 @@ fn serve(stream: &UnixStream, manner: Manner, carried: &Mutex<Vec<UnixStream>>) 
     let mut line = String::new();
     // One byte at a time: what follows the line is for the machine.
     let heard = BufReader::with_capacity(1, stream).read_line(&mut line);
-    heard.expect("whoever connects asks for a port");
+    heard.expect("a client begins with a port");
     let again = || stream.try_clone().expect("descriptors are to be had");
     let mut answering = stream;
-    // Whoever asked may be gone.
+    // The client may be gone.
     let mut answer = |text: &[u8]| drop(answering.write_all(text));
     match manner {
         Manner::Answers(text) => answer(text),
         Manner::Connects { to } if line == "CONNECT 7443\n" => {
             let Ok(machine) = TcpStream::connect(to) else { return };
-            carried.lock().expect("nobody panics with it").push(again());
+            carried.lock().expect("no holder of the lock panics").push(again());
             answer(b"OK 1073741824\n");
             let (mut from_host, mut to_host) = (again(), again());
             let (mut from_machine, mut to_machine) =
@@ -147,7 +147,7 @@ fn a_machine_that_cannot_be_dialled_is_named_with_a_next_step() {
         let monitor = Monitor::start(scene.directory.path(), Manner::Answers(answer));
         dial(&monitor.place(7443)).wait_until_said("the response is not that of a monitor's vsock");
     }
-    // Nobody has this port of this machine's own; a kernel without vsock says so in other words.
+    // This port has no listener on this machine; a kernel without vsock says so in other words.
     dial("vsock:1:4294967290").wait_until_said("dial vsock:1:4294967290: ");
     let mut wrong = dial("vsock:7443");
     assert_eq!(wrong.wait().code(), Some(64));

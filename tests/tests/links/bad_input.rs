@@ -27,7 +27,7 @@ fn each_trouble_has_a_name_and_a_next_step() {
     let other = peers.tcp(|mut stream| async move {
         let _ = stream.write_all(b"SSH-2.0-OpenSSH_9.9\r\n").await;
     });
-    let nobody = free_place();
+    let unused = free_place();
     let proxy = |manner| Proxy::start(manner).address;
     let wants_password = proxy(Manner::Answers("HTTP/1.1 407 Proxy Authentication Required\r\n\r\n"));
     let forbids = proxy(Manner::Answers("HTTP/1.1 403 Forbidden\r\n\r\n"));
@@ -50,9 +50,9 @@ fn each_trouble_has_a_name_and_a_next_step() {
         case("HTTPS", relay(format!("tls://{modern}")), "not the relay protocol".into(), "`relay.advertise`"),
         case("no TLS", relay(format!("tls://{other}")), "does not speak TLS".into(), "`relay.advertise`"),
         case(
-            "nobody",
-            relay(format!("tls://{nobody}")),
-            format!("TCP connection to {nobody}"),
+            "no listener",
+            relay(format!("tls://{unused}")),
+            format!("TCP connection to {unused}"),
             "is something listening there",
         ),
         case(

@@ -42,7 +42,7 @@ fn the_sidecar_comes_by_tcp_or_web_socket() {
 
 /// Platforms show a sandbox's port under a name of theirs, end the TLS there and pass a WebSocket on.
 #[test]
-fn attach_dials_a_web_socket_behind_whoever_ends_its_tls() {
+fn attach_dials_a_web_socket_behind_a_proxy_that_ends_its_tls() {
     let peers = Peers::new();
     let world = World::new().server("tools", Server::fixture()).start();
     let place = free_place();
@@ -64,7 +64,7 @@ fn attach_dials_a_web_socket_behind_whoever_ends_its_tls() {
     attach.wait_until_said(&format!("dial {place} without wss://"));
 }
 
-/// Whoever comes again with the key is the one; the link goes on.
+/// A reconnect with the key resumes the link.
 #[test]
 fn the_newest_one_with_the_key_wins() {
     let peers = Peers::new();

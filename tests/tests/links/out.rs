@@ -119,11 +119,11 @@ fn a_machine_has_a_socket_for_its_port() {
     command.env_clear().args(["--relay", &format!("unix:{}/vsock_7443", directory("vm1"))]);
     works(&world, Harness::start(command, "cofferdam-shim"));
     let whole = enroll(&machines.path().display().to_string());
-    assert!(!whole.status.success(), "the machines' directory is nobody's own");
+    assert!(!whole.status.success(), "the directory of all machines is refused");
 }
 
 #[test]
-fn what_does_not_belong_at_the_port_disturbs_nobody() {
+fn what_does_not_belong_at_the_port_disturbs_no_link() {
     let (mut world, place) = with_a_port(|builder, _| builder);
     let garbage: [&[u8]; 6] = [
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",

@@ -200,5 +200,5 @@ pub(crate) async fn patiently(place: SocketAddr) -> TcpStream {
         }
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
-    panic!("nobody listens on {place}")
+    panic!("there is no listener on {place}")
 }

@@ -160,7 +160,7 @@ fn a_call_that_takes_longer_than_the_limit_is_unknown_and_not_repeated() {
     assert_eq!(process(&mut harness), scene.alive()[0]);
 }
 
-/// A list is of one process: which page of which would follow which, nobody could say.
+/// A list is of one process: pages of two processes cannot be combined.
 #[test]
 fn tasks_are_listed_by_the_process_that_takes_calls_and_others_are_still_there() {
     let Some(mut scene) = Scene::new("plain", "", "") else { return };

@@ -169,9 +169,9 @@ fn a_process_of_a_scope_that_dies_is_followed_at_once_and_harms_nothing_else() {
     send(first, Signal::SIGKILL);
     assert_eq!(refusal_of(&harness.answer_to(&lost)), "outcome_unknown");
     let next = process_of_scope(&mut harness);
-    assert_eq!(next, scene.processes()[2], "whoever was to follow follows");
+    assert_eq!(next, scene.processes()[2], "the successor takes over");
     assert_eq!(variable(next, "SECRET"), Some(value));
-    // And where nobody is to follow, the next call starts one.
+    // Without a successor, the next call starts a process.
     send(next, Signal::SIGKILL);
     wait_until("there is another", || harness.call("rw_process", json!({})).get("result").is_some());
     assert_eq!(text_of(&harness.answer_to(&goes_on)), "late");

@@ -1,4 +1,4 @@
-//! Tasks: whoever asks for one reaches the process that has it, with the credential that it was made with.
+//! Tasks: a request about one reaches the process that has it, with the credential that it was made with.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn a_task_is_asked_for_where_it_was_made_and_keeps_its_process() {
     assert_eq!(got["result"]["status"], "completed", "{got}");
     let result = harness.request("tasks/result", json!({"taskId": task}));
     assert_eq!(text_of(&result), format!("done by {first}"));
-    wait_until("nobody waits for the old process", || !is_alive(first));
+    wait_until("the old process has exited", || !is_alive(first));
     assert!(harness.request("tasks/result", json!({"taskId": newer})).get("result").is_some());
 }
 
@@ -56,7 +56,7 @@ fn a_task_of_a_scope_is_asked_for_at_the_process_of_its_scope() {
     for (tasks, made_by) in new.iter().chain(&old) {
         is_answered_by(&mut harness, tasks, *made_by);
     }
-    wait_until("nobody waits for the old processes", || scene.alive().len() == 2);
+    wait_until("the old processes have exited", || scene.alive().len() == 2);
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn a_task_of_a_process_that_was_given_up_is_asked_for_there() {
     assert_ne!(process_of_scope(&mut harness), first);
     assert!(!holds_within(Duration::from_secs(1), || !is_alive(first)));
     is_answered_by(&mut harness, &tasks, first);
-    wait_until("nobody waits for the old process", || !is_alive(first));
+    wait_until("the old process has exited", || !is_alive(first));
 }
 
 /// Has a task made, and says which.

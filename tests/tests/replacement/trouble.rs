@@ -35,7 +35,7 @@ fn a_process_with_other_tools_does_not_take_over_and_the_reason_is_seen() {
 }
 
 #[test]
-fn tools_that_nobody_asked_for_are_compared_too() {
+fn tools_that_were_never_listed_are_compared_too() {
     differs("gains-a-tool", "the tools of the new process differ");
 }
 
@@ -148,7 +148,7 @@ fn the_successor_follows_at_once_when_the_old_process_is_killed() {
     send(scene.processes()[0], Signal::SIGKILL);
     assert!(harness.answer_to(&lost).to_string().contains("outcome_unknown"));
     assert_eq!(process(&mut harness), scene.processes()[1]);
-    assert_eq!(scene.processes().len(), 2, "nobody else was started");
+    assert_eq!(scene.processes().len(), 2, "no other process was started");
     assert_eq!(scene.world.times_executed("tools", "slow"), 1);
 }
 

@@ -92,7 +92,7 @@ pub(crate) fn told(error: &VaultError) -> String {
     format!("{error} | {error:?} | {error:#?} | {} | {}", error.explained(), error.problem)
 }
 
-/// Somebody at an address who gives every request the same bytes and hangs up.
+/// A listener that responds to every request with the same bytes and closes.
 pub(crate) struct Replay {
     place: SocketAddr,
     requests: Arc<AtomicUsize>,

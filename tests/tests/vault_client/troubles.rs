@@ -53,7 +53,7 @@ async fn a_frozen_server_runs_into_the_time_limit_and_may_have_done_it() {
     let late = late.unwrap_err();
     assert!(matches!(late.problem, Problem::NoAnswer { .. }), "{late:?}");
     assert_eq!(late.kind(), Kind::Unreachable);
-    // The token of two seconds is over by now, and nobody gives another.
+    // The token of two seconds has expired by now, and there is no other.
     assert_eq!(kept.login.current().await.unwrap_err().kind(), Kind::Unreachable);
     server.thaw();
     kept.generation(2).await;

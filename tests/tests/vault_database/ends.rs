@@ -34,7 +34,7 @@ fn a_real_server_asks_a_real_database_with_a_user_of_its_own() {
 }
 
 #[test]
-fn a_killed_shim_leaves_nobody_who_can_log_in() {
+fn after_a_killed_shim_no_database_user_is_left() {
     let Some(database) = Database::start() else { return };
     let world = started(&database, |builder| builder.relay("resume-grace = \"1s\""));
     let (mut harness, url) = logged_in(&database, &world);
@@ -44,7 +44,7 @@ fn a_killed_shim_leaves_nobody_who_can_log_in() {
 }
 
 #[test]
-fn a_stopped_sidecar_leaves_nobody_who_can_log_in() {
+fn after_a_stopped_sidecar_no_database_user_is_left() {
     let Some(database) = Database::start() else { return };
     let mut world = started(&database, |builder| builder);
     let (_harness, url) = logged_in(&database, &world);
@@ -60,7 +60,7 @@ fn what_a_killed_sidecar_left_cannot_log_in_after_the_next_start() {
     let (harness, url) = logged_in(&database, &world);
     world.kill9_sidecar();
     drop(harness);
-    assert_eq!(database.postgres.log_in(&url), Ok(()), "nobody was there to revoke it");
+    assert_eq!(database.postgres.log_in(&url), Ok(()), "the sidecar was not there to revoke it");
     world.start_sidecar();
     wait_until("the user is gone", || database.users().is_empty());
     assert_shut_out(&database, &url);

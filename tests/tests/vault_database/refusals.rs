@@ -1,4 +1,4 @@
-//! No user to be had: the refusal names path and server, nobody else is harmed, and nothing has to be restarted.
+//! No user to be had: the refusal names path and server, other links go on, and nothing has to be restarted.
 
 use cofferdam_tests::database::{Database, LONG};
 use cofferdam_tests::deadline::wait_until;

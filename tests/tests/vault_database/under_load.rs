@@ -70,7 +70,7 @@ fn a_minute_of_calls_survives_users_that_live_for_seconds() {
     assert!(brief.answered.len() >= 300, "hundreds of calls: {}", brief.answered.len());
     assert!(brief.users().len() >= 6, "several replacements: {:?}", brief.users());
     assert!(brief.long >= 3, "calls that took longer than the lease: {}", brief.long);
-    // A lease that can be renewed is: nobody was replaced there.
+    // A renewable lease is renewed: no process was replaced.
     assert_eq!(renewed.users().len(), 1, "{:?}", renewed.users());
     assert!(renewed.answered.len() >= 5, "{}", renewed.answered.len());
 

@@ -1,4 +1,4 @@
-//! Vault is well, and what we had of it is not: certificates, tokens, roles and policies that somebody changed.
+//! Vault is well, and what we had of it is not: certificates, tokens, roles and policies that the operator changed.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -54,7 +54,7 @@ fn an_expired_token_of_a_file_is_said_and_the_next_one_is_taken() {
     let (proxy, world) = behind_proxy(&bao);
     let mut late = world.shim("late");
     let words = ["GET `auth/token/lookup-self`", "the token is dead", "is the token alive?"];
-    // For long enough that whoever spins is seen to.
+    // Long enough that a busy loop would show.
     holds_within(Duration::from_secs(3), || {
         refused(&mut late, &words);
         false
@@ -94,7 +94,7 @@ fn revoke(bao: &OpenBao, tokens: Vec<Value>) {
 }
 
 #[test]
-fn a_login_that_was_revoked_is_made_anew_before_anybody_is_refused() {
+fn a_login_that_was_revoked_is_made_anew_before_a_request_is_refused() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let role_id = approle(&bao, &mut app_role(&["sidecar", "agent"], "10m"));
     let secret_id = file(&bao, "secret-id", &secret_id(&bao));
@@ -128,7 +128,7 @@ fn session_tokens_that_were_revoked_are_replaced_and_what_hung_from_them_is_read
     revoke(&bao, before.clone());
     let is_new = |token: &Value| !before.iter().any(|old| old["accessor"] == token["accessor"]);
     let whose = |token: &Value| token["meta"]["session"].as_str().map(str::to_owned);
-    // Nobody tells us; the next poll and the next re-read find out.
+    // There is no notification; the next poll and the next re-read find out.
     wait_until("each session has a token again", || {
         let new = session_tokens(&bao).into_iter().filter(is_new);
         new.filter_map(|token| whose(&token)).collect::<BTreeSet<_>>().len() == 2

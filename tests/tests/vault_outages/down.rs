@@ -70,7 +70,7 @@ fn an_answer_that_is_cut_leaves_no_lease_behind() {
         proxy.clear_rules();
         wait_until("it works", || late.initialize().get("result").is_some());
         leave(late);
-        // Also the one that nobody knows of: it hangs from a token of the session's.
+        // Also the lease whose response was lost: it ends with a token of the session.
         wait_until("nothing that was lent is left", || leases(&bao) == 0);
     }
 }
@@ -80,7 +80,7 @@ fn certificates(bao: &OpenBao) -> usize {
     list(bao, "pki/certs").len()
 }
 
-/// Nobody knows the token, so nobody can revoke it: it has no longer a life than the grant gives.
+/// The response with the token was lost, so that it cannot be revoked: it lives no longer than the grant allows.
 #[test]
 fn a_token_whose_answer_was_lost_lives_no_longer_than_its_grant() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };

@@ -25,7 +25,7 @@ fn a_slow_vault_is_waited_for_and_a_very_slow_one_is_not() {
     wait_until("it works", || later.initialize().get("result").is_some());
 }
 
-/// One request within the interval, which somebody else has made.
+/// One request within the interval, which the operator has used.
 fn limit(bao: &OpenBao, interval: &str) {
     let quota = json!({"rate": 1, "interval": interval, "path": "pki/"});
     bao.api("POST", "sys/quotas/rate-limit/few", quota);
@@ -64,7 +64,7 @@ fn a_quota_that_says_when_is_believed() {
         let again = next_try(&refused(&mut late, &["pki/issue/agent"]));
         assert!(again <= told, "{again} s after {told} s");
     }
-    assert_eq!(proxy.count("pki/issue/agent"), asked, "nobody asks before that");
+    assert_eq!(proxy.count("pki/issue/agent"), asked, "there is no request before that");
     wait_until("the interval is over", || late.initialize().get("result").is_some());
     // What Vault says is rounded: one may come a moment too early. Who asks every five seconds comes more often.
     let asked = proxy.count("pki/issue/agent") - asked;

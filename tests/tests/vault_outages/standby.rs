@@ -12,7 +12,7 @@ fn a_standby_serves_and_without_its_leader_its_redirect_is_not_followed() {
     let Some(standby) = leader.standby() else { return };
     assert_eq!((leader.health(), standby.health()), (Some(200), Some(429)));
     let world = three_servers_at(&leader, &standby.address()).start();
-    // What the leader has made, the standby knows a moment later: nobody is refused for that, and nothing made twice.
+    // What the leader has made, the standby knows a moment later: no request is refused for that, and nothing is made twice.
     for number in 0..5 {
         let harness = world.connected("tools");
         assert_eq!(session_tokens(&leader).len(), 1, "session {number} has one token");

@@ -103,7 +103,7 @@ pub(crate) fn survives(
     for _ in 0..60 {
         refused(&mut late, words);
     }
-    // What it has is older than `refresh` by then, and nobody could read it since.
+    // What it has is older than `refresh` by then, and could not be read since.
     holds_within(Duration::from_millis(1500), || false);
     fragile.send_call("crash", json!({}));
     wait_until("a process runs with what is held", || {

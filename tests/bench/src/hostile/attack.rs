@@ -47,7 +47,7 @@ pub(crate) const AT_WORK: &str = "at work";
 /// Until the input ends. What was done goes to the output: how often, and in how many seconds.
 pub(crate) fn run(attack: Attack, socket: &Path) -> Result<(), Trouble> {
     std::thread::spawn(|| {
-        // Whatever it was that ended the input, nobody wants this any more.
+        // Whatever it was that ended the input, the input is not needed any more.
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         OVER.store(true, Ordering::Relaxed);
     });

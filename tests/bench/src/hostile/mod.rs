@@ -1,6 +1,6 @@
 //! How much slower an honest link is while a hostile sandbox does its worst on the same sidecar.
 //!
-//! One sidecar with its limits as they come. In turn, again and again: nobody else there, a neighbour that only computes,
+//! One sidecar with its limits as they come. In turn, again and again: no neighbour, a neighbour that only computes,
 //! and each attack; every time a fresh honest shim, connected before the attack begins, makes small calls one at a time.
 //! The attacker is a process of normal priority on the same cores, so part of a slowdown is the machine's: the neighbour
 //! that only computes shows how much.

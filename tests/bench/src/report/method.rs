@@ -1,4 +1,4 @@
-//! How it is measured, in words. Whoever changes a measurement changes these.
+//! How it is measured, in words. A change of a measurement changes these.
 
 pub(super) const METHOD: &str = "
 ## How it is measured

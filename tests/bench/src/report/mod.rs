@@ -12,7 +12,7 @@
 //! | [`turnover`] | calls while credentials of Vault's are replaced |
 //! | [`units`] | numbers as people read them |
 //!
-//! What somebody wrote by hand under `## Notes` is kept from one run to the next.
+//! What was written by hand under `## Notes` is kept from one run to the next.
 
 use std::path::Path;
 
@@ -59,7 +59,7 @@ pub(crate) struct Findings {
 pub(crate) enum Trial<T> {
     Done(T),
     Failed(String),
-    /// Nobody asked for it.
+    /// It was not selected.
     LeftOut,
 }
 
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_failed_is_named_with_the_reason_and_without_places() {
+    fn a_contender_that_failed_is_named_with_the_reason_and_without_places() {
         let text = findings().text("");
         assert!(text.contains("**broken** failed: start broken.py: no such file"), "{text}");
         assert!(chart::svg(&findings().standings).contains(">failed<"));

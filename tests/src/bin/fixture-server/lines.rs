@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_ends_wherever_somebody_ends_it() {
+    fn every_line_ending_ends_a_line() {
         let mut splitter = Splitter::default();
         assert!(splitter.feed(b"a").is_empty());
         assert_eq!(splitter.feed("\r\nb\u{2028}c\u{85}d\re\n".as_bytes()), [b"a", b"b", b"c", b"d", b"e"]);

@@ -29,7 +29,7 @@ impl Output {
     pub(crate) fn bytes(&self, bytes: &[u8]) {
         let _turn = self.turn.lock();
         let mut stdout = std::io::stdout().lock();
-        // Nobody reads any more: the end of input will come, too.
+        // The reader is gone: the end of input will follow.
         let _ = stdout.write_all(bytes).and_then(|()| stdout.flush());
     }
 }

@@ -43,7 +43,7 @@ pub(super) fn write(place: &Path, busybox: &Path, modules: &Path, guest: &Guest)
     prepare(pack, "pack the initramfs");
 }
 
-/// What starts the shim: its environment, whoever is beside it, then itself, with the serial port as its stdio.
+/// What starts the shim: its environment, the program beside it, then itself, with the serial port as its stdio.
 fn script(guest: &Guest) -> String {
     let quoted = |word: &str| format!("'{}'", word.replace('\'', r"'\''"));
     let line = |words: &[String]| words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");

@@ -2,7 +2,7 @@
 //!
 //! The harness is on a virtio serial port, which is QEMU's own stdio; the console, with the shim's stderr on it, is
 //! QEMU's stderr. Its way out is a vsock or a network, whichever the [`Outlet`] says. QEMU is one process without
-//! children, and so is the vsock device: whoever holds them ends them.
+//! children, and so is the vsock device: their owner ends them.
 
 mod initramfs;
 mod monitor;

@@ -61,7 +61,7 @@ struct Arguments<'a> {
     bytes: Option<usize>,
 }
 
-/// A line is never longer than this; nobody sends this server much.
+/// A line is never longer than this; requests to this server are small.
 const MAX_LINE: usize = 1 << 20;
 /// The most that `big` gives.
 const MAX_TEXT: usize = 16 << 20;
