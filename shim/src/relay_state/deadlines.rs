@@ -4,7 +4,6 @@ use tokio::time::Instant;
 
 use super::RelayState;
 use super::sidecar_side::{Attempt, Connected, Phase, Reading};
-use crate::answer::Answer;
 
 impl RelayState {
     /// When [`Self::tick`] or [`Self::wants_connection`] next has something to do.
@@ -15,7 +14,7 @@ impl RelayState {
             // The attempt has its own timeout.
             Phase::Down if sidecar.attempt == Attempt::UnderWay => give_up(),
             Phase::Refused { .. } if sidecar.attempt == Attempt::UnderWay => None,
-            Phase::Down => Some(earlier(sidecar.next_attempt(self.waiting()), give_up())),
+            Phase::Down => Some(earlier(sidecar.next_attempt(self.harness.waiting()), give_up())),
             Phase::AwaitingWelcome { give_up: welcome } => Some(earlier(*welcome, give_up())),
             Phase::Up(up) => {
                 let beat = up.heartbeat.map(|_| up.next_beat);
@@ -45,31 +44,19 @@ impl RelayState {
             // Its response may be waiting to be read.
             Phase::AwaitingWelcome { give_up } if *give_up <= now && reading == Reading::Stopped => {
                 *give_up = now + sidecar.timing.welcome;
-                self.answer_overdue(now);
+                self.harness.answer_overdue(sidecar, now);
                 Connected::Keep
             }
             Phase::AwaitingWelcome { give_up } if *give_up <= now => {
                 sidecar.disconnected("the sidecar took the connection but did not answer".into(), now);
-                self.answer_overdue(now);
+                self.harness.answer_overdue(sidecar, now);
                 Connected::Close
             }
             Phase::Down | Phase::AwaitingWelcome { .. } => {
-                self.answer_overdue(now);
+                self.harness.answer_overdue(sidecar, now);
                 Connected::Keep
             }
             Phase::Refused { .. } => Connected::Keep,
-        }
-    }
-
-    /// Answers what has waited for a sidecar as long as the harness can be expected to.
-    fn answer_overdue(&mut self, now: Instant) {
-        let (lost, timing) = (self.sidecar.lost, &self.sidecar.timing);
-        let due = self.harness.pending.ids(|request| request.gives_up(lost, timing) <= now);
-        let problem = &self.sidecar.problem;
-        for id in due {
-            let (did_not_run, may_have_run) =
-                (Answer::relay_unavailable(problem), Answer::outcome_unknown(problem));
-            self.harness.answer(&id, &did_not_run, &may_have_run);
         }
     }
 }

@@ -7,9 +7,12 @@ use std::ops::Range;
 use relay_proto::envelope::{Id, IdValue, Outcome};
 use relay_proto::notice;
 use relay_proto::replay::Replay;
+use tokio::time::Instant;
 
 use super::backlog::{Backlog, Queued};
+use super::sidecar_side::SidecarSide;
 use crate::answer::Answer;
+use crate::pacing::Waiting;
 use crate::pending::{Pending, Request};
 use crate::queue::Queue;
 use crate::server_requests::ServerRequests;
@@ -74,6 +77,20 @@ impl HarnessSide {
         for id in self.pending.ids(pick) {
             self.answer(&id, did_not_run, &may_have_run);
         }
+    }
+
+    /// Answers what has waited for a sidecar as long as the harness can be expected to.
+    pub(super) fn answer_overdue(&mut self, sidecar: &SidecarSide, now: Instant) {
+        let due = self.pending.ids(|request| request.gives_up(sidecar.lost, &sidecar.timing) <= now);
+        for id in due {
+            let did_not_run = Answer::relay_unavailable(&sidecar.problem);
+            self.answer(&id, &did_not_run, &Answer::outcome_unknown(&sidecar.problem));
+        }
+    }
+
+    /// Whether a request waits.
+    pub(super) fn waiting(&self) -> Waiting {
+        if self.pending.len() > 0 { Waiting::Yes } else { Waiting::No }
     }
 
     /// Takes the server's response to a request of the harness; whether the harness still waits for it.

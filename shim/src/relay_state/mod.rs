@@ -34,7 +34,6 @@ use tokio::time::Instant;
 pub(crate) use harness_side::HarnessSide;
 pub(crate) use sidecar_side::{Connected, SidecarSide};
 
-use crate::pacing::Waiting;
 use crate::timing::Timing;
 
 /// The whole state of a shim.
@@ -72,10 +71,6 @@ impl RelayState {
 
     /// Whether it is time to connect.
     pub(crate) fn wants_connection(&self, now: Instant) -> bool {
-        self.sidecar.wants_connection(now, self.waiting())
-    }
-
-    fn waiting(&self) -> Waiting {
-        if self.harness.pending.len() > 0 { Waiting::Yes } else { Waiting::No }
+        self.sidecar.wants_connection(now, self.harness.waiting())
     }
 }
