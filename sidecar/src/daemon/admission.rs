@@ -1,7 +1,8 @@
-//! Who may come in by which door, and which server they get.
+//! Which peers are accepted on which listener, and which server they get.
 //!
-//! Must stay true: to be recognised changes nothing, so that whoever asks for what it may not have keeps its ticket; what
-//! was shown takes effect when a link is opened for it; and where two used what one was given, somebody is told.
+//! What must stay true: recognising a peer changes nothing, so a peer that asks for what it is not granted keeps its
+//! ticket; a ticket or epoch takes effect when a link is opened for it; where two peers used one peer's credential, an
+//! alert is recorded.
 
 use std::sync::{Arc, PoisonError};
 use std::time::SystemTime;
@@ -12,17 +13,17 @@ use relay_proto::key::PublicKey;
 use relay_proto::name::Name;
 use tokio::time::Instant;
 
-use super::state::App;
+use super::state::Daemon;
 use crate::audit::Event;
 use crate::clock;
 use crate::config::Config;
 use crate::enrolment::{Confirmed, Denied, Enrolment, Fingerprint, KeyProof, NEXT_STEP};
 use crate::session::visitor::{Enrolled, EnrolledBy, Offer, Offered, Visitor};
 
-/// The way by which a connection came.
+/// How a connection reached the sidecar.
 #[derive(Clone, Debug)]
 pub(crate) enum Door {
-    /// A pipe that the host holds into a sandbox: whatever comes out of it is that sandbox.
+    /// A pipe from the host into a sandbox: everything on it belongs to that sandbox.
     Attached { enrolment: Arc<str> },
     /// TLS: the peer has proved this key.
     Key { key: PublicKey },
@@ -30,12 +31,12 @@ pub(crate) enum Door {
     Own { enrolment: Arc<str>, uid: Option<u32> },
     /// The shared Unix socket.
     Shared {
-        /// Who is at the other end, as the kernel says.
+        /// The peer's user, as the kernel reports it.
         uid: Option<u32>,
     },
 }
 
-/// Why somebody does not come in.
+/// Why a peer is refused.
 pub(super) struct Refused {
     pub(super) refusal: Refusal,
     /// The key that was shown, and what was wrong with it.
@@ -54,13 +55,18 @@ impl From<Refusal> for Refused {
     }
 }
 
-/// Who this is, if it may come at all. Changes nothing.
-pub(super) fn recognise(app: &App, config: &Config, door: &Door, hello: &Hello) -> Result<Visitor, Refused> {
+/// The peer, if it is accepted at all. Changes nothing.
+pub(super) fn recognise(
+    daemon: &Daemon,
+    config: &Config,
+    door: &Door,
+    hello: &Hello,
+) -> Result<Visitor, Refused> {
     let now = clock::now();
     match door {
         Door::Attached { enrolment } => {
             without_a_ticket(hello)?;
-            let enrolment = app.enrolments.find(enrolment, now).map_err(|_| over(ATTACH_AGAIN))?;
+            let enrolment = daemon.enrolments.find(enrolment, now).map_err(|_| over(ATTACH_AGAIN))?;
             Ok(visitor(enrolment, EnrolledBy::Place, ATTACH_AGAIN, now))
         }
         Door::Key { key } => {
@@ -69,9 +75,9 @@ pub(super) fn recognise(app: &App, config: &Config, door: &Door, hello: &Hello) 
                 refuse(Code::TicketRefused, message, Retry::Never)
             })?;
             let known = match (&proof, hello.purpose) {
-                // Its epoch is looked at when it needs a new link; one that it resumes has a token.
-                (KeyProof::Epoch(_), Purpose::Link) => app.enrolments.recognise(key, now),
-                (KeyProof::Epoch(_) | KeyProof::Ticket(_), _) => app.enrolments.look(key, &proof, now),
+                // The epoch is checked when a new link is opened; resuming one takes its token.
+                (KeyProof::Epoch(_), Purpose::Link) => daemon.enrolments.recognise(key, now),
+                (KeyProof::Epoch(_) | KeyProof::Ticket(_), _) => daemon.enrolments.look(key, &proof, now),
             };
             let enrolment = known.map_err(|denied| Refused::denied(key, denied))?;
             Ok(visitor(enrolment, EnrolledBy::Key, NEXT_STEP, now))
@@ -79,7 +85,7 @@ pub(super) fn recognise(app: &App, config: &Config, door: &Door, hello: &Hello) 
         Door::Own { enrolment, uid } => {
             peer(config, *uid)?;
             without_a_ticket(hello)?;
-            let enrolment = app.enrolments.find(enrolment, now).map_err(|_| over(SOCKET_AGAIN))?;
+            let enrolment = daemon.enrolments.find(enrolment, now).map_err(|_| over(SOCKET_AGAIN))?;
             Ok(visitor(enrolment, EnrolledBy::Place, SOCKET_AGAIN, now))
         }
         Door::Shared { uid } => {
@@ -94,7 +100,7 @@ pub(super) fn recognise(app: &App, config: &Config, door: &Door, hello: &Hello) 
     }
 }
 
-/// The server that it asks for, or the only one it is granted.
+/// The server that the peer asks for, or the only one it is granted.
 pub(super) fn server(config: &Config, visitor: &Visitor, hello: &Hello) -> Result<Name, Refusal> {
     let granted = config.grants.get(&visitor.grant).map(|grant| grant.servers.as_slice()).unwrap_or_default();
     let names = || granted.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
@@ -106,43 +112,41 @@ pub(super) fn server(config: &Config, visitor: &Visitor, hello: &Hello) -> Resul
         }
         (None, [only]) => Ok(only.clone()),
         (None, _) => {
-            let message = format!("the grant has several servers; say which with --server: {}", names());
+            let message = format!("the grant has several servers; choose one with --server: {}", names());
             Err(refuse(Code::ServerNotGranted, &message, Retry::Never))
         }
     }
 }
 
-/// For a new link: whether whoever comes with a key would get one. Changes nothing.
-pub(super) fn look(app: &App, door: &Door, hello: &Hello) -> Result<(), Refused> {
+/// For a new link: whether the peer's key would be accepted. Changes nothing.
+pub(super) fn look(daemon: &Daemon, door: &Door, hello: &Hello) -> Result<(), Refused> {
     let Door::Key { key } = door else { return Ok(()) };
     let known = match KeyProof::of(&hello.proof) {
-        Some(proof) => app.enrolments.look(key, &proof, clock::now()),
+        Some(proof) => daemon.enrolments.look(key, &proof, clock::now()),
         None => Err(Denied::UnknownKey),
     };
     known.map(drop).map_err(|denied| Refused::denied(key, denied))
 }
 
-/// For a new link: burns the ticket, or turns the epoch, of whoever comes with a key.
-pub(super) async fn offer(app: &App, door: &Door, hello: &Hello) -> Result<Option<Offer>, Refused> {
+/// For a new link: uses up the ticket, or advances the epoch, of a peer with a key.
+pub(super) async fn offer(daemon: &Daemon, door: &Door, hello: &Hello) -> Result<Option<Offer>, Refused> {
     let Door::Key { key } = door else { return Ok(None) };
-    let (store, proof, shown) = (Arc::clone(&app.enrolments), hello.proof.clone(), *key);
-    let admitted = app.context.tasks.spawn_blocking(move || match KeyProof::of(&proof) {
+    let (store, proof, shown) = (Arc::clone(&daemon.enrolments), hello.proof.clone(), *key);
+    let admitted = daemon.context.tasks.spawn_blocking(move || match KeyProof::of(&proof) {
         Some(proof) => store.admit(&shown, &proof, clock::now()),
         None => Err(Denied::UnknownKey),
     });
     let (enrolment, epoch) = admitted
         .await
-        .map_err(|_| {
-            refuse(Code::RelayUnavailable, "the sidecar failed; look at its log", Retry::AfterMs(2000))
-        })?
+        .map_err(|_| refuse(Code::RelayUnavailable, "the sidecar failed; see its log", Retry::AfterMs(2000)))?
         .map_err(|denied| Refused::denied(key, denied))?;
-    let (store, tasks, id) = (Arc::clone(&app.enrolments), app.context.tasks.clone(), enrolment.id);
+    let (store, tasks, id) = (Arc::clone(&daemon.enrolments), daemon.context.tasks.clone(), enrolment.id);
     let fingerprint = Fingerprint::of_epoch(&epoch);
     let confirm = move || match store.confirm(&id, &fingerprint) {
         Confirmed::Known => Offered::Good,
         Confirmed::LeftBehind => Offered::LeftBehind,
         Confirmed::Turned => {
-            // Until it is on disk both epochs are good after a restart, which strands nobody.
+            // Until it is on disk both epochs are accepted after a restart, so no sandbox is locked out.
             tasks.spawn_blocking(move || {
                 if let Err(error) = store.save(&id) {
                     tracing::error!(%error, enrolment = %id, "an epoch was not written down");
@@ -168,19 +172,19 @@ fn visitor(enrolment: Enrolment, kind: EnrolledBy, next_step: &'static str, now:
     Visitor { grant: enrolment.grant, enrolment: Some(enrolled) }
 }
 
-/// What is told to whoever looks after the host: where two used what one was given, or a disk is full.
-pub(super) fn sound(app: &App, key: &PublicKey, denied: &Denied) {
+/// Records an alert where two peers used one credential, and logs a full disk.
+pub(super) fn raise_alert(daemon: &Daemon, key: &PublicKey, denied: &Denied) {
     if let Some(enrolment) = denied.alarming()
-        && app.enrolments.may_alert(&enrolment.id)
+        && daemon.enrolments.may_alert(&enrolment.id)
     {
         let name = enrolment.name.as_deref().map(|name| format!(" ({name})")).unwrap_or_default();
         let why = denied.alarm();
         tracing::warn!(enrolment = %enrolment.id, %key, why, "ticket or key used twice");
-        app.record(Event::Alert, Some(&format!("enrolment {}{name}: {why}; key {key}", enrolment.id)));
+        daemon.record(Event::Alert, Some(&format!("enrolment {}{name}: {why}; key {key}", enrolment.id)));
     }
-    // A full disk stays full for long, and whoever has a key can come again and again.
+    // Rate limited: a disk stays full for long, and a peer can retry without end.
     if let Denied::NotWritten(error) = denied
-        && app.unwritten.lock().unwrap_or_else(PoisonError::into_inner).allows(Instant::now())
+        && daemon.unwritten.lock().unwrap_or_else(PoisonError::into_inner).allows(Instant::now())
     {
         tracing::error!(error = error as &dyn std::error::Error, "an enrolment was not written down");
     }
@@ -201,8 +205,8 @@ fn without_a_ticket(hello: &Hello) -> Result<(), Refusal> {
 }
 
 fn peer(config: &Config, uid: Option<u32>) -> Result<(), Refusal> {
-    // Without a list it is the sidecar's own user and root, as the socket's mode says: the mode may be another still,
-    // where the list was taken out of the configuration of a running sidecar.
+    // Without a list: the sidecar's own user and root. The socket's mode alone does not ensure that, since it stays
+    // unchanged when the list is removed by a reload.
     let own = [nix::unistd::geteuid().as_raw(), 0];
     let allowed = config.relay.uids.as_deref().unwrap_or(&own);
     if uid.is_some_and(|uid| allowed.contains(&uid)) {

@@ -1,8 +1,8 @@
-//! The sandboxes that are attached, or were and may be again: who holds each of them, and its pipe.
+//! The sandboxes that are attached, or were and may be again: the holder of each of them, and its pipe.
 //!
-//! Must stay true: a sandbox has one enrolment, whichever pipe leads to it, so its links resume through the next one;
-//! of two pipes to one sandbox the newer counts, and the older is over before anything of the newer is heard; an
-//! enrolment that nobody holds any more ends when its links' grace is over.
+//! What must stay true: a sandbox has one enrolment, whichever pipe leads to it, so its links resume through the next one;
+//! of two pipes to one sandbox the newer is used, and the older has ended before anything from the newer is read; an
+//! enrolment without a holder ends when the grace of its links is over.
 
 use std::collections::HashMap;
 use std::net::Shutdown;
@@ -20,9 +20,9 @@ use crate::enrolment::Enrolment;
 
 /// Every sandbox that is attached, or was and may be again.
 #[derive(Default)]
-pub(crate) struct Attaches {
+pub(crate) struct AttachTable {
     pub(super) table: Mutex<Table>,
-    /// Whoever makes an enrolment for a sandbox: of two who want the same one, the second finds the first one's.
+    /// Held while an enrolment is made: of two requests for the same sandbox, the second finds the first one's.
     pub(super) making: tokio::sync::Mutex<()>,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct Table {
     pub(super) holds: u64,
 }
 
-/// By what a sandbox is known to whoever attaches it.
+/// What identifies a sandbox to `cofferdam attach`.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub(super) struct Sandbox {
     pub(super) grant: Name,
@@ -42,7 +42,7 @@ pub(super) struct Sandbox {
 pub(super) struct Attached {
     pub(super) enrolment: Arc<str>,
     pub(super) holder: Option<Holder>,
-    /// How often it was held: a time of grace that began in an earlier hold means nothing in a later one.
+    /// The number of the hold: a grace period that began after an earlier hold does not apply to a later one.
     pub(super) holds: u64,
     pub(super) pipe: Option<PipeEnd>,
 }
@@ -52,34 +52,34 @@ pub(super) struct Holder {
     pub(super) over: CancellationToken,
 }
 
-/// By which a pipe is ended from outside.
+/// Ends a pipe from outside its task.
 #[derive(Clone)]
 pub(super) struct PipeEnd {
     pub(super) socket: Arc<UnixStream>,
     pub(super) gone: CancellationToken,
 }
 
-/// What whoever holds a sandbox is told, one JSON line each.
+/// What the holder of a sandbox is sent, one JSON line each.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(tag = "news", rename_all = "kebab-case")]
 pub(crate) enum News {
     /// The pipe leads to a hub or a shim that has proven this key.
     Attached { key: String },
-    /// This pipe is over, or never was one.
+    /// This pipe ended or could not be established.
     Lost { why: String },
-    /// There will be no other.
+    /// The enrolment ended: no further pipe is accepted.
     Over { why: String },
 }
 
-/// Links have said their goodbyes when the registry has ended them; this is the last bytes' way out.
+/// When the registry has ended the links, their goodbyes are sent; this is the time for the last bytes to leave.
 pub(super) const LAST_BYTES: Duration = Duration::from_millis(100);
-/// News that may wait for somebody who does not read them; more are dropped.
+/// News that are queued for a holder that does not read; any more are dropped.
 pub(super) const MAX_NEWS: usize = 16;
-/// A pipe whose socket is shut is over at once; the limit is for what cannot happen.
-const END_TIME: Duration = Duration::from_secs(5);
+/// A pipe whose socket is shut ends at once; the timeout guards against a bug.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 
-impl Attaches {
-    /// The enrolment is over for good: its pipe and whoever holds it are told so.
+impl AttachTable {
+    /// The enrolment has ended: ends its pipe and notifies its holder.
     pub(crate) fn end(&self, enrolment: &str) {
         let ended = {
             let mut table = self.lock();
@@ -94,14 +94,14 @@ impl Attaches {
         }
     }
 
-    /// The enrolment is over, and its links have said their goodbyes: when those are through the pipe, so is the pipe.
+    /// The enrolment has ended, and its links have sent their goodbyes: ends the pipe when those had time to leave.
     pub(super) async fn end_after_goodbyes(&self, enrolment: &str, stop: &CancellationToken) {
-        // At the stop, all pipes have this time.
+        // At a stop, the pipes themselves wait this long.
         let _ = stop.run_until_cancelled(sleep(LAST_BYTES)).await;
         self.end(enrolment);
     }
 
-    /// Whoever holds this sandbox is told; nobody waits for it.
+    /// Queues news for the holder of this sandbox, without waiting.
     pub(super) fn tell(&self, enrolment: &str, news: News) {
         let table = self.lock();
         if let Some(holder) = table.attached(enrolment).and_then(|attached| attached.holder.as_ref()) {
@@ -109,7 +109,7 @@ impl Attaches {
         }
     }
 
-    /// A new pipe to a sandbox that somebody holds. The one before it is over when this returns.
+    /// A new pipe to a sandbox that is held. The previous one has ended when this returns.
     pub(super) async fn replace_pipe(&self, enrolment: &str, socket: UnixStream) -> Option<PipeEnd> {
         let end = PipeEnd { socket: Arc::new(socket), gone: CancellationToken::new() };
         let before = {
@@ -119,7 +119,7 @@ impl Attaches {
         };
         if let Some(before) = before {
             before.shut();
-            let _ = timeout(END_TIME, before.gone.cancelled()).await;
+            let _ = timeout(END_TIMEOUT, before.gone.cancelled()).await;
         }
         Some(end)
     }
@@ -164,9 +164,9 @@ impl Sandbox {
 }
 
 impl PipeEnd {
-    /// Both directions end, whoever else has the socket.
+    /// Shuts both directions down, also for duplicates of the descriptor.
     pub(super) fn shut(&self) {
-        // One that is shut already is what was wanted.
+        // Fails only if it is shut already.
         let _ = self.socket.shutdown(Shutdown::Both);
     }
 }

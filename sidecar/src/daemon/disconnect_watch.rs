@@ -1,43 +1,50 @@
-//! Those who show what was good before: it is seen whether they leave by themselves before anybody is told of them.
+//! Whether a peer that showed an outdated credential disconnects by itself.
 //!
-//! Must stay true: whoever is looked at keeps nobody else from a place, and few are looked at, so that a key which was
-//! left behind cannot be used to close a door.
+//! A Hello that was delayed in the network can arrive after its successor and look like a copied key. Its sender
+//! disconnects soon, so an alert is raised only about a peer that stays.
+//!
+//! What must stay true: a watched peer holds no handshake slot, and few peers are watched at a time, so that an outdated
+//! key cannot be used to block a listener.
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::handshake_slots::Place;
+use super::handshake_slots::HandshakeSlot;
 use crate::session::connection::{Connection, LEAVING_TIME};
 
-/// How many are looked at in the whole sidecar; another is told its refusal at once.
+/// Peers that are watched at a time, in the whole sidecar; any more are refused at once.
 const AT_ONCE: usize = 32;
 
-pub(super) struct Leaving(Semaphore);
+pub(super) struct DisconnectWatch(Semaphore);
 
-/// What is kept until its refusal is said.
-pub(super) struct Staying<'a> {
-    _place: Option<Place>,
+/// What a refused peer holds until its refusal is sent.
+pub(super) struct StillConnected<'a> {
+    _slot: Option<HandshakeSlot>,
     _turn: Option<SemaphorePermit<'a>>,
 }
 
-impl Leaving {
+impl DisconnectWatch {
     pub(super) fn new() -> Self {
         Self(Semaphore::new(AT_ONCE))
     }
 
-    /// Waits whether whoever it is leaves by itself; none where it has.
-    pub(super) async fn look(&self, connection: &mut Connection, place: Place) -> Option<Staying<'_>> {
+    /// Waits whether the peer disconnects by itself. None if it has.
+    pub(super) async fn still_connected(
+        &self,
+        connection: &mut Connection,
+        slot: HandshakeSlot,
+    ) -> Option<StillConnected<'_>> {
         let Ok(turn) = self.0.try_acquire() else {
-            return Some(place.into());
+            return Some(slot.into());
         };
-        drop(place);
+        drop(slot);
         let left = connection.leaves_within(LEAVING_TIME).await;
-        (!left).then_some(Staying { _place: None, _turn: Some(turn) })
+        (!left).then_some(StillConnected { _slot: None, _turn: Some(turn) })
     }
 }
 
-impl From<Place> for Staying<'_> {
-    fn from(place: Place) -> Self {
-        Self { _place: Some(place), _turn: None }
+impl From<HandshakeSlot> for StillConnected<'_> {
+    fn from(slot: HandshakeSlot) -> Self {
+        Self { _slot: Some(slot), _turn: None }
     }
 }
 
@@ -51,7 +58,7 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::daemon::handshake_slots::Places;
+    use crate::daemon::handshake_slots::HandshakeSlots;
 
     fn connected() -> (Connection, DuplexStream) {
         let (near, far) = duplex(64);
@@ -59,35 +66,38 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_is_looked_at_keeps_nobody_from_a_place() {
-        let (leaving, places) = (Leaving::new(), Places::new(1, CancellationToken::new()));
-        let place = places.take().await;
-        assert_eq!(place.hear(ready(())).await, Ok(()));
+    async fn a_watched_peer_holds_no_slot() {
+        let (disconnect_watch, slots) =
+            (DisconnectWatch::new(), HandshakeSlots::new(1, CancellationToken::new()));
+        let slot = slots.take().await;
+        assert_eq!(slot.await_hello(ready(())).await, Ok(()));
         let (mut connection, far) = connected();
-        let mut looking = std::pin::pin!(leaving.look(&mut connection, place));
+        let mut looking = std::pin::pin!(disconnect_watch.still_connected(&mut connection, slot));
         assert!(futures_util::poll!(&mut looking).is_pending());
-        let next = timeout(LEAVING_TIME / 2, places.take()).await;
-        assert!(next.is_ok(), "there is a place for the next one");
+        let next = timeout(LEAVING_TIME / 2, slots.take()).await;
+        assert!(next.is_ok(), "the next connection gets the slot");
         drop(far);
-        assert!(looking.await.is_none(), "it has left");
+        assert!(looking.await.is_none(), "it has disconnected");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn few_are_looked_at() {
-        let (leaving, places) = (Leaving::new(), Places::new(2 * AT_ONCE, CancellationToken::new()));
+    async fn few_peers_are_watched_at_a_time() {
+        let (disconnect_watch, slots) =
+            (DisconnectWatch::new(), HandshakeSlots::new(2 * AT_ONCE, CancellationToken::new()));
         let mut ends = Vec::new();
         let mut looking = Vec::new();
         for _ in 0..AT_ONCE {
             let (mut connection, far) = connected();
-            let (place, leaving) = (places.take().await, &leaving);
-            looking.push(Box::pin(async move { leaving.look(&mut connection, place).await }));
+            let (slot, disconnect_watch) = (slots.take().await, &disconnect_watch);
+            looking
+                .push(Box::pin(async move { disconnect_watch.still_connected(&mut connection, slot).await }));
             ends.push(far);
             assert!(futures_util::poll!(looking.last_mut().expect("it was just pushed")).is_pending());
         }
         let began = Instant::now();
         let (mut connection, _far) = connected();
-        let staying = leaving.look(&mut connection, places.take().await).await;
-        assert!(staying.is_some(), "nobody waits whether it leaves");
+        let staying = disconnect_watch.still_connected(&mut connection, slots.take().await).await;
+        assert!(staying.is_some(), "it is not watched");
         assert_eq!(began.elapsed(), Duration::ZERO, "at once");
     }
 }

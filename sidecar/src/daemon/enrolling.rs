@@ -1,4 +1,4 @@
-//! Making and ending enrolments, for whoever has the admin socket; and seeing to it that they end in time.
+//! Making and ending enrolments, for clients of the admin socket; and ending each one when it expires.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,9 +8,9 @@ use relay_proto::address::Address;
 use relay_proto::name::Name;
 use tokio::time::sleep;
 
-use super::path_isolation::{self, ApartError};
-use super::state::App;
-use super::supervise::keep;
+use super::path_isolation::{self, PathIsolationError};
+use super::state::Daemon;
+use super::supervise::supervise;
 use super::unix_socket::SocketError;
 use crate::audit::Event;
 use crate::clock;
@@ -18,19 +18,19 @@ use crate::enrolment::{Enrolment, NotMade, StoreError, Swept, Terms};
 use crate::session::command::EndReason;
 use crate::session::registry::Ending;
 
-/// What is asked for.
+/// What a client of the admin socket asks for.
 #[derive(Clone, Debug)]
-pub(crate) struct Enrolling {
+pub(crate) struct EnrollRequest {
     pub(crate) grant: Name,
     pub(crate) name: Option<String>,
-    /// None: as long as the grant lasts.
+    /// None: the grant's `ttl`.
     pub(crate) ttl: Option<Duration>,
-    pub(crate) way: Way,
+    pub(crate) via: EnrollVia,
 }
 
-/// How the sandbox will come.
+/// How the sandbox will connect.
 #[derive(Clone, Debug)]
-pub(crate) enum Way {
+pub(crate) enum EnrollVia {
     /// The host reaches into it.
     Attached,
     Socket {
@@ -41,7 +41,7 @@ pub(crate) enum Way {
     },
 }
 
-/// What the shim needs: an enrolment string, or a link.
+/// A new enrolment, and what the shim needs: an enrolment string, or a link.
 #[derive(Clone, Debug)]
 pub(crate) struct Enrolled {
     pub(crate) enrolment: Enrolment,
@@ -51,8 +51,8 @@ pub(crate) struct Enrolled {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EnrollError {
     #[error(transparent)]
-    Apart(#[from] ApartError),
-    #[error("the sidecar failed; look at its log")]
+    Apart(#[from] PathIsolationError),
+    #[error("the sidecar failed; see its log")]
     Failed,
     #[error("there is no grant `{0}`; there are: {1}")]
     Grant(Name, String),
@@ -64,35 +64,35 @@ pub(crate) enum EnrollError {
     NoAddress,
     #[error(transparent)]
     Socket(#[from] SocketError),
-    #[error("the grant `{grant}` lasts {} s, less than `--ttl`; ask for less, or raise `grants.{grant}.ttl`", .most.as_secs())]
-    TooLong { grant: Name, most: Duration },
-    #[error("`--ttl` and `--ticket-ttl` are at least a second; ask for more")]
+    #[error("`--ttl` is longer than the grant `{grant}` allows ({} s); use a shorter one, or raise `grants.{grant}.ttl`", .max.as_secs())]
+    TooLong { grant: Name, max: Duration },
+    #[error("`--ttl` and `--ticket-ttl` must be at least a second")]
     TooShort,
 }
 
-/// What ending took.
+/// What a kill did.
 #[derive(Debug)]
 pub(crate) struct Killed {
     pub(crate) ending: Ending,
     pub(crate) enrolment: Option<Arc<str>>,
-    /// The enrolment is over, and would be back after a restart.
+    /// The enrolment has ended but that was not saved: it would be valid again after a restart.
     pub(crate) unwritten: Option<StoreError>,
 }
 
-/// The wall clock may jump: it is looked at this often.
+/// The wall clock may jump, so it is read at least this often.
 const LONGEST_SLEEP: Duration = Duration::from_secs(30);
 const SHORTEST: Duration = Duration::from_secs(1);
 
-impl App {
-    pub(crate) async fn enroll(self: &Arc<Self>, asked: Enrolling) -> Result<Enrolled, EnrollError> {
-        let terms = self.terms(&asked)?;
-        // What is over makes room, and its socket's directory is free.
-        self.end_what_is_over().await;
-        let enrolled = match asked.way {
-            Way::Ticket { ttl } if ttl < SHORTEST => return Err(EnrollError::TooShort),
-            Way::Ticket { ttl } => self.issue(terms, ttl).await?,
-            Way::Socket { directory } => self.make_socket(terms, directory).await?,
-            Way::Attached => {
+impl Daemon {
+    pub(crate) async fn enroll(self: &Arc<Self>, request: EnrollRequest) -> Result<Enrolled, EnrollError> {
+        let terms = self.terms(&request)?;
+        // Expired enrolments free their names, limits and directories.
+        self.end_expired().await;
+        let enrolled = match request.via {
+            EnrollVia::Ticket { ttl } if ttl < SHORTEST => return Err(EnrollError::TooShort),
+            EnrollVia::Ticket { ttl } => self.issue(terms, ttl).await?,
+            EnrollVia::Socket { directory } => self.make_socket(terms, directory).await?,
+            EnrollVia::Attached => {
                 let store = Arc::clone(&self.enrolments);
                 let made = self.context.tasks.spawn_blocking(move || store.attach(terms, clock::now()));
                 let enrolment = made.await.map_err(|_| EnrollError::Failed)??;
@@ -104,7 +104,7 @@ impl App {
         Ok(enrolled)
     }
 
-    /// Ends a session and its enrolment, or an enrolment by its own name. Nothing where there is neither.
+    /// Ends a session and its enrolment, or an enrolment by its own id. None where there is neither.
     pub(crate) async fn kill(self: &Arc<Self>, name: &str) -> Option<Killed> {
         let session = self.registry.enrolment_of(name);
         let enrolment = match &session {
@@ -113,7 +113,7 @@ impl App {
         };
         let mut unwritten = None;
         if let Some(id) = &enrolment {
-            // First of all: nobody comes back.
+            // First the enrolment, so that its sandbox cannot reconnect.
             let (store, id) = (Arc::clone(&self.enrolments), Arc::clone(id));
             let ended = self.context.tasks.spawn_blocking(move || store.end(&id, clock::now()));
             unwritten = ended.await.ok().and_then(Result::err);
@@ -122,11 +122,11 @@ impl App {
             Some(id) => {
                 self.own.close(id);
                 let ending = self.registry.end_enrolment(id, EndReason::Killed).await;
-                // Whoever kills does not wait for a pipe.
-                let (app, id) = (Arc::clone(self), Arc::clone(id));
+                // The caller does not wait for the pipe to drain.
+                let (daemon, id) = (Arc::clone(self), Arc::clone(id));
                 self.context
                     .tasks
-                    .spawn(async move { app.attaches.end_after_goodbyes(&id, &app.stop).await });
+                    .spawn(async move { daemon.attaches.end_after_goodbyes(&id, &daemon.stop).await });
                 ending
             }
             None => self.registry.end(name, EndReason::Killed).await,
@@ -134,21 +134,22 @@ impl App {
         Some(Killed { ending, enrolment, unwritten })
     }
 
-    /// Ends what is over, until the stop. Without this nothing would ever be over: if it fails, it is told and begun anew.
-    pub(super) async fn keep_watching_enrolments(self: Arc<Self>) {
-        let app = Arc::clone(&self);
-        let watch = || Arc::clone(&app).watch_enrolments();
-        keep(&self.context.tasks, &self.stop, watch, || {
-            let failed = "the watch over the ends of enrolments failed, and begins anew";
-            tracing::error!("{failed}; please report what was printed before this");
+    /// Ends enrolments that expire, until the stop. A panic is reported and the task restarted: otherwise no enrolment
+    /// would ever end.
+    pub(super) async fn supervise_enrolments(self: Arc<Self>) {
+        let daemon = Arc::clone(&self);
+        let watch = || Arc::clone(&daemon).watch_expiry();
+        supervise(&self.context.tasks, &self.stop, watch, || {
+            let failed = "the task that ends expired enrolments failed and is restarted";
+            tracing::error!("{failed}; please report the panic message before this line");
             self.record(Event::Alert, Some(failed));
         })
         .await;
     }
 
-    async fn watch_enrolments(self: Arc<Self>) {
+    async fn watch_expiry(self: Arc<Self>) {
         loop {
-            let next = self.end_what_is_over().await;
+            let next = self.end_expired().await;
             let left = next.map(|next| next.duration_since(clock::now()).unwrap_or_default());
             let pause =
                 left.map_or(LONGEST_SLEEP, |left| left.min(LONGEST_SLEEP)).max(Duration::from_millis(100));
@@ -160,48 +161,48 @@ impl App {
         }
     }
 
-    /// Ends what is over by now: its socket, its links, its pipe. The next time at which something will be.
-    async fn end_what_is_over(self: &Arc<Self>) -> Option<SystemTime> {
+    /// Ends enrolments that have expired, with their sockets, links and pipes. Returns when the next one expires.
+    async fn end_expired(self: &Arc<Self>) -> Option<SystemTime> {
         let store = Arc::clone(&self.enrolments);
         let sweep = self.context.tasks.spawn_blocking(move || store.sweep(clock::now()));
         let swept = sweep.await.unwrap_or_else(|failed| match failed.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            // The runtime is being taken down.
+            // The runtime is shutting down.
             Err(_) => Swept::default(),
         });
         for id in swept.over {
             tracing::info!(enrolment = %id, "enrolment over");
             self.own.close(&id);
-            let app = Arc::clone(self);
+            let daemon = Arc::clone(self);
             self.context.tasks.spawn(async move {
-                // Who is late has been named in the log.
-                drop(app.registry.end_enrolment(&id, EndReason::Expired).await);
-                app.attaches.end_after_goodbyes(&id, &app.stop).await;
+                // Links that do not end in time are named in the log.
+                drop(daemon.registry.end_enrolment(&id, EndReason::Expired).await);
+                daemon.attaches.end_after_goodbyes(&id, &daemon.stop).await;
             });
         }
         swept.next
     }
 
-    fn terms(&self, asked: &Enrolling) -> Result<Terms, EnrollError> {
+    fn terms(&self, request: &EnrollRequest) -> Result<Terms, EnrollError> {
         let config = self.context.config.load();
-        let grant = config.grants.get(&asked.grant).ok_or_else(|| {
+        let grant = config.grants.get(&request.grant).ok_or_else(|| {
             let names = config.grants.keys().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-            EnrollError::Grant(asked.grant.clone(), names)
+            EnrollError::Grant(request.grant.clone(), names)
         })?;
-        let ttl = asked.ttl.unwrap_or(grant.ttl);
+        let ttl = request.ttl.unwrap_or(grant.ttl);
         if ttl > grant.ttl {
-            return Err(EnrollError::TooLong { grant: asked.grant.clone(), most: grant.ttl });
+            return Err(EnrollError::TooLong { grant: request.grant.clone(), max: grant.ttl });
         }
         if ttl < SHORTEST {
             return Err(EnrollError::TooShort);
         }
         let most = config.limits.enrolments;
-        Ok(Terms { grant: asked.grant.clone(), name: asked.name.clone(), ttl, most })
+        Ok(Terms { grant: request.grant.clone(), name: request.name.clone(), ttl, most })
     }
 
-    /// Where a sandbox that dials in finds this sidecar.
+    /// The address at which sandboxes dial this sidecar.
     fn dialled_address(&self) -> Option<Address> {
-        // The port of the start is the one that is listened on; what it is called may have changed since.
+        // The port is the one of the start; the advertised name may have been reloaded.
         self.started.relay.tls.as_ref()?;
         self.context.config.load().relay.tls.as_ref().map(|tls| tls.advertise.clone())
     }
@@ -222,7 +223,7 @@ impl App {
     ) -> Result<Enrolled, EnrollError> {
         let others = self.enrolments.sockets(clock::now());
         let others: Vec<PathBuf> = others.into_iter().map(|(_, directory)| directory).collect();
-        let directory = path_isolation::fit_for_a_sandbox(
+        let directory = path_isolation::check_sandbox_directory(
             &self.context.config.load(),
             &self.config_file,
             &directory,
@@ -233,7 +234,7 @@ impl App {
         let enrolment = made.await.map_err(|_| EnrollError::Failed)??;
         if let Err(error) = self.open_own_socket(&enrolment.id, &directory) {
             let (store, id) = (Arc::clone(&self.enrolments), Arc::clone(&enrolment.id));
-            // Nobody can have come by it.
+            // No sandbox can have used it.
             let _ = self.context.tasks.spawn_blocking(move || store.end(&id, clock::now())).await;
             return Err(error.into());
         }

@@ -1,4 +1,4 @@
-//! A new connection's first frame, and where it leads: to its old link, to a new one, or to a refusal that says why.
+//! The handshake of a new connection: its Hello resumes a link, opens one, or is refused with the reason.
 
 use std::sync::PoisonError;
 
@@ -10,8 +10,8 @@ use relay_proto::name::Name;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::admission::{self, Door, Refused, refuse};
-use super::handshake_slots::{Dropped, Place};
-use super::state::App;
+use super::handshake_slots::{HandshakeSlot, SlotLost};
+use super::state::Daemon;
 use super::status;
 use crate::audit::Event;
 use crate::session::command::EndReason;
@@ -19,100 +19,109 @@ use crate::session::connection::{Connection, Lost, Transport};
 use crate::session::registry::{NotOpened, NotResumed};
 use crate::session::visitor::Visitor;
 
-/// A refusal takes no longer to leave than this.
-const REFUSAL_TIME: std::time::Duration = std::time::Duration::from_millis(500);
+/// For sending a refusal or a status.
+const REPLY_TIMEOUT: std::time::Duration = std::time::Duration::from_millis(500);
 
-/// Why there is nobody to lead anywhere.
-enum Unheard {
-    /// A probe, or somebody who changed his mind.
+/// Why there is no Hello.
+enum NoHello {
+    /// The peer disconnected.
     Gone,
     Refused(Refusal),
 }
 
-/// A new connection, and the door by which it came.
+/// A new connection, and how it reached the sidecar.
 pub(crate) struct Arrival {
     pub(crate) stream: Box<dyn Transport>,
     pub(crate) door: Door,
 }
 
-/// Hears a new connection out and leads it somewhere.
-pub(crate) async fn greet(app: &App, arrival: Arrival, place: Place) {
-    let until = Instant::now() + app.context.config.load().limits.greeting_timeout;
-    greet_until(app, arrival, place, until).await;
+/// Runs the handshake of a new connection.
+pub(crate) async fn accept(daemon: &Daemon, arrival: Arrival, slot: HandshakeSlot) {
+    let until = Instant::now() + daemon.context.config.load().limits.greeting_timeout;
+    accept_until(daemon, arrival, slot, until).await;
 }
 
-/// The same for one of whose time some is gone already.
-pub(super) async fn greet_until(app: &App, arrival: Arrival, place: Place, until: Instant) {
-    let config = app.context.config.load_full();
+/// The same, with the rest of a time that has begun already.
+pub(super) async fn accept_until(daemon: &Daemon, arrival: Arrival, slot: HandshakeSlot, until: Instant) {
+    let config = daemon.context.config.load_full();
     let Arrival { stream, door } = arrival;
     let mut connection = Connection::new(stream);
-    let hello = match place.hear(hello(until, &mut connection)).await {
+    let hello = match slot.await_hello(hello(until, &mut connection)).await {
         Ok(Ok(hello)) => hello,
-        Ok(Err(Unheard::Refused(refusal))) => return turn_away(app, connection, refusal.into(), place).await,
-        // Somebody who had longer than others to speak is told nothing.
-        Ok(Err(Unheard::Gone)) | Err(Dropped) => return,
+        Ok(Err(NoHello::Refused(refusal))) => {
+            return refuse_connection(daemon, connection, refusal.into(), slot).await;
+        }
+        // Disconnected, or its slot went to another connection: no answer.
+        Ok(Err(NoHello::Gone)) | Err(SlotLost) => return,
     };
-    let recognised = admission::recognise(app, &config, &door, &hello);
+    let recognised = admission::recognise(daemon, &config, &door, &hello);
     if let (Purpose::Status, Ok(visitor)) = (hello.purpose, &recognised) {
-        return tell(connection, status::status(app, &config, visitor)).await;
+        return send_status(connection, status::status(daemon, &config, visitor)).await;
     }
     let admitted =
         recognised.and_then(|visitor| Ok((admission::server(&config, &visitor, &hello)?, visitor)));
     match admitted {
-        Err(refused) => turn_away(app, connection, refused, place).await,
+        Err(refused) => refuse_connection(daemon, connection, refused, slot).await,
         Ok((server, visitor)) => {
-            if let Err((refused, connection)) = lead(app, &door, &visitor, hello, server, connection).await {
-                turn_away(app, connection, refused, place).await;
+            if let Err((refused, connection)) =
+                open_or_resume(daemon, &door, &visitor, hello, server, connection).await
+            {
+                refuse_connection(daemon, connection, refused, slot).await;
             }
         }
     }
 }
 
-/// How things stand, and nothing more.
-async fn tell(mut connection: Connection, status: Status) {
+/// Answers a request for the status.
+async fn send_status(mut connection: Connection, status: Status) {
     connection.push(&Frame::Status(status));
-    // Whoever does not read it does not want to know.
-    let _ = timeout(REFUSAL_TIME, connection.flush()).await;
+    // A peer that does not read it in time does not get it.
+    let _ = timeout(REPLY_TIMEOUT, connection.flush()).await;
 }
 
-async fn turn_away(app: &App, mut connection: Connection, refused: Refused, place: Place) {
+async fn refuse_connection(
+    daemon: &Daemon,
+    mut connection: Connection,
+    refused: Refused,
+    slot: HandshakeSlot,
+) {
     let Refused { refusal, denied } = refused;
     let alarming = denied.as_deref().is_some_and(|(_, denied)| denied.alarming().is_some());
     let staying = match alarming {
-        true => app.leaving.look(&mut connection, place).await,
-        false => Some(place.into()),
+        true => daemon.disconnect_watch.still_connected(&mut connection, slot).await,
+        false => Some(slot.into()),
     };
     let Some(_staying) = staying else {
-        // A Hello of the sandbox's own, most likely, that was under way for longer than its successor.
-        return app.refusals.log(&refusal, &app.context.tasks, &app.stop);
+        // Most likely a Hello of the sandbox itself that arrived after its successor.
+        return daemon.refusals.log(&refusal, &daemon.context.tasks, &daemon.stop);
     };
     if let Some((key, denied)) = denied.as_deref() {
-        admission::sound(app, key, denied);
+        admission::raise_alert(daemon, key, denied);
     }
-    app.refusals.log(&refusal, &app.context.tasks, &app.stop);
+    daemon.refusals.log(&refusal, &daemon.context.tasks, &daemon.stop);
     connection.push(&Frame::Refusal(refusal));
-    // Whoever does not read its refusal does not get it.
-    let _ = timeout(REFUSAL_TIME, connection.flush()).await;
+    // A peer that does not read it in time does not get it.
+    let _ = timeout(REPLY_TIMEOUT, connection.flush()).await;
 }
 
-/// The first frame, which must be a `Hello` in a version we speak, and must come soon.
-async fn hello(until: Instant, connection: &mut Connection) -> Result<Hello, Unheard> {
-    let malformed = |why: &str| Unheard::Refused(refuse(Code::MessageMalformed, why, Retry::AfterMs(1000)));
+/// Reads the first frame, which must be a `Hello` in a version that we speak.
+async fn hello(until: Instant, connection: &mut Connection) -> Result<Hello, NoHello> {
+    let malformed = |why: &str| NoHello::Refused(refuse(Code::MessageMalformed, why, Retry::AfterMs(1000)));
     match timeout_at(until, connection.next()).await {
         Err(_) => Err(malformed("no Hello came in time")),
-        Ok(Err(Lost::Closed | Lost::Io(_))) => Err(Unheard::Gone),
+        Ok(Err(Lost::Closed | Lost::Io(_))) => Err(NoHello::Gone),
         Ok(Err(Lost::Protocol(DecodeError::OtherVersion { ours, theirs }))) => {
-            Err(Unheard::Refused(version(ours, &[theirs])))
+            Err(NoHello::Refused(version(ours, &[theirs])))
         }
         Ok(Err(lost @ Lost::Protocol(_))) => Err(malformed(&lost.to_string())),
         Ok(Ok(Frame::Hello(hello))) if hello.versions.contains(&VERSION) => Ok(hello),
-        Ok(Ok(Frame::Hello(hello))) => Err(Unheard::Refused(version(VERSION, &hello.versions))),
+        Ok(Ok(Frame::Hello(hello))) => Err(NoHello::Refused(version(VERSION, &hello.versions))),
         Ok(Ok(_)) => Err(malformed("the first frame must be Hello")),
     }
 }
 
-async fn lead(
-    app: &App,
+async fn open_or_resume(
+    daemon: &Daemon,
     door: &Door,
     visitor: &Visitor,
     mut hello: Hello,
@@ -120,12 +129,12 @@ async fn lead(
     connection: Connection,
 ) -> Result<(), (Refused, Connection)> {
     let connection = match hello.resume.take() {
-        Some(resume) => match app.registry.resume(visitor, connection, resume).await {
+        Some(resume) => match daemon.registry.resume(visitor, connection, resume).await {
             Ok(()) => return Ok(()),
-            // That link is over: the shim gets a new one and sees that it was not resumed.
+            // That link has ended: the shim gets a new one and sees that it was not resumed.
             Err(NotResumed::Over(connection)) => connection,
             Err(NotResumed::Foreign(connection)) => {
-                app.alert_of_a_foreign_link(visitor);
+                daemon.alert_foreign_link(visitor);
                 let message =
                     "that link is another sandbox's; a new one is given to a shim that asks for none";
                 return Err((refuse(Code::CloneRefused, message, Retry::AfterMs(1000)).into(), connection));
@@ -140,33 +149,33 @@ async fn lead(
         },
         None => connection,
     };
-    // What a place costs comes first, and what is synced to disk last: a sandbox without a place costs no disk anything,
-    // and one that was left behind takes no place.
-    if let Err(refused) = admission::look(app, door, &hello) {
+    // Limits are checked before anything is synced to disk, so a sandbox over its limit causes no disk writes; and the
+    // key before the limits, so an outdated key takes up none of them.
+    if let Err(refused) = admission::look(daemon, door, &hello) {
         return Err((refused, connection));
     }
-    let reserved = match app.registry.reserve(&app.context, visitor) {
+    let reserved = match daemon.registry.reserve(&daemon.context, visitor) {
         Ok(reserved) => reserved,
-        Err(not_opened) => return Err((no_place(not_opened).into(), connection)),
+        Err(error) => return Err((not_opened(error).into(), connection)),
     };
-    let offer = match admission::offer(app, door, &hello).await {
+    let offer = match admission::offer(daemon, door, &hello).await {
         Ok(offer) => offer,
         Err(refused) => return Err((refused, connection)),
     };
     reserved.open(server, connection, offer);
     if let Some(enrolled) = &visitor.enrolment
-        && app.enrolments.find(&enrolled.id, crate::clock::now()).is_err()
+        && daemon.enrolments.find(&enrolled.id, crate::clock::now()).is_err()
     {
-        // It ended between the question and the answer, and whoever ended it did not see this link yet.
-        drop(app.registry.end_enrolment(&enrolled.id, EndReason::Killed).await);
+        // The enrolment ended during this handshake, before the link was in the registry.
+        drop(daemon.registry.end_enrolment(&enrolled.id, EndReason::Killed).await);
     }
     Ok(())
 }
 
-fn no_place(why: NotOpened) -> Refusal {
+fn not_opened(why: NotOpened) -> Refusal {
     let (code, retry) = match why {
         NotOpened::Grant(_) | NotOpened::Socket(_) => (Code::RelayUnavailable, Retry::AfterMs(2000)),
-        // The next sidecar is most likely on its way.
+        // The next sidecar is most likely being started.
         NotOpened::Stopping => (Code::SessionEnded, Retry::AfterMs(500)),
     };
     refuse(code, &why.to_string(), retry)
@@ -182,9 +191,9 @@ fn version(ours: u16, theirs: &[u16]) -> Refusal {
     refuse(Code::VersionRefused, &message, Retry::Never)
 }
 
-impl App {
-    /// Whoever asks for others' links can ask as often as it likes.
-    fn alert_of_a_foreign_link(&self, visitor: &Visitor) {
+impl Daemon {
+    /// Rate limited: a peer can ask for foreign links as often as it likes.
+    fn alert_foreign_link(&self, visitor: &Visitor) {
         let (who, may) = match &visitor.enrolment {
             Some(enrolled) => (
                 format!("enrolment {} ({})", enrolled.id, enrolled.name),
@@ -192,11 +201,11 @@ impl App {
             ),
             None => {
                 let mut alerts = self.shared_alerts.lock().unwrap_or_else(PoisonError::into_inner);
-                ("somebody on the shared socket".into(), alerts.allows(Instant::now()))
+                ("a peer on the shared socket".into(), alerts.allows(Instant::now()))
             }
         };
         if may {
-            self.record(Event::Alert, Some(&format!("{who} asked for a link of another's")));
+            self.record(Event::Alert, Some(&format!("{who} asked for a link of another sandbox")));
         }
     }
 }

@@ -1,12 +1,12 @@
-//! Places for connections that have not been led anywhere yet.
+//! Slots for connections whose Hello is awaited.
 //!
-//! Whoever knocks without end is let in at a pace: each costs the sidecar some work, and leaves the others of this door
-//! the less time to say their Hello. There are few places, and whoever connects and says nothing holds one. So when all
-//! are taken and somebody else knocks, the one that has been silent longest gives its place up: silence never keeps an
-//! honest shim waiting.
+//! A client that connects in a loop is accepted at a limited rate: each connection costs work, and leaves the others on
+//! this listener less time for their Hello. There are few slots, and a connection that sends nothing holds one. So when
+//! all slots are taken and another connection arrives, the one that has been silent longest is closed: silent
+//! connections never keep a shim waiting.
 //!
-//! Must stay true: everybody else has a turn between two who knock; a connection that has said its Hello is never dropped
-//! for another, and whoever was dropped is led nowhere, whatever it says afterwards.
+//! What must stay true: other tasks run between two accepted connections; a connection whose Hello has arrived is never
+//! closed for another; a connection that lost its slot gets no link, whatever it sends afterwards.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,72 +16,72 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-pub(crate) struct Places {
-    /// When the next one would come, had all come at the sustained pace.
+pub(crate) struct HandshakeSlots {
+    /// When the next connection is due at the sustained rate.
     due: Mutex<Instant>,
     free: Arc<Semaphore>,
-    silent: Arc<Silent>,
+    awaiting: Arc<AwaitingHello>,
     stop: CancellationToken,
 }
 
-/// The sustained pace: two thousand a second. All places then change hands in 32 ms, and the kernel's queue in half a
-/// second.
+/// The sustained rate: two thousand connections a second. 64 slots are then reused within 32 ms, and the kernel's accept
+/// queue is emptied in half a second.
 const PACE: Duration = Duration::from_micros(500);
-/// So many come at once before the pace counts: more than a host's sandboxes after a restart.
+/// Connections accepted at once before the rate applies: more than a host's sandboxes that reconnect after a restart.
 const BURST: u32 = 256;
 
-/// Those who have said nothing yet, in the order in which they came.
+/// Connections that have sent no Hello yet, oldest first.
 #[derive(Default)]
-struct Silent(Mutex<Waiting>);
+struct AwaitingHello(Mutex<ByAge>);
 
 #[derive(Default)]
-struct Waiting {
+struct ByAge {
     next: u64,
     by_age: BTreeMap<u64, CancellationToken>,
 }
 
-/// One connection's place; given back when it is dropped.
-pub(crate) struct Place {
+/// One connection's slot, released on drop.
+pub(crate) struct HandshakeSlot {
     number: u64,
-    dropped: CancellationToken,
-    silent: Arc<Silent>,
+    lost: CancellationToken,
+    awaiting: Arc<AwaitingHello>,
     _permit: OwnedSemaphorePermit,
 }
 
-/// This place was given to somebody else, or the sidecar stops.
+/// The slot was given to another connection, or the sidecar stops.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Dropped;
+pub(crate) struct SlotLost;
 
-impl Places {
+impl HandshakeSlots {
     pub(crate) fn new(count: usize, stop: CancellationToken) -> Self {
         Self {
             due: Mutex::new(Instant::now()),
             free: Arc::new(Semaphore::new(count)),
-            silent: Arc::default(),
+            awaiting: Arc::default(),
             stop,
         }
     }
 
-    /// A place for a connection that is there already.
-    pub(crate) async fn take(&self) -> Place {
-        self.keep_pace().await;
+    /// A slot for a connection that was just accepted.
+    pub(crate) async fn take(&self) -> HandshakeSlot {
+        self.await_turn().await;
         let permit = match Arc::clone(&self.free).try_acquire_owned() {
             Ok(permit) => permit,
             Err(_) => {
-                // Where nobody is silent, all are being led somewhere, which has its own bounds in time.
-                if let Some((_, oldest)) = self.silent.lock().by_age.pop_first() {
+                // If every Hello has arrived, the handshakes in progress end by their own timeouts.
+                if let Some((_, oldest)) = self.awaiting.lock().by_age.pop_first() {
                     oldest.cancel();
                 }
                 Arc::clone(&self.free).acquire_owned().await.expect("the semaphore is never closed")
             }
         };
-        let place = self.silent.seat(self.stop.child_token(), permit);
-        // Whoever knocks without end keeps nobody's events from being looked for in between.
+        let slot = self.awaiting.register(self.stop.child_token(), permit);
+        // Lets other tasks run even when connections arrive without a pause.
         tokio::task::yield_now().await;
-        place
+        slot
     }
 
-    async fn keep_pace(&self) {
+    async fn await_turn(&self) {
         let now = Instant::now();
         let turn = {
             let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
@@ -96,35 +96,35 @@ impl Places {
     }
 }
 
-impl Place {
-    /// Does what comes before any words, such as a handshake. It does not keep the place from others.
-    pub(crate) async fn before_words<T>(&self, work: impl Future<Output = T>) -> Result<T, Dropped> {
-        self.dropped.run_until_cancelled(work).await.ok_or(Dropped)
+impl HandshakeSlot {
+    /// Runs what precedes the Hello, such as a TLS handshake. The slot can be lost meanwhile.
+    pub(crate) async fn until_hello<T>(&self, work: impl Future<Output = T>) -> Result<T, SlotLost> {
+        self.lost.run_until_cancelled(work).await.ok_or(SlotLost)
     }
 
-    /// Waits for the first words. Once they are here, nobody else gets this place.
-    pub(super) async fn hear<T>(&self, words: impl Future<Output = T>) -> Result<T, Dropped> {
-        let words = self.dropped.run_until_cancelled(words).await.ok_or(Dropped)?;
-        self.silent.lock().by_age.remove(&self.number).map(|_| words).ok_or(Dropped)
+    /// Waits for the Hello. Once it is here, the slot cannot be lost.
+    pub(super) async fn await_hello<T>(&self, hello: impl Future<Output = T>) -> Result<T, SlotLost> {
+        let hello = self.lost.run_until_cancelled(hello).await.ok_or(SlotLost)?;
+        self.awaiting.lock().by_age.remove(&self.number).map(|_| hello).ok_or(SlotLost)
     }
 }
 
-impl Drop for Place {
+impl Drop for HandshakeSlot {
     fn drop(&mut self) {
-        self.silent.lock().by_age.remove(&self.number);
+        self.awaiting.lock().by_age.remove(&self.number);
     }
 }
 
-impl Silent {
-    fn seat(self: &Arc<Self>, dropped: CancellationToken, permit: OwnedSemaphorePermit) -> Place {
+impl AwaitingHello {
+    fn register(self: &Arc<Self>, lost: CancellationToken, permit: OwnedSemaphorePermit) -> HandshakeSlot {
         let mut waiting = self.lock();
         let number = waiting.next;
         waiting.next += 1;
-        waiting.by_age.insert(number, dropped.clone());
-        Place { number, dropped, silent: Arc::clone(self), _permit: permit }
+        waiting.by_age.insert(number, lost.clone());
+        HandshakeSlot { number, lost, awaiting: Arc::clone(self), _permit: permit }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, ByAge> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -139,80 +139,80 @@ mod tests {
     use crate::turn_counter::TurnCounter;
 
     #[tokio::test]
-    async fn the_longest_silent_gives_its_place_up() {
-        let places = Places::new(2, CancellationToken::new());
-        let (first, second) = (places.take().await, places.take().await);
-        let mut third = Box::pin(places.take());
-        assert!(third.as_mut().now_or_never().is_none(), "the first still holds its place");
-        assert_eq!(first.hear(pending::<()>()).now_or_never(), Some(Err(Dropped)));
-        assert_eq!(first.hear(ready(())).await, Err(Dropped), "whatever it says afterwards");
+    async fn the_longest_silent_connection_loses_its_slot() {
+        let slots = HandshakeSlots::new(2, CancellationToken::new());
+        let (first, second) = (slots.take().await, slots.take().await);
+        let mut third = Box::pin(slots.take());
+        assert!(third.as_mut().now_or_never().is_none(), "the first still holds its slot");
+        assert_eq!(first.await_hello(pending::<()>()).now_or_never(), Some(Err(SlotLost)));
+        assert_eq!(first.await_hello(ready(())).await, Err(SlotLost), "a later Hello does not help");
         drop(first);
         third.await;
-        assert_eq!(second.hear(ready("hello")).await, Ok("hello"));
+        assert_eq!(second.await_hello(ready("hello")).await, Ok("hello"));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_knocks_without_end_is_let_in_at_a_pace_and_a_burst_at_once() {
-        let places = Places::new(1, CancellationToken::new());
+    async fn connections_are_accepted_in_a_burst_and_then_at_a_limited_rate() {
+        let slots = HandshakeSlots::new(1, CancellationToken::new());
         let begin = Instant::now();
         for _ in 0..BURST {
-            drop(places.take().await);
+            drop(slots.take().await);
         }
         assert_eq!(begin.elapsed(), Duration::ZERO);
         for _ in 0..2_000 {
-            drop(places.take().await);
+            drop(slots.take().await);
         }
         let took = begin.elapsed();
         assert!((990..1_010).contains(&took.as_millis()), "{took:?}");
         tokio::time::advance(PACE * BURST).await;
         let again = Instant::now();
         for _ in 0..BURST - 2 {
-            drop(places.take().await);
+            drop(slots.take().await);
         }
-        assert_eq!(again.elapsed(), Duration::ZERO, "quiet times earn the burst again");
+        assert_eq!(again.elapsed(), Duration::ZERO, "after a quiet time a burst is accepted again");
     }
 
     #[tokio::test]
-    async fn between_two_who_knock_everybody_else_has_a_turn() {
-        const KNOCKS: usize = 100;
-        let places = Places::new(KNOCKS, CancellationToken::new());
+    async fn other_tasks_run_between_two_connections() {
+        const CONNECTIONS: usize = 100;
+        let slots = HandshakeSlots::new(CONNECTIONS, CancellationToken::new());
         let others = TurnCounter::new();
         let mut taken = Vec::new();
-        for _ in 0..KNOCKS {
-            taken.push(places.take().await);
+        for _ in 0..CONNECTIONS {
+            taken.push(slots.take().await);
         }
         let turns = others.turns();
-        assert!(turns >= KNOCKS / 2, "others had {turns} turns");
+        assert!(turns >= CONNECTIONS / 2, "other tasks ran {turns} times");
     }
 
     #[tokio::test]
-    async fn whoever_was_heard_keeps_its_place() {
-        let places = Places::new(2, CancellationToken::new());
-        let (heard, silent) = (places.take().await, places.take().await);
-        heard.hear(ready(())).await.unwrap();
-        let mut third = Box::pin(places.take());
+    async fn a_connection_whose_hello_arrived_keeps_its_slot() {
+        let slots = HandshakeSlots::new(2, CancellationToken::new());
+        let (heard, silent) = (slots.take().await, slots.take().await);
+        heard.await_hello(ready(())).await.unwrap();
+        let mut third = Box::pin(slots.take());
         assert!(third.as_mut().now_or_never().is_none());
-        assert!(!heard.dropped.is_cancelled());
-        assert!(silent.dropped.is_cancelled());
+        assert!(!heard.lost.is_cancelled());
+        assert!(silent.lost.is_cancelled());
     }
 
     #[tokio::test]
-    async fn what_comes_before_words_keeps_no_place() {
-        let places = Places::new(1, CancellationToken::new());
-        let busy = places.take().await;
-        busy.before_words(ready(())).await.unwrap();
-        let mut second = Box::pin(places.take());
+    async fn work_before_the_hello_does_not_secure_the_slot() {
+        let slots = HandshakeSlots::new(1, CancellationToken::new());
+        let busy = slots.take().await;
+        busy.until_hello(ready(())).await.unwrap();
+        let mut second = Box::pin(slots.take());
         assert!(second.as_mut().now_or_never().is_none());
-        assert_eq!(busy.before_words(pending::<()>()).now_or_never(), Some(Err(Dropped)));
-        assert_eq!(busy.hear(ready(())).await, Err(Dropped));
+        assert_eq!(busy.until_hello(pending::<()>()).now_or_never(), Some(Err(SlotLost)));
+        assert_eq!(busy.await_hello(ready(())).await, Err(SlotLost));
     }
 
     #[tokio::test]
-    async fn nobody_stays_silent_past_the_stop() {
+    async fn a_stop_closes_connections_that_are_silent() {
         let stop = CancellationToken::new();
-        let places = Places::new(1, stop.clone());
-        let place = places.take().await;
+        let slots = HandshakeSlots::new(1, stop.clone());
+        let slot = slots.take().await;
         stop.cancel();
-        assert_eq!(place.hear(pending::<()>()).now_or_never(), Some(Err(Dropped)));
+        assert_eq!(slot.await_hello(pending::<()>()).now_or_never(), Some(Err(SlotLost)));
     }
 }

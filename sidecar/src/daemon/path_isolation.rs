@@ -1,7 +1,7 @@
-//! Whatever lies in the relay's directory lies in the sandbox.
+//! Which paths must not be visible in a sandbox: everything in the directory of a relay socket is.
 //!
-//! `check` compares paths as they are written, for it touches nothing. Here they are compared as the file system has
-//! them, links followed, before anything is made in them.
+//! `check` compares paths as they are written, since it opens nothing. Here they are compared as the file system resolves
+//! them, symbolic links followed, before anything is created.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,29 +10,29 @@ use std::path::{Path, PathBuf};
 use crate::config::{Config, SHARED_DIRECTORIES};
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ApartError {
+pub(crate) enum PathIsolationError {
     #[error(
-        "`{key}` is really `{place}`, which lies in the relay's directory `{directory}`, and sandboxes can open that; \
-         give `{of}` a directory of its own, one that holds nothing else"
+        "`{key}` resolves to `{place}`, inside the relay's directory `{directory}`, which sandboxes can open; \
+         give `{of}` a directory that holds nothing else"
     )]
     Inside { key: &'static str, place: PathBuf, directory: PathBuf, of: &'static str },
-    #[error("`{0}` is not an absolute path; write the whole path of a directory")]
+    #[error("`{0}` is not an absolute path; give the full path of a directory")]
     NotAbsolute(PathBuf),
     #[error(
-        "`{0}` is used by others too; choose a directory of its own for the sandbox, it is made if need be"
+        "other users or sandboxes can write to `{0}`; choose a directory for this sandbox alone, it is created if missing"
     )]
     Shared(PathBuf),
     #[error(
-        "`{place}` is not the sandbox's own: {with} is in it or around it; choose a directory that holds nothing else"
+        "`{place}` is not for this sandbox alone: {with} is in it or contains it; choose a directory that holds nothing else"
     )]
     NotItsOwn { place: PathBuf, with: String },
-    #[error("look into `{path}`")]
+    #[error("list the directory `{path}`")]
     Look {
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    #[error("find out where `{path}` really is")]
+    #[error("resolve the path `{path}`")]
     Unknown {
         path: PathBuf,
         #[source]
@@ -40,97 +40,97 @@ pub(crate) enum ApartError {
     },
 }
 
-/// Neither the admin socket nor the state is in the sandbox.
-pub(super) fn keep_apart(config: &Config) -> Result<(), ApartError> {
+/// Refuses a configuration whose admin socket or state directory lies in a directory that sandboxes see.
+pub(super) fn check_configuration(config: &Config) -> Result<(), PathIsolationError> {
     let socket = config.relay.unix.as_ref().and_then(|unix| unix.path.parent());
     let directories = [("relay.unix", socket), ("relay.vsock-dir", config.relay.vsock_dir.as_deref())];
     for (of, directory) in directories {
         let Some(directory) = directory else { continue };
-        let directory = real(directory)?;
+        let directory = resolve(directory)?;
         for (key, path) in [("admin.socket", &config.admin.socket), ("state-dir", &config.state_dir)] {
-            let place = real(path)?;
+            let place = resolve(path)?;
             if place.starts_with(&directory) {
-                return Err(ApartError::Inside { key, place, directory, of });
+                return Err(PathIsolationError::Inside { key, place, directory, of });
             }
         }
     }
     Ok(())
 }
 
-/// The directory as the file system has it, if a sandbox may be given it with its socket: nothing of the host's is in it
-/// and nothing of another sandbox's, and nobody else can put anything there.
-pub(super) fn fit_for_a_sandbox(
+/// The resolved directory, if a sandbox may be given it with its socket: it holds nothing of the host or of another
+/// sandbox, and no other user can write to it.
+pub(super) fn check_sandbox_directory(
     config: &Config,
     config_file: &Path,
     directory: &Path,
     others: &[PathBuf],
-) -> Result<PathBuf, ApartError> {
+) -> Result<PathBuf, PathIsolationError> {
     if !directory.is_absolute() {
-        return Err(ApartError::NotAbsolute(directory.into()));
+        return Err(PathIsolationError::NotAbsolute(directory.into()));
     }
-    let place = real(directory)?;
-    let machines = config.relay.vsock_dir.as_deref().map(real).transpose()?;
+    let place = resolve(directory)?;
+    let machines = config.relay.vsock_dir.as_deref().map(resolve).transpose()?;
     if SHARED_DIRECTORIES.iter().any(|shared| place == Path::new(shared)) || machines.as_ref() == Some(&place)
     {
-        return Err(ApartError::Shared(place));
+        return Err(PathIsolationError::Shared(place));
     }
     let relay = config.relay.unix.as_ref().and_then(|unix| unix.path.parent());
     let own = [("`state-dir`", Some(&*config.state_dir)), ("`relay.unix`", relay)];
     let own = own.into_iter().filter_map(|(key, path)| Some((key.to_owned(), path?)));
     let others = others.iter().map(|other| (format!("the socket in `{}`", other.display()), other.as_path()));
     for (with, path) in own.chain(others.clone()) {
-        let path = real(path)?;
+        let path = resolve(path)?;
         let same_again = others.clone().any(|(_, other)| other == place && path == place);
         if !same_again && (path.starts_with(&place) || place.starts_with(&path)) {
-            return Err(ApartError::NotItsOwn { place, with });
+            return Err(PathIsolationError::NotItsOwn { place, with });
         }
     }
     for (with, path) in
         [("`admin.socket`", config.admin.socket.as_path()), ("the configuration", config_file)]
     {
-        if real(path)?.starts_with(&place) {
-            return Err(ApartError::NotItsOwn { place, with: with.into() });
+        if resolve(path)?.starts_with(&place) {
+            return Err(PathIsolationError::NotItsOwn { place, with: with.into() });
         }
     }
-    nobody_elses(place)
+    check_contents(place)
 }
 
-/// Nothing but a socket of ours lies there, and only its owner can change that.
-fn nobody_elses(place: PathBuf) -> Result<PathBuf, ApartError> {
-    let looked = |source| ApartError::Look { path: place.clone(), source };
+/// Only sockets of ours are in the directory, and only its owner can write to it.
+fn check_contents(place: PathBuf) -> Result<PathBuf, PathIsolationError> {
+    let looked = |source| PathIsolationError::Look { path: place.clone(), source };
     let entries = match std::fs::read_dir(&place) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(place),
         entries => entries.map_err(looked)?,
     };
     if std::fs::metadata(&place).map_err(looked)?.permissions().mode() & 0o002 != 0 {
-        return Err(ApartError::Shared(place));
+        return Err(PathIsolationError::Shared(place));
     }
     for entry in entries {
         let name = entry.map_err(looked)?.file_name();
         // The last two are a microVM's: the monitor's own socket, and the one for its guest's port.
         if !["relay.sock", "vsock", "vsock_7443"].iter().any(|ours| name == *ours) {
-            return Err(ApartError::NotItsOwn { place, with: format!("`{}`", name.display()) });
+            return Err(PathIsolationError::NotItsOwn { place, with: format!("`{}`", name.display()) });
         }
     }
     Ok(place)
 }
 
-/// The path with every link followed; what is not there yet is taken as it is written.
-fn real(path: &Path) -> Result<PathBuf, ApartError> {
+/// The path with symbolic links followed. Components that do not exist yet are kept as they are written.
+fn resolve(path: &Path) -> Result<PathBuf, PathIsolationError> {
     let mut missing = Vec::new();
-    let mut there = path;
+    let mut existing = path;
     loop {
-        match there.canonicalize() {
-            Ok(mut real) => {
-                real.extend(missing.into_iter().rev());
-                return Ok(real);
+        match existing.canonicalize() {
+            Ok(mut resolved) => {
+                resolved.extend(missing.into_iter().rev());
+                return Ok(resolved);
             }
-            Err(source) => match (there.file_name(), there.parent()) {
+            Err(source) => match (existing.file_name(), existing.parent()) {
                 (Some(name), Some(parent)) if source.kind() == io::ErrorKind::NotFound => {
                     missing.push(name);
-                    there = parent;
+                    existing = parent;
                 }
-                _ => return Err(ApartError::Unknown { path: path.into(), source }),
+                _ => return Err(PathIsolationError::Unknown { path: path.into(), source }),
             },
         }
     }
@@ -141,13 +141,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_are_followed_and_what_is_missing_is_kept() {
+    fn links_are_followed_and_missing_components_are_kept() {
         let directory = std::env::temp_dir().join(crate::random::id("cofferdam-apart-"));
         std::fs::create_dir_all(directory.join("relay")).unwrap();
         std::os::unix::fs::symlink("relay", directory.join("elsewhere")).unwrap();
         let real_directory = directory.canonicalize().unwrap();
-        assert_eq!(real(&directory.join("elsewhere/a/b")).unwrap(), real_directory.join("relay/a/b"));
-        assert_eq!(real(&directory.join("none/a")).unwrap(), real_directory.join("none/a"));
+        assert_eq!(resolve(&directory.join("elsewhere/a/b")).unwrap(), real_directory.join("relay/a/b"));
+        assert_eq!(resolve(&directory.join("none/a")).unwrap(), real_directory.join("none/a"));
         std::fs::remove_dir_all(directory).unwrap();
     }
 }

@@ -1,6 +1,6 @@
-//! Refused connections in the log: the first few of each second with their reasons, the others as a number.
+//! Refused connections in the log: at most ten a second with their reasons, the others as a count.
 //!
-//! Whoever can reach the socket can be refused as often as it likes, and says part of what the reason repeats.
+//! Any client that reaches a listener can be refused as often as it likes, and chooses part of the reason's text.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,15 +11,15 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub(super) struct Refusals(Mutex<Lines>);
+pub(super) struct RefusalLog(Mutex<Lines>);
 
 struct Lines {
     limit: RateLimiter,
-    /// Refusals that were not written since the last report.
+    /// RefusalLog that were not written since the last report.
     more: u64,
 }
 
-/// What is to be done about one refusal.
+/// How one refusal is logged.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Line {
     Written,
@@ -35,7 +35,7 @@ const LINES_PER_SECOND: u32 = 10;
 /// Characters of a reason in the log.
 const MAX_REASON: usize = 200;
 
-impl Refusals {
+impl RefusalLog {
     /// Logs one refusal, or counts it.
     pub(super) fn log(self: &Arc<Self>, refusal: &Refusal, tasks: &TaskTracker, stop: &CancellationToken) {
         match self.count() {
@@ -75,13 +75,13 @@ impl Refusals {
     }
 }
 
-impl Default for Refusals {
+impl Default for RefusalLog {
     fn default() -> Self {
         Self(Mutex::new(Lines { limit: RateLimiter::per_second(LINES_PER_SECOND), more: 0 }))
     }
 }
 
-/// At most so many characters, none of them cut in half.
+/// At most [`MAX_REASON`] characters.
 fn cut(text: &str) -> &str {
     text.char_indices().nth(MAX_REASON).map_or(text, |(end, _)| &text[..end])
 }
@@ -92,7 +92,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_flood_is_ten_lines_a_second_and_a_number() {
-        let refusals = Refusals::default();
+        let refusals = RefusalLog::default();
         let lines: Vec<Line> = (0..1000).map(|_| refusals.count()).collect();
         assert_eq!(lines.iter().filter(|line| **line == Line::Written).count(), 10);
         let ends = Instant::now() + REPORT_AFTER;

@@ -1,25 +1,25 @@
-//! Reading the configuration again, and what a reload cannot change while the sidecar runs.
+//! Reading the configuration again, and the keys that a reload cannot change.
 //!
-//! Compared with the configuration of the start, not with the last one: what waits for a restart is named at every
-//! reload until it comes.
+//! Those are compared with the configuration at the start, not with the last one: a key that waits for a restart is named
+//! at every reload until the restart.
 
 use std::sync::Arc;
 
-use super::state::App;
+use super::state::Daemon;
 use super::unix_socket::Mode;
 use crate::audit::Event;
 use crate::config::{self, Config, Problems};
 
-/// What a reload did.
+/// The result of a reload.
 #[derive(Debug)]
 pub(super) struct Reloaded {
     pub(super) policy: String,
-    /// Keys that differ from the start's and count only after a restart.
+    /// Keys whose new values take effect only after a restart.
     pub(super) at_restart: Vec<&'static str>,
 }
 
-impl App {
-    /// Reads the configuration again. What does not check changes nothing.
+impl Daemon {
+    /// Reads the configuration again. An invalid one changes nothing.
     pub(super) fn reload(&self) -> Result<Reloaded, Problems> {
         match config::load(&self.config_file) {
             Ok(config) => {
@@ -34,18 +34,18 @@ impl App {
                 Ok(Reloaded { policy, at_restart: keys })
             }
             Err(problems) => {
-                tracing::error!(%problems, "configuration not reloaded: the old one goes on");
+                tracing::error!(%problems, "configuration not reloaded: the old one stays in effect");
                 Err(problems)
             }
         }
     }
 }
 
-/// Keys whose new values count only after a restart.
+/// Keys whose new values take effect only after a restart.
 fn at_restart(started: &Config, now: &Config) -> Vec<&'static str> {
     let path = |config: &Config| config.relay.unix.as_ref().map(|unix| unix.path.clone());
     let listen = |config: &Config| config.relay.tls.as_ref().map(|tls| tls.listen.clone());
-    // Who is named counts at once; whether anybody is decides the mode of the socket's file.
+    // The list applies at once; whether there is one decides the mode of the socket's file.
     let mode = |config: &Config| Mode::of(&config.relay);
     let (old, new) = (&started.limits, &now.limits);
     let changed = [

@@ -12,12 +12,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::admin::http::{AdminPort, AdminPortError};
 use super::admin::server;
-use super::attach_table::Attaches;
-use super::disconnect_watch::Leaving;
+use super::attach_table::AttachTable;
+use super::disconnect_watch::DisconnectWatch;
 use super::listen::{Listening, Port, PortError, accept};
 use super::own_sockets::OwnSockets;
-use super::path_isolation::{self, ApartError};
-use super::state::App;
+use super::path_isolation::{self, PathIsolationError};
+use super::state::Daemon;
 use super::unix_socket::{Mode, Socket, SocketError};
 use crate::audit::{self, Audit, AuditError, Event};
 use crate::config::Config;
@@ -34,7 +34,7 @@ pub(crate) enum ServeError {
     #[error(transparent)]
     AdminPort(#[from] AdminPortError),
     #[error(transparent)]
-    Apart(#[from] ApartError),
+    Apart(#[from] PathIsolationError),
     #[error(transparent)]
     Audit(#[from] AuditError),
     #[error(transparent)]
@@ -53,17 +53,17 @@ pub(crate) enum ServeError {
     Vault(#[from] AccessError),
 }
 
-/// What is left of a stop when the sessions are over takes no longer than this.
-const STOP_TIME: Duration = Duration::from_secs(5);
+/// For what remains of a stop after the sessions have ended.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Runs until it is told to stop.
+/// Runs until SIGTERM or SIGINT.
 pub(crate) async fn serve(
     config_file: PathBuf,
     config: Config,
     log: Arc<LogScrubber>,
 ) -> Result<(), ServeError> {
     let mut signals = Signals::new().map_err(ServeError::Signals)?;
-    path_isolation::keep_apart(&config)?;
+    path_isolation::check_configuration(&config)?;
     let files = FileStore::open()?;
     let audit = Audit::open(audit::Options {
         directory: config.state_dir.join("audit"),
@@ -83,11 +83,11 @@ pub(crate) async fn serve(
     };
     let admin = Socket::bind(&config.admin.socket, Mode::Owner)?;
     let watch = match &config.admin.http {
-        Some(place) => Some(AdminPort::bind(place).await?),
+        Some(address) => Some(AdminPort::bind(address).await?),
         None => None,
     };
     let context = Arc::new(Context::new(config, audit, files, log)?);
-    let app = Arc::new(App {
+    let daemon = Arc::new(Daemon {
         config_file,
         registry: Arc::default(),
         stop: CancellationToken::new(),
@@ -95,57 +95,57 @@ pub(crate) async fn serve(
         identity,
         enrolled: Notify::new(),
         own: OwnSockets::default(),
-        attaches: Attaches::default(),
+        attaches: AttachTable::default(),
         started: context.config.load_full(),
         refusals: Arc::default(),
         shared_alerts: Mutex::new(RateLimiter::per_minute(ALERTS_PER_MINUTE)),
         unwritten: Mutex::new(RateLimiter::per_minute(ALERTS_PER_MINUTE)),
-        leaving: Leaving::new(),
+        disconnect_watch: DisconnectWatch::new(),
         context,
     });
-    app.record(Event::SidecarStart, Some(env!("CARGO_PKG_VERSION")));
-    app.context.tasks.spawn(server::run(Arc::clone(&app), admin.listener()));
+    daemon.record(Event::SidecarStart, Some(env!("CARGO_PKG_VERSION")));
+    daemon.context.tasks.spawn(server::run(Arc::clone(&daemon), admin.listener()));
     if let Some(relay) = &relay {
-        let accepting = accept(Arc::clone(&app), relay.listener(), Listening::Shared, app.stop.clone());
-        app.context.tasks.spawn(accepting);
+        let accepting = accept(Arc::clone(&daemon), relay.listener(), Listening::Shared, daemon.stop.clone());
+        daemon.context.tasks.spawn(accepting);
     }
     if let Some(port) = port {
-        app.context.tasks.spawn(port.run(Arc::clone(&app)));
+        daemon.context.tasks.spawn(port.run(Arc::clone(&daemon)));
     }
     if let Some(watch) = watch {
-        app.context.tasks.spawn(watch.run(Arc::clone(&app)));
+        daemon.context.tasks.spawn(watch.run(Arc::clone(&daemon)));
     }
-    app.open_own_sockets();
-    app.await_attaches();
-    app.context.tasks.spawn(Arc::clone(&app).keep_watching_enrolments());
-    tracing::info!(config = %app.config_file.display(), "ready");
+    daemon.open_own_sockets();
+    daemon.await_attaches();
+    daemon.context.tasks.spawn(Arc::clone(&daemon).supervise_enrolments());
+    tracing::info!(config = %daemon.config_file.display(), "ready");
     loop {
         tokio::select! {
-            () = app.stop.cancelled() => break,
+            () = daemon.stop.cancelled() => break,
             _ = signals.terminate.recv() => break,
             _ = signals.interrupt.recv() => break,
             _ = signals.hangup.recv() => {
-                // What is wrong with the new one is in the log; the old one goes on.
-                let _ = app.reload();
+                // A failure is in the log; the old configuration stays in effect.
+                let _ = daemon.reload();
             }
         }
     }
-    app.shut_down().await;
+    daemon.shut_down().await;
     Ok(())
 }
 
-impl App {
+impl Daemon {
     async fn shut_down(&self) {
         tracing::info!("stopping");
         self.stop.cancel();
         self.own.close_all();
-        // Who is late has been named in the log.
+        // Links that do not end in time are named in the log.
         let _ = self.registry.close(EndReason::Stopped).await;
         if let Some(vault) = &self.context.vault {
             vault.end().await;
         }
         self.context.tasks.close();
-        if timeout(STOP_TIME, self.context.tasks.wait()).await.is_err() {
+        if timeout(STOP_TIMEOUT, self.context.tasks.wait()).await.is_err() {
             tracing::error!(tasks = self.context.tasks.len(), "some tasks did not end in time");
         }
         self.record(Event::SidecarStop, None);

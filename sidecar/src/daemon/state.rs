@@ -8,40 +8,40 @@ use relay_carriage::identity::Identity;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::attach_table::Attaches;
-use super::disconnect_watch::Leaving;
+use super::attach_table::AttachTable;
+use super::disconnect_watch::DisconnectWatch;
 use super::own_sockets::OwnSockets;
-use super::refusal_log::Refusals;
+use super::refusal_log::RefusalLog;
 use crate::audit::{Event, EventRecord};
 use crate::config::Config;
 use crate::enrolment::Enrolments;
 use crate::session::Context;
 use crate::session::registry::Registry;
 
-/// The running daemon, as its parts see it.
-pub(crate) struct App {
+/// The running daemon.
+pub(crate) struct Daemon {
     pub(crate) config_file: PathBuf,
     pub(crate) context: Arc<Context>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) stop: CancellationToken,
     pub(crate) enrolments: Arc<Enrolments>,
-    /// What sandboxes pin.
+    /// The key pair whose public half sandboxes pin.
     pub(crate) identity: Identity,
-    /// An enrolment was made: it has an end to watch for.
+    /// Signalled when an enrolment is made, whose expiry has to be watched.
     pub(crate) enrolled: Notify,
     pub(super) own: OwnSockets,
-    pub(crate) attaches: Attaches,
-    /// The configuration of the start, which some keys keep until a restart.
+    pub(crate) attaches: AttachTable,
+    /// The configuration at the start: some keys keep its values until a restart.
     pub(crate) started: Arc<Config>,
-    pub(super) refusals: Arc<Refusals>,
-    /// Alerts about those who come by the shared socket.
+    pub(super) refusals: Arc<RefusalLog>,
+    /// Limits alerts about peers on the shared socket.
     pub(crate) shared_alerts: Mutex<RateLimiter>,
-    /// Lines in the log about enrolments that were not written down.
+    /// Limits log lines about enrolments that could not be saved.
     pub(crate) unwritten: Mutex<RateLimiter>,
-    pub(super) leaving: Leaving,
+    pub(super) disconnect_watch: DisconnectWatch,
 }
 
-impl App {
+impl Daemon {
     pub(crate) fn record(&self, event: Event, detail: Option<&str>) {
         let record = EventRecord { detail, ..EventRecord::new(event) };
         if let Err(error) = self.context.audit.event(&record) {

@@ -1,15 +1,15 @@
-//! How things stand for a sandbox that asks: nothing is opened, nothing turns.
+//! The answer to a sandbox that asks for its status. Opens no link and uses up nothing.
 
 use relay_proto::control::Status;
 use tokio::time::Instant;
 
-use super::state::App;
+use super::state::Daemon;
 use crate::config::Config;
 use crate::session::visitor::Visitor;
 
-pub(super) fn status(app: &App, config: &Config, visitor: &Visitor) -> Status {
+pub(super) fn status(daemon: &Daemon, config: &Config, visitor: &Visitor) -> Status {
     let enrolled = visitor.enrolment.as_ref();
-    let standing = enrolled.and_then(|enrolled| app.registry.standing(&enrolled.id));
+    let standing = enrolled.and_then(|enrolled| daemon.registry.standing(&enrolled.id));
     Status {
         name: enrolled.map(|enrolled| enrolled.name.to_string()),
         grant: visitor.grant.clone(),

@@ -1,4 +1,4 @@
-//! A task that must not end before the stop: where it fails it is told, and begun anew.
+//! A task that must run until the stop: it is restarted when it panics.
 
 use std::time::Duration;
 
@@ -6,22 +6,22 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// One that fails at once each time is told as often as this.
-const PAUSE: Duration = Duration::from_secs(10);
+/// Between a panic and the restart.
+const RESTART_DELAY: Duration = Duration::from_secs(10);
 
-/// Runs what `task` makes until it ends by itself or the stop comes; `failed` is called when it panicked.
-pub(super) async fn keep<T: Future<Output = ()> + Send + 'static>(
+/// Runs `task` until it ends by itself or `stop` is cancelled; calls `on_panic` and restarts it after each panic.
+pub(super) async fn supervise<T: Future<Output = ()> + Send + 'static>(
     tasks: &TaskTracker,
     stop: &CancellationToken,
     mut task: impl FnMut() -> T,
-    mut failed: impl FnMut(),
+    mut on_panic: impl FnMut(),
 ) {
     while let Err(error) = tasks.spawn(task()).await {
         if !error.is_panic() {
             return;
         }
-        failed();
-        if stop.run_until_cancelled(sleep(PAUSE)).await.is_none() {
+        on_panic();
+        if stop.run_until_cancelled(sleep(RESTART_DELAY)).await.is_none() {
             return;
         }
     }
@@ -32,28 +32,28 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_task_that_fails_is_told_and_begun_anew() {
+    async fn a_task_that_panics_is_reported_and_restarted() {
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-        let (mut begun, mut told) = (0, 0);
+        let (mut starts, mut reports) = (0, 0);
         let task = || {
-            begun += 1;
-            let count = begun;
+            starts += 1;
+            let count = starts;
             async move { assert!(count > 2, "on purpose") }
         };
-        keep(&tasks, &stop, task, || told += 1).await;
-        assert_eq!((begun, told), (3, 2));
+        supervise(&tasks, &stop, task, || reports += 1).await;
+        assert_eq!((starts, reports), (3, 2));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn after_the_stop_nothing_is_begun_anew() {
+    async fn after_the_stop_nothing_is_restarted() {
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         stop.cancel();
-        let mut begun = 0;
+        let mut starts = 0;
         let task = || {
-            begun += 1;
+            starts += 1;
             async { panic!("on purpose") }
         };
-        keep(&tasks, &stop, task, || {}).await;
-        assert_eq!(begun, 1);
+        supervise(&tasks, &stop, task, || {}).await;
+        assert_eq!(starts, 1);
     }
 }

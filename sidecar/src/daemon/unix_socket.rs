@@ -1,8 +1,8 @@
-//! Unix sockets of the sidecar's own: a stale one is replaced, a live one is respected.
+//! Unix sockets of the sidecar: a stale one is replaced, one in use is respected.
 //!
-//! Must stay true: a socket's name appears with its final mode and takes connections from then on, never before; only
-//! what is surely stale is replaced; and only a file that is still ours is removed. The directory may be in a sandbox,
-//! so all of it happens relative to the directory as it was opened, and no link in it is followed.
+//! What must stay true: a socket's name appears with its final mode and accepts connections from then on, never before;
+//! only what is certainly stale is replaced; only a file that is still ours is removed. The directory may be visible in a
+//! sandbox, so everything is done relative to the directory as it was opened, and no symbolic link in it is followed.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -33,7 +33,7 @@ pub(super) struct Socket {
 /// Who may open it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Mode {
-    Everybody,
+    AnyUser,
     Owner,
 }
 
@@ -41,9 +41,7 @@ pub(super) enum Mode {
 pub(crate) enum SocketError {
     #[error("listen on `{path}`: another sidecar serves this socket")]
     Live { path: PathBuf },
-    #[error(
-        "listen on `{path}`: something that is not a socket stands there; remove it or choose another path"
-    )]
+    #[error("listen on `{path}`: a file that is not a socket exists there; remove it or choose another path")]
     NotASocket { path: PathBuf },
     #[error("listen on `{path}`")]
     Io {
@@ -74,22 +72,22 @@ const BACKLOG: i32 = 1024;
 impl Mode {
     pub(super) fn of(relay: &Relay) -> Self {
         match relay.uids {
-            // The peer's uid is asked of the kernel, so the file may let everybody knock.
-            Some(_) => Self::Everybody,
+            // The kernel reports the peer's uid, so the file's mode need not restrict connecting.
+            Some(_) => Self::AnyUser,
             None => Self::Owner,
         }
     }
 
     fn of_socket(self) -> Bits {
         match self {
-            Self::Everybody => Bits::from_bits_truncate(0o666),
+            Self::AnyUser => Bits::from_bits_truncate(0o666),
             Self::Owner => Bits::from_bits_truncate(0o600),
         }
     }
 
     fn of_directory(self) -> u32 {
         match self {
-            Self::Everybody => 0o755,
+            Self::AnyUser => 0o755,
             Self::Owner => 0o700,
         }
     }
@@ -119,8 +117,8 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        let stands = look(&self.directory, &self.name);
-        if stands.is_ok_and(|file| Identity::of(&file) == self.identity) {
+        let existing = look(&self.directory, &self.name);
+        if existing.is_ok_and(|file| Identity::of(&file) == self.identity) {
             // A socket file that stays behind is found stale by the next start.
             let _ = unlinkat(&self.directory, self.name.as_os_str(), UnlinkatFlags::NoRemoveDir);
         }
@@ -133,7 +131,7 @@ impl Identity {
     }
 }
 
-/// Nothing stands there, or a socket that nobody listens on any more.
+/// The path is free, or has a socket without a listener.
 fn make_sure_it_is_free(directory: &OwnedFd, name: &OsStr, path: &Path) -> Result<(), SocketError> {
     let unclear = |errno: Errno| SocketError::Unclear { path: path.into(), source: errno.into() };
     match look(directory, name) {
@@ -147,20 +145,20 @@ fn make_sure_it_is_free(directory: &OwnedFd, name: &OsStr, path: &Path) -> Resul
     let address = address(directory, name).map_err(unclear)?;
     let knocking = stream_socket().map_err(unclear)?;
     match connect(knocking.as_raw_fd(), &address) {
-        // It would have to wait: somebody listens, and is slow.
+        // The accept queue is full: there is a listener, and it is slow.
         Ok(()) | Err(Errno::EAGAIN) => Err(SocketError::Live { path: path.into() }),
         Err(Errno::ECONNREFUSED | Errno::ENOENT) => Ok(()),
         Err(errno) => Err(unclear(errno)),
     }
 }
 
-/// Listens under a name that nobody knows, then takes the right one, and with it the place of what is stale.
+/// Listens under a temporary name, then renames the socket, which also replaces a stale one.
 fn place(directory: &OwnedFd, name: &OsStr, mode: Mode) -> io::Result<(UnixListener, Identity)> {
     let hidden: OsString = format!(".{}", crate::random::hex::<8>()).into();
     let socket = stream_socket()?;
     bind(socket.as_raw_fd(), &address(directory, &hidden)?)?;
     let placed = (|| {
-        // Nobody can connect before it listens, so the mode it was made with opens nothing.
+        // No client can connect before it listens, so its initial mode does not matter.
         fchmodat(directory, hidden.as_os_str(), mode.of_socket(), FchmodatFlags::NoFollowSymlink)?;
         listen(&socket, Backlog::new(BACKLOG)?)?;
         let identity = Identity::of(&look(directory, &hidden)?);
@@ -218,7 +216,7 @@ mod tests {
     #[tokio::test]
     async fn a_socket_has_its_mode_and_leaves_nothing_behind() {
         let directory = Directory::new();
-        for (mode, bits) in [(Mode::Everybody, 0o666), (Mode::Owner, 0o600)] {
+        for (mode, bits) in [(Mode::AnyUser, 0o666), (Mode::Owner, 0o600)] {
             let socket = Socket::bind(&directory.socket(), mode).unwrap();
             let metadata = std::fs::metadata(directory.socket()).unwrap();
             assert_eq!(metadata.permissions().mode() & 0o7777, bits);

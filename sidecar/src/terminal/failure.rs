@@ -1,4 +1,4 @@
-//! How an error is told: what was being done, why it failed, what to do next.
+//! How a command reports an error: what was being done, why it failed, what to do next.
 
 use std::error::Error;
 use std::fmt::Write;
@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use cofferdam_base::text::causes;
 
-/// An error at the edge, with its exit code.
+/// An error of a command, with its exit code.
 #[derive(Debug)]
 pub(crate) struct Failure {
     error: Box<dyn Error>,

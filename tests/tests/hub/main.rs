@@ -241,9 +241,9 @@ fn the_links_of_a_detached_hub_end_after_their_grace() {
     for id in scene.world.fixture_processes("tools") {
         wait_until("its server is over", || !is_alive(id));
     }
-    scene
-        .world
-        .wait_until("so is its enrolment", || scene.world.log().contains("nobody attached it again: over"));
+    scene.world.wait_until("so is its enrolment", || {
+        scene.world.log().contains("not attached again in time: enrolment ended")
+    });
     // Another attach is a new beginning, for the same shim too.
     let _again = scene.attach();
     assert_eq!(shim.call_text("add", json!({"a": 1, "b": 2})), "3");

@@ -1,14 +1,13 @@
-//! Numbers about the sidecar, for whoever watches it: counted where things happen, rendered when somebody asks.
+//! Metrics of the sidecar: counted where things happen, rendered on request.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`requests`] | what became of the harnesses' requests, by server |
-//! | [`tally`] | counters by a word of a closed set |
+//! | [`requests`] | the outcomes of the harnesses' requests, by server |
+//! | [`tally`] | counters by a label value of a closed set |
 //! | [`vault`] | logins, reads, renewals, replacements, revocations |
 //!
-//! What must stay true: counting costs an atomic addition and can fail for nobody; labels are words of this program and
-//! names of configured servers, never anything that a sandbox, a server or Vault said; the same numbers render as the
-//! same bytes.
+//! What must stay true: counting costs an atomic addition and cannot fail; label values are words of this program and
+//! names of configured servers, never text from a sandbox, a server or Vault; the same numbers render as the same bytes.
 
 mod requests;
 mod tally;
@@ -26,13 +25,13 @@ pub use requests::{RequestOutcome, ServerTally};
 pub use tally::{Outcome, Tally};
 pub use vault::{Revocation, VaultFailure, VaultMetrics};
 
-/// How things stand when somebody asks.
+/// The gauges at the time of a request.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Standing {
+pub struct Gauges {
     pub sessions: usize,
     pub links: usize,
     pub processes: usize,
-    /// Of the audit's chain, since its beginning.
+    /// Records of the audit's chain, since its beginning.
     pub audit_records: u64,
     /// None where there is no Vault to log in to.
     pub logged_in: Option<bool>,
@@ -48,29 +47,29 @@ pub fn vault() -> &'static VaultMetrics {
     &VAULT
 }
 
-/// The counters of a configured server's requests. Whoever counts often keeps them.
+/// The counters of a configured server's requests. A caller that counts often keeps them.
 pub fn requests_of(server: &str) -> ServerTally {
     REQUESTS.of(server)
 }
 
-/// Writes to the audit, each of them with any number of records.
+/// A write to the audit, with any number of records.
 pub fn audit_written(outcome: Outcome) {
     AUDIT.count(outcome);
 }
 
-/// A secret that is read anew because a server refused it.
+/// A secret that is read again because a server refused it.
 pub fn reread(outcome: Outcome) {
     REREADS.count(outcome);
 }
 
-/// A server's process that makes room for one with a new credential; where that failed, it goes on while its own lives.
+/// A server process that is replaced by one with a new credential. After a failure the old process goes on.
 pub fn replacement(outcome: Outcome) {
     REPLACEMENTS.count(outcome);
 }
 
 /// All of it, as OpenMetrics text.
-pub fn render(standing: Standing) -> String {
-    let Standing { sessions, links, processes, audit_records, logged_in } = standing;
+pub fn render(gauges: Gauges) -> String {
+    let Gauges { sessions, links, processes, audit_records, logged_in } = gauges;
     let mut registry = Registry::with_prefix("cofferdam");
     let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
     registry.register("build", "This sidecar", build);
@@ -109,13 +108,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_numbers_are_the_same_bytes_in_the_right_form() {
+    fn the_same_numbers_render_as_the_same_openmetrics_text() {
         requests_of("zeta").count(RequestOutcome::Result);
         requests_of("alpha").count(RequestOutcome::Denied);
         vault().session_revoked(Duration::from_millis(300));
-        let standing = Standing { sessions: 2, logged_in: Some(true), ..Standing::default() };
-        let text = render(standing);
-        assert_eq!(text, render(standing));
+        let gauges = Gauges { sessions: 2, logged_in: Some(true), ..Gauges::default() };
+        let text = render(gauges);
+        assert_eq!(text, render(gauges));
         for line in [
             "# TYPE cofferdam_sessions gauge",
             "cofferdam_sessions 2",
@@ -128,6 +127,6 @@ mod tests {
         }
         assert!(text.find("server=\"alpha\"") < text.find("server=\"zeta\""));
         assert!(text.ends_with("# EOF\n"));
-        assert!(!render(Standing::default()).contains("vault"), "there is no Vault to speak of");
+        assert!(!render(Gauges::default()).contains("vault"), "no Vault is configured");
     }
 }

@@ -1,4 +1,4 @@
-//! Counters by a word of a closed set: every word is always shown, in one order, so that a rate has a beginning.
+//! Counters by a label value of a closed set. Every value is always rendered, in one order, so that a rate starts at zero.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 
-/// The words, and the label that they are values of.
+/// The values of a label.
 pub trait Words: Copy + 'static {
     const LABEL: &'static str;
     const ALL: &'static [Self];

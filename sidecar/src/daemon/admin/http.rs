@@ -1,8 +1,8 @@
-//! The port for whoever watches the sidecar: `/healthz`, `/readyz` and `/metrics`, on loopback.
+//! The port for health checks and metrics: `/healthz`, `/readyz` and `/metrics`, on loopback.
 //!
-//! What must stay true: nothing here changes anything, and nothing here is a secret; a page of the web that has its name
-//! point to this host (DNS rebinding) is told nothing; who is silent or slow holds one of few places for a short time,
-//! and the longest silent makes room.
+//! What must stay true: requests here change nothing and show no secret; a web page whose name points to this host (DNS
+//! rebinding) gets no answer; a silent or slow client holds one of few slots for a short time, and the longest silent
+//! loses its slot to the next connection.
 
 use std::convert::Infallible;
 use std::io;
@@ -23,15 +23,15 @@ use relay_proto::address::HostPort;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-use crate::daemon::handshake_slots::Places;
-use crate::daemon::state::App;
-use crate::metrics::{self, Standing};
+use crate::daemon::handshake_slots::HandshakeSlots;
+use crate::daemon::state::Daemon;
+use crate::metrics::{self, Gauges};
 
 /// Connections at a time.
 const MAX_CONNECTIONS: usize = 16;
-/// For the whole of a question and its answer.
-const TALK_TIME: Duration = Duration::from_secs(5);
-/// Of a request's head, line and names and all; hyper takes no less.
+/// For a request and its response.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Of a request's head, request line included; hyper's minimum.
 const MAX_HEAD: usize = 8 * 1024;
 const MAX_HEADERS: usize = 32;
 
@@ -46,32 +46,32 @@ pub(crate) struct AdminPort {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("listen on {place} for `admin.http`: is another sidecar there?")]
+#[error("listen on {address} for `admin.http`: does another sidecar use this port?")]
 pub(crate) struct AdminPortError {
-    place: HostPort,
+    address: HostPort,
     #[source]
     source: io::Error,
 }
 
 impl AdminPort {
-    pub(crate) async fn bind(place: &HostPort) -> Result<Self, AdminPortError> {
-        let bound = TcpListener::bind(place.to_string()).await;
-        let listener = bound.map_err(|source| AdminPortError { place: place.clone(), source })?;
+    pub(crate) async fn bind(address: &HostPort) -> Result<Self, AdminPortError> {
+        let bound = TcpListener::bind(address.to_string()).await;
+        let listener = bound.map_err(|source| AdminPortError { address: address.clone(), source })?;
         Ok(Self { listener })
     }
 
-    /// Answers until the stop.
-    pub(crate) async fn run(self, app: Arc<App>) {
-        let places = Places::new(MAX_CONNECTIONS, app.stop.clone());
+    /// Serves requests until the stop.
+    pub(crate) async fn run(self, daemon: Arc<Daemon>) {
+        let slots = HandshakeSlots::new(MAX_CONNECTIONS, daemon.stop.clone());
         loop {
-            match app.stop.run_until_cancelled(self.listener.accept()).await {
+            match daemon.stop.run_until_cancelled(self.listener.accept()).await {
                 None => return,
                 Some(Ok((stream, _))) => {
-                    let Some(place) = app.stop.run_until_cancelled(places.take()).await else { return };
-                    let app = Arc::clone(&app);
-                    app.context.tasks.clone().spawn(async move {
-                        // Who does not ask in time is not answered.
-                        let _ = place.before_words(timeout(TALK_TIME, talk(app, stream))).await;
+                    let Some(slot) = daemon.stop.run_until_cancelled(slots.take()).await else { return };
+                    let daemon = Arc::clone(&daemon);
+                    daemon.context.tasks.clone().spawn(async move {
+                        // A client that sends no request in time gets no response.
+                        let _ = slot.until_hello(timeout(REQUEST_TIMEOUT, serve(daemon, stream))).await;
                     });
                 }
                 Some(Err(error)) => {
@@ -83,15 +83,15 @@ impl AdminPort {
     }
 }
 
-async fn talk(app: Arc<App>, stream: TcpStream) {
+async fn serve(daemon: Arc<Daemon>, stream: TcpStream) {
     let answer = service_fn(move |request: Request<Incoming>| {
-        let answer = answer(&app, &request);
+        let answer = answer(&daemon, &request);
         async move { Ok::<_, Infallible>(answer) }
     });
-    // What is no HTTP, or too much of it, is answered by hyper or by the end of the connection.
+    // hyper answers or closes what is not HTTP or exceeds the limits.
     let _ = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(TALK_TIME)
+        .header_read_timeout(REQUEST_TIMEOUT)
         .keep_alive(false)
         .max_headers(MAX_HEADERS)
         .max_buf_size(MAX_HEAD)
@@ -99,48 +99,48 @@ async fn talk(app: Arc<App>, stream: TcpStream) {
         .await;
 }
 
-fn answer(app: &App, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+fn answer(daemon: &Daemon, request: &Request<Incoming>) -> Response<Full<Bytes>> {
     if !is_for_this_host(request) {
-        return plain(StatusCode::MISDIRECTED_REQUEST, "ask for localhost, or for an address of loopback\n");
+        return plain(StatusCode::MISDIRECTED_REQUEST, "use the host name localhost or a loopback address\n");
     }
-    let page: fn(&App) -> Response<Full<Bytes>> = match request.uri().path() {
+    let page: fn(&Daemon) -> Response<Full<Bytes>> = match request.uri().path() {
         "/healthz" => |_| plain(StatusCode::OK, "alive\n"),
         "/readyz" => ready,
         "/metrics" => metrics,
-        _ => return plain(StatusCode::NOT_FOUND, "there are /healthz, /readyz and /metrics\n"),
+        _ => return plain(StatusCode::NOT_FOUND, "the paths are /healthz, /readyz and /metrics\n"),
     };
     if request.method() != Method::GET {
         let mut refused = plain(StatusCode::METHOD_NOT_ALLOWED, "only GET\n");
         refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
         return refused;
     }
-    page(app)
+    page(daemon)
 }
 
-fn ready(app: &App) -> Response<Full<Bytes>> {
-    if app.stop.is_cancelled() {
+fn ready(daemon: &Daemon) -> Response<Full<Bytes>> {
+    if daemon.stop.is_cancelled() {
         return plain(StatusCode::SERVICE_UNAVAILABLE, "not ready: the sidecar is stopping\n");
     }
-    // The sockets were bound before anybody could ask.
-    match app.context.vault.as_ref().is_none_or(|vault| vault.is_logged_in()) {
+    // The relay sockets are bound before this port serves requests.
+    match daemon.context.vault.as_ref().is_none_or(|vault| vault.is_logged_in()) {
         true => plain(StatusCode::OK, "ready\n"),
         false => plain(StatusCode::SERVICE_UNAVAILABLE, "not ready: no login at Vault; the log says why\n"),
     }
 }
 
-fn metrics(app: &App) -> Response<Full<Bytes>> {
-    let (sessions, links) = app.registry.count();
-    let text = metrics::render(Standing {
+fn metrics(daemon: &Daemon) -> Response<Full<Bytes>> {
+    let (sessions, links) = daemon.registry.count();
+    let text = metrics::render(Gauges {
         sessions,
         links,
-        processes: app.context.processes(),
-        audit_records: app.context.audit.head().number,
-        logged_in: app.context.vault.as_ref().map(|vault| vault.is_logged_in()),
+        processes: daemon.context.processes(),
+        audit_records: daemon.context.audit.head().number,
+        logged_in: daemon.context.vault.as_ref().map(|vault| vault.is_logged_in()),
     });
     page(StatusCode::OK, OPEN_METRICS, text.into())
 }
 
-/// A browser sends the name that the page has; only ours are answered.
+/// A browser sends the host name of its page: only names of this host are accepted.
 fn is_for_this_host<B>(request: &Request<B>) -> bool {
     let mut hosts = request.headers().get_all(HOST).iter();
     let (Some(host), None) = (hosts.next(), hosts.next()) else { return false };

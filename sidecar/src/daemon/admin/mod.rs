@@ -1,5 +1,5 @@
-//! The admin socket: one JSON line asks, one JSON line answers. The command line talks to the daemon here. And `http`, the
-//! port for whoever watches the sidecar.
+//! The admin socket, by which the command line talks to the daemon: one JSON line asks, one JSON line answers. And `http`,
+//! the port for health checks and metrics.
 
 pub(crate) mod client;
 pub(crate) mod http;
@@ -15,7 +15,7 @@ use crate::session::registry::EndedLink;
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum Question {
-    /// Keep this connection for as long as the sandbox is wanted attached: news come on it.
+    /// Holds the sandbox attached for as long as this connection is open; news are sent on it.
     Attach {
         grant: String,
         name: String,
@@ -44,7 +44,7 @@ pub(crate) enum Question {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(tag = "answer", rename_all = "kebab-case")]
 pub(crate) enum Answer {
-    /// Held: `Pipe` may be asked for now.
+    /// The sandbox is held: `Pipe` may be requested now.
     Attaching {
         enrolment: String,
         /// The sidecar's public key.
@@ -79,5 +79,5 @@ pub(crate) enum Answer {
     },
 }
 
-/// A question is a few words; whatever is longer is not one.
+/// Longer than any request.
 const MAX_QUESTION: usize = 4 * 1024;

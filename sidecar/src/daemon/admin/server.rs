@@ -10,38 +10,42 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
 use super::{Answer, MAX_QUESTION, Question};
-use crate::daemon::attach::hold::{Asked, Hold};
-use crate::daemon::enrolling::{Enrolled, Enrolling, Killed, Way};
+use crate::daemon::attach::hold::{AttachRequest, Hold};
+use crate::daemon::enrolling::{EnrollRequest, EnrollVia, Enrolled, Killed};
 use crate::daemon::reload::Reloaded;
-use crate::daemon::state::App;
+use crate::daemon::state::Daemon;
 use crate::session::registry::Ending;
 
-/// Questions answered at the same time.
-const MAX_ASKING: usize = 16;
-/// Time to ask, and to take the answer.
-const TALK_TIME: Duration = Duration::from_secs(10);
+/// Requests served at the same time.
+const MAX_REQUESTS: usize = 16;
+/// For a request and its response.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Answers until the stop.
-pub(crate) async fn run(app: Arc<App>, listener: Arc<UnixListener>) {
-    let asking = Arc::new(Semaphore::new(MAX_ASKING));
+/// Serves requests until the stop.
+pub(crate) async fn run(daemon: Arc<Daemon>, listener: Arc<UnixListener>) {
+    let requests = Arc::new(Semaphore::new(MAX_REQUESTS));
     loop {
-        let Some(place) = app.stop.run_until_cancelled(Arc::clone(&asking).acquire_owned()).await else {
+        let Some(permit) = daemon.stop.run_until_cancelled(Arc::clone(&requests).acquire_owned()).await
+        else {
             return;
         };
-        match app.stop.run_until_cancelled(listener.accept()).await {
+        match daemon.stop.run_until_cancelled(listener.accept()).await {
             None => return,
             Some(Ok((stream, _))) => {
-                let app = Arc::clone(&app);
-                app.context.tasks.clone().spawn(async move {
-                    // Who does not ask in time is not answered.
-                    let talked = app.stop.run_until_cancelled(timeout(TALK_TIME, talk(&app, stream))).await;
-                    drop(place);
-                    match talked {
-                        Some(Ok(Ok(Some((Staying::Hold(hold), stream))))) => {
-                            app.keep_hold(hold, stream).await
+                let daemon = Arc::clone(&daemon);
+                daemon.context.tasks.clone().spawn(async move {
+                    // A client that sends no request in time gets no response.
+                    let served = daemon
+                        .stop
+                        .run_until_cancelled(timeout(REQUEST_TIMEOUT, serve(&daemon, stream)))
+                        .await;
+                    drop(permit);
+                    match served {
+                        Some(Ok(Ok(Some((KeptFor::Hold(hold), stream))))) => {
+                            daemon.keep_hold(hold, stream).await
                         }
-                        Some(Ok(Ok(Some((Staying::Pipe(enrolment), stream))))) => {
-                            app.carry_pipe(enrolment, stream).await;
+                        Some(Ok(Ok(Some((KeptFor::Pipe(enrolment), stream))))) => {
+                            daemon.carry_pipe(enrolment, stream).await;
                         }
                         _ => {}
                     }
@@ -55,81 +59,94 @@ pub(crate) async fn run(app: Arc<App>, listener: Arc<UnixListener>) {
     }
 }
 
-/// What a connection is kept for after its answer.
-enum Staying {
+/// What a connection is kept for after its response.
+enum KeptFor {
     Hold(Hold),
     Pipe(String),
 }
 
-async fn talk(app: &Arc<App>, stream: UnixStream) -> std::io::Result<Option<(Staying, UnixStream)>> {
+async fn serve(daemon: &Arc<Daemon>, stream: UnixStream) -> std::io::Result<Option<(KeptFor, UnixStream)>> {
     let mut stream = BufReader::new(stream);
     let mut line = Vec::new();
     (&mut stream).take(MAX_QUESTION as u64).read_until(b'\n', &mut line).await?;
-    let (answer, staying) = match serde_json::from_slice(&line) {
-        Ok(Question::Attach { grant, name, ttl_ms }) => attach(app, &grant, name, ttl_ms).await,
-        Ok(Question::Pipe { enrolment }) => match app.is_held(&enrolment) {
-            true => (Answer::Piped, Some(Staying::Pipe(enrolment))),
+    let (answer, kept_for) = match serde_json::from_slice(&line) {
+        Ok(Question::Attach { grant, name, ttl_ms }) => attach(daemon, &grant, name, ttl_ms).await,
+        Ok(Question::Pipe { enrolment }) => match daemon.is_held(&enrolment) {
+            true => (Answer::Piped, Some(KeptFor::Pipe(enrolment))),
             false => {
-                let why = format!("nobody holds the enrolment `{enrolment}` for an attach");
+                let why = format!("no `cofferdam attach` holds the enrolment `{enrolment}`");
                 (Answer::Refused { why }, None)
             }
         },
-        Ok(question) => (answer(app, question).await, None),
-        Err(error) => (Answer::Refused { why: format!("the question is not understood: {error}") }, None),
+        Ok(question) => (answer(daemon, question).await, None),
+        Err(error) => (
+            Answer::Refused {
+                why: format!(
+                    "the request is not understood: {error}; are sidecar and command line of the same version?"
+                ),
+            },
+            None,
+        ),
     };
     let mut text = serde_json::to_vec(&answer)?;
     text.push(b'\n');
     stream.write_all(&text).await?;
-    // Whoever does not wait for the answer has lost what it said meanwhile.
+    // Bytes that were sent before the response are in our buffer: the connection cannot be handed over.
     let early = !stream.buffer().is_empty();
-    Ok(staying.filter(|_| !early).map(|staying| (staying, stream.into_inner())))
+    Ok(kept_for.filter(|_| !early).map(|kept_for| (kept_for, stream.into_inner())))
 }
 
-async fn attach(app: &Arc<App>, grant: &str, name: String, ttl_ms: Option<u64>) -> (Answer, Option<Staying>) {
+async fn attach(
+    daemon: &Arc<Daemon>,
+    grant: &str,
+    name: String,
+    ttl_ms: Option<u64>,
+) -> (Answer, Option<KeptFor>) {
     let grant = match grant.parse() {
         Ok(grant) => grant,
         Err(error) => return (Answer::Refused { why: format!("read the grant's name: {error}") }, None),
     };
-    match app.hold(Asked { grant, name, ttl: ttl_ms.map(Duration::from_millis) }).await {
+    match daemon.hold(AttachRequest { grant, name, ttl: ttl_ms.map(Duration::from_millis) }).await {
         Ok(hold) => {
             let enrolment = hold.enrolment.to_string();
-            let pin = app.identity.public().to_string();
-            (Answer::Attaching { enrolment, pin }, Some(Staying::Hold(hold)))
+            let pin = daemon.identity.public().to_string();
+            (Answer::Attaching { enrolment, pin }, Some(KeptFor::Hold(hold)))
         }
         Err(error) => (Answer::Refused { why: error_chain(&error) }, None),
     }
 }
 
-async fn answer(app: &Arc<App>, question: Question) -> Answer {
+async fn answer(daemon: &Arc<Daemon>, question: Question) -> Answer {
     match question {
         Question::Attach { .. } | Question::Pipe { .. } => {
-            Answer::Refused { why: "that is no question for one answer".into() }
+            Answer::Refused { why: "this request needs a connection of its own".into() }
         }
-        Question::Sessions => Answer::Sessions { sessions: app.registry.describe().await },
-        Question::Reload => match app.reload() {
+        Question::Sessions => Answer::Sessions { sessions: daemon.registry.describe().await },
+        Question::Reload => match daemon.reload() {
             Ok(Reloaded { policy, at_restart }) => {
                 Answer::Reloaded { policy, at_restart: at_restart.into_iter().map(str::to_owned).collect() }
             }
             Err(problems) => Answer::Refused { why: problems.to_string() },
         },
         Question::Enroll { grant, name, ttl_ms, ticket_ttl_ms, socket } => {
-            let way = match socket {
-                Some(directory) => Way::Socket { directory },
-                None => Way::Ticket { ttl: Duration::from_millis(ticket_ttl_ms) },
+            let via = match socket {
+                Some(directory) => EnrollVia::Socket { directory },
+                None => EnrollVia::Ticket { ttl: Duration::from_millis(ticket_ttl_ms) },
             };
             match grant.parse() {
                 Ok(grant) => {
-                    enroll(app, Enrolling { grant, name, ttl: ttl_ms.map(Duration::from_millis), way }).await
+                    enroll(daemon, EnrollRequest { grant, name, ttl: ttl_ms.map(Duration::from_millis), via })
+                        .await
                 }
                 Err(error) => Answer::Refused { why: format!("read the grant's name: {error}") },
             }
         }
-        Question::Kill { session } => kill(app, &session).await,
+        Question::Kill { session } => kill(daemon, &session).await,
     }
 }
 
-async fn enroll(app: &Arc<App>, asked: Enrolling) -> Answer {
-    match app.enroll(asked).await {
+async fn enroll(daemon: &Arc<Daemon>, asked: EnrollRequest) -> Answer {
+    match daemon.enroll(asked).await {
         Ok(Enrolled { enrolment, text }) => {
             let left = enrolment.expires.duration_since(crate::clock::now()).unwrap_or_default();
             let expires_in_seconds = left.as_millis().div_ceil(1000) as u64;
@@ -139,23 +156,25 @@ async fn enroll(app: &Arc<App>, asked: Enrolling) -> Answer {
     }
 }
 
-async fn kill(app: &Arc<App>, session: &str) -> Answer {
+async fn kill(daemon: &Arc<Daemon>, session: &str) -> Answer {
     let began = Instant::now();
-    let Some(Killed { ending: Ending { ended, late }, enrolment, unwritten }) = app.kill(session).await
+    let Some(Killed { ending: Ending { ended, late }, enrolment, unwritten }) = daemon.kill(session).await
     else {
-        return Answer::Refused { why: format!("there is no session or enrolment `{session}`") };
+        return Answer::Refused {
+            why: format!("there is no session or enrolment `{session}`; `cofferdam sessions` lists them"),
+        };
     };
     if !late.is_empty() {
         let why = format!(
-            "session `{session}` was told to end and has not ended within 5 s: link {}",
+            "session `{session}` is ending but has not ended within 5 s; links still open: {}",
             late.join(", ")
         );
         return Answer::Refused { why };
     }
     if let (Some(error), Some(enrolment)) = (unwritten, &enrolment) {
         let why = format!(
-            "all of it has ended, but that was not written down: {}; after a restart of the sidecar the enrolment \
-             {enrolment} would be good again: make room on the disk and kill it again, or remove its file",
+            "all links have ended, but the end of the enrolment was not saved: {}; after a restart of the sidecar the \
+             enrolment {enrolment} would be valid again: free disk space and kill it again, or remove its file",
             error_chain(&error)
         );
         return Answer::Refused { why };

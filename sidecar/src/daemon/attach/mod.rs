@@ -1,13 +1,13 @@
-//! Sandboxes that cannot reach out: the host reaches in, by a pipe that `cofferdam attach` holds.
+//! Sandboxes that cannot connect out: the host connects in, by a pipe that `cofferdam attach` provides.
 //!
-//! `cofferdam attach` keeps one connection to the admin socket open for as long as it wants the sandbox attached: the
-//! hold. Each pipe is another, which turns into the pipe once it has been asked for. So a pipe may die and come again, and
-//! whoever ends `attach`, however it ends, ends its pipe too.
+//! `cofferdam attach` keeps one connection to the admin socket open for as long as the sandbox is to be attached: the
+//! hold. Each pipe is another connection, which becomes the pipe once it was requested. So a pipe may break and be
+//! replaced, and the end of `attach`, for whatever reason, ends its pipe too.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`hold`] | one `cofferdam attach`, for as long as it is there |
-//! | [`last_user`] | the stream of a pipe that one link has |
+//! | [`hold`] | one `cofferdam attach`, for as long as it runs |
+//! | [`last_user`] | the stream of a pipe with a single link |
 //! | [`pipe`] | one pipe, from its handshake to its end |
 
 pub(super) mod hold;

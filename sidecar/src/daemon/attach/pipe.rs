@@ -1,7 +1,8 @@
 //! One pipe into a sandbox, from its handshake to its end.
 //!
-//! At its other end is a hub with many links, or a shim with one; the sidecar is the TLS server and proves the key that
-//! they pin. Whatever comes out of it is that sandbox, and is greeted like everybody else: nothing here trusts it.
+//! At its other end is a hub with many links, or a shim with one. The sidecar is the TLS server and proves the key that
+//! they pin. What comes out of the pipe belongs to that sandbox and goes through the same handshake as any connection:
+//! nothing here trusts it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,21 +16,21 @@ use super::last_user::LastUser;
 use crate::daemon::admission::Door;
 use crate::daemon::attach_table::{LAST_BYTES, News, PipeEnd};
 use crate::daemon::handshake::{self, Arrival};
-use crate::daemon::handshake_slots::Places;
-use crate::daemon::state::App;
+use crate::daemon::handshake_slots::HandshakeSlots;
+use crate::daemon::state::Daemon;
 use crate::session::connection::Transport;
 
 #[derive(Debug, thiserror::Error)]
 enum PipeError {
-    #[error("the command ended before the hub in the sandbox said anything; what it said is above")]
+    #[error("the command ended before the hub in the sandbox sent anything; its own messages are above")]
     Nothing,
     #[error(transparent)]
-    Silent(#[from] Silence),
+    AwaitingHello(#[from] Silence),
     #[error("the sidecar is stopping")]
     Stopping,
-    #[error("the hub began to prove its key and did not go on for {} seconds", HANDSHAKE.as_secs())]
+    #[error("the hub began the TLS handshake and did not finish it within {} seconds", HANDSHAKE.as_secs())]
     TimedOut,
-    #[error("prove keys with the hub in the sandbox: {source}{}", advice(.source))]
+    #[error("TLS handshake with the hub in the sandbox: {source}{}", advice(.source))]
     Tls {
         #[from]
         source: TlsError,
@@ -40,25 +41,25 @@ enum PipeError {
     Io(#[from] std::io::Error),
 }
 
-/// From the hub's first byte on. Before it somebody may have to type a password.
+/// From the hub's first byte on: before it the user may have to type a password.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(20);
-/// A command that was killed may leave its hub running in the sandbox, with a pipe that has not ended; only silence tells
-/// it, and until then it keeps the next hub out. So pipes beat more often than links: a call waits a minute for its
-/// link, and three of these, with the time to attach again, are well under that.
+/// A command that was killed may leave its hub running in the sandbox with an open pipe. The hub notices only by missing
+/// heartbeats, and keeps the next hub out until then. So pipes have a shorter heartbeat than links: a call waits a minute
+/// for its link, and three heartbeats with the time to attach again are well under that.
 const LONGEST_BEAT: Duration = Duration::from_secs(5);
 
-impl App {
-    /// Whether there is such a sandbox to make a pipe to.
+impl Daemon {
+    /// Whether a `cofferdam attach` holds this enrolment.
     pub(crate) fn is_held(&self, enrolment: &str) -> bool {
         self.attaches.lock().attached(enrolment).is_some_and(|attached| attached.holder.is_some())
     }
 
-    /// Carries what comes through this connection until it is over.
+    /// Serves a pipe until it ends.
     pub(crate) async fn carry_pipe(self: Arc<Self>, enrolment: String, stream: UnixStream) {
         let (stream, end) = match self.begin(&enrolment, stream).await {
             Ok(Some(begun)) => begun,
-            // Nobody holds the sandbox any more.
+            // The sandbox is not held any more.
             Ok(None) => return,
             Err(error) => return tracing::error!(%error, enrolment, "begin a pipe"),
         };
@@ -67,7 +68,7 @@ impl App {
             Ok(()) => return,
             Err(error) => error,
         };
-        // The table has a copy of the socket: whoever is at the other end would wait for its end in vain.
+        // The table has a duplicate of the descriptor, so dropping ours would not close the connection.
         end.shut();
         tracing::info!(enrolment, why = %over, "pipe lost");
         self.attaches.tell(&enrolment, News::Lost { why: over.to_string() });
@@ -84,7 +85,7 @@ impl App {
         Ok(end.map(|end| (stream, end)))
     }
 
-    /// Ends without an error where the pipe was one link's, which has it now.
+    /// Returns `Ok` where the pipe is that of a single link, which owns it now.
     async fn carry(
         self: &Arc<Self>,
         enrolment: &str,
@@ -105,12 +106,12 @@ impl App {
         match inside {
             Inside::Hub => self.carry_hub(enrolment.into(), Box::new(stream)).await,
             Inside::Link => {
-                let places = Places::new(1, self.stop.clone());
+                let slots = HandshakeSlots::new(1, self.stop.clone());
                 let arrival = Arrival {
                     stream: Box::new(LastUser::new(stream, end.clone())),
                     door: Door::Attached { enrolment: enrolment.into() },
                 };
-                handshake::greet(self, arrival, places.take().await).await;
+                handshake::accept(self, arrival, slots.take().await).await;
                 Ok(())
             }
         }
@@ -129,26 +130,26 @@ impl App {
         let beats = trunk.open().await?;
         let mut pulse = std::pin::pin!(trunk::beat(beats, trunk.last_received(), heartbeat));
         let mut stopped = std::pin::pin!(self.links_are_over());
-        // Of its own: a hub that opens and says nothing is in the way of its own links only.
-        let places = Arc::new(Places::new(waiting, self.stop.clone()));
+        // Slots of its own: a hub that opens silent substreams delays only its own links.
+        let slots = Arc::new(HandshakeSlots::new(waiting, self.stop.clone()));
         loop {
             tokio::select! {
-                substream = trunk.next() => self.receive(&enrolment, substream?, &places),
+                substream = trunk.next() => self.receive(&enrolment, substream?, &slots),
                 silence = pulse.as_mut() => return Err(silence.into()),
                 () = stopped.as_mut() => return Err(PipeError::Stopping),
             }
         }
     }
 
-    fn receive(self: &Arc<Self>, enrolment: &Arc<str>, substream: Substream, places: &Arc<Places>) {
+    fn receive(self: &Arc<Self>, enrolment: &Arc<str>, substream: Substream, slots: &Arc<HandshakeSlots>) {
         let arrival = Arrival {
             stream: Box::new(substream),
             door: Door::Attached { enrolment: Arc::clone(enrolment) },
         };
-        let (app, places) = (Arc::clone(self), Arc::clone(places));
+        let (daemon, slots) = (Arc::clone(self), Arc::clone(slots));
         self.context.tasks.spawn(async move {
-            let Some(place) = app.stop.run_until_cancelled(places.take()).await else { return };
-            handshake::greet(&app, arrival, place).await;
+            let Some(place) = daemon.stop.run_until_cancelled(slots.take()).await else { return };
+            handshake::accept(&daemon, arrival, place).await;
         });
     }
 
@@ -161,13 +162,13 @@ impl App {
     }
 }
 
-/// What waits to be read, without taking it.
+/// Reads without consuming.
 fn peek(stream: &UnixStream, room: &mut [u8]) -> nix::Result<usize> {
     use std::os::fd::AsRawFd as _;
     nix::sys::socket::recv(stream.as_raw_fd(), room, nix::sys::socket::MsgFlags::MSG_PEEK)
 }
 
-/// The pipe carries whatever the command prints, so most often it printed something.
+/// The next step for a failed TLS handshake: most often the command printed something into the pipe.
 fn advice(error: &TlsError) -> &'static str {
     match error {
         TlsError::NotTls => {

@@ -18,12 +18,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::admission::Door;
 use super::handshake::{self, Arrival};
-use super::handshake_slots::Places;
-use super::state::App;
+use super::handshake_slots::HandshakeSlots;
+use super::state::Daemon;
 pub(super) use tls_port::{Port, PortError};
 use unix_stream::QuietStream;
 
-/// Whose socket it is.
+/// Which sandboxes connect to a socket.
 pub(super) enum Listening {
     Own(Arc<str>),
     Shared,
@@ -38,29 +38,33 @@ impl Listening {
     }
 }
 
-/// Takes connections until the stop.
+/// Accepts connections until the stop.
 pub(super) async fn accept(
-    app: Arc<App>,
+    daemon: Arc<Daemon>,
     listener: Arc<UnixListener>,
     listening: Listening,
     stop: CancellationToken,
 ) {
-    let count = app.context.config.load().limits.greeting_connections;
-    let places = Places::new(count, stop.clone());
+    let count = daemon.context.config.load().limits.greeting_connections;
+    let slots = HandshakeSlots::new(count, stop.clone());
     loop {
         let Some(accepted) = stop.run_until_cancelled(listener.accept()).await else { return };
         match accepted {
             Ok((stream, _)) => {
-                let Some(place) = stop.run_until_cancelled(places.take()).await else { return };
+                let Some(slot) = stop.run_until_cancelled(slots.take()).await else { return };
                 let door = listening.door(stream.peer_cred().ok().map(|peer| peer.uid()));
                 let Ok(stream) = QuietStream::new(stream) else { continue };
                 let arrival = Arrival { stream: Box::new(stream), door };
-                let app = Arc::clone(&app);
-                app.context.tasks.clone().spawn(async move { handshake::greet(&app, arrival, place).await });
+                let daemon = Arc::clone(&daemon);
+                daemon
+                    .context
+                    .tasks
+                    .clone()
+                    .spawn(async move { handshake::accept(&daemon, arrival, slot).await });
             }
             Err(error) => {
                 tracing::error!(%error, "accept on the relay socket");
-                // Out of descriptors, most likely: some will be closed soon.
+                // Most likely out of file descriptors: some will be closed soon.
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }

@@ -1,7 +1,7 @@
-//! Sockets that were made for one sandbox each: listened on for as long as their enrolment lasts.
+//! Sockets that were made for one sandbox each: open for as long as their enrolment lasts.
 //!
-//! Must stay true: after a restart they are there again; one that cannot be had is named in the log and keeps nobody
-//! else out.
+//! What must stay true: they are opened again after a restart; one that cannot be opened is named in the log and affects
+//! no other.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use relay_proto::address::Address;
 
 use super::{Listening, accept};
 use crate::clock;
-use crate::daemon::state::App;
+use crate::daemon::state::Daemon;
 use crate::daemon::unix_socket::{Mode, Socket, SocketError};
 
 /// The port at which a guest finds its sidecar.
@@ -18,13 +18,13 @@ const VSOCK_PORT: u32 = 7443;
 /// The host, as every guest sees it.
 const VSOCK_HOST: u32 = 2;
 
-impl App {
-    /// Listens on all that there should be, at the start.
+impl Daemon {
+    /// Opens the sockets of all enrolments, at the start.
     pub(in crate::daemon) fn open_own_sockets(self: &Arc<Self>) {
         for (enrolment, directory) in self.enrolments.sockets(clock::now()) {
             if let Err(error) = self.open_own_socket(&enrolment.id, &directory) {
                 let error = &error as &dyn std::error::Error;
-                tracing::error!(error, enrolment = %enrolment.id, "a sandbox's own socket is not there");
+                tracing::error!(error, enrolment = %enrolment.id, "a sandbox's own socket could not be opened");
             }
         }
     }
@@ -47,22 +47,22 @@ impl App {
     /// The socket's file in a directory of this kind: a microVM's monitor connects its guest's port to the path of the
     /// VM's vsock (`DIR/vsock`) with the port's number behind it.
     fn own_socket(&self, directory: &Path) -> PathBuf {
-        match self.is_a_machines(directory) {
+        match self.is_vsock_directory(directory) {
             true => directory.join(format!("vsock_{VSOCK_PORT}")),
             false => directory.join("relay.sock"),
         }
     }
 
-    /// What the sandbox's shim is told, where the directory has the same path in the sandbox.
+    /// The link that the sandbox's shim uses, if the directory has the same path in the sandbox.
     pub(in crate::daemon) fn own_link(&self, directory: &Path) -> Address {
-        match self.is_a_machines(directory) {
+        match self.is_vsock_directory(directory) {
             true => Address::Vsock { cid: VSOCK_HOST, port: VSOCK_PORT },
             false => Address::Unix(self.own_socket(directory)),
         }
     }
 
     /// By the configuration of the start, so that a socket has one name for as long as the sidecar runs.
-    fn is_a_machines(&self, directory: &Path) -> bool {
+    fn is_vsock_directory(&self, directory: &Path) -> bool {
         let Some(machines) = &self.started.relay.vsock_dir else { return false };
         let machines = machines.canonicalize().unwrap_or_else(|_| machines.clone());
         directory.starts_with(machines)

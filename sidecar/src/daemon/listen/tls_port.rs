@@ -1,8 +1,8 @@
-//! The port for sandboxes that dial out: whatever arrives is taken as far as its key, and then greeted.
+//! The port for sandboxes that dial out: TLS first, then the handshake.
 //!
-//! Must stay true: one time limit holds from the first byte to the Hello, whatever stands around it; who is silent holds
-//! one of few places, as on a socket; and the places of this port are its own, so that a crowd here keeps nobody out
-//! who comes by a socket.
+//! What must stay true: one timeout covers everything from the first byte to the Hello, whatever layers are around it; a
+//! silent connection holds one of few slots, as on a socket; this port has slots of its own, so that a flood here keeps
+//! no sandbox out that uses a socket.
 
 use std::io;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::daemon::admission::{Door, refuse};
 use crate::daemon::handshake::{self, Arrival};
-use crate::daemon::handshake_slots::{Place, Places};
-use crate::daemon::state::App;
+use crate::daemon::handshake_slots::{HandshakeSlot, HandshakeSlots};
+use crate::daemon::state::Daemon;
 
 /// A bound port.
 #[derive(Debug)]
@@ -33,9 +33,11 @@ pub(in crate::daemon) struct Port {
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PortError {
-    #[error("listen on {place} for `relay.tls`: is another sidecar there, and is the address this host's?")]
+    #[error(
+        "listen on {address} for `relay.tls`: does another sidecar use this port, and is the address of this host?"
+    )]
     Bind {
-        place: HostPort,
+        address: HostPort,
         #[source]
         source: io::Error,
     },
@@ -44,31 +46,34 @@ pub(crate) enum PortError {
 }
 
 impl Port {
-    pub(in crate::daemon) async fn bind(place: &HostPort, identity: &Identity) -> Result<Self, PortError> {
-        let bound = TcpListener::bind(place.to_string()).await;
-        let listener = bound.map_err(|source| PortError::Bind { place: place.clone(), source })?;
+    pub(in crate::daemon) async fn bind(address: &HostPort, identity: &Identity) -> Result<Self, PortError> {
+        let bound = TcpListener::bind(address.to_string()).await;
+        let listener = bound.map_err(|source| PortError::Bind { address: address.clone(), source })?;
         Ok(Self { listener, reception: Reception::new(identity)? })
     }
 
-    /// Takes connections until the stop.
-    pub(in crate::daemon) async fn run(self, app: Arc<App>) {
-        let count = app.context.config.load().limits.greeting_connections;
-        let places = Places::new(count, app.stop.clone());
+    /// Accepts connections until the stop.
+    pub(in crate::daemon) async fn run(self, daemon: Arc<Daemon>) {
+        let count = daemon.context.config.load().limits.greeting_connections;
+        let slots = HandshakeSlots::new(count, daemon.stop.clone());
         let reception = Arc::new(self.reception);
         loop {
-            let Some(accepted) = app.stop.run_until_cancelled(self.listener.accept()).await else { return };
+            let Some(accepted) = daemon.stop.run_until_cancelled(self.listener.accept()).await else {
+                return;
+            };
             match accepted {
                 Ok((stream, _)) => {
-                    let Some(place) = app.stop.run_until_cancelled(places.take()).await else { return };
-                    let (app, reception) = (Arc::clone(&app), Arc::clone(&reception));
-                    app.context
+                    let Some(slot) = daemon.stop.run_until_cancelled(slots.take()).await else { return };
+                    let (daemon, reception) = (Arc::clone(&daemon), Arc::clone(&reception));
+                    daemon
+                        .context
                         .tasks
                         .clone()
-                        .spawn(async move { receive(&app, &reception, stream, place).await });
+                        .spawn(async move { receive(&daemon, &reception, stream, slot).await });
                 }
                 Err(error) => {
                     tracing::error!(%error, "accept on the relay's port");
-                    // Out of descriptors, most likely: some will be closed soon.
+                    // Most likely out of file descriptors: some will be closed soon.
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
@@ -76,28 +81,28 @@ impl Port {
     }
 }
 
-async fn receive(app: &App, reception: &Reception, stream: TcpStream, place: Place) {
-    let until = Instant::now() + app.context.config.load().limits.greeting_timeout;
-    // Messages are whole when they are written: nothing is won by waiting for more.
+async fn receive(daemon: &Daemon, reception: &Reception, stream: TcpStream, slot: HandshakeSlot) {
+    let until = Instant::now() + daemon.context.config.load().limits.greeting_timeout;
+    // Messages are written whole: delaying them to send fewer packets gains nothing.
     let _ = stream.set_nodelay(true);
     // Boxed: a handshake is large, and the link that may follow need not carry its size along.
     let received = Box::pin(timeout_at(until, reception.receive(stream)));
-    match place.before_words(received).await {
+    match slot.until_hello(received).await {
         Ok(Ok(Ok((stream, key)))) => {
             let arrival = Arrival { stream: Box::new(stream), door: Door::Key { key } };
-            handshake::greet_until(app, arrival, place, until).await;
+            handshake::accept_until(daemon, arrival, slot, until).await;
         }
         Ok(Ok(Err(error))) if !is_a_probe(&error) => {
             let refusal =
                 refuse(Code::MessageMalformed, &format!("on the relay's port: {error}"), Retry::Never);
-            app.refusals.log(&refusal, &app.context.tasks, &app.stop);
+            daemon.refusals.log(&refusal, &daemon.context.tasks, &daemon.stop);
         }
-        // Somebody who had longer than others to speak is told nothing.
+        // Timed out, lost its slot, or a probe: no answer.
         _ => {}
     }
 }
 
-/// Port scanners and health checks come and go.
+/// Port scanners and health checks connect and disconnect: not worth a line in the log.
 fn is_a_probe(error: &ReceptionError) -> bool {
     matches!(
         error,

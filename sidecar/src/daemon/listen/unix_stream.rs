@@ -1,7 +1,7 @@
-//! A Unix socket that is watched for reading only.
+//! A Unix stream that is watched for reading only.
 //!
-//! Whoever watches a Unix socket for writing too is woken each time the peer has read something, which is as often as
-//! a message goes out. So room is watched for only where there was none.
+//! A Unix socket that is watched for writing too wakes its task each time the peer has read something, which is as often as
+//! a message is sent. So it is watched for writing only while the peer's buffer is full.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
