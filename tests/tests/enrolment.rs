@@ -189,7 +189,7 @@ fn tickets_that_are_no_good_are_told_apart() {
     let string = std::fs::read_to_string(late.enrolment_file()).unwrap();
     wait_until("its time is over", || world.log().contains("enrolment over"));
     late.put(&string);
-    assert_told(&late, "ticket_refused", "time was over");
+    assert_told(&late, "ticket_refused", "expired before it was used");
 
     // The right sidecar and key, another one's ticket.
     let parts = |string: &str| string.splitn(5, ':').map(str::to_owned).collect::<Vec<_>>();
@@ -340,8 +340,8 @@ fn a_socket_is_not_made_in_a_directory_in_use() {
     let inside = |path: &std::path::Path, name: &str| path.join(name).to_str().unwrap().to_owned();
     let refused = [
         ("relative", "absolute"),
-        ("/tmp", "others"),
-        (root.to_str().unwrap(), "not the sandbox's own"),
+        ("/tmp", "other users"),
+        (root.to_str().unwrap(), "not for this sandbox alone"),
         (world.layout().state.to_str().unwrap(), "state-dir"),
         (&inside(&world.layout().state, "box"), "state-dir"),
         (&inside(&link, "box"), "state-dir"),
@@ -350,7 +350,7 @@ fn a_socket_is_not_made_in_a_directory_in_use() {
         (taken.to_str().unwrap(), "cofferdam kill"),
         (&inside(&taken, "below"), "taken"),
         (full.to_str().unwrap(), "file"),
-        (open.to_str().unwrap(), "others"),
+        (open.to_str().unwrap(), "other users"),
     ];
     for (directory, word) in refused {
         let output = world.cofferdam(&["enroll", "--grant", "dev", "--socket", directory]);
@@ -380,7 +380,7 @@ fn what_cannot_be_enrolled_is_said() {
     let refused: [(&[&str], &str); 5] = [
         (&["--grant", "dev"], "relay.tls"),
         (&["--grant", "nobody"], "`dev`"),
-        (&["--grant", "dev", "--ttl", "9h"], "lasts 28800 s"),
+        (&["--grant", "dev", "--ttl", "9h"], "allows (28800 s)"),
         (&["--grant", "dev", "--ttl", "10ms", "--socket", "/x"], "at least a second"),
         (&["--grant", "dev", "--name", "a\u{1b}b", "--socket", "/x/y"], "terminal"),
     ];

@@ -38,7 +38,7 @@ fn interrupted(bao: &OpenBao, auth: &str, path: &str, signal: Signal) {
     let status = check.wait(PATIENCE);
     let said = fs::read_to_string(&log).expect("it was told where to write");
     assert_eq!(status.code(), Some(69), "{path}: {status}: {said}");
-    assert!(said.contains("error: interrupted before everything was asked"), "{path}: {said}");
+    assert!(said.contains("error: interrupted before every check was done"), "{path}: {said}");
     assert!(!said.contains("was not revoked"), "{path}: {said}");
     wait_until("Vault has done what was asked", || done(bao, path) > did);
     assert_eq!(accessors(bao), before, "{path}: {said}");

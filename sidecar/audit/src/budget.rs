@@ -1,6 +1,6 @@
-//! How much of the audit one session may fill, so that nobody fills the disk for others.
+//! How much of the audit one session may fill, so that no session fills the disk for the others.
 //!
-//! A decision also pays for its outcome: what was let through can always be told to the end.
+//! A decision is also charged for its outcome, so the outcome of an allowed call can always be recorded.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -58,7 +58,7 @@ pub enum BudgetLimit {
 }
 
 impl AuditError {
-    /// The next step, for whoever runs the sidecar.
+    /// The next step for the operator.
     pub fn hint(&self) -> Option<String> {
         let full = |source: &io::Error| match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {

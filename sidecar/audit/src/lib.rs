@@ -5,10 +5,10 @@
 //!   refused. In `write` mode that is one `write(2)`.
 //! - Lines are only ever appended, by one sidecar at a time; part of a line is never followed by another line
 //!   without being taken back or marked as torn.
-//! - Nobody's trouble is another's: a budget refuses its own session only, and a full disk refuses calls until it
-//!   has room again, without a restart.
-//! - No record holds a secret. Fields are names and numbers; those that others wrote (methods, tools, rules,
-//!   details) are scrubbed by the caller before they come here.
+//! - Failures stay local: a budget refuses its own session only, and a full disk refuses calls until it has room
+//!   again, without a restart.
+//! - No record holds a secret. Fields are names and numbers; those with text from outside (methods, tools, rules,
+//!   details) are scrubbed by the caller first.
 //!
 //! Where things are: `record` what is written, `chain` how lines vouch for each other, `log` the writing end,
 //! `recover` finding it at start, `sync` the shared fsync, `budget` what a session may fill; `verify`, `read`,
@@ -85,16 +85,16 @@ pub enum SyncMode {
     Write,
 }
 
-/// What became of one decision among many.
+/// The result of writing one decision among many.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Recorded {
-    /// The session has written too much: the call must be refused.
+    /// The session is over its budget: the call must be refused.
     OverBudget(BudgetLimit),
     Yes,
 }
 
 impl Audit {
-    /// Takes the directory for this process, finds the end of the chain and marks a torn last line. Blocks.
+    /// Locks the directory for this process, finds the end of the chain and marks a torn last line. Blocks.
     pub fn open(options: Options) -> Result<Self, AuditError> {
         let Options { directory, sync, file_bytes, field_bytes } = options;
         files::prepare_directory(&directory)?;
@@ -155,7 +155,7 @@ impl Audit {
         }
     }
 
-    /// Written, not waited for: an outcome that is lost with the host is `outcome_unknown` there anyway.
+    /// Written without a sync: an outcome that is lost when the host crashes is `outcome_unknown` anyway.
     ///
     /// The budget has room for them if their decisions were [`FollowedBy::Outcome`]; call it once for each of those.
     pub fn outcomes<'a>(
@@ -177,19 +177,19 @@ impl Audit {
         self.outcomes(budget, std::iter::once(*record))
     }
 
-    /// For what is rare or already bounded elsewhere: no budget is asked.
+    /// Writes an event. Not charged to a budget: events are rare, or limited elsewhere.
     pub fn event(&self, event: &EventRecord<'_>) -> Result<(), AuditError> {
         let mut log = self.0.log();
         self.0.stage_event(&mut log, event);
         self.0.commit(&mut log)
     }
 
-    /// Who calls whom, for the records of a link.
+    /// The session, link and server of a link's records.
     pub fn caller(&self, session: &str, link: &str, server: Option<&str>) -> Caller {
         Caller::new(session, link, server, self.0.field_bytes)
     }
 
-    /// How arguments are recorded.
+    /// The keyed hash under which arguments are recorded.
     pub fn arguments_mac(&self, arguments: &[u8]) -> Mac {
         Mac(Hash::from_digest(hmac::sign(&self.0.key, arguments).as_ref()))
     }
@@ -199,15 +199,16 @@ impl Audit {
         self.0.log().head()
     }
 
-    /// Whether the audit knows of this message: if not, it never left. Blocks; [`decided`](Self::decided) asks for many.
+    /// Whether the audit has a decision about this message: if not, the message was never sent. Blocks;
+    /// [`decided`](Self::decided) looks for many.
     pub fn has_decision(&self, link: &str, seq: u64) -> Result<bool, AuditError> {
         Ok(!self.decided(link, &[seq])?.is_empty())
     }
 
-    /// Which of these messages of a link the audit knows of, in one search. Blocks: it reads files, newest first.
+    /// Which of these messages of a link have a decision, in one search. Blocks: it reads files, newest first.
     ///
-    /// Where the search is given up because the audit is too large, all that is left is said to be decided, and
-    /// repeated: it will then not be run once more.
+    /// Where the search stops because the audit is too large, the remaining messages are reported as decided and
+    /// retried, so that they are not run again.
     pub fn decided(&self, link: &str, seqs: &[u64]) -> Result<BTreeMap<u64, Left>, AuditError> {
         let mut needle = Vec::new();
         Members::new(&mut needle, self.0.field_bytes).text(name!("link"), link);
@@ -223,7 +224,7 @@ impl Audit {
         let inner = &*self.0;
         let mut log = inner.log();
         let staged = inner.stage_outcomes(&mut log, outcomes);
-        // Before anything is charged: whoever is at the end of its budget gets the room that its last calls left.
+        // Refund first: a session at its limit can use what its last calls did not need.
         budget.refund(staged.reserved.saturating_sub(staged.used));
         let mut charged = staged.used;
         let mut recorded = Vec::with_capacity(records.len());
@@ -354,7 +355,7 @@ fn call_syncer(directory: &Path, log: &Log) -> Result<SyncerOfDirectory, AuditEr
     let handle = Arc::new(File::open(directory).map_err(AuditError::read(directory))?);
     let syncer = Syncer::start().map_err(AuditError::prepare("start the sync thread for", directory))?;
     let syncer = SyncerOfDirectory { syncer, directory: handle };
-    // What this start created or appended has to be there before the first decision is.
+    // What this start created or appended must be synced with the first decision.
     syncer.rotated(&log.file);
     Ok(syncer)
 }

@@ -30,7 +30,7 @@ pub(super) struct Log {
     /// Records that are staged, and behind them the one that is being made.
     pub(super) made: Made,
     pub(super) tail: Tail,
-    /// The file before this one, until somebody has taken it to be synced.
+    /// The file before this one, until it is handed to the syncer.
     pub(super) retired: Option<Arc<File>>,
 }
 
@@ -188,7 +188,7 @@ impl Log {
         if actual > self.length {
             self.file.set_len(self.length).map_err(poisoned)?;
         } else {
-            // Shorter only if somebody cut it. `verify` says where; growing it again would hide that.
+            // Shorter only if it was truncated from outside. `verify` reports where; extending it would hide that.
             self.length = actual;
         }
         self.tail = Tail::Whole;

@@ -171,7 +171,7 @@ impl OutcomeRecord<'_> {
             .number(name!("bytes"), self.bytes)
             .number(name!("duration_us"), u64::try_from(self.duration.as_micros()).unwrap_or(u64::MAX))
             .number(name!("redactions"), self.redactions);
-        // None is longer but by somebody's mistake, and the room is counted.
+        // The reserved room counts on short names; a longer one would be a bug elsewhere.
         write_secrets(members, self.secrets, |text| text.len() <= SHORT && text.bytes().all(is_plain));
     }
 }

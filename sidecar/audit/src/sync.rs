@@ -1,7 +1,7 @@
-//! `audit-sync = "call"`: one thread brings records to the disk for everybody who waits.
+//! `audit-sync = "call"`: one thread syncs records to the disk for all callers that wait.
 //!
-//! A caller enlists after its write; the thread takes all who are enlisted, and only then begins to sync. So
-//! nobody is answered by a sync that began before their write, and one sync serves all who came during the last.
+//! A caller enlists after its write; the thread takes all enlisted callers, and only then begins to sync. So no caller is
+//! answered by a sync that began before its write, and one sync serves all callers that enlisted during the last.
 
 use std::fs::File;
 use std::io;
@@ -10,10 +10,10 @@ use std::thread::JoinHandle;
 
 use tokio::sync::oneshot;
 
-/// What a sync came to; the error is shared by all who waited for it.
+/// The result of a sync; the error is shared by all callers that waited for it.
 pub(super) type Synced = Result<(), Arc<io::Error>>;
 
-/// Owns the thread: dropping it answers everybody and waits for the thread.
+/// Owns the thread: dropping it answers all waiting callers and joins the thread.
 pub(super) struct Syncer {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -108,7 +108,7 @@ impl Shared {
 
             let synced: Synced = files.iter().try_for_each(|file| (self.sync)(file)).map_err(Arc::new);
             for waiter in waiters {
-                // Whoever no longer waits has been cancelled; its record stands all the same.
+                // A caller that was cancelled does not wait any more; its record is in the file all the same.
                 let _ = waiter.send(synced.clone());
             }
             if last {

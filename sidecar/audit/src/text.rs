@@ -15,7 +15,7 @@ macro_rules! name {
 }
 pub(super) use name;
 
-/// Writes `,"name":value` into an object that was begun by somebody else. Names are [`name!`]s.
+/// Writes `,"name":value` into an object whose opening brace is already written. Names are [`name!`]s.
 pub(super) struct Members<'a> {
     out: &'a mut Vec<u8>,
     /// Longer texts are cut here and say how long they were.

@@ -1,22 +1,22 @@
-//! Files that are whole or not there, for the sidecar's user alone.
+//! Files that are whole or absent, readable by the sidecar's user alone.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-/// How the names end that files have before they are whole; they begin with a dot.
+/// The end of the temporary names of files that are being written; they begin with a dot.
 pub const ASIDE: &str = ".new";
 
-/// Whether a file that stands there already is replaced.
+/// Whether an existing file is replaced.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Replace {
     Always,
-    /// The first who comes is right; `AlreadyExists` says that it was another.
+    /// Of several writers the first one wins; the others get `AlreadyExists`.
     Never,
 }
 
-/// Puts a whole file, 0600, under its name.
+/// Writes and syncs a file with mode 0600, then gives it its name.
 pub fn place(directory: &Path, path: &Path, bytes: &[u8], replace: Replace) -> io::Result<()> {
     let aside = directory.join(format!(".{}{ASIDE}", crate::random::hex::<8>()));
     let placed = (|| {
@@ -37,12 +37,12 @@ pub fn place(directory: &Path, path: &Path, bytes: &[u8], replace: Replace) -> i
     })
 }
 
-/// At most so many bytes of a regular file; no link is followed and no pipe waited for.
+/// Reads a regular file of at most `most` bytes. Follows no symbolic link, and does not block on a pipe.
 pub fn read_bounded(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     read_checked(path, most, |_| Ok(()))
 }
 
-/// The same of a file that passes; it is looked at before it is read.
+/// The same, with a check of the metadata before the file is read.
 pub fn read_checked(
     path: &Path,
     most: u64,
@@ -63,7 +63,7 @@ pub fn read_checked(
     }
 }
 
-/// What was placed or removed in a directory stays so after a crash.
+/// Makes created and removed names in a directory survive a crash.
 pub fn sync(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-/// What the wall clock says.
+/// The wall-clock time.
 #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the wall clock")]
 pub fn now() -> SystemTime {
     SystemTime::now()
@@ -13,7 +13,7 @@ pub fn now() -> SystemTime {
 
 /// A time as text, without an allocation: `2026-11-16T02:16:03.123Z`.
 ///
-/// Always 24 bytes, so that times sort as text. What lies outside the years 1970 to 9999 is moved to their edge.
+/// Always 24 bytes, so that times sort as text. Times outside the years 1970 to 9999 are clamped.
 #[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Rfc3339([u8; 24]);
 
@@ -58,7 +58,7 @@ impl fmt::Display for Rfc3339 {
     }
 }
 
-/// 9999-12-31T23:59:59.999Z, the last time that four digits of year can say.
+/// 9999-12-31T23:59:59.999Z, the last time with a year of four digits.
 const LAST: Duration = Duration::from_millis(253_402_300_799_999);
 
 /// Days since 1970-01-01 to year, month, day.
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_four_digits_cannot_say_is_moved_to_the_edge() {
+    fn times_outside_four_digit_years_are_clamped() {
         assert_eq!(text(u64::MAX / 2), "9999-12-31T23:59:59.999Z");
         let before = SystemTime::UNIX_EPOCH - Duration::from_secs(1);
         assert_eq!(Rfc3339::from(before).as_str(), "1970-01-01T00:00:00.000Z");

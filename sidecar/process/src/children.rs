@@ -24,7 +24,7 @@ pub(super) fn signal_children(signal: Signal, spared: impl Fn(Pid) -> bool) -> i
             continue;
         }
         // At once rather than after the walk: the shorter the gap, the less a forking process gets done in it.
-        // A session is never shared between a server and anybody else, so neither is a group within it.
+        // No session holds both a server and an unrelated process, so neither does a group within it.
         if process.session != our_session && process.group.as_raw() > 1 {
             let _ = killpg(process.group, signal);
         }

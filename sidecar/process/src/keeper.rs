@@ -32,9 +32,9 @@ pub(super) const ARGUMENT: &str = "keeper";
 const KILL_PASS: Duration = Duration::from_millis(5);
 /// Of the grace, the share in which the end of its stdin alone may persuade the server, as MCP asks for.
 const END_OF_INPUT_SHARE: u32 = 4;
-/// As shells say it; nobody reads it.
+/// The exit code of shells for a program that cannot be executed; not read by the sidecar.
 const NOT_EXECUTED: i32 = 127;
-/// EX_USAGE: somebody ran the keeper by hand.
+/// EX_USAGE: the keeper was run by hand.
 const USAGE: u8 = 64;
 
 /// Whether this process was started to be a keeper. Asked before arguments are parsed.
@@ -179,7 +179,7 @@ impl Keeper {
         {
             Ok(length @ 1..) => self.order.extend_from_slice(&bytes[..length]),
             Err(Errno::EAGAIN | Errno::EINTR) => {}
-            // The end of the socket, however it came: nobody is left to be polite for.
+            // The sidecar is gone: end the server at once, without its grace.
             Ok(0) | Err(_) => {
                 self.control_open = false;
                 self.phase = Phase::Killing;

@@ -10,7 +10,7 @@
 //!   keeper dies or the sidecar dies, whatever `fork`, `setsid` and signal handlers it uses. The keeper is a
 //!   subreaper, so what a server orphans comes to it; the sidecar is one too, so what a keeper orphans comes here,
 //!   where the [`warden`] ends it.
-//! - Only direct children are ever killed by number. Nobody but us reaps those, so a number cannot have been reused.
+//! - Only direct children are ever killed by number. They are reaped here only, so a number cannot have been reused.
 //! - The server's stdio does not pass through the keeper; secrets reach it over the control socket, never in the
 //!   keeper's own arguments or environment.
 //! - The sidecar's direct children are keepers or were started by [`spawn_known`]; any other child is an orphan.

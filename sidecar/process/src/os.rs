@@ -18,7 +18,7 @@ use nix::unistd::{ForkResult, Pid, fork};
 /// Real-time signals included.
 const LAST_SIGNAL: libc::c_int = 64;
 
-/// Every descriptor from 3 on will be closed on `execve`: what whoever started us left open goes no further.
+/// Closes every descriptor from 3 on at `execve`: inherited descriptors are not passed on.
 pub(super) fn close_descriptors_on_exec() -> io::Result<()> {
     // SAFETY: close_range with CLOSE_RANGE_CLOEXEC closes nothing now; it sets a flag on descriptors, which breaks
     // no owner's assumption about them, and takes no pointer.
@@ -32,7 +32,7 @@ pub(super) fn fork_single_threaded(child: impl FnOnce() -> i32) -> io::Result<Pi
     if std::fs::read_dir("/proc/self/task")?.count() != 1 {
         return Err(io::Error::other("a process with several threads cannot be forked safely"));
     }
-    // SAFETY: the process has one thread (checked above, and nobody else could start one meanwhile), so no lock can
+    // SAFETY: the process has one thread (checked above, and no other thread exists that could start one meanwhile), so no lock can
     // be held by a thread that is missing in the copy.
     match unsafe { fork() }? {
         ForkResult::Child => std::process::exit(child()),
@@ -61,7 +61,7 @@ pub(super) fn receive_descriptors<const N: usize>(
     let mut received = Vec::new();
     for control in message.cmsgs()? {
         if let ControlMessageOwned::ScmRights(descriptors) = control {
-            // SAFETY: the kernel has just made these descriptors for us and nobody else knows them.
+            // SAFETY: the kernel has just made these descriptors for us, and nothing else owns them.
             received.extend(descriptors.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
         }
     }

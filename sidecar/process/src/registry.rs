@@ -11,8 +11,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 static KNOWN: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
-/// A child that the warden leaves alone for as long as this is held. Whoever drops it without waiting for the child
-/// first gives the child up.
+/// A child that the warden leaves alone for as long as this is held. Dropping it before the child was waited for hands
+/// the child to the warden.
 #[derive(Debug)]
 pub struct KnownChild(Child);
 

@@ -1,8 +1,8 @@
 //! The warden: one thread that listens to all keepers, reaps them, and ends what a dead keeper has orphaned.
 //!
-//! A thread and not a task, because it must act when nobody polls: a server's owner may be busy, gone or dropped.
+//! A thread and not a task, because it must act even when no task is polled: a server's owner may be busy or dropped.
 //!
-//! What must stay true: it never blocks on one keeper, so trouble stays local; a keeper leaves the registry only
+//! What must stay true: it never blocks on one keeper, so one stuck keeper affects no other; a keeper leaves the registry only
 //! after it was reaped; a server counts as ended when its keeper said so, or when no unknown child is left here.
 
 use std::collections::BTreeMap;
@@ -72,7 +72,7 @@ pub(super) struct KeeperId(u64);
 enum Request {
     /// Kill the keeper itself: it did not do its work in time.
     Kill(KeeperId),
-    /// Nobody holds the server any more.
+    /// The handle of the server was dropped.
     Release(KeeperId),
     Watch(KeeperId, Kept),
 }
@@ -102,7 +102,7 @@ impl State {
         *self = match *self {
             Self::Starting => Self::Failed(Failure { stage: Stage::Prepare, errno: Errno::EPIPE as i32 }),
             Self::Running { pid } => next(pid),
-            // Whoever launches still has to read why; an exit is not forgotten for a lost keeper.
+            // The launching task still has to read the reason; a known exit is not replaced by the loss of a keeper.
             Self::Failed(_) | Self::Exited { .. } | Self::Ended { .. } => return false,
         };
         true
@@ -173,7 +173,7 @@ impl Watch {
         }
     }
 
-    /// False when nobody can ask any more.
+    /// False when all senders of requests are gone.
     fn serve_requests(&mut self) -> bool {
         loop {
             match self.inbox.try_recv() {
@@ -212,7 +212,7 @@ impl Watch {
     fn reap_keepers(&mut self) {
         let over = |kept: &mut Kept| match kept.condition {
             Condition::Alive | Condition::Released(_) => false,
-            // An error means that somebody else has reaped it: it is gone all the same.
+            // An error means that it was reaped elsewhere: it is gone all the same.
             Condition::Finished | Condition::Lost(_) => !matches!(kept.child.try_wait(), Ok(None)),
         };
         for (_, kept) in self.keepers.extract_if(.., |_, kept| over(kept)) {
@@ -223,7 +223,7 @@ impl Watch {
         }
     }
 
-    /// One pass over the children that nobody here knows: they were a dead keeper's.
+    /// One pass over the unknown children: they were a dead keeper's.
     fn end_orphans(&mut self) {
         if self.orphaned.is_empty() {
             return;

@@ -2,7 +2,7 @@
 //!
 //! A window of the same length is chosen from each pattern. The text is read in steps of three bytes, at the place where a
 //! window would end: a table says how far the next window can be at the nearest, so that most steps pass over the
-//! length of a window (Wu and Manber, 1994). Case is ignored here and left to whoever compares the whole pattern.
+//! length of a window (Wu and Manber, 1994). Case is ignored here; the comparison of the whole pattern respects it.
 //!
 //! The table is what is known of the patterns: a few bits of each three of their bytes. It is zeroised when dropped.
 

@@ -1,9 +1,9 @@
-//! Takes credentials out of everything that leaves the sidecar.
+//! Removes credentials from everything that leaves the sidecar.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | `encodings` | the spellings of a value that are looked for |
-//! | `filter` | where in a text a pattern may be, told in few looks |
+//! | `filter` | a quick test of where in a text a pattern may be |
 //! | `finder` | all spellings of all values in one pass |
 //! | `views` | text with its escapes or percent signs decoded, and the way back |
 //! | `search` | finding through several such views |
@@ -17,7 +17,7 @@
 //! **Memory.** Values, their spellings and the filter's table are zeroised when dropped. Not so the texts in which a
 //! server leaked a value, which are read and decoded here.
 //!
-//! **What is not found**: a value that a server computed on, say reversed, encrypted or told letter by letter.
+//! **Not found**: a value that a server has transformed, for instance reversed, encrypted or spelled letter by letter.
 
 #![forbid(unsafe_code)]
 
@@ -56,7 +56,7 @@ pub struct Scrubber {
     markers: Vec<Box<str>>,
 }
 
-/// What is left, and how often something was taken out.
+/// The scrubbed bytes, and the number of redactions.
 #[derive(Debug)]
 pub struct Scrubbed<'a> {
     pub bytes: Cow<'a, [u8]>,
@@ -64,7 +64,7 @@ pub struct Scrubbed<'a> {
 }
 
 impl Scrubber {
-    /// A name that somebody else chose, as it may be written down.
+    /// A name from outside, scrubbed for the log or the audit.
     pub fn name<'a>(&self, name: &'a str) -> Cow<'a, str> {
         match self.text(name.as_bytes()) {
             Scrubbed { redactions: 0, .. } => Cow::Borrowed(name),

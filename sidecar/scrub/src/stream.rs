@@ -12,7 +12,7 @@ use super::{Scrubbed, Scrubber};
 
 /// A byte of a value takes at most this many when it is written as an escape in an escape.
 const EXPANSION: usize = 8;
-/// An unfinished line longer than this is passed on in parts: nobody reads it as a line.
+/// An unfinished line longer than this is passed on in parts: it is not a readable line anyway.
 const LONGEST_LINE: usize = 64 * 1024;
 
 /// Scrubs a stream; see [`Scrubber::stream`].

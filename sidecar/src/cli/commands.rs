@@ -119,7 +119,7 @@ fn sessions(file: Option<&Path>, arguments: &SessionsArguments) -> Result<ExitCo
     if arguments.json {
         terminal::line(&serde_json::to_string_pretty(&sessions).expect("descriptions are plain data"));
     } else if sessions.is_empty() {
-        eprintln!("nobody is here");
+        eprintln!("no sessions");
     } else {
         terminal::line(
             "SESSION            LINK               GRANT     SERVER    STATE      PID      CALLS  REFUSED  EXPIRES",

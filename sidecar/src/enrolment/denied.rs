@@ -1,4 +1,4 @@
-//! Why somebody with a ticket or a key is not let in, and what to do about it.
+//! Why a peer with a ticket or a key is refused, and what to do about it.
 
 use relay_proto::code::Code;
 use relay_proto::control::{Refusal, Retry};
@@ -6,11 +6,11 @@ use relay_proto::control::{Refusal, Retry};
 use super::record::Why;
 use super::{Enrolment, StoreError};
 
-/// Each is told apart, for each has another cause; the sandbox is told the next step.
+/// One variant for each cause; the message ends with the next step.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Denied {
     #[error(
-        "the ticket is not one, or not whole: give the sandbox the string as `cofferdam enroll` printed it"
+        "the ticket is malformed or incomplete: give the sandbox the string as `cofferdam enroll` printed it"
     )]
     Malformed,
     #[error(
@@ -18,11 +18,9 @@ pub(crate) enum Denied {
          or {NEXT_STEP}"
     )]
     Foreign,
-    #[error(
-        "the ticket's time was over before it was used; {NEXT_STEP}, and use its string within `--ticket-ttl`"
-    )]
+    #[error("the ticket expired before it was used; {NEXT_STEP}, and use its string within `--ticket-ttl`")]
     TicketExpired,
-    /// Somebody else was first; which of the two is the honest one cannot be known.
+    /// Another peer was first; which of the two is the intended one cannot be known.
     #[error(
         "the ticket was used before, by another sandbox or by a copy of this one; if you do not know by whom, end that \
          session with `cofferdam kill`; then {NEXT_STEP}"
@@ -40,15 +38,15 @@ pub(crate) enum Denied {
          key was stolen; one copy goes on, this one does not: {NEXT_STEP}, for this copy alone"
     )]
     Cloned(Enrolment),
-    #[error("the sidecar could not write the enrolment down; look at its log")]
+    #[error("the sidecar could not save the enrolment; see its log")]
     NotWritten(#[source] StoreError),
 }
 
-/// The next step of whoever needs a new enrolment; a running shim finds the string by itself.
+/// How to get a new enrolment; a running shim picks the string up by itself.
 pub(crate) const NEXT_STEP: &str = "run `cofferdam enroll` on the host and write its string to the sandbox's COFFERDAM_ENROLL_FILE or /run/cofferdam/enroll";
 
 impl Denied {
-    /// Whose enrolment somebody should look at: two used what one was given.
+    /// The enrolment whose credential was used by two peers: reason for an alert.
     pub(crate) fn alarming(&self) -> Option<&Enrolment> {
         match self {
             Self::Cloned(enrolled) | Self::KeyTaken(enrolled) | Self::Reused(enrolled) => Some(enrolled),
@@ -56,7 +54,7 @@ impl Denied {
         }
     }
 
-    /// What is told to whoever looks after the host.
+    /// The text of the alert for the operator.
     pub(crate) fn alarm(&self) -> &'static str {
         match self {
             Self::Cloned(_) => "a copy of the sandbox's key was left behind and used again",

@@ -1,7 +1,7 @@
-//! The files of enrolments: one each, whole or not there, for the sidecar's user alone.
+//! The files of enrolments: one each, whole or absent, readable by the sidecar's user alone.
 //!
-//! Must stay true: what stands under a record's name was written and synced whole; what cannot be read is named in the
-//! log, left where it is and skipped, for one bad file must not keep everybody out.
+//! What must stay true: a file under a record's name was written and synced whole; a file that cannot be read is named in
+//! the log, left in place and skipped, so that one bad file does not lock all sandboxes out.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;

@@ -1,12 +1,12 @@
 //! Tickets and epochs: a ticket is good for one key, and of two copies of that key one falls behind.
 //!
-//! Every new link of a key is offered a new epoch. It becomes the current one when somebody shows that it arrived: by
-//! the first frame of the link that it was offered to, or by coming with it. Until then the one before is still good,
-//! because the offer may have been lost on its way; and so is every other offer that answered the same one, because a
-//! Hello that was under way for long may come after its successor. So at most one chain of holders goes on; whoever
-//! comes with anything else holds a copy that was left behind.
+//! Every new link of a key is offered a new epoch. It becomes current when its arrival is confirmed: by
+//! the first frame of the link that it was offered to, or by a Hello with it. Until then the previous epoch is still
+//! valid, because the offer may have been lost; and so is every other offer that replaced the same epoch, because a
+//! delayed Hello may arrive after its successor. So at most one chain of holders continues; a peer with any other epoch
+//! holds an outdated copy.
 //!
-//! Must stay true: an offer is on disk before it is made; an epoch that was left behind never becomes current again.
+//! What must stay true: an offer is on disk before it is made; an epoch that was left behind never becomes current again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

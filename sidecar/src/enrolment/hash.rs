@@ -1,4 +1,4 @@
-//! What lets somebody in is not kept, only what it is recognised by: its SHA-256.
+//! Tickets and epochs are not stored, only their SHA-256, by which they are recognised.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 
 /// SHA-256 of a ticket or an epoch as it is spelled, in lower-case hex. Those have 256 random bits, so it tells nothing
-/// of them, and comparing it takes no longer where somebody guessed well.
+/// of them, and its comparison leaks nothing about the secret through timing.
 #[derive(Clone, Deserialize, Eq, Hash, PartialEq, Serialize)]
 #[serde(transparent)]
 pub(crate) struct Fingerprint(Box<str>);

@@ -1,7 +1,7 @@
 //! The sidecar's own key, `state-dir/key`: made at first use, 0600, pinned by every sandbox that was ever enrolled.
 //!
-//! Must stay true: there is one key for a state directory, whoever asks first; and a key that cannot be read is an
-//! error, never a reason to make another, which no sandbox would know.
+//! What must stay true: there is one key for a state directory, however many processes ask for it; a key that cannot be
+//! read is an error, never a reason to make another, which no sandbox would accept.
 
 use std::fs::Metadata;
 use std::io;
@@ -25,7 +25,7 @@ pub(crate) enum KeyError {
         source: IdentityError,
     },
     #[error(
-        "{exposure} `{path}`, the sidecar's private key; if nobody else can have read it, run `chown {} {path}` and \
+        "{exposure} `{path}`, the sidecar's private key; if no other user can have read it, run `chown {} {path}` and \
          `chmod 600 {path}`; else remove it and enrol every sandbox again",
         nix::unistd::geteuid()
     )]
@@ -36,7 +36,7 @@ pub(crate) enum KeyError {
     Store(#[from] StoreError),
 }
 
-/// Who else may have the key.
+/// How other users may have got the key.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub(crate) enum Exposure {
     #[error("others than its owner may read or change (mode {0:03o})")]
@@ -58,7 +58,7 @@ pub(crate) fn load_or_make(state_dir: &Path) -> Result<Identity, KeyError> {
     let identity = Identity::generate()?;
     match place(state_dir, &path, &identity.to_pkcs8(), Replace::Never) {
         Ok(()) => Ok(identity),
-        // Somebody else was first: its key is the one.
+        // Another process was first: its key is used.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             load(&path)?.ok_or_else(|| StoreError::new("read the sidecar's key", &path)(error).into())
         }

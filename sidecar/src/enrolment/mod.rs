@@ -1,17 +1,17 @@
-//! Who may come: enrolments, kept apart from sessions and across restarts and upgrades of the sidecar.
+//! Which sandboxes may connect: enrolments, independent of sessions and kept across restarts and upgrades of the sidecar.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `denied` | why somebody is not let in, and what to do about it |
+//! | `denied` | why a peer is refused, and what to do about it |
 //! | `disk` | one file for each, whole or not there |
 //! | `epochs` | tickets and epochs: of two copies of a key one falls behind |
 //! | `hash` | what tickets and epochs are recognised by |
 //! | [`key`] | the sidecar's own key, which sandboxes pin |
 //! | `record` | one enrolment |
 //!
-//! Must stay true: a ticket is good for one key and neither it nor an epoch is kept in the clear; what was promised to a
-//! sandbox is on disk before it is told; and what is over stays over. The calls here write and sync files where they
-//! say so: those do not belong on a thread that others wait for.
+//! What must stay true: a ticket is valid for one key, and neither it nor an epoch is stored in the clear; what a sandbox
+//! is promised is on disk before it is sent; an enrolment that has ended stays ended. Functions that write and sync files
+//! say so: they must not run on a thread of the runtime.
 
 mod denied;
 mod disk;
@@ -43,7 +43,7 @@ use tokio::time::Instant;
 pub(crate) struct Enrolments {
     directory: PathBuf,
     table: Mutex<Table>,
-    /// Whoever holds it writes what the table says at that moment, so the last writer is right.
+    /// Held while writing the current content of the table, so the last writer writes the newest state.
     disk: Mutex<()>,
 }
 

@@ -1,7 +1,7 @@
-//! One enrolment: who may come, with what grant, until when; and how it stands on disk.
+//! One enrolment: which sandbox may connect, with what grant, until when; and its form on disk.
 //!
-//! Must stay true: a file of another version is read as far as it is understood, and what is not understood in it is
-//! written back unchanged, so that neither an upgrade nor a step back strands anybody.
+//! What must stay true: a file of another version is read as far as it is understood, and unknown keys are written back
+//! unchanged, so that neither an upgrade nor a downgrade locks a sandbox out.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ pub(super) struct Record {
     pub(super) made: Time,
     pub(super) expires: Time,
     pub(super) kind: Kind,
-    /// It is kept for a while after its end, so that its sandbox can be told why.
+    /// Kept for a while after its end, so that its sandbox gets the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) over: Option<Over>,
     /// Keys of another version.
@@ -44,7 +44,7 @@ pub(super) enum Kind {
     /// A key that redeemed its ticket.
     Key {
         key: PublicKey,
-        /// The ticket that it came with, burnt.
+        /// The ticket that it redeemed.
         ticket: Fingerprint,
         /// None until its first epoch was confirmed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -55,13 +55,13 @@ pub(super) enum Kind {
         #[serde(flatten)]
         rest: Rest,
     },
-    /// Whoever can open the socket in this directory.
+    /// Any peer that can open the socket in this directory.
     Socket {
         directory: PathBuf,
         #[serde(flatten)]
         rest: Rest,
     },
-    /// A ticket that nobody has used yet.
+    /// A ticket that was not used yet.
     Ticket {
         ticket: Fingerprint,
         until: Time,

@@ -153,7 +153,7 @@ fn of_two_copies_exactly_one_goes_on() {
     let first = scene.come(key, &epoch).unwrap();
     assert_eq!(scene.speak(key, &first), Confirmed::Turned);
     assert!(matches!(scene.come(key, &epoch), Err(Denied::Cloned(_))));
-    // Both at once: whoever speaks first.
+    // Both at once: the first one wins.
     let one = scene.come(key, &first).unwrap();
     let other = scene.come(key, &first).unwrap();
     assert_eq!(scene.speak(key, &other), Confirmed::Turned);

@@ -272,7 +272,7 @@ fn an_attach_is_over_when_its_time_is() {
     attach.wait_until_attached(1);
     let mut shim = scene.shim();
     assert!(!attach.wait().success());
-    assert!(attach.said().contains("its time has come"), "{}", attach.said());
+    assert!(attach.said().contains("it expired"), "{}", attach.said());
     wait_until("the session is over", || scene.world.sessions().as_array().unwrap().is_empty());
     assert_eq!(refusal_of(&shim.call("add", json!({}))), "session_ended");
     let mut longer = exec_hub(&scene.socket());
@@ -343,7 +343,7 @@ fn those_who_attach_one_sandbox_at_once_make_one_enrolment() {
     answers.sort();
     let held = answers.iter().filter(|answer| answer.contains("\"enrolment\"")).count();
     assert_eq!(held, 1, "{answers:?}");
-    let refused = answers.iter().filter(|answer| answer.contains("attached by another")).count();
+    let refused = answers.iter().filter(|answer| answer.contains("another `cofferdam attach` holds")).count();
     assert_eq!(refused, 7, "{answers:?}");
     let files = std::fs::read_dir(scene.world.layout().state.join("enrolments")).unwrap().count();
     assert_eq!(files, 1);

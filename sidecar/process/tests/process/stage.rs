@@ -78,7 +78,7 @@ pub(crate) fn all_gone(pids: &[u32]) -> bool {
     pids.iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists())
 }
 
-/// Not alive. Zombies may be there, where whoever inherited them does not reap.
+/// Not alive. They may be zombies, where their new parent does not reap them.
 pub(crate) fn all_dead(pids: &[u32]) -> bool {
     let state = |pid: &u32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

@@ -61,7 +61,7 @@ pub(super) async fn pipe(admin: &Path, enrolment: &str) -> Result<StdUnixStream,
     match ask(admin, &Question::Pipe { enrolment: enrolment.into() }).await? {
         (Answer::Piped, stream) => {
             let stream = stream.into_std()?;
-            // Whoever gets it expects an ordinary one.
+            // It becomes the stdio of a command, which expects a blocking descriptor.
             stream.set_nonblocking(false)?;
             Ok(stream)
         }

@@ -29,9 +29,9 @@ use crate::terminal::failure::{Failure, Sysexit};
 use asking::{Held, Unanswered};
 use reach::{Reach, Reached};
 
-/// Pauses between two times, the first and the longest.
+/// The first and the longest delay between two attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-/// A call in the sandbox may be waiting: nobody here knows, so it is treated as if one was.
+/// Short, since a call in the sandbox may be waiting for its link.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// As long as an enrolment's name may be.
 const MAX_NAME: usize = 64;
@@ -177,7 +177,7 @@ fn known_by(reach: &Reach) -> String {
     name
 }
 
-/// Talk goes to stderr, each line in one write: the command writes there too. Nobody listening is no reason to end.
+/// Messages go to stderr, each line in one write since the command writes there too. A closed stderr is ignored.
 fn say(text: &str) {
     let _ = std::io::stderr().write_all(format!("cofferdam attach: {text}\n").as_bytes());
 }

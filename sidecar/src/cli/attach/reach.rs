@@ -32,7 +32,7 @@ pub(super) enum Reach {
 
 /// Reaching in, right now.
 pub(super) struct Reached {
-    /// Shut when it is over, whoever else has it: an `ssh` may leave processes behind.
+    /// Shut down at the end, also for other holders of the descriptor: `ssh` may leave processes behind.
     pipe: StdUnixStream,
     kind: Kind,
 }
@@ -191,7 +191,7 @@ async fn knocked(mut stream: impl Stream + 'static) -> Result<BoxedStream, Strin
 fn without_tls(place: &HostPort, error: &TlsError) -> String {
     match error {
         TlsError::Closed | TlsError::NotTls => format!(
-            "dial {place}: nobody speaks TLS there; if it is the port of a hub or a shim itself, dial {place} without \
+            "dial {place}: no TLS at this address; if it is the port of a hub or a shim itself, dial {place} without \
              wss://, which is for a platform's address in front of it"
         ),
         _ => format!("dial {place}: {error}"),

@@ -147,8 +147,8 @@ impl Questions<'_> {
         self.judge(Wanted { need: Need::read(version.api_path(path)), because }).await.map(drop)
     }
 
-    /// Vault shows the engine to nobody that we have a token of, so nothing there is allowed to the session either; or
-    /// nothing is mounted there. Most engines are of the second version and mounted at the first segment; if that line is
+    /// Vault shows the engine to none of our tokens, so nothing there is allowed to the session either; or nothing is
+    /// mounted there. Most engines are of the second version and mounted at the first segment; if that line is
     /// allowed and shows nothing, the plain path does, whatever the version.
     async fn unknown_kv(&mut self, path: &str, because: String) -> Result<(), VaultError> {
         let first = path.split('/').next().unwrap_or_default();

@@ -73,7 +73,7 @@ async fn ask(
         tokio::select! {
             outcome = &mut looking => outcome.map_err(failure),
             () = &mut stop => {
-                // A token that is on its way has to come before anybody can revoke it; then there are no more.
+                // A token that is being created has to arrive before it can be revoked; after that no more are created.
                 let _no_more = tokio::select! {
                     no_more = visit.no_more() => Some(no_more),
                     _ = looking => None,
@@ -87,10 +87,10 @@ async fn ask(
 }
 
 fn interrupted() -> Failure {
-    Failure::new(Sysexit::Unavailable, "interrupted before everything was asked")
+    Failure::new(Sysexit::Unavailable, "interrupted before every check was done")
 }
 
-/// Logs in. None where that would use something up, and then there is nobody to ask with.
+/// Logs in. None where a login would use up a one-time credential: then Vault cannot be asked.
 async fn enter(
     vault: Vault,
     settings: &config::Vault,
@@ -100,8 +100,8 @@ async fn enter(
     let once = Once::log_in(&vault, access::method(&settings.auth)).await.map_err(|error| {
         let hint = match &error.problem {
             Problem::WrapSpent { .. } => {
-                "a sidecar that runs with it has opened it, which is well until it is started again; if none does, \
-                 somebody else has. Either way deliver a new wrap before the next start"
+                "if a sidecar runs with it, that sidecar has unwrapped it, which is fine until its next start; if none \
+                 does, the wrap was used by another party. Either way deliver a new wrap before the next start"
             }
             _ => error.next_step(),
         };
