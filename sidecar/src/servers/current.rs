@@ -6,42 +6,38 @@
 //! doing so come out like others, under ids that are [`Memory::is_own`]. What waits for a server did not run, and is told so
 //! before whatever may have. [`Current::next`] may be dropped at any await.
 
-mod opening;
-
-use std::future::pending;
 use std::time::Duration;
 
 use relay_proto::code::Code;
-use relay_proto::envelope::{IdValue, Outcome};
-use relay_proto::memory::{Heard, Memory};
-use tokio::time::{Instant, timeout_at};
+use relay_proto::envelope::IdValue;
+use relay_proto::memory::Memory;
 
 use super::backoff::Backoff;
-use super::event::{CancelledWhile, Event, Incarnation, Passed, Unavailable};
-use super::leaving::{Custody, Leaving};
-use super::likeness::agreement_in;
+use super::event::{CancelledWhile, DID_NOT_RUN, Event, Incarnation, Passed, Unavailable};
+use super::generation::{Generation, Progress};
+use super::leaving::Leaving;
 use super::queue::Queue;
 use super::start::Starter;
-use super::state::State;
-use super::upstream::{Said, StdioProcess, Telling, Upstream};
+use super::upstream::{StdioProcess, Upstream};
 use crate::upstream::outbound::Outbound;
 use crate::upstream::stdio::StdioEvent;
 
 pub(super) struct Current {
-    state: State,
-    /// Which process this is, or will be: the next one from the moment that this one is gone.
-    pub(super) incarnation: Incarnation,
+    /// The process, or the one that the next message starts.
+    pub(super) generation: Generation,
     /// What the harness said to this server, for its successor.
     pub(super) memory: Memory,
     /// Messages that wait for the start or the handshake.
     queue: Queue,
     backoff: Backoff,
-    started: Instant,
     pub(super) leaving: Leaving,
-    pub(super) custody: Option<Custody>,
-    telling: Telling,
-    /// What the handshake came to that was repeated for this process.
-    pub(super) agreed: Option<u64>,
+}
+
+/// Whether the handshake is repeated in a session that was lost.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Reopened {
+    No,
+    Yes,
 }
 
 /// Ids of requests that the sidecar makes by itself begin with this.
@@ -50,35 +46,32 @@ const OWN_IDS: &str = "cofferdam-replay-";
 impl Default for Current {
     fn default() -> Self {
         Self {
-            state: State::Idle,
-            incarnation: Incarnation::next(),
+            generation: Generation::idle(),
             memory: Memory::new(OWN_IDS),
             queue: Queue::default(),
             backoff: Backoff::default(),
-            started: Instant::now(),
             leaving: Leaving::default(),
-            custody: None,
-            telling: Telling::default(),
-            agreed: None,
         }
     }
 }
 
 impl Current {
+    pub(super) fn id(&self) -> Incarnation {
+        self.generation.id
+    }
+
     /// Hands one message to a process that can take it at once, which is almost always; otherwise it is to be
     /// [sent](Self::send).
     pub(super) fn pass(&mut self, message: &[u8]) -> Passed {
-        match &mut self.state {
-            State::Running { upstream: Upstream::Stdio(stdio), .. } if self.queue.is_empty() => {
-                stdio.pass(message)
-            }
+        match self.generation.process_mut() {
+            Some(process) if self.queue.is_empty() => process.pass(message),
             _ => Passed::No,
         }
     }
 
     pub(super) fn write_now(&mut self) {
-        if let State::Running { upstream: Upstream::Stdio(stdio), .. } = &mut self.state {
-            stdio.upstream.write_now();
+        if let Some(process) = self.generation.process_mut() {
+            process.upstream.write_now();
         }
     }
 
@@ -88,51 +81,48 @@ impl Current {
         message: Outbound,
         starter: impl FnOnce() -> Starter,
     ) -> Result<(), Unavailable> {
-        match &mut self.state {
-            State::Running { upstream, .. } if upstream.is_crowded() => {
-                Err(Unavailable::because("the server does not read what it is sent"))
+        if let Some(ending) = self.generation.ending() {
+            return Err(Unavailable { code: ending.code, why: ending.why.clone() });
+        }
+        if let Some(upstream) = self.generation.serving_mut() {
+            if upstream.is_crowded() {
+                return Err(Unavailable::because("the server does not read what it is sent"));
             }
-            State::Running { upstream, .. } if self.queue.is_empty() && upstream.is_ready_for(&message) => {
+            if self.queue.is_empty() && upstream.is_ready_for(&message) {
                 upstream.send(message);
-                Ok(())
-            }
-            State::Ending { why, code, .. } => Err(Unavailable { code: *code, why: why.clone() }),
-            State::Replaying { .. } | State::Running { .. } | State::Starting { .. } => {
-                if self.queue.is_crowded() {
-                    return Err(Unavailable::because("the server is starting and too much waits for it"));
-                }
-                self.queue.push(message);
-                Ok(())
-            }
-            State::Idle => {
-                if let Some(wait) = self.backoff.wait() {
-                    let seconds = wait.as_secs() + 1;
-                    return Err(Unavailable::because(format!(
-                        "the server keeps failing; it is started again in {seconds} s at the earliest"
-                    )));
-                }
-                self.queue.push(message);
-                self.start(starter());
-                Ok(())
+                return Ok(());
             }
         }
+        if self.generation.is_idle() {
+            if let Some(wait) = self.backoff.wait() {
+                let seconds = wait.as_secs() + 1;
+                return Err(Unavailable::because(format!(
+                    "the server keeps failing; it is started again in {seconds} s at the earliest"
+                )));
+            }
+            self.queue.push(message);
+            self.generation.start(starter(), self.leaving.clone());
+            return Ok(());
+        }
+        if self.queue.is_crowded() {
+            return Err(Unavailable::because("the server is starting and too much waits for it"));
+        }
+        self.queue.push(message);
+        Ok(())
     }
 
-    /// Says something to a server that runs, or will soon: nobody starts one to tell it that, and one that does not
-    /// read is told nothing. Its own end is reported by `next`.
+    /// Says something to a server that runs, or will soon: none is started for that, and one that does not read is
+    /// told nothing. Its own end is reported by `next`.
     pub(super) fn tell(&mut self, message: Outbound) {
-        match &mut self.state {
-            State::Ending { .. } | State::Idle => {}
-            State::Running { upstream, .. } if self.queue.is_empty() && upstream.is_ready_for(&message) => {
-                if self.telling.allows(upstream, message.bytes.len()) {
-                    upstream.send(message);
-                }
-            }
-            State::Replaying { .. } | State::Running { .. } | State::Starting { .. } => {
-                if !self.queue.is_crowded() {
-                    self.queue.push(message);
-                }
-            }
+        if self.generation.is_idle() || self.generation.ending().is_some() {
+            return;
+        }
+        let is_empty = self.queue.is_empty();
+        let is_ready = self.generation.serving_mut().is_some_and(|upstream| upstream.is_ready_for(&message));
+        if is_empty && is_ready {
+            self.generation.tell(message);
+        } else if !self.queue.is_crowded() {
+            self.queue.push(message);
         }
     }
 
@@ -141,182 +131,177 @@ impl Current {
         if self.queue.withdraw(id) {
             return CancelledWhile::Queued;
         }
-        if let Some(Upstream::Http(http)) = self.state.upstream_mut() {
-            http.upstream.cancel(id);
-        }
+        self.generation.cancel(id);
         CancelledWhile::UnderWay
     }
 
     /// Whether the server takes so slowly that the link should stop reading.
     pub(super) fn is_full(&self) -> bool {
-        self.queue.is_full() || self.state.upstream().is_some_and(Upstream::is_full)
+        self.queue.is_full() || self.generation.upstream().is_some_and(Upstream::is_full)
     }
 
     pub(super) fn pid(&self) -> Option<u32> {
-        self.state.upstream().and_then(Upstream::pid)
+        self.generation.upstream().and_then(Upstream::pid)
     }
 
     /// A message that has arrived already.
     pub(super) fn buffered(&mut self) -> Option<Event> {
-        match &mut self.state {
-            State::Running { upstream: Upstream::Stdio(stdio), .. } => match stdio.upstream.buffered()? {
-                StdioEvent::Line(line) => Some(Event::Message(line)),
-                StdioEvent::Oversize { id } => Some(Event::Oversize { id }),
-                StdioEvent::Closed | StdioEvent::Unsent { .. } => None,
-            },
-            _ => None,
+        match self.generation.process_mut()?.upstream.buffered()? {
+            StdioEvent::Line(line) => Some(Event::Message(line)),
+            StdioEvent::Oversize { id } => Some(Event::Oversize { id }),
+            StdioEvent::Closed | StdioEvent::Unsent { .. } => None,
         }
     }
 
     pub(super) async fn next(&mut self) -> Event {
         loop {
-            match &mut self.state {
-                State::Idle => return pending().await,
-                State::Starting { start } => match start.await {
-                    Ok(upstream) => self.open(upstream),
-                    Err(error) => {
-                        self.queue.clear();
-                        match error.is_paced() {
-                            true => self.state = State::Idle,
-                            false => self.lost(Duration::ZERO),
-                        }
-                        return Event::NotStarted { code: error.code(), why: error.told() };
-                    }
-                },
-                State::Running { upstream, first_word } => {
-                    while let Some(message) = self.queue.pop_if(|first| upstream.is_ready_for(first)) {
-                        let sent_with = upstream.sent_with(&message);
-                        upstream.send(message);
-                        if let Some(event) = sent_with {
-                            return event;
-                        }
-                    }
-                    let said = match *first_word {
-                        None => upstream.next().await,
-                        Some(deadline) => match timeout_at(deadline, upstream.next()).await {
-                            Ok(said) => said,
-                            Err(_) => {
-                                let why = "the server said nothing within `limits.server-start-timeout`";
-                                self.give_up(Duration::ZERO, why.into());
-                                continue;
-                            }
-                        },
-                    };
-                    *first_word = None;
-                    match said {
-                        Said::Event(Event::Gone { why }) => self.give_up(self.started.elapsed(), why),
-                        Said::Event(event) => return event,
-                        Said::Forgotten => self.renew(),
-                        Said::Returned(message) => {
-                            self.queue.push(message);
-                            self.renew();
-                        }
-                    }
-                    if matches!(self.state, State::Replaying { .. }) {
+            if let Some(event) = self.next_of_ending() {
+                return event;
+            }
+            if let Some(event) = self.send_queued() {
+                return event;
+            }
+            let step = self.generation.next().await;
+            let Self { generation, memory, queue, .. } = self;
+            match generation.advance(step, memory, queue.first_method(), None) {
+                Progress::Event(event) => return event,
+                Progress::Failed(why) => self.give_up(Duration::ZERO, why),
+                Progress::Forgotten => {
+                    if self.open_again() == Reopened::Yes {
                         return Event::Forgotten;
                     }
                 }
-                State::Replaying { upstream, asked, deadline } => {
-                    let Ok(said) = timeout_at(*deadline, upstream.next()).await else {
-                        let why = "the server did not answer the repeated handshake in time";
-                        self.give_up(Duration::ZERO, why.into());
-                        continue;
+                Progress::Going | Progress::Ready => {}
+                Progress::Gone(why) => {
+                    let lived = match self.generation.is_opening() {
+                        true => Duration::ZERO,
+                        false => self.generation.age(),
                     };
-                    match said {
-                        Said::Event(Event::Message(message)) => match self.memory.read_own_response(&message)
-                        {
-                            Some(Heard::Handshake(Outcome::Result)) => {
-                                self.agreed = agreement_in(&message);
-                                self.replayed();
-                            }
-                            Some(Heard::Handshake(Outcome::Error)) => self.give_up(
-                                Duration::ZERO,
-                                "the server refused the handshake that it accepted before".into(),
-                            ),
-                            Some(Heard::Nothing | Heard::ToolsChanged) => {}
-                            None => return Event::Message(message),
-                        },
-                        Said::Event(Event::Gone { why }) => self.give_up(Duration::ZERO, why),
-                        Said::Event(Event::Failed { id, code, why }) if id == *asked => {
-                            self.not_replayed(code, &why);
-                        }
-                        Said::Event(event) => return event,
-                        // Told of the session before this handshake.
-                        Said::Forgotten => {}
-                        Said::Returned(message) => self.queue.push(message),
-                    }
+                    self.give_up(lived, why);
                 }
-                State::Ending { why, code, lived, .. } => {
-                    while let Some(message) = self.queue.pop() {
-                        if let Some(id) = message.request_id() {
-                            return Event::refused(id.clone(), *code, why);
-                        }
+                Progress::NotReplayed { code, why } => self.not_replayed(code, &why),
+                Progress::NotStarted(error) => {
+                    self.queue.clear();
+                    if !error.is_paced() {
+                        self.backoff.failed(Duration::ZERO);
                     }
-                    let (why, code, lived) = (std::mem::take(why), *code, *lived);
-                    match code {
-                        // Whoever is asked for one has a pace of its own.
-                        Code::CredentialUnavailable => self.let_go(),
-                        _ => self.lost(lived),
+                    return Event::NotStarted { code: error.code(), why: error.told() };
+                }
+                Progress::Returned(message) => {
+                    self.queue.push(message);
+                    if self.open_again() == Reopened::Yes {
+                        return Event::Forgotten;
                     }
-                    return Event::Gone { why };
                 }
             }
         }
     }
 
-    /// One whose start is this.
-    #[cfg(test)]
-    pub(super) fn starting(start: super::state::Starting) -> Self {
-        Self { state: State::Starting { start }, ..Self::default() }
-    }
-
     /// What is left of it, to be ended.
-    pub(super) fn into_parts(self) -> (State, Leaving) {
-        (self.state, self.leaving)
+    pub(super) fn into_parts(self) -> (Generation, Leaving) {
+        (self.generation, self.leaving)
     }
 
     /// The process, where it runs and its handshake is over.
     pub(super) fn process(&self) -> Option<&StdioProcess> {
-        match &self.state {
-            State::Running { upstream: Upstream::Stdio(process), .. } => Some(process),
-            _ => None,
-        }
+        self.generation.process()
     }
 
     pub(super) fn process_mut(&mut self) -> Option<&mut StdioProcess> {
-        match &mut self.state {
-            State::Running { upstream: Upstream::Stdio(process), .. } => Some(process),
-            _ => None,
-        }
-    }
-
-    /// For requests about what the process has that runs; none where there is none.
-    pub(super) fn send_to_process(
-        &mut self,
-        message: &Outbound,
-    ) -> Option<Result<Option<Event>, Unavailable>> {
-        match &mut self.state {
-            State::Running { upstream: process @ Upstream::Stdio(_), .. } => {
-                Some(process.send_alone(message.clone()))
-            }
-            _ => None,
-        }
+        self.generation.process_mut()
     }
 
     /// Whether nothing runs, and nothing is on its way.
     pub(super) fn is_idle(&self) -> bool {
-        matches!(self.state, State::Idle)
-    }
-
-    /// Ends whatever runs in the background.
-    pub(super) fn dismiss(mut self) -> Leaving {
-        self.lost(Duration::ZERO);
-        self.leaving
+        self.generation.is_idle()
     }
 
     /// Whether there will be a process soon.
     pub(super) fn is_opening(&self) -> bool {
-        matches!(self.state, State::Replaying { .. } | State::Starting { .. })
+        self.generation.is_opening()
+    }
+
+    /// Ends whatever runs in the background.
+    pub(super) fn dismiss(mut self) -> Leaving {
+        self.generation.see_off(&self.leaving);
+        self.leaving
+    }
+
+    /// Puts another process, or the way to one, in the place of this one, which has been sent all that waited for it
+    /// and drains; none where there is none.
+    pub(super) fn hand_over(&mut self, next: Generation) -> Option<Generation> {
+        if let Some(upstream) = self.generation.serving_mut() {
+            while let Some(message) = self.queue.pop() {
+                // A process takes everything; what it does not get comes back from it.
+                upstream.send(message);
+            }
+        }
+        std::mem::replace(&mut self.generation, next).drain()
+    }
+
+    /// Gives a server that serves what waits for it, and says what the link should hear of that.
+    fn send_queued(&mut self) -> Option<Event> {
+        let upstream = self.generation.serving_mut()?;
+        while let Some(message) = self.queue.pop_if(|first| upstream.is_ready_for(first)) {
+            let sent_with = upstream.sent_with(&message);
+            upstream.send(message);
+            if sent_with.is_some() {
+                return sent_with;
+            }
+        }
+        None
+    }
+
+    /// What the link hears of a process that was given up: first what did not run, then its end.
+    fn next_of_ending(&mut self) -> Option<Event> {
+        let ending = self.generation.ending()?;
+        while let Some(message) = self.queue.pop() {
+            if let Some(id) = message.request_id() {
+                return Some(Event::refused(id.clone(), ending.code, &ending.why));
+            }
+        }
+        let why = std::mem::take(&mut ending.why);
+        // Where credentials are asked for, the next try waits by itself.
+        if ending.code != Code::CredentialUnavailable {
+            self.backoff.failed(ending.lived);
+        }
+        self.generation.see_off(&self.leaving);
+        Some(Event::Gone { why })
+    }
+
+    /// Opens a forgotten session again, unless the server forgets all the time.
+    fn open_again(&mut self) -> Reopened {
+        let Some(upstream) = self.generation.serving_mut() else { return Reopened::No };
+        // The news may be older than the present session.
+        if !upstream.has_lost_its_session() {
+            return Reopened::No;
+        }
+        self.backoff.failed(self.generation.age());
+        if self.backoff.wait().is_some() {
+            self.give_up(Duration::ZERO, "the server keeps forgetting the MCP session".into());
+        } else if !self.memory.has_handshake() && self.queue.first_method() != Some("initialize") {
+            self.give_up(Duration::ZERO, "the server ended the MCP session".into());
+        } else if let Some(upstream) = self.generation.take_upstream() {
+            self.generation.open(upstream, &mut self.memory, self.queue.first_method());
+        }
+        match self.generation.is_replaying() {
+            true => Reopened::Yes,
+            false => Reopened::No,
+        }
+    }
+
+    fn give_up(&mut self, lived: Duration, why: String) {
+        self.generation.give_up(lived, Code::ServerUnavailable, why);
+    }
+
+    /// The repeated handshake got no answer.
+    fn not_replayed(&mut self, code: Code, why: &str) {
+        let why = why.strip_prefix(DID_NOT_RUN).unwrap_or(why);
+        let code = match code {
+            Code::CredentialUnavailable => code,
+            _ => Code::ServerUnavailable,
+        };
+        self.generation.give_up(Duration::ZERO, code, format!("the handshake could not be repeated: {why}"));
     }
 }
 

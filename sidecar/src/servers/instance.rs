@@ -22,10 +22,10 @@ pub(crate) use super::event::{CancelledWhile, Event, Incarnation, Passed, Unavai
 pub(crate) use super::renewal::Note;
 
 use super::current::Current;
+use super::generation::{Generation, Progress};
 use super::leaving::Leaving;
 use super::renewal::{News, Renewal};
 use super::start::Starter;
-use super::successor::{CheckTools, Progress};
 use crate::inject::Secrets;
 use crate::process::Ended;
 use crate::upstream::outbound::Outbound;
@@ -84,10 +84,11 @@ impl Instance {
         to: Incarnation,
         message: &Outbound,
     ) -> Option<Result<Option<Event>, Unavailable>> {
-        match to == self.current.incarnation {
-            true => self.current.send_to_process(message),
-            false => Some(self.renewal.as_mut()?.draining(to)?.send(message.clone())),
-        }
+        let process = match to == self.current.id() {
+            true => &mut self.current.generation,
+            false => self.renewal.as_mut()?.draining(to)?,
+        };
+        process.send_alone(message.clone())
     }
 
     /// Says something to a server that runs, or will soon: nobody starts one to tell it that, and one that does not
@@ -98,7 +99,7 @@ impl Instance {
 
     /// The same to one certain process, if it is still there.
     pub(crate) fn tell_to(&mut self, to: Incarnation, message: Outbound) {
-        match (to == self.current.incarnation, &mut self.renewal) {
+        match (to == self.current.id(), &mut self.renewal) {
             (true, _) => self.current.tell(message),
             (false, Some(renewal)) => renewal.tell(to, message),
             (false, None) => {}
@@ -143,12 +144,12 @@ impl Instance {
 
     /// The process that gets the next message, or would if there were one.
     pub(crate) fn incarnation(&self) -> Incarnation {
-        self.current.incarnation
+        self.current.id()
     }
 
     pub(crate) fn role(&self, of: Incarnation) -> Role {
         match &self.renewal {
-            Some(renewal) if of != self.current.incarnation => renewal.role(of),
+            Some(renewal) if of != self.current.id() => renewal.role(of),
             _ => Role::Current,
         }
     }
@@ -190,7 +191,7 @@ impl Instance {
         body: Option<Range<usize>>,
     ) {
         let accepted = self.current.memory.answered(id, outcome, message, body.clone());
-        let Some(renewal) = self.renewal.as_mut().filter(|_| from == self.current.incarnation) else {
+        let Some(renewal) = self.renewal.as_mut().filter(|_| from == self.current.id()) else {
             return;
         };
         match accepted {
@@ -223,7 +224,7 @@ impl Instance {
 
     /// The tools are not those that were listed.
     pub(crate) fn tools_changed(&mut self, from: Incarnation) {
-        if let Some(renewal) = self.renewal.as_mut().filter(|_| from == self.current.incarnation) {
+        if let Some(renewal) = self.renewal.as_mut().filter(|_| from == self.current.id()) {
             renewal.forget_tools();
         }
     }
@@ -254,7 +255,7 @@ impl Instance {
 
     /// A message that has arrived already.
     pub(crate) fn buffered(&mut self) -> Option<(Incarnation, Event)> {
-        self.current.buffered().map(|event| (self.current.incarnation, event))
+        self.current.buffered().map(|event| (self.current.id(), event))
     }
 
     pub(crate) async fn next(&mut self) -> (Incarnation, Event) {
@@ -262,9 +263,9 @@ impl Instance {
             let Self { current, renewal } = self;
             let Some(renewal) = renewal else {
                 let event = current.next().await;
-                let from = current.incarnation;
+                let from = current.id();
                 if is_end(&event) {
-                    current.incarnation = Incarnation::next();
+                    current.generation = Generation::idle();
                 }
                 return (from, event);
             };
@@ -282,9 +283,9 @@ impl Instance {
             };
             match happened {
                 Ok(event) => {
-                    let from = current.incarnation;
+                    let from = current.id();
                     if is_end(&event) {
-                        current.incarnation = Incarnation::next();
+                        current.generation = Generation::idle();
                         renewal.lost(current);
                     }
                     return (from, event);
@@ -300,18 +301,15 @@ impl Instance {
 
     /// Ends whatever runs, descendants included, and says what became of it.
     pub(crate) async fn end(self, grace: Duration) -> Ended {
-        let Self { mut current, renewal } = self;
+        let Self { current, renewal } = self;
         let deadline = Instant::now() + END_TIME;
-        let (successor, draining) = renewal.map(|renewal| renewal.into_parts()).unwrap_or_default();
-        let successor = successor.map(|successor| successor.into_state(&mut current.memory, CheckTools::No));
-        let (state, leaving) = current.into_parts();
-        let states =
-            join_all([Some(state), successor].into_iter().flatten().map(|state| state.end(grace, deadline)));
-        let draining = join_all(draining.into_iter().map(|draining| draining.into_upstream().end(grace)));
-        let all = async { tokio::join!(states, draining, leaving.gone()) };
+        let others = renewal.map(|renewal| renewal.into_processes()).unwrap_or_default();
+        let (current, leaving) = current.into_parts();
+        let ends = others.into_iter().chain([current]).map(|process| process.end(grace, deadline));
+        let all = async { tokio::join!(join_all(ends), leaving.gone()) };
         match timeout_at(deadline, all).await {
-            Ok((states, draining, left)) => {
-                let mut ends = states.into_iter().chain(draining).chain([left]);
+            Ok((ends, left)) => {
+                let mut ends = ends.into_iter().chain([left]);
                 match ends.all(|ended| ended == Ended::All) {
                     true => Ended::All,
                     false => Ended::NotYet,
@@ -326,7 +324,7 @@ impl Instance {
         let Self { current, renewal } = self;
         let renewal = renewal.as_mut()?;
         match news {
-            News::Due => Some((current.incarnation, Event::Due)),
+            News::Due => Some((current.id(), Event::Due)),
             News::Draining(from, event) => {
                 if let Event::Gone { .. } = event {
                     renewal.see_off(from, current);
@@ -335,15 +333,16 @@ impl Instance {
             }
             News::Successor(step) => {
                 let (from, progress) = renewal.advance(step, current)?;
-                match progress {
-                    Progress::Going => None,
-                    Progress::Passed(event) => Some((from, event)),
-                    Progress::Ready => Some((current.incarnation, Event::Due)),
-                    Progress::Failed(why) => {
-                        renewal.fail(current, why);
-                        Some((current.incarnation, Event::Due))
-                    }
-                }
+                let why = match progress {
+                    Progress::Going | Progress::Forgotten | Progress::Returned(_) => return None,
+                    Progress::Event(event) => return Some((from, event)),
+                    Progress::Ready => return Some((current.id(), Event::Due)),
+                    Progress::Failed(why) | Progress::NotReplayed { why, .. } => why,
+                    Progress::Gone(why) => format!("the new process ended: {why}"),
+                    Progress::NotStarted(error) => error.told(),
+                };
+                renewal.fail(current, why);
+                Some((current.id(), Event::Due))
             }
         }
     }

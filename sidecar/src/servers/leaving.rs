@@ -11,7 +11,7 @@ use relay_proto::name::Name;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-use super::state::Starting;
+use super::generation::Starting;
 use super::upstream::Upstream;
 use crate::process::Ended;
 

@@ -6,7 +6,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 
-use relay_proto::envelope::{self, IdValue, Outcome, Strictness};
+use relay_proto::envelope::{IdValue, Outcome};
 use relay_proto::json;
 use relay_proto::memory::{Memory, Question};
 use serde_json::Value;
@@ -114,12 +114,6 @@ impl Listing {
             None => Turned::Done(Tools { first, whole: None }),
         }
     }
-}
-
-/// What was agreed on in a handshake that was answered with this.
-pub(super) fn agreement_in(message: &[u8]) -> Option<u64> {
-    let envelope = envelope::read(message, Strictness::Envelope).ok()?;
-    agreement(message, envelope.body)
 }
 
 /// What a handshake's answer promises: the protocol's version and what the server can do.

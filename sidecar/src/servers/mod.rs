@@ -5,9 +5,9 @@
 //! |---|---|
 //! | [`backoff`] | when a server that failed may be started again |
 //! | [`current`] | the process that messages go to, whatever state it is in |
-//! | [`draining`] | a process that only finishes what it has |
 //! | [`event`] | what a server gives its link |
 //! | [`gate`] | how many processes and starts a grant may have |
+//! | [`generation`] | one process, from its start to its end |
 //! | [`instance`] | one server with all its processes |
 //! | [`keyring`] | the credentials of an HTTP server's requests |
 //! | [`leaving`] | servers that were given up and may still be dying |
@@ -20,16 +20,14 @@
 //! | `scripted` | for tests: a server whose processes are played by the test |
 //! | [`spec`] | what the configuration says of a server |
 //! | [`start`] | from configuration and credentials to a running upstream |
-//! | [`state`] | from nothing to gone |
 //! | [`stderr`] | what a server says on the side: bounded, scrubbed, into the log |
-//! | [`successor`] | a process on its way to take over |
 //! | [`upstream`] | a started server, whichever way it is reached |
 
 mod backoff;
 mod current;
-mod draining;
 mod event;
 pub(crate) mod gate;
+mod generation;
 pub(crate) mod instance;
 mod keyring;
 mod leaving;
@@ -42,9 +40,7 @@ pub(crate) mod scoped;
 pub(crate) mod scripted;
 pub(crate) mod spec;
 pub(crate) mod start;
-mod state;
 mod stderr;
-mod successor;
 #[cfg(test)]
 mod tests;
 mod upstream;

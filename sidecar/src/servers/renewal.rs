@@ -1,7 +1,7 @@
 //! How a new credential reaches a process that runs.
 //!
 //! The session says that a secret has other values; the process that has those before gets a successor
-//! ([`super::successor`]), which takes over between two calls, or its files are written anew ([`super::reload`]). While
+//! ([`super::generation`]), which takes over between two calls, or its files are written anew ([`super::reload`]). While
 //! that does not work out, the process goes on for as long as its credential lives, it is tried again ever later, and
 //! the reason is there for people to read. A process whose credential is over gets no new calls: the next one starts
 //! another, or is told why none can be had.
@@ -24,14 +24,12 @@ use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::current::Current;
-use super::draining::Draining;
 use super::event::{Event, Incarnation};
+use super::generation::{CheckTools, Generation, Progress, Step};
 use super::instance::Role;
 use super::likeness::{Listing, Tools, Turned, agreement};
 use super::spec::Replace;
 use super::start::Starter;
-use super::state::State;
-use super::successor::{CheckTools, Progress, Step, Successor};
 use crate::inject::Secrets;
 use crate::inject::credentials::Credentials;
 use crate::upstream::outbound::Outbound;
@@ -44,8 +42,8 @@ pub(super) struct Renewal {
     alarm: Option<Pin<Box<Sleep>>>,
     /// The link is to attend.
     due: bool,
-    successor: Option<Successor>,
-    draining: Vec<Draining>,
+    successor: Option<Generation>,
+    draining: Vec<Generation>,
     /// What the harness's handshake came to, and how many it made.
     agreed: Option<u64>,
     handshakes: u64,
@@ -166,20 +164,20 @@ impl Renewal {
     }
 
     pub(super) fn role(&self, of: Incarnation) -> Role {
-        match self.successor.as_ref().is_some_and(|successor| successor.incarnation == of) {
+        match self.successor.as_ref().is_some_and(|successor| successor.id == of) {
             true => Role::Successor,
             false => Role::Draining,
         }
     }
 
-    pub(super) fn draining(&mut self, which: Incarnation) -> Option<&mut Draining> {
-        self.draining.iter_mut().find(|draining| draining.incarnation == which)
+    pub(super) fn draining(&mut self, which: Incarnation) -> Option<&mut Generation> {
+        self.draining.iter_mut().find(|draining| draining.id == which)
     }
 
     pub(super) fn tell(&mut self, to: Incarnation, message: Outbound) {
         if let Some(draining) = self.draining(to) {
             draining.tell(message);
-        } else if let Some(successor) = self.successor.as_mut().filter(|one| one.incarnation == to) {
+        } else if let Some(successor) = self.successor.as_mut().filter(|one| one.id == to) {
             successor.tell(message);
         }
     }
@@ -250,32 +248,30 @@ impl Renewal {
     pub(super) fn advance(&mut self, step: Step, current: &mut Current) -> Option<(Incarnation, Progress)> {
         let successor = self.successor.as_mut()?;
         // The harness shakes hands with the process of no scope.
-        let agreed = self.agreed.or(current.agreed);
-        let progress = successor.advance(step, &mut current.memory, agreed);
-        self.due |= matches!(progress, Progress::Failed(_) | Progress::Ready);
-        Some((successor.incarnation, progress))
+        let agreed = self.agreed.or(current.generation.agreed);
+        let progress = successor.advance(step, &mut current.memory, None, agreed);
+        self.due |= !matches!(progress, Progress::Event(_) | Progress::Going);
+        Some((successor.id, progress))
     }
 
     /// Ends a process that was handed over from.
     pub(super) fn see_off(&mut self, which: Incarnation, current: &Current) {
-        let Some(place) = self.draining.iter().position(|draining| draining.incarnation == which) else {
+        let Some(place) = self.draining.iter().position(|draining| draining.id == which) else {
             return;
         };
-        see_off(self.draining.remove(place), current);
+        self.draining.remove(place).see_off(&current.leaving);
     }
 
     /// Ends all but the current process in the background.
     pub(super) fn dismiss(mut self, current: &Current) {
-        for draining in std::mem::take(&mut self.draining) {
-            see_off(draining, current);
-        }
-        if let Some(successor) = self.successor.take() {
-            successor.see_off(&current.leaving);
+        for process in self.draining.iter_mut().chain(&mut self.successor) {
+            process.see_off(&current.leaving);
         }
     }
 
-    pub(super) fn into_parts(self) -> (Option<Successor>, Vec<Draining>) {
-        (self.successor, self.draining)
+    /// All but the current one.
+    pub(super) fn into_processes(self) -> Vec<Generation> {
+        self.draining.into_iter().chain(self.successor).collect()
     }
 
     /// How far it is, for people.
@@ -298,31 +294,16 @@ impl Renewal {
     /// Puts a successor in the place of the current process, which is returned if it still runs.
     fn install(
         &mut self,
-        successor: Successor,
+        mut successor: Generation,
         current: &mut Current,
         check: CheckTools,
-    ) -> Option<Draining> {
-        let (incarnation, custody) = (successor.incarnation, successor.custody.clone());
-        let state = successor.into_state(&mut current.memory, check);
-        let draining = hand_over(current, state, incarnation);
-        current.custody = Some(custody);
-        draining
+    ) -> Option<Generation> {
+        successor.promote(&mut current.memory, check);
+        current.hand_over(successor)
     }
 
     fn wake_at(&mut self, when: Option<Instant>) {
         self.alarm = when.map(|when| Box::pin(sleep_until(when)));
-    }
-}
-
-/// The process in this state is the current one from now on; the one before goes on with what it has.
-fn hand_over(current: &mut Current, state: State, incarnation: Incarnation) -> Option<Draining> {
-    let patience = current.custody.as_ref().map_or(Duration::ZERO, |custody| custody.drain);
-    current.hand_over(state, incarnation).map(|before| Draining::new(before, patience))
-}
-
-fn see_off(draining: Draining, current: &Current) {
-    if let Some(custody) = &current.custody {
-        current.leaving.see_off(draining.into_upstream(), custody.clone());
     }
 }
 
@@ -343,18 +324,19 @@ async fn ring(alarm: &mut Option<Pin<Box<Sleep>>>) {
     }
 }
 
-async fn step(successor: &mut Option<Successor>) -> Step {
+async fn step(successor: &mut Option<Generation>) -> Step {
     match successor {
         Some(successor) => successor.next().await,
         None => pending().await,
     }
 }
 
-async fn last_words(draining: &mut [Draining]) -> (Incarnation, Event) {
+async fn last_words(draining: &mut [Generation]) -> (Incarnation, Event) {
     if draining.is_empty() {
         return pending().await;
     }
-    let words =
-        draining.iter_mut().map(|draining| Box::pin(async { (draining.incarnation, draining.next().await) }));
+    let words = draining
+        .iter_mut()
+        .map(|draining| Box::pin(async { (draining.id, draining.next_of_draining().await) }));
     select_all(words).await.0
 }

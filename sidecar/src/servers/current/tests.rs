@@ -1,9 +1,10 @@
 //! The current process in states that are hard to reach from outside: a server that starts for ever, one that never reads.
 
+use std::future::pending;
 use std::sync::Arc;
 
 use relay_proto::code::Code;
-use relay_proto::envelope::{Kind, Strictness, read};
+use relay_proto::envelope::{Kind, Outcome, Strictness, read};
 use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
 
@@ -13,9 +14,10 @@ use crate::inject::credentials::Credentials;
 use crate::inject::files::FileStore;
 use crate::policy::Rules;
 use crate::servers::gate::Gate;
+use crate::servers::generation::Starting;
 use crate::servers::keyring::Keyring;
+use crate::servers::leaving::Custody;
 use crate::servers::spec::{HttpServer, Replace, Retry, ServerKind, ServerSpec};
-use crate::servers::state::Starting;
 use crate::servers::upstream::HttpConnection;
 use crate::upstream::http::{HttpLimits, HttpTarget, HttpUpstream};
 use crate::upstream::outbound::{QUEUE_BYTES, REFUSED_BYTES};
@@ -78,7 +80,7 @@ fn custody() -> Custody {
 }
 
 fn starting(start: Starting) -> Current {
-    Current { state: State::Starting { start }, custody: Some(custody()), ..Current::default() }
+    Current { generation: Generation::starting(start, Some(custody())), ..Current::default() }
 }
 
 /// An HTTP server that accepts connections and never reads.
@@ -109,11 +111,7 @@ async fn deaf() -> (TcpListener, Upstream) {
 }
 
 fn running(upstream: Upstream) -> Current {
-    Current {
-        state: State::Running { upstream, first_word: None },
-        custody: Some(custody()),
-        ..Current::default()
-    }
+    Current { generation: Generation::serving(upstream, custody()), ..Current::default() }
 }
 
 #[tokio::test]
@@ -152,10 +150,7 @@ async fn a_server_that_does_not_read_is_told_a_little_more_and_then_nothing() {
     let (_listener, upstream) = deaf().await;
     let mut instance = running(upstream);
     instance.send(request(1, "tools/call", 2 * QUEUE_BYTES), no_starter).unwrap();
-    let queued = |instance: &Current| match &instance.state {
-        State::Running { upstream: Upstream::Http(http), .. } => http.upstream.queued_bytes(),
-        _ => panic!("it runs"),
-    };
+    let queued = |instance: &Current| instance.generation.upstream().expect("it runs").queued_bytes();
     let before = queued(&instance);
     for _ in 0..100 {
         instance.tell(notification(64 * 1024));
@@ -184,8 +179,8 @@ async fn a_handshake_of_the_harness_is_not_preceded_by_ours() {
         shake_hands(&mut instance);
         instance.send(request(1, first, 0), no_starter).unwrap();
         instance.send(request(2, "initialize", 0), no_starter).unwrap();
-        instance.open(upstream);
-        assert_eq!(matches!(instance.state, State::Replaying { .. }), replays, "{first}");
+        instance.generation.open(upstream, &mut instance.memory, instance.queue.first_method());
+        assert_eq!(instance.generation.is_replaying(), replays, "{first}");
     }
 }
 
@@ -195,12 +190,12 @@ async fn what_waits_for_a_failed_handshake_did_not_run_and_the_rest_is_unknown()
     let mut instance = starting(Box::pin(pending()));
     shake_hands(&mut instance);
     instance.send(request(1, "tools/call", 0), no_starter).unwrap();
-    instance.open(upstream);
+    instance.generation.open(upstream, &mut instance.memory, instance.queue.first_method());
     match instance.next().await {
         Event::Failed { id, code: Code::ServerUnavailable, .. } => assert_eq!(id, number(1)),
         other => panic!("{other:?}"),
     }
     assert!(instance.send(request(2, "tools/call", 0), no_starter).is_err(), "it is being given up");
     assert!(matches!(instance.next().await, Event::Gone { .. }));
-    assert!(matches!(instance.state, State::Idle));
+    assert!(instance.is_idle());
 }

@@ -1,10 +1,12 @@
 use std::future::pending;
 
 use super::*;
-use crate::servers::state::Starting;
+use crate::servers::generation::{Generation, Starting};
 
 fn starting(start: Starting) -> Instance {
-    Instance { current: Current::starting(start), renewal: None }
+    let mut instance = Instance::default();
+    instance.current.generation = Generation::starting(start, None);
+    instance
 }
 
 #[tokio::test(start_paused = true)]

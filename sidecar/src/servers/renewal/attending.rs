@@ -5,16 +5,14 @@ use std::time::Duration;
 use relay_proto::name::Name;
 use tokio::time::Instant;
 
-use super::{LOOK_AGAIN, MAX_DRAINING, Note, Renewal, Told, hand_over};
+use super::{LOOK_AGAIN, MAX_DRAINING, Note, Renewal, Told};
 use crate::inject::Secrets;
 use crate::servers::current::Current;
-use crate::servers::draining::Draining;
 use crate::servers::event::Incarnation;
+use crate::servers::generation::{CheckTools, Generation};
 use crate::servers::likeness::Listing;
 use crate::servers::spec::Replace;
 use crate::servers::start::Starter;
-use crate::servers::state::State;
-use crate::servers::successor::{CheckTools, Successor};
 
 /// How the credentials of a process stand.
 struct Held {
@@ -127,7 +125,7 @@ impl Renewal {
             }
             _ => {
                 self.known_handshakes = self.handshakes;
-                self.successor = Some(Successor::begin(starter));
+                self.successor = Some(Generation::to_take_over(starter));
                 self.inquire(current, now);
                 None
             }
@@ -182,7 +180,7 @@ impl Renewal {
         if current.memory.has_open_handshake() {
             return Some(now + LOOK_AGAIN);
         }
-        let tools = self.successor.as_ref().and_then(Successor::tools);
+        let tools = self.successor.as_ref().and_then(Generation::tools);
         let differ = tools.zip(self.tools).is_some_and(|(new, old)| !new.are_like(old));
         if differ {
             self.fail(current, "the tools of the new process differ from those of the old one".into());
@@ -192,7 +190,7 @@ impl Renewal {
             self.give_up_successor(current);
             return Some(now);
         }
-        if self.replace == Replace::Idle && is_busy(current.incarnation) {
+        if self.replace == Replace::Idle && is_busy(current.id()) {
             return None;
         }
         let successor = self.successor.take()?;
@@ -212,7 +210,7 @@ impl Renewal {
     fn retire(&mut self, current: &mut Current) {
         let draining = match self.successor.take() {
             Some(successor) => self.install(successor, current, CheckTools::Yes),
-            None => hand_over(current, State::Idle, Incarnation::next()),
+            None => current.hand_over(Generation::idle()),
         };
         (self.tools, self.inquiry) = (None, None);
         self.drain(current, draining);
@@ -220,12 +218,12 @@ impl Renewal {
         self.notes.push(Note::Told(Told::Retired, told));
     }
 
-    fn drain(&mut self, current: &Current, draining: Option<Draining>) {
+    fn drain(&mut self, current: &Current, draining: Option<Generation>) {
         let Some(draining) = draining else { return };
-        self.notes.push(Note::HandedOver { from: draining.incarnation });
+        self.notes.push(Note::HandedOver { from: draining.id });
         self.draining.push(draining);
         if self.draining.len() > MAX_DRAINING {
-            let from = self.draining[0].incarnation;
+            let from = self.draining[0].id;
             self.see_off(from, current);
             let why = "the server's process was replaced, and too many others after it".into();
             self.notes.push(Note::Cut { from, why });
@@ -234,9 +232,9 @@ impl Renewal {
 
     /// Ends those for whom nobody waits any more; says whether one of them has not yet heard all that it was told.
     fn release(&mut self, current: &Current, is_busy: &impl Fn(Incarnation) -> bool) -> bool {
-        let over = self.draining.iter().filter(|draining| !is_busy(draining.incarnation));
+        let over = self.draining.iter().filter(|draining| !is_busy(draining.id));
         let (told, telling): (Vec<_>, Vec<_>) =
-            over.map(|draining| (draining.incarnation, draining.has_heard_all())).partition(|(_, all)| *all);
+            over.map(|draining| (draining.id, draining.has_heard_all())).partition(|(_, all)| *all);
         for (which, _) in told {
             self.see_off(which, current);
             self.notes.push(Note::Over(which));
@@ -253,8 +251,8 @@ impl Renewal {
 
     fn give_up_successor(&mut self, current: &Current) {
         self.inquiry = None;
-        if let Some(successor) = self.successor.take() {
-            self.notes.push(Note::Over(successor.incarnation));
+        if let Some(mut successor) = self.successor.take() {
+            self.notes.push(Note::Over(successor.id));
             successor.see_off(&current.leaving);
         }
     }
