@@ -1,7 +1,8 @@
 //! The host side of Cofferdam: the daemon and its command line.
 //!
-//! A call walks straight through: [`session`] takes a message off a link, [`policy`] decides, [`audit`] writes the
-//! decision down, [`servers`] carries it to the server and back, [`scrub`] takes credentials out of what returns.
+//! A call walks straight through: [`link`] takes a message off a connection; in [`call`], [`policy`] decides, [`audit`]
+//! writes the decision down, [`servers`] carries it to the server and back, [`scrub`] takes credentials out of what
+//! returns.
 //!
 //! | module | what it is for | may know |
 //! |---|---|---|
@@ -9,7 +10,9 @@
 //! | [`demo`] | `cofferdam demo` | terminal, the audit's readers |
 //! | [`terminal`] | what commands print, and their exit codes | nothing |
 //! | [`daemon`] | listeners, handshakes, the admin socket, reload, the orderly stop | all below |
-//! | [`session`] | sessions and links: every message's way in and out | policy, servers, audit, scrub |
+//! | [`link`] | one sandbox's connection to one server: frames, resume, timers, the end | call, session |
+//! | [`call`] | every message's way in and out: decoded, decided, recorded, forwarded, answered | session, policy, servers, audit, scrub |
+//! | [`session`] | sessions: the secrets and the audit budget that links share | inject, vault, audit |
 //! | [`servers`] | a link's server: start, restart, handshake | upstream, inject |
 //! | [`upstream`] | a server as a stream of messages: stdio or HTTP | process |
 //! | [`enrolment`] | who may come: tickets, keys and their epochs, sockets | names |
@@ -38,6 +41,7 @@ pub use cofferdam_scrub as scrub;
 
 pub use cofferdam_net as net;
 
+mod call;
 pub mod cli;
 pub mod config;
 pub(crate) mod daemon;
@@ -45,6 +49,7 @@ pub(crate) mod demo;
 mod duration;
 pub(crate) mod enrolment;
 pub mod inject;
+pub(crate) mod link;
 pub mod secret;
 pub(crate) mod servers;
 pub(crate) mod session;

@@ -36,6 +36,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -96,13 +97,21 @@ pub enum Recorded {
 impl Audit {
     /// Locks the directory for this process, finds the end of the chain and marks a torn last line. Blocks.
     pub fn open(options: Options) -> Result<Self, AuditError> {
+        Self::open_with_sync(options, File::sync_data)
+    }
+
+    /// The same with another way to bring a file to the disk, for tests of what follows when that fails.
+    pub fn open_with_sync(
+        options: Options,
+        sync_file: impl Fn(&File) -> io::Result<()> + Send + Sync + 'static,
+    ) -> Result<Self, AuditError> {
         let Options { directory, sync, file_bytes, field_bytes } = options;
         files::prepare_directory(&directory)?;
         let lock = lock(&directory)?;
         let key = key::load_or_create(&directory)?;
         let log = recover::open(&directory, file_bytes)?;
         let syncer = match sync {
-            SyncMode::Call => Some(call_syncer(&directory, &log)?),
+            SyncMode::Call => Some(call_syncer(&directory, &log, sync_file)?),
             SyncMode::Write => None,
         };
         Ok(Self(Arc::new(Inner {
@@ -351,9 +360,14 @@ impl SyncerOfDirectory {
     }
 }
 
-fn call_syncer(directory: &Path, log: &Log) -> Result<SyncerOfDirectory, AuditError> {
+fn call_syncer(
+    directory: &Path,
+    log: &Log,
+    sync_file: impl Fn(&File) -> io::Result<()> + Send + Sync + 'static,
+) -> Result<SyncerOfDirectory, AuditError> {
     let handle = Arc::new(File::open(directory).map_err(AuditError::read(directory))?);
-    let syncer = Syncer::start().map_err(AuditError::prepare("start the sync thread for", directory))?;
+    let syncer =
+        Syncer::start_with(sync_file).map_err(AuditError::prepare("start the sync thread for", directory))?;
     let syncer = SyncerOfDirectory { syncer, directory: handle };
     // What this start created or appended must be synced with the first decision.
     syncer.rotated(&log.file);

@@ -20,11 +20,10 @@ pub(super) struct Syncer {
 }
 
 impl Syncer {
-    pub(super) fn start() -> io::Result<Self> {
-        Self::start_with(File::sync_data)
-    }
-
-    fn start_with(sync: impl Fn(&File) -> io::Result<()> + Send + Sync + 'static) -> io::Result<Self> {
+    /// `sync` is `fdatasync(2)`, or what a test puts in its place.
+    pub(super) fn start_with(
+        sync: impl Fn(&File) -> io::Result<()> + Send + Sync + 'static,
+    ) -> io::Result<Self> {
         let shared = Arc::new(Shared { state: Mutex::default(), wake: Condvar::new(), sync: Box::new(sync) });
         let thread = std::thread::Builder::new().name("audit-sync".to_owned()).spawn({
             let shared = Arc::clone(&shared);

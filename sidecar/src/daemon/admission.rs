@@ -18,7 +18,7 @@ use crate::audit::Event;
 use crate::clock;
 use crate::config::Config;
 use crate::enrolment::{Confirmed, Denied, Enrolment, Fingerprint, KeyProof, NEXT_STEP};
-use crate::session::visitor::{Enrolled, EnrolledBy, Offer, Offered, Visitor};
+use crate::session::principal::{Enrolled, EnrolledBy, EpochOffer, OfferOutcome, Principal};
 
 /// How a connection reached the sidecar.
 #[derive(Clone, Debug)]
@@ -61,7 +61,7 @@ pub(super) fn recognise(
     config: &Config,
     door: &Door,
     hello: &Hello,
-) -> Result<Visitor, Refused> {
+) -> Result<Principal, Refused> {
     let now = clock::now();
     match door {
         Door::Attached { enrolment } => {
@@ -95,13 +95,13 @@ pub(super) fn recognise(
             };
             peer(config, *uid)?;
             without_a_ticket(hello)?;
-            Ok(Visitor::anonymous(relay.grant.clone()))
+            Ok(Principal::anonymous(relay.grant.clone()))
         }
     }
 }
 
 /// The server that the peer asks for, or the only one it is granted.
-pub(super) fn server(config: &Config, visitor: &Visitor, hello: &Hello) -> Result<Name, Refusal> {
+pub(super) fn server(config: &Config, visitor: &Principal, hello: &Hello) -> Result<Name, Refusal> {
     let granted = config.grants.get(&visitor.grant).map(|grant| grant.servers.as_slice()).unwrap_or_default();
     let names = || granted.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
     match (&hello.server, granted) {
@@ -129,7 +129,11 @@ pub(super) fn look(daemon: &Daemon, door: &Door, hello: &Hello) -> Result<(), Re
 }
 
 /// For a new link: uses up the ticket, or advances the epoch, of a peer with a key.
-pub(super) async fn offer(daemon: &Daemon, door: &Door, hello: &Hello) -> Result<Option<Offer>, Refused> {
+pub(super) async fn offer(
+    daemon: &Daemon,
+    door: &Door,
+    hello: &Hello,
+) -> Result<Option<EpochOffer>, Refused> {
     let Door::Key { key } = door else { return Ok(None) };
     let (store, proof, shown) = (Arc::clone(&daemon.enrolments), hello.proof.clone(), *key);
     let admitted = daemon.context.tasks.spawn_blocking(move || match KeyProof::of(&proof) {
@@ -143,8 +147,8 @@ pub(super) async fn offer(daemon: &Daemon, door: &Door, hello: &Hello) -> Result
     let (store, tasks, id) = (Arc::clone(&daemon.enrolments), daemon.context.tasks.clone(), enrolment.id);
     let fingerprint = Fingerprint::of_epoch(&epoch);
     let confirm = move || match store.confirm(&id, &fingerprint) {
-        Confirmed::Known => Offered::Good,
-        Confirmed::LeftBehind => Offered::LeftBehind,
+        Confirmed::Known => OfferOutcome::Accepted,
+        Confirmed::LeftBehind => OfferOutcome::Superseded,
         Confirmed::Turned => {
             // Until it is on disk both epochs are accepted after a restart, so no sandbox is locked out.
             tasks.spawn_blocking(move || {
@@ -152,10 +156,10 @@ pub(super) async fn offer(daemon: &Daemon, door: &Door, hello: &Hello) -> Result
                     tracing::error!(%error, enrolment = %id, "an epoch was not written down");
                 }
             });
-            Offered::Good
+            OfferOutcome::Accepted
         }
     };
-    Ok(Some(Offer { epoch, confirm: Box::new(confirm) }))
+    Ok(Some(EpochOffer { epoch, confirm: Box::new(confirm) }))
 }
 
 pub(super) fn refuse(code: Code, message: &str, retry: Retry) -> Refusal {
@@ -165,11 +169,11 @@ pub(super) fn refuse(code: Code, message: &str, retry: Retry) -> Refusal {
 const ATTACH_AGAIN: &str = "run `cofferdam attach` on the host again";
 const SOCKET_AGAIN: &str = "run `cofferdam enroll --socket` on the host again, then start the harness anew";
 
-fn visitor(enrolment: Enrolment, kind: EnrolledBy, next_step: &'static str, now: SystemTime) -> Visitor {
+fn visitor(enrolment: Enrolment, kind: EnrolledBy, next_step: &'static str, now: SystemTime) -> Principal {
     let left = enrolment.expires.duration_since(now).unwrap_or_default();
     let name = enrolment.name.map_or_else(|| Arc::clone(&enrolment.id), Arc::from);
     let enrolled = Enrolled { id: enrolment.id, name, expires: Instant::now() + left, kind, next_step };
-    Visitor { grant: enrolment.grant, enrolment: Some(enrolled) }
+    Principal { grant: enrolment.grant, enrolment: Some(enrolled) }
 }
 
 /// Records an alert where two peers used one credential, and logs a full disk.

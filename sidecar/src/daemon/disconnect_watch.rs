@@ -9,7 +9,7 @@
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::handshake_slots::HandshakeSlot;
-use crate::session::connection::{Connection, LEAVING_TIME};
+use crate::link::connection::{Connection, LEAVING_TIME};
 
 /// Peers that are watched at a time, in the whole sidecar; any more are refused at once.
 const AT_ONCE: usize = 32;

@@ -15,8 +15,8 @@ use super::unix_socket::SocketError;
 use crate::audit::Event;
 use crate::clock;
 use crate::enrolment::{Enrolment, NotMade, StoreError, Swept, Terms};
-use crate::session::command::EndReason;
-use crate::session::registry::Ending;
+use crate::link::command::EndReason;
+use crate::link::registry::Ending;
 
 /// What a client of the admin socket asks for.
 #[derive(Clone, Debug)]

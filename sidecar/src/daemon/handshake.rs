@@ -14,10 +14,10 @@ use super::handshake_slots::{HandshakeSlot, SlotLost};
 use super::state::Daemon;
 use super::status;
 use crate::audit::Event;
-use crate::session::command::EndReason;
-use crate::session::connection::{Connection, Lost, Transport};
-use crate::session::registry::{NotOpened, NotResumed};
-use crate::session::visitor::Visitor;
+use crate::link::command::EndReason;
+use crate::link::connection::{Connection, Lost, Transport};
+use crate::link::registry::{NotOpened, NotResumed};
+use crate::session::principal::Principal;
 
 /// For sending a refusal or a status.
 const REPLY_TIMEOUT: std::time::Duration = std::time::Duration::from_millis(500);
@@ -123,7 +123,7 @@ async fn hello(until: Instant, connection: &mut Connection) -> Result<Hello, NoH
 async fn open_or_resume(
     daemon: &Daemon,
     door: &Door,
-    visitor: &Visitor,
+    visitor: &Principal,
     mut hello: Hello,
     server: Name,
     connection: Connection,
@@ -193,7 +193,7 @@ fn version(ours: u16, theirs: &[u16]) -> Refusal {
 
 impl Daemon {
     /// Rate limited: a peer can ask for foreign links as often as it likes.
-    fn alert_foreign_link(&self, visitor: &Visitor) {
+    fn alert_foreign_link(&self, visitor: &Principal) {
         let (who, may) = match &visitor.enrolment {
             Some(enrolled) => (
                 format!("enrolment {} ({})", enrolled.id, enrolled.name),

@@ -25,8 +25,8 @@ use crate::enrolment::key::{self, KeyError};
 use crate::enrolment::{ALERTS_PER_MINUTE, Enrolments, StoreError};
 use crate::inject::files::{FileError, FileStore};
 use crate::inject::log_scrubber::LogScrubber;
+use crate::link::command::EndReason;
 use crate::session::Context;
-use crate::session::command::EndReason;
 use crate::vault::access::AccessError;
 
 #[derive(Debug, thiserror::Error)]

@@ -15,8 +15,8 @@ use super::refusal_log::RefusalLog;
 use crate::audit::{Event, EventRecord};
 use crate::config::Config;
 use crate::enrolment::Enrolments;
+use crate::link::registry::Registry;
 use crate::session::Context;
-use crate::session::registry::Registry;
 
 /// The running daemon.
 pub(crate) struct Daemon {

@@ -5,9 +5,9 @@ use tokio::time::Instant;
 
 use super::state::Daemon;
 use crate::config::Config;
-use crate::session::visitor::Visitor;
+use crate::session::principal::Principal;
 
-pub(super) fn status(daemon: &Daemon, config: &Config, visitor: &Visitor) -> Status {
+pub(super) fn status(daemon: &Daemon, config: &Config, visitor: &Principal) -> Status {
     let enrolled = visitor.enrolment.as_ref();
     let standing = enrolled.and_then(|enrolled| daemon.registry.standing(&enrolled.id));
     Status {
@@ -25,7 +25,7 @@ pub(super) fn status(daemon: &Daemon, config: &Config, visitor: &Visitor) -> Sta
 /// As many as fit a frame: a name has at most 64 bytes, a control body 16 KiB.
 const MOST_SERVERS: usize = 200;
 
-fn servers(config: &Config, visitor: &Visitor) -> Vec<relay_proto::name::Name> {
+fn servers(config: &Config, visitor: &Principal) -> Vec<relay_proto::name::Name> {
     let granted = config.grants.get(&visitor.grant).map(|grant| grant.servers.as_slice()).unwrap_or_default();
     granted.iter().take(MOST_SERVERS).cloned().collect()
 }

@@ -1,5 +1,7 @@
 //! What sessions share, over a directory of its own: for tests of the parts of a session.
 
+use std::fs::File;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -9,46 +11,65 @@ use crate::config::check_text;
 use crate::inject::files::FileStore;
 
 /// One server, one grant; the directory is gone afterwards.
-pub(super) struct Fixture {
+pub(crate) struct Fixture {
     directory: PathBuf,
-    pub(super) context: Arc<Context>,
+    pub(crate) context: Arc<Context>,
 }
 
 impl Fixture {
     /// `relay` is what more there is in `[relay]`.
-    pub(super) fn new(relay: &str) -> Self {
+    pub(crate) fn new(relay: &str) -> Self {
         Self::with_server(relay, "")
     }
 
     /// `server` is what more there is of the server `tools`, and of its secrets; `@` stands for the directory.
-    pub(super) fn with_server(relay: &str, server: &str) -> Self {
+    pub(crate) fn with_server(relay: &str, server: &str) -> Self {
+        Self::open("", relay, server, File::sync_data)
+    }
+
+    /// The audit is brought to the disk by `sync`; `top` is what more there is outside of tables.
+    pub(crate) fn with_sync(
+        top: &str,
+        server: &str,
+        sync: impl Fn(&File) -> io::Result<()> + Send + Sync + 'static,
+    ) -> Self {
+        Self::open(top, "", server, sync)
+    }
+
+    fn open(
+        top: &str,
+        relay: &str,
+        server: &str,
+        sync: impl Fn(&File) -> io::Result<()> + Send + Sync + 'static,
+    ) -> Self {
         let directory = std::env::temp_dir().join(crate::random::id("cofferdam-session-"));
         let text = format!(
-            "state-dir = \"{0}/state\"\nadmin.socket = \"{0}/admin.sock\"\n\
+            "{top}\nstate-dir = \"{0}/state\"\nadmin.socket = \"{0}/admin.sock\"\n\
              servers.tools.command = [\"true\"]\ngrants.dev.servers = [\"tools\"]\n{server}\n\
              [relay]\nunix = \"{0}/relay/relay.sock\"\nunix-grant = \"dev\"\n{relay}\n",
             directory.display(),
             server = server.replace('@', &directory.display().to_string()),
         );
         let config = check_text(&text, &directory.join("cofferdam.toml")).unwrap();
-        let audit = Audit::open(audit::Options {
+        let options = audit::Options {
             directory: directory.join("state/audit"),
             sync: config.audit_sync,
             file_bytes: config.limits.audit_file_bytes,
             field_bytes: config.limits.audit_field_bytes,
-        });
+        };
+        let audit = Audit::open_with_sync(options, sync);
         let context =
             Context::new(config, audit.unwrap(), FileStore::open().unwrap(), Arc::default()).unwrap();
         Self { directory, context: Arc::new(context) }
     }
 
     /// A file in the directory.
-    pub(super) fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
 
     /// All that was recorded.
-    pub(super) fn audit(&self) -> String {
+    pub(crate) fn audit(&self) -> String {
         let files = std::fs::read_dir(self.directory.join("state/audit")).unwrap().flatten();
         files.filter_map(|file| std::fs::read_to_string(file.path()).ok()).collect()
     }

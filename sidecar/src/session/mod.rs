@@ -1,60 +1,14 @@
-//! Sessions and their links: where a harness's message becomes a decided, recorded call.
+//! Sessions: the time in which an enrolment has links, with the secrets and the audit budget that its links share.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`answers`] | from the server back to the harness: matched, scrubbed, recorded |
-//! | [`attach`] | a shim that comes back |
-//! | [`calls`] | what waits for an answer |
-//! | [`command`] | what others may ask of a link |
-//! | [`connection`] | frames over one byte stream |
-//! | [`credential`] | what a session has of a secret of Vault's, for people |
-//! | [`dispatch`] | what follows from a decision |
-//! | [`ending`] | the end of a link |
-//! | [`hints`] | what may be done twice |
-//! | [`link`] | the one task that owns a link: connection, server, timers |
-//! | [`message`] | one message of the harness's, and what is decided about it |
-//! | [`outcomes`] | what became of calls, written down |
-//! | [`pulse`] | heartbeats, deadlines, credit |
-//! | [`registry`] | all links, by id; who may open one, who ends one |
-//! | [`replacement`] | while the server's process is replaced |
-//! | [`repeats`] | requests that may have run, and may run once more |
-//! | [`requests`] | from the harness to the server: read, decided, recorded, carried out |
-//! | [`searches`] | who may search the audit, and how many at once |
-//! | [`server_requests`] | what the server asks of the harness |
-//! | [`tasks`] | what a server works on after its answer |
-//! | [`tokens`] | resume tokens that turn |
-//! | [`tools`] | what of a server's tools the harness is shown |
-//! | [`used_secrets`] | which secrets a call is made with |
-//! | [`visitor`] | who comes, and what holds their links together |
+//! | [`audit_lookups`] | permits to search the audit |
+//! | [`principal`] | what a connection is granted, and which enrolment it belongs to |
 
-mod answers;
-mod attach;
-mod calls;
-pub(crate) mod command;
-pub(crate) mod connection;
-pub(crate) mod credential;
-mod dispatch;
-mod ending;
+mod audit_lookups;
 #[cfg(test)]
-mod fixture;
-mod hints;
-pub(crate) mod link;
-mod message;
-#[cfg(test)]
-mod model;
-mod outcomes;
-mod pulse;
-pub(crate) mod registry;
-mod repeats;
-mod replacement;
-mod requests;
-mod searches;
-mod server_requests;
-mod tasks;
-mod tokens;
-mod tools;
-mod used_secrets;
-pub(crate) mod visitor;
+pub(crate) mod fixture;
+pub(crate) mod principal;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -73,8 +27,8 @@ use crate::inject::log_scrubber::LogScrubber;
 use crate::servers::gate::{Gate, GateLimits};
 use crate::vault::access::{Access, AccessError};
 use crate::vault::session::{SessionVault, Whose};
-use searches::{Searches, Turn};
-use visitor::{Enrolled, Visitor};
+use audit_lookups::{LookupPermit, LookupPermits, SandboxPermit};
+use principal::{Enrolled, Principal};
 
 /// What all sessions share.
 pub(crate) struct Context {
@@ -85,7 +39,7 @@ pub(crate) struct Context {
     pub(crate) log: Arc<LogScrubber>,
     /// None where the configuration of the start has no [vault].
     pub(crate) vault: Option<Arc<Access>>,
-    searches: Searches,
+    lookups: LookupPermits,
     gates: Mutex<BTreeMap<Name, Arc<Gate>>>,
     /// The limits of every gate, as they were at the start: a grant that comes later is treated as the others are.
     gate_limits: GateLimits,
@@ -103,8 +57,8 @@ pub(crate) struct Session {
     pub(crate) credentials: Arc<Credentials>,
     pub(crate) budget: Budget,
     pub(crate) gate: Arc<Gate>,
-    /// Its turn to search the audit.
-    searching: Arc<Turn>,
+    /// Its permit to search the audit.
+    lookup: Arc<SandboxPermit>,
     pub(crate) began: SystemTime,
     pub(crate) expires: Instant,
     pub(crate) context: Arc<Context>,
@@ -140,7 +94,7 @@ impl Context {
             files,
             log,
             vault,
-            searches: Searches::new(),
+            lookups: LookupPermits::new(),
             gates: Mutex::default(),
             #[cfg(test)]
             script: std::sync::OnceLock::new(),
@@ -154,17 +108,17 @@ impl Context {
     }
 
     /// The gate of a grant outlives its sessions: a sandbox that comes back finds its old starts counted.
-    fn gate(&self, grant: &Name) -> Arc<Gate> {
+    pub(crate) fn gate(&self, grant: &Name) -> Arc<Gate> {
         let mut gates = self.gates.lock().expect("no holder of this lock panics");
         Arc::clone(gates.entry(grant.clone()).or_insert_with(|| Arc::new(Gate::new(self.gate_limits))))
     }
 }
 
 impl Session {
-    pub(crate) fn new(context: &Arc<Context>, visitor: &Visitor) -> Self {
+    pub(crate) fn new(context: &Arc<Context>, principal: &Principal) -> Self {
         let config = context.config.load();
-        let grant = &visitor.grant;
-        let expires = match &visitor.enrolment {
+        let grant = &principal.grant;
+        let expires = match &principal.enrolment {
             Some(enrolled) => enrolled.expires,
             None => {
                 let ttl = config.grants.get(grant).map(|grant| grant.ttl).unwrap_or_default();
@@ -175,7 +129,7 @@ impl Session {
         let vault = context.vault.as_ref().map(|access| {
             let whose = Whose {
                 session: id.to_string(),
-                sandbox: visitor
+                sandbox: principal
                     .enrolment
                     .as_ref()
                     .map_or("shared socket".into(), |enrolled| enrolled.name.to_string()),
@@ -192,20 +146,25 @@ impl Session {
         Self {
             id,
             grant: grant.clone(),
-            enrolment: visitor.enrolment.clone(),
+            enrolment: principal.enrolment.clone(),
             credentials: Arc::new(Credentials::new(Arc::clone(&context.log), vault)),
             budget: Budget::new(BudgetLimits {
                 bytes: config.limits.audit_session_bytes,
                 records_per_second: config.limits.audit_session_records_per_second,
             }),
             gate: context.gate(grant),
-            searching: match &visitor.enrolment {
-                Some(_) => Arc::new(Turn::new()),
-                None => context.searches.shared(),
+            lookup: match &principal.enrolment {
+                Some(_) => Arc::new(SandboxPermit::new()),
+                None => context.lookups.shared(),
             },
             began: crate::clock::now(),
             expires,
             context: Arc::clone(context),
         }
+    }
+
+    /// Waits until this session may search the audit. Can be dropped at any time.
+    pub(crate) async fn lookup_permit(&self) -> Option<LookupPermit> {
+        self.context.lookups.acquire(&self.lookup).await
     }
 }

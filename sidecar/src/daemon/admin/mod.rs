@@ -9,8 +9,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::session::command::Description;
-use crate::session::registry::EndedLink;
+use crate::link::command::Description;
+use crate::link::registry::EndedLink;
 
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]

@@ -14,7 +14,7 @@ use crate::daemon::attach::hold::{AttachRequest, Hold};
 use crate::daemon::enrolling::{EnrollRequest, EnrollVia, Enrolled, Killed};
 use crate::daemon::reload::Reloaded;
 use crate::daemon::state::Daemon;
-use crate::session::registry::Ending;
+use crate::link::registry::Ending;
 
 /// Requests served at the same time.
 const MAX_REQUESTS: usize = 16;

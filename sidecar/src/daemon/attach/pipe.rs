@@ -18,7 +18,7 @@ use crate::daemon::attach_table::{LAST_BYTES, News, PipeEnd};
 use crate::daemon::handshake::{self, Arrival};
 use crate::daemon::handshake_slots::HandshakeSlots;
 use crate::daemon::state::Daemon;
-use crate::session::connection::Transport;
+use crate::link::connection::Transport;
 
 #[derive(Debug, thiserror::Error)]
 enum PipeError {

@@ -1,0 +1,199 @@
+//! What is known of the server's tools: which ones the harness was shown, and which may be repeated.
+//!
+//! Methods that only read may be repeated, and tools whose annotations say so. A server may lie about that; so it counts
+//! only where the configuration says `retry`. What must stay true: a tool without annotations is not repeated, and the
+//! last list counts.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use relay_proto::json;
+use relay_proto::limits::MAX_TOOL_NAME;
+use relay_proto::mcp::{Method, ReplayRole};
+
+use super::decode::Request;
+use super::shown_tools::ShownTools;
+use crate::servers::spec::Retry;
+
+/// The tools of one server, as listed on one link.
+#[derive(Debug, Default)]
+pub(crate) struct ToolCatalogue {
+    /// What the harness was shown.
+    pub(super) shown: ShownTools,
+    /// By which rule each may be repeated.
+    tools: HashMap<Box<str>, Option<&'static str>>,
+    /// Whether there can be no tool that is not in here.
+    pub(super) coverage: Coverage,
+}
+
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(super) enum Coverage {
+    #[default]
+    Partial,
+    Whole,
+}
+
+/// Whether a request that may have run may run once more.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Repeat {
+    No,
+    /// The server must be asked first.
+    Unknown,
+    /// By this rule.
+    Yes(&'static str),
+}
+
+/// A server cannot make us remember more tools than this; the others are not repeated.
+const MAX_TOOLS: usize = 4096;
+
+// Each begins with [`crate::audit::RETRY`]: by that the audit knows what was repeated.
+const LISTENS: &str = "retry: subscriptions/listen only listens";
+const METHOD: &str = "retry: the method can be repeated";
+const READ_ONLY: &str = "retry: annotations.readOnlyHint";
+const IDEMPOTENT: &str = "retry: annotations.idempotentHint";
+
+impl ToolCatalogue {
+    /// Whether this request may be repeated on a server with this setting.
+    pub(super) fn repeat(&self, retry: Retry, request: &Request<'_>) -> Repeat {
+        match (request.known, retry, request.tool.as_deref()) {
+            (Some(Method { replay: ReplayRole::Listen, .. }), ..) => Repeat::Yes(LISTENS),
+            (_, Retry::Never, _) => Repeat::No,
+            (_, Retry::WhereSafe, Some(tool)) => match (self.tools.get(tool), self.coverage) {
+                (Some(Some(rule)), _) => Repeat::Yes(rule),
+                (None, Coverage::Partial) => Repeat::Unknown,
+                (Some(None), _) | (None, Coverage::Whole) => Repeat::No,
+            },
+            (Some(Method { repeatable: true, .. }), Retry::WhereSafe, None) => Repeat::Yes(METHOD),
+            (_, Retry::WhereSafe, None) => Repeat::No,
+        }
+    }
+
+    /// Whether the message of this request is worth keeping, to be sent once more.
+    pub(super) fn may_be_repeated(&self, retry: Retry, request: &Request<'_>) -> bool {
+        self.repeat(retry, request) != Repeat::No
+    }
+
+    /// Takes note of the tools in the result of a `tools/list`.
+    pub(super) fn learn(&mut self, message: &[u8], result: Range<usize>) {
+        let Some(list) = json::member(message, result, "tools") else { return };
+        for tool in json::elements(message, list) {
+            let name = json::member(message, tool.clone(), "name").and_then(|name| json::text(message, name));
+            let Some(name) = name.filter(|name| name.len() <= MAX_TOOL_NAME) else { continue };
+            let said = said(message, tool);
+            if let Some(known) = self.tools.get_mut(&*name) {
+                *known = said;
+            } else if self.tools.len() < MAX_TOOLS {
+                self.tools.insert(name.into(), said);
+            }
+        }
+    }
+}
+
+/// By which rule the tool at `tool` may be repeated, if it says that it may.
+fn said(message: &[u8], tool: Range<usize>) -> Option<&'static str> {
+    let annotations = json::member(message, tool, "annotations")?;
+    let is_true = |key: &str| {
+        json::member(message, annotations.clone(), key).is_some_and(|span| &message[span] == b"true")
+    };
+    match (is_true("readOnlyHint"), is_true("idempotentHint")) {
+        (true, _) => Some(READ_ONLY),
+        (false, true) => Some(IDEMPOTENT),
+        (false, false) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use relay_proto::delivery::Received;
+    use relay_proto::frame::MaybeRan;
+    use relay_proto::mcp;
+
+    use super::*;
+    use crate::audit::RETRY;
+    use crate::call::decode::{Inbound, decode};
+
+    fn repeat(catalogue: &ToolCatalogue, retry: Retry, method: &str, tool: &str) -> Repeat {
+        let bytes = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{"name":"{tool}"}}}}"#);
+        let received = Received { seq: 1, maybe_ran: MaybeRan::No, bytes: bytes.into_bytes() };
+        match decode(&received, 16) {
+            Inbound::Request { request, .. } => catalogue.repeat(retry, &request),
+            _ => panic!("a request"),
+        }
+    }
+
+    fn learn(catalogue: &mut ToolCatalogue, tools: &str) {
+        let message = format!(r#"{{"tools":[{tools}]}}"#);
+        catalogue.learn(message.as_bytes(), 0..message.len());
+    }
+
+    #[test]
+    fn only_what_says_so_is_repeated_and_only_where_it_is_configured() {
+        let mut catalogue = ToolCatalogue::default();
+        learn(
+            &mut catalogue,
+            r#"{"name":"reads","annotations":{"readOnlyHint":true}},
+               {"name":"puts","annotations":{"idempotentHint": true ,"readOnlyHint":false}},
+               {"name":"sends","annotations":{"idempotentHint":"true"}},{"name":"silent"}"#,
+        );
+        let call =
+            |catalogue: &ToolCatalogue, tool: &str| repeat(catalogue, Retry::WhereSafe, "tools/call", tool);
+        assert_eq!(call(&catalogue, "reads"), Repeat::Yes(READ_ONLY));
+        assert_eq!(call(&catalogue, "puts"), Repeat::Yes(IDEMPOTENT));
+        for tool in ["sends", "silent"] {
+            assert_eq!(call(&catalogue, tool), Repeat::No, "{tool}");
+        }
+        assert_eq!(call(&catalogue, "unheard-of"), Repeat::Unknown);
+        catalogue.coverage = Coverage::Whole;
+        assert_eq!(call(&catalogue, "unheard-of"), Repeat::No);
+        assert_eq!(repeat(&catalogue, Retry::Never, "tools/call", "reads"), Repeat::No);
+        learn(&mut catalogue, r#"{"name":"reads"}"#);
+        assert_eq!(call(&catalogue, "reads"), Repeat::No, "what was said last counts");
+    }
+
+    #[test]
+    fn methods_that_only_read_are_repeated_and_others_are_not() {
+        let catalogue = ToolCatalogue::default();
+        let repeatable: Vec<_> =
+            mcp::METHODS.iter().filter(|row| row.repeatable).map(|row| row.name).collect();
+        assert_eq!(
+            repeatable,
+            [
+                "completion/complete",
+                "initialize",
+                "logging/setLevel",
+                "ping",
+                "prompts/get",
+                "prompts/list",
+                "resources/list",
+                "resources/read",
+                "resources/subscribe",
+                "resources/templates/list",
+                "resources/unsubscribe",
+                "server/discover",
+                "tasks/get",
+                "tasks/list",
+                "tasks/result",
+                "tools/list",
+            ]
+        );
+        for method in repeatable {
+            assert_eq!(repeat(&catalogue, Retry::WhereSafe, method, "x"), Repeat::Yes(METHOD));
+            assert_eq!(repeat(&catalogue, Retry::Never, method, "x"), Repeat::No);
+        }
+        for method in ["tasks/cancel", "tasks/update", "x/custom", "sampling/createMessage"] {
+            assert_eq!(repeat(&catalogue, Retry::WhereSafe, method, "x"), Repeat::No, "{method}");
+        }
+        assert_eq!(repeat(&catalogue, Retry::Never, "subscriptions/listen", "x"), Repeat::Yes(LISTENS));
+        assert!([LISTENS, METHOD, READ_ONLY, IDEMPOTENT].iter().all(|rule| rule.starts_with(RETRY)));
+    }
+
+    #[test]
+    fn a_server_cannot_make_it_remember_without_end() {
+        let mut catalogue = ToolCatalogue::default();
+        for number in 0..MAX_TOOLS + 10 {
+            learn(&mut catalogue, &format!(r#"{{"name":"{number}"}}"#));
+        }
+        learn(&mut catalogue, &format!(r#"{{"name":"{}"}}"#, "n".repeat(MAX_TOOL_NAME + 1)));
+        assert_eq!(catalogue.tools.len(), MAX_TOOLS);
+    }
+}

@@ -1,0 +1,232 @@
+//! What is decided about a message: first by the rules, then, for what they allow, by limits and earlier attempts.
+//!
+//! What must stay true: rules win. A denied tool is refused as denied even on a full link, and even if it may have run.
+
+use std::sync::Arc;
+
+use relay_proto::delivery::Received;
+use relay_proto::envelope::IdValue;
+use relay_proto::mcp;
+use relay_proto::name::Name;
+use tokio::time::Instant;
+
+use super::CallerContext;
+use super::admit::{Facts, PriorAttempts, Waiting};
+use super::catalogue::{Repeat, ToolCatalogue};
+use super::decode::{Inbound, Request};
+use super::parked::ParkReason;
+use super::tasks::TaskTable;
+use crate::audit::{self, DecisionRecord, FollowedBy, Mac, SecretUse};
+use crate::config::{Config, Scope, Server};
+use crate::inject::{Reads, Secrets};
+use crate::policy::{self, Decision, Glob, Verdict};
+
+/// What follows from admission and decision.
+#[expect(clippy::large_enum_variant, reason = "almost all are decided, and moved straight into a vector")]
+pub(crate) enum Resolution<'a> {
+    Decided(Decided<'a>),
+    /// It cannot be decided yet.
+    Park(IdValue, ParkReason),
+}
+
+/// One message with what was decided about it. A response carries no decision and no record.
+pub(crate) struct Decided<'a> {
+    pub(super) received: &'a Received,
+    pub(super) inbound: Inbound<'a>,
+    pub(super) ruling: Option<Ruling>,
+}
+
+/// What was decided about a message, and about which server.
+pub(crate) struct Ruling {
+    pub(super) decision: Decision,
+    pub(super) reason: DecisionReason,
+    /// None where the grant does not name the server.
+    pub(super) server: Option<Arc<Server>>,
+    /// The scope whose credentials an allowed call runs with, where its tool is in one.
+    pub(super) scope: Option<Arc<Scope>>,
+    /// The deadline of the first attempt, for a request that is repeated.
+    pub(super) deadline: Option<Instant>,
+    /// The secrets that its record names, where it may be made with others by the time that it leaves.
+    pub(super) held: Option<Arc<Secrets>>,
+}
+
+/// Why a message was allowed or refused.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum DecisionReason {
+    MaybeRan,
+    NotGranted,
+    /// It may have run, and is sent once more.
+    Repeated,
+    Rules,
+    TooManyInFlight,
+}
+
+/// Decides about a message that was admitted.
+pub(crate) fn decide<'a>(
+    config: &Config,
+    caller: &CallerContext,
+    tasks: &TaskTable,
+    catalogue: &ToolCatalogue,
+    received: &'a Received,
+    inbound: Inbound<'a>,
+    facts: Facts,
+) -> Resolution<'a> {
+    let ruling = match &inbound {
+        Inbound::Response { .. } => None,
+        Inbound::Malformed(_) => Some(Ruling::malformed()),
+        Inbound::Notification(request) => {
+            let mut ruling = Ruling::by_rules(config, &caller.session.grant, &caller.server, request);
+            ruling.deny_call_without_id(request);
+            Some(ruling)
+        }
+        Inbound::Request { request, value, .. } => {
+            let mut ruling = Ruling::by_rules(config, &caller.session.grant, &caller.server, request);
+            ruling.use_scope_of_task(request, tasks);
+            if let Some(server) = ruling.server.as_ref().filter(|_| ruling.allows()) {
+                let repeat = match facts.prior {
+                    PriorAttempts::None => Repeat::No,
+                    PriorAttempts::One => catalogue.repeat(server.retry, request),
+                    PriorAttempts::Repeated => Repeat::No,
+                };
+                if repeat == Repeat::Unknown && facts.waiting == Waiting::Allowed {
+                    return Resolution::Park(value.clone(), ParkReason::IdempotencyUnknown);
+                }
+                ruling.apply(facts, repeat);
+            }
+            Some(ruling)
+        }
+    };
+    Resolution::Decided(Decided { received, inbound, ruling })
+}
+
+impl Ruling {
+    /// What the configuration says. A server that the grant does not name is out of reach, whatever is asked of it.
+    fn by_rules(config: &Config, grant: &Name, server: &Name, request: &Request<'_>) -> Self {
+        let granted = config.grants.get(grant).is_some_and(|grant| grant.servers.contains(server));
+        let Some(server) = config.servers.get(server).filter(|_| granted) else {
+            return Self::new(policy::server_not_granted(server), DecisionReason::NotGranted);
+        };
+        let decision = match (request.is_tool_call(), request.tool.as_deref()) {
+            (true, Some(tool)) => server.rules.decide(policy::Request::Tool(tool)),
+            (true, None) => {
+                Decision { verdict: Verdict::Deny, rule: "tools/call without a tool's name".into() }
+            }
+            (false, _) => server.rules.decide(policy::Request::Method(&request.method)),
+        };
+        let scope = match request.tool.as_deref() {
+            Some(tool) if !server.scopes.is_empty() => server.scope(tool).cloned(),
+            _ => None,
+        };
+        Self { server: Some(Arc::clone(server)), scope, ..Self::new(decision, DecisionReason::Rules) }
+    }
+
+    fn malformed() -> Self {
+        let decision = Decision { verdict: Verdict::Deny, rule: "message_malformed".into() };
+        Self::new(decision, DecisionReason::Rules)
+    }
+
+    fn new(decision: Decision, reason: DecisionReason) -> Self {
+        Self { decision, reason, server: None, scope: None, deadline: None, held: None }
+    }
+
+    pub(super) fn allows(&self) -> bool {
+        self.decision.verdict == Verdict::Allow
+    }
+
+    /// The reads that its record names, where the call could be made with others by the time that it leaves.
+    pub(super) fn decided_reads(&self) -> Option<Arc<Reads>> {
+        let (server, held) = (self.server.as_ref()?, self.held.as_ref()?);
+        let names = self.scope.as_ref().map_or_else(|| server.secrets(), |scope| scope.secrets());
+        (!names.is_empty()).then(|| Arc::new(Reads::of(names, held)))
+    }
+
+    /// A request about a task runs with the credentials of the tool that made the task.
+    fn use_scope_of_task(&mut self, request: &Request<'_>, tasks: &TaskTable) {
+        let Some(server) = self.server.as_ref().filter(|server| !server.scopes.is_empty()) else { return };
+        if let Some(task) = request.task() {
+            self.scope = tasks.tool_of(&task).and_then(|tool| server.scope(tool)).cloned();
+        }
+    }
+
+    /// A call without an id has no response, so nothing would tell when its scope's process is done with it.
+    fn deny_call_without_id(&mut self, request: &Request<'_>) {
+        let by_tool = self.server.as_ref().is_some_and(|server| !server.scopes.is_empty());
+        if by_tool && request.is_tool_call() {
+            self.deny(DecisionReason::Rules, "scopes: tools/call without an id");
+        }
+    }
+
+    /// Limits and earlier attempts, for a request that the rules allow.
+    fn apply(&mut self, facts: Facts, repeat: Repeat) {
+        let Facts { prior, room, deadline, now, .. } = facts;
+        let in_time = deadline.is_none_or(|deadline| deadline > now);
+        match (prior, repeat) {
+            (PriorAttempts::None, _) if room => {}
+            (PriorAttempts::None, _) => {
+                self.deny(DecisionReason::TooManyInFlight, "limits.requests-in-flight");
+            }
+            (PriorAttempts::One, Repeat::Yes(rule)) if room && in_time => {
+                self.deadline = deadline;
+                self.reason = DecisionReason::Repeated;
+                self.decision.rule = rule.into();
+            }
+            (PriorAttempts::One | PriorAttempts::Repeated, _) => {
+                self.deny(DecisionReason::MaybeRan, "maybe-ran");
+            }
+        }
+    }
+
+    fn deny(&mut self, reason: DecisionReason, rule: &'static str) {
+        self.reason = reason;
+        self.decision = Decision { verdict: Verdict::Deny, rule: rule.into() };
+    }
+}
+
+impl<'a> Decided<'a> {
+    /// Whether what follows must be decided after this was carried out: a cancellation frees an id and a place.
+    pub(super) fn is_cancellation(&self) -> bool {
+        matches!(&self.inbound, Inbound::Notification(request) if request.method == mcp::CANCELLED)
+    }
+
+    pub(super) fn is_allowed_request(&self) -> bool {
+        matches!(self.inbound, Inbound::Request { .. }) && self.ruling.as_ref().is_some_and(Ruling::allows)
+    }
+
+    /// Whether this message puts that id in flight.
+    pub(super) fn takes(&self, id: &IdValue) -> bool {
+        self.is_allowed_request() && matches!(&self.inbound, Inbound::Request { value, .. } if value == id)
+    }
+
+    pub(super) fn scope(&self) -> Option<&Arc<Scope>> {
+        self.ruling.as_ref()?.scope.as_ref()
+    }
+
+    /// The pattern that puts its tool into a scope.
+    fn scope_pattern(&self) -> Option<&str> {
+        self.scope()?.pattern(self.inbound.request()?.tool.as_deref()?).map(Glob::as_str)
+    }
+
+    pub(super) fn record<'r>(
+        &'r self,
+        call: audit::Call<'r>,
+        ruling: &'r Ruling,
+        arguments: Option<&'r Mac>,
+        policy: &'r str,
+        secrets: &'r [SecretUse<'r>],
+    ) -> DecisionRecord<'r> {
+        DecisionRecord {
+            call,
+            arguments,
+            verdict: ruling.decision.verdict,
+            rule: &ruling.decision.rule,
+            policy,
+            scope: self.scope_pattern(),
+            secrets,
+            bytes: self.received.bytes.len() as u64,
+            followed_by: match self.is_allowed_request() {
+                true => FollowedBy::Outcome,
+                false => FollowedBy::Nothing,
+            },
+        }
+    }
+}

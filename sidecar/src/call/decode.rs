@@ -1,0 +1,110 @@
+//! One message of the harness as it was read: a request, a notification, a response, or none of these.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use relay_proto::delivery::Received;
+use relay_proto::envelope::{self, Id, IdValue, Kind, Malformed, Strictness, ToolCall};
+use relay_proto::json;
+use relay_proto::mcp::{self, Method, Subject};
+
+use super::tasks;
+
+pub(crate) enum Inbound<'a> {
+    Malformed(Malformed),
+    Notification(Request<'a>),
+    Request {
+        request: Request<'a>,
+        id: Id<'a>,
+        value: IdValue,
+    },
+    /// The answer to a request of the server.
+    Response {
+        id: Option<Id<'a>>,
+    },
+}
+
+/// What a request or notification asks for.
+pub(crate) struct Request<'a> {
+    pub(super) received: &'a Received,
+    pub(super) params: Option<Range<usize>>,
+    pub(super) method: Cow<'a, str>,
+    /// The method's row in the table, if it has one.
+    pub(super) known: Option<&'static Method>,
+    /// The tool of a `tools/call`.
+    pub(super) tool: Option<Cow<'a, str>>,
+    /// Where the bytes are whose MAC is recorded: a tool's arguments, or the parameters of any other method.
+    arguments: Option<Range<usize>>,
+}
+
+/// Reads a message whose JSON is nested at most `depth` deep.
+pub(crate) fn decode(received: &Received, depth: usize) -> Inbound<'_> {
+    let envelope = match envelope::read_within(&received.bytes, Strictness::Whole, depth) {
+        Ok(envelope) => envelope,
+        Err(malformed) => return Inbound::Malformed(malformed),
+    };
+    match envelope.kind {
+        Kind::Request { id, method } => {
+            let value = id.value();
+            let request = Request::new(received, method, envelope.body, envelope.call);
+            Inbound::Request { request, id, value }
+        }
+        Kind::Notification { method } => {
+            Inbound::Notification(Request::new(received, method, envelope.body, envelope.call))
+        }
+        Kind::Response { id, .. } => Inbound::Response { id },
+    }
+}
+
+impl<'a> Inbound<'a> {
+    pub(super) fn request(&self) -> Option<&Request<'a>> {
+        match self {
+            Self::Request { request, .. } | Self::Notification(request) => Some(request),
+            Self::Malformed(_) | Self::Response { .. } => None,
+        }
+    }
+}
+
+impl<'a> Request<'a> {
+    fn new(
+        received: &'a Received,
+        method: Cow<'a, str>,
+        params: Option<Range<usize>>,
+        call: Option<ToolCall<'a>>,
+    ) -> Self {
+        let (tool, arguments) = match call {
+            Some(ToolCall { tool: tool @ Some(_), arguments }) => (tool, arguments),
+            Some(ToolCall { tool: None, .. }) | None => (None, params.clone()),
+        };
+        let known = mcp::lookup(&method);
+        Self { received, params, method, known, tool, arguments }
+    }
+
+    pub(super) fn is_tool_call(&self) -> bool {
+        self.known.is_some_and(Method::is_tool_call)
+    }
+
+    /// Where a member of the parameters is.
+    pub(super) fn param(&self, key: &str) -> Option<Range<usize>> {
+        json::member(&self.received.bytes, self.params.clone()?, key)
+    }
+
+    /// The bytes whose MAC is recorded: a tool's arguments, or the parameters of any other method.
+    pub(super) fn arguments(&self) -> Option<&'a [u8]> {
+        self.arguments.clone().map(|span| &self.received.bytes[span])
+    }
+
+    /// What the modern HTTP transport repeats in `Mcp-Name`.
+    pub(super) fn header_name(&self) -> Option<String> {
+        match self.known?.subject {
+            Subject::None => None,
+            Subject::Param(key) => json::text(&self.received.bytes, self.param(key)?).map(Into::into),
+            Subject::Tool => self.tool.as_deref().map(Into::into),
+        }
+    }
+
+    /// The task that it is about.
+    pub(super) fn task(&self) -> Option<Box<str>> {
+        tasks::asked_for(&self.received.bytes, self.known?, self.params.clone())
+    }
+}

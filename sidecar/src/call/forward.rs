@@ -1,0 +1,292 @@
+//! What follows from a decision that is written down: the message goes to the server, or its sender is told why not.
+//!
+//! What must stay true: a request is registered as in flight before it is sent. Sending only queues; the bytes leave in
+//! one write per process, after the whole chunk was carried out.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use relay_proto::code::{self, Code};
+use relay_proto::envelope::{self, Id, IdValue};
+use relay_proto::json;
+use relay_proto::mcp::{self, Audience, Method, MethodKind};
+use tokio::time::Instant;
+
+use super::catalogue::ToolCatalogue;
+use super::decide::{Decided, DecisionReason, Ruling};
+use super::decode::{Inbound, Request};
+use super::in_flight::{Attempt, Call, ReplyHandling};
+use super::record::Recorded;
+use super::{CallerContext, Pipeline, Turn};
+use crate::metrics::RequestOutcome;
+use crate::policy::Verdict;
+use crate::servers::instance::{Passed, Unavailable};
+use crate::servers::scoped::{Lane, Servers};
+use crate::servers::start::Starter;
+use crate::upstream::outbound::Outbound;
+
+/// A call that is ready to be registered and sent once its decision is written.
+pub(crate) struct Prepared {
+    call: Call,
+    lane: Lane,
+    /// None for requests that are meant to stay open.
+    timeout: Option<Duration>,
+}
+
+const UNRECORDED: &str =
+    "it did not run, because the decision about it could not be recorded; tell the host's administrator";
+const UNRECORDED_REPEAT: &str = "it may or may not have run before, and was not repeated because the decision about that could not be recorded; tell the host's administrator";
+
+/// The call that an allowed request makes.
+pub(super) fn prepare(
+    catalogue: &ToolCatalogue,
+    one: &Decided<'_>,
+    servers: &mut Servers,
+    now: Instant,
+) -> Option<Prepared> {
+    let (Inbound::Request { request, id, .. }, Some(ruling)) = (&one.inbound, &one.ruling) else {
+        return None;
+    };
+    let server = ruling.server.as_ref().filter(|_| ruling.allows())?;
+    let attempt = match ruling.reason {
+        DecisionReason::Repeated => Attempt::Second,
+        _ => Attempt::First,
+    };
+    let lane = servers.lane(server, ruling.scope.as_ref());
+    let handling = ReplyHandling::of(request.known);
+    // A listener may be opened as often as its server exits: the server's backoff limits how often that is.
+    let again = attempt == Attempt::First || handling == ReplyHandling::Listen;
+    let kept = again && catalogue.may_be_repeated(server.retry, request);
+    let call = Call {
+        id: id.spelled().into(),
+        on: servers.process(lane),
+        seq: request.received.seq,
+        handling,
+        method: match request.known {
+            Some(method) => method.name.into(),
+            None => request.method.clone().into_owned().into(),
+        },
+        tool: request.tool.as_deref().map(Into::into),
+        task: request.task(),
+        began: now,
+        deadline: ruling.deadline,
+        attempt,
+        kept: kept.then(|| Bytes::copy_from_slice(&request.received.bytes)),
+        sent_with: None,
+    };
+    let is_open_ended = request.known.is_some_and(|method| method.open_ended);
+    Some(Prepared { call, lane, timeout: (!is_open_ended).then_some(server.call_timeout) })
+}
+
+impl Turn<'_> {
+    /// Does what follows from one decision.
+    pub(super) fn carry_out(&mut self, one: Decided<'_>, prepared: Option<Prepared>, recorded: Recorded) {
+        let Decided { received, inbound, ruling } = one;
+        match (inbound, ruling) {
+            (Inbound::Request { request, id, value }, Some(ruling)) => match prepared {
+                Some(mut prepared) => {
+                    prepared.begin(self.now);
+                    match recorded {
+                        Recorded::Written => self.forward(&request, &id, value, &ruling, prepared),
+                        _ => self.refuse_unrecorded(prepared.call, recorded),
+                    }
+                }
+                None => self.refuse_decided(&request, &id, &ruling, recorded),
+            },
+            (Inbound::Notification(request), Some(ruling))
+                if ruling.allows() && recorded == Recorded::Written =>
+            {
+                self.notify(&request);
+            }
+            // A notification has no response to say so in.
+            (Inbound::Notification(_), _) => self.pipeline.recorder.counters.refused += 1,
+            (Inbound::Response { id }, _) => self.respond(&received.bytes, id.as_ref()),
+            (Inbound::Malformed(malformed), _) => {
+                self.pipeline.recorder.count(RequestOutcome::Malformed);
+                let sentence = format!("the message was not relayed: {malformed}");
+                let answer = code::error_response(malformed.id.as_deref(), Code::MessageMalformed, &sentence);
+                self.pipeline.recorder.counters.refused += 1;
+                self.pipeline.reply(&answer);
+            }
+            (Inbound::Request { id, .. }, None) => {
+                self.pipeline.refuse(id.raw, Code::ServerUnavailable, UNRECORDED)
+            }
+        }
+    }
+
+    /// Registers a call and sends it.
+    fn forward(
+        &mut self,
+        request: &Request<'_>,
+        id: &Id<'_>,
+        value: IdValue,
+        ruling: &Ruling,
+        prepared: Prepared,
+    ) {
+        let Turn { pipeline, servers, config, now } = self;
+        let Prepared { call, lane, .. } = prepared;
+        let bytes = &request.received.bytes;
+        servers.memory_mut().request(bytes, id, &request.method, request.params.clone());
+        if call.handling == ReplyHandling::Setting {
+            servers.set_beside(bytes, id, &request.method);
+        }
+        pipeline.recorder.counters.calls += 1;
+        let task = call.task.as_deref().and_then(|task| pipeline.tasks.process_of(task));
+        let task = task.filter(|process| *process != call.on);
+        pipeline.in_flight.insert(value, call);
+        if task.is_none() && servers.pass(lane, bytes) == Passed::Yes {
+            return;
+        }
+        let value = id.value();
+        let message = Outbound::request(bytes.clone(), value.clone(), &request.method, request.header_name())
+            .in_scope(ruling.scope.clone())
+            .decided(ruling.decided_reads());
+        let sent = match task.and_then(|process| Some((process, servers.send_to(process, &message)?))) {
+            Some((process, sent)) => sent.map(|event| (process, event)),
+            None => match &ruling.server {
+                Some(server) => {
+                    let CallerContext { session, link, .. } = &pipeline.caller;
+                    let sent = servers.send(lane, message, || Starter::of(session, config, server, link));
+                    sent.map(|()| (servers.process(lane), None))
+                }
+                None => return,
+            },
+        };
+        match sent {
+            Ok((on, event)) => {
+                pipeline.in_flight.sent_to(&value, on);
+                if let Some(event) = event {
+                    pipeline.on_server(servers, on, event, *now);
+                }
+            }
+            Err(Unavailable { code, why }) => {
+                if let Some(call) = pipeline.in_flight.take(&value) {
+                    pipeline.fail(servers, call, code, &format!("it did not run: {why}"), *now);
+                }
+            }
+        }
+    }
+
+    /// An allowed call whose decision is not safely in the audit is not made.
+    fn refuse_unrecorded(&mut self, call: Call, recorded: Recorded) {
+        match (recorded, call.attempt) {
+            // The record stands although the call is not made: it must not look like one that was.
+            (Recorded::Written | Recorded::WrittenNotSynced, _) => {
+                self.pipeline.fail(self.servers, call, Code::ServerUnavailable, UNRECORDED, self.now);
+            }
+            (Recorded::NotWritten, Attempt::First) => {
+                self.pipeline.recorder.count(RequestOutcome::Unrecorded);
+                self.pipeline.refuse(call.id.as_bytes(), Code::ServerUnavailable, UNRECORDED);
+            }
+            (Recorded::NotWritten, Attempt::Second) => {
+                self.pipeline.recorder.count(RequestOutcome::Unrecorded);
+                self.pipeline.refuse(call.id.as_bytes(), Code::OutcomeUnknown, UNRECORDED_REPEAT);
+            }
+        }
+    }
+
+    /// Answers a request that is not allowed.
+    fn refuse_decided(&mut self, request: &Request<'_>, id: &Id<'_>, ruling: &Ruling, recorded: Recorded) {
+        self.pipeline.recorder.count(match recorded {
+            Recorded::NotWritten => RequestOutcome::Unrecorded,
+            Recorded::Written | Recorded::WrittenNotSynced => RequestOutcome::Denied,
+        });
+        // What may have run cannot be said not to have.
+        if recorded == Recorded::NotWritten && ruling.reason != DecisionReason::MaybeRan {
+            return self.pipeline.refuse(id.raw, Code::ServerUnavailable, UNRECORDED);
+        }
+        match explain(self.pipeline, request, ruling) {
+            Some((code, sentence)) => self.pipeline.refuse(id.raw, code, &sentence),
+            None => {
+                self.pipeline.recorder.counters.refused += 1;
+                let tool = request.tool.as_deref().unwrap_or_default();
+                self.pipeline.reply(&code::unknown_tool_response(id.raw, tool));
+            }
+        }
+    }
+
+    fn notify(&mut self, request: &Request<'_>) {
+        let Turn { pipeline, servers, now, .. } = self;
+        let bytes = &request.received.bytes;
+        let message = Outbound::notification(bytes.clone(), &request.method);
+        let audience = match request.known {
+            Some(Method { kind: MethodKind::Notification, audience, .. }) => Some(*audience),
+            // A notification that this version does not know concerns the server as a whole.
+            _ => request.method.starts_with(mcp::NOTIFICATION_PREFIX).then_some(Audience::Current),
+        };
+        let process = match audience {
+            Some(Audience::CancelledRequest) => {
+                let id = envelope::cancelled_request(bytes, request.params.clone());
+                id.and_then(|id| pipeline.cancel(servers, &id, *now))
+            }
+            Some(Audience::ProgressToken) => {
+                let token = request.param("progressToken").map(|span| &bytes[span]);
+                token.and_then(|token| pipeline.server_requests.waits_for_progress(token))
+            }
+            Some(Audience::All) => return servers.tell_each(&message),
+            Some(Audience::Current) => {
+                servers.memory_mut().notification(bytes, &request.method);
+                return servers.tell_all(message);
+            }
+            // Not a notification of MCP: it is not for the tools of a scope.
+            None => None,
+        };
+        match process {
+            Some(process) => servers.tell_to(process, message),
+            None => servers.tell(servers.base(), message),
+        }
+    }
+
+    /// The harness's response to a request of the server.
+    fn respond(&mut self, bytes: &[u8], id: Option<&Id<'_>>) {
+        let Some(id) = id else { return };
+        let Some((process, original)) = self.pipeline.server_requests.answered(&id.value()) else { return };
+        let message = json::replace(bytes, id.span.clone(), &original);
+        self.servers.tell_to(process, Outbound::response(message));
+    }
+}
+
+/// A refusal in words that a model can act on; none where the tool is to look like one that does not exist.
+fn explain(pipeline: &Pipeline, request: &Request<'_>, ruling: &Ruling) -> Option<(Code, String)> {
+    let server = &pipeline.caller.server;
+    let explained = match (ruling.reason, ruling.decision.verdict, request.tool.as_deref()) {
+        (DecisionReason::MaybeRan, ..) => (
+            Code::OutcomeUnknown,
+            "the connection to the host was lost while this request was under way; it may or may not have run, so check before you repeat it".into(),
+        ),
+        (DecisionReason::NotGranted, ..) => (
+            Code::ServerNotGranted,
+            format!("this sandbox may not use server `{server}`; ask the user to add it to the grant"),
+        ),
+        (DecisionReason::TooManyInFlight, ..) => (
+            Code::ServerUnavailable,
+            "it did not run: too many requests wait for answers already; wait for some of them".into(),
+        ),
+        (DecisionReason::Repeated | DecisionReason::Rules, Verdict::Ask, Some(tool)) => (
+            Code::ApprovalRequired,
+            format!("tool `{tool}` of `{server}` needs a person's approval, which cannot be asked for yet; use another tool, or ask the user to change the rule"),
+        ),
+        (DecisionReason::Repeated | DecisionReason::Rules, _, Some(tool)) => {
+            if !pipeline.catalogue.shown.contains(tool) {
+                return None;
+            }
+            (
+                Code::ToolDenied,
+                format!("the rules of the host do not allow tool `{tool}` any more; list the tools again"),
+            )
+        }
+        (DecisionReason::Repeated | DecisionReason::Rules, _, None) => (
+            Code::ToolDenied,
+            format!("the rules of the host do not allow method `{}` on server `{server}`", request.method),
+        ),
+    };
+    Some(explained)
+}
+
+impl Prepared {
+    /// The call's time counts from when its decision was written.
+    fn begin(&mut self, now: Instant) {
+        self.call.began = now;
+        self.call.deadline = self.call.deadline.or(self.timeout.map(|timeout| now + timeout));
+    }
+}

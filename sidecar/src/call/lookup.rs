@@ -1,0 +1,82 @@
+//! Searches of the audit for requests that may have run on an earlier link.
+//!
+//! What must stay true: a link causes few searches, and none holds up its loop; where the audit cannot tell in time, the
+//! request may have run.
+
+use std::sync::Arc;
+
+use futures_util::StreamExt as _;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use relay_proto::frame::Origin;
+use tokio::time::timeout;
+
+use super::admit::PriorAttempts;
+use super::parked::{LOOKUP_TIME, SearchNumber};
+use crate::audit::Left;
+use crate::session::Session;
+
+pub(crate) struct Lookups {
+    /// How many searches this link may still cause.
+    left: usize,
+    last: SearchNumber,
+    running: FuturesUnordered<BoxFuture<'static, Found>>,
+}
+
+/// What a search found.
+pub(crate) struct Found {
+    pub(super) search: SearchNumber,
+    pub(super) known: Vec<(Origin, PriorAttempts)>,
+}
+
+/// Searches for what may have run on earlier links: an honest shim has one such link behind it, or two.
+const MAX_SEARCHES: usize = 4;
+
+impl Default for Lookups {
+    fn default() -> Self {
+        Self { left: MAX_SEARCHES, last: SearchNumber::default(), running: FuturesUnordered::new() }
+    }
+}
+
+impl Lookups {
+    /// Starts a search for these; none where this link has caused too many.
+    pub(super) fn start(&mut self, session: &Arc<Session>, origins: Vec<Origin>) -> Option<SearchNumber> {
+        self.left = self.left.checked_sub(1)?;
+        self.last.0 += 1;
+        let search = self.last;
+        let session = Arc::clone(session);
+        self.running.push(Box::pin(async move {
+            let known = timeout(LOOKUP_TIME, decided(&session, origins)).await;
+            Found { search, known: known.ok().flatten().unwrap_or_default() }
+        }));
+        Some(search)
+    }
+
+    /// The next search that is over. Waits for ever while there is none; may be dropped at any await.
+    pub(crate) async fn next(&mut self) -> Found {
+        match self.running.next().await {
+            Some(found) => found,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// What the audit says of those on the first one's link: an honest shim comes from one link at a time.
+async fn decided(session: &Session, mut origins: Vec<Origin>) -> Option<Vec<(Origin, PriorAttempts)>> {
+    let permit = session.lookup_permit().await?;
+    let audit = session.context.audit.clone();
+    let search = tokio::task::spawn_blocking(move || {
+        let _permit = permit;
+        let link = origins.first()?.link.clone();
+        origins.retain(|origin| origin.link == link);
+        let numbers: Vec<u64> = origins.iter().map(|origin| origin.seq).collect();
+        let decided = audit.decided(&link, &numbers).ok()?;
+        let attempts = |origin: &Origin| match decided.get(&origin.seq) {
+            None => PriorAttempts::None,
+            Some(Left::Once) => PriorAttempts::One,
+            Some(Left::Again) => PriorAttempts::Repeated,
+        };
+        Some(origins.into_iter().map(|origin| (origin.clone(), attempts(&origin))).collect())
+    });
+    search.await.ok()?
+}

@@ -1,0 +1,338 @@
+//! The call pipeline: every message of the harness is decoded, admitted, decided, recorded, forwarded and answered, in
+//! that order.
+//!
+//! It has no socket and no task of its own; [`Link`](crate::link::Link) drives it. Messages that came together are taken
+//! through together, so that one write records all their decisions and one write per process forwards them.
+//!
+//! | stage | file | what it does |
+//! |---|---|---|
+//! | decode | [`decode`] | bytes → request, notification, response, malformed |
+//! | admit | [`admit`] | id in use? must the audit be searched first? |
+//! | decide | [`decide`] | rules, then limits and earlier attempts |
+//! | record | [`record`] | decisions and outcomes into the audit |
+//! | forward | [`forward`] | registered as in flight, then sent; or refused |
+//! | reply | [`reply`] | the server's message matched, scrubbed, recorded, sent back |
+//!
+//! Beside them: [`catalogue`] what is known of the server's tools, [`in_flight`] requests that wait for the server,
+//! [`lookup`] searches of the audit, [`parked`] requests that wait to be decided, [`process_events`] replacement of
+//! processes, [`replies`] what waits to leave for the harness, [`retry`] requests that may have run, [`server_requests`] and [`tasks`] what the server asks and works on,
+//! [`used_secrets`] which secrets a call is made with.
+//!
+//! What must stay true:
+//! - nothing reaches a server before its decision is in the audit, and nothing is sent before it is registered;
+//! - an admitted id is in one place: in flight, abandoned, parked, or waiting to be decided again;
+//! - nothing leaves for the harness that was not scrubbed (see [`replies`]).
+
+mod admit;
+mod catalogue;
+mod decide;
+mod decode;
+mod forward;
+mod in_flight;
+mod lookup;
+mod parked;
+mod process_events;
+mod record;
+mod replies;
+mod reply;
+mod retry;
+mod server_requests;
+mod shown_tools;
+mod tasks;
+mod used_secrets;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use relay_proto::code::Code;
+use relay_proto::delivery::Received;
+use relay_proto::envelope::IdValue;
+use relay_proto::name::Name;
+use tokio::time::Instant;
+
+use self::admit::{Admitted, Facts, Incoming, ParkingRoom, Waiting, admit};
+use self::catalogue::ToolCatalogue;
+use self::decide::{Decided, Resolution, decide};
+use self::decode::decode;
+use self::forward::{Prepared, prepare};
+use self::in_flight::InFlight;
+use self::lookup::Lookups;
+use self::parked::{ParkReason, Parked};
+use self::retry::ToolLister;
+use self::server_requests::ServerRequests;
+use self::tasks::TaskTable;
+use self::used_secrets::held_secrets;
+use crate::audit::{self, CallResult};
+use crate::config::Config;
+use crate::servers::scoped::{Process, Servers};
+use crate::session::Session;
+
+pub(crate) use self::lookup::Found;
+pub(crate) use self::record::{LinkCounters, Recorder};
+pub(crate) use self::replies::Replies;
+
+/// One link's way from the harness to its server and back.
+pub(crate) struct Pipeline {
+    pub(crate) caller: CallerContext,
+    /// Received, or due again; what is due again comes first.
+    incoming: VecDeque<Incoming>,
+    /// Admitted, not decided.
+    parked: Parked,
+    /// Registered, sent, unanswered.
+    in_flight: InFlight,
+    server_requests: ServerRequests,
+    tasks: TaskTable,
+    catalogue: ToolCatalogue,
+    /// Our own `tools/list`, while parked requests wait for it.
+    lister: Option<ToolLister>,
+    pub(crate) lookups: Lookups,
+    pub(crate) recorder: Recorder,
+    pub(crate) replies: Replies,
+}
+
+/// Whose calls these are.
+pub(crate) struct CallerContext {
+    pub(crate) session: Arc<Session>,
+    pub(crate) link: Arc<str>,
+    pub(crate) server: Name,
+    /// All of these as the audit names them.
+    pub(crate) audit: audit::Caller,
+    /// The size of the largest message that the harness takes.
+    pub(crate) message_bytes: usize,
+}
+
+/// The decisions of one chunk, which are written down and now carried out.
+struct Turn<'a> {
+    pipeline: &'a mut Pipeline,
+    servers: &'a mut Servers,
+    config: &'a Arc<Config>,
+    now: Instant,
+}
+
+/// Messages that are decided together: enough to share a write, few enough that nothing else waits long.
+const MAX_CHUNK: usize = 64;
+
+impl Pipeline {
+    pub(crate) fn new(session: Arc<Session>, link: Arc<str>, server: Name, message_bytes: usize) -> Self {
+        let config = session.context.config.load();
+        // A peer that asks for another name gets no link; a metric's label must not be the sandbox's choice.
+        let is_configured = config.servers.contains_key(&server);
+        let recorder = Recorder::new(if is_configured { server.as_str() } else { "" });
+        let audit = session.context.audit.caller(&session.id, &link, Some(server.as_str()));
+        drop(config);
+        Self {
+            caller: CallerContext { session, link, server, audit, message_bytes },
+            incoming: VecDeque::new(),
+            parked: Parked::default(),
+            in_flight: InFlight::default(),
+            server_requests: ServerRequests::default(),
+            tasks: TaskTable::default(),
+            catalogue: ToolCatalogue::default(),
+            lister: None,
+            lookups: Lookups::default(),
+            recorder,
+            replies: Replies::default(),
+        }
+    }
+
+    pub(crate) fn receive(&mut self, batch: Vec<Received>) {
+        self.incoming.extend(batch.into_iter().map(Incoming::new));
+    }
+
+    /// Takes everything through that was received or is due again.
+    pub(crate) async fn run(&mut self, servers: &mut Servers) {
+        while !self.incoming.is_empty() {
+            let config = self.caller.session.context.config.load_full();
+            while !self.incoming.is_empty() {
+                self.run_chunk(&config, servers).await;
+            }
+            // After what came along was sent, so that the harness's handshake goes first.
+            self.ask_for_tools(&config, servers);
+            self.look_up_parked();
+        }
+    }
+
+    /// Decides, records and forwards some messages. A chunk ends after a cancellation, which frees an id and a place, and
+    /// before a message that has to wait.
+    async fn run_chunk(&mut self, config: &Arc<Config>, servers: &mut Servers) {
+        let now = Instant::now();
+        let count = self.incoming.len().min(MAX_CHUNK);
+        let mut chunk: Vec<Incoming> = self.incoming.drain(..count).collect();
+        let mut decided: Vec<Decided<'_>> = Vec::with_capacity(count);
+        let mut parks = None;
+        for message in &chunk {
+            match self.resolve(config, servers, message, &decided, now) {
+                Resolution::Decided(one) => decided.push(one),
+                Resolution::Park(id, reason) => {
+                    parks = Some((id, reason));
+                    break;
+                }
+            }
+            if decided.last().is_some_and(Decided::is_cancellation) {
+                break;
+            }
+        }
+        let taken = decided.len();
+        if taken > 0 {
+            self.carry_out_all(config, servers, decided, now).await;
+        }
+        let mut rest = chunk.drain(taken..);
+        if let Some((id, reason)) = parks
+            && let Some(message) = rest.next()
+        {
+            let call_timeout = config.servers.get(&self.caller.server).map(|server| server.call_timeout);
+            let deadline = message.deadline.or(call_timeout.map(|timeout| now + timeout));
+            self.parked.hold(id, reason, deadline, message, now);
+        }
+        for message in rest.rev() {
+            self.incoming.push_front(message);
+        }
+    }
+
+    /// Records what was decided, and does what follows from it.
+    async fn carry_out_all(
+        &mut self,
+        config: &Arc<Config>,
+        servers: &mut Servers,
+        decided: Vec<Decided<'_>>,
+        now: Instant,
+    ) {
+        let held = held_secrets(&self.caller.session, servers, &decided);
+        // Before the audit's write, so that little is left to do between that and the server.
+        let prepared: Vec<Option<Prepared>> =
+            decided.iter().map(|one| prepare(&self.catalogue, one, servers, now)).collect();
+        let recorded = self.recorder.record(&self.caller, config, &decided, &held).await;
+        let mut turn = Turn { pipeline: self, servers, config, now: Instant::now() };
+        for (place, ((mut one, prepared), recorded)) in
+            decided.into_iter().zip(prepared).zip(recorded).enumerate()
+        {
+            if let Some(ruling) = &mut one.ruling {
+                ruling.held = Some(held.of(place));
+            }
+            turn.carry_out(one, prepared, recorded);
+        }
+        turn.servers.write_now();
+    }
+
+    /// Reads one message and decides about it, knowing what was decided about those `before` it.
+    fn resolve<'a>(
+        &self,
+        config: &Config,
+        servers: &Servers,
+        message: &'a Incoming,
+        before: &[Decided<'_>],
+        now: Instant,
+    ) -> Resolution<'a> {
+        let Incoming { received, prior, deadline, waiting } = message;
+        let waiting_requests = self.in_flight.len() + self.parked.len();
+        let in_flight = waiting_requests + before.iter().filter(|one| one.is_allowed_request()).count();
+        let room = in_flight < config.limits.requests_in_flight;
+        let parking = match room && self.parked.has_room_for(received.bytes.len()) {
+            true => ParkingRoom::Free,
+            false => ParkingRoom::Full,
+        };
+        let is_in_use = |id: &IdValue| {
+            self.in_flight.is_taken(id)
+                || self.parked.holds(id)
+                || servers.memory().is_own(id)
+                || before.iter().any(|one| one.takes(id))
+        };
+        let inbound = decode(received, config.limits.message_depth);
+        let (inbound, prior) = match admit(inbound, *prior, parking, is_in_use) {
+            Admitted::Pass(inbound, prior) => (inbound, prior),
+            Admitted::LookUp(id) => return Resolution::Park(id, ParkReason::AuditLookup(None)),
+        };
+        let waiting = match parking {
+            ParkingRoom::Free => *waiting,
+            ParkingRoom::Full => Waiting::Over,
+        };
+        let facts = Facts { prior, room, deadline: *deadline, waiting, now };
+        decide(config, &self.caller, &self.tasks, &self.catalogue, received, inbound, facts)
+    }
+
+    /// Parked requests are decided next, before anything that was received later.
+    fn release(&mut self, messages: Vec<Incoming>) {
+        for message in messages.into_iter().rev() {
+            self.incoming.push_front(message);
+        }
+    }
+
+    /// Starts one search for all parked requests that wait for one; without quota they may have run.
+    fn look_up_parked(&mut self) {
+        let origins = self.parked.not_looked_up();
+        if origins.is_empty() {
+            return;
+        }
+        match self.lookups.start(&self.caller.session, origins) {
+            Some(search) => self.parked.assign(search),
+            None => {
+                let messages = self.parked.looked_up(None, &[]);
+                self.release(messages);
+            }
+        }
+    }
+
+    /// A search of the audit is over: what waited for it is decided next.
+    pub(crate) fn looked_up(&mut self, found: &Found) {
+        let messages = self.parked.looked_up(Some(found.search), &found.known);
+        self.release(messages);
+    }
+
+    /// The harness gave up on a request: it gets no response any more. Gives the call where one was sent.
+    fn cancel(&mut self, servers: &mut Servers, id: &IdValue, now: Instant) -> Option<Process> {
+        if self.parked.cancel(id) {
+            return None;
+        }
+        let call = self.in_flight.abandon(id)?;
+        let on = call.on;
+        servers.cancel(on.lane, id);
+        servers.memory_mut().forget(id);
+        self.recorder.outcome(call, CallResult::Cancelled, None, now);
+        Some(on)
+    }
+
+    /// When [`Self::expire`] or [`Recorder::write_due`] has something to do.
+    pub(crate) fn next_deadline(&mut self) -> Option<Instant> {
+        let deadlines = [self.in_flight.next_deadline(), self.parked.next_deadline(), self.recorder.due()];
+        deadlines.into_iter().flatten().min()
+    }
+
+    /// Answers calls whose time is over, and decides what has been parked for too long.
+    pub(crate) fn expire(&mut self, servers: &mut Servers, now: Instant) {
+        while let Some(call) = self.in_flight.take_expired(now) {
+            self.timed_out(servers, call, now);
+        }
+        let messages = self.parked.take_expired(now);
+        self.release(messages);
+        if !self.parked.waits_for_tools()
+            && let Some(lister) = self.lister.take()
+        {
+            servers.cancel(lister.lane, &lister.id);
+        }
+    }
+
+    /// Requests that wait for a response.
+    pub(crate) fn unanswered(&self) -> usize {
+        self.in_flight.len() + self.parked.len()
+    }
+
+    /// The link is over: every call gets its outcome. Gives how many there were.
+    pub(crate) fn end(&mut self, now: Instant) -> usize {
+        let calls = self.in_flight.drain_all();
+        let unanswered = calls.len() + self.parked.len();
+        for call in calls {
+            self.recorder.outcome(call, CallResult::OutcomeUnknown, Some(Code::SessionEnded), now);
+        }
+        self.recorder.write(&self.caller);
+        unanswered
+    }
+
+    /// An admitted id is in flight, abandoned or parked, never two of these at once.
+    #[cfg(test)]
+    pub(crate) fn assert_one_place(&self) {
+        for id in self.parked.ids() {
+            assert!(!self.in_flight.is_taken(id), "{id:?} is parked and in flight");
+        }
+        self.in_flight.assert_one_place();
+    }
+}

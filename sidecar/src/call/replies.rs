@@ -1,0 +1,121 @@
+//! Messages on their way to the harness.
+//!
+//! What must stay true: [`Replies::push_scrubbed`] and [`Replies::push_line`] are the only ways in, and the second takes
+//! only what [`scrub_response`] made.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use relay_proto::envelope::{self, Kind, Strictness};
+use relay_proto::json;
+
+use crate::scrub::Scrubber;
+
+/// Scrubbed lines, in order, until the link takes them.
+#[derive(Debug, Default)]
+pub(crate) struct Replies {
+    /// One after the other.
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+/// A message is larger than the harness takes.
+#[derive(Debug)]
+pub(super) struct TooLarge;
+
+/// A response that was scrubbed and is one line.
+pub(super) struct ScrubbedResponse<'a> {
+    line: Cow<'a, [u8]>,
+    pub(super) redactions: u32,
+}
+
+/// Buffers above this are given back once they are empty.
+const KEPT_BUFFER: usize = 64 * 1024;
+
+impl Replies {
+    /// Scrubs a message and appends it. Returns how much was taken out.
+    pub(super) fn push_scrubbed(
+        &mut self,
+        scrubber: &Scrubber,
+        message: &[u8],
+        message_bytes: usize,
+    ) -> Result<u32, TooLarge> {
+        let scrubbed = scrubber.message(message);
+        let mut bytes = scrubbed.bytes;
+        if scrubbed.redactions > 0
+            && let (Some(own), Some(shown)) = (response_id(message), response_id(&bytes))
+        {
+            // An id is the harness's own: it knows the response by nothing else.
+            bytes = Cow::Owned(json::replace(&bytes, shown, &message[own]));
+        }
+        let line = json::line_safe(&bytes);
+        if line.len() > message_bytes {
+            return Err(TooLarge);
+        }
+        self.push(&line);
+        Ok(scrubbed.redactions)
+    }
+
+    pub(super) fn push_line(&mut self, response: &ScrubbedResponse<'_>) {
+        self.push(&response.line);
+    }
+
+    /// Gives all lines to `take`, in order.
+    pub(crate) fn drain(&mut self, mut take: impl FnMut(&[u8])) {
+        let mut start = 0;
+        for end in self.ends.drain(..) {
+            take(&self.bytes[start..end]);
+            start = end;
+        }
+        self.bytes.clear();
+        if self.bytes.capacity() > KEPT_BUFFER {
+            self.bytes = Vec::new();
+        }
+    }
+
+    fn push(&mut self, line: &[u8]) {
+        self.bytes.extend_from_slice(line);
+        self.ends.push(self.bytes.len());
+    }
+}
+
+impl ScrubbedResponse<'_> {
+    pub(super) fn len(&self) -> usize {
+        self.line.len()
+    }
+}
+
+/// Scrubs a response and gives it the harness's own spelling of its id. None where its id was taken for a credential.
+pub(super) fn scrub_response<'a>(
+    scrubber: &Scrubber,
+    response: Cow<'a, [u8]>,
+    id: &[u8],
+    spelled: &[u8],
+) -> Option<ScrubbedResponse<'a>> {
+    let (redactions, changed) = {
+        let scrubbed = scrubber.message(&response);
+        let changed = match scrubbed.bytes {
+            Cow::Borrowed(_) => None,
+            Cow::Owned(bytes) => Some(bytes),
+        };
+        (scrubbed.redactions, changed)
+    };
+    let mut bytes = changed.map_or(response, Cow::Owned);
+    if id != spelled || redactions > 0 {
+        let span = response_id(&bytes)?;
+        bytes = Cow::Owned(json::replace(&bytes, span, spelled));
+    }
+    let line = match json::line_safe(&bytes) {
+        Cow::Borrowed(_) => None,
+        Cow::Owned(line) => Some(line),
+    };
+    Some(ScrubbedResponse { line: line.map_or(bytes, Cow::Owned), redactions })
+}
+
+/// Where the id of a response is. One whose id was taken for a credential has none that can be read.
+fn response_id(message: &[u8]) -> Option<Range<usize>> {
+    match envelope::read(message, Strictness::Envelope).ok()?.kind {
+        Kind::Response { id: Some(id), .. } => Some(id.span),
+        Kind::Notification { .. } | Kind::Request { .. } | Kind::Response { id: None, .. } => None,
+    }
+}

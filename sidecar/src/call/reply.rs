@@ -1,0 +1,311 @@
+//! From the server back to the harness: matched, scrubbed, recorded, sent.
+//!
+//! What must stay true: nothing leaves that was not scrubbed, and a response is believed only from the process that was
+//! asked.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use relay_proto::code::{self, Code};
+use relay_proto::envelope::{self, Id, Kind, Outcome, Strictness};
+use relay_proto::{json, mcp, notice};
+use tokio::time::Instant;
+
+use super::in_flight::{Attempt, Call, ReplyHandling};
+use super::process_events::forwards_notification;
+use super::replies::{TooLarge, scrub_response};
+use super::retry::forget_setting;
+use super::{CallerContext, Pipeline};
+use crate::audit::CallResult;
+use crate::servers::instance::{CancelledWhile, Event, Role};
+use crate::servers::scoped::{Process, Servers};
+use crate::servers::spec::Retry;
+use crate::upstream::outbound::Outbound;
+
+/// One event of a server process, taken through the pipeline.
+pub(super) struct ServerTurn<'a> {
+    pub(super) pipeline: &'a mut Pipeline,
+    pub(super) servers: &'a mut Servers,
+    pub(super) from: Process,
+    pub(super) now: Instant,
+}
+
+/// A response as the server sent it.
+struct Response<'a> {
+    message: &'a [u8],
+    id: Id<'a>,
+    outcome: Outcome,
+    /// Where its result or error is.
+    body: Option<Range<usize>>,
+}
+
+impl Pipeline {
+    /// Takes one event of a server process.
+    pub(crate) fn on_server(&mut self, servers: &mut Servers, from: Process, event: Event, now: Instant) {
+        ServerTurn { pipeline: self, servers, from, now }.on_event(event);
+    }
+
+    /// The time of a call is over: the harness is told so, and the server may stop working on it.
+    pub(super) fn timed_out(&mut self, servers: &mut Servers, call: Call, now: Instant) {
+        let cancelled = envelope::id_value(call.id.as_bytes()).map(|id| servers.cancel(call.on.lane, &id));
+        if cancelled == Some(CancelledWhile::Queued) {
+            let why = "it did not run: the server did not start in time";
+            return self.fail(servers, call, Code::ServerUnavailable, why, now);
+        }
+        let cancel = notice::cancelled(call.id.as_bytes(), "the call's time is over");
+        servers.tell_to(call.on, Outbound::notification(cancel, mcp::CANCELLED));
+        let why =
+            "the server did not answer in time; it may or may not have run, so check before you repeat it";
+        self.fail(servers, call, Code::OutcomeUnknown, why, now);
+    }
+
+    /// Answers a call ourselves.
+    pub(super) fn fail(
+        &mut self,
+        servers: &mut Servers,
+        call: Call,
+        code: Code,
+        sentence: &str,
+        now: Instant,
+    ) {
+        forget_setting(servers, &call);
+        let (code, sentence) = match (call.attempt, code) {
+            (
+                Attempt::Second,
+                Code::CredentialUnavailable | Code::ServerNotGranted | Code::ServerUnavailable,
+            ) => {
+                let told =
+                    format!("it may or may not have run before, and could not be repeated: {sentence}");
+                (Code::OutcomeUnknown, Cow::Owned(told))
+            }
+            (_, code) => (code, Cow::Borrowed(sentence)),
+        };
+        let result = match code {
+            Code::OutcomeUnknown => CallResult::OutcomeUnknown,
+            _ => CallResult::Refused,
+        };
+        self.refuse(call.id.as_bytes(), code, &sentence);
+        self.recorder.outcome(call, result, Some(code), now);
+    }
+
+    /// Answers a request ourselves.
+    pub(super) fn refuse(&mut self, id: &[u8], code: Code, sentence: &str) {
+        self.recorder.counters.refused += 1;
+        self.reply(&code::error_response(Some(id), code, sentence));
+    }
+
+    /// Scrubs one message and puts it on its way to the harness.
+    pub(super) fn reply(&mut self, message: &[u8]) {
+        let CallerContext { session, server, link, message_bytes, .. } = &self.caller;
+        match self.replies.push_scrubbed(&session.credentials.scrubber(), message, *message_bytes) {
+            Ok(redactions) => self.recorder.counters.redactions += u64::from(redactions),
+            Err(TooLarge) => {
+                tracing::warn!(%server, %link, "a message that is too large for the harness was dropped");
+            }
+        }
+    }
+
+    /// These requests of the server have no process any more that waits for a response; a late one is dropped.
+    pub(super) fn withdraw(&mut self, shown: Vec<Vec<u8>>) {
+        for shown in shown {
+            self.reply(&notice::cancelled(&shown, "the server that asked is gone"));
+        }
+    }
+}
+
+impl ServerTurn<'_> {
+    fn on_event(&mut self, event: Event) {
+        match event {
+            Event::Message(message) => self.on_message(&message),
+            Event::Oversize { id } => self.on_oversize(id.as_deref()),
+            // The link tends its servers at the end of each turn.
+            Event::Due => {}
+            Event::Failed { id, code, why } => match (self.pipeline.in_flight.answered(self.from, &id), code)
+            {
+                (Some(call), Code::OutcomeUnknown) => {
+                    self.pipeline.retry_or_fail(self.servers, call, &why, self.now);
+                }
+                (Some(call), code) => self.fail(call, code, &why),
+                (None, _) => self.own_request_failed(&id),
+            },
+            Event::Forgotten => self.withdraw_requests(),
+            Event::NotStarted { code, why } => {
+                let CallerContext { server, link, .. } = &self.pipeline.caller;
+                tracing::warn!(%server, %link, why, "server did not start");
+                let why = format!("it did not run: the server `{server}` did not start: {why}");
+                self.pipeline.on_process_exit(self.servers, self.from.lane);
+                for call in self.pipeline.in_flight.drain(self.from) {
+                    self.fail(call, code, &why);
+                }
+            }
+            Event::Gone { why } => self.on_gone(&why),
+            Event::SentWith { id, reads } => self.pipeline.in_flight.sent_with(self.from, &id, reads),
+        }
+    }
+
+    fn on_message(&mut self, message: &[u8]) {
+        let envelope = match envelope::read(message, Strictness::Envelope) {
+            Ok(envelope) => envelope,
+            Err(malformed) => {
+                let CallerContext { session, server, link, .. } = &self.pipeline.caller;
+                let reason = malformed.to_string();
+                let reason = session.credentials.scrubber().text(reason.as_bytes()).bytes.into_owned();
+                let reason = String::from_utf8_lossy(&reason);
+                tracing::debug!(%server, %link, %reason, "a line of the server is no MCP message");
+                return;
+            }
+        };
+        match envelope.kind {
+            Kind::Response { id: Some(id), outcome } => {
+                self.on_response(Response { message, id, outcome, body: envelope.body });
+            }
+            // An error for a request that the server could not read: no request waits for it.
+            Kind::Response { id: None, .. } => {}
+            Kind::Request { id, .. } => self.on_request(message, &id, envelope.body),
+            Kind::Notification { method } if method == mcp::CANCELLED => {
+                self.on_cancelled(message, envelope.body);
+            }
+            Kind::Notification { method } => {
+                if forwards_notification(self.servers, self.from, &method) {
+                    self.pipeline.reply(message);
+                }
+            }
+        }
+    }
+
+    fn on_request(&mut self, message: &[u8], id: &Id<'_>, params: Option<Range<usize>>) {
+        let member = |object: Range<usize>, key: &str| json::member(message, object, key);
+        let progress = params.and_then(|params| member(member(params, "_meta")?, "progressToken"));
+        let progress = progress.map(|span| &message[span]);
+        let Pipeline { server_requests, caller, .. } = &mut *self.pipeline;
+        match server_requests.rewrite(&caller.link, id.raw, self.from, progress) {
+            Some(shown) => self.pipeline.reply(&json::replace(message, id.span.clone(), &shown)),
+            None => {
+                let refusal = code::error_response(
+                    Some(id.raw),
+                    Code::RelayUnavailable,
+                    "too many requests wait for the client",
+                );
+                self.servers.tell_to(self.from, Outbound::response(refusal));
+            }
+        }
+    }
+
+    fn on_response(&mut self, response: Response<'_>) {
+        let value = response.id.value();
+        let Some(call) = self.pipeline.in_flight.answered(self.from, &value) else {
+            // Late responses are dropped.
+            if self.servers.memory().is_own(&value) {
+                let Response { message, outcome, body, .. } = response;
+                self.own_response(&value, outcome, message, body);
+            }
+            return;
+        };
+        self.learn_from(&call, &response);
+        let Response { message, id, outcome, body } = response;
+        let mut answer = Cow::Borrowed(message);
+        if call.handling == ReplyHandling::ListTools
+            && outcome == Outcome::Result
+            && let Some(result) = body
+        {
+            let config = self.pipeline.caller.session.context.config.load_full();
+            let Some(server) = config.servers.get(&self.pipeline.caller.server) else {
+                return self.fail(call, Code::ServerNotGranted, "the server is not configured any more");
+            };
+            if server.retry == Retry::WhereSafe {
+                self.pipeline.catalogue.learn(message, result.clone());
+            }
+            answer = self.pipeline.catalogue.shown.filter(message, result, &server.rules);
+        }
+        let scrubber = self.pipeline.caller.session.credentials.scrubber();
+        let Some(scrubbed) = scrub_response(&scrubber, answer, id.raw, call.id.as_bytes()) else {
+            return self.fail(
+                call,
+                Code::OutcomeUnknown,
+                "it ran, but nothing of its answer may leave the host",
+            );
+        };
+        if scrubbed.len() > self.pipeline.caller.message_bytes {
+            return self.too_large(call);
+        }
+        let Pipeline { recorder, replies, .. } = &mut *self.pipeline;
+        recorder.counters.redactions += u64::from(scrubbed.redactions);
+        replies.push_line(&scrubbed);
+        let result = match outcome {
+            Outcome::Error => CallResult::Error,
+            Outcome::Result => CallResult::Result,
+        };
+        recorder.relayed(call, result, message.len(), scrubbed.redactions, self.now);
+    }
+
+    /// What a response says beside what it says to the harness: settings for later processes, and tasks.
+    fn learn_from(&mut self, call: &Call, response: &Response<'_>) {
+        let Response { message, id, outcome, body } = response;
+        if call.handling != ReplyHandling::Other {
+            self.servers.answered(self.from, &id.value(), *outcome, message, body.clone());
+            if call.method == mcp::INITIALIZE && *outcome == Outcome::Result {
+                self.servers.give_up_scopes();
+            }
+        } else if let Some(task) = &call.task {
+            self.pipeline.tasks.heard(task, &call.method, *outcome, message, body.clone());
+        } else if let (Some(tool), Outcome::Result, Some(result)) = (&call.tool, outcome, body) {
+            self.pipeline.tasks.learn(message, result.clone(), self.from, tool);
+        }
+    }
+
+    /// The server takes back a request of its own (legacy), or ends a subscription of the harness (modern).
+    fn on_cancelled(&mut self, message: &[u8], params: Option<Range<usize>>) {
+        let span = params.and_then(|params| json::member(message, params, "requestId"));
+        let shown =
+            span.clone().and_then(|span| self.pipeline.server_requests.withdraw(&message[span], self.from));
+        match (span, shown) {
+            (Some(span), Some(shown)) => self.pipeline.reply(&json::replace(message, span, &shown)),
+            // Its listeners were moved to the process that replaced it.
+            _ if self.servers.role(self.from) != Role::Current => {}
+            _ => self.pipeline.reply(message),
+        }
+    }
+
+    fn on_oversize(&mut self, id: Option<&[u8]>) {
+        let id = id.and_then(envelope::id_value);
+        match id.and_then(|id| self.pipeline.in_flight.answered(self.from, &id)) {
+            Some(call) => self.too_large(call),
+            None => {
+                let CallerContext { server, link, .. } = &self.pipeline.caller;
+                tracing::warn!(%server, %link, "an oversize message of the server was dropped");
+            }
+        }
+    }
+
+    fn too_large(&mut self, call: Call) {
+        let limit = self.pipeline.caller.message_bytes;
+        let sentence = format!(
+            "the call ran, but its answer is larger than {limit} bytes and is not relayed; ask for less at a time"
+        );
+        self.fail(call, Code::MessageTooLarge, &sentence);
+    }
+
+    /// The process is gone with everything that it was working on.
+    pub(super) fn on_gone(&mut self, why: &str) {
+        let CallerContext { server, link, .. } = &self.pipeline.caller;
+        tracing::warn!(%server, %link, why, "server gone");
+        self.pipeline.on_process_exit(self.servers, self.from.lane);
+        let sentence = format!(
+            "{why} while this request was under way; it may or may not have run, so check before you repeat it"
+        );
+        for call in self.pipeline.in_flight.drain(self.from) {
+            self.pipeline.retry_or_fail(self.servers, call, &sentence, self.now);
+        }
+        self.pipeline.tasks.forget_process(self.from);
+        self.withdraw_requests();
+    }
+
+    pub(super) fn withdraw_requests(&mut self) {
+        let shown = self.pipeline.server_requests.left_by(self.from);
+        self.pipeline.withdraw(shown);
+    }
+
+    fn fail(&mut self, call: Call, code: Code, sentence: &str) {
+        self.pipeline.fail(self.servers, call, code, sentence, self.now);
+    }
+}

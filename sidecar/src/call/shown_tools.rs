@@ -1,0 +1,65 @@
+//! Which of a server's tools the harness is shown: denied ones are taken out of `tools/list` responses.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::ops::Range;
+
+use relay_proto::json;
+use relay_proto::limits::MAX_TOOL_NAME;
+
+use crate::policy::Rules;
+
+/// The tools that this harness was shown. A call of one of these that is denied now is refused as `tool_denied`; of any
+/// other denied tool, like one of a tool that does not exist.
+#[derive(Debug, Default)]
+pub(crate) struct ShownTools {
+    names: HashSet<Box<str>>,
+}
+
+/// Bounds what a server can make the link remember; other names, and those too long to be called, are refused as unknown.
+const MAX_NAMES: usize = 4096;
+
+impl ShownTools {
+    pub(crate) fn contains(&self, tool: &str) -> bool {
+        self.names.contains(tool)
+    }
+
+    /// Takes the denied tools out of the result at `result`, and remembers the others.
+    pub(crate) fn filter<'a>(
+        &mut self,
+        message: &'a [u8],
+        result: Range<usize>,
+        rules: &Rules,
+    ) -> Cow<'a, [u8]> {
+        let Some(list) = json::member(message, result, "tools") else { return Cow::Borrowed(message) };
+        json::remove_elements(message, list, |tool| {
+            let name = json::member(message, tool, "name").and_then(|name| json::text(message, name));
+            let shown = name.as_deref().is_some_and(|name| rules.shows(name));
+            let kept = |name: &Cow<'_, str>| shown && self.has_room_for(name);
+            if let Some(name) = name.filter(kept) {
+                self.names.insert(name.into());
+            }
+            shown
+        })
+    }
+
+    fn has_room_for(&self, name: &str) -> bool {
+        self.names.len() < MAX_NAMES && name.len() <= MAX_TOOL_NAME
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_too_long_is_shown_and_not_remembered() {
+        let named = |length: usize| format!(r#"{{"name":"{}"}}"#, "n".repeat(length));
+        let list = format!(r#"{{"tools":[{},{}]}}"#, named(MAX_TOOL_NAME), named(MAX_TOOL_NAME + 1));
+        let mut tools = ShownTools::default();
+        let shown = tools.filter(list.as_bytes(), 0..list.len(), &Rules::default());
+        assert_eq!(&*shown, list.as_bytes());
+        assert!(tools.contains(&"n".repeat(MAX_TOOL_NAME)));
+        assert!(!tools.contains(&"n".repeat(MAX_TOOL_NAME + 1)));
+    }
+}

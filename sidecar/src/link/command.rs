@@ -1,0 +1,126 @@
+//! What the registry and the command line may ask of a link, and what they are told.
+
+use relay_proto::control::Resume;
+use tokio::sync::oneshot;
+
+use super::connection::Connection;
+use super::describe::Credential;
+use crate::process;
+use crate::servers::scoped::Beside;
+use crate::vault::revocation::Revoked;
+
+/// What may be asked of a link.
+pub(crate) enum Command {
+    /// The shim came back on a new connection.
+    Attach {
+        connection: Box<Connection>,
+        resume: Resume,
+    },
+    Describe(oneshot::Sender<Description>),
+    End {
+        reason: EndReason,
+        ended: oneshot::Sender<Ended>,
+    },
+}
+
+/// Why a link is over.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum EndReason {
+    /// The shim broke the protocol.
+    Broken,
+    /// Another copy of its key goes on instead.
+    Cloned,
+    Expired,
+    Goodbye,
+    GraceOver,
+    Killed,
+    Stopped,
+}
+
+/// What ending took.
+#[derive(Clone, Debug, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct Ended {
+    pub(crate) calls_unanswered: usize,
+    pub(crate) processes: Processes,
+    /// How long that took.
+    pub(crate) server_ended_ms: u64,
+    /// What became of the session's credentials in Vault, where it had some and this was its last link.
+    #[serde(default)]
+    pub(crate) vault: Option<Revoked>,
+}
+
+/// What became of the server's processes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Processes {
+    AllEnded,
+    /// They were killed, and when time ran out not all were known to be dead.
+    StillDying,
+}
+
+/// A link as `cofferdam sessions` shows it.
+#[derive(Clone, Debug, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct Description {
+    pub(crate) session: String,
+    pub(crate) link: String,
+    pub(crate) grant: String,
+    pub(crate) server: String,
+    pub(crate) connected: bool,
+    pub(crate) pid: Option<u32>,
+    /// How it stands with a replacement of processes by those with newer credentials, where there is something to say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) replacement: Option<String>,
+    /// The processes beside it that run tools of scopes.
+    #[serde(default)]
+    pub(crate) scopes: Vec<ScopeProcess>,
+    pub(crate) in_flight: usize,
+    pub(crate) calls: u64,
+    pub(crate) refused: u64,
+    pub(crate) redactions: u64,
+    pub(crate) began: String,
+    pub(crate) expires_in_seconds: u64,
+    pub(crate) secrets: Vec<String>,
+    /// What the session has in Vault of those.
+    #[serde(default)]
+    pub(crate) credentials: Vec<Credential>,
+}
+
+/// A process that runs tools of a scope.
+#[derive(Clone, Debug, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct ScopeProcess {
+    /// The scope's tools as they are configured.
+    pub(crate) tools: String,
+    pub(crate) pid: u32,
+}
+
+impl From<Beside> for ScopeProcess {
+    fn from(Beside { tools, pid }: Beside) -> Self {
+        Self { tools, pid }
+    }
+}
+
+impl From<process::Ended> for Processes {
+    fn from(ended: process::Ended) -> Self {
+        match ended {
+            process::Ended::All => Self::AllEnded,
+            process::Ended::NotYet => Self::StillDying,
+        }
+    }
+}
+
+impl EndReason {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Broken => "broken",
+            Self::Cloned => "cloned",
+            Self::Expired => "expired",
+            Self::Goodbye => "goodbye",
+            Self::GraceOver => "grace-over",
+            Self::Killed => "killed",
+            Self::Stopped => "stopped",
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! A link and its credentials as `cofferdam sessions` shows them. Never a value, never a lease's id.
+
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use super::Link;
+use super::command::{Description, ScopeProcess};
+use crate::call::{CallerContext, LinkCounters};
+use crate::inject::upkeep::Held;
+
+/// A session's view of one secret of Vault.
+
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct Credential {
+    pub(crate) secret: String,
+    pub(crate) origin: String,
+    /// A hash of the lease's id, where there is a lease; the audit has the same.
+    pub(crate) lease: Option<String>,
+    /// None where no end is known, or there is none yet.
+    pub(crate) expires_in_seconds: Option<u64>,
+    pub(crate) renewals: u64,
+    pub(crate) last_error: Option<String>,
+    /// Until it is renewed, read anew or tried again.
+    pub(crate) next_in_seconds: Option<u64>,
+}
+
+/// As much of a hash as a line has room for.
+const SHOWN: usize = 12;
+
+impl Credential {
+    /// For people.
+    pub(crate) fn line(&self) -> String {
+        let Self { secret, origin, renewals, .. } = self;
+        let lease = match &self.lease {
+            Some(hash) => format!("lease {}", hash.get(..SHOWN).unwrap_or(hash)),
+            None => "no lease".into(),
+        };
+        let end = match self.expires_in_seconds {
+            Some(0) => "over".into(),
+            Some(left) => format!("ends in {}", duration(left)),
+            None => "no end is known".into(),
+        };
+        let times = match renewals {
+            0 => String::new(),
+            1 => ", renewed once".into(),
+            _ => format!(", renewed {renewals} times"),
+        };
+        let next = self.next_in_seconds.map(|left| format!("; looked after in {}", duration(left)));
+        let error = self.last_error.as_ref().map(|error| format!("; last error: {error}"));
+        format!(
+            "`{secret}` from {origin}: {lease}, {end}{times}{}{}",
+            next.unwrap_or_default(),
+            error.unwrap_or_default()
+        )
+    }
+}
+
+impl Link {
+    pub(super) fn describe(&self) -> Description {
+        let CallerContext { session, link, server, .. } = &self.pipeline.caller;
+        let LinkCounters { calls, refused, redactions } = self.pipeline.recorder.counters;
+        let config = session.context.config.load();
+        let secrets = config.servers.get(server).map(|server| server.every_secret()).unwrap_or_default();
+        let held = session.credentials.held();
+        Description {
+            session: session.id.to_string(),
+            link: link.to_string(),
+            grant: session.grant.to_string(),
+            server: server.to_string(),
+            connected: self.peer.is_connected(),
+            pid: self.servers.pid(),
+            replacement: self.servers.replacement(),
+            scopes: self.servers.processes_beside().into_iter().map(ScopeProcess::from).collect(),
+            in_flight: self.pipeline.unanswered(),
+            calls,
+            refused,
+            redactions,
+            began: crate::clock::Rfc3339::from(session.began).as_str().into(),
+            expires_in_seconds: session.expires.saturating_duration_since(Instant::now()).as_secs(),
+            credentials: held
+                .into_iter()
+                .filter(|held| secrets.contains(&held.secret))
+                .map(Credential::from)
+                .collect(),
+            secrets: secrets.into_iter().map(ToString::to_string).collect(),
+        }
+    }
+}
+
+impl From<Held> for Credential {
+    fn from(held: Held) -> Self {
+        let now = Instant::now();
+        let left = |at: Instant| at.saturating_duration_since(now).as_secs();
+        Self {
+            secret: held.secret.to_string(),
+            origin: held.origin,
+            lease: held.lease,
+            expires_in_seconds: held.expires.map(left),
+            renewals: held.renewals,
+            last_error: held.last_error,
+            next_in_seconds: held.next.map(left),
+        }
+    }
+}
+
+fn duration(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        _ => format!("{} h", seconds / 3600),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_what_there_is_and_what_went_wrong() {
+        let credential = Credential {
+            secret: "warehouse".into(),
+            origin: "Vault's `database/creds/readonly`".into(),
+            lease: Some("0123456789abcdef".into()),
+            expires_in_seconds: Some(540),
+            renewals: 2,
+            last_error: Some("Vault is sealed".into()),
+            next_in_seconds: Some(4),
+        };
+        assert_eq!(
+            credential.line(),
+            "`warehouse` from Vault's `database/creds/readonly`: lease 0123456789ab, ends in 9 min, renewed 2 times; \
+             looked after in 4 s; last error: Vault is sealed"
+        );
+        let credential = Credential {
+            lease: None,
+            expires_in_seconds: None,
+            renewals: 0,
+            last_error: None,
+            next_in_seconds: Some(300),
+            ..credential
+        };
+        assert_eq!(
+            credential.line(),
+            "`warehouse` from Vault's `database/creds/readonly`: no lease, no end is known; looked after in 5 min"
+        );
+    }
+}

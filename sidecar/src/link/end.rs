@@ -1,0 +1,88 @@
+//! The end of a link.
+//!
+//! What must stay true: [`Link::finish`] returns within five seconds. By then the link's server and all its descendants
+//! are dead, or the end says that they are still dying; what the session had in Vault, where this was its last link, is
+//! revoked after that or said to be pending; every call has an outcome in the audit, and so has
+//! the link.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use relay_proto::code::Code;
+use relay_proto::control::Retry;
+use tokio::time::Instant;
+
+use super::Link;
+use super::command::{EndReason, Ended, Processes};
+use super::peer::{Credit, Peer};
+use crate::audit::{Event, EventRecord};
+use crate::session::principal::Enrolled;
+use crate::vault::session::Left;
+
+/// The whole end, Vault included; what is not revoked by then is said to be pending.
+const END_TIME: Duration = Duration::from_millis(4500);
+
+impl Link {
+    pub(super) async fn finish(mut self, reason: EndReason) -> Ended {
+        let began = Instant::now();
+        let calls_unanswered = self.pipeline.end(began);
+        self.peer.send(&mut self.pipeline.replies, Credit::Withhold);
+        let code = match reason {
+            EndReason::Cloned => Code::CloneRefused,
+            _ => Code::SessionEnded,
+        };
+        let (message, retry) = farewell(reason, self.peer.session.enrolment.as_ref());
+        self.peer.say_goodbye(code, &message, retry).await;
+        let Self { servers, peer, .. } = self;
+        let Peer { session, link, .. } = peer;
+        let grace = session.context.config.load().limits.stop_grace;
+        let processes = Processes::from(servers.end(grace).await);
+        let took = began.elapsed().as_millis() as u64;
+        let vault = match session.credentials.vault() {
+            Some(vault) if vault.leave() == Left::Last => vault.end(began + END_TIME).await,
+            _ => None,
+        };
+        let state = match processes {
+            Processes::AllEnded => "ended",
+            Processes::StillDying => "still dying",
+        };
+        tracing::info!(%link, session = %session.id, reason = reason.as_str(), server = state, "link ended");
+        let mut detail = format!("{}; server {state} after {took} ms", reason.as_str());
+        if let Some(vault) = &vault {
+            detail.push_str("; ");
+            detail.push_str(&vault.told());
+        }
+        let record = EventRecord {
+            session: Some(&session.id),
+            link: Some(&link),
+            detail: Some(&detail),
+            ..EventRecord::new(Event::LinkEnd)
+        };
+        if let Err(error) = session.context.audit.event(&record) {
+            tracing::error!(%error, "the end of a link was not recorded");
+        }
+        Ended { calls_unanswered, processes, server_ended_ms: took, vault }
+    }
+}
+
+/// What the shim is told, and whether it may come again.
+fn farewell(reason: EndReason, enrolled: Option<&Enrolled>) -> (Cow<'static, str>, Retry) {
+    let over = |why: &str| match enrolled {
+        Some(Enrolled { next_step, .. }) => (Cow::Owned(format!("{why}; {next_step}")), Retry::Never),
+        None => (Cow::Owned(why.to_owned()), Retry::Never),
+    };
+    match reason {
+        EndReason::Broken => ("the shim broke the relay protocol".into(), Retry::AfterMs(1000)),
+        EndReason::Stopped => ("the sidecar is stopping".into(), Retry::AfterMs(500)),
+        EndReason::Cloned => {
+            over("another copy of this sandbox's state was used at the same time, and goes on")
+        }
+        // On the shared socket the next link has a time of its own.
+        EndReason::Expired if enrolled.is_none() => {
+            ("the session's time is over".into(), Retry::AfterMs(500))
+        }
+        EndReason::Expired => over("the enrolment's time is over"),
+        EndReason::Killed => over("the session was ended by the host's administrator"),
+        EndReason::Goodbye | EndReason::GraceOver => ("the link is over".into(), Retry::Never),
+    }
+}

@@ -1,0 +1,405 @@
+//! A link between a scripted shim and a scripted server, in paused time, over random schedules.
+//!
+//! Every schedule is a possible life of a link: calls, reused ids, cancellations, malformed messages, lost connections
+//! that are resumed, links that end and whose requests come again on a new one, servers that crash, do not start, or
+//! never answer. After each one:
+//! - every request has exactly one response, or none once it was cancelled;
+//! - every call ran at most once, or twice where `retry` is set and its tool only reads; a denied one never ran;
+//! - before a call reached the server, its decision was in the audit (checked by the server, see [`server`]);
+//! - no message to the harness holds the secret;
+//! - an id is in one place at a time (checked by the link after each turn, see `Pipeline::assert_one_place`).
+
+mod cases;
+mod server;
+mod shim;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use relay_proto::frame::{MaybeRan, Origin};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use self::server::{SECRET, Seen, TOOLS};
+use self::shim::{Heard, Shim};
+use super::command::{Command, EndReason};
+use super::{Arrived, Link};
+use crate::servers::gate::Crowded;
+use crate::servers::scripted::{Script, Start};
+use crate::servers::start::StartError;
+use crate::session::Session;
+use crate::session::fixture::Fixture;
+use crate::session::principal::Principal;
+
+struct Life {
+    fixture: Fixture,
+    session: Arc<Session>,
+    script: Script,
+    seen: Seen,
+    retry: Retry,
+    link: JoinHandle<EndReason>,
+    commands: mpsc::Sender<Command>,
+    links: usize,
+    shim: Shim,
+    /// By id.
+    requests: BTreeMap<u64, Request>,
+    calls: u64,
+    /// Messages that must be answered without an id, and those that were.
+    malformed: u64,
+    nameless: u64,
+    /// Messages without a readable id may have been lost with a link.
+    lost_nameless: bool,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Retry {
+    Never,
+    WhereSafe,
+}
+
+/// All requests that were made under one id.
+struct Request {
+    /// The number of each call, with its tool.
+    calls: Vec<(u64, &'static str)>,
+    message: String,
+    seq: u64,
+    maybe_ran: MaybeRan,
+    responses: usize,
+    cancelled: Cancelled,
+    /// A reused id was under way when its link ended: the shim cannot tell which of its requests was refused.
+    is_ambiguous: bool,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Cancelled {
+    No,
+    /// The link may have answered before it read the cancellation.
+    Perhaps,
+    Yes,
+}
+
+/// A shim gives a sign of life, whatever the link sends.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+const CALL_TIMEOUT: Duration = Duration::from_secs(20);
+
+impl Life {
+    fn new(retry: Retry) -> Self {
+        Self::in_fixture(Fixture::with_server("", &server_configuration(retry)), retry)
+    }
+
+    fn in_fixture(fixture: Fixture, retry: Retry) -> Self {
+        std::fs::write(fixture.path("token"), SECRET).unwrap();
+        let seen = Seen::default();
+        let script = server::script(seen.clone(), fixture.path("state/audit"));
+        assert!(fixture.context.script.set(script.clone()).is_ok());
+        let session = Arc::new(Session::new(&fixture.context, &Principal::anonymous("dev".parse().unwrap())));
+        let (link, commands, shim) = open(&fixture, &session, 1);
+        Self {
+            fixture,
+            session,
+            script,
+            seen,
+            retry,
+            link,
+            commands,
+            links: 1,
+            shim,
+            requests: BTreeMap::new(),
+            calls: 0,
+            malformed: 0,
+            nameless: 0,
+            lost_nameless: false,
+        }
+    }
+
+    async fn step(&mut self, what: u8, much: u8) {
+        let small = Duration::from_millis(u64::from(much));
+        match what % 20 {
+            0..=6 => self.call(much, MaybeRan::No),
+            7 => self.reuse_id(much),
+            8 => self.cancel(much).await,
+            9 => self.malformed(),
+            10 => self.notify(),
+            11 => self.shim.disconnect(),
+            12 => self.connect().await,
+            13 => self.end_link().await,
+            14 => self.script.then(start(much)),
+            15 => self.crash(),
+            16 => return self.pass(Duration::from_secs(u64::from(much) / 8)).await,
+            _ => return self.pass(small).await,
+        }
+        if much.is_multiple_of(2) {
+            self.pass(Duration::ZERO).await;
+        }
+    }
+
+    /// Makes a call under a new id.
+    fn call(&mut self, much: u8, maybe_ran: MaybeRan) {
+        let id = self.requests.len() as u64 + 1;
+        let (call, message) = self.message(id, much);
+        let seq = self.shim.push(message.as_bytes(), maybe_ran.clone());
+        let request = Request {
+            calls: vec![call],
+            message,
+            seq,
+            maybe_ran,
+            responses: 0,
+            cancelled: Cancelled::No,
+            is_ambiguous: false,
+        };
+        self.requests.insert(id, request);
+    }
+
+    /// Makes another call under an id that is or was in use.
+    fn reuse_id(&mut self, much: u8) {
+        let id = u64::from(much) % (self.requests.len() as u64 + 1);
+        let (call, message) = self.message(id, much);
+        if let Some(request) = self.requests.get_mut(&id).filter(|request| request.cancelled == Cancelled::No)
+        {
+            request.calls.push(call);
+            request.message = message.clone();
+            request.seq = self.shim.push(message.as_bytes(), MaybeRan::No);
+        }
+    }
+
+    fn message(&mut self, id: u64, much: u8) -> ((u64, &'static str), String) {
+        self.calls += 1;
+        let (call, tool) = (self.calls, TOOLS[usize::from(much) % TOOLS.len()]);
+        let message = format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"{tool}","arguments":{{"call":{call}}}}}}}"#
+        );
+        ((call, tool), message)
+    }
+
+    async fn cancel(&mut self, much: u8) {
+        // Responses that are on their way arrive first.
+        self.pass(Duration::ZERO).await;
+        let id = u64::from(much) % (self.requests.len() as u64 + 1);
+        let Some(request) = self.requests.get_mut(&id) else { return };
+        if request.responses > 0 || request.calls.len() > 1 {
+            return;
+        }
+        request.cancelled = match self.shim.has_sent_everything() {
+            true => Cancelled::Yes,
+            false => Cancelled::Perhaps,
+        };
+        let cancelled = format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id}}}}}"#
+        );
+        self.shim.push(cancelled.as_bytes(), MaybeRan::No);
+        self.pass(Duration::ZERO).await;
+    }
+
+    fn malformed(&mut self) {
+        self.malformed += 1;
+        self.shim.push(br#"{"jsonrpc":"2.0","method":7}"#, MaybeRan::No);
+    }
+
+    /// Both sides send a notification; the server's repeats the secret.
+    fn notify(&mut self) {
+        if let Some(process) = self.script.alive().last() {
+            let notification = format!(
+                r#"{{"jsonrpc":"2.0","method":"notifications/message","params":{{"data":"{SECRET}"}}}}"#
+            );
+            self.script.say(*process, &notification);
+        }
+        self.shim.push(br#"{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}"#, MaybeRan::No);
+    }
+
+    /// Resumes the link, or opens another where it is over.
+    async fn connect(&mut self) {
+        if self.shim.is_welcome() {
+            return;
+        }
+        match self.shim.resume() {
+            Some(resume) if !self.link.is_finished() => {
+                let connection = Box::new(self.shim.connect());
+                // The link may end meanwhile, which the next attempt finds.
+                let _ = self.commands.send(Command::Attach { connection, resume }).await;
+            }
+            Some(_) => self.reopen(),
+            // The connection was lost before the first Welcome: there is nothing to resume.
+            None if !self.shim.is_connected() => self.reopen(),
+            None => {}
+        }
+    }
+
+    async fn end_link(&mut self) {
+        let (ended, has_ended) = oneshot::channel();
+        let _ = self.commands.send(Command::End { reason: EndReason::Killed, ended }).await;
+        let _ = has_ended.await;
+        self.pass(Duration::from_millis(1)).await;
+        self.reopen();
+    }
+
+    /// A new link, on which everything without a response comes again.
+    fn reopen(&mut self) {
+        self.links += 1;
+        let (before, handed_out) = (self.shim.link.clone(), self.shim.handed_out());
+        (self.link, self.commands, self.shim) = open(&self.fixture, &self.session, self.links);
+        self.lost_nameless = true;
+        for request in self.requests.values_mut() {
+            request.is_ambiguous |= request.calls.len() > 1;
+            if request.responses > 0 || request.cancelled != Cancelled::No || request.is_ambiguous {
+                continue;
+            }
+            if request.seq <= handed_out {
+                match request.maybe_ran {
+                    MaybeRan::No => {
+                        let origin = Origin { link: before.clone(), seq: request.seq };
+                        request.maybe_ran = MaybeRan::Yes(origin);
+                    }
+                    // A shim does not send a request a third time: it answers `outcome_unknown` itself.
+                    MaybeRan::Yes(_) => {
+                        request.responses += 1;
+                        continue;
+                    }
+                }
+            }
+            request.seq = self.shim.push(request.message.as_bytes(), request.maybe_ran.clone());
+        }
+    }
+
+    fn crash(&mut self) {
+        if let Some(process) = self.script.alive().last() {
+            self.script.exit(*process);
+        }
+    }
+
+    /// Lets time pass while both sides talk.
+    async fn pass(&mut self, time: Duration) {
+        // Zero is long enough for everything that is due now.
+        let until = Instant::now() + time.max(Duration::from_micros(100));
+        let mut heartbeat = Instant::now() + HEARTBEAT;
+        loop {
+            self.shim.send().await;
+            match timeout_at(until.min(heartbeat), self.shim.next()).await {
+                Ok(Some(frame)) => match self.shim.take(frame).await {
+                    Heard::Message(message) => self.heard(&message),
+                    Heard::Goodbye => self.shim.disconnect(),
+                    Heard::Nothing => {}
+                },
+                Ok(None) => self.shim.disconnect(),
+                Err(_) if heartbeat < until => {
+                    heartbeat += HEARTBEAT;
+                    self.shim.ping().await;
+                }
+                Err(_) => return sleep_until(until).await,
+            }
+        }
+    }
+
+    fn heard(&mut self, bytes: &[u8]) {
+        let text = std::str::from_utf8(bytes).expect("JSON is text");
+        assert!(!text.contains(SECRET), "the harness was told the secret: {text}");
+        let message: serde_json::Value = serde_json::from_str(text).expect("a harness is told JSON");
+        match (&message["id"], &message["method"]) {
+            (id, serde_json::Value::String(_)) if !id.is_null() => {
+                let response = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"roots":[]}}}}"#);
+                self.shim.push(response.as_bytes(), MaybeRan::No);
+            }
+            (_, serde_json::Value::String(_)) => {}
+            (serde_json::Value::Null, _) => self.nameless += 1,
+            (id, _) => {
+                let id = id.as_u64().expect("an id of the harness's");
+                let request = self.requests.get_mut(&id).expect("a response to a request");
+                request.responses += 1;
+                assert_ne!(request.cancelled, Cancelled::Yes, "a cancelled request is answered: {text}");
+                assert!(request.responses <= request.calls.len(), "{id} is answered again: {text}");
+            }
+        }
+    }
+
+    /// Everything works from now on, and everything is answered.
+    async fn settle(&mut self) {
+        for _ in 0..20 {
+            self.connect().await;
+            self.pass(CALL_TIMEOUT).await;
+        }
+        assert!(self.shim.is_welcome());
+        let mut unanswered = 0;
+        for (id, request) in &self.requests {
+            for (call, tool) in &request.calls {
+                self.check_runs(*call, tool);
+            }
+            if request.cancelled == Cancelled::No && !request.is_ambiguous {
+                assert!(request.responses > 0, "{id} has no response: {}", request.message);
+                unanswered += (request.calls.len() - request.responses) as u64;
+            }
+        }
+        if !self.lost_nameless {
+            assert_eq!(self.nameless, self.malformed + unanswered, "refused without an id");
+        }
+        assert_eq!(self.seen.violations(), Vec::<String>::new());
+    }
+
+    fn check_runs(&self, call: u64, tool: &str) {
+        let most = match tool {
+            _ if tool.starts_with("deny_") => 0,
+            _ if tool.starts_with("safe_") && self.retry == Retry::WhereSafe => 2,
+            _ => 1,
+        };
+        let runs = self.seen.runs(call);
+        assert!(runs <= most, "call {call} of `{tool}` ran {runs} times");
+    }
+}
+
+fn open(
+    fixture: &Fixture,
+    session: &Arc<Session>,
+    number: usize,
+) -> (JoinHandle<EndReason>, mpsc::Sender<Command>, Shim) {
+    let id = format!("l-{number}");
+    let (shim, connection) = Shim::new(&id);
+    let (commands, receiver) = mpsc::channel(4);
+    let arrived = Arrived { connection, offer: None };
+    let link = Link::new(Arc::clone(session), id.into(), "tools".parse().unwrap(), arrived, receiver);
+    (fixture.context.tasks.spawn(link.run()), commands, shim)
+}
+
+fn server_configuration(retry: Retry) -> String {
+    format!(
+        "servers.tools.retry = {}\nservers.tools.call-timeout = \"{}s\"\nservers.tools.env.TOKEN = \"{{token.value}}\"\n\
+         servers.tools.tools.deny = [\"deny_*\"]\nsecrets.token.file = \"@/token\"",
+        retry == Retry::WhereSafe,
+        CALL_TIMEOUT.as_secs(),
+    )
+}
+
+/// How a later start of the server goes.
+fn start(much: u8) -> Start {
+    let delay = Duration::from_millis(u64::from(much) * 10);
+    match much % 4 {
+        0 => Start::FailAfter(delay, StartError::Crowded(Crowded::Processes)),
+        1 => Start::Never,
+        _ => Start::RunAfter(delay),
+    }
+}
+
+/// Schedules of each run of the tests.
+const LIVES: u64 = 60;
+
+#[tokio::test(start_paused = true)]
+async fn every_schedule_answers_each_request_once_and_runs_it_at_most_once() {
+    for seed in 0..LIVES {
+        play(seed).await;
+    }
+}
+
+async fn play(seed: u64) {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as u8
+    };
+    let retry = if seed.is_multiple_of(2) { Retry::Never } else { Retry::WhereSafe };
+    let mut life = Life::new(retry);
+    let steps = usize::from(next()) / 2 + 10;
+    eprintln!("seed {seed}: {steps} steps");
+    for _ in 0..steps {
+        life.step(next(), next()).await;
+    }
+    life.settle().await;
+}

@@ -1,0 +1,228 @@
+//! The shim at the other end of a link: its connection, if it has one, and what is delivered over it.
+//!
+//! What must stay true: a message is delivered once, over however many connections; a peer that breaks the protocol loses
+//! its link.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use relay_proto::code::Code;
+use relay_proto::control::{Goodbye, ResumeToken, Resumed, Retry, Welcome};
+use relay_proto::delivery::{Inbox, Outbox, Received};
+use relay_proto::frame::{Frame, MaybeRan};
+use relay_proto::limits::{DEFAULT_WINDOW, VERSION};
+use relay_proto::name::Name;
+use tokio::time::{Instant, timeout};
+
+use super::command::EndReason;
+use super::connection::{Connection, Lost};
+use super::resume::ResumeTokens;
+use super::takeover::{ReportLimits, Takeover};
+use super::{Arrived, MAX_BATCH};
+use crate::call::Replies;
+use crate::session::Session;
+use crate::session::principal::OfferOutcome;
+
+pub(super) struct Peer {
+    pub(super) session: Arc<Session>,
+    pub(super) link: Arc<str>,
+    server: Name,
+    pub(super) connection: Option<Connection>,
+    /// When the last connection was lost, while there is none.
+    pub(super) lost: Option<Instant>,
+    /// When the last Ping was sent: one is enough until something is received.
+    pub(super) pinged: Instant,
+    pub(super) outbox: Outbox,
+    pub(super) inbox: Inbox,
+    /// What the inbox enforces, whatever the configuration says by now.
+    limits: AnnouncedLimits,
+    pub(super) tokens: ResumeTokens,
+    /// The epoch that came with the link's first Welcome, until the shim sends its first frame.
+    unconfirmed: Option<Box<dyn FnOnce() -> OfferOutcome + Send>>,
+    pub(super) takeover: Takeover,
+    pub(super) reports: ReportLimits,
+}
+
+/// What a shim was told at its first `Welcome`.
+#[derive(Clone, Copy, Debug)]
+struct AnnouncedLimits {
+    message_bytes: usize,
+    window_bytes: u64,
+}
+
+/// Whether the shim may send more, as far as its server is concerned.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Credit {
+    Give,
+    Withhold,
+}
+
+/// How long a goodbye may take to leave.
+pub(super) const GOODBYE_TIME: Duration = Duration::from_millis(500);
+
+impl Peer {
+    /// The shim of a new link; its `Welcome` is the first frame.
+    pub(super) fn new(session: Arc<Session>, link: Arc<str>, server: Name, arrived: Arrived) -> Self {
+        let Arrived { connection, offer } = arrived;
+        let (epoch, unconfirmed) = offer.map(|offer| (offer.epoch, offer.confirm)).unzip();
+        let limits = session.context.config.load().limits.clone();
+        let mut peer = Self {
+            session,
+            link,
+            server,
+            connection: Some(connection),
+            lost: None,
+            pinged: Instant::now(),
+            outbox: Outbox::new(DEFAULT_WINDOW),
+            inbox: Inbox::new(limits.message_bytes, limits.window_bytes),
+            limits: AnnouncedLimits {
+                message_bytes: limits.message_bytes,
+                window_bytes: limits.window_bytes,
+            },
+            tokens: ResumeTokens::new(),
+            unconfirmed,
+            takeover: Takeover::default(),
+            reports: ReportLimits::default(),
+        };
+        let welcome = Welcome { epoch, ..peer.welcome(Resumed::Fresh, peer.tokens.current()) };
+        peer.push(&Frame::Welcome(welcome));
+        peer
+    }
+
+    /// The size of the largest message that the harness takes.
+    pub(super) fn message_bytes(&self) -> usize {
+        self.limits.message_bytes
+    }
+
+    pub(super) fn is_connected(&self) -> bool {
+        self.connection.is_some()
+    }
+
+    /// Whether there is room for more responses.
+    pub(super) fn has_room(&self) -> bool {
+        !self.outbox.is_full()
+    }
+
+    /// The next frame; waits for ever while there is no connection. May be dropped at any await.
+    pub(super) async fn next(&mut self) -> Result<Frame, Lost> {
+        match &mut self.connection {
+            Some(connection) => connection.next().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Takes one frame and those that came with it: the messages that they complete, and whether they end the link.
+    pub(super) fn receive(&mut self, first: Frame) -> (Vec<Received>, Option<EndReason>) {
+        let mut messages = Vec::new();
+        // A shim may have said goodbye before the Welcome came.
+        if !matches!(first, Frame::Goodbye(_))
+            && let Some(end) = self.confirm()
+        {
+            return (messages, Some(end));
+        }
+        let mut next = Some(first);
+        let mut taken = 0;
+        while let Some(frame) = next {
+            if let Some(end) = self.take(frame, &mut messages) {
+                return (messages, Some(end));
+            }
+            taken += 1;
+            next = match &mut self.connection {
+                Some(connection) if taken < MAX_BATCH => connection.buffered(),
+                _ => None,
+            };
+        }
+        (messages, None)
+    }
+
+    /// Takes one frame; a peer that breaks the protocol loses its link.
+    fn take(&mut self, frame: Frame, messages: &mut Vec<Received>) -> Option<EndReason> {
+        match frame {
+            Frame::Message(part) => match self.inbox.accept(part) {
+                Ok(message) => messages.extend(message),
+                Err(error) => return self.broke_protocol(&error.to_string()),
+            },
+            Frame::Ack(ack) => {
+                if let Err(error) = self.outbox.acknowledge(ack) {
+                    return self.broke_protocol(&error.to_string());
+                }
+            }
+            Frame::Ping => self.pong(),
+            Frame::Pong => {
+                if let Some(connection) = &mut self.connection {
+                    connection.ponged();
+                }
+            }
+            Frame::Goodbye(_) => return Some(EndReason::Goodbye),
+            Frame::Hello(_) | Frame::Refusal(_) | Frame::Status(_) | Frame::Welcome(_) => {
+                return self.broke_protocol("a handshake frame came after the handshake");
+            }
+        }
+        None
+    }
+
+    /// The shim sent a frame: what its Welcome brought has arrived.
+    fn confirm(&mut self) -> Option<EndReason> {
+        self.tokens.confirm();
+        match self.unconfirmed.take().map(|confirm| confirm()) {
+            Some(OfferOutcome::Superseded) => {
+                self.alert("another copy of the key was used since this link was given");
+                Some(EndReason::Cloned)
+            }
+            Some(OfferOutcome::Accepted) | None => None,
+        }
+    }
+
+    fn broke_protocol(&self, why: &str) -> Option<EndReason> {
+        tracing::warn!(link = %self.link, session = %self.session.id, why, "protocol broken by the shim");
+        Some(EndReason::Broken)
+    }
+
+    pub(super) fn push(&mut self, frame: &Frame) {
+        if let Some(connection) = &mut self.connection {
+            connection.push(frame);
+        }
+    }
+
+    /// Takes over the responses that wait; they are delivered as credit allows.
+    pub(super) fn queue(&mut self, replies: &mut Replies) {
+        replies.drain(|line| {
+            self.outbox.push(line, MaybeRan::No);
+        });
+    }
+
+    pub(super) fn disconnected(&mut self, reason: &impl fmt::Display) {
+        if self.reports.may_log() {
+            tracing::info!(link = %self.link, session = %self.session.id, %reason, "connection lost");
+        }
+        self.connection = None;
+        self.lost = Some(Instant::now());
+    }
+
+    pub(super) async fn say_goodbye(&mut self, code: Code, message: &str, retry: Retry) {
+        if let Some(connection) = &mut self.connection {
+            let goodbye = Goodbye { code: code.as_str().into(), message: message.into(), retry };
+            connection.push(&Frame::Goodbye(goodbye));
+            // A shim that does not read it goes without.
+            let _ = timeout(GOODBYE_TIME, connection.flush()).await;
+        }
+    }
+
+    pub(super) fn welcome(&self, resumed: Resumed, token: ResumeToken) -> Welcome {
+        let config = self.session.context.config.load();
+        Welcome {
+            version: VERSION,
+            session: self.session.id.to_string(),
+            link: self.link.to_string(),
+            server: self.server.clone(),
+            resumed,
+            token,
+            epoch: None,
+            received: self.inbox.received(),
+            window: self.limits.window_bytes,
+            max_message: self.limits.message_bytes as u64,
+            heartbeat_ms: config.relay.heartbeat.as_millis() as u64,
+        }
+    }
+}

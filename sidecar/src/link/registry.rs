@@ -1,0 +1,340 @@
+//! All links, by id: who may open one, who comes back to one, who ends one. And their sessions: the links of one
+//! enrolment share one, which begins with the first of them and ends with the last.
+//!
+//! Must stay true: an entry is here for exactly as long as its link's task runs, however that task ends; no link can
+//! make others wait, so everything that is asked of many is asked at once and within a bound; and once the registry is
+//! closed, no link is opened. A place comes before anything that a new link costs.
+
+mod reserved;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use relay_proto::control::Resume;
+use tokio::sync::mpsc::{self, OwnedPermit};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use super::command::{Command, Description, EndReason, Ended};
+use super::connection::Connection;
+use crate::servers::gate;
+use crate::session::principal::Principal;
+use crate::session::{Context, Session};
+pub(crate) use reserved::Reserved;
+use reserved::{Registered, TaskState};
+
+#[derive(Default)]
+pub(crate) struct Registry {
+    links: Mutex<Links>,
+}
+
+#[derive(Default)]
+struct Links {
+    by_id: HashMap<Arc<str>, Handle>,
+    sessions: HashMap<Arc<str>, OpenSession>,
+    /// The session that an enrolment has now.
+    by_enrolment: HashMap<Arc<str>, Arc<str>>,
+    admission: Admission,
+}
+
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum Admission {
+    /// The sidecar is stopping: what is opened now would not be ended.
+    Closed,
+    #[default]
+    Open,
+}
+
+struct OpenSession {
+    session: Arc<Session>,
+    /// Those that are reserved count.
+    links: usize,
+    begun: Begun,
+}
+
+/// Whether a session stands in the audit: it does from its first link on.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Begun {
+    No,
+    Yes,
+}
+
+#[derive(Clone)]
+struct Handle {
+    session: Arc<str>,
+    enrolment: Option<Arc<str>>,
+    commands: mpsc::Sender<Command>,
+    /// The place in the channel that is kept for the end, until somebody uses it.
+    end: Arc<Mutex<Option<OwnedPermit<Command>>>>,
+}
+
+/// One link that was ended, for whoever asked.
+#[derive(Clone, Debug, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct EndedLink {
+    pub(crate) session: String,
+    pub(crate) link: String,
+    #[serde(flatten)]
+    pub(crate) ended: Ended,
+}
+
+/// What became of the links that were to end.
+#[derive(Debug, Default)]
+pub(crate) struct Ending {
+    pub(crate) ended: Vec<EndedLink>,
+    /// Links that were told to end and have not done so in time.
+    pub(crate) late: Vec<String>,
+}
+
+/// Why there is no new link.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+pub(crate) enum NotOpened {
+    #[error(transparent)]
+    Grant(#[from] gate::Crowded),
+    #[error("the socket, or this sandbox, has as many links as `limits.links` allows ({0})")]
+    Socket(usize),
+    #[error("the sidecar is stopping")]
+    Stopping,
+}
+
+/// Why a connection was not handed to its link; it comes back.
+pub(crate) enum NotResumed {
+    /// The link is there and takes nothing.
+    Busy(Connection),
+    /// The link is another enrolment's.
+    Foreign(Connection),
+    /// There is no such link any more.
+    Over(Connection),
+}
+
+/// Commands that may wait for a busy link, the end not counted.
+const COMMANDS: usize = 8;
+/// A link that does not describe itself in this time is shown as busy by leaving it out.
+const DESCRIBE_TIME: Duration = Duration::from_secs(2);
+/// A link ends in this time, its server's processes included.
+const END_TIME: Duration = Duration::from_secs(5);
+/// A connection waits this long for a link that is busy. It keeps a place among the greetings meanwhile.
+const RESUME_TIME: Duration = Duration::from_secs(2);
+
+impl Registry {
+    /// A place for a link of this principal's, in its enrolment's session or in one of its own, if there is one.
+    pub(crate) fn reserve(
+        self: &Arc<Self>,
+        context: &Arc<Context>,
+        principal: &Principal,
+    ) -> Result<Reserved, NotOpened> {
+        let limit = context.config.load().limits.links;
+        let link: Arc<str> = crate::random::id("l").into();
+        let (session, receiver) = {
+            let mut links = self.lock();
+            if links.admission == Admission::Closed {
+                return Err(NotOpened::Stopping);
+            }
+            if links.of(principal) >= limit {
+                return Err(NotOpened::Socket(limit));
+            }
+            context.gate(&principal.grant).admit_link()?;
+            let session = links.session(context, principal);
+            let (handle, receiver) = Handle::new(&session);
+            links.by_id.insert(Arc::clone(&link), handle);
+            (session, receiver)
+        };
+        let registered = Registered { registry: Arc::clone(self), session, link, state: TaskState::Waiting };
+        Ok(Reserved { registered, receiver })
+    }
+
+    /// Hands a connection to the link it wants to resume.
+    pub(crate) async fn resume(
+        &self,
+        principal: &Principal,
+        connection: Connection,
+        resume: Resume,
+    ) -> Result<(), NotResumed> {
+        let handle = self.lock().by_id.get(resume.link.as_str()).cloned();
+        let Some(handle) = handle else { return Err(NotResumed::Over(connection)) };
+        if handle.enrolment.as_ref() != principal.enrolment_id() {
+            return Err(NotResumed::Foreign(connection));
+        }
+        match timeout(RESUME_TIME, handle.commands.reserve()).await {
+            Ok(Ok(place)) => {
+                place.send(Command::Attach { connection: Box::new(connection), resume });
+                Ok(())
+            }
+            Ok(Err(_)) => Err(NotResumed::Over(connection)),
+            Err(_) => Err(NotResumed::Busy(connection)),
+        }
+    }
+
+    pub(crate) async fn describe(&self) -> Vec<Description> {
+        let handles: Vec<Handle> = self.lock().by_id.values().cloned().collect();
+        let asked = handles.iter().map(|handle| timeout(DESCRIBE_TIME, handle.describe()));
+        let answers = join_all(asked).await;
+        let mut descriptions: Vec<Description> =
+            answers.into_iter().filter_map(|answer| answer.ok().flatten()).collect();
+        descriptions.sort_by(|left, right| left.began.cmp(&right.began).then(left.link.cmp(&right.link)));
+        descriptions
+    }
+
+    /// Ends the links of this session, all at once.
+    pub(crate) async fn end(&self, session: &str, reason: EndReason) -> Ending {
+        let links = self.lock().chosen(|handle| *handle.session == *session);
+        end_all(links, reason).await
+    }
+
+    /// Ends the links of this enrolment, all at once.
+    pub(crate) async fn end_enrolment(&self, enrolment: &str, reason: EndReason) -> Ending {
+        let links = self.lock().chosen(|handle| handle.enrolment.as_deref() == Some(enrolment));
+        end_all(links, reason).await
+    }
+
+    /// The enrolment of a session, where there is such a session; on the shared socket it has none.
+    pub(crate) fn enrolment_of(&self, session: &str) -> Option<Option<Arc<str>>> {
+        let links = self.lock();
+        let open = links.sessions.get(session)?;
+        Some(open.session.enrolment.as_ref().map(|enrolled| Arc::clone(&enrolled.id)))
+    }
+
+    /// The session that an enrolment has now, and its links.
+    pub(crate) fn standing(&self, enrolment: &str) -> Option<(Arc<str>, usize)> {
+        let links = self.lock();
+        let session = links.by_enrolment.get(enrolment)?;
+        Some((Arc::clone(session), links.sessions.get(session)?.links))
+    }
+
+    /// How many sessions and links there are now.
+    pub(crate) fn count(&self) -> (usize, usize) {
+        let links = self.lock();
+        (links.sessions.len(), links.by_id.len())
+    }
+
+    /// Opens no more links, and ends all there are.
+    pub(crate) async fn close(&self, reason: EndReason) -> Ending {
+        let links = {
+            let mut links = self.lock();
+            links.admission = Admission::Closed;
+            links.chosen(|_| true)
+        };
+        end_all(links, reason).await
+    }
+
+    /// Each change under this lock is whole at every step, and it is taken while a failed task is taken down.
+    fn lock(&self) -> MutexGuard<'_, Links> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Links {
+    /// The session for one more link of this principal's.
+    fn session(&mut self, context: &Arc<Context>, principal: &Principal) -> Arc<Session> {
+        let running =
+            principal.enrolment_id().and_then(|enrolment| self.by_enrolment.get(enrolment)).cloned();
+        if let Some(open) = running.and_then(|session| self.sessions.get_mut(&session)) {
+            open.links += 1;
+            return Arc::clone(&open.session);
+        }
+        let session = Arc::new(Session::new(context, principal));
+        if let Some(enrolment) = principal.enrolment_id() {
+            self.by_enrolment.insert(Arc::clone(enrolment), Arc::clone(&session.id));
+        }
+        let open = OpenSession { session: Arc::clone(&session), links: 1, begun: Begun::No };
+        self.sessions.insert(Arc::clone(&session.id), open);
+        session
+    }
+
+    /// A link of this session begins; how the session stood before.
+    fn begin(&mut self, session: &Session) -> Begun {
+        let open = self.sessions.get_mut(&session.id);
+        open.map_or(Begun::Yes, |open| std::mem::replace(&mut open.begun, Begun::Yes))
+    }
+
+    /// The links of this principal's enrolment, or of the shared socket.
+    fn of(&self, principal: &Principal) -> usize {
+        match principal.enrolment_id() {
+            Some(id) => {
+                let session = self.by_enrolment.get(id).and_then(|session| self.sessions.get(session));
+                session.map_or(0, |session| session.links)
+            }
+            None => self.by_id.values().filter(|handle| handle.enrolment.is_none()).count(),
+        }
+    }
+
+    /// Takes a link out. Its session, where that ends with it.
+    fn remove(&mut self, link: &str, session: &Session) -> Option<OpenSession> {
+        self.by_id.remove(link);
+        let open = self.sessions.get_mut(&session.id)?;
+        open.links -= 1;
+        if open.links > 0 {
+            return None;
+        }
+        if let Some(enrolled) = &session.enrolment {
+            self.by_enrolment.remove(&enrolled.id);
+        }
+        self.sessions.remove(&session.id)
+    }
+
+    fn chosen(&self, choice: impl Fn(&Handle) -> bool) -> Vec<(Arc<str>, Handle)> {
+        let chosen = self.by_id.iter().filter(|(_, handle)| choice(handle));
+        chosen.map(|(id, handle)| (Arc::clone(id), handle.clone())).collect()
+    }
+}
+
+impl Handle {
+    fn new(session: &Session) -> (Self, mpsc::Receiver<Command>) {
+        let (commands, receiver) = mpsc::channel(COMMANDS + 1);
+        let end = commands.clone().try_reserve_owned().ok();
+        let handle = Self {
+            session: Arc::clone(&session.id),
+            enrolment: session.enrolment.as_ref().map(|enrolled| Arc::clone(&enrolled.id)),
+            commands,
+            end: Arc::new(Mutex::new(end)),
+        };
+        (handle, receiver)
+    }
+
+    async fn describe(&self) -> Option<Description> {
+        let (reply, description) = oneshot::channel();
+        self.commands.send(Command::Describe(reply)).await.ok()?;
+        description.await.ok()
+    }
+
+    /// Nothing where somebody else has ended it already; then it is over, too.
+    async fn end(&self, reason: EndReason) -> Option<Ended> {
+        let place = self.end.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match place {
+            Some(place) => {
+                let (ended, report) = oneshot::channel();
+                place.send(Command::End { reason, ended });
+                report.await.ok()
+            }
+            None => {
+                self.commands.closed().await;
+                None
+            }
+        }
+    }
+}
+
+async fn end_all(links: Vec<(Arc<str>, Handle)>, reason: EndReason) -> Ending {
+    let ends = links.iter().map(|(_, handle)| timeout(END_TIME, handle.end(reason)));
+    let reports = join_all(ends).await;
+    let mut ending = Ending::default();
+    for ((link, handle), report) in links.iter().zip(reports) {
+        let link = link.to_string();
+        match report {
+            Ok(Some(ended)) => {
+                ending.ended.push(EndedLink { session: handle.session.to_string(), link, ended });
+            }
+            Ok(None) => {}
+            Err(_) => {
+                tracing::error!(link, session = %handle.session, "the link did not end in time");
+                ending.late.push(link);
+            }
+        }
+    }
+    ending
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,108 @@
+//! A link's place in the registry: reserved, then the link's, and gone with its task.
+//!
+//! Must stay true: a place that nobody took leaves nothing in the audit.
+
+use std::sync::Arc;
+
+use relay_proto::name::Name;
+use tokio::sync::mpsc;
+
+use super::{Begun, Registry};
+use crate::audit::{Event, EventRecord};
+use crate::link::command::{Command, EndReason};
+use crate::link::connection::Connection;
+use crate::link::{Arrived, Link};
+use crate::session::Session;
+use crate::session::principal::EpochOffer;
+
+/// A place for a link; given back when it is dropped.
+pub(crate) struct Reserved {
+    pub(super) registered: Registered,
+    pub(super) receiver: mpsc::Receiver<Command>,
+}
+
+/// A link's place in the registry. It goes with the link's task, also when that fails.
+pub(super) struct Registered {
+    pub(super) registry: Arc<Registry>,
+    pub(super) session: Arc<Session>,
+    pub(super) link: Arc<str>,
+    pub(super) state: TaskState,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum TaskState {
+    /// The link recorded its own end.
+    Ended(EndReason),
+    Running,
+    /// There is no link yet.
+    Waiting,
+}
+
+impl Reserved {
+    /// A new link on this connection.
+    pub(crate) fn open(self, server: Name, connection: Connection, offer: Option<EpochOffer>) {
+        let Self { mut registered, receiver } = self;
+        registered.begin();
+        let (id, session) = (Arc::clone(&registered.link), Arc::clone(&registered.session));
+        let (context, grant) = (Arc::clone(&session.context), session.grant.clone());
+        tracing::info!(link = %id, session = %session.id, %grant, %server, "link opened");
+        registered.record(Event::LinkStart, &format!("server {server}"));
+        let link = Link::new(session, id, server, Arrived { connection, offer }, receiver);
+        context.tasks.spawn(registered.during(link.run()));
+    }
+}
+
+impl Registered {
+    /// From here on there is a link, and a session.
+    pub(super) fn begin(&mut self) {
+        self.state = TaskState::Running;
+        if let Some(vault) = self.session.credentials.vault() {
+            vault.enter();
+        }
+        if self.registry.lock().begin(&self.session) == Begun::No {
+            let name = self.session.enrolment.as_ref().map(|enrolled| format!(", sandbox {}", enrolled.name));
+            let detail = format!("grant {}{}", self.session.grant, name.unwrap_or_default());
+            self.record(Event::SessionStart, &detail);
+        }
+    }
+
+    /// Runs the link; the place is kept until then.
+    pub(super) async fn during(mut self, link: impl Future<Output = EndReason>) {
+        self.state = TaskState::Ended(link.await);
+    }
+
+    fn record(&self, event: Event, detail: &str) {
+        let record = EventRecord {
+            session: Some(&self.session.id),
+            link: Some(&self.link),
+            detail: Some(detail),
+            ..EventRecord::new(event)
+        };
+        if let Err(error) = self.session.context.audit.event(&record) {
+            tracing::error!(%error, ?event, link = %self.link, "event not recorded");
+        }
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        let ended = self.registry.lock().remove(&self.link, &self.session);
+        let why = match self.state {
+            TaskState::Ended(reason) => reason.as_str(),
+            TaskState::Waiting => "its last link was not opened",
+            TaskState::Running => {
+                let failed = "link task failed";
+                tracing::error!(link = %self.link, session = %self.session.id, failed);
+                self.record(Event::Alert, failed);
+                self.record(Event::LinkEnd, failed);
+                if let Some(vault) = self.session.credentials.vault() {
+                    vault.abandon();
+                }
+                failed
+            }
+        };
+        if ended.is_some_and(|session| session.begun == Begun::Yes) {
+            self.record(Event::SessionEnd, why);
+        }
+    }
+}
