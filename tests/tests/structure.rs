@@ -34,7 +34,6 @@ const LARGE_TYPES: &[(&str, &str, &str)] = &[
 const TO_SPLIT: &[(&str, &str)] = &[
     ("cofferdam", "App"),
     ("cofferdam", "Checker"),
-    ("cofferdam", "Link"),
     ("cofferdam", "Renewal"),
     ("cofferdam", "Servers"),
 ];
