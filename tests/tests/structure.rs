@@ -31,12 +31,8 @@ const LARGE_TYPES: &[(&str, &str, &str)] = &[
 ];
 
 /// Types that are to be split, each to be deleted here when it is: a crate, and a type.
-const TO_SPLIT: &[(&str, &str)] = &[
-    ("cofferdam", "App"),
-    ("cofferdam", "Checker"),
-    ("cofferdam", "Renewal"),
-    ("cofferdam", "Servers"),
-];
+const TO_SPLIT: &[(&str, &str)] =
+    &[("cofferdam", "App"), ("cofferdam", "Checker"), ("cofferdam", "Renewal"), ("cofferdam", "Servers")];
 
 const MOST_METHODS: usize = 40;
 const MANY_METHODS: usize = 30;
