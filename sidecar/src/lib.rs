@@ -12,13 +12,12 @@
 //! | [`daemon`] | listeners, handshakes, the admin socket, reload, the orderly stop | all below |
 //! | [`link`] | one sandbox's connection to one server: frames, resume, timers, the end | call, session |
 //! | [`call`] | every message's way in and out: decoded, decided, recorded, forwarded, answered | session, policy, servers, audit, scrub |
-//! | [`session`] | sessions: the secrets and the audit budget that links share | inject, vault, audit |
-//! | [`servers`] | a link's server: start, restart, handshake | upstream, inject |
+//! | [`session`] | sessions: the secrets and the audit budget that links share | secrets, vault, audit |
+//! | [`servers`] | a link's server: start, restart, handshake | upstream, secrets |
 //! | [`upstream`] | a server as a stream of messages: stdio or HTTP | process |
 //! | [`enrolment`] | who may come: tickets, keys and their epochs, sockets | names |
-//! | [`inject`] | templates, and the credentials that fill them | secret, scrub |
-//! | [`secret`] | where credentials come from, and the one type that holds them | process, vault |
-//! | [`vault`] | the client of Vault, the login that is kept alive, and what a session has there | secret's files, scrub, config |
+//! | [`secrets`] | where credentials come from, the one type that holds them, and what is filled with them | process, scrub |
+//! | [`vault`] | the client of Vault, the login that is kept alive, and what a session has there | secrets, scrub |
 //! | [`process`] | server processes and the keepers that end them; the only `unsafe` | nothing |
 //! | [`policy`] | which requests may pass | names |
 //! | [`audit`] | the chain of decisions and outcomes | policy, metrics |
@@ -27,17 +26,21 @@
 //! | [`config`] | the configuration: raw, checked, immutable | policy and template syntax |
 //! | [`clock`], [`random`], [`atomic_file`] | wall-clock time; random bytes; files that are whole or not there | nothing |
 //!
-//! `audit`, `policy`, `process`, `scrub` and, in `cofferdam-base`, `clock`, `random`, `atomic_file` and `metrics` are crates
+//! `audit`, `policy`, `process`, `scrub`, `secrets` and, in `cofferdam-base`, `clock`, `random`, `atomic_file` and `metrics` are crates
 //! of their own beside `src`.
 
 #![forbid(unsafe_code)]
 
 pub use cofferdam_audit as audit;
 pub use cofferdam_base::clock;
-pub(crate) use cofferdam_base::{atomic_file, metrics, random};
+pub(crate) use cofferdam_base::{atomic_file, duration, metrics, random};
 pub use cofferdam_policy as policy;
 pub use cofferdam_process as process;
 pub use cofferdam_scrub as scrub;
+pub use cofferdam_secrets as secrets;
+// Former names, until every import has the new one.
+pub use cofferdam_secrets as inject;
+pub use cofferdam_secrets as secret;
 
 pub use cofferdam_net as net;
 
@@ -46,11 +49,8 @@ pub mod cli;
 pub mod config;
 pub(crate) mod daemon;
 pub(crate) mod demo;
-mod duration;
 pub(crate) mod enrolment;
-pub mod inject;
 pub(crate) mod link;
-pub mod secret;
 pub(crate) mod servers;
 pub(crate) mod session;
 mod terminal;

@@ -5,8 +5,8 @@ mod stage;
 
 use std::time::Duration;
 
-use cofferdam::secret::{
-    Material, Origin, SecretError, SecretSpec, ShortValues, SourceLimits, fetch, opened,
+use cofferdam::secrets::{
+    ExecFormat, Material, Origin, SecretError, SecretSpec, ShortValues, SourceLimits, fetch, opened,
 };
 
 #[tokio::test]
@@ -68,12 +68,13 @@ async fn a_command_gives_its_output() {
     let limits = SourceLimits { exec_timeout: Duration::from_millis(500), ..limits() };
     let error = fetch(&hanging, limits).await.unwrap_err();
     assert_says(&error, "run it: it did not end within 500 ms");
-    let missing = Origin::Exec(vec!["no-such-command".into(), "hunter2".into()]);
+    let missing =
+        Origin::Exec { command: vec!["no-such-command".into(), "hunter2".into()], format: ExecFormat::Plain };
     assert_refused(missing, "run it: there is no `no-such-command`").await;
 }
 
 fn exec(script: &str) -> Origin {
-    Origin::Exec(["sh", "-c", script].map(String::from).into())
+    Origin::Exec { command: ["sh", "-c", script].map(String::from).into(), format: ExecFormat::Plain }
 }
 
 async fn fetch_with(origin: Origin, public: &[&str]) -> Result<Material, SecretError> {

@@ -58,6 +58,72 @@ impl fmt::Display for Rfc3339 {
     }
 }
 
+/// Reads a time of the years 1970 to 9999, with any offset; what is below a millisecond is left out.
+pub fn parse_rfc3339(text: &str) -> Option<SystemTime> {
+    let bytes = text.as_bytes();
+    let number = |from: usize, digits: usize| -> Option<u64> {
+        let digits = bytes.get(from..from + digits)?;
+        let valid = digits.iter().all(u8::is_ascii_digit);
+        valid.then(|| digits.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0')))
+    };
+    let has = |at: usize, allowed: &[u8]| bytes.get(at).filter(|byte| allowed.contains(byte)).map(drop);
+    has(4, b"-").and(has(7, b"-")).and(has(10, b"Tt ")).and(has(13, b":")).and(has(16, b":"))?;
+    let (year, month, day) = (number(0, 4)?, number(5, 2)?, number(8, 2)?);
+    let (hour, minute, second) = (number(11, 2)?, number(14, 2)?, number(17, 2)?);
+    // A leap second is taken for the one before it.
+    if hour > 23 || minute > 59 || second > 60 {
+        return None;
+    }
+    let fraction_length = match bytes.get(19) {
+        Some(b'.') => bytes[20..].iter().take_while(|byte| byte.is_ascii_digit()).count() + 1,
+        _ => 0,
+    };
+    let milliseconds = match fraction_length {
+        1 => return None,
+        0 => 0,
+        length => {
+            let digits = length.min(4) - 1;
+            number(20, digits)? * 10_u64.pow(3 - digits as u32)
+        }
+    };
+    let offset = 19 + fraction_length;
+    let east = match (bytes.get(offset)?, bytes.len() - offset) {
+        (b'Z' | b'z', 1) => 0,
+        (sign @ (b'+' | b'-'), 6) => {
+            has(offset + 3, b":")?;
+            let (hours, minutes) = (number(offset + 1, 2)?, number(offset + 4, 2)?);
+            let seconds = (hours * 3600 + minutes * 60) as i64;
+            match (hours, minutes) {
+                (0..24, 0..60) => {
+                    if *sign == b'+' {
+                        seconds
+                    } else {
+                        -seconds
+                    }
+                }
+                _ => return None,
+            }
+        }
+        _ => return None,
+    };
+    let days = days_from_civil(year, month, day)?;
+    let seconds = (days * 86_400 + hour * 3600 + minute * 60 + second.min(59)).checked_add_signed(-east)?;
+    Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds) + Duration::from_millis(milliseconds))
+}
+
+/// The inverse of [`civil_from_days`]; none before 1970, and for a day that does not exist.
+fn days_from_civil(year: u64, month: u64, day: u64) -> Option<u64> {
+    if year < 1970 || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+        return None;
+    }
+    let year_from_march = year - u64::from(month <= 2);
+    let (era, year_of_era) = (year_from_march / 400, year_from_march % 400);
+    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
+    let days = era * 146_097 + day_of_era - 719_468;
+    (civil_from_days(days) == (year, month, day)).then_some(days)
+}
+
 /// 9999-12-31T23:59:59.999Z, the last time with a year of four digits.
 const LAST: Duration = Duration::from_millis(253_402_300_799_999);
 
@@ -107,12 +173,53 @@ mod tests {
     }
 
     #[test]
+    fn times_are_read_as_they_are_written() {
+        for milliseconds in [0, 951_782_399_999, 951_782_400_000, 1_234_567_890_123, 253_402_300_799_999] {
+            let time = SystemTime::UNIX_EPOCH + Duration::from_millis(milliseconds);
+            assert_eq!(parse_rfc3339(&text(milliseconds)), Some(time), "{milliseconds}");
+        }
+        let known = |text: &str| parse_rfc3339(text).map(|time| Rfc3339::from(time).to_string());
+        for (written, meant) in [
+            ("2026-11-18T09:30:00Z", "2026-11-18T09:30:00.000Z"),
+            ("2026-11-18t09:30:00z", "2026-11-18T09:30:00.000Z"),
+            ("2026-11-18 09:30:00.5Z", "2026-11-18T09:30:00.500Z"),
+            ("2026-11-18T09:30:00.123456789Z", "2026-11-18T09:30:00.123Z"),
+            ("2026-11-18T09:30:00+05:30", "2026-11-18T04:00:00.000Z"),
+            ("2026-12-31T23:30:00-01:00", "2027-01-01T00:30:00.000Z"),
+            ("2016-12-31T23:59:60Z", "2016-12-31T23:59:59.000Z"),
+        ] {
+            assert_eq!(known(written).as_deref(), Some(meant), "{written}");
+        }
+        for unreadable in [
+            "",
+            "2026-11-18",
+            "2026-11-18T09:30:00",
+            "2026-11-18T09:30Z",
+            "2026-11-18T09:30:00.Z",
+            "2026-11-18T09:30:00Zulu",
+            "2026-02-29T09:30:00Z",
+            "2026-00-18T09:30:00Z",
+            "2026-11-18T24:30:00Z",
+            "2026-11-18T09:30:00+24:00",
+            "2026-11-18T09:30:00+0530",
+            "1969-12-31T23:59:59Z",
+            "1970-01-01T00:00:00+01:00",
+            "+026-11-18T09:30:00Z",
+            "2026-11-18T09:30:0äZ",
+            "1763458200",
+        ] {
+            assert_eq!(parse_rfc3339(unreadable), None, "{unreadable}");
+        }
+    }
+
+    #[test]
     fn every_day_follows_the_one_before() {
         let leap =
             |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
         let mut expected = (1970, 1, 1);
         for days in 0..400 * 366 {
             assert_eq!(civil_from_days(days), expected, "day {days}");
+            assert_eq!(days_from_civil(expected.0, expected.1, expected.2), Some(days));
             let (year, month, day) = expected;
             let length = match month {
                 2 if leap(year) => 29,

@@ -5,6 +5,7 @@
 //! | [`atomic_file`] | files that are whole or absent, readable by the sidecar's user alone |
 //! | [`Backoff`] | exponential backoff |
 //! | [`clock`] | wall-clock time and RFC 3339 |
+//! | [`duration`] | durations as people write them |
 //! | [`metrics`] | counters and gauges, rendered as OpenMetrics text |
 //! | [`random`] | random bytes |
 //! | [`RateLimiter`] | rate limits |
@@ -17,6 +18,7 @@
 pub mod atomic_file;
 mod backoff;
 pub mod clock;
+pub mod duration;
 pub mod metrics;
 pub mod random;
 mod rate_limiter;

@@ -9,6 +9,7 @@
 //! | `search` | finding through several such views |
 //! | `message` | JSON messages: strings, keys and numbers, changed one by one |
 //! | `structure` | values that are JSON and lie across the tokens of a message |
+//! | [`log_scrubber`] | the scrubber of the sidecar's own log |
 //! | `stream` | standard error, where a value may arrive in pieces |
 //!
 //! What must stay true: a valid message stays valid and keeps every byte that is no credential; no escape or character
@@ -24,6 +25,7 @@
 mod encodings;
 mod filter;
 mod finder;
+pub mod log_scrubber;
 mod message;
 mod search;
 mod stream;

@@ -171,6 +171,9 @@ fn kill(file: Option<&Path>, session: String) -> Result<ExitCode, Failure> {
                 for line in link.ended.vault.iter().flat_map(Revoked::lines) {
                     terminal::line(&format!("session {}: {line}", link.session));
                 }
+                for credential in &link.ended.not_revocable {
+                    terminal::line(&format!("session {}: {}", link.session, credential.line()));
+                }
             }
             if let Some(enrolment) = enrolment {
                 terminal::line(&format!("enrolment {enrolment}: ended; its sandbox is not let in again"));

@@ -152,6 +152,8 @@ pub(super) struct RawSecret {
     pub(super) env: Option<At<String>>,
     /// A program and its arguments (no shell) whose output is read like a file.
     pub(super) exec: Option<At<Vec<String>>>,
+    /// What the program of `exec` prints. `plain`: as a file holds it. `expiring`: a credential that ends, as `{"fields": {…}, "expires": "RFC 3339"}` or in the form of AWS's `credential_process` (fields `access_key_id`, `secret_access_key`, `session_token`); the program is run again before that. Default: `plain`.
+    pub(super) format: Option<At<RawFormat>>,
     /// A path of Vault that makes a credential when it is read, as `database/creds/readonly`: a lease per session.
     pub(super) vault: Option<At<String>>,
     /// A path in a KV engine of Vault, as `secret/github`; which version the engine has is found out.
@@ -165,6 +167,14 @@ pub(super) struct RawSecret {
     pub(super) public: Option<Vec<At<String>>>,
     /// Whether values under 8 bytes may be used; they are hard to scrub without hitting innocent text. Default: `refuse`.
     pub(super) short: Option<RawShort>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(rename = "Format")]
+pub(super) enum RawFormat {
+    Expiring,
+    Plain,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]

@@ -4,7 +4,7 @@ use relay_proto::control::Resume;
 use tokio::sync::oneshot;
 
 use super::connection::Connection;
-use super::describe::Credential;
+use super::describe::{Credential, NotRevocable};
 use crate::process;
 use crate::servers::scoped::Beside;
 use crate::vault::revocation::Revoked;
@@ -48,6 +48,9 @@ pub(crate) struct Ended {
     /// What became of the session's credentials in Vault, where it had some and this was its last link.
     #[serde(default)]
     pub(crate) vault: Option<Revoked>,
+    /// Credentials of the link's server that are still valid and cannot be revoked.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) not_revocable: Vec<NotRevocable>,
 }
 
 /// What became of the server's processes.

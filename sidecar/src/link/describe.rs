@@ -6,10 +6,10 @@ use tokio::time::Instant;
 use super::Link;
 use super::command::{Description, ScopeProcess};
 use crate::call::{CallerContext, LinkCounters};
-use crate::inject::upkeep::Held;
+use crate::clock::{self, Rfc3339};
+use crate::secrets::upkeep::Held;
 
-/// A session's view of one secret of Vault.
-
+/// A session's view of one secret that may change.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct Credential {
@@ -17,12 +17,55 @@ pub(crate) struct Credential {
     pub(crate) origin: String,
     /// A hash of the lease's id, where there is a lease; the audit has the same.
     pub(crate) lease: Option<String>,
+    /// False where nothing was read yet, or it ends with a lease that can be revoked.
+    #[serde(default)]
+    pub(crate) unrevocable: bool,
     /// None where no end is known, or there is none yet.
     pub(crate) expires_in_seconds: Option<u64>,
     pub(crate) renewals: u64,
     pub(crate) last_error: Option<String>,
     /// Until it is renewed, read anew or tried again.
     pub(crate) next_in_seconds: Option<u64>,
+}
+
+/// A credential that outlives its session because it cannot be revoked.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct NotRevocable {
+    pub(crate) secret: String,
+    pub(crate) origin: String,
+    /// RFC 3339. None where no end is known.
+    pub(crate) expires: Option<String>,
+}
+
+impl NotRevocable {
+    /// None where it can be revoked, or has expired.
+    pub(crate) fn of(held: Held) -> Option<Self> {
+        let now = Instant::now();
+        if !held.unrevocable || held.expires.is_some_and(|end| end <= now) {
+            return None;
+        }
+        let expires = held.expires.map(|end| Rfc3339::from(clock::now() + (end - now)).to_string());
+        Some(Self { secret: held.secret.to_string(), origin: held.origin, expires })
+    }
+
+    /// For the audit.
+    pub(crate) fn told(&self) -> String {
+        let Self { secret, expires, .. } = self;
+        match expires {
+            Some(expires) => format!("`{secret}` expires at {expires}"),
+            None => format!("`{secret}` has no known end"),
+        }
+    }
+
+    /// For people.
+    pub(crate) fn line(&self) -> String {
+        let Self { secret, origin, expires } = self;
+        match expires {
+            Some(expires) => format!("`{secret}` from {origin}: cannot be revoked; expires at {expires}"),
+            None => format!("`{secret}` from {origin}: cannot be revoked; no end is known"),
+        }
+    }
 }
 
 /// As much of a hash as a line has room for.
@@ -34,6 +77,7 @@ impl Credential {
         let Self { secret, origin, renewals, .. } = self;
         let lease = match &self.lease {
             Some(hash) => format!("lease {}", hash.get(..SHOWN).unwrap_or(hash)),
+            None if self.unrevocable => "no lease, cannot be revoked".into(),
             None => "no lease".into(),
         };
         let end = match self.expires_in_seconds {
@@ -62,7 +106,6 @@ impl Link {
         let LinkCounters { calls, refused, redactions } = self.pipeline.recorder.counters;
         let config = session.context.config.load();
         let secrets = config.servers.get(server).map(|server| server.every_secret()).unwrap_or_default();
-        let held = session.credentials.held();
         Description {
             session: session.id.to_string(),
             link: link.to_string(),
@@ -78,13 +121,20 @@ impl Link {
             redactions,
             began: crate::clock::Rfc3339::from(session.began).as_str().into(),
             expires_in_seconds: session.expires.saturating_duration_since(Instant::now()).as_secs(),
-            credentials: held
-                .into_iter()
-                .filter(|held| secrets.contains(&held.secret))
-                .map(Credential::from)
-                .collect(),
+            credentials: self.credentials_of_server().into_iter().map(Credential::from).collect(),
             secrets: secrets.into_iter().map(ToString::to_string).collect(),
         }
+    }
+
+    /// What the session holds for this link's server.
+    pub(super) fn credentials_of_server(&self) -> Vec<Held> {
+        let CallerContext { session, server, .. } = &self.pipeline.caller;
+        let config = session.context.config.load();
+        let Some(server) = config.servers.get(server) else { return Vec::new() };
+        let secrets = server.every_secret();
+        let mut held = session.credentials.held();
+        held.retain(|held| secrets.contains(&held.secret));
+        held
     }
 }
 
@@ -96,6 +146,7 @@ impl From<Held> for Credential {
             secret: held.secret.to_string(),
             origin: held.origin,
             lease: held.lease,
+            unrevocable: held.unrevocable,
             expires_in_seconds: held.expires.map(left),
             renewals: held.renewals,
             last_error: held.last_error,
@@ -122,6 +173,7 @@ mod tests {
             secret: "warehouse".into(),
             origin: "Vault's `database/creds/readonly`".into(),
             lease: Some("0123456789abcdef".into()),
+            unrevocable: false,
             expires_in_seconds: Some(540),
             renewals: 2,
             last_error: Some("Vault is sealed".into()),
@@ -134,6 +186,7 @@ mod tests {
         );
         let credential = Credential {
             lease: None,
+            unrevocable: true,
             expires_in_seconds: None,
             renewals: 0,
             last_error: None,
@@ -142,7 +195,7 @@ mod tests {
         };
         assert_eq!(
             credential.line(),
-            "`warehouse` from Vault's `database/creds/readonly`: no lease, no end is known; looked after in 5 min"
+            "`warehouse` from Vault's `database/creds/readonly`: no lease, cannot be revoked, no end is known; looked after in 5 min"
         );
     }
 }

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use super::Link;
 use super::command::{EndReason, Ended, Processes};
+use super::describe::NotRevocable;
 use super::peer::{Credit, Peer};
 use crate::audit::{Event, EventRecord};
 use crate::session::principal::Enrolled;
@@ -33,12 +34,14 @@ impl Link {
         };
         let (message, retry) = farewell(reason, self.peer.session.enrolment.as_ref());
         self.peer.say_goodbye(code, &message, retry).await;
+        let not_revocable: Vec<NotRevocable> =
+            self.credentials_of_server().into_iter().filter_map(NotRevocable::of).collect();
         let Self { servers, peer, .. } = self;
         let Peer { session, link, .. } = peer;
         let grace = session.context.config.load().limits.stop_grace;
         let processes = Processes::from(servers.end(grace).await);
         let took = began.elapsed().as_millis() as u64;
-        let vault = match session.credentials.vault() {
+        let vault = match &session.vault {
             Some(vault) if vault.leave() == Left::Last => vault.end(began + END_TIME).await,
             _ => None,
         };
@@ -52,6 +55,10 @@ impl Link {
             detail.push_str("; ");
             detail.push_str(&vault.told());
         }
+        if !not_revocable.is_empty() {
+            detail.push_str("; not revocable: ");
+            detail.push_str(&not_revocable.iter().map(NotRevocable::told).collect::<Vec<_>>().join(", "));
+        }
         let record = EventRecord {
             session: Some(&session.id),
             link: Some(&link),
@@ -61,7 +68,7 @@ impl Link {
         if let Err(error) = session.context.audit.event(&record) {
             tracing::error!(%error, "the end of a link was not recorded");
         }
-        Ended { calls_unanswered, processes, server_ended_ms: took, vault }
+        Ended { calls_unanswered, processes, server_ended_ms: took, vault, not_revocable }
     }
 }
 

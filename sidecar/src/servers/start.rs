@@ -101,13 +101,13 @@ impl Starter {
         }
     }
 
-    /// Whether what it starts may have to be given other credentials while it runs: only Vault gives such.
+    /// Whether what it starts may have to be given other credentials while it runs.
     pub(crate) fn may_change(&self) -> bool {
-        let in_vault = |name| self.secrets[name].origin.is_in_vault();
+        let may_change = |name| self.secrets[name].origin.may_change();
         // A test changes what it holds, wherever that is from.
         #[cfg(test)]
-        let in_vault = |name| self.script.is_some() || in_vault(name);
-        matches!(self.server.kind, ServerKind::Stdio(_)) && self.names().into_iter().any(in_vault)
+        let may_change = |name| self.script.is_some() || may_change(name);
+        matches!(self.server.kind, ServerKind::Stdio(_)) && self.names().into_iter().any(may_change)
     }
 
     /// What is remembered of what this starts.

@@ -21,9 +21,10 @@ use tokio_util::task::TaskTracker;
 
 use crate::audit::{Audit, Budget, BudgetLimits, Event, EventRecord};
 use crate::config::Config;
-use crate::inject::credentials::Credentials;
 use crate::inject::files::FileStore;
 use crate::inject::log_scrubber::LogScrubber;
+use crate::secrets::Source;
+use crate::secrets::credentials::Credentials;
 use crate::servers::gate::{Gate, GateLimits};
 use crate::vault::access::{Access, AccessError};
 use crate::vault::session::{SessionVault, Whose};
@@ -55,6 +56,8 @@ pub(crate) struct Session {
     /// None on the shared socket.
     pub(crate) enrolment: Option<Enrolled>,
     pub(crate) credentials: Arc<Credentials>,
+    /// What the session has in Vault. None where the sidecar has no Vault.
+    pub(crate) vault: Option<SessionVault>,
     pub(crate) budget: Budget,
     pub(crate) gate: Arc<Gate>,
     /// Its permit to search the audit.
@@ -147,7 +150,12 @@ impl Session {
             id,
             grant: grant.clone(),
             enrolment: principal.enrolment.clone(),
-            credentials: Arc::new(Credentials::new(Arc::clone(&context.log), vault)),
+            credentials: Arc::new(Credentials::new(
+                Arc::clone(&context.log),
+                vault.clone().map(|vault| Arc::new(vault) as Arc<dyn Source>),
+                context.tasks.clone(),
+            )),
+            vault,
             budget: Budget::new(BudgetLimits {
                 bytes: config.limits.audit_session_bytes,
                 records_per_second: config.limits.audit_session_records_per_second,

@@ -87,11 +87,6 @@ impl Envelope {
         })
     }
 
-    #[cfg(test)]
-    pub(crate) fn for_tests(answer: &str) -> Self {
-        Self::read(answer.as_bytes(), Instant::now()).expect("a test writes what Vault would")
-    }
-
     /// When the lease ends, were its token to live that long.
     pub fn expires(&self) -> Option<Instant> {
         end(self.asked_at, self.lease_duration)

@@ -25,7 +25,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// A token of a session, for as long as somebody has this. Not printed.
-pub struct SessionToken {
+pub(crate) struct SessionToken {
     issued: Arc<Issued>,
     session: Weak<Inner>,
     released: mpsc::UnboundedSender<Released>,

@@ -17,7 +17,7 @@
 //! | `session` | one session's tokens: the current one, and one for each lease |
 //! | `mint` | one more token for a session |
 //! | `lent` | a token of a session's, and what becomes of one that nobody uses any more |
-//! | [`leases`] | keeping what was lent: when to renew, when to read anew |
+//! | `source` | Vault as a source of secrets |
 //! | `revocation` | the end of it: revoked, or pending and why |
 //! | [`login`] | the sidecar's own token: six ways to get it, one task that keeps it alive |
 //!
@@ -39,13 +39,13 @@ mod envelope;
 mod error;
 mod kv;
 mod lease;
-pub mod leases;
 mod lent;
 pub mod login;
 mod mint;
 pub(crate) mod revocation;
 pub(crate) mod session;
 mod settings;
+mod source;
 mod token;
 mod token_calls;
 mod trust;

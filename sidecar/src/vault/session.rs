@@ -19,13 +19,13 @@ use std::time::Duration;
 use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use super::access::Access;
 use super::api::Vault;
 use super::error::{Asked, Kind, Problem, VaultError};
 use super::lent::{HeldLease, Issued, Parentage};
 use super::login::Trouble;
+use crate::secrets::Asker;
 
 pub(crate) use super::lent::SessionToken;
 pub(crate) use super::mint::Whose;
@@ -80,15 +80,6 @@ pub(super) struct GivenUp {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct ReadWith {
     number: u64,
-}
-
-/// Who wants something of Vault's.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Asker {
-    /// Somebody who waits, and may ask again at any time.
-    Caller,
-    /// Who keeps a credential, at a pace of its own.
-    Upkeep,
 }
 
 /// Whether a session has a link still.
@@ -164,11 +155,6 @@ impl SessionVault {
         &self.0.access.vault
     }
 
-    /// Whoever works for sessions does it here.
-    pub(crate) fn tasks(&self) -> &TaskTracker {
-        &self.0.access.tasks
-    }
-
     pub(super) fn inner(&self) -> &Arc<Inner> {
         &self.0
     }
@@ -217,7 +203,7 @@ impl Inner {
         }
         let now = Instant::now();
         if let Some(trouble) =
-            state.trouble.clone().filter(|trouble| trouble.next > now && asker.waits(trouble))
+            state.trouble.clone().filter(|trouble| trouble.next > now && waits(asker, trouble))
         {
             return live.ok_or(trouble);
         }
@@ -275,11 +261,10 @@ impl Inner {
     }
 }
 
-impl Asker {
-    /// Whether this failure is waited out. Whoever has a pace waits no longer than that, but for a Vault that asked.
-    pub(crate) fn waits(self, trouble: &Trouble) -> bool {
-        self == Self::Caller || matches!(trouble.error.kind(), Kind::Busy { .. })
-    }
+/// Whether the time until the next attempt is waited out. The upkeep of a secret has a backoff of its own, and waits only
+/// where Vault asked for it.
+fn waits(asker: Asker, trouble: &Trouble) -> bool {
+    asker == Asker::Caller || matches!(trouble.error.kind(), Kind::Busy { .. })
 }
 
 impl SessionToken {

@@ -3,9 +3,8 @@
 
 use std::time::Duration;
 
-use cofferdam::vault::leases::simulation::{Seen, Shape, simulate};
-
 use crate::clock::now;
+use crate::simulation::{Seen, Shape, simulate};
 use crate::trouble::Trouble;
 
 /// Its name for `--only`.

@@ -50,6 +50,7 @@ mod process;
 mod relay;
 mod report;
 mod roster;
+mod simulation;
 mod tournament;
 mod trouble;
 mod turnover;

@@ -34,7 +34,7 @@ const TOOLS: &str = include_str!("../../tools");
 const TROUBLESHOOTING: &str = include_str!("../../../packaging/guide/troubleshooting.md");
 
 /// Folders by which the documents name tests, as in `sidecar/audit::chain::a_test`.
-const CRATES: [&str; 11] = [
+const CRATES: [&str; 13] = [
     "relay-proto",
     "relay-proto/carriage",
     "shim",
@@ -45,7 +45,9 @@ const CRATES: [&str; 11] = [
     "sidecar/policy",
     "sidecar/process",
     "sidecar/scrub",
+    "sidecar/secrets",
     "tests",
+    "tests/bench",
 ];
 
 #[track_caller]

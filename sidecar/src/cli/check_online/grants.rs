@@ -84,7 +84,7 @@ impl Questions<'_> {
                     };
                     self.made(path, Wanted { need, because }).await?;
                 }
-                Origin::Env(_) | Origin::Exec(_) | Origin::File(_) => {}
+                Origin::Env(_) | Origin::Exec { .. } | Origin::File(_) => {}
             }
         }
         // Not `renew-self`: a session's token is replaced, not renewed.

@@ -126,7 +126,9 @@ pub(super) fn private_paths(
     }
     places.extend(secrets.values().filter_map(|secret| match &secret.origin {
         Origin::Env(_) | Origin::Kv { .. } | Origin::Vault { .. } => None,
-        Origin::Exec(arguments) => Some((format!("`secrets.{}.exec`", secret.name), (&arguments[0]).into())),
+        Origin::Exec { command: arguments, .. } => {
+            Some((format!("`secrets.{}.exec`", secret.name), (&arguments[0]).into()))
+        }
         Origin::File(path) => Some((format!("`secrets.{}.file`", secret.name), path.clone())),
     }));
     places.extend(servers.values().filter_map(|server| match &server.kind {

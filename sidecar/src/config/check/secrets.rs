@@ -8,19 +8,18 @@ use relay_proto::name::Name;
 use super::{Checker, present, span_of, vault};
 use crate::config::at::{At, Span};
 use crate::config::document::dotted;
-use crate::config::raw::{RawSecret, RawShort};
-use crate::config::{Origin, SecretSource, ShortValues};
-use crate::inject::is_field_name;
+use crate::config::raw::{RawFormat, RawSecret, RawShort};
+use crate::secrets::{ExecFormat, Origin, SecretSpec, ShortValues, is_field_name};
 
 pub(super) fn check_secrets(
     checker: &mut Checker<'_, '_>,
     raw: BTreeMap<At<String>, RawSecret>,
-) -> BTreeMap<Name, Arc<SecretSource>> {
+) -> BTreeMap<Name, Arc<SecretSpec>> {
     let checked = raw.into_iter().filter_map(|(written, secret)| {
         let name = checker.name("a secret", &written);
         let source = check_secret(checker, &written, secret);
         let (name, (origin, public, short)) = name.zip(source)?;
-        Some((name.clone(), Arc::new(SecretSource { name, origin, public, short })))
+        Some((name.clone(), Arc::new(SecretSpec { name, origin, public, short })))
     });
     checked.collect()
 }
@@ -44,9 +43,11 @@ fn check_secret(
             checker.needs_vault(&format!("{table}.{key}"), span);
         }
     }
-    for (key, span, source) in
-        [("refresh", span_of(&raw.refresh), "kv"), ("write", span_of(&raw.write), "vault")]
-    {
+    for (key, span, source) in [
+        ("format", span_of(&raw.format), "exec"),
+        ("refresh", span_of(&raw.refresh), "kv"),
+        ("write", span_of(&raw.write), "vault"),
+    ] {
         if let Some(span) = span
             && !sources.contains_key(source)
             && !checker.damage.touches(&["secrets", &name.value])
@@ -68,7 +69,12 @@ fn check_secret(
         Some(RawShort::Allow) => ShortValues::Allow,
         Some(RawShort::Refuse) | None => ShortValues::Refuse,
     };
-    let of_host = file.map(Origin::File).or(env.map(Origin::Env)).or(exec.map(Origin::Exec));
+    let format = match raw.format {
+        Some(At { value: RawFormat::Expiring, .. }) => ExecFormat::Expiring,
+        Some(At { value: RawFormat::Plain, .. }) | None => ExecFormat::Plain,
+    };
+    let exec = exec.map(|command| Origin::Exec { command, format });
+    let of_host = file.map(Origin::File).or(env.map(Origin::Env)).or(exec);
     let of_vault = kv
         .map(|path| Origin::Kv { path, refresh })
         .or_else(|| made.map(|path| Origin::Vault { path, write }));

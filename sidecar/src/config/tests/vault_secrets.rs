@@ -1,6 +1,8 @@
 //! Secrets that come from Vault, and what a grant may do there.
 
+use super::good;
 use super::vault::{VAULT, prepared, says_besides};
+use crate::secrets::{ExecFormat, Origin};
 
 #[test]
 fn paths_in_vault_lead_where_they_seem_to() {
@@ -159,4 +161,24 @@ fn the_digest_follows_policies() {
     assert_ne!(digest("'a'"), digest(""));
     assert_eq!(digest("'a', 'b'"), digest("'b', 'a'"));
     assert_eq!(digest(""), prepared("[grants.g]\nservers = []\n").policy_digest);
+}
+
+#[test]
+fn the_output_of_a_command_has_a_format() {
+    let format = |lines: &str| {
+        let config = good(&format!("[secrets.a]\nexec = ['a']\n{lines}"));
+        let Origin::Exec { format, .. } = config.secrets[&"a".parse().unwrap()].origin else {
+            panic!("not a command")
+        };
+        format
+    };
+    assert_eq!(format(""), ExecFormat::Plain);
+    assert_eq!(format("format = 'plain'\n"), ExecFormat::Plain);
+    assert_eq!(format("format = 'expiring'\n"), ExecFormat::Expiring);
+    says_besides(
+        "[secrets.a]\nenv = 'A'\nformat = 'expiring'\n[secrets.b]\nexec = ['b']\nformat = 'expires'\n",
+        "cofferdam.toml:3: `secrets.a.format` is for secrets with `exec`\n  hint: leave it out\n\
+         cofferdam.toml:6: `secrets.b.format` has a value that is not known\n  \
+         hint: use `expiring` or `plain`",
+    );
 }

@@ -56,7 +56,7 @@ impl Registered {
     /// From here on there is a link, and a session.
     pub(super) fn begin(&mut self) {
         self.state = TaskState::Running;
-        if let Some(vault) = self.session.credentials.vault() {
+        if let Some(vault) = &self.session.vault {
             vault.enter();
         }
         if self.registry.lock().begin(&self.session) == Begun::No {
@@ -95,7 +95,7 @@ impl Drop for Registered {
                 tracing::error!(link = %self.link, session = %self.session.id, failed);
                 self.record(Event::Alert, failed);
                 self.record(Event::LinkEnd, failed);
-                if let Some(vault) = self.session.credentials.vault() {
+                if let Some(vault) = &self.session.vault {
                     vault.abandon();
                 }
                 failed

@@ -58,6 +58,7 @@ impl Place {
                             processes: Processes::AllEnded,
                             server_ended_ms: 0,
                             vault: None,
+                            not_revocable: Vec::new(),
                         });
                         return reason;
                     }

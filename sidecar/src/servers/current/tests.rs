@@ -60,7 +60,7 @@ fn starter(server: Arc<ServerSpec>) -> Starter {
         limits: limits.into(),
         server,
         scope: None,
-        credentials: Arc::new(Credentials::new(Arc::default(), None)),
+        credentials: Arc::new(Credentials::new(Arc::default(), None, TaskTracker::new())),
         files: FileStore::open().unwrap(),
         tasks: TaskTracker::new(),
         link: "l1".into(),

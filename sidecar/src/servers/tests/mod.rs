@@ -31,7 +31,8 @@ use super::start::Starter;
 use crate::config::{Config, check_text};
 use crate::inject::credentials::Credentials;
 use crate::inject::files::FileStore;
-use crate::secret::{Life, Material, Secret};
+use crate::secrets::renewal::{Class, Terms};
+use crate::secrets::{Material, Secret};
 use crate::upstream::outbound::Outbound;
 
 /// What became of a call.
@@ -83,7 +84,7 @@ fn name(name: &str) -> Name {
 fn material(value: &str, lifetime: Option<Duration>) -> Material {
     let value = Secret::new(Zeroizing::new(format!("secret-{value}").into_bytes()));
     let material = Material::of([("value".to_owned(), value)].into());
-    material.extend(Life { expires: lifetime.map(|time| Instant::now() + time), ..Life::default() });
+    material.extend(&Terms { class: Class::OwnEnd, asked_at: Instant::now(), life: lifetime, bound: None });
     material
 }
 
@@ -95,7 +96,7 @@ impl World {
 
     fn with(script: Script, server: &str) -> Self {
         let config = configuration(server);
-        let credentials = Arc::new(Credentials::new(Arc::default(), None));
+        let credentials = Arc::new(Credentials::new(Arc::default(), None, TaskTracker::new()));
         credentials.hold(&name("key"), material("key-1", None));
         credentials.hold(&name("write"), material("write-1", None));
         let starter = Starter {

@@ -20,6 +20,11 @@ impl SessionVault {
             && token.issued().is_live()
     }
 
+    /// Whether this token was of links that have all ended.
+    pub(crate) fn is_given_up(&self, token: &SessionToken) -> bool {
+        token.issued().number <= self.0.presence().given_up
+    }
+
     /// Whether what was read, and hangs from nothing, was read for the links that there are.
     pub(crate) fn has_read(&self, with: ReadWith) -> bool {
         with.number > self.0.presence().given_up

@@ -1,0 +1,246 @@
+//! The scrubber of the sidecar's own log: it knows the values of all sessions, and those of the last that ended.
+//!
+//! With many sessions there are thousands of values, and a few new ones each second. What was learnt last is therefore
+//! looked for by a small scrubber beside the large one, which is made anew only when that has grown.
+//!
+//! Must stay true: a value is scrubbed as long as any session holds it, and for a while after its last session is gone, for a
+//! session's last lines are written late. What nobody holds any more is kept in bounds.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arc_swap::ArcSwap;
+use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
+
+use crate::{Needle, Scrubbed, Scrubber};
+
+pub struct LogScrubber {
+    known: Mutex<Known>,
+    scrubbers: ArcSwap<Scrubbers>,
+    /// Something was learnt since the scrubber was made. The next line makes it anew, once for all that was learnt.
+    stale: AtomicBool,
+}
+
+/// Together they know everything.
+pub struct Scrubbers {
+    settled: Arc<Scrubber>,
+    recent: Scrubber,
+}
+
+#[derive(Default)]
+struct Known {
+    values: HashMap<Digest, Value>,
+    /// Values that only the small scrubber knows.
+    recent: Vec<Digest>,
+    /// Values without a holder, the longest without one first.
+    released: VecDeque<Digest>,
+}
+
+struct Value {
+    needle: Needle,
+    holders: usize,
+}
+
+/// SHA-256 of a value. It never leaves this module.
+type Digest = [u8; SHA256_OUTPUT_LEN];
+
+/// Values that are still scrubbed although no session holds them: those of some hundred sessions, so that a line which
+/// is written after its session's end finds them here.
+const MAX_RELEASED: usize = 1024;
+
+/// Beyond these the large scrubber learns them. Making it takes milliseconds for each thousand values.
+const MAX_RECENT: usize = 64;
+
+impl Default for LogScrubber {
+    fn default() -> Self {
+        let nothing = || Scrubber::new(Vec::new());
+        Self {
+            known: Mutex::default(),
+            scrubbers: ArcSwap::from_pointee(Scrubbers { settled: Arc::new(nothing()), recent: nothing() }),
+            stale: AtomicBool::new(false),
+        }
+    }
+}
+
+impl LogScrubber {
+    pub fn current(&self) -> Arc<Scrubbers> {
+        if self.stale.load(Ordering::Acquire) {
+            let mut known = self.lock();
+            // Another line may have done it while this one waited.
+            if self.stale.load(Ordering::Acquire) {
+                let Known { values, recent, .. } = &mut *known;
+                let settled = match recent.len() > MAX_RECENT {
+                    true => {
+                        recent.clear();
+                        let needles = values.values().map(|value| value.needle.clone()).collect();
+                        Arc::new(Scrubber::new(needles))
+                    }
+                    false => Arc::clone(&self.scrubbers.load().settled),
+                };
+                let needles = recent.iter().filter_map(|key| Some(values.get(key)?.needle.clone())).collect();
+                self.scrubbers.store(Arc::new(Scrubbers { settled, recent: Scrubber::new(needles) }));
+                self.stale.store(false, Ordering::Release);
+            }
+        }
+        self.scrubbers.load_full()
+    }
+
+    /// One more holder of each. Sessions that share a secret share its place here.
+    pub fn learn(&self, needles: &[Needle]) {
+        let mut known = self.lock();
+        let Known { values, recent, released } = &mut *known;
+        if recent.len() > 4 * MAX_RELEASED {
+            // Nobody wrote a line for long.
+            recent.retain(|key| values.contains_key(key));
+        }
+        for needle in needles {
+            let key = key(needle);
+            match values.entry(key) {
+                Entry::Occupied(mut value) => {
+                    if value.get().holders == 0 {
+                        released.retain(|other| *other != key);
+                    }
+                    value.get_mut().holders += 1;
+                }
+                Entry::Vacant(place) => {
+                    place.insert(Value { needle: needle.clone(), holders: 1 });
+                    recent.push(key);
+                    self.stale.store(true, Ordering::Release);
+                }
+            }
+        }
+    }
+
+    /// One holder less of each. The scrubber is not made anew for that: it is when there is something to learn.
+    pub fn release(&self, needles: &[Needle]) {
+        let mut known = self.lock();
+        let Known { values, released, .. } = &mut *known;
+        for needle in needles {
+            let key = key(needle);
+            let Some(value) = values.get_mut(&key) else { continue };
+            value.holders -= 1;
+            if value.holders == 0 {
+                released.push_back(key);
+            }
+        }
+        while released.len() > MAX_RELEASED {
+            if let Some(oldest) = released.pop_front() {
+                values.remove(&oldest);
+            }
+        }
+    }
+
+    /// Each change under this lock is whole at every step, and it is taken while a failed task is taken down.
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Scrubbers {
+    pub fn text<'a>(&self, text: &'a [u8]) -> Scrubbed<'a> {
+        self.recent.text_with(&self.settled, text)
+    }
+}
+
+fn key(needle: &Needle) -> Digest {
+    let digest = digest(&SHA256, &needle.value);
+    digest.as_ref().try_into().expect("SHA-256 has this length")
+}
+
+#[cfg(test)]
+mod tests {
+    use zeroize::Zeroizing;
+
+    use super::*;
+
+    fn needle(value: &str) -> Needle {
+        Needle { label: "some.value".into(), value: Zeroizing::new(value.into()) }
+    }
+
+    /// A session that holds this value.
+    struct Holder<'a>(&'a LogScrubber, Needle);
+
+    impl Drop for Holder<'_> {
+        fn drop(&mut self) {
+            self.0.release(std::slice::from_ref(&self.1));
+        }
+    }
+
+    fn holding<'a>(log: &'a LogScrubber, value: &str) -> Holder<'a> {
+        log.learn(&[needle(value)]);
+        Holder(log, needle(value))
+    }
+
+    fn scrubs(log: &LogScrubber, value: &str) -> bool {
+        log.current().text(format!("it is {value}.").as_bytes()).redactions == 1
+    }
+
+    #[test]
+    fn a_value_is_scrubbed_while_anybody_holds_it_and_a_while_longer() {
+        let log = LogScrubber::default();
+        let first = holding(&log, "shared-value-1");
+        let second = holding(&log, "shared-value-1");
+        assert!(scrubs(&log, "shared-value-1"));
+        drop(first);
+        // However many come and go, what somebody holds stays.
+        for number in 0..2 * MAX_RELEASED {
+            drop(holding(&log, &format!("passing-value-{number}")));
+        }
+        assert!(scrubs(&log, "shared-value-1"));
+        assert!(scrubs(&log, &format!("passing-value-{}", 2 * MAX_RELEASED - 1)), "the last lines come late");
+        drop(second);
+        let _newest = holding(&log, "newest-value");
+        assert!(scrubs(&log, "shared-value-1"));
+    }
+
+    #[test]
+    fn a_value_that_spans_what_was_learnt_before_and_last_is_taken_out_whole() {
+        let log = LogScrubber::default();
+        let _long = holding(&log, "the-long-one-with-the-short-one-in-it");
+        let mut others = Vec::new();
+        for number in 0..=MAX_RECENT {
+            others.push(holding(&log, &format!("passing-value-{number}")));
+        }
+        log.current();
+        let _short = holding(&log, "the-short-one");
+        let scrubbed = log.current().text(b"<the-long-one-with-the-short-one-in-it>").bytes.into_owned();
+        assert_eq!(String::from_utf8(scrubbed).unwrap(), "<[redacted:some.value]>");
+    }
+
+    #[test]
+    fn what_nobody_holds_is_forgotten_in_the_end() {
+        let log = LogScrubber::default();
+        drop(holding(&log, "value-of-the-first"));
+        for number in 0..MAX_RELEASED {
+            assert!(log.known.lock().unwrap().values.len() <= MAX_RELEASED + 1);
+            drop(holding(&log, &format!("passing-value-{number}")));
+        }
+        let _newest = holding(&log, "newest-value");
+        assert!(!scrubs(&log, "value-of-the-first"));
+        assert_eq!(log.known.lock().unwrap().values.len(), MAX_RELEASED + 1);
+    }
+
+    #[test]
+    fn a_value_that_comes_back_is_held_again() {
+        let log = LogScrubber::default();
+        drop(holding(&log, "value-that-returns"));
+        let returned = holding(&log, "value-that-returns");
+        for number in 0..2 * MAX_RELEASED {
+            drop(holding(&log, &format!("passing-value-{number}")));
+        }
+        assert!(scrubs(&log, "value-that-returns"));
+        drop(returned);
+        assert_eq!(log.known.lock().unwrap().released.len(), MAX_RELEASED, "it stands there once");
+    }
+
+    #[test]
+    fn the_scrubber_is_made_anew_only_for_new_values() {
+        let log = LogScrubber::default();
+        let _first = holding(&log, "shared-value-1");
+        let before = log.current();
+        let _second = holding(&log, "shared-value-1");
+        assert!(Arc::ptr_eq(&before, &log.current()));
+    }
+}

@@ -1,0 +1,147 @@
+//! The secrets of a session over a scripted source, on a paused clock.
+
+use std::collections::VecDeque;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tokio::time::{advance, sleep};
+use tokio_util::sync::CancellationToken;
+use zeroize::Zeroizing;
+
+use super::*;
+use crate::local::Unleased;
+use crate::renewal::Class;
+use crate::source::Lease;
+use crate::spec::{Origin, ShortValues};
+use crate::value::Secret;
+
+/// How long each credential is valid.
+const LIFE: Duration = Duration::from_secs(600);
+
+/// Gives the next of its values at each read; fails when there is none.
+struct Scripted {
+    values: StdMutex<VecDeque<&'static str>>,
+    reads: StdMutex<Vec<Duration>>,
+    began: Instant,
+    changes: watch::Sender<u64>,
+}
+
+impl Scripted {
+    fn failure(&self) -> SourceFailure {
+        SourceFailure {
+            message: "there is none".into(),
+            detail: "there is none".into(),
+            next_step: "wait".into(),
+            next_attempt: Instant::now() + Duration::from_secs(5),
+            not_before: None,
+        }
+    }
+}
+
+impl Source for Scripted {
+    fn read<'a>(&'a self, _ask: Ask<'a>) -> BoxFuture<'a, Result<Lease, SecretProblem>> {
+        async move {
+            let asked_at = Instant::now();
+            self.reads.lock().unwrap().push(asked_at - self.began);
+            sleep(Duration::from_secs(1)).await;
+            let value = self.values.lock().unwrap().pop_front().ok_or_else(|| self.failure())?;
+            let value = Secret::new(Zeroizing::new(value.into()));
+            Ok(Lease {
+                fields: BTreeMap::from([("token".to_owned(), value)]).into(),
+                terms: Terms { class: Class::OwnEnd, asked_at, life: Some(LIFE), bound: None },
+                hold: Arc::new(Unleased::new(self.changes.subscribe())),
+                used: None,
+            })
+        }
+        .boxed()
+    }
+
+    fn too_slow(&self, _spec: &SecretSpec) -> SourceFailure {
+        self.failure()
+    }
+
+    fn period(&self) -> CancellationToken {
+        CancellationToken::new()
+    }
+}
+
+fn session(values: &[&'static str]) -> (Arc<Scripted>, Arc<Credentials>, SecretSpec) {
+    let source = Arc::new(Scripted {
+        values: StdMutex::new(values.iter().copied().collect()),
+        reads: StdMutex::default(),
+        began: Instant::now(),
+        changes: watch::Sender::default(),
+    });
+    let log = Arc::<LogScrubber>::default();
+    let vault = Some(Arc::clone(&source) as Arc<dyn Source>);
+    let spec = SecretSpec {
+        name: "test".parse().unwrap(),
+        origin: Origin::Vault { path: "a/b".parse().unwrap(), write: None },
+        public: Vec::new(),
+        short: ShortValues::Refuse,
+    };
+    (source, Arc::new(Credentials::new(log, vault, TaskTracker::new())), spec)
+}
+
+const LIMITS: SourceLimits = SourceLimits { bytes: 1024, exec_timeout: Duration::from_secs(10) };
+
+fn scrubbed(credentials: &Credentials, text: &str) -> bool {
+    let needles = credentials.known.lock().unwrap().needles();
+    needles.iter().any(|needle| **needle.value == *text.as_bytes())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_credential_is_read_again_before_its_end_and_both_values_are_scrubbed() {
+    let (source, credentials, spec) = session(&["first-value", "second-value"]);
+    let changes = credentials.changes();
+    let first = credentials.obtain(&spec, LIMITS).await.unwrap();
+    assert_eq!((first.generation, source.reads.lock().unwrap().len()), (1, 1));
+    assert!(scrubbed(&credentials, "first-value") && !scrubbed(&credentials, "second-value"));
+    sleep(LIFE - Duration::from_secs(5)).await;
+    assert!(changes.has_changed().unwrap(), "servers are told to take the second");
+    let second = credentials.obtain(&spec, LIMITS).await.unwrap();
+    assert_eq!(second.generation, 2);
+    assert!(first.is_live(), "the first is still valid when the second is there");
+    let reads = source.reads.lock().unwrap().clone();
+    // At 85 % of its life, or up to a tenth of that earlier.
+    assert_eq!(reads.len(), 2, "callers cause no read of their own: {reads:?}");
+    assert!((450..=510).contains(&reads[1].as_secs()), "{reads:?}");
+    assert!(scrubbed(&credentials, "first-value") && scrubbed(&credentials, "second-value"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn equal_values_are_valid_for_longer_and_change_nothing() {
+    let (_, credentials, spec) = session(&["same-value", "same-value"]);
+    let changes = credentials.changes();
+    let first = credentials.obtain(&spec, LIMITS).await.unwrap();
+    let end = first.expires().unwrap();
+    sleep(LIFE - Duration::from_secs(5)).await;
+    assert!(!changes.has_changed().unwrap());
+    assert!(first.expires().unwrap() > end);
+    assert!(Arc::ptr_eq(&first, &credentials.obtain(&spec, LIMITS).await.unwrap()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_that_fails_is_retried_and_what_is_held_is_used_until_its_end() {
+    let (source, credentials, spec) = session(&["only-value"]);
+    let held = credentials.obtain(&spec, LIMITS).await.unwrap();
+    sleep(LIFE - Duration::from_secs(5)).await;
+    assert!(Arc::ptr_eq(&held, &credentials.obtain(&spec, LIMITS).await.unwrap()));
+    let reads = source.reads.lock().unwrap().len();
+    assert!(reads >= 3, "it is tried again: {reads}");
+    let shown = credentials.held();
+    assert_eq!(shown[0].last_error.as_deref(), Some("there is none"));
+    assert!(shown[0].unrevocable && shown[0].lease.is_none());
+    advance(Duration::from_secs(10)).await;
+    let error = credentials.obtain(&spec, LIMITS).await.unwrap_err();
+    assert!(error.is_paced(), "{error}");
+    // Callers do not cause more reads than one in five seconds.
+    let before = source.reads.lock().unwrap().len();
+    for _ in 0..20 {
+        assert!(credentials.obtain(&spec, LIMITS).await.is_err());
+    }
+    assert!(source.reads.lock().unwrap().len() <= before + 1);
+    source.values.lock().unwrap().push_back("late-value");
+    sleep(Duration::from_secs(20)).await;
+    assert_eq!(credentials.obtain(&spec, LIMITS).await.unwrap().generation, 2);
+}

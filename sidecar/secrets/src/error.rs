@@ -1,0 +1,114 @@
+//! Why a secret is not available, and what can be done about it.
+
+use relay_proto::name::Name;
+use tokio::time::Instant;
+
+use super::expiring::ExpiringError;
+use super::fields::FieldError;
+use super::local::SourceError;
+use super::source::SourceFailure;
+use super::spec::{Origin, SecretSpec};
+
+/// Why a secret is not available. Print the chain of causes too, then [`SecretError::next_step`].
+#[derive(Debug, thiserror::Error)]
+#[error("load the secret `{secret}` from {origin}")]
+pub struct SecretError {
+    pub secret: Name,
+    /// For instance ``the file `/etc/cofferdam/dev.json` ``.
+    pub origin: String,
+    #[source]
+    pub cause: SecretProblem,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum SecretProblem {
+    #[error(transparent)]
+    Expiring(#[from] ExpiringError),
+    #[error(transparent)]
+    Field(#[from] FieldError),
+    #[error("this sidecar was started without [vault]")]
+    NoVault,
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// It may be available later.
+    #[error("{}", .0.told())]
+    Unavailable(Unavailable),
+}
+
+/// A [`SourceFailure`]; what it says is read through [`SecretError`].
+#[derive(Clone, Debug)]
+pub struct Unavailable(Box<SourceFailure>);
+
+impl SecretError {
+    pub fn new(spec: &SecretSpec, cause: SecretProblem) -> Self {
+        Self { secret: spec.name.clone(), origin: described(&spec.origin), cause }
+    }
+
+    /// Whether callers may try again at once: the source has a backoff of its own.
+    pub fn is_paced(&self) -> bool {
+        self.failure().is_some()
+    }
+
+    pub fn failure(&self) -> Option<&SourceFailure> {
+        match &self.cause {
+            SecretProblem::Unavailable(Unavailable(failure)) => Some(failure),
+            _ => None,
+        }
+    }
+
+    /// What a person can do about it.
+    pub fn next_step(&self) -> String {
+        self.cause.next_step(&format!("[secrets.{}]", self.secret))
+    }
+}
+
+impl SecretProblem {
+    /// `key` names the secret's table in the configuration.
+    pub(super) fn next_step(&self, key: &str) -> String {
+        match self {
+            Self::Expiring(_) => format!(
+                "let the command in {key} print `{{\"fields\": {{…}}, \"expires\": \"RFC 3339\"}}` or AWS's `credential_process` form"
+            ),
+            Self::Field(FieldError::Short { .. }) => {
+                format!(
+                    "use a longer value, list the field under `public`, or set `short = \"allow\"` in {key}"
+                )
+            }
+            Self::Field(_) => {
+                format!("give a JSON object of plain values, or the value itself, in {key}")
+            }
+            Self::Source(SourceError::TooLarge { .. }) => {
+                format!("name a smaller source in {key}, or raise `secret-bytes` in [limits]")
+            }
+            Self::NoVault => "restart the sidecar: [vault] counts from then on".into(),
+            Self::Unavailable(Unavailable(failure)) => failure.next_step.clone(),
+            Self::Source(_) => format!("correct {key} or its source, then call again"),
+        }
+    }
+}
+
+impl From<SourceFailure> for SecretProblem {
+    fn from(failure: SourceFailure) -> Self {
+        Self::Unavailable(Unavailable(Box::new(failure)))
+    }
+}
+
+impl Unavailable {
+    /// What was tried, what came of it, and when it is tried next.
+    fn told(&self) -> String {
+        let wait = self.0.next_attempt.saturating_duration_since(Instant::now()).as_secs() + 1;
+        format!("{}; tried again in {wait} s at the earliest", self.0.message)
+    }
+}
+
+/// Never the arguments of a command: they may hold credentials.
+pub(super) fn described(origin: &Origin) -> String {
+    match origin {
+        Origin::Env(name) => format!("the environment variable `{name}`"),
+        Origin::Exec { command, .. } => {
+            format!("the command `{}`", command.first().map_or("", String::as_str))
+        }
+        Origin::File(path) => format!("the file `{}`", path.display()),
+        Origin::Kv { path, .. } | Origin::Vault { path, .. } => format!("Vault's `{path}`"),
+    }
+}

@@ -1,0 +1,203 @@
+//! What a command with `format = "expiring"` prints: fields, and when they expire.
+//!
+//! Two forms are accepted, each as one JSON object; other keys are ignored:
+//! - `{"fields": {…}, "expires": "2026-11-18T09:30:00Z"}`: the keys of `fields` are the secret's fields;
+//! - that of AWS's `credential_process`: `Version` 1, `AccessKeyId`, `SecretAccessKey`, `SessionToken` (optional) and
+//!   `Expiration` give the fields `access_key_id`, `secret_access_key` and `session_token`.
+//!
+//! What must stay true: a credential without an expiry, or with one in the past, is refused; no error holds anything that
+//! was printed but a time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, SystemTime};
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::embedded_expiry::FAR;
+use super::error::SecretProblem;
+use super::fields::{self, Object};
+use super::spec::ShortValues;
+use super::value::Secret;
+use cofferdam_base::clock::{Rfc3339, parse_rfc3339};
+
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum ExpiringError {
+    #[error("it printed both `fields` and a credential in AWS's form")]
+    Ambiguous,
+    #[error("the credential that it printed expired at {at}")]
+    Expired { at: Rfc3339 },
+    #[error("it printed no `{key}`: a credential of this format has an end")]
+    NoExpiry { key: &'static str },
+    #[error("it printed neither an object with `fields` and `expires` nor a credential in AWS's form")]
+    Shape,
+    #[error("its `{key}` is not a time in RFC 3339, such as `2026-11-18T09:30:00Z`")]
+    UnreadableExpiry { key: &'static str },
+    #[error("its `Version` is not 1")]
+    Version,
+}
+
+/// Fields, and how long they are valid from `now` on.
+#[derive(Debug)]
+pub(super) struct Expiring {
+    pub(super) fields: BTreeMap<String, Secret>,
+    /// More than zero, and no more than is of use to a schedule.
+    pub(super) life: Duration,
+}
+
+/// Values borrow from the wiped output.
+#[derive(Deserialize)]
+struct Printed<'a> {
+    #[serde(borrow)]
+    fields: Option<&'a RawValue>,
+    #[serde(borrow)]
+    expires: Option<&'a RawValue>,
+    #[serde(borrow, rename = "Version")]
+    version: Option<&'a RawValue>,
+    #[serde(borrow, rename = "AccessKeyId")]
+    access_key_id: Option<&'a RawValue>,
+    #[serde(borrow, rename = "SecretAccessKey")]
+    secret_access_key: Option<&'a RawValue>,
+    #[serde(borrow, rename = "SessionToken")]
+    session_token: Option<&'a RawValue>,
+    #[serde(borrow, rename = "Expiration")]
+    expiration: Option<&'a RawValue>,
+}
+
+/// `now` is the wall clock's time from before the command ran.
+pub(super) fn parse(
+    content: &[u8],
+    now: SystemTime,
+    public: &BTreeSet<String>,
+    short: ShortValues,
+) -> Result<Expiring, SecretProblem> {
+    let printed: Printed<'_> = serde_json::from_slice(content).map_err(|_| ExpiringError::Shape)?;
+    let (members, life) = match (printed.fields, printed.access_key_id) {
+        (Some(_), Some(_)) => return Err(ExpiringError::Ambiguous.into()),
+        (Some(fields), None) => {
+            let Object(members) = fields::object(fields.get().as_bytes()).ok_or(ExpiringError::Shape)?;
+            (members, life("expires", printed.expires, now)?)
+        }
+        (None, Some(_)) => (printed.aws_fields()?, life("Expiration", printed.expiration, now)?),
+        (None, None) => return Err(ExpiringError::Shape.into()),
+    };
+    Ok(Expiring { fields: fields::parse_members(members, public, short)?, life })
+}
+
+impl<'a> Printed<'a> {
+    fn aws_fields(&self) -> Result<Vec<(String, &'a RawValue)>, ExpiringError> {
+        if self.version.is_none_or(|version| version.get() != "1") {
+            return Err(ExpiringError::Version);
+        }
+        let required = [("access_key_id", self.access_key_id), ("secret_access_key", self.secret_access_key)];
+        let mut members = Vec::new();
+        for (name, value) in required {
+            members.push((name.to_owned(), value.ok_or(ExpiringError::Shape)?));
+        }
+        members.extend(self.session_token.map(|value| ("session_token".to_owned(), value)));
+        Ok(members)
+    }
+}
+
+fn life(key: &'static str, expires: Option<&RawValue>, now: SystemTime) -> Result<Duration, ExpiringError> {
+    let expires = expires.ok_or(ExpiringError::NoExpiry { key })?;
+    let text: Option<String> = serde_json::from_str(expires.get()).ok();
+    let end = text.and_then(|text| parse_rfc3339(&text)).ok_or(ExpiringError::UnreadableExpiry { key })?;
+    match end.duration_since(now) {
+        Ok(life) if !life.is_zero() => Ok(life.min(FAR)),
+        _ => Err(ExpiringError::Expired { at: end.into() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn now() -> SystemTime {
+        parse_rfc3339("2026-11-18T09:00:00Z").unwrap()
+    }
+
+    fn parse(content: &str) -> Result<Expiring, SecretProblem> {
+        super::parse(content.as_bytes(), now(), &BTreeSet::new(), ShortValues::Refuse)
+    }
+
+    fn refusal(content: &str) -> String {
+        let problem = parse(content).unwrap_err();
+        let told = format!("{problem} {problem:?}");
+        assert!(!told.contains("hunter2"), "{told}");
+        problem.to_string()
+    }
+
+    #[test]
+    fn fields_and_an_expiry_are_read() {
+        let Expiring { fields, life } =
+            parse(r#"{"fields": {"token": "hunter2hunter2", "port": 123456789}, "expires": "2026-11-18T09:30:00Z", "more": 1}"#)
+                .unwrap();
+        assert_eq!(fields.keys().collect::<Vec<_>>(), ["port", "token"]);
+        assert_eq!(life, Duration::from_secs(1800));
+    }
+
+    #[test]
+    fn the_form_of_aws_is_read() {
+        let aws = r#"{"Version": 1, "AccessKeyId": "hunter2AKIA", "SecretAccessKey": "hunter2key",
+            "SessionToken": "hunter2token", "Expiration": "2026-11-18T11:00:00+01:00", "AccountId": "1"}"#;
+        let Expiring { fields, life } = parse(aws).unwrap();
+        assert_eq!(
+            fields.keys().collect::<Vec<_>>(),
+            ["access_key_id", "secret_access_key", "session_token"]
+        );
+        assert_eq!(life, Duration::from_secs(3600));
+        let without_token = aws.replace(r#""SessionToken": "hunter2token","#, "");
+        assert_eq!(parse(&without_token).unwrap().fields.len(), 2);
+        assert_eq!(refusal(&aws.replace("\"Version\": 1", "\"Version\": 2")), "its `Version` is not 1");
+        assert_eq!(refusal(&aws.replace("\"Version\": 1,", "")), "its `Version` is not 1");
+        assert!(refusal(&aws.replace("SecretAccessKey", "Secret")).contains("AWS's form"));
+        assert!(refusal(&aws.replace("Expiration", "Expires")).starts_with("it printed no `Expiration`"));
+        assert!(refusal(&aws.replace("\"Version\"", "\"fields\": {}, \"Version\"")).contains("both"));
+    }
+
+    #[test]
+    fn a_distant_expiry_is_capped_and_a_past_one_is_refused() {
+        let with =
+            |expires: &str| format!(r#"{{"fields": {{"token": "hunter2hunter2"}}, "expires": {expires}}}"#);
+        assert_eq!(parse(&with("\"9999-12-31T23:59:59Z\"")).unwrap().life, FAR);
+        assert_eq!(parse(&with("\"2026-11-18T09:00:00.001Z\"")).unwrap().life, Duration::from_millis(1));
+        for past in ["2026-11-18T09:00:00Z", "2026-11-18T08:59:59.999Z", "1970-01-01T00:00:00Z"] {
+            let told = refusal(&with(&format!("\"{past}\"")));
+            assert!(
+                told.starts_with(&format!("the credential that it printed expired at {}", &past[..19])),
+                "{told}"
+            );
+        }
+        for unreadable in
+            ["\"hunter2\"", "1795080600", "\"\"", "\"2026-11-18\"", "{}", "\"2026-13-18T09:30:00Z\""]
+        {
+            assert!(refusal(&with(unreadable)).starts_with("its `expires` is not a time"), "{unreadable}");
+        }
+        assert!(refusal(&with("null")).starts_with("it printed no `expires`"));
+    }
+
+    #[test]
+    fn what_has_another_shape_is_refused_without_repeating_it() {
+        for content in [
+            "",
+            "hunter2",
+            "\"hunter2\"",
+            "[]",
+            "{}",
+            "{\"fields\": {\"token\": \"hunter2hunter2\"}",
+            r#"{"fields": "hunter2", "expires": "2026-11-18T09:30:00Z"}"#,
+            r#"{"token": "hunter2hunter2", "expires": "2026-11-18T09:30:00Z"}"#,
+            r#"{"fields": {"token": "hunter2hunter2"}, "fields": {}, "expires": "2026-11-18T09:30:00Z"}"#,
+        ] {
+            assert!(refusal(content).starts_with("it printed neither"), "{content}");
+        }
+        let fields = |fields: &str| format!(r#"{{"fields": {fields}, "expires": "2026-11-18T09:30:00Z"}}"#);
+        assert_eq!(refusal(&fields("{}")), "it is empty");
+        assert_eq!(refusal(&fields(r#"{"token": null}"#)), "its field `token` is null, a list or an object");
+        assert!(refusal(&fields(r#"{"token": "hunter2"}"#)).contains("fewer than 8"));
+        assert!(
+            refusal(&fields(r#"{"a": "hunter2hunter2", "a": "hunter2hunter2"}"#)).contains("given twice")
+        );
+    }
+}

@@ -1,0 +1,183 @@
+//! What a source's bytes mean: a JSON object gives its fields, anything else is the field `value`.
+//!
+//! What must stay true: a value is used as it was written or not at all. Nothing is empty, nothing is guessed from a
+//! nested structure, no key counts twice; errors name fields and never hold values.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde_json::value::RawValue;
+use zeroize::Zeroizing;
+
+use super::spec::ShortValues;
+use super::value::{MIN_VALUE, Secret};
+
+/// The field of a source that is no JSON object.
+const VALUE: &str = "value";
+
+#[derive(Clone, Debug, thiserror::Error, Eq, PartialEq)]
+pub enum FieldError {
+    #[error("it is empty")]
+    Empty,
+    #[error("its field `{field}` is empty")]
+    EmptyField { field: String },
+    #[error("its field `{field}` is null, a list or an object")]
+    NotPlain { field: String },
+    #[error(
+        "its field `{field}` has {length} bytes, fewer than {MIN_VALUE}: scrubbing it would destroy other text"
+    )]
+    Short { field: String, length: usize },
+    #[error("its field `{field}` is given twice")]
+    Twice { field: String },
+}
+
+/// What can be used of a source, and what cannot.
+#[derive(Debug)]
+pub struct Parsed {
+    pub fields: BTreeMap<String, Secret>,
+    pub unusable: BTreeMap<String, FieldError>,
+}
+
+impl From<BTreeMap<String, Secret>> for Parsed {
+    fn from(fields: BTreeMap<String, Secret>) -> Self {
+        Self { fields, unusable: BTreeMap::new() }
+    }
+}
+
+/// The fields of an object that another system made: a field that cannot be used fails only those who use it.
+pub fn parse_each(
+    content: &[u8],
+    public: &BTreeSet<String>,
+    short: ShortValues,
+) -> Result<Parsed, FieldError> {
+    let Some(Object(members)) = object(content) else { return Err(FieldError::Empty) };
+    let mut parsed = Parsed { fields: BTreeMap::new(), unusable: BTreeMap::new() };
+    for (field, raw) in members {
+        let value = plain_value(raw).map(Secret::new);
+        let checked = value.ok_or_else(|| FieldError::NotPlain { field: field.clone() }).and_then(|value| {
+            check(&field, &value, public, short)?;
+            Ok(value)
+        });
+        let is_new = match checked {
+            Ok(value) => parsed.fields.insert(field.clone(), value).is_none(),
+            Err(error) => parsed.unusable.insert(field.clone(), error).is_none(),
+        };
+        if !is_new {
+            return Err(FieldError::Twice { field });
+        }
+    }
+    match parsed.fields.is_empty() && parsed.unusable.is_empty() {
+        true => Err(FieldError::Empty),
+        false => Ok(parsed),
+    }
+}
+
+pub(super) fn parse(
+    content: &[u8],
+    public: &BTreeSet<String>,
+    short: ShortValues,
+) -> Result<BTreeMap<String, Secret>, FieldError> {
+    if let Some(Object(members)) = object(content) {
+        return parse_members(members, public, short);
+    }
+    let value = content.strip_suffix(b"\n").unwrap_or(content);
+    let value = value.strip_suffix(b"\r").filter(|_| value.len() < content.len()).unwrap_or(value);
+    if value.is_empty() {
+        return Err(FieldError::Empty);
+    }
+    let value = Secret::new(Zeroizing::new(value.to_vec()));
+    check(VALUE, &value, public, short)?;
+    Ok(BTreeMap::from([(VALUE.into(), value)]))
+}
+
+/// Fields that are all to be used.
+pub(super) fn parse_members<'a>(
+    members: impl IntoIterator<Item = (String, &'a RawValue)>,
+    public: &BTreeSet<String>,
+    short: ShortValues,
+) -> Result<BTreeMap<String, Secret>, FieldError> {
+    let mut fields = BTreeMap::new();
+    for (field, raw) in members {
+        let value = plain_value(raw).ok_or_else(|| FieldError::NotPlain { field: field.clone() })?;
+        if fields.insert(field.clone(), Secret::new(value)).is_some() {
+            return Err(FieldError::Twice { field });
+        }
+    }
+    if fields.is_empty() {
+        return Err(FieldError::Empty);
+    }
+    for (field, value) in &fields {
+        check(field, value, public, short)?;
+    }
+    Ok(fields)
+}
+
+fn check(
+    field: &str,
+    value: &Secret,
+    public: &BTreeSet<String>,
+    short: ShortValues,
+) -> Result<(), FieldError> {
+    let allowed = short == ShortValues::Allow || public.contains(field);
+    match value.len() {
+        0 => Err(FieldError::EmptyField { field: field.to_owned() }),
+        length @ 1..MIN_VALUE if !allowed => Err(FieldError::Short { field: field.to_owned(), length }),
+        _ => Ok(()),
+    }
+}
+
+/// Every text of an object, as it is meant.
+pub(super) fn texts(content: &[u8]) -> impl Iterator<Item = Zeroizing<Vec<u8>>> {
+    let members = object(content).map(|Object(members)| members).unwrap_or_default();
+    members.into_iter().filter(|(_, raw)| raw.get().starts_with('"')).filter_map(|(_, raw)| plain_value(raw))
+}
+
+pub(super) fn object(content: &[u8]) -> Option<Object<'_>> {
+    serde_json::from_slice(content).ok()
+}
+
+/// Numbers and booleans as they stand in the text: `1.0` stays `1.0`, and no digit of a long one is lost.
+fn plain_value(raw: &RawValue) -> Option<Zeroizing<Vec<u8>>> {
+    let text = raw.get();
+    match text.as_bytes().first()? {
+        b'"' => match serde_json::from_str::<Text<'_>>(text).ok()?.0 {
+            Cow::Borrowed(value) => Some(Zeroizing::new(value.as_bytes().to_vec())),
+            Cow::Owned(value) => Some(Zeroizing::new(value.into_bytes())),
+        },
+        b'-' | b'0'..=b'9' | b't' | b'f' => Some(Zeroizing::new(text.as_bytes().to_vec())),
+        _ => None,
+    }
+}
+
+#[derive(Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// The members of an object in their order, repeated keys too; values borrow from the wiped source.
+pub(super) struct Object<'a>(pub(super) Vec<(String, &'a RawValue)>);
+
+impl<'de> Deserialize<'de> for Object<'de> {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Members;
+
+        impl<'de> Visitor<'de> for Members {
+            type Value = Object<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = map.next_entry().map_err(A::Error::custom)? {
+                    members.push(member);
+                }
+                Ok(Object(members))
+            }
+        }
+
+        deserializer.deserialize_map(Members)
+    }
+}

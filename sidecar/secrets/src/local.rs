@@ -1,0 +1,244 @@
+//! Sources on this host: a file, a variable or a command.
+//!
+//! What must stay true: never more than `secret-bytes` in memory; a source that hangs or floods is an error; no
+//! error holds what was read. Nothing here can be revoked. A command that failed to give an expiring credential is not
+//! run again for [`BETWEEN_ATTEMPTS`], however many callers wait.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use nix::fcntl::OFlag;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use zeroize::Zeroizing;
+
+use super::error::{SecretError, SecretProblem};
+use super::expiring::{self, Expiring, ExpiringError};
+use super::fields;
+use super::material::Material;
+use super::renewal::{Class, Failure, Terms};
+use super::source::{Ask, Asker, Hold, Lease, Source, SourceFailure, Validity};
+use super::spec::{ExecFormat, Origin, SecretSpec, SourceLimits};
+use cofferdam_base::clock;
+use cofferdam_process::{RunError, run_bounded};
+
+/// Between two runs of a command that did not give an expiring credential.
+const BETWEEN_ATTEMPTS: Duration = Duration::from_secs(5);
+
+/// Others may read the file.
+const READABLE_BY_OTHERS: u32 = 0o004;
+
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    #[error("it is in Vault, not on this host")]
+    Elsewhere,
+    #[error("run it")]
+    Exec(#[from] RunError),
+    #[error("it is not a regular file")]
+    NotAFile,
+    #[error("read it")]
+    Read(#[source] io::Error),
+    #[error("it holds more than {limit} bytes")]
+    TooLarge { limit: usize },
+    #[error("it takes too long")]
+    TooSlow,
+    #[error("it is not set for the sidecar")]
+    Unset,
+}
+
+/// Which users of the host may read a file.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Readers {
+    /// It is not secret.
+    Anybody,
+    /// A warning is logged if every user of the host can read it.
+    Few,
+}
+
+/// Files, variables and commands. Their upkeep ends when this is dropped.
+#[derive(Debug, Default)]
+pub struct LocalSource {
+    period: CancellationToken,
+    /// Never changes: what was read here depends on nothing else.
+    changes: watch::Sender<u64>,
+}
+
+/// The hold of values for which the source keeps nothing.
+pub(super) struct Unleased {
+    changes: watch::Receiver<u64>,
+}
+
+/// Reads a secret of this host once.
+pub async fn fetch(spec: &SecretSpec, limits: SourceLimits) -> Result<Material, SecretError> {
+    let ask = Ask { spec, limits, asker: Asker::Caller, learn: &|_, _| {} };
+    let lease = LocalSource::default().read(ask).await;
+    lease.map(|lease| Material::new(spec, lease)).map_err(|cause| SecretError::new(spec, cause))
+}
+
+impl LocalSource {
+    async fn read_lease(&self, Ask { spec, limits, .. }: Ask<'_>) -> Result<Lease, SecretProblem> {
+        let (asked_at, wall_clock) = (Instant::now(), clock::now());
+        let content = read(&spec.origin, limits).await?;
+        let public = spec.public.iter().cloned().collect();
+        let (fields, life) = match &spec.origin {
+            Origin::Exec { format: ExecFormat::Expiring, .. } => {
+                let Expiring { fields, life } = expiring::parse(&content, wall_clock, &public, spec.short)?;
+                if asked_at + life <= Instant::now() {
+                    return Err(ExpiringError::Expired { at: (wall_clock + life).into() }.into());
+                }
+                (fields, Some(life))
+            }
+            _ => (fields::parse(&content, &public, spec.short)?, None),
+        };
+        Ok(Lease {
+            fields: fields.into(),
+            terms: Terms { class: Class::OwnEnd, asked_at, life, bound: None },
+            hold: Arc::new(Unleased::new(self.changes.subscribe())),
+            used: None,
+        })
+    }
+}
+
+impl Source for LocalSource {
+    fn read<'a>(&'a self, ask: Ask<'a>) -> BoxFuture<'a, Result<Lease, SecretProblem>> {
+        async move {
+            let read = self.read_lease(ask).await;
+            match ask.spec.origin {
+                Origin::Exec { format: ExecFormat::Expiring, .. } => {
+                    read.map_err(|problem| failure(ask.spec, &problem).into())
+                }
+                _ => read,
+            }
+        }
+        .boxed()
+    }
+
+    fn too_slow(&self, spec: &SecretSpec) -> SourceFailure {
+        failure(spec, &SourceError::TooSlow.into())
+    }
+
+    fn period(&self) -> CancellationToken {
+        self.period.clone()
+    }
+}
+
+impl Drop for LocalSource {
+    fn drop(&mut self) {
+        self.period.cancel();
+    }
+}
+
+impl Unleased {
+    pub(super) fn new(changes: watch::Receiver<u64>) -> Self {
+        Self { changes }
+    }
+}
+
+impl Hold for Unleased {
+    fn ends(&self) -> Option<Instant> {
+        None
+    }
+
+    fn validity(&self) -> Validity {
+        Validity::Current
+    }
+
+    fn renew(&self, _increment: Option<Duration>) -> BoxFuture<'_, Result<Terms, Failure>> {
+        async { Err(Failure::Refused { why: "there is no lease".into() }) }.boxed()
+    }
+
+    fn check(&self) -> BoxFuture<'_, Result<(), Failure>> {
+        async { Ok(()) }.boxed()
+    }
+
+    fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.clone()
+    }
+}
+
+/// The problem with its causes; none of them holds what the command printed.
+fn failure(spec: &SecretSpec, problem: &SecretProblem) -> SourceFailure {
+    let mut message = problem.to_string();
+    let mut cause = std::error::Error::source(problem);
+    while let Some(error) = cause {
+        message = format!("{message}: {error}");
+        cause = error.source();
+    }
+    SourceFailure {
+        detail: message.clone(),
+        message,
+        next_step: problem.next_step(&format!("[secrets.{}]", spec.name)),
+        next_attempt: Instant::now() + BETWEEN_ATTEMPTS,
+        not_before: None,
+    }
+}
+
+async fn read(origin: &Origin, limits: SourceLimits) -> Result<Zeroizing<Vec<u8>>, SourceError> {
+    let limit = limits.bytes;
+    match origin {
+        Origin::Env(name) => check_variable(std::env::var_os(name), limit),
+        Origin::Exec { command, .. } => match run_bounded(command, limits.exec_timeout, limit).await {
+            Err(RunError::Output { limit }) => Err(SourceError::TooLarge { limit }),
+            result => Ok(result?),
+        },
+        Origin::File(path) => {
+            let path = path.clone();
+            // A file system may hang; the runtime's threads may not.
+            let read = tokio::task::spawn_blocking(move || read_file(&path, limit, Readers::Few)).await;
+            read.map_err(|panic| SourceError::Read(io::Error::other(panic)))?
+        }
+        Origin::Kv { .. } | Origin::Vault { .. } => Err(SourceError::Elsewhere),
+    }
+}
+
+fn check_variable(value: Option<OsString>, limit: usize) -> Result<Zeroizing<Vec<u8>>, SourceError> {
+    let value = Zeroizing::new(value.ok_or(SourceError::Unset)?.into_vec());
+    match value.len() > limit {
+        true => Err(SourceError::TooLarge { limit }),
+        false => Ok(value),
+    }
+}
+
+/// Reads a regular file of at most `limit` bytes into wiped memory. May block.
+pub fn read_file(path: &Path, limit: usize, readers: Readers) -> Result<Zeroizing<Vec<u8>>, SourceError> {
+    // Without waiting: a pipe in the file's place would hold the thread for ever.
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    let mut file =
+        File::options().read(true).custom_flags(flags.bits()).open(path).map_err(SourceError::Read)?;
+    let metadata = file.metadata().map_err(SourceError::Read)?;
+    if !metadata.is_file() {
+        return Err(SourceError::NotAFile);
+    }
+    if readers == Readers::Few && metadata.mode() & READABLE_BY_OTHERS != 0 {
+        let path = PathBuf::from(path);
+        tracing::warn!(path = %path.display(), "every user of this host can read a secret: chmod o-r");
+    }
+    if metadata.len() > limit as u64 {
+        return Err(SourceError::TooLarge { limit });
+    }
+    // All of it at once: growing would leave copies behind that are not wiped. It may have grown since.
+    let mut bytes = Zeroizing::new(vec![0; limit + 1]);
+    let mut length = 0;
+    loop {
+        match file.read(&mut bytes[length..]) {
+            Ok(0) => break,
+            Ok(more) => length += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(SourceError::Read(error)),
+        }
+    }
+    if length > limit {
+        return Err(SourceError::TooLarge { limit });
+    }
+    bytes.truncate(length);
+    Ok(bytes)
+}

@@ -1,0 +1,58 @@
+//! The one module in which a secret leaves its wrapper: to fill a template, to tell the scrubber what to find, and to see
+//! whether anything changed.
+//!
+//! What must stay true: everything that goes out of here is in wiped memory.
+
+#![expect(clippy::disallowed_methods, reason = "the one module that may call Secret::expose")]
+
+use std::collections::BTreeMap;
+
+use cofferdam_base::text::{is_unreserved, percent_encoded};
+use relay_proto::name::Name;
+use zeroize::Zeroizing;
+
+use super::material::Material;
+use super::template::Encoding;
+use super::value::Secret;
+use cofferdam_scrub::Needle;
+
+/// Everything in `material` that must not leave the sidecar.
+pub fn needles(secret: &Name, material: &Material) -> Vec<Needle> {
+    let named = |(field, value): (&String, &Secret)| Needle {
+        label: format!("{secret}.{field}").into(),
+        value: Zeroizing::new(value.expose().to_vec()),
+    };
+    material.fields.iter().filter(|(field, _)| !material.public.contains(*field)).map(named).collect()
+}
+
+/// Whether these are the same values. Who reads a secret learns nothing from how long that takes: nobody chooses one side.
+pub(super) fn are_equal(these: &BTreeMap<String, Secret>, those: &BTreeMap<String, Secret>) -> bool {
+    let same = |((name, one), (other_name, other)): ((&String, &Secret), (&String, &Secret))| {
+        name == other_name && one.expose() == other.expose()
+    };
+    these.len() == those.len() && these.iter().zip(those).all(same)
+}
+
+/// The length of a value in a template.
+pub fn filled_length(secret: &Secret, encoding: Encoding) -> usize {
+    match encoding {
+        Encoding::Plain => secret.len(),
+        Encoding::Url => secret.expose().iter().map(|&byte| if is_unreserved(byte) { 1 } else { 3 }).sum(),
+    }
+}
+
+/// Puts a value into a template. `filled` has the room already: growing would leave a copy that is not wiped.
+pub fn fill(secret: &Secret, encoding: Encoding, filled: &mut Zeroizing<Vec<u8>>) {
+    match encoding {
+        Encoding::Plain => filled.extend_from_slice(secret.expose()),
+        Encoding::Url => {
+            for &byte in secret.expose() {
+                if is_unreserved(byte) {
+                    filled.push(byte);
+                } else {
+                    filled.extend(percent_encoded(byte));
+                }
+            }
+        }
+    }
+}

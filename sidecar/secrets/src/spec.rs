@@ -1,0 +1,169 @@
+//! What a checked configuration says of a secret: where it comes from and how its values are treated.
+//!
+//! What must stay true: nothing here holds a credential; a path in Vault leads where it seems to lead when it is put into
+//! a URL.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use relay_proto::name::Name;
+
+/// Every secret of a configuration.
+pub type SecretSpecs = BTreeMap<Name, Arc<SecretSpec>>;
+
+/// Bounds of reading a source.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct SourceLimits {
+    /// Bytes of a source's output.
+    pub bytes: usize,
+    /// Time that an `exec` source may take.
+    pub exec_timeout: Duration,
+}
+
+/// One secret: where its values come from, and how they are treated.
+#[derive(Clone, Debug)]
+pub struct SecretSpec {
+    pub name: Name,
+    pub origin: Origin,
+    /// Fields that are not secret: neither scrubbed nor too short.
+    pub public: Vec<String>,
+    pub short: ShortValues,
+}
+
+#[derive(Clone, Debug)]
+pub enum Origin {
+    Env(String),
+    /// The output of a command.
+    Exec {
+        /// Never empty; argv only, never a shell.
+        command: Vec<String>,
+        format: ExecFormat,
+    },
+    File(PathBuf),
+    /// A static secret of Vault's, in a KV engine of either version.
+    Kv {
+        path: VaultPath,
+        /// How often a newer version is looked for.
+        refresh: Duration,
+    },
+    /// A credential that Vault makes: a lease, a certificate, a token.
+    Vault {
+        path: VaultPath,
+        /// What is written to have it; without it, the path is read.
+        write: Option<BTreeMap<String, serde_json::Value>>,
+    },
+}
+
+impl Origin {
+    pub fn is_in_vault(&self) -> bool {
+        match self {
+            Self::Env(_) | Self::Exec { .. } | Self::File(_) => false,
+            Self::Kv { .. } | Self::Vault { .. } => true,
+        }
+    }
+
+    /// Whether a session that has it may get other values later.
+    pub fn may_change(&self) -> bool {
+        self.is_in_vault() || matches!(self, Self::Exec { format: ExecFormat::Expiring, .. })
+    }
+}
+
+/// What a command prints.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum ExecFormat {
+    /// A JSON object of fields, or one value; it does not end.
+    #[default]
+    Plain,
+    /// Fields and when they expire: the command is run again before that.
+    Expiring,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ShortValues {
+    /// `short = "allow"`: values under 8 bytes are used, and scrubbed where they stand.
+    Allow,
+    Refuse,
+}
+
+/// A path in Vault below `/v1/`, as Vault knows it: not encoded, without a slash at either end.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct VaultPath(Box<str>);
+
+/// Nothing that people name is longer, and a request line has its bounds.
+const MAX_PATH_BYTES: usize = 512;
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum InvalidVaultPath {
+    #[error("holds a brace, but templates are not supported there")]
+    Brace,
+    #[error("holds a control character")]
+    Control,
+    #[error("has a part that is `.` or `..`")]
+    Dots,
+    #[error("is empty")]
+    Empty,
+    #[error("holds `%` or `\\`")]
+    Encoded,
+    #[error("has two slashes with nothing between them")]
+    EmptyPart,
+    #[error("holds `?` or `#`")]
+    Query,
+    #[error("begins or ends with a slash")]
+    Slash,
+    #[error("is longer than {MAX_PATH_BYTES} bytes")]
+    TooLong,
+}
+
+impl VaultPath {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl InvalidVaultPath {
+    /// The next step for whoever wrote the path.
+    pub fn hint(self) -> &'static str {
+        match self {
+            Self::Brace | Self::Control | Self::Empty | Self::TooLong => {
+                "write a path such as `secret/github`"
+            }
+            Self::Dots | Self::EmptyPart => "write the path without detours, as `secret/github`",
+            Self::Encoded => "write the path as Vault shows it; it is encoded when it is sent",
+            Self::Query => "leave out what begins there; `write` gives parameters to a path that takes them",
+            Self::Slash => "leave the slash out, as in `secret/github`",
+        }
+    }
+}
+
+impl FromStr for VaultPath {
+    type Err = InvalidVaultPath;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let refusals = [
+            (text.is_empty(), InvalidVaultPath::Empty),
+            (text.len() > MAX_PATH_BYTES, InvalidVaultPath::TooLong),
+            (text.contains(char::is_control), InvalidVaultPath::Control),
+            (text.contains(['{', '}']), InvalidVaultPath::Brace),
+            (text.contains(['?', '#']), InvalidVaultPath::Query),
+            // A decoder on the way would make a slash or a dot of them.
+            (text.contains(['%', '\\']), InvalidVaultPath::Encoded),
+            (text.starts_with('/') || text.ends_with('/'), InvalidVaultPath::Slash),
+            (text.split('/').any(str::is_empty), InvalidVaultPath::EmptyPart),
+            (text.split('/').any(|part| matches!(part, "." | "..")), InvalidVaultPath::Dots),
+        ];
+        match refusals.into_iter().find(|(refused, _)| *refused) {
+            Some((_, reason)) => Err(reason),
+            None => Ok(Self(text.into())),
+        }
+    }
+}
+
+impl fmt::Display for VaultPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

@@ -1,0 +1,36 @@
+//! One secret value. Its memory is wiped when it is dropped.
+
+use std::fmt;
+
+use zeroize::Zeroizing;
+
+/// A value shorter than this is found everywhere: scrubbing it would destroy what it stands in.
+pub const MIN_VALUE: usize = 8;
+
+/// One secret value.
+pub struct Secret(Zeroizing<Vec<u8>>);
+
+impl Secret {
+    pub fn new(value: Zeroizing<Vec<u8>>) -> Self {
+        Self(value)
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The value itself. For [`opened`](super::opened) only.
+    pub fn expose(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
