@@ -11,7 +11,7 @@ const PROBES: &str = include_str!("bans.rs");
 
 #[expect(clippy::disallowed_methods, reason = "probe: it must be banned")]
 fn exposing_a_secret() {
-    let _ = cofferdam::secret::Secret::expose;
+    let _ = cofferdam_secrets::Secret::expose;
 }
 
 #[expect(clippy::disallowed_methods, reason = "probe: it must be banned")]
