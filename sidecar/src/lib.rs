@@ -22,7 +22,7 @@
 //! | [`policy`] | which requests may pass | names |
 //! | [`audit`] | the chain of decisions and outcomes | policy, metrics |
 //! | [`scrub`] | finds credentials in whatever form | bytes |
-//! | [`metrics`] | numbers for whoever watches: counted anywhere, rendered for [`daemon`] | nothing |
+//! | [`metrics`] | counters and gauges: counted anywhere, rendered for [`daemon`] | nothing |
 //! | [`config`] | the configuration: raw, checked, immutable | policy and template syntax |
 //! | [`clock`], [`random`], [`atomic_file`] | wall-clock time; random bytes; files that are whole or not there | nothing |
 //!

@@ -1,4 +1,4 @@
-//! For tests of who is given a turn: somebody else on the same thread, who counts theirs.
+//! For tests of fairness: another task on the same thread that counts its turns.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -4,7 +4,7 @@
 //! looked for by a small scrubber beside the large one, which is made anew only when that has grown.
 //!
 //! Must stay true: a value is scrubbed as long as any session holds it, and for a while after its last session is gone, for a
-//! session's last lines are written late. What nobody holds any more is kept in bounds.
+//! session's last lines are written late. Values that no session holds any more are bounded in number.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -92,7 +92,7 @@ impl LogScrubber {
         let mut known = self.lock();
         let Known { values, recent, released } = &mut *known;
         if recent.len() > 4 * MAX_RELEASED {
-            // Nobody wrote a line for long.
+            // No line was written for a long time.
             recent.retain(|key| values.contains_key(key));
         }
         for needle in needles {
@@ -184,7 +184,7 @@ mod tests {
         let second = holding(&log, "shared-value-1");
         assert!(scrubs(&log, "shared-value-1"));
         drop(first);
-        // However many come and go, what somebody holds stays.
+        // However many come and go, a value that a session holds stays.
         for number in 0..2 * MAX_RELEASED {
             drop(holding(&log, &format!("passing-value-{number}")));
         }

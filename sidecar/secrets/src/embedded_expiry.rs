@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(life_of(r#"{"ttl": 60, "expiration": 5}"#, 0), Some(60));
         assert_eq!(life_of(r#"{"expiration": 1700000600}"#, 1_700_000_000), Some(600));
         assert_eq!(life_of(r#"{"expires_at_seconds": 1700000600}"#, 1_700_000_000), Some(600));
-        // Over already: somebody's clock is wrong, or it is about to be another.
+        // Over already: a clock is wrong, or it is about to be another.
         assert_eq!(life_of(r#"{"expiration": 1700000000}"#, 1_800_000_000), Some(0));
         assert_eq!(life_of(r#"{"ttl": 0}"#, 0), Some(0));
         // A hundred years and more.

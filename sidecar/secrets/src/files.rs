@@ -8,7 +8,7 @@
 //! ```
 //!
 //! What must stay true: the place is memory-backed (it may be swapped, as any memory), owned by us and closed to
-//! others; a sidecar sweeps only folders whose lock nobody holds, and follows no symbolic link.
+//! others; a sidecar sweeps only folders whose lock is free, and follows no symbolic link.
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File};
@@ -131,7 +131,7 @@ impl FileStore {
 }
 
 impl FileSet {
-    /// Writes the same files with other values. Whoever opens one finds all of the old or all of the new; if one cannot
+    /// Writes the same files with other values. A process that opens one finds all of the old or all of the new; if one cannot
     /// be filled, all stay as they are.
     pub fn rewrite(
         &self,
@@ -313,7 +313,7 @@ mod tests {
         set.rewrite(&templates("NEW", literal("new")), &Secrets::new()).unwrap();
         assert_eq!(std::fs::read(&set.paths()["a"]).unwrap(), b"NEW");
         assert_eq!(std::fs::read(&set.paths()["b"]).unwrap(), b"new");
-        assert_eq!(std::io::read_to_string(old).unwrap(), "OLD", "whoever reads reads on");
+        assert_eq!(std::io::read_to_string(old).unwrap(), "OLD", "an open file keeps its content");
         let mode = std::fs::metadata(&set.paths()["a"]).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         assert_eq!(std::fs::read_dir(&set.folder).unwrap().count(), 2, "nothing is left over");

@@ -84,7 +84,7 @@ pub fn fill_environment(
     templates.iter().map(variable).collect()
 }
 
-/// A header of an HTTP server, marked so that nobody prints it.
+/// A header of an HTTP server, marked as sensitive so that it is not printed.
 pub fn fill_header(template: &Template, secrets: &Secrets) -> Result<HeaderValue, InjectError> {
     let filled = fill(template, secrets, &BTreeMap::new())?;
     let mut value = HeaderValue::from_bytes(&filled).map_err(|_| InjectError::UnfitForHeader)?;

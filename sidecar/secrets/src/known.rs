@@ -3,10 +3,10 @@
 //! A session of eight hours with a credential of five seconds has some ten thousand of them. To look for all would make
 //! every message slower and every new one slower still (measured: with 256 values a scrubber is made in 2 ms and reads
 //! 1 MiB in 5 ms, with 16,000 in more than a second each): so of what is over (revoked with its token, or expired) the last
-//! [`MAX_OVER`] values are looked for, and of key-value secrets, whose former versions nobody says to be over, the last
+//! [`MAX_OVER`] values are looked for, and of key-value secrets, whose former versions have no stated end, the last
 //! [`MAX_KEY_VALUES`].
 //!
-//! Must stay true: what somebody can still use, as far as is known here, is never forgotten for something newer, but for
+//! Must stay true: a value that may still be valid is never forgotten for something newer, but for
 //! the oldest of more key-value versions than that.
 
 use std::collections::HashSet;
@@ -62,7 +62,7 @@ impl Known {
         for needle in needles {
             let known = self.0.iter().position(|value| value.needle.value == needle.value);
             let value = match known.map(|at| self.0.remove(at)) {
-                // What nothing ends is not ended by somebody else's end.
+                // A value without an end is not dropped because another one ended.
                 Some(before) if matches!(before.revoked_with, RevokedWith::Nothing) => before,
                 Some(before) => {
                     if before.holding == Holding::LetGo {

@@ -25,7 +25,7 @@ pub fn needles(secret: &Name, material: &Material) -> Vec<Needle> {
     material.fields.iter().filter(|(field, _)| !material.public.contains(*field)).map(named).collect()
 }
 
-/// Whether these are the same values. Who reads a secret learns nothing from how long that takes: nobody chooses one side.
+/// Whether these are the same values. The comparison need not take constant time: neither side is chosen by an attacker.
 pub(super) fn are_equal(these: &BTreeMap<String, Secret>, those: &BTreeMap<String, Secret>) -> bool {
     let same = |((name, one), (other_name, other)): ((&String, &Secret), (&String, &Secret))| {
         name == other_name && one.expose() == other.expose()

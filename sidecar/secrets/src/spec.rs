@@ -125,7 +125,7 @@ impl VaultPath {
 }
 
 impl InvalidVaultPath {
-    /// The next step for whoever wrote the path.
+    /// The next step for the author of the path.
     pub fn hint(self) -> &'static str {
         match self {
             Self::Brace | Self::Control | Self::Empty | Self::TooLong => {

@@ -45,7 +45,7 @@ pub enum InvalidTemplate {
 }
 
 impl InvalidTemplate {
-    /// The next step for whoever wrote the template.
+    /// The next step for the author of the template.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Placeholder(_) => "write `{secret.field}`, `{secret.field:url}` or `{file:NAME}`",

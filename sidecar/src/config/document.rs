@@ -11,7 +11,7 @@ use super::problem::Report;
 use super::raw::RawConfig;
 use super::suggest::nearest;
 
-/// Each problem found costs another reading; whoever has this many wants to fix some first.
+/// Each problem found costs another reading; a file with this many is better fixed in steps.
 const MAX_READINGS: usize = 100;
 
 /// What could be read, and where entries were taken out of it.

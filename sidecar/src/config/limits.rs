@@ -92,7 +92,7 @@ limits! {
     processes: usize = Count "64" in "1"..="16384";
     /// Server starts of one grant within one minute. A loop of connecting and leaving must not keep the host busy.
     starts_per_minute: u32 = Count "120" in "1"..="60000";
-    /// Connections that have not said Hello yet. They are nobody's, so nobody else's limit counts them.
+    /// Connections that have not said Hello yet. They belong to no session, so no other limit counts them.
     greeting_connections: usize = Count "64" in "1"..="4096";
     /// Time to say Hello. A silent connection gives its place back.
     greeting_timeout: Duration = Time "5s" in "100ms"..="1m";
@@ -112,9 +112,9 @@ limits! {
     secret_exec_timeout: Duration = Time "10s" in "100ms"..="5m";
     /// One audit file before rotation. Small enough to copy, search and throw away.
     audit_file_bytes: u64 = Size "64MiB" in "4KiB"..="1GiB";
-    /// Audit bytes of one session. Nobody fills the disk for the others.
+    /// Audit bytes of one session. One session cannot fill the disk for the others.
     audit_session_bytes: u64 = Size "256MiB" in "4KiB"..="64GiB";
-    /// Audit records of one session per second, sustained; a burst of ten seconds' worth is allowed. Nobody keeps the disk busy for the others.
+    /// Audit records of one session per second, sustained; a burst of ten seconds' worth is allowed. One session cannot keep the disk busy for the others.
     audit_session_records_per_second: u32 = Count "2000" in "1"..="1000000";
     /// Bytes of one field in an audit record before it is cut. Names in a message can be as long as the message.
     audit_field_bytes: usize = Size "256B" in "64B"..="4KiB";

@@ -53,7 +53,7 @@ pub(super) enum RawAuditSync {
 pub(super) struct RawRelay {
     /// The Unix socket that shims connect to. Mount its directory, which holds nothing else, into the sandbox.
     pub(super) unix: Option<At<String>>,
-    /// The grant of whoever can open that socket.
+    /// The grant of every process that can open that socket.
     pub(super) unix_grant: Option<At<String>>,
     /// Who may connect, by user id. Default: the sidecar's own user, and root.
     pub(super) unix_uids: Option<At<Vec<At<i64>>>>,
@@ -79,7 +79,7 @@ pub(super) struct RawRelay {
 pub(super) struct RawAdmin {
     /// The daemon's own socket, mode 0600. Never inside the relay's directory.
     pub(super) socket: Option<At<String>>,
-    /// `HOST:PORT` of loopback, for `/healthz`, `/readyz` and `/metrics`; there is no default, and without it nobody listens.
+    /// `HOST:PORT` of loopback, for `/healthz`, `/readyz` and `/metrics`; there is no default, and without it the port is not opened.
     pub(super) http: Option<At<String>>,
 }
 

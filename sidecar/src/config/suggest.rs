@@ -2,7 +2,7 @@
 
 /// The candidate that is written most like `word`, if any is close enough to be meant.
 pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // A third of the word may be wrong; somebody who typed anything else meant something else.
+    // A third of the word may be wrong; a word with more differences was meant otherwise.
     let tolerance = word.chars().count() / 3;
     candidates
         .into_iter()

@@ -66,11 +66,11 @@ struct Handle {
     session: Arc<str>,
     enrolment: Option<Arc<str>>,
     commands: mpsc::Sender<Command>,
-    /// The place in the channel that is kept for the end, until somebody uses it.
+    /// The place in the channel that is kept for the end, until it is used.
     end: Arc<Mutex<Option<OwnedPermit<Command>>>>,
 }
 
-/// One link that was ended, for whoever asked.
+/// One link that was ended, as the caller is told.
 #[derive(Clone, Debug, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct EndedLink {
@@ -299,7 +299,7 @@ impl Handle {
         description.await.ok()
     }
 
-    /// Nothing where somebody else has ended it already; then it is over, too.
+    /// None where another command has ended it already.
     async fn end(&self, reason: EndReason) -> Option<Ended> {
         let place = self.end.lock().unwrap_or_else(PoisonError::into_inner).take();
         match place {

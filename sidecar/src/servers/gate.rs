@@ -63,7 +63,7 @@ impl Gate {
         }
     }
 
-    /// A place for a process, at once or not at all: whoever waits here would hold up its own link.
+    /// A place for a process, at once or not at all: waiting here would hold up the caller's own link.
     pub(crate) fn enter(&self) -> Result<Place, Crowded> {
         let place = self.enter_beside()?;
         match self.starts.lock().expect("no holder of this lock panics").allows(Instant::now()) {

@@ -91,7 +91,7 @@ impl Instance {
         process.send_alone(message.clone())
     }
 
-    /// Says something to a server that runs, or will soon: nobody starts one to tell it that, and one that does not
+    /// Says something to a server that runs, or will soon: no process is started for it, and one that does not
     /// read is told nothing. Its own end is reported by `next`.
     pub(crate) fn tell(&mut self, message: Outbound) {
         self.current.tell(message);
@@ -121,7 +121,7 @@ impl Instance {
         }
     }
 
-    /// A request of the harness's under an id of our own: its answer is for nobody.
+    /// A request of the harness's under an id of our own: its response is dropped.
     pub(super) fn under_own_id(&mut self, message: &[u8], id: &Id<'_>, method: &str) -> Outbound {
         let own = self.current.memory.next_id();
         let message = json::replace(message, id.span.clone(), own.to_string().as_bytes());
@@ -172,7 +172,7 @@ impl Instance {
         self.current.is_idle()
     }
 
-    /// Ends whatever runs in the background. Nobody waits for anything of it any more.
+    /// Ends whatever runs in the background. Nothing waits for its responses any more.
     pub(super) fn dismiss(self) -> Leaving {
         let Self { current, renewal } = self;
         if let Some(renewal) = renewal {
@@ -234,7 +234,7 @@ impl Instance {
         self.renewal.as_ref().is_some_and(|renewal| renewal.is_due() || !renewal.is_quiet())
     }
 
-    /// Does what is due: takes over, ends what is drained, tries again. `is_busy` says whether somebody waits for a
+    /// Does what is due: takes over, ends what is drained, tries again. `is_busy` says whether a caller waits for a
     /// process; `starter` is how one is started by now, if one may be.
     pub(crate) fn attend(
         &mut self,

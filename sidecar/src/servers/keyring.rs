@@ -1,7 +1,7 @@
 //! The credentials of an HTTP server's requests: filled anew for each, from the newest secrets of the session.
 //!
 //! What must stay true: a request whose credential is over waits for the read that is under way, and no longer than ten
-//! seconds; one that the server refused causes one read at most, and only if nobody read since; what is said about it
+//! seconds; one that the server refused causes one read at most, and only if it was not read since; what is said about it
 //! names the sources, never a value.
 
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(super) struct Keyring(Arc<Ring>);
 
 struct Ring {
     starter: Starter,
-    /// Somebody reads them anew.
+    /// They are being read again.
     reading: AtomicBool,
 }
 

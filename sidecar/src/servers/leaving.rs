@@ -41,7 +41,7 @@ const LAST_BREATH: Duration = Duration::from_millis(200);
 impl Leaving {
     /// Ends a server in the background.
     pub(crate) fn see_off(&self, upstream: Upstream, custody: Custody) {
-        // An HTTP server is somebody else's; what we had of it ends with this value.
+        // An HTTP server is not ours to end; our session with it ends with this value.
         let Upstream::Stdio(mut process) = upstream else { return };
         let Custody { tasks, grace, server, link, .. } = custody;
         let stuck = Arc::clone(&self.stuck);

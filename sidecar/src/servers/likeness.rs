@@ -1,7 +1,7 @@
 //! Whether one process of a server offers what another did: what was agreed on in the handshake, and its tools.
 //!
-//! Order, `_meta` and spelling are no difference. It is no defence against a server that wants to hide one: whoever
-//! starts both chose to trust it.
+//! Order, `_meta` and spelling are no difference. This is no defence against a server that wants to hide a difference: the
+//! operator who configured it chose to trust it.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
@@ -71,7 +71,7 @@ impl Tools {
 }
 
 impl Listing {
-    /// The first question; none where nobody knows how this harness would ask.
+    /// The first question; none where it is not known how this harness would ask.
     pub(super) fn begin(memory: &mut Memory) -> Option<(Self, Outbound)> {
         let Question { id, method, message } = memory.list_tools()?;
         let listing = Self { asked: id.clone(), page: 1, bytes: 0, first: None, tools: Vec::new() };

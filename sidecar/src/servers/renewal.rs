@@ -79,7 +79,7 @@ pub(crate) enum Note {
     Cut { from: Incarnation, why: String },
     /// This process gets no new calls; what only listens goes elsewhere.
     HandedOver { from: Incarnation },
-    /// This process is over, and nobody waits for it.
+    /// This process is over, and nothing waits for it.
     Over(Incarnation),
     /// For the log and the audit.
     Told(Told, String),
@@ -236,7 +236,7 @@ impl Renewal {
         true
     }
 
-    /// The current process is gone by itself: whoever was to follow follows now.
+    /// The current process is gone by itself: its replacement takes over now.
     pub(super) fn lost(&mut self, current: &mut Current) {
         (self.inquiry, self.tools) = (None, None);
         if let Some(successor) = self.successor.take() {

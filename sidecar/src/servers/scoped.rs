@@ -1,7 +1,7 @@
 //! The servers of one link: the one that serves it, and beside it those for the tools of scopes.
 //!
 //! A stdio server has a second process for each scope, started by the first call of one of its tools and told what the
-//! base was told; an HTTP server has one session, and each request the headers of its scope. Whoever gives something is
+//! base was told; an HTTP server has one session, and each request the headers of its scope. The source of an event is
 //! known by its [`Lane`].
 //!
 //! What must stay true: nothing but calls of a scope's tools, and questions about their tasks, goes to the process of that

@@ -47,7 +47,7 @@ pub(super) enum ProcessPipes {
 /// What is kept as long as the process lives: its injected files, its place in the grant, the credentials it has.
 pub(crate) struct Belongings {
     pub(super) files: FileSet,
-    /// The session's token that they hang from is not revoked while somebody has them.
+    /// The session's token that they hang from is not revoked while they are in use.
     pub(super) secrets: Arc<Secrets>,
     pub(super) _place: Place,
 }

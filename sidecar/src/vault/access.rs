@@ -1,6 +1,6 @@
 //! The sidecar's way into Vault: one client, one login, and what sessions need of both.
 //!
-//! What must stay true: tokens of sessions are made at a bounded rate, whoever asks; the login outlives the revocations
+//! What must stay true: tokens of sessions are made at a bounded rate in total; the login outlives the revocations
 //! that need it; nothing is begun after the end.
 
 use std::path::Path;
@@ -25,7 +25,7 @@ use crate::metrics::{self, Outcome};
 
 /// Between two new tokens, whichever sessions they are for: when a login turns, two hundred sessions want one.
 const BETWEEN_MINTS: Duration = Duration::from_millis(50);
-/// Whoever would wait longer for its turn is refused: it has ten seconds.
+/// A caller that would wait longer for its turn is refused: it has ten seconds.
 const LONGEST_TURN: Duration = Duration::from_secs(4);
 /// The end of the login itself.
 const END_TIME: Duration = Duration::from_secs(2);
@@ -37,9 +37,9 @@ pub(crate) struct Access {
     pub(super) accessors: Accessors,
     turns: Turns,
     pub(super) tasks: TaskTracker,
-    /// Hears of tokens that nobody uses any more.
+    /// Receives tokens that are no longer in use.
     pub(super) released: mpsc::UnboundedSender<Released>,
-    /// Nobody follows anything up any more.
+    /// Set when revocations are no longer followed up.
     pub(super) stop: CancellationToken,
 }
 
@@ -137,7 +137,7 @@ impl Access {
 }
 
 impl Turns {
-    /// When whoever asks now has its turn; none where that would be too late.
+    /// When a caller that asks now has its turn; none where that would be too late.
     fn next(&self) -> Option<Instant> {
         let now = Instant::now();
         let mut next = self.0.lock().unwrap_or_else(PoisonError::into_inner);

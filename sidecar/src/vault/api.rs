@@ -45,7 +45,7 @@ pub enum SettingsError {
     Trust(#[from] TrustError),
 }
 
-/// How a node is, whoever asks.
+/// The health of a node; needs no token.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(default)]
 pub struct Health {

@@ -62,7 +62,9 @@ pub enum Problem {
     #[error("Vault cannot be reached: {why}")]
     Unreachable { why: String },
     /// A response-wrapped secret that was not made where it should have been.
-    #[error("ALERT: the wrapped secret-id was not made by `{expected}`: somebody wrapped something else")]
+    #[error(
+        "ALERT: the wrapped secret-id was not made by `{expected}`: another party wrapped something else"
+    )]
     WrapForeign { expected: String },
     /// A response-wrapped secret that is not there any more.
     #[error("{}", spent(*by))]
@@ -81,7 +83,7 @@ pub enum Spent {
 /// What a caller decides by.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Kind {
-    /// A security matter: a wrap that somebody else opened or made. Tell people; do not try again.
+    /// A security matter: a wrap that another party opened or made. Report it; do not try again.
     Alert,
     /// Try again, not before this time where one is given.
     Busy {
@@ -175,7 +177,7 @@ impl VaultError {
         }
     }
 
-    /// What came of it, for whoever must not hear what Vault says of the systems behind it: a database's address, the
+    /// What came of it, without what Vault says of the systems behind it: a database's address, the
     /// name of its owner.
     pub(crate) fn outcome(&self) -> String {
         match &self.problem {
@@ -260,10 +262,10 @@ fn at(host: Option<&str>) -> String {
 fn spent(by: Spent) -> &'static str {
     match by {
         Spent::PerhapsUs => {
-            "ALERT: the wrapped secret-id is spent; Vault may have given it to us in an answer that was lost, or to somebody else"
+            "ALERT: the wrapped secret-id is spent; Vault may have given it to us in an answer that was lost, or to another party"
         }
         Spent::SomebodyElse => {
-            "ALERT: the wrapped secret-id was already unwrapped, revoked or left to expire, and not by us: somebody may have it"
+            "ALERT: the wrapped secret-id was already unwrapped, revoked or left to expire, and not by us: another party may have it"
         }
     }
 }

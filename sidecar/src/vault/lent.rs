@@ -1,4 +1,4 @@
-//! Tokens that sessions have, and what becomes of one that nobody uses any more.
+//! Tokens that sessions have, and what becomes of one that is no longer in use.
 //!
 //! What must stay true: a token is revoked soon after the last who held it let go, and with it the lease that hangs from
 //! it; letting go waits for nothing and fails never; what Vault does not revoke at once is tried again until it is gone,
@@ -24,7 +24,7 @@ const AT_ONCE: usize = 8;
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// A token of a session, for as long as somebody has this. Not printed.
+/// A token of a session, for as long as this value lives. Not printed.
 pub(crate) struct SessionToken {
     issued: Arc<Issued>,
     session: Weak<Inner>,
@@ -51,13 +51,13 @@ pub(super) enum Parentage {
     Orphan,
 }
 
-/// Nobody has it any more.
+/// It is no longer in use.
 pub(super) struct Released {
     issued: Arc<Issued>,
     session: Weak<Inner>,
 }
 
-/// A lease that somebody of the session has.
+/// A lease that the session uses.
 #[derive(Clone)]
 pub(super) struct HeldLease {
     pub(super) secret: String,
@@ -94,11 +94,11 @@ impl SessionToken {
     }
 }
 
-/// Whoever drops the last one may be anywhere: it is only said, and seen to elsewhere.
+/// The last one may be dropped anywhere, so the drop only reports it; the revoking task does the rest.
 impl Drop for SessionToken {
     fn drop(&mut self) {
         let released = Released { issued: Arc::clone(&self.issued), session: Weak::clone(&self.session) };
-        // After the end nobody hears it: then the login's own end does it.
+        // After the end nothing receives it: then the end of the login revokes it.
         let _ = self.released.send(released);
     }
 }
@@ -152,7 +152,7 @@ impl Access {
                     if let Some(session) = session {
                         session.forget(issued.number).await;
                     }
-                    tracing::debug!(number = issued.number, "a token that nobody uses any more is revoked");
+                    tracing::debug!(number = issued.number, "a token that is no longer in use was revoked");
                     return;
                 }
                 Err(why) if issued.expires.is_some_and(|end| end < Instant::now()) => {

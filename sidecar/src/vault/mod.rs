@@ -16,7 +16,7 @@
 //! | `settings` | what the configuration says of Vault |
 //! | `session` | one session's tokens: the current one, and one for each lease |
 //! | `mint` | one more token for a session |
-//! | `lent` | a token of a session's, and what becomes of one that nobody uses any more |
+//! | `lent` | a token of a session's, and what becomes of one that is no longer in use |
 //! | `source` | Vault as a source of secrets |
 //! | `revocation` | the end of it: revoked, or pending and why |
 //! | [`login`] | the sidecar's own token: six ways to get it, one task that keeps it alive |

@@ -1,6 +1,6 @@
 //! The end of what a session had in Vault: its tokens revoked, each lease looked up until Vault does not know it.
 //!
-//! What must stay true: whoever waits is told within its time what is revoked and what is pending, and why; "revoked" is
+//! What must stay true: the caller is told within its time what is revoked and what is pending, and why; "revoked" is
 //! said of a lease only after a lookup found nothing; what is pending is followed up until it is gone, expired by itself,
 //! or the sidecar stops, and then its accessor is on disk for the next start.
 
@@ -62,7 +62,7 @@ impl SessionVault {
         seen.borrow_and_update().clone()
     }
 
-    /// A link that failed has left, and nobody waits for what follows from that.
+    /// A link that failed has left, and nothing waits for the result.
     pub(crate) fn abandon(&self) {
         if self.leave() == Left::Last {
             let this = self.clone();

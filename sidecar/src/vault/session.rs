@@ -30,7 +30,7 @@ use crate::secrets::Asker;
 pub(crate) use super::lent::SessionToken;
 pub(crate) use super::mint::Whose;
 
-/// While somebody waits, Vault is tried at most this often.
+/// While a caller waits, Vault is tried at most this often.
 pub(crate) const BETWEEN_TRIES: Duration = Duration::from_secs(5);
 /// What a busy Vault asks for is honoured up to this.
 const LONGEST_ASKED: Duration = Duration::from_secs(30);
@@ -123,13 +123,13 @@ impl SessionVault {
         self.0.presence().period.clone()
     }
 
-    /// The token to use now, for what lends nothing. A token that is being made is finished also if nobody waits for it
+    /// The token to use now, for what lends nothing. A token that is being made is finished even if no caller waits for it
     /// any more.
     pub(crate) async fn token(&self, asker: Asker) -> Result<Arc<SessionToken>, Trouble> {
         self.spawned(|inner| inner.current_or_new(asker)).await
     }
 
-    /// A token that nobody else has: what is lent for it ends with it.
+    /// A token with a single user: the leases made with it end with it.
     pub(crate) async fn token_for_a_lease(&self, asker: Asker) -> Result<Arc<SessionToken>, Trouble> {
         self.spawned(|inner| inner.take_or_new(asker)).await
     }
@@ -275,7 +275,7 @@ impl SessionToken {
 }
 
 impl Issued {
-    /// Whether whoever needs a token next gets it.
+    /// Whether the next caller that needs a token gets it.
     fn is_fresh(&self, generation: u64) -> bool {
         let has_time = self
             .expires

@@ -10,7 +10,7 @@ use super::envelope::Envelope;
 use super::error::VaultError;
 use super::token::Token;
 
-/// What Vault says of a wrap that nobody has opened.
+/// What Vault says of a wrap that was not opened yet.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct WrapFacts {
     /// The path whose answer was wrapped. Of what was wrapped a second time this stays as it was.

@@ -2,7 +2,7 @@
 //!
 //! The base64 is the certificate as OpenSSH's `PROTOCOL.certkeys` lays it out: its type, a nonce, the parts of the key (how
 //! many depends on the type), serial number, kind, key id, principals, valid after, valid before, and five things more;
-//! texts have their length in front. Nobody's signature is checked: Vault said that this is it.
+//! texts have their length in front. The signature is not checked: the value comes from Vault.
 //!
 //! What must stay true: a certificate is read whole or says nothing; no length that it gives is believed beyond its end.
 

@@ -1,7 +1,7 @@
 //! When a signed web token (RFC 7519) expires: the `exp` of its claims.
 //!
 //! What must stay true: what has not the three parts of one, with an object that names its algorithm as the first and its
-//! claims as the second, says nothing. Nobody's signature is checked: Vault said that this is it.
+//! claims as the second, says nothing. The signature is not checked: the value comes from Vault.
 
 use base64ct::{Base64UrlUnpadded, Encoding as _};
 use serde::Deserialize;

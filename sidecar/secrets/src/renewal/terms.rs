@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 /// A credential is read anew when no more than this part of its life is left,
 const LAST_PART: f64 = 0.15;
-/// or so much time, where its life has three times as much: whoever uses it must be replaced, and that takes a while.
+/// or so much time, where its life has three times as much: the processes that use it must be replaced, which takes a while.
 const LAST_TIME: Duration = Duration::from_secs(10);
 
 /// Which of the five it is.
@@ -45,7 +45,7 @@ impl Terms {
         [own, self.bound].into_iter().flatten().min()
     }
 
-    /// From when on whoever needs it reads it anew.
+    /// From this time on a caller that needs it reads it again.
     pub fn due(&self) -> Option<Instant> {
         match self.class {
             Class::Advised { every } | Class::Static { every } => Some(self.asked_at + every),

@@ -1,6 +1,6 @@
 //! A link's place in the registry: reserved, then the link's, and gone with its task.
 //!
-//! Must stay true: a place that nobody took leaves nothing in the audit.
+//! Must stay true: an unused reservation leaves nothing in the audit.
 
 use std::sync::Arc;
 

@@ -237,7 +237,7 @@ async fn a_hello_that_comes_late_raises_no_alert_and_a_copy_that_waits_does() {
     let unknown = Resume { token: ResumeToken("0".repeat(64)), ..first };
     let began = Instant::now();
     assert_eq!(scene.come(&unknown).await.refusal().await.code, "clone_refused");
-    assert_eq!(began.elapsed(), Duration::ZERO, "one that was never good is nobody's who was late");
+    assert_eq!(began.elapsed(), Duration::ZERO, "a token that was never valid is not a late one");
     assert_eq!(scene.alerts(), 2);
     assert_ne!(welcome.token, unknown.token);
 }

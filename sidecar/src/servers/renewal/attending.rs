@@ -206,7 +206,7 @@ impl Renewal {
         Some(now)
     }
 
-    /// The credential of the current process is over: it gets no new calls, whether somebody follows or not.
+    /// The credential of the current process is over: it gets no new calls, whether a replacement is ready or not.
     fn retire(&mut self, current: &mut Current) {
         let draining = match self.successor.take() {
             Some(successor) => self.install(successor, current, CheckTools::Yes),
@@ -230,7 +230,7 @@ impl Renewal {
         }
     }
 
-    /// Ends those for whom nobody waits any more; says whether one of them has not yet heard all that it was told.
+    /// Ends those that nothing waits for any more; says whether one of them has not yet heard all that it was told.
     fn release(&mut self, current: &Current, is_busy: &impl Fn(Incarnation) -> bool) -> bool {
         let over = self.draining.iter().filter(|draining| !is_busy(draining.id));
         let (told, telling): (Vec<_>, Vec<_>) =

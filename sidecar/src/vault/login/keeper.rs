@@ -99,7 +99,7 @@ impl<D: Door> Keeper<D> {
         .await;
     }
 
-    /// Until the plan is due; sooner for somebody who waits or doubts.
+    /// Until the plan is due; sooner for a caller that waits or was refused.
     async fn wait(&mut self) {
         loop {
             self.hear_doubt();
@@ -175,7 +175,7 @@ impl<D: Door> Keeper<D> {
 
     async fn look(&mut self) {
         let Some(held) = self.held.as_ref() else { return };
-        // Where it lives, or nobody can say, the plan stays.
+        // Where it is valid, or that cannot be known, the plan stays.
         if let Err(error) = self.door.look(&held.token).await
             && matches!(error.kind(), Kind::Denied | Kind::Gone | Kind::Missing)
         {
@@ -202,7 +202,7 @@ impl<D: Door> Keeper<D> {
         let generation = self.generation;
         self.hold(token, full_life);
         if is_the_same && !life.is_zero() && life.as_secs_f64() < full_life.as_secs_f64() * EXTENDED {
-            // A file that nobody has renewed yet.
+            // A file that was not renewed yet.
             tracing::warn!(left = ?life, "the token of the file is about to end: put a new one there");
             let wait = (life / 3).clamp(pace::SHORTEST, NEXT_LOOK);
             self.plan = Plan { act: Act::LogIn, at: Instant::now() + wait };

@@ -44,7 +44,7 @@ pub enum Method {
         role: String,
         jwt_file: PathBuf,
     },
-    /// A token that somebody else made and keeps; never revoked.
+    /// A token that the operator made and keeps; never revoked.
     TokenFile {
         path: PathBuf,
     },

@@ -4,12 +4,12 @@
 //! |---|---|
 //! | `method` | the six ways to log in; credential files are read anew at each login |
 //! | `wrapped` | a response-wrapped secret-id: looked at, opened once, kept in memory |
-//! | `once` | one login that nobody keeps |
+//! | `once` | one login that is not kept alive |
 //! | `keeper` | the task: renews, logs in anew with overlap, waits after failures |
 //! | `pace` | how long to wait, for what |
 //! | `door` | the seam between the keeper and Vault |
 //!
-//! What must stay true: a token is replaced while the one before still lives; whoever asks for the current one never gets
+//! What must stay true: a token is replaced while the one before still lives; a caller that asks for the current one never gets
 //! one that is over; a failure is waited out, never spun on; the token of a user's own file is never revoked.
 
 mod door;
@@ -42,7 +42,7 @@ pub(crate) use once::Once;
 
 /// A caller gets its answer, good or bad, within this: it has ten seconds.
 const PATIENCE: Duration = Duration::from_secs(9);
-/// Whoever was refused with a dead token waits so long for the next.
+/// How long a caller that was refused with a dead token waits for the next.
 const NEXT_LOGIN: Duration = Duration::from_secs(3);
 /// Tokens of earlier logins that still live; more than these are left to expire.
 const MAX_RETIRED: usize = 16;
@@ -87,7 +87,7 @@ struct Shared {
     generation: watch::Sender<u64>,
     /// How many callers are waiting for a token.
     waiting: AtomicUsize,
-    /// The generation that somebody was refused with; zero for none.
+    /// The generation that a caller was refused with; zero for none.
     doubted: AtomicU64,
     wake: Notify,
     retired: Mutex<Vec<Arc<LoginToken>>>,
@@ -140,7 +140,7 @@ impl Login {
     }
 
     /// Vault refused something with this token: the next one, once it is there, if this one is dead. Where it lives, or
-    /// nobody can say, none.
+    /// that cannot be known, none.
     pub(crate) async fn after(&self, refused: &LoginToken) -> Option<Arc<LoginToken>> {
         let is_next = |generation: u64| generation > refused.generation;
         let mut changed = self.changed();
@@ -155,7 +155,7 @@ impl Login {
         self.shared.state.borrow().live()
     }
 
-    /// Whether there is a token that lives. Asks nobody.
+    /// Whether there is a valid token, without a request.
     pub fn is_there(&self) -> bool {
         self.shared.state.borrow().live().is_some()
     }
@@ -309,7 +309,7 @@ impl fmt::Debug for Login {
     }
 }
 
-/// Somebody who waits for a token, counted.
+/// A caller that waits for a token, counted.
 struct Waiting<'a>(&'a Shared);
 
 impl<'a> Waiting<'a> {

@@ -1,4 +1,4 @@
-//! One login, for whoever looks around and leaves: nothing keeps its token alive, and a wrapped secret-id is looked at and
+//! One login, for `check --online`: nothing keeps its token alive, and a wrapped secret-id is looked at and
 //! never opened.
 
 use super::method::{Method, SecretId, Visitor, credential_is_there, token};
@@ -9,7 +9,7 @@ use crate::vault::error::{Spent, VaultError};
 
 /// What came of it.
 pub(crate) enum Once {
-    /// A token of ours, which whoever asked has to revoke.
+    /// A token of ours, which the caller has to revoke.
     Ours(LoginToken),
     /// The token of the user's own file: it stays as it is.
     TheUsers(LoginToken),

@@ -12,9 +12,9 @@ use crate::random::fraction;
 
 /// Between two requests of one keeper.
 pub(super) const SHORTEST: Duration = Duration::from_millis(500);
-/// While somebody waits for a token, Vault is tried at least this often.
+/// While a caller waits for a token, Vault is tried at least this often.
 pub(super) const WHILE_AWAITED: Duration = Duration::from_secs(5);
-/// While nobody does.
+/// While no caller does.
 const LONGEST: Duration = Duration::from_secs(60);
 /// What a busy Vault asks for is honoured up to this.
 const LONGEST_ASKED: Duration = Duration::from_secs(30);

@@ -167,7 +167,7 @@ async fn an_outage_is_waited_out_with_the_token_that_is_held() {
     assert_eq!(shared.current().await.unwrap_err().kind(), Kind::Sealed);
     assert!(asked.elapsed() < Duration::from_secs(10));
     script.0.lock().unwrap().logins = [Ok(("s.two", 3600))].into();
-    assert_eq!(shared.current().await.unwrap().generation, 2, "recovery needs nobody");
+    assert_eq!(shared.current().await.unwrap().generation, 2, "recovery needs no caller");
     let tries = script.seen().len();
     assert!(tries < 100, "{tries} tries in twenty minutes of outage");
 }

@@ -86,7 +86,7 @@ impl Wrapped {
 /// Looks at a wrap, which stays as it is: is it there, and was it made by `made_by`?
 pub(super) async fn look(vault: &Vault, wrap: &Token, made_by: &str, spent: Spent) -> Result<(), VaultError> {
     let problem = match vault.wrapping_lookup(wrap).await {
-        // The whole path: one that only begins so belongs to somebody else.
+        // The whole path: one that only begins so belongs to another role.
         Ok(facts) if facts.creation_path == made_by => return Ok(()),
         Ok(_) => Problem::WrapForeign { expected: made_by.to_owned() },
         Err(error) if is_refusal(&error) => Problem::WrapSpent { by: spent },

@@ -10,7 +10,7 @@ to `tools/list`, with the host's end already listening. Resident memory is that 
 A slow contender makes fewer calls in the same time, a failing one is named with its reason.
 
 Beside a hostile sandbox: one sidecar with its limits as they come, an honest shim on the shared socket that makes small
-calls one at a time, and rounds in turn: with nobody else there, beside a process that only computes, and beside each
+calls one at a time, and rounds in turn: with no other load, beside a process that only computes, and beside each
 attack; the best round of each is compared. The attacks come from one process on the same socket, as fast as it can: either
 connections that say nothing, half a Hello, garbage, an oversize frame or a Hello for a server that is not there, 500 of
 them held at a time; or a link that sends messages of at most 36 bytes, and pings, up to its credit, and reads what comes

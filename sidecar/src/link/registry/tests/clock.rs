@@ -69,7 +69,7 @@ impl Place {
         (peer, welcome)
     }
 
-    /// Somebody else with the token of that Welcome.
+    /// Another client with the token of that Welcome.
     async fn newcomer(&self, welcome: &Welcome) -> Peer {
         let (peer, connection) = Peer::pair().await;
         let resume = Resume { link: welcome.link.clone(), token: welcome.token.clone(), received: 0 };
