@@ -152,7 +152,7 @@ fn a_policy_that_is_deleted_refuses_what_is_new_and_comes_back() {
         refused(&mut late, &words);
     }
     // Longer than the secret's `refresh`: the newest that was read serves on.
-    wait_until("the poll was refused too", || world.log().contains("held goes on"));
+    wait_until("the poll was refused too", || world.log().contains("the one that is held is still used"));
     loads.iter().for_each(Load::goes_on);
     bao.policy("agent", &[("secret/data/github", &["read"]), ("pki/issue/agent", &["update"])]);
     wait_until("it works", || late.initialize().get("result").is_some());
