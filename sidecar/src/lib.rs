@@ -13,8 +13,7 @@
 //! | [`link`] | one sandbox's connection to one server: frames, resume, timers, the end | call, session |
 //! | [`call`] | every message's way in and out: decoded, decided, recorded, forwarded, answered | session, policy, servers, audit, scrub |
 //! | [`session`] | sessions: the secrets and the audit budget that links share | secrets, vault, audit |
-//! | [`servers`] | a link's server: start, restart, handshake | upstream, secrets |
-//! | [`upstream`] | a server as a stream of messages: stdio or HTTP | process |
+//! | [`servers`] | a link's server: start, restart, handshake; stdio or HTTP | secrets, process |
 //! | [`enrolment`] | who may come: tickets, keys and their epochs, sockets | names |
 //! | [`secrets`] | where credentials come from, the one type that holds them, and what is filled with them | process, scrub |
 //! | [`vault`] | the client of Vault, the login that is kept alive, and what a session has there | secrets, scrub |
@@ -26,7 +25,7 @@
 //! | [`config`] | the configuration: raw, checked, immutable | policy and template syntax |
 //! | [`clock`], [`random`], [`atomic_file`] | wall-clock time; random bytes; files that are whole or not there | nothing |
 //!
-//! `audit`, `policy`, `process`, `scrub`, `secrets` and, in `cofferdam-base`, `clock`, `random`, `atomic_file` and `metrics` are crates
+//! `audit`, `policy`, `process`, `scrub`, `secrets`, `servers` and, in `cofferdam-base`, `clock`, `random`, `atomic_file` and `metrics` are crates
 //! of their own beside `src`.
 
 #![forbid(unsafe_code)]
@@ -43,6 +42,7 @@ pub use cofferdam_secrets as inject;
 pub use cofferdam_secrets as secret;
 
 pub use cofferdam_net as net;
+pub use cofferdam_servers as servers;
 
 mod call;
 pub mod cli;
@@ -51,10 +51,8 @@ pub(crate) mod daemon;
 pub(crate) mod demo;
 pub(crate) mod enrolment;
 pub(crate) mod link;
-pub(crate) mod servers;
 pub(crate) mod session;
 mod terminal;
 #[cfg(test)]
 mod turn_counter;
-pub mod upstream;
 pub mod vault;

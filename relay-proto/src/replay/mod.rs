@@ -145,6 +145,19 @@ impl Replay {
         }
     }
 
+    /// Takes over the log level and the subscriptions that the present process was told since [`Self::for_sibling`].
+    pub fn copy_settings(&mut self, from: &Self) {
+        let is_setting = |change: &PendingChange| {
+            matches!(
+                change,
+                PendingChange::Level(_) | PendingChange::Subscribe(..) | PendingChange::Unsubscribe(_)
+            )
+        };
+        self.level.clone_from(&from.level);
+        self.subscriptions.clone_from(&from.subscriptions);
+        self.pending = from.pending.iter().filter(|(_, change)| is_setting(change)).cloned().collect();
+    }
+
     /// Whether processes beside the present one get a request with this method too.
     pub fn concerns_siblings(method: &str) -> bool {
         matches!(role_of(method), ReplayRole::Setting(_))

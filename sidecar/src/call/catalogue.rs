@@ -13,7 +13,7 @@ use relay_proto::mcp::{Method, ReplayRole};
 
 use super::decode::Request;
 use super::shown_tools::ShownTools;
-use crate::servers::spec::Retry;
+use cofferdam_servers::spec::Retry;
 
 /// The tools of one server, as listed on one link.
 #[derive(Debug, Default)]

@@ -18,8 +18,8 @@ use super::parked::ParkReason;
 use super::tasks::TaskTable;
 use crate::audit::{self, DecisionRecord, FollowedBy, Mac, SecretUse};
 use crate::config::{Config, Scope, Server};
-use crate::inject::{Reads, Secrets};
 use crate::policy::{self, Decision, Glob, Verdict};
+use cofferdam_secrets::{Reads, Secrets};
 
 /// What follows from admission and decision.
 #[expect(clippy::large_enum_variant, reason = "almost all are decided, and moved straight into a vector")]

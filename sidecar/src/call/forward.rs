@@ -6,6 +6,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use cofferdam_servers::{
+    Outbound, Outgoing, ProcessId, Recipients, SendResult, ServerSet, SlotKey, Target, WhenNotReady,
+};
 use relay_proto::code::{self, Code};
 use relay_proto::envelope::{self, Id, IdValue};
 use relay_proto::json;
@@ -16,19 +19,16 @@ use super::catalogue::ToolCatalogue;
 use super::decide::{Decided, DecisionReason, Ruling};
 use super::decode::{Inbound, Request};
 use super::in_flight::{Attempt, Call, ReplyHandling};
+use super::parked::Unsent;
 use super::record::Recorded;
-use super::{CallerContext, Pipeline, Turn};
+use super::{Cancelled, Pipeline, Turn};
 use crate::metrics::RequestOutcome;
 use crate::policy::Verdict;
-use crate::servers::instance::{Passed, Unavailable};
-use crate::servers::scoped::{Lane, Servers};
-use crate::servers::start::Starter;
-use crate::upstream::outbound::Outbound;
 
 /// A call that is ready to be registered and sent once its decision is written.
 pub(crate) struct Prepared {
     call: Call,
-    lane: Lane,
+    slot: SlotKey,
     /// None for requests that are meant to stay open.
     timeout: Option<Duration>,
 }
@@ -41,7 +41,7 @@ const UNRECORDED_REPEAT: &str = "it may or may not have run before, and was not 
 pub(super) fn prepare(
     catalogue: &ToolCatalogue,
     one: &Decided<'_>,
-    servers: &mut Servers,
+    servers: &mut ServerSet,
     now: Instant,
 ) -> Option<Prepared> {
     let (Inbound::Request { request, id, .. }, Some(ruling)) = (&one.inbound, &one.ruling) else {
@@ -52,14 +52,14 @@ pub(super) fn prepare(
         DecisionReason::Repeated => Attempt::Second,
         _ => Attempt::First,
     };
-    let lane = servers.lane(server, ruling.scope.as_ref());
+    let slot = servers.slot(server, ruling.scope.as_ref());
     let handling = ReplyHandling::of(request.known);
     // A listener may be opened as often as its server exits: the server's backoff limits how often that is.
     let again = attempt == Attempt::First || handling == ReplyHandling::Listen;
     let kept = again && catalogue.may_be_repeated(server.retry, request);
     let call = Call {
         id: id.spelled().into(),
-        on: servers.process(lane),
+        on: ProcessId::NONE,
         seq: request.received.seq,
         handling,
         method: match request.known {
@@ -75,7 +75,7 @@ pub(super) fn prepare(
         sent_with: None,
     };
     let is_open_ended = request.known.is_some_and(|method| method.open_ended);
-    Some(Prepared { call, lane, timeout: (!is_open_ended).then_some(server.call_timeout) })
+    Some(Prepared { call, slot, timeout: (!is_open_ended).then_some(server.call_timeout) })
 }
 
 impl Turn<'_> {
@@ -124,46 +124,40 @@ impl Turn<'_> {
         prepared: Prepared,
     ) {
         let Turn { pipeline, servers, config, now } = self;
-        let Prepared { call, lane, .. } = prepared;
+        let Prepared { call, slot, .. } = prepared;
+        let Some(server) = &ruling.server else { return };
         let bytes = &request.received.bytes;
-        servers.memory_mut().request(bytes, id, &request.method, request.params.clone());
+        servers.replay_mut().request(bytes, id, &request.method, request.params.clone());
         if call.handling == ReplyHandling::Setting {
-            servers.set_beside(bytes, id, &request.method);
+            for (slot, message) in servers.set_in_others(bytes, id, &request.method) {
+                pipeline.park(servers, slot, Unsent { call: None, message }, *now);
+            }
         }
         pipeline.recorder.counters.calls += 1;
-        let task = call.task.as_deref().and_then(|task| pipeline.tasks.process_of(task));
-        let task = task.filter(|process| *process != call.on);
-        pipeline.in_flight.insert(value, call);
-        if task.is_none() && servers.pass(lane, bytes) == Passed::Yes {
-            return;
-        }
-        let value = id.value();
-        let message = Outbound::request(bytes.clone(), value.clone(), &request.method, request.header_name())
-            .in_scope(ruling.scope.clone())
-            .decided(ruling.decided_reads());
-        let sent = match task.and_then(|process| Some((process, servers.send_to(process, &message)?))) {
-            Some((process, sent)) => sent.map(|event| (process, event)),
-            None => match &ruling.server {
-                Some(server) => {
-                    let CallerContext { session, link, .. } = &pipeline.caller;
-                    let sent = servers.send(lane, message, || Starter::of(session, config, server, link));
-                    sent.map(|()| (servers.process(lane), None))
-                }
-                None => return,
-            },
+        let keep = || {
+            let request =
+                Outbound::request(bytes.clone(), id.value(), &request.method, request.header_name());
+            request.in_scope(ruling.scope.clone()).decided(ruling.decided_reads())
+        };
+        let owner = call.task.as_deref().and_then(|task| pipeline.tasks.process_of(task));
+        let Pipeline { caller, in_flight, .. } = &mut **pipeline;
+        let call = in_flight.insert(value, call);
+        let launcher = || caller.launcher_for(config, server);
+        // A request about a task goes to the process that has it, which may be draining.
+        let to_owner = match owner.filter(|owner| servers.current(slot) != Some(*owner)) {
+            Some(owner) => servers.send(Target::Process(owner), Outgoing::Kept(keep()), WhenNotReady::Return),
+            None => SendResult::NoProcess,
+        };
+        let sent = match to_owner {
+            SendResult::NoProcess => {
+                let message = Outgoing::Request { bytes, keep: &keep };
+                servers.send(Target::Slot(slot), message, WhenNotReady::Start(&launcher))
+            }
+            sent => sent,
         };
         match sent {
-            Ok((on, event)) => {
-                pipeline.in_flight.sent_to(&value, on);
-                if let Some(event) = event {
-                    pipeline.on_server(servers, on, event, *now);
-                }
-            }
-            Err(Unavailable { code, why }) => {
-                if let Some(call) = pipeline.in_flight.take(&value) {
-                    pipeline.fail(servers, call, code, &format!("it did not run: {why}"), *now);
-                }
-            }
+            SendResult::Sent { on, other_reads } => (call.on, call.sent_with) = (on, other_reads),
+            sent => pipeline.not_sent(servers, slot, id.value(), sent, *now),
         }
     }
 
@@ -217,23 +211,36 @@ impl Turn<'_> {
         let process = match audience {
             Some(Audience::CancelledRequest) => {
                 let id = envelope::cancelled_request(bytes, request.params.clone());
-                id.and_then(|id| pipeline.cancel(servers, &id, *now))
+                match id.map(|id| pipeline.cancel(servers, &id, *now)) {
+                    // The server was never sent it.
+                    Some(Cancelled::Parked) => return,
+                    Some(Cancelled::On(process)) => Some(process),
+                    Some(Cancelled::Unknown) | None => None,
+                }
             }
             Some(Audience::ProgressToken) => {
                 let token = request.param("progressToken").map(|span| &bytes[span]);
                 token.and_then(|token| pipeline.server_requests.waits_for_progress(token))
             }
-            Some(Audience::All) => return servers.tell_each(&message),
+            Some(Audience::All) => return self.notify_all(message, Recipients::Every),
             Some(Audience::Current) => {
-                servers.memory_mut().notification(bytes, &request.method);
-                return servers.tell_all(message);
+                servers.replay_mut().notification(bytes, &request.method);
+                return self.notify_all(message, Recipients::Current);
             }
             // Not a notification of MCP: it is not for the tools of a scope.
             None => None,
         };
-        match process {
-            Some(process) => servers.tell_to(process, message),
-            None => servers.tell(servers.base(), message),
+        let target = process.map_or(Target::Slot(SlotKey::BASE), Target::Process);
+        let sent = servers.send(target, Outgoing::Kept(message), WhenNotReady::Return);
+        if let (SendResult::NotReady(message), Target::Slot(slot)) = (sent, target) {
+            pipeline.park(servers, slot, Unsent { call: None, message }, *now);
+        }
+    }
+
+    fn notify_all(&mut self, message: Outbound, recipients: Recipients) {
+        for slot in self.servers.notify(&message, recipients) {
+            let unsent = Unsent { call: None, message: message.clone() };
+            self.pipeline.park(self.servers, slot, unsent, self.now);
         }
     }
 
@@ -242,7 +249,8 @@ impl Turn<'_> {
         let Some(id) = id else { return };
         let Some((process, original)) = self.pipeline.server_requests.answered(&id.value()) else { return };
         let message = json::replace(bytes, id.span.clone(), &original);
-        self.servers.tell_to(process, Outbound::response(message));
+        let message = Outgoing::Kept(Outbound::response(message));
+        self.servers.send(Target::Process(process), message, WhenNotReady::Return);
     }
 }
 

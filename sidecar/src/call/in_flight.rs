@@ -8,20 +8,19 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use cofferdam_secrets::Reads;
+use cofferdam_servers::ProcessId;
 use relay_proto::envelope::{IdValue, ShortText};
 use relay_proto::mcp::{Method, ReplayRole};
 use tokio::time::Instant;
-
-use crate::inject::Reads;
-use crate::servers::scoped::{Lane, Process};
 
 /// One request on its way through the server.
 #[derive(Debug)]
 pub(crate) struct Call {
     /// The id as the harness spelled it.
     pub(crate) id: ShortText,
-    /// The process that was asked.
-    pub(crate) on: Process,
+    /// The process that was asked; none has this id before it was sent.
+    pub(crate) on: ProcessId,
     pub(crate) seq: u64,
     pub(crate) handling: ReplyHandling,
     pub(crate) method: Cow<'static, str>,
@@ -45,7 +44,7 @@ pub(crate) enum ReplyHandling {
     /// Open until it is cancelled. It only listens, so a new process is simply asked again.
     Listen,
     Other,
-    /// If it succeeds, it is replayed to every new process: see [`relay_proto::memory`].
+    /// If it succeeds, it is replayed to every new process: see [`relay_proto::replay`].
     Setting,
 }
 
@@ -70,7 +69,7 @@ pub(crate) struct InFlight {
 /// Ids that were answered by us or cancelled by the harness while the server still had them.
 #[derive(Debug, Default)]
 struct Abandoned {
-    ids: HashMap<IdValue, Process>,
+    ids: HashMap<IdValue, ProcessId>,
     order: VecDeque<IdValue>,
 }
 
@@ -89,24 +88,25 @@ impl InFlight {
         self.waiting.contains_key(id) || self.abandoned.ids.contains_key(id)
     }
 
-    pub(crate) fn insert(&mut self, id: IdValue, mut call: Call) {
+    /// Registers a call before it is sent; [`Call::on`] is filled in once it is.
+    pub(crate) fn insert(&mut self, id: IdValue, mut call: Call) -> &mut Call {
         call.kept.take_if(|kept| self.kept + kept.len() > MAX_KEPT);
         self.kept += call.kept_bytes();
-        if let Some(deadline) = call.deadline {
-            // Almost always the last place: deadlines come in order, unless a call is retried or a timeout was changed.
-            let place = self.deadlines.partition_point(|(other, _)| *other <= deadline);
-            self.deadlines.insert(place, (deadline, id.clone()));
-        }
-        self.waiting.insert(id, call);
         // One call that stays open must not keep the ids of all that were answered since.
         if self.deadlines.len() > 2 * self.waiting.len() + 64 {
             let waiting = &self.waiting;
             self.deadlines.retain(|(deadline, id)| is_due(waiting, id, *deadline));
         }
+        if let Some(deadline) = call.deadline {
+            // Almost always the last place: deadlines come in order, unless a call is retried or a timeout was changed.
+            let place = self.deadlines.partition_point(|(other, _)| *other <= deadline);
+            self.deadlines.insert(place, (deadline, id.clone()));
+        }
+        self.waiting.entry(id).insert_entry(call).into_mut()
     }
 
     /// The call that this answer of a process belongs to; none for late or unasked answers.
-    pub(crate) fn answered(&mut self, from: Process, id: &IdValue) -> Option<Call> {
+    pub(crate) fn answered(&mut self, from: ProcessId, id: &IdValue) -> Option<Call> {
         match self.waiting.get(id).map(|call| call.on) {
             Some(asked) if asked == from => self.take(id),
             Some(_) => None,
@@ -117,15 +117,15 @@ impl InFlight {
         }
     }
 
-    /// The call went to another process than was expected when it was registered.
-    pub(crate) fn sent_to(&mut self, id: &IdValue, on: Process) {
+    /// The process that a call which had to wait was sent to.
+    pub(crate) fn sent_to(&mut self, id: &IdValue, on: ProcessId) {
         if let Some(call) = self.waiting.get_mut(id) {
             call.on = on;
         }
     }
 
     /// It was made with secrets from other reads than its decision names.
-    pub(crate) fn sent_with(&mut self, on: Process, id: &IdValue, reads: Arc<Reads>) {
+    pub(crate) fn sent_with(&mut self, on: ProcessId, id: &IdValue, reads: Arc<Reads>) {
         if let Some(call) = self.waiting.get_mut(id).filter(|call| call.on == on) {
             call.sent_with = Some(reads);
         }
@@ -139,19 +139,13 @@ impl InFlight {
     }
 
     /// All calls of a process in the order they came, because it is gone: no late answer can come from it.
-    pub(crate) fn drain(&mut self, process: Process) -> Vec<Call> {
+    pub(crate) fn drain(&mut self, process: ProcessId) -> Vec<Call> {
         self.abandoned.forget_all(|other| other == process);
         self.take_where(|call| call.on == process)
     }
 
-    /// The same for all processes of a server.
-    pub(crate) fn drain_lane(&mut self, lane: Lane) -> Vec<Call> {
-        self.abandoned.forget_all(|other| other.lane == lane);
-        self.take_where(|call| call.on.lane == lane)
-    }
-
     /// The calls of a process that only listen.
-    pub(crate) fn listening_on(&mut self, process: Process) -> Vec<Call> {
+    pub(crate) fn listening_on(&mut self, process: ProcessId) -> Vec<Call> {
         self.take_where(|call| call.on == process && call.handling == ReplyHandling::Listen)
     }
 
@@ -173,13 +167,8 @@ impl InFlight {
         calls
     }
 
-    /// Whether a server works on something that ends by itself.
-    pub(crate) fn are_run_by(&self, lane: Lane) -> bool {
-        self.waiting.values().any(|call| call.on.lane == lane && call.handling != ReplyHandling::Listen)
-    }
-
-    /// Whether a process does.
-    pub(crate) fn occupy(&self, process: Process) -> bool {
+    /// Whether a process works on something that ends by itself.
+    pub(crate) fn occupy(&self, process: ProcessId) -> bool {
         self.waiting.values().any(|call| call.on == process && call.handling != ReplyHandling::Listen)
     }
 
@@ -241,7 +230,7 @@ fn is_due(waiting: &HashMap<IdValue, Call>, id: &IdValue, deadline: Instant) -> 
 }
 
 impl Abandoned {
-    fn remember(&mut self, id: IdValue, process: Process) {
+    fn remember(&mut self, id: IdValue, process: ProcessId) {
         if self.order.len() == MAX_ABANDONED
             && let Some(oldest) = self.order.pop_front()
         {
@@ -251,33 +240,34 @@ impl Abandoned {
         self.ids.insert(id, process);
     }
 
-    fn forget(&mut self, process: Process, id: &IdValue) {
+    fn forget(&mut self, process: ProcessId, id: &IdValue) {
         if self.ids.get(id) == Some(&process) {
             self.ids.remove(id);
             self.order.retain(|other| other != id);
         }
     }
 
-    fn forget_all(&mut self, choice: impl Fn(Process) -> bool) {
+    fn forget_all(&mut self, choice: impl Fn(ProcessId) -> bool) {
         self.ids.retain(|_, process| !choice(*process));
         self.order.retain(|id| self.ids.contains_key(id));
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::time::Duration;
 
     use super::*;
 
-    const BASE: Process = Process::BASE;
-    const OTHER: Process = Process::OTHER;
+    const BASE: ProcessId = ProcessId::unused(0);
+    const OTHER: ProcessId = ProcessId::unused(1);
 
     fn id(number: u32) -> IdValue {
         IdValue::Integer(number.to_string().into())
     }
 
-    fn call(deadline: Option<Instant>) -> Call {
+    /// A call of the harness.
+    pub(in crate::call) fn call(deadline: Option<Instant>) -> Call {
         Call {
             id: "1".into(),
             on: BASE,
@@ -313,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_answer_belongs_to_nobody_and_its_id_stays_taken_until_it_came() {
+    fn a_late_answer_is_dropped_and_its_id_stays_taken_until_it_came() {
         let mut calls = InFlight::default();
         calls.insert(id(1), call(None));
         assert!(calls.abandon(&id(1)).is_some());
@@ -335,9 +325,9 @@ mod tests {
             calls.answered(BASE, &id(3)).is_none() && calls.is_taken(&id(3)),
             "its answer may still come"
         );
-        assert!(calls.are_run_by(Lane::OTHER));
+        assert!(calls.occupy(OTHER));
         assert_eq!(calls.drain(OTHER).len(), 1);
-        assert!(!calls.are_run_by(Lane::OTHER) && !calls.is_taken(&id(3)), "no late answer can come");
+        assert!(!calls.occupy(OTHER) && !calls.is_taken(&id(3)), "no late answer can come");
         assert_eq!((calls.len(), calls.kept), (1, 4));
         assert!(calls.answered(BASE, &id(1)).is_some());
     }
@@ -386,16 +376,16 @@ mod tests {
     #[test]
     fn a_successor_has_its_own_calls_and_listeners_move_to_it() {
         let mut calls = InFlight::default();
-        let successor = Process::SUCCESSOR;
+        let successor = ProcessId::unused(2);
         calls.insert(id(1), call(None));
         calls.insert(id(2), Call { on: successor, ..call(None) });
         calls.insert(id(3), Call { handling: ReplyHandling::Listen, ..call(None) });
         assert!(calls.answered(successor, &id(1)).is_none());
         assert!(calls.is_taken(&id(1)), "it still waits for its own process");
         assert!(calls.answered(BASE, &id(1)).is_some());
-        assert!(!calls.occupy(BASE), "who listens can do so elsewhere");
-        assert!(calls.occupy(successor) && calls.are_run_by(Lane::BASE));
+        assert!(!calls.occupy(BASE), "a listener can be moved to another process");
+        assert!(calls.occupy(successor));
         assert_eq!((calls.listening_on(successor).len(), calls.listening_on(BASE).len()), (0, 1));
-        assert_eq!((calls.drain(BASE).len(), calls.drain_lane(Lane::BASE).len()), (0, 1));
+        assert_eq!((calls.drain(BASE).len(), calls.drain(successor).len()), (0, 1));
     }
 }

@@ -14,7 +14,7 @@
 //! | reply | [`reply`] | the server's message matched, scrubbed, recorded, sent back |
 //!
 //! Beside them: [`catalogue`] what is known of the server's tools, [`in_flight`] requests that wait for the server,
-//! [`lookup`] searches of the audit, [`parked`] requests that wait to be decided, [`process_events`] replacement of
+//! [`lookup`] searches of the audit, [`parked`] whatever waits, [`process_events`] replacement of
 //! processes, [`replies`] what waits to leave for the harness, [`retry`] requests that may have run, [`server_requests`] and [`tasks`] what the server asks and works on,
 //! [`used_secrets`] which secrets a call is made with.
 //!
@@ -36,6 +36,7 @@ mod record;
 mod replies;
 mod reply;
 mod retry;
+mod send;
 mod server_requests;
 mod shown_tools;
 mod tasks;
@@ -44,6 +45,7 @@ mod used_secrets;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use cofferdam_servers::{ProcessId, ServerSet, SlotKey, ToolList};
 use relay_proto::code::Code;
 use relay_proto::delivery::Received;
 use relay_proto::envelope::IdValue;
@@ -57,14 +59,12 @@ use self::decode::decode;
 use self::forward::{Prepared, prepare};
 use self::in_flight::InFlight;
 use self::lookup::Lookups;
-use self::parked::{ParkReason, Parked};
-use self::retry::ToolLister;
+use self::parked::{ParkReason, Parked, Work};
 use self::server_requests::ServerRequests;
 use self::tasks::TaskTable;
 use self::used_secrets::held_secrets;
 use crate::audit::{self, CallResult};
 use crate::config::Config;
-use crate::servers::scoped::{Process, Servers};
 use crate::session::Session;
 
 pub(crate) use self::lookup::Found;
@@ -76,7 +76,7 @@ pub(crate) struct Pipeline {
     pub(crate) caller: CallerContext,
     /// Received, or due again; what is due again comes first.
     incoming: VecDeque<Incoming>,
-    /// Admitted, not decided.
+    /// Admitted, and waiting: to be decided, or to be sent.
     parked: Parked,
     /// Registered, sent, unanswered.
     in_flight: InFlight,
@@ -84,7 +84,7 @@ pub(crate) struct Pipeline {
     tasks: TaskTable,
     catalogue: ToolCatalogue,
     /// Our own `tools/list`, while parked requests wait for it.
-    lister: Option<ToolLister>,
+    lister: Option<ToolList>,
     pub(crate) lookups: Lookups,
     pub(crate) recorder: Recorder,
     pub(crate) replies: Replies,
@@ -101,10 +101,20 @@ pub(crate) struct CallerContext {
     pub(crate) message_bytes: usize,
 }
 
+/// Where a request was when the harness cancelled it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Cancelled {
+    On(ProcessId),
+    /// It had not been sent: it did not run, and will not.
+    Parked,
+    /// No such request waits for a response.
+    Unknown,
+}
+
 /// The decisions of one chunk, which are written down and now carried out.
 struct Turn<'a> {
     pipeline: &'a mut Pipeline,
-    servers: &'a mut Servers,
+    servers: &'a mut ServerSet,
     config: &'a Arc<Config>,
     now: Instant,
 }
@@ -140,21 +150,21 @@ impl Pipeline {
     }
 
     /// Takes everything through that was received or is due again.
-    pub(crate) async fn run(&mut self, servers: &mut Servers) {
+    pub(crate) async fn run(&mut self, servers: &mut ServerSet) {
         while !self.incoming.is_empty() {
             let config = self.caller.session.context.config.load_full();
             while !self.incoming.is_empty() {
                 self.run_chunk(&config, servers).await;
             }
             // After what came along was sent, so that the harness's handshake goes first.
-            self.ask_for_tools(&config, servers);
+            self.ask_for_tools(&config, servers, Instant::now());
             self.look_up_parked();
         }
     }
 
     /// Decides, records and forwards some messages. A chunk ends after a cancellation, which frees an id and a place, and
     /// before a message that has to wait.
-    async fn run_chunk(&mut self, config: &Arc<Config>, servers: &mut Servers) {
+    async fn run_chunk(&mut self, config: &Arc<Config>, servers: &mut ServerSet) {
         let now = Instant::now();
         let count = self.incoming.len().min(MAX_CHUNK);
         let mut chunk: Vec<Incoming> = self.incoming.drain(..count).collect();
@@ -193,7 +203,7 @@ impl Pipeline {
     async fn carry_out_all(
         &mut self,
         config: &Arc<Config>,
-        servers: &mut Servers,
+        servers: &mut ServerSet,
         decided: Vec<Decided<'_>>,
         now: Instant,
     ) {
@@ -211,20 +221,20 @@ impl Pipeline {
             }
             turn.carry_out(one, prepared, recorded);
         }
-        turn.servers.write_now();
+        turn.servers.flush();
     }
 
     /// Reads one message and decides about it, knowing what was decided about those `before` it.
     fn resolve<'a>(
         &self,
         config: &Config,
-        servers: &Servers,
+        servers: &ServerSet,
         message: &'a Incoming,
         before: &[Decided<'_>],
         now: Instant,
     ) -> Resolution<'a> {
         let Incoming { received, prior, deadline, waiting } = message;
-        let waiting_requests = self.in_flight.len() + self.parked.len();
+        let waiting_requests = self.in_flight.len() + self.parked.requests();
         let in_flight = waiting_requests + before.iter().filter(|one| one.is_allowed_request()).count();
         let room = in_flight < config.limits.requests_in_flight;
         let parking = match room && self.parked.has_room_for(received.bytes.len()) {
@@ -234,7 +244,7 @@ impl Pipeline {
         let is_in_use = |id: &IdValue| {
             self.in_flight.is_taken(id)
                 || self.parked.holds(id)
-                || servers.memory().is_own(id)
+                || servers.replay().is_own(id)
                 || before.iter().any(|one| one.takes(id))
         };
         let inbound = decode(received, config.limits.message_depth);
@@ -278,17 +288,25 @@ impl Pipeline {
         self.release(messages);
     }
 
-    /// The harness gave up on a request: it gets no response any more. Gives the call where one was sent.
-    fn cancel(&mut self, servers: &mut Servers, id: &IdValue, now: Instant) -> Option<Process> {
-        if self.parked.cancel(id) {
-            return None;
+    /// The harness gave up on a request: it gets no response any more.
+    fn cancel(&mut self, servers: &mut ServerSet, id: &IdValue, now: Instant) -> Cancelled {
+        let (call, cancelled) = match self.parked.cancel(id) {
+            Some(Work::Undecided(_)) => return Cancelled::Parked,
+            Some(Work::Recorded(unsent)) => (unsent.call.map(|(_, call)| call), Cancelled::Parked),
+            None => match self.in_flight.abandon(id) {
+                Some(call) => {
+                    let on = call.on;
+                    servers.cancel(on, id);
+                    (Some(call), Cancelled::On(on))
+                }
+                None => return Cancelled::Unknown,
+            },
+        };
+        servers.replay_mut().forget(id);
+        if let Some(call) = call {
+            self.recorder.outcome(call, CallResult::Cancelled, None, now);
         }
-        let call = self.in_flight.abandon(id)?;
-        let on = call.on;
-        servers.cancel(on.lane, id);
-        servers.memory_mut().forget(id);
-        self.recorder.outcome(call, CallResult::Cancelled, None, now);
-        Some(on)
+        cancelled
     }
 
     /// When [`Self::expire`] or [`Recorder::write_due`] has something to do.
@@ -298,30 +316,50 @@ impl Pipeline {
     }
 
     /// Answers calls whose time is over, and decides what has been parked for too long.
-    pub(crate) fn expire(&mut self, servers: &mut Servers, now: Instant) {
+    pub(crate) fn expire(&mut self, servers: &mut ServerSet, now: Instant) {
         while let Some(call) = self.in_flight.take_expired(now) {
             self.timed_out(servers, call, now);
         }
-        let messages = self.parked.take_expired(now);
-        self.release(messages);
-        if !self.parked.waits_for_tools()
-            && let Some(lister) = self.lister.take()
-        {
-            servers.cancel(lister.lane, &lister.id);
+        for work in self.parked.take_expired(now) {
+            match work {
+                Work::Undecided(message) => self.incoming.push_back(message),
+                Work::Recorded(unsent) => {
+                    if let Some((_, call)) = unsent.call {
+                        let why = "it did not run: the server did not start in time";
+                        self.fail(servers, call, Code::ServerUnavailable, why, now);
+                    }
+                }
+            }
         }
+        if !self.parked.waits_for_tools()
+            && let Some(list) = self.lister.take()
+        {
+            self.parked.cancel_own(list.asked());
+            if let Some(process) = servers.current(SlotKey::BASE) {
+                servers.cancel(process, list.asked());
+            }
+        }
+    }
+
+    /// Whether so much waits that the link should stop reading.
+    pub(crate) fn is_full(&self) -> bool {
+        self.parked.is_full()
     }
 
     /// Requests that wait for a response.
     pub(crate) fn unanswered(&self) -> usize {
-        self.in_flight.len() + self.parked.len()
+        self.in_flight.len() + self.parked.requests()
     }
 
     /// The link is over: every call gets its outcome. Gives how many there were.
     pub(crate) fn end(&mut self, now: Instant) -> usize {
         let calls = self.in_flight.drain_all();
-        let unanswered = calls.len() + self.parked.len();
+        let unanswered = calls.len() + self.parked.requests();
         for call in calls {
             self.recorder.outcome(call, CallResult::OutcomeUnknown, Some(Code::SessionEnded), now);
+        }
+        for call in self.parked.take_all_unsent() {
+            self.recorder.outcome(call, CallResult::Refused, Some(Code::SessionEnded), now);
         }
         self.recorder.write(&self.caller);
         unanswered

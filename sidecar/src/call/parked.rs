@@ -1,21 +1,24 @@
-//! Requests that were admitted and cannot be decided yet: the one place where anything waits.
+//! Messages that were admitted and wait: the one place where anything waits.
 //!
-//! | reason | cap | at the deadline |
-//! |---|--:|---|
-//! | [`AuditLookup`](ParkReason::AuditLookup) | 2 s | decided as one that may have run |
-//! | [`IdempotencyUnknown`](ParkReason::IdempotencyUnknown) | 30 s | decided without the answer |
+//! | reason | what waits | cap | at the deadline |
+//! |---|---|--:|---|
+//! | [`AuditLookup`](ParkReason::AuditLookup) | undecided | 2 s | decided as one that may have run |
+//! | [`IdempotencyUnknown`](ParkReason::IdempotencyUnknown) | undecided | 30 s | decided without the answer |
+//! | [`ServerStarting`](ParkReason::ServerStarting) | recorded | a start has limits of its own | `server_unavailable`: it did not run |
 //!
-//! What must stay true: a parked request has its id taken, can be cancelled, and is decided by the earlier of its call's
-//! deadline and its reason's cap; what is parked is bounded in number (with the requests in flight) and in bytes.
+//! What must stay true: a parked request has its id taken, can be cancelled, and waits no longer than its call's deadline
+//! and its reason's cap; messages for one slot leave in the order in which they came; what is parked is bounded in number
+//! (requests with those in flight, messages for a slot by [`MAX_WAITING`]) and in bytes.
 
 use std::time::Duration;
 
+use cofferdam_servers::{Outbound, QUEUE_BYTES, REFUSED_BYTES, SlotKey};
 use relay_proto::envelope::IdValue;
 use relay_proto::frame::Origin;
 use tokio::time::Instant;
 
 use super::admit::{Incoming, Prior, PriorAttempts, Waiting};
-use crate::upstream::outbound::QUEUE_BYTES;
+use super::in_flight::Call;
 
 #[derive(Debug, Default)]
 pub(crate) struct Parked {
@@ -26,19 +29,39 @@ pub(crate) struct Parked {
 
 #[derive(Debug)]
 struct ParkedEntry {
-    id: IdValue,
+    /// None for notifications, and for requests of the sidecar itself.
+    id: Option<IdValue>,
     reason: ParkReason,
-    deadline: Instant,
-    message: Incoming,
+    deadline: Option<Instant>,
+    work: Work,
 }
 
-/// What a parked request waits for.
+/// What is done with a parked message next.
+#[derive(Debug)]
+pub(crate) enum Work {
+    /// It is admitted again.
+    Undecided(Incoming),
+    /// It is sent.
+    Recorded(Unsent),
+}
+
+/// A message whose decision is recorded, and which has not been sent.
+#[derive(Debug)]
+pub(crate) struct Unsent {
+    /// With its id, where it is a request of the harness.
+    pub(super) call: Option<(IdValue, Call)>,
+    pub(super) message: Outbound,
+}
+
+/// What a parked message waits for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ParkReason {
     /// This search of the audit says whether it ran on an earlier link; none where it is yet to be started.
     AuditLookup(Option<SearchNumber>),
     /// The server is asked for its tools, which say whether they may be repeated.
     IdempotencyUnknown,
+    /// The process of this slot is starting, or its session is being opened again.
+    ServerStarting(SlotKey),
 }
 
 /// One search of the audit among those of a link.
@@ -49,27 +72,37 @@ pub(crate) struct SearchNumber(pub(super) u64);
 pub(super) const LOOKUP_TIME: Duration = Duration::from_secs(2);
 /// How long the server may take to list its tools, start and all pages included.
 const LIST_TIME: Duration = Duration::from_secs(30);
+/// Messages that may wait for starts: a harness has at most a handshake and a few lists under way by then.
+const MAX_WAITING: usize = 256;
 
 impl ParkReason {
-    fn cap(self) -> Duration {
+    fn cap(self) -> Option<Duration> {
         match self {
-            Self::AuditLookup(_) => LOOKUP_TIME,
-            Self::IdempotencyUnknown => LIST_TIME,
+            Self::AuditLookup(_) => Some(LOOKUP_TIME),
+            Self::IdempotencyUnknown => Some(LIST_TIME),
+            Self::ServerStarting(_) => None,
         }
     }
 }
 
 impl Parked {
-    pub(super) fn len(&self) -> usize {
-        self.entries.len()
+    /// Requests of the harness.
+    pub(super) fn requests(&self) -> usize {
+        self.entries.iter().filter(|entry| entry.id.is_some()).count()
     }
 
+    /// Whether one more undecided message of this size may wait.
     pub(super) fn has_room_for(&self, bytes: usize) -> bool {
         self.bytes + bytes <= QUEUE_BYTES
     }
 
+    /// Whether the link should stop reading.
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes > QUEUE_BYTES
+    }
+
     pub(super) fn holds(&self, id: &IdValue) -> bool {
-        self.entries.iter().any(|entry| entry.id == *id)
+        self.entries.iter().any(|entry| entry.id.as_ref() == Some(id))
     }
 
     pub(super) fn waits_for_tools(&self) -> bool {
@@ -78,10 +111,23 @@ impl Parked {
 
     /// The oldest request that waits for the server's list of tools.
     pub(super) fn first_waiting_for_tools(&self) -> Option<&[u8]> {
-        let first = self.entries.iter().find(|entry| entry.reason == ParkReason::IdempotencyUnknown)?;
-        Some(&first.message.received.bytes)
+        self.entries.iter().find_map(|entry| match (&entry.work, entry.reason) {
+            (Work::Undecided(message), ParkReason::IdempotencyUnknown) => Some(&message.received.bytes[..]),
+            _ => None,
+        })
     }
 
+    /// The method of the first request that waits for a slot.
+    pub(super) fn first_method(&self, slot: SlotKey) -> Option<&str> {
+        self.entries.iter().find_map(|entry| match &entry.work {
+            Work::Recorded(unsent) if entry.reason == ParkReason::ServerStarting(slot) => {
+                unsent.message.request_method()
+            }
+            _ => None,
+        })
+    }
+
+    /// Holds a request that cannot be decided yet.
     pub(super) fn hold(
         &mut self,
         id: IdValue,
@@ -90,37 +136,77 @@ impl Parked {
         message: Incoming,
         now: Instant,
     ) {
-        let cap = now + reason.cap();
-        let deadline = call_deadline.map_or(cap, |deadline| deadline.min(cap));
-        self.bytes += message.received.bytes.len();
-        self.entries.push(ParkedEntry { id, reason, deadline, message });
+        self.push(Some(id), reason, call_deadline, Work::Undecided(message), now);
     }
 
-    /// Takes a request out that the harness cancelled; says whether it was here.
-    pub(super) fn cancel(&mut self, id: &IdValue) -> bool {
-        !self.take(|entry| entry.id == *id).is_empty()
+    /// Holds a message for a slot that is not ready; gives it back where too much waits already.
+    pub(super) fn hold_unsent(
+        &mut self,
+        slot: SlotKey,
+        unsent: Unsent,
+        now: Instant,
+    ) -> Result<(), Box<Unsent>> {
+        let waiting = self.entries.iter().filter(|entry| matches!(entry.work, Work::Recorded(_))).count();
+        if waiting >= MAX_WAITING || self.bytes > REFUSED_BYTES {
+            return Err(Box::new(unsent));
+        }
+        let (id, deadline) = match &unsent.call {
+            Some((id, call)) => (Some(id.clone()), call.deadline),
+            None => (None, None),
+        };
+        self.push(id, ParkReason::ServerStarting(slot), deadline, Work::Recorded(unsent), now);
+        Ok(())
+    }
+
+    /// Takes a request out that the harness cancelled.
+    pub(super) fn cancel(&mut self, id: &IdValue) -> Option<Work> {
+        self.take(|entry| entry.id.as_ref() == Some(id)).pop().map(|entry| entry.work)
+    }
+
+    /// Takes a request of the sidecar itself out, if it has not been sent.
+    pub(super) fn cancel_own(&mut self, id: &IdValue) {
+        self.take(|entry| match &entry.work {
+            Work::Recorded(unsent) => entry.id.is_none() && unsent.message.request_id() == Some(id),
+            Work::Undecided(_) => false,
+        });
     }
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        self.entries.iter().map(|entry| entry.deadline).min()
+        self.entries.iter().filter_map(|entry| entry.deadline).min()
     }
 
-    /// The requests that have waited long enough: each is decided by what is known.
-    pub(super) fn take_expired(&mut self, now: Instant) -> Vec<Incoming> {
-        let expired = self.take(|entry| entry.deadline <= now);
+    /// What has waited long enough: undecided messages are to be decided by what is known.
+    pub(super) fn take_expired(&mut self, now: Instant) -> Vec<Work> {
+        let expired = self.take(|entry| entry.deadline.is_some_and(|deadline| deadline <= now));
         expired.into_iter().map(ParkedEntry::without_answer).collect()
+    }
+
+    /// Everything that waits for a slot, in order.
+    pub(super) fn take_for(&mut self, slot: SlotKey) -> Vec<Unsent> {
+        let waiting = self.take(|entry| entry.reason == ParkReason::ServerStarting(slot));
+        waiting.into_iter().filter_map(ParkedEntry::unsent).collect()
+    }
+
+    /// All requests of the harness that were recorded and not sent, because the link is over.
+    pub(super) fn take_all_unsent(&mut self) -> Vec<Call> {
+        let waiting = self.take(|entry| matches!(entry.work, Work::Recorded(_)));
+        waiting.into_iter().filter_map(|entry| Some(entry.unsent()?.call?.1)).collect()
     }
 
     /// The requests that waited for the list of tools, which is complete or will not be.
     pub(super) fn listed(&mut self) -> Vec<Incoming> {
         let waiting = self.take(|entry| entry.reason == ParkReason::IdempotencyUnknown);
-        waiting.into_iter().map(ParkedEntry::without_answer).collect()
+        waiting.into_iter().filter_map(|entry| entry.without_answer().undecided()).collect()
     }
 
     /// The messages on earlier links that no search was started for.
     pub(super) fn not_looked_up(&self) -> Vec<Origin> {
         let waiting = self.entries.iter().filter(|entry| entry.reason == ParkReason::AuditLookup(None));
-        waiting.filter_map(|entry| entry.message.origin().cloned()).collect()
+        let origins = waiting.filter_map(|entry| match &entry.work {
+            Work::Undecided(message) => message.origin().cloned(),
+            Work::Recorded(_) => None,
+        });
+        origins.collect()
     }
 
     /// This search is for all that had none.
@@ -142,7 +228,8 @@ impl Parked {
         let found = self.take(|entry| entry.reason == ParkReason::AuditLookup(search));
         found
             .into_iter()
-            .map(|ParkedEntry { message, .. }| {
+            .filter_map(|entry| entry.work.undecided())
+            .map(|message| {
                 let known = message.origin().and_then(attempts);
                 let prior = known.map_or(PriorAttempts::Repeated, |(_, prior)| *prior);
                 Incoming { prior: Prior::Known(prior), ..message }
@@ -152,23 +239,144 @@ impl Parked {
 
     #[cfg(test)]
     pub(super) fn ids(&self) -> impl Iterator<Item = &IdValue> {
-        self.entries.iter().map(|entry| &entry.id)
+        self.entries.iter().filter_map(|entry| entry.id.as_ref())
+    }
+
+    fn push(
+        &mut self,
+        id: Option<IdValue>,
+        reason: ParkReason,
+        call_deadline: Option<Instant>,
+        work: Work,
+        now: Instant,
+    ) {
+        let cap = reason.cap().map(|cap| now + cap);
+        let deadline = [call_deadline, cap].into_iter().flatten().min();
+        self.bytes += work.bytes();
+        self.entries.push(ParkedEntry { id, reason, deadline, work });
     }
 
     fn take(&mut self, choice: impl Fn(&ParkedEntry) -> bool) -> Vec<ParkedEntry> {
         let taken: Vec<ParkedEntry> = self.entries.extract_if(.., |entry| choice(entry)).collect();
-        self.bytes -= taken.iter().map(|entry| entry.message.received.bytes.len()).sum::<usize>();
+        self.bytes -= taken.iter().map(|entry| entry.work.bytes()).sum::<usize>();
         taken
     }
 }
 
 impl ParkedEntry {
-    fn without_answer(self) -> Incoming {
-        match self.reason {
-            ParkReason::AuditLookup(_) => {
-                Incoming { prior: Prior::Known(PriorAttempts::Repeated), ..self.message }
+    /// What is done where the answer that it waited for did not come.
+    fn without_answer(self) -> Work {
+        match (self.work, self.reason) {
+            (Work::Undecided(message), ParkReason::AuditLookup(_)) => {
+                Work::Undecided(Incoming { prior: Prior::Known(PriorAttempts::Repeated), ..message })
             }
-            ParkReason::IdempotencyUnknown => Incoming { waiting: Waiting::Over, ..self.message },
+            (Work::Undecided(message), _) => Work::Undecided(Incoming { waiting: Waiting::Over, ..message }),
+            (recorded @ Work::Recorded(_), _) => recorded,
         }
+    }
+
+    fn unsent(self) -> Option<Unsent> {
+        match self.work {
+            Work::Recorded(unsent) => Some(unsent),
+            Work::Undecided(_) => None,
+        }
+    }
+}
+
+impl Work {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Undecided(message) => message.received.bytes.len(),
+            Self::Recorded(unsent) => unsent.message.bytes.len(),
+        }
+    }
+
+    fn undecided(self) -> Option<Incoming> {
+        match self {
+            Self::Undecided(message) => Some(message),
+            Self::Recorded(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::in_flight::tests::call;
+
+    const SLOT: SlotKey = SlotKey::BASE;
+    const OTHER: SlotKey = SlotKey::scope(1);
+
+    fn id(number: usize) -> IdValue {
+        IdValue::Integer(number.to_string().into())
+    }
+
+    fn request(number: usize, bytes: usize, deadline: Option<Instant>) -> Unsent {
+        let message = Outbound::request(vec![b'x'; bytes], id(number), "tools/call", None);
+        Unsent { call: Some((id(number), call(deadline))), message }
+    }
+
+    fn hold(parked: &mut Parked, slot: SlotKey, unsent: Unsent) -> bool {
+        parked.hold_unsent(slot, unsent, Instant::now()).is_ok()
+    }
+
+    #[test]
+    fn bytes_that_wait_for_a_start_pause_the_link_and_are_bounded() {
+        let mut parked = Parked::default();
+        let mut taken = 0;
+        for number in 0..100 {
+            assert_eq!(parked.is_full(), taken > QUEUE_BYTES, "after {taken} bytes");
+            if !hold(&mut parked, SLOT, request(number, 1024 * 1024, None)) {
+                break;
+            }
+            taken += 1024 * 1024;
+        }
+        assert!((REFUSED_BYTES..REFUSED_BYTES + 2 * 1024 * 1024).contains(&taken), "{taken}");
+        assert_eq!(parked.take_for(SLOT).len() * 1024 * 1024, taken);
+        assert_eq!((parked.bytes, parked.is_full()), (0, false));
+    }
+
+    #[test]
+    fn small_messages_that_wait_for_a_start_are_counted() {
+        let mut parked = Parked::default();
+        for number in 0..MAX_WAITING {
+            assert!(hold(&mut parked, SLOT, request(number, 1, None)));
+        }
+        assert!(!hold(&mut parked, SLOT, request(MAX_WAITING, 1, None)));
+        assert_eq!(parked.requests(), MAX_WAITING);
+    }
+
+    #[test]
+    fn each_slot_gets_what_waits_for_it_in_order() {
+        let mut parked = Parked::default();
+        for (number, slot) in [(1, SLOT), (2, OTHER), (3, SLOT)] {
+            assert!(hold(&mut parked, slot, request(number, 1, None)));
+        }
+        let notification = Outbound::notification(vec![b'n'], "notifications/initialized");
+        assert!(hold(&mut parked, SLOT, Unsent { call: None, message: notification }));
+        assert_eq!(parked.requests(), 3, "a notification has no response to wait for");
+        assert_eq!(parked.first_method(SLOT), Some("tools/call"));
+        let ids = |unsent: Vec<Unsent>| -> Vec<Option<IdValue>> {
+            unsent.iter().map(|unsent| unsent.message.request_id().cloned()).collect()
+        };
+        assert_eq!(ids(parked.take_for(SLOT)), [Some(id(1)), Some(id(3)), None]);
+        assert_eq!(ids(parked.take_for(OTHER)), [Some(id(2))]);
+    }
+
+    #[test]
+    fn a_waiting_request_is_cancelled_once_and_expires_with_its_call() {
+        let mut parked = Parked::default();
+        let now = Instant::now();
+        let soon = now + Duration::from_secs(5);
+        assert!(hold(&mut parked, SLOT, request(1, 1, Some(soon))));
+        assert!(hold(&mut parked, SLOT, request(2, 1, None)));
+        assert!(parked.holds(&id(1)) && parked.next_deadline() == Some(soon));
+        assert!(parked.take_expired(now).is_empty());
+        let expired = parked.take_expired(soon);
+        assert!(
+            matches!(&expired[..], [Work::Recorded(Unsent { call: Some((first, _)), .. })] if *first == id(1))
+        );
+        assert!(matches!(parked.cancel(&id(2)), Some(Work::Recorded(_))));
+        assert!(parked.cancel(&id(2)).is_none() && parked.bytes == 0);
     }
 }

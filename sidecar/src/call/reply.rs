@@ -6,27 +6,29 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use cofferdam_servers::spec::Retry;
+use cofferdam_servers::{
+    DID_NOT_RUN, Event, Opened, Outbound, Outgoing, ProcessId, Role, ServerSet, SlotKey, Target, WhenNotReady,
+};
 use relay_proto::code::{self, Code};
 use relay_proto::envelope::{self, Id, Kind, Outcome, Strictness};
 use relay_proto::{json, mcp, notice};
 use tokio::time::Instant;
 
 use super::in_flight::{Attempt, Call, ReplyHandling};
+use super::parked::Unsent;
 use super::process_events::forwards_notification;
 use super::replies::{TooLarge, scrub_response};
 use super::retry::forget_setting;
 use super::{CallerContext, Pipeline};
 use crate::audit::CallResult;
-use crate::servers::instance::{CancelledWhile, Event, Role};
-use crate::servers::scoped::{Process, Servers};
-use crate::servers::spec::Retry;
-use crate::upstream::outbound::Outbound;
 
 /// One event of a server process, taken through the pipeline.
 pub(super) struct ServerTurn<'a> {
     pub(super) pipeline: &'a mut Pipeline,
-    pub(super) servers: &'a mut Servers,
-    pub(super) from: Process,
+    pub(super) servers: &'a mut ServerSet,
+    pub(super) slot: SlotKey,
+    pub(super) from: ProcessId,
     pub(super) now: Instant,
 }
 
@@ -41,19 +43,25 @@ struct Response<'a> {
 
 impl Pipeline {
     /// Takes one event of a server process.
-    pub(crate) fn on_server(&mut self, servers: &mut Servers, from: Process, event: Event, now: Instant) {
-        ServerTurn { pipeline: self, servers, from, now }.on_event(event);
+    pub(crate) fn on_server(
+        &mut self,
+        servers: &mut ServerSet,
+        slot: SlotKey,
+        from: ProcessId,
+        event: Event,
+        now: Instant,
+    ) {
+        ServerTurn { pipeline: self, servers, slot, from, now }.on_event(event);
     }
 
     /// The time of a call is over: the harness is told so, and the server may stop working on it.
-    pub(super) fn timed_out(&mut self, servers: &mut Servers, call: Call, now: Instant) {
-        let cancelled = envelope::id_value(call.id.as_bytes()).map(|id| servers.cancel(call.on.lane, &id));
-        if cancelled == Some(CancelledWhile::Queued) {
-            let why = "it did not run: the server did not start in time";
-            return self.fail(servers, call, Code::ServerUnavailable, why, now);
+    pub(super) fn timed_out(&mut self, servers: &mut ServerSet, call: Call, now: Instant) {
+        if let Some(id) = envelope::id_value(call.id.as_bytes()) {
+            servers.cancel(call.on, &id);
         }
-        let cancel = notice::cancelled(call.id.as_bytes(), "the call's time is over");
-        servers.tell_to(call.on, Outbound::notification(cancel, mcp::CANCELLED));
+        let cancelled = notice::cancelled(call.id.as_bytes(), "the call's time is over");
+        let cancelled = Outbound::notification(cancelled, mcp::CANCELLED);
+        servers.send(Target::Process(call.on), Outgoing::Kept(cancelled), WhenNotReady::Return);
         let why =
             "the server did not answer in time; it may or may not have run, so check before you repeat it";
         self.fail(servers, call, Code::OutcomeUnknown, why, now);
@@ -62,7 +70,7 @@ impl Pipeline {
     /// Answers a call ourselves.
     pub(super) fn fail(
         &mut self,
-        servers: &mut Servers,
+        servers: &mut ServerSet,
         call: Call,
         code: Code,
         sentence: &str,
@@ -128,18 +136,53 @@ impl ServerTurn<'_> {
                 (Some(call), code) => self.fail(call, code, &why),
                 (None, _) => self.own_request_failed(&id),
             },
-            Event::Forgotten => self.withdraw_requests(),
+            Event::Gone { was, code, why } => self.on_gone(was, code, &why),
             Event::NotStarted { code, why } => {
                 let CallerContext { server, link, .. } = &self.pipeline.caller;
                 tracing::warn!(%server, %link, why, "server did not start");
-                let why = format!("it did not run: the server `{server}` did not start: {why}");
-                self.pipeline.on_process_exit(self.servers, self.from.lane);
-                for call in self.pipeline.in_flight.drain(self.from) {
-                    self.fail(call, code, &why);
+                let why = format!("{DID_NOT_RUN}the server `{server}` did not start: {why}");
+                self.pipeline.on_process_exit(self.slot);
+                self.pipeline.refuse_parked(self.servers, self.slot, code, &why, self.now);
+            }
+            Event::Ready => self.pipeline.send_parked(self.servers, self.slot, self.now),
+            Event::Returned(message) => self.on_returned(message),
+            Event::SentWith { id, reads } => self.pipeline.in_flight.sent_with(self.from, &id, reads),
+            Event::SessionLost => {
+                // What the server asked of the harness was lost with the session.
+                if let Opened::Replaying(_) = self.open() {
+                    self.withdraw_requests();
                 }
             }
-            Event::Gone { why } => self.on_gone(&why),
-            Event::SentWith { id, reads } => self.pipeline.in_flight.sent_with(self.from, &id, reads),
+            Event::Started => drop(self.open()),
+        }
+    }
+
+    /// Opens a process that was started, or a session that was lost.
+    fn open(&mut self) -> Opened {
+        let first = self.pipeline.parked.first_method(self.slot);
+        let opened = self.servers.open(self.slot, first);
+        match &opened {
+            Opened::Failed { process, code, why } => {
+                self.from = *process;
+                self.on_gone(Role::Current, *code, why);
+            }
+            Opened::Ready => self.pipeline.send_parked(self.servers, self.slot, self.now),
+            Opened::Nothing | Opened::Replaying(_) => {}
+        }
+        opened
+    }
+
+    /// A request that did not run is sent again, once the session is open.
+    fn on_returned(&mut self, message: Outbound) {
+        let Some(id) = message.request_id().cloned() else { return };
+        let call = self.pipeline.in_flight.answered(self.from, &id);
+        if call.is_none() && !self.servers.replay().is_own(&id) {
+            return;
+        }
+        let unsent = Unsent { call: call.map(|call| (id, call)), message };
+        self.pipeline.park(self.servers, self.slot, unsent, self.now);
+        if let Opened::Nothing = self.open() {
+            self.pipeline.send_parked(self.servers, self.slot, self.now);
         }
     }
 
@@ -186,7 +229,8 @@ impl ServerTurn<'_> {
                     Code::RelayUnavailable,
                     "too many requests wait for the client",
                 );
-                self.servers.tell_to(self.from, Outbound::response(refusal));
+                let refusal = Outgoing::Kept(Outbound::response(refusal));
+                self.servers.send(Target::Process(self.from), refusal, WhenNotReady::Return);
             }
         }
     }
@@ -195,7 +239,7 @@ impl ServerTurn<'_> {
         let value = response.id.value();
         let Some(call) = self.pipeline.in_flight.answered(self.from, &value) else {
             // Late responses are dropped.
-            if self.servers.memory().is_own(&value) {
+            if self.servers.replay().is_own(&value) {
                 let Response { message, outcome, body, .. } = response;
                 self.own_response(&value, outcome, message, body);
             }
@@ -244,7 +288,7 @@ impl ServerTurn<'_> {
         if call.handling != ReplyHandling::Other {
             self.servers.answered(self.from, &id.value(), *outcome, message, body.clone());
             if call.method == mcp::INITIALIZE && *outcome == Outcome::Result {
-                self.servers.give_up_scopes();
+                self.servers.retire_scopes();
             }
         } else if let Some(task) = &call.task {
             self.pipeline.tasks.heard(task, &call.method, *outcome, message, body.clone());
@@ -285,11 +329,19 @@ impl ServerTurn<'_> {
         self.fail(call, Code::MessageTooLarge, &sentence);
     }
 
+    fn on_gone(&mut self, was: Role, code: Code, why: &str) {
+        if was == Role::Current {
+            let why = format!("{DID_NOT_RUN}{why}");
+            self.pipeline.refuse_parked(self.servers, self.slot, code, &why, self.now);
+        }
+        self.on_exit(why);
+    }
+
     /// The process is gone with everything that it was working on.
-    pub(super) fn on_gone(&mut self, why: &str) {
+    pub(super) fn on_exit(&mut self, why: &str) {
         let CallerContext { server, link, .. } = &self.pipeline.caller;
         tracing::warn!(%server, %link, why, "server gone");
-        self.pipeline.on_process_exit(self.servers, self.from.lane);
+        self.pipeline.on_process_exit(self.slot);
         let sentence = format!(
             "{why} while this request was under way; it may or may not have run, so check before you repeat it"
         );

@@ -9,78 +9,33 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use cofferdam_servers::{NextPage, Outbound, ServerSet, SlotKey, ToolList};
 use relay_proto::code::Code;
 use relay_proto::delivery::Received;
 use relay_proto::envelope::{self, IdValue, Outcome};
 use relay_proto::frame::MaybeRan;
-use relay_proto::memory::Heard;
+use relay_proto::replay::{OwnRequest, OwnResponse};
 use relay_proto::{json, mcp};
 use tokio::time::Instant;
 
+use super::Pipeline;
 use super::admit::{Incoming, Prior, PriorAttempts, Waiting};
 use super::catalogue::Coverage;
 use super::in_flight::{Call, ReplyHandling};
 use super::reply::ServerTurn;
-use super::{CallerContext, Pipeline};
 use crate::audit::CallResult;
 use crate::config::Config;
-use crate::servers::scoped::{Lane, Servers};
-use crate::servers::start::Starter;
-use crate::upstream::outbound::Outbound;
 
-/// Our own `tools/list`, page after page.
-#[derive(Debug)]
-pub(crate) struct ToolLister {
-    pub(super) lane: Lane,
-    /// Of the page that was asked for last.
-    pub(super) id: IdValue,
-    page: usize,
-    /// What a request of this harness carries in `_meta`, ready to be put into `params`.
-    meta: String,
-}
-
-/// Pages that are asked for; tools on later ones are not repeated.
-const MAX_PAGES: usize = 32;
-/// A cursor longer than this is not followed.
-const MAX_CURSOR: usize = 4096;
 /// `_meta` members that every request of the stateless era carries; others belong to the one request.
 const META: &str = "io.modelcontextprotocol/";
-/// What is taken over of them.
+/// Longer metadata is not repeated.
 const MAX_META: usize = 64 * 1024;
-
-impl ToolLister {
-    fn is(&self, lane: Lane, id: &IdValue) -> bool {
-        self.lane == lane && self.id == *id
-    }
-
-    /// Asks for one page; none where it cannot be asked for.
-    fn ask(
-        servers: &mut Servers,
-        caller: &CallerContext,
-        config: &Arc<Config>,
-        page: usize,
-        meta: String,
-        cursor: Option<&[u8]>,
-    ) -> Option<Self> {
-        let lane = servers.base();
-        let id = servers.memory_mut().next_id();
-        let cursor = cursor.map(|cursor| format!(r#""cursor":{}"#, String::from_utf8_lossy(cursor)));
-        let members = [cursor.unwrap_or_default(), meta.clone()];
-        let params = members.into_iter().filter(|member| !member.is_empty()).collect::<Vec<_>>().join(",");
-        let message = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/list","params":{{{params}}}}}"#);
-        let message = Outbound::request(message.into_bytes(), id.clone(), mcp::TOOLS_LIST, None);
-        let server = config.servers.get(&caller.server)?;
-        let starter = || Starter::of(&caller.session, config, server, &caller.link);
-        servers.send(lane, message, starter).ok()?;
-        Some(Self { lane, id, page, meta })
-    }
-}
 
 impl Pipeline {
     /// The server exited with this call: it is repeated, or its outcome is unknown.
     pub(super) fn retry_or_fail(
         &mut self,
-        servers: &mut Servers,
+        servers: &mut ServerSet,
         mut call: Call,
         sentence: &str,
         now: Instant,
@@ -98,24 +53,40 @@ impl Pipeline {
     }
 
     /// Asks the server for its tools if a parked request waits for them.
-    pub(super) fn ask_for_tools(&mut self, config: &Arc<Config>, servers: &mut Servers) {
+    pub(super) fn ask_for_tools(&mut self, config: &Arc<Config>, servers: &mut ServerSet, now: Instant) {
         if self.lister.is_some() {
             return;
         }
         let Some(first) = self.parked.first_waiting_for_tools() else { return };
-        self.lister = ToolLister::ask(servers, &self.caller, config, 1, meta(first), None);
-        if self.lister.is_none() {
-            self.end_listing();
+        let id = servers.replay_mut().next_id();
+        let params = meta(first);
+        let message = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/list","params":{{{params}}}}}"#);
+        let request = OwnRequest { id, method: mcp::TOOLS_LIST, message: message.into_bytes() };
+        let (list, request) = ToolList::begin(request);
+        self.ask_for_page(config, servers, list, request, now);
+    }
+
+    fn ask_for_page(
+        &mut self,
+        config: &Arc<Config>,
+        servers: &mut ServerSet,
+        list: ToolList,
+        request: Outbound,
+        now: Instant,
+    ) {
+        match self.send_own(config, servers, request, now) {
+            Ok(()) => self.lister = Some(list),
+            Err(_) => self.end_listing(),
         }
     }
 
-    /// A process exited or did not start. Where it was the one that lists the tools, the next one may have others.
-    pub(super) fn on_process_exit(&mut self, servers: &Servers, lane: Lane) {
-        if lane == servers.base() {
+    /// A process exited or did not start. Where it was one that lists the tools, the next one may have others.
+    pub(super) fn on_process_exit(&mut self, slot: SlotKey) {
+        if slot == SlotKey::BASE {
             self.catalogue.coverage = Coverage::Partial;
-        }
-        if self.lister.as_ref().is_some_and(|lister| lister.lane == lane) {
-            self.end_listing();
+            if self.lister.is_some() {
+                self.end_listing();
+            }
         }
     }
 
@@ -136,11 +107,10 @@ impl ServerTurn<'_> {
         message: &[u8],
         body: Option<Range<usize>>,
     ) {
-        let Self { pipeline, servers, from, .. } = self;
-        let lane = from.lane;
-        let Some(lister) = pipeline.lister.take_if(|lister| lister.is(lane, id)) else {
-            if servers.own_answer(lane, id, outcome, message, body) == Heard::ToolsChanged {
-                for line in servers.memory().tools_changed() {
+        let Self { pipeline, servers, slot, now, .. } = self;
+        let Some(mut list) = pipeline.lister.take_if(|list| list.asked() == id) else {
+            if servers.own_response(*slot, id, outcome, message, body) == OwnResponse::ToolsChanged {
+                for line in servers.replay().tools_changed() {
                     pipeline.reply(&line);
                 }
             }
@@ -148,35 +118,33 @@ impl ServerTurn<'_> {
         };
         let (Outcome::Result, Some(result)) = (outcome, body) else { return pipeline.end_listing() };
         pipeline.catalogue.learn(message, result.clone());
-        match json::member(message, result, "nextCursor").map(|span| &message[span]) {
-            None | Some(b"null") => pipeline.catalogue.coverage = Coverage::Whole,
-            Some(cursor) if lister.page < MAX_PAGES && cursor.len() <= MAX_CURSOR => {
-                let config = pipeline.caller.session.context.config.load_full();
-                let ToolLister { page, meta, .. } = lister;
-                pipeline.lister =
-                    ToolLister::ask(servers, &pipeline.caller, &config, page + 1, meta, Some(cursor));
+        match list.next_page(message, result, || servers.replay_mut().next_id()) {
+            NextPage::Complete => {
+                pipeline.catalogue.coverage = Coverage::Whole;
+                pipeline.end_listing();
             }
-            Some(_) => {}
-        }
-        if pipeline.lister.is_none() {
-            pipeline.end_listing();
+            NextPage::Ask(request) => {
+                let config = pipeline.caller.session.context.config.load_full();
+                pipeline.ask_for_page(&config, servers, list, request, *now);
+            }
+            NextPage::Abandoned => pipeline.end_listing(),
         }
     }
 
     /// A request of the sidecar itself will have no response.
     pub(super) fn own_request_failed(&mut self, id: &IdValue) {
-        if self.pipeline.lister.as_ref().is_some_and(|lister| lister.is(self.from.lane, id)) {
+        if self.pipeline.lister.as_ref().is_some_and(|list| list.asked() == id) {
             self.pipeline.end_listing();
         }
     }
 }
 
 /// A call that the server did not answer leaves nothing to be replayed to a later process.
-pub(super) fn forget_setting(servers: &mut Servers, call: &Call) {
+pub(super) fn forget_setting(servers: &mut ServerSet, call: &Call) {
     if call.handling != ReplyHandling::Other
         && let Some(id) = envelope::id_value(call.id.as_bytes())
     {
-        servers.memory_mut().forget(&id);
+        servers.replay_mut().forget(&id);
     }
 }
 

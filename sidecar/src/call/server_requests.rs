@@ -5,9 +5,8 @@
 
 use std::collections::HashMap;
 
+use cofferdam_servers::ProcessId;
 use relay_proto::envelope::IdValue;
-
-use crate::servers::scoped::{Lane, Process};
 
 /// The servers' own requests to the harness. Their ids are rewritten, so that a response meant for one process can never
 /// reach another: not its replacement, and not that of a scope.
@@ -23,7 +22,7 @@ struct Waiting {
     number: u64,
     /// As the server spelled it.
     id: Box<[u8]>,
-    process: Process,
+    process: ProcessId,
     /// Its progress token.
     progress: Option<Box<[u8]>>,
 }
@@ -39,7 +38,7 @@ impl ServerRequests {
         &mut self,
         link: &str,
         id: &[u8],
-        process: Process,
+        process: ProcessId,
         progress: Option<&[u8]>,
     ) -> Option<Vec<u8>> {
         if self.waiting.len() >= MAX_SERVER_REQUESTS {
@@ -55,12 +54,12 @@ impl ServerRequests {
     }
 
     /// The process whose request the harness answers, and the server's own spelling of its id.
-    pub(crate) fn answered(&mut self, id: &IdValue) -> Option<(Process, Box<[u8]>)> {
+    pub(crate) fn answered(&mut self, id: &IdValue) -> Option<(ProcessId, Box<[u8]>)> {
         self.waiting.remove(id).map(|waiting| (waiting.process, waiting.id))
     }
 
     /// The shown id for a request of the server's, because the server takes it back.
-    pub(crate) fn withdraw(&mut self, original: &[u8], process: Process) -> Option<Vec<u8>> {
+    pub(crate) fn withdraw(&mut self, original: &[u8], process: ProcessId) -> Option<Vec<u8>> {
         let asked = |waiting: &Waiting| waiting.process == process && *waiting.id == *original;
         let shown =
             self.waiting.iter().find(|(_, waiting)| asked(waiting)).map(|(shown, _)| shown.clone())?;
@@ -69,27 +68,18 @@ impl ServerRequests {
     }
 
     /// The process whose request has this progress token.
-    pub(crate) fn waits_for_progress(&self, token: &[u8]) -> Option<Process> {
+    pub(crate) fn waits_for_progress(&self, token: &[u8]) -> Option<ProcessId> {
         let asked = |waiting: &&Waiting| waiting.progress.as_deref() == Some(token);
         self.waiting.values().find(asked).map(|waiting| waiting.process)
     }
 
-    pub(crate) fn occupy(&self, process: Process) -> bool {
+    pub(crate) fn occupy(&self, process: ProcessId) -> bool {
         self.waiting.values().any(|waiting| waiting.process == process)
     }
 
     /// The shown ids of all requests of a process, because it is gone.
-    pub(crate) fn left_by(&mut self, process: Process) -> Vec<Vec<u8>> {
-        self.left_where(|other| other == process)
-    }
-
-    /// The same for all processes of a server.
-    pub(crate) fn left_by_lane(&mut self, lane: Lane) -> Vec<Vec<u8>> {
-        self.left_where(|other| other.lane == lane)
-    }
-
-    fn left_where(&mut self, choice: impl Fn(Process) -> bool) -> Vec<Vec<u8>> {
-        let gone = self.waiting.extract_if(|_, waiting| choice(waiting.process));
+    pub(crate) fn left_by(&mut self, process: ProcessId) -> Vec<Vec<u8>> {
+        let gone = self.waiting.extract_if(|_, waiting| waiting.process == process);
         let mut gone: Vec<_> = gone.map(|(shown, waiting)| (waiting.number, spelled(&shown))).collect();
         gone.sort();
         gone.into_iter().map(|(_, shown)| shown).collect()
@@ -114,7 +104,7 @@ mod tests {
     #[test]
     fn a_response_for_a_dead_process_is_dropped() {
         let mut requests = ServerRequests::default();
-        let (old, new) = (Process::BASE, Process::SUCCESSOR);
+        let (old, new) = (ProcessId::unused(0), ProcessId::unused(1));
         let first = requests.rewrite("link", b"7", old, None).expect("room");
         assert_eq!(requests.left_by(old), vec![first]);
         let second = requests.rewrite("link", b"7", new, None).expect("room");
@@ -126,7 +116,7 @@ mod tests {
     #[test]
     fn two_processes_may_use_the_same_id_and_each_gets_its_own_response() {
         let mut requests = ServerRequests::default();
-        let (old, new) = (Process::BASE, Process::SUCCESSOR);
+        let (old, new) = (ProcessId::unused(0), ProcessId::unused(1));
         requests.rewrite("link", b"7", old, Some(b"\"t\"")).expect("room");
         requests.rewrite("link", b"7", new, None).expect("room");
         assert_eq!(requests.waits_for_progress(b"\"t\""), Some(old));

@@ -1,4 +1,4 @@
-//! TaskTable that a server works on after it has answered the call. A later request about one must reach the process that has
+//! Tasks that a server works on after it has answered the call. A later request about one must reach the process that has
 //! it, with the credential of the tool that made it. The two eras spell it differently: `result.task.taskId`
 //! (2025-11-25), and `result.taskId` of type `task`.
 //!
@@ -8,11 +8,10 @@
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
+use cofferdam_servers::ProcessId;
 use relay_proto::envelope::{Outcome, ShortText};
 use relay_proto::json;
 use relay_proto::mcp::{self, Method, TaskRole};
-
-use crate::servers::scoped::{Lane, Process};
 
 #[derive(Debug, Default)]
 pub(super) struct TaskTable {
@@ -24,11 +23,11 @@ pub(super) struct TaskTable {
 /// The process that made a task, and the tool that was called.
 #[derive(Debug)]
 struct Made {
-    by: Process,
+    by: ProcessId,
     tool: ShortText,
 }
 
-/// TaskTable of one link that are remembered: more at a time no honest harness has.
+/// Tasks of one link that are remembered: more at a time no honest harness has.
 const MAX_TASKS: usize = 1024;
 const MAX_ID: usize = 256;
 /// An answer that only says which task it is has some hundred bytes.
@@ -45,7 +44,7 @@ pub(super) fn asked_for(message: &[u8], method: &Method, params: Option<Range<us
 
 impl TaskTable {
     /// Looks whether the answer to a call says that a task was made of it.
-    pub(super) fn learn(&mut self, message: &[u8], result: Range<usize>, by: Process, tool: &ShortText) {
+    pub(super) fn learn(&mut self, message: &[u8], result: Range<usize>, by: ProcessId, tool: &ShortText) {
         if message.len() > MAX_ANSWER || memchr::memmem::find(message, b"\"taskId\"").is_none() {
             return;
         }
@@ -86,7 +85,7 @@ impl TaskTable {
         }
     }
 
-    pub(super) fn process_of(&self, task: &str) -> Option<Process> {
+    pub(super) fn process_of(&self, task: &str) -> Option<ProcessId> {
         self.open.get(task).map(|made| made.by)
     }
 
@@ -95,16 +94,11 @@ impl TaskTable {
         self.open.get(task).map(|made| &*made.tool)
     }
 
-    pub(super) fn occupy(&self, process: Process) -> bool {
+    pub(super) fn occupy(&self, process: ProcessId) -> bool {
         self.open.values().any(|made| made.by == process)
     }
 
-    /// The same for all processes of a server.
-    pub(super) fn occupy_lane(&self, lane: Lane) -> bool {
-        self.open.values().any(|made| made.by.lane == lane)
-    }
-
-    pub(super) fn forget_process(&mut self, process: Process) {
+    pub(super) fn forget_process(&mut self, process: ProcessId) {
         self.open.retain(|_, made| made.by != process);
     }
 
@@ -123,13 +117,13 @@ impl TaskTable {
 mod tests {
     use super::*;
 
-    fn learn(tasks: &mut TaskTable, result: &str, process: Process) {
+    fn learn(tasks: &mut TaskTable, result: &str, process: ProcessId) {
         tasks.learn(result.as_bytes(), 0..result.len(), process, &"make".into());
     }
 
     #[test]
     fn both_eras_say_that_a_task_was_made_and_nothing_else_does() {
-        let (mut tasks, process) = (TaskTable::default(), Process::BASE);
+        let (mut tasks, process) = (TaskTable::default(), ProcessId::unused(0));
         learn(&mut tasks, r#"{"task":{"taskId":"old","status":"working"}}"#, process);
         learn(&mut tasks, r#"{"resultType":"task","taskId":"new","status":"working"}"#, process);
         learn(&mut tasks, r#"{"resultType":"complete","taskId":"no"}"#, process);
@@ -144,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_task_is_over_when_its_result_was_heard() {
-        let (mut tasks, process) = (TaskTable::default(), Process::BASE);
+        let (mut tasks, process) = (TaskTable::default(), ProcessId::unused(0));
         let mut heard = |method: &str, result: &str| {
             learn(&mut tasks, r#"{"task":{"taskId":"t"}}"#, process);
             tasks.heard("t", method, Outcome::Result, result.as_bytes(), Some(0..result.len()));
@@ -162,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_server_cannot_make_it_remember_without_end() {
-        let (mut tasks, process) = (TaskTable::default(), Process::BASE);
+        let (mut tasks, process) = (TaskTable::default(), ProcessId::unused(0));
         for number in 0..MAX_TASKS + 10 {
             learn(&mut tasks, &format!(r#"{{"task":{{"taskId":"{number}"}}}}"#), process);
         }

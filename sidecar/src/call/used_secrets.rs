@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use cofferdam_secrets::{Reads, Secrets};
+use cofferdam_servers::ServerSet;
+use cofferdam_servers::spec::Scope;
 use relay_proto::name::Name;
 
 use super::decide::Decided;
 use crate::audit::SecretUse;
-use crate::inject::{Reads, Secrets};
-use crate::servers::scoped::Servers;
-use crate::servers::spec::Scope;
 use crate::session::Session;
 
 /// The secrets that are held when the decisions about some messages are written down.
@@ -32,7 +32,7 @@ impl HeldSecrets {
 
 /// What calls outside of scopes have, and what those in scopes have. A process that runs has what it was given, whatever
 /// there is by now.
-pub(super) fn held_secrets(session: &Session, servers: &Servers, decided: &[Decided<'_>]) -> HeldSecrets {
+pub(super) fn held_secrets(session: &Session, servers: &ServerSet, decided: &[Decided<'_>]) -> HeldSecrets {
     let newest = session.credentials.newest();
     let held = |scope: Option<&Arc<Scope>>| servers.secrets(scope).unwrap_or_else(|| Arc::clone(&newest));
     let in_scopes = match decided.iter().any(|one| one.scope().is_some()) {

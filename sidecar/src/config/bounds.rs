@@ -2,8 +2,8 @@
 
 use super::Limits;
 use crate::secret::SourceLimits;
-use crate::servers::gate::GateLimits;
-use crate::servers::spec::ServerLimits;
+use cofferdam_servers::grant_limits::GrantBounds;
+use cofferdam_servers::spec::ServerLimits;
 
 impl From<&Limits> for SourceLimits {
     fn from(limits: &Limits) -> Self {
@@ -27,7 +27,7 @@ impl From<&Limits> for ServerLimits {
     }
 }
 
-impl From<&Limits> for GateLimits {
+impl From<&Limits> for GrantBounds {
     fn from(limits: &Limits) -> Self {
         Self {
             processes: limits.processes,

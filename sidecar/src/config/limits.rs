@@ -12,7 +12,7 @@ use serde::Deserialize;
 use super::at::{At, Span};
 use super::problem::Report;
 use super::units::{Count, Size, Time};
-use crate::upstream::http::QUEUED_MESSAGES;
+use cofferdam_servers::upstream::http::QUEUED_MESSAGES;
 
 macro_rules! limits {
     ($( $(#[doc = $reason:literal])+ $name:ident: $type:ty = $unit:ident $default:literal in $least:literal..=$most:literal; )+) => {

@@ -11,8 +11,8 @@ use relay_proto::name::Name;
 use super::Limits;
 use crate::audit::SyncMode;
 use crate::secret::SecretSpecs;
-use crate::servers::spec::ServerSpec;
 use crate::vault;
+use cofferdam_servers::spec::ServerSpec;
 
 /// A configuration that checked. Everything it names exists in it.
 #[derive(Debug)]

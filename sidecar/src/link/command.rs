@@ -6,8 +6,8 @@ use tokio::sync::oneshot;
 use super::connection::Connection;
 use super::describe::{Credential, NotRevocable};
 use crate::process;
-use crate::servers::scoped::Beside;
 use crate::vault::revocation::Revoked;
+use cofferdam_servers as servers;
 
 /// What may be asked of a link.
 pub(crate) enum Command {
@@ -99,8 +99,8 @@ pub(crate) struct ScopeProcess {
     pub(crate) pid: u32,
 }
 
-impl From<Beside> for ScopeProcess {
-    fn from(Beside { tools, pid }: Beside) -> Self {
+impl From<servers::ScopeProcess> for ScopeProcess {
+    fn from(servers::ScopeProcess { tools, pid }: servers::ScopeProcess) -> Self {
         Self { tools, pid }
     }
 }

@@ -7,7 +7,7 @@ use super::Link;
 use super::command::{Description, ScopeProcess};
 use crate::call::{CallerContext, LinkCounters};
 use crate::clock::{self, Rfc3339};
-use crate::secrets::upkeep::Held;
+use cofferdam_secrets::upkeep::Held;
 
 /// A session's view of one secret that may change.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -113,8 +113,8 @@ impl Link {
             server: server.to_string(),
             connected: self.peer.is_connected(),
             pid: self.servers.pid(),
-            replacement: self.servers.replacement(),
-            scopes: self.servers.processes_beside().into_iter().map(ScopeProcess::from).collect(),
+            replacement: self.servers.describe_replacement(),
+            scopes: self.servers.scope_processes().into_iter().map(ScopeProcess::from).collect(),
             in_flight: self.pipeline.unanswered(),
             calls,
             refused,

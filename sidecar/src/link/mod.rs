@@ -34,6 +34,7 @@ use std::future::ready;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use cofferdam_servers::{self as servers, ProcessId, ServerSet, SlotKey};
 use relay_proto::frame::Frame;
 use relay_proto::name::Name;
 use tokio::sync::{mpsc, oneshot};
@@ -43,15 +44,13 @@ use self::command::{Command, EndReason, Ended};
 use self::connection::{Connection, Lost};
 use self::peer::{Credit, Peer};
 use crate::call::{Found, Pipeline};
-use crate::servers::instance;
-use crate::servers::scoped::{Process, Servers};
 use crate::session::Session;
 use crate::session::principal::EpochOffer;
 
 pub(crate) struct Link {
     peer: Peer,
     pipeline: Pipeline,
-    servers: Servers,
+    servers: ServerSet,
     commands: mpsc::Receiver<Command>,
     timer: Pin<Box<Sleep>>,
 }
@@ -71,7 +70,7 @@ enum Event {
     /// Nothing else happens now.
     Idle,
     Lookup(Found),
-    Server(Process, instance::Event),
+    Server(SlotKey, ProcessId, servers::Event),
     Timer,
 }
 
@@ -91,7 +90,7 @@ impl Link {
         Self {
             pipeline: Pipeline::new(session, id, server, peer.message_bytes()),
             peer,
-            servers: Servers::default(),
+            servers: ServerSet::default(),
             commands,
             timer: Box::pin(sleep_until(Instant::now())),
         }
@@ -101,14 +100,14 @@ impl Link {
     pub(crate) async fn run(mut self) -> EndReason {
         let mut now = Instant::now();
         let (reason, waiting) = loop {
-            self.peer.send(&mut self.pipeline.replies, self.servers.credit());
+            let credit = self.credit();
+            self.peer.send(&mut self.pipeline.replies, credit);
             self.pipeline.recorder.write_due(&self.pipeline.caller, now);
             let event = self.next_event().await;
             now = Instant::now();
             let end = self.on_event(event, now).await;
             if end.is_none() {
                 self.pipeline.tend(&mut self.servers, now);
-                self.pipeline.end_given_up(&mut self.servers, now);
             }
             // What came before an end is carried out.
             self.pipeline.run(&mut self.servers).await;
@@ -139,7 +138,7 @@ impl Link {
         let event = async {
             tokio::select! {
                 frame = peer.next() => Event::Frame(frame),
-                (from, event) = servers.next(), if room => Event::Server(from, event),
+                (slot, from, event) = servers.next(), if room => Event::Server(slot, from, event),
                 found = pipeline.lookups.next() => Event::Lookup(found),
                 command = commands.recv() => Event::Command(command),
                 () = timer => Event::Timer,
@@ -165,8 +164,8 @@ impl Link {
                 self.peer.disconnected(&lost);
                 None
             }
-            Event::Server(from, event) => {
-                self.on_server_batch(from, event, now);
+            Event::Server(slot, from, event) => {
+                self.on_server_batch(slot, from, event, now);
                 None
             }
             Event::Lookup(found) => {
@@ -194,26 +193,24 @@ impl Link {
         end.map(|reason| (reason, None))
     }
 
-    /// Takes what a server sent, and what it sent along with it.
-    fn on_server_batch(&mut self, from: Process, first: instance::Event, now: Instant) {
+    /// Takes what a process sent, and what it sent along with it.
+    fn on_server_batch(&mut self, slot: SlotKey, from: ProcessId, first: servers::Event, now: Instant) {
         let mut next = Some((from, first));
         let mut taken = 0;
         while let Some((process, event)) = next {
-            self.pipeline.on_server(&mut self.servers, process, event, now);
+            self.pipeline.on_server(&mut self.servers, slot, process, event, now);
             self.peer.queue(&mut self.pipeline.replies);
             taken += 1;
             next = match taken < MAX_BATCH && self.peer.has_room() {
-                true => self.servers.buffered(from.lane),
+                true => self.servers.buffered(slot),
                 false => None,
             };
         }
     }
-}
 
-impl Servers {
-    /// Whether the shim may send more of what this link's servers are asked.
+    /// Whether the shim may send more for this link's server.
     fn credit(&self) -> Credit {
-        match self.is_full() {
+        match self.servers.is_full() || self.pipeline.is_full() {
             true => Credit::Withhold,
             false => Credit::Give,
         }

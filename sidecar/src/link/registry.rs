@@ -19,9 +19,9 @@ use tokio::time::timeout;
 
 use super::command::{Command, Description, EndReason, Ended};
 use super::connection::Connection;
-use crate::servers::gate;
 use crate::session::principal::Principal;
 use crate::session::{Context, Session};
+use cofferdam_servers::grant_limits;
 pub(crate) use reserved::Reserved;
 use reserved::{Registered, TaskState};
 
@@ -92,7 +92,7 @@ pub(crate) struct Ending {
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 pub(crate) enum NotOpened {
     #[error(transparent)]
-    Grant(#[from] gate::Crowded),
+    Grant(#[from] grant_limits::LimitReached),
     #[error("the socket, or this sandbox, has as many links as `limits.links` allows ({0})")]
     Socket(usize),
     #[error("the sidecar is stopping")]
@@ -135,7 +135,7 @@ impl Registry {
             if links.of(principal) >= limit {
                 return Err(NotOpened::Socket(limit));
             }
-            context.gate(&principal.grant).admit_link()?;
+            context.grant_limits(&principal.grant).admit_link()?;
             let session = links.session(context, principal);
             let (handle, receiver) = Handle::new(&session);
             links.by_id.insert(Arc::clone(&link), handle);

@@ -30,7 +30,7 @@ impl Link {
         if now >= self.peer.session.expires {
             return Some(EndReason::Expired);
         }
-        let end = self.peer.on_timer(now, self.servers.credit());
+        let end = self.peer.on_timer(now, self.credit());
         if end.is_none() {
             self.pipeline.expire(&mut self.servers, now);
         }
@@ -38,7 +38,7 @@ impl Link {
     }
 
     pub(super) fn next_deadline(&mut self) -> Instant {
-        let peer = self.peer.next_deadline(self.servers.credit());
+        let peer = self.peer.next_deadline(self.credit());
         let deadlines = [self.pipeline.next_deadline(), peer];
         deadlines.into_iter().flatten().fold(self.peer.session.expires, Instant::min)
     }

@@ -25,10 +25,10 @@ use crate::inject::files::FileStore;
 use crate::inject::log_scrubber::LogScrubber;
 use crate::secrets::Source;
 use crate::secrets::credentials::Credentials;
-use crate::servers::gate::{Gate, GateLimits};
 use crate::vault::access::{Access, AccessError};
 use crate::vault::session::{SessionVault, Whose};
 use audit_lookups::{LookupPermit, LookupPermits, SandboxPermit};
+use cofferdam_servers::grant_limits::{GrantBounds, GrantLimits};
 use principal::{Enrolled, Principal};
 
 /// What all sessions share.
@@ -41,12 +41,12 @@ pub(crate) struct Context {
     /// None where the configuration of the start has no [vault].
     pub(crate) vault: Option<Arc<Access>>,
     lookups: LookupPermits,
-    gates: Mutex<BTreeMap<Name, Arc<Gate>>>,
-    /// The limits of every gate, as they were at the start: a grant that comes later is treated as the others are.
-    gate_limits: GateLimits,
+    grant_limits: Mutex<BTreeMap<Name, Arc<GrantLimits>>>,
+    /// As they were at the start: a grant that is configured later is treated like the others.
+    grant_bounds: GrantBounds,
     /// Plays the processes of every stdio server.
     #[cfg(test)]
-    pub(crate) script: std::sync::OnceLock<crate::servers::scripted::Script>,
+    pub(crate) script: std::sync::OnceLock<cofferdam_servers::scripted::Script>,
 }
 
 /// The time in which an enrolment has links. It owns its secrets and its budget in the audit.
@@ -59,7 +59,7 @@ pub(crate) struct Session {
     /// What the session has in Vault. None where the sidecar has no Vault.
     pub(crate) vault: Option<SessionVault>,
     pub(crate) budget: Budget,
-    pub(crate) gate: Arc<Gate>,
+    pub(crate) grant_limits: Arc<GrantLimits>,
     /// Its permit to search the audit.
     lookup: Arc<SandboxPermit>,
     pub(crate) began: SystemTime,
@@ -90,7 +90,7 @@ impl Context {
             });
         }
         Ok(Self {
-            gate_limits: (&config.limits).into(),
+            grant_bounds: (&config.limits).into(),
             config: ArcSwap::from_pointee(config),
             audit,
             tasks,
@@ -98,7 +98,7 @@ impl Context {
             log,
             vault,
             lookups: LookupPermits::new(),
-            gates: Mutex::default(),
+            grant_limits: Mutex::default(),
             #[cfg(test)]
             script: std::sync::OnceLock::new(),
         })
@@ -106,14 +106,16 @@ impl Context {
 
     /// Processes of stdio servers that there are now.
     pub(crate) fn processes(&self) -> usize {
-        let gates = self.gates.lock().expect("no holder of this lock panics");
-        gates.values().map(|gate| gate.processes()).sum()
+        let grants = self.grant_limits.lock().expect("no holder of this lock panics");
+        grants.values().map(|limits| limits.processes()).sum()
     }
 
-    /// The gate of a grant outlives its sessions: a sandbox that comes back finds its old starts counted.
-    pub(crate) fn gate(&self, grant: &Name) -> Arc<Gate> {
-        let mut gates = self.gates.lock().expect("no holder of this lock panics");
-        Arc::clone(gates.entry(grant.clone()).or_insert_with(|| Arc::new(Gate::new(self.gate_limits))))
+    /// Shared by the sessions of a grant, and outlives them: a sandbox that comes back finds its old starts counted.
+    pub(crate) fn grant_limits(&self, grant: &Name) -> Arc<GrantLimits> {
+        let mut grants = self.grant_limits.lock().expect("no holder of this lock panics");
+        Arc::clone(
+            grants.entry(grant.clone()).or_insert_with(|| Arc::new(GrantLimits::new(self.grant_bounds))),
+        )
     }
 }
 
@@ -160,7 +162,7 @@ impl Session {
                 bytes: config.limits.audit_session_bytes,
                 records_per_second: config.limits.audit_session_records_per_second,
             }),
-            gate: context.gate(grant),
+            grant_limits: context.grant_limits(grant),
             lookup: match &principal.enrolment {
                 Some(_) => Arc::new(SandboxPermit::new()),
                 None => context.lookups.shared(),

@@ -26,12 +26,12 @@ use self::server::{SECRET, Seen, TOOLS};
 use self::shim::{Heard, Shim};
 use super::command::{Command, EndReason};
 use super::{Arrived, Link};
-use crate::servers::gate::Crowded;
-use crate::servers::scripted::{Script, Start};
-use crate::servers::start::StartError;
 use crate::session::Session;
 use crate::session::fixture::Fixture;
 use crate::session::principal::Principal;
+use cofferdam_servers::StartError;
+use cofferdam_servers::grant_limits::LimitReached;
+use cofferdam_servers::scripted::{Script, Start};
 
 struct Life {
     fixture: Fixture,
@@ -372,7 +372,7 @@ fn server_configuration(retry: Retry) -> String {
 fn start(much: u8) -> Start {
     let delay = Duration::from_millis(u64::from(much) * 10);
     match much % 4 {
-        0 => Start::FailAfter(delay, StartError::Crowded(Crowded::Processes)),
+        0 => Start::FailAfter(delay, StartError::LimitReached(LimitReached::Processes)),
         1 => Start::Never,
         _ => Start::RunAfter(delay),
     }

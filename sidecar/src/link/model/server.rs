@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::servers::scripted::{Reaction, Script, Taken, answer};
+use cofferdam_servers::scripted::{Reaction, Script, Taken, answer};
 
 /// The secret that every process is given and that no message to the harness may hold.
 pub(super) const SECRET: &str = "correct-horse-battery-staple";

@@ -1,0 +1,110 @@
+//! What a link's servers report to its pipeline.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::BytesMut;
+use cofferdam_secrets::Reads;
+use relay_proto::code::Code;
+use relay_proto::envelope::IdValue;
+
+use crate::outbound::Outbound;
+
+/// Begins the explanation of every request that was never sent.
+pub const DID_NOT_RUN: &str = "it did not run: ";
+
+/// One process of a server, or one connection to it. Unique within the sidecar.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct ProcessId(u64);
+
+/// The place of one server, or of one of its scopes, in a link. Unique within the link.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct SlotKey(pub(crate) u32);
+
+/// What a process is to its slot.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Role {
+    /// Calls go to it.
+    Current,
+    /// It finishes its calls, and gets no new ones.
+    Draining,
+    /// It is to take over, and has been asked nothing by the harness yet.
+    Successor,
+}
+
+/// What happened to a process.
+#[derive(Debug)]
+pub enum Event {
+    /// Something is due that only the pipeline can decide: call [`ServerSet::tend`](crate::ServerSet::tend).
+    Due,
+    /// One request gets no response.
+    Failed {
+        id: IdValue,
+        code: Code,
+        why: String,
+    },
+    /// The process is gone with everything that it was working on. If it was the current one, what waits for its slot
+    /// did not run and is refused with this code; the next request starts another.
+    Gone {
+        was: Role,
+        code: Code,
+        why: String,
+    },
+    Message(BytesMut),
+    /// The start failed: nothing that waited for it ran.
+    NotStarted {
+        code: Code,
+        why: String,
+    },
+    /// A response too large to relay; its id where one was seen.
+    Oversize {
+        id: Option<Box<[u8]>>,
+    },
+    /// The process serves: send what waits for its slot.
+    Ready,
+    /// A request that did not run because the server has lost the MCP session; it can be sent again.
+    Returned(Outbound),
+    /// A request was sent with secrets from other reads than its decision names.
+    SentWith {
+        id: IdValue,
+        reads: Arc<Reads>,
+    },
+    /// An HTTP server has lost the MCP session: call [`ServerSet::open`](crate::ServerSet::open).
+    SessionLost,
+    /// The process runs and has been sent nothing: call [`ServerSet::open`](crate::ServerSet::open).
+    Started,
+}
+
+impl ProcessId {
+    /// No process has this id.
+    pub const NONE: Self = Self(u64::MAX);
+
+    pub(crate) fn next() -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        Self(LAST.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// For tests: an id that no process has, for each number.
+    #[cfg(any(test, feature = "scripted"))]
+    pub const fn unused(number: u64) -> Self {
+        Self(u64::MAX - 1 - number)
+    }
+}
+
+impl SlotKey {
+    /// The server's own slot, which is not for the tools of a scope.
+    pub const BASE: Self = Self(0);
+
+    /// For tests: the slot of the scope with this number.
+    #[cfg(any(test, feature = "scripted"))]
+    pub const fn scope(number: u32) -> Self {
+        Self(number)
+    }
+}
+
+impl Event {
+    /// A request that was not sent.
+    pub(crate) fn did_not_run(id: IdValue, code: Code, why: &str) -> Self {
+        Self::Failed { id, code, why: format!("{DID_NOT_RUN}{why}") }
+    }
+}

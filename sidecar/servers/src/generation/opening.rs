@@ -1,0 +1,258 @@
+//! From a process that runs to one that serves or could: the replayed handshake, the comparison of its tools.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use relay_proto::code::Code;
+use relay_proto::envelope::{self, IdValue, Kind, Outcome, Strictness};
+use relay_proto::mcp;
+use relay_proto::replay::{OwnRequest, Replay};
+use tokio::time::Instant;
+
+use super::{Generation, Goal, Phase, Progress, Step};
+use crate::event::{DID_NOT_RUN, Event};
+use crate::outbound::Outbound;
+use crate::tool_fingerprint::{Fingerprinting, PageTaken, ToolFingerprint, agreement};
+use crate::upstream::{NotificationBudget, Upstream};
+
+/// A program that does not start properly has exited by then.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
+
+/// A response to a request of the sidecar itself.
+struct OwnReply<'a> {
+    id: IdValue,
+    outcome: Outcome,
+    message: &'a [u8],
+    body: Option<Range<usize>>,
+}
+
+impl Generation {
+    /// Takes one step further. `agreed` is what the handshake of the process before agreed on, where that is known.
+    pub(crate) fn advance(&mut self, step: Step, replay: &mut Replay, agreed: Option<u64>) -> Progress {
+        match (step, self.goal) {
+            (Step::Late, _) => self.over(Duration::ZERO, self.explain_lateness()),
+            (Step::Started(Err(error)), _) => Progress::NotStarted(error),
+            (Step::Started(Ok(upstream)), Goal::Serve) => {
+                self.phase = Phase::Started(upstream);
+                Progress::Started
+            }
+            (Step::Started(Ok(upstream)), Goal::TakeOver) => self.begin(upstream, replay, None),
+            (Step::Event(event), _) => self.on_event(event, replay, agreed),
+        }
+    }
+
+    /// Sends the handshake first, where there is one to replay, to a process that was started or an HTTP server that
+    /// has lost its session. `first` is the method of the first request that waits.
+    pub(crate) fn open(&mut self, replay: &mut Replay, first: Option<&str>) -> Progress {
+        match std::mem::replace(&mut self.phase, Phase::Over) {
+            Phase::Started(upstream) => self.begin(upstream, replay, first),
+            Phase::Serving { upstream, first_reply_by } => {
+                // The event may be older than the present session.
+                if !upstream.has_lost_its_session() {
+                    self.phase = Phase::Serving { upstream, first_reply_by };
+                    return Progress::Going;
+                }
+                if !replay.has_handshake() && first != Some(mcp::INITIALIZE) {
+                    self.phase = Phase::Serving { upstream, first_reply_by };
+                    return self.over(Duration::ZERO, "the server ended the MCP session".into());
+                }
+                self.begin(upstream, replay, first)
+            }
+            phase => {
+                self.phase = phase;
+                Progress::Going
+            }
+        }
+    }
+
+    /// Whether an HTTP server has lost the session of a process that serves.
+    pub(crate) fn has_lost_its_session(&self) -> bool {
+        matches!(&self.phase, Phase::Serving { upstream, .. } if upstream.has_lost_its_session())
+    }
+
+    /// How long it has served, or since its start.
+    pub(crate) fn age(&self) -> Duration {
+        self.since.elapsed()
+    }
+
+    fn begin(&mut self, mut upstream: Upstream, replay: &mut Replay, first: Option<&str>) -> Progress {
+        self.since = Instant::now();
+        self.budget = NotificationBudget::default();
+        let deadline = self.since + self.end_policy.start_timeout;
+        let harness_begins = first == Some(mcp::INITIALIZE);
+        let handshake = if harness_begins { None } else { replay.handshake() };
+        match (handshake, self.goal) {
+            (Some(OwnRequest { id, method, message }), _) => {
+                // If it cannot be sent, the deadline passes.
+                upstream.send(Outbound::request(message, id.clone(), method, None));
+                self.phase = Phase::Replaying { upstream, asked: id, deadline };
+                Progress::Going
+            }
+            (None, Goal::Serve) => {
+                let is_prompt = first.and_then(mcp::lookup).is_some_and(|method| method.prompt);
+                let is_process = matches!(upstream, Upstream::Stdio(_));
+                if !harness_begins {
+                    upstream.send_all(replay.settings());
+                }
+                // A call may take its time, also the first one.
+                let first_reply_by = (is_prompt && is_process).then_some(deadline);
+                self.phase = Phase::Serving { upstream, first_reply_by };
+                Progress::Ready
+            }
+            (None, Goal::TakeOver) => self.compare(upstream, deadline, replay),
+        }
+    }
+
+    fn on_event(&mut self, event: Event, replay: &mut Replay, agreed: Option<u64>) -> Progress {
+        if let Phase::Serving { first_reply_by, .. } = &mut self.phase {
+            *first_reply_by = None;
+        }
+        match (event, &self.phase) {
+            (Event::Gone { why, .. }, _) => match self.goal {
+                Goal::Serve if self.is_opening() => self.over(Duration::ZERO, why),
+                Goal::Serve => self.over(self.since.elapsed(), why),
+                Goal::TakeOver => self.over(Duration::ZERO, format!("the new process ended: {why}")),
+            },
+            (Event::Failed { id, code, why }, Phase::Replaying { asked, .. }) if id == *asked => {
+                self.handshake_failed(code, &why)
+            }
+            (
+                Event::Message(message),
+                Phase::Comparing { .. } | Phase::Replaying { .. } | Phase::Standby { .. },
+            ) => match own_reply(&message, replay) {
+                Some(reply) => self.on_own_reply(reply, replay, agreed),
+                None => Progress::Event(Event::Message(message)),
+            },
+            (event, _) => Progress::Event(event),
+        }
+    }
+
+    fn on_own_reply(&mut self, reply: OwnReply<'_>, replay: &mut Replay, agreed: Option<u64>) -> Progress {
+        let OwnReply { id, outcome, message, body } = reply;
+        match std::mem::replace(&mut self.phase, Phase::Over) {
+            Phase::Replaying { upstream, asked, deadline } if asked == id => {
+                replay.own_response(&id, outcome, message, None);
+                let found = agreement(message, body);
+                if let Some(why) = self.objection(outcome, found, agreed) {
+                    self.phase = Phase::Replaying { upstream, asked, deadline };
+                    return self.over(Duration::ZERO, why.into());
+                }
+                self.agreed = found;
+                self.replayed(upstream, deadline, replay)
+            }
+            Phase::Comparing { mut upstream, mut tools, deadline } if *tools.asked() == id => {
+                match tools.on_response(outcome, message, body, replay) {
+                    PageTaken::More(request) => {
+                        upstream.send(request);
+                        self.phase = Phase::Comparing { upstream, tools, deadline };
+                        Progress::Going
+                    }
+                    PageTaken::Done(tools) => self.stand_by(upstream, Some(tools)),
+                }
+            }
+            phase => {
+                self.phase = phase;
+                if self.goal == Goal::Serve {
+                    replay.own_response(&id, outcome, message, body);
+                }
+                Progress::Going
+            }
+        }
+    }
+
+    /// Why a process that answered the replayed handshake like this cannot be used; none where it can.
+    fn objection(&self, outcome: Outcome, found: Option<u64>, agreed: Option<u64>) -> Option<&'static str> {
+        match (self.goal, outcome) {
+            (Goal::Serve, Outcome::Error) => Some("the server refused the handshake that it accepted before"),
+            (Goal::TakeOver, Outcome::Error) => {
+                Some("the new process refused the handshake that the old one accepted")
+            }
+            (Goal::TakeOver, Outcome::Result) if agreed.is_some() && agreed != found => {
+                Some("the protocol's version or the capabilities of the new process differ")
+            }
+            (Goal::Serve | Goal::TakeOver, Outcome::Result) => None,
+        }
+    }
+
+    fn replayed(&mut self, mut upstream: Upstream, deadline: Instant, replay: &mut Replay) -> Progress {
+        match self.goal {
+            Goal::Serve => {
+                // A process that cannot be sent these is about to exit.
+                upstream.send_all(replay.settings());
+                self.phase = Phase::Serving { upstream, first_reply_by: None };
+                Progress::Ready
+            }
+            Goal::TakeOver => {
+                upstream.send_all(replay.initialized().into_iter().collect());
+                self.compare(upstream, deadline, replay)
+            }
+        }
+    }
+
+    fn compare(&mut self, mut upstream: Upstream, deadline: Instant, replay: &mut Replay) -> Progress {
+        match Fingerprinting::begin(replay) {
+            Some((tools, request)) => {
+                upstream.send(request);
+                self.phase = Phase::Comparing { upstream, tools, deadline };
+                Progress::Going
+            }
+            None => self.stand_by(upstream, None),
+        }
+    }
+
+    fn stand_by(&mut self, upstream: Upstream, tools: Option<ToolFingerprint>) -> Progress {
+        let from = Instant::now() + if tools.is_some() { Duration::ZERO } else { SIGN_OF_LIFE };
+        self.phase = Phase::Standby { upstream, tools, from };
+        Progress::Ready
+    }
+
+    fn over(&self, lived: Duration, why: String) -> Progress {
+        Progress::Over { code: Code::ServerUnavailable, why, lived }
+    }
+
+    /// The replayed handshake could not be sent, or has no response.
+    fn handshake_failed(&self, code: Code, why: &str) -> Progress {
+        let code = match code {
+            Code::CredentialUnavailable => code,
+            _ => Code::ServerUnavailable,
+        };
+        let why = match self.goal {
+            Goal::Serve => {
+                let why = why.strip_prefix(DID_NOT_RUN).unwrap_or(why);
+                format!("the handshake could not be repeated: {why}")
+            }
+            Goal::TakeOver => why.to_owned(),
+        };
+        Progress::Over { code, why, lived: Duration::ZERO }
+    }
+
+    /// The explanation for a deadline of its phase that has passed.
+    pub(super) fn explain_lateness(&self) -> String {
+        match (&self.phase, self.goal) {
+            (Phase::Draining { .. }, _) => {
+                let seconds = self.end_policy.drain.as_secs();
+                format!(
+                    "the server's process was replaced because its credential changed, and ended after `limits.replace-drain` ({seconds} s)"
+                )
+            }
+            (_, Goal::TakeOver) => {
+                "the new process did not answer the repeated handshake or list its tools within `limits.server-start-timeout`".into()
+            }
+            (Phase::Replaying { .. }, Goal::Serve) => {
+                "the server did not answer the repeated handshake in time".into()
+            }
+            (_, Goal::Serve) => "the server said nothing within `limits.server-start-timeout`".into(),
+        }
+    }
+}
+
+fn own_reply<'a>(message: &'a [u8], replay: &Replay) -> Option<OwnReply<'a>> {
+    let envelope = envelope::read(message, Strictness::Envelope).ok()?;
+    match envelope.kind {
+        Kind::Response { id: Some(id), outcome } => {
+            let id = id.value();
+            replay.is_own(&id).then_some(OwnReply { id, outcome, message, body: envelope.body })
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,105 @@
+//! How many server processes the links of one grant may have, and how often they may start one or open a link.
+//!
+//! A sandbox that connects, calls and dies in a loop must not pile up processes, nor keep the host busy starting them.
+
+use std::sync::{Arc, Mutex};
+
+use cofferdam_base::RateLimiter;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+
+/// Bounds of one grant.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct GrantBounds {
+    /// At once.
+    pub processes: usize,
+    pub links_per_minute: u32,
+    pub starts_per_minute: u32,
+}
+
+pub struct GrantLimits {
+    limit: usize,
+    permits: Arc<Semaphore>,
+    links: Mutex<RateLimiter>,
+    starts: Mutex<RateLimiter>,
+}
+
+/// Permission for one process; given back when it is dropped.
+#[derive(Debug)]
+pub struct ProcessPermit {
+    _permit: OwnedSemaphorePermit,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum LimitReached {
+    #[error("the grant opened as many links within a minute as `limits.links-per-minute` allows")]
+    Links,
+    #[error("the grant has as many server processes as `limits.processes` allows")]
+    Processes,
+    #[error("the grant started as many servers within a minute as `limits.starts-per-minute` allows")]
+    Starts,
+}
+
+impl GrantLimits {
+    pub fn new(limits: GrantBounds) -> Self {
+        Self {
+            limit: limits.processes,
+            permits: Arc::new(Semaphore::new(limits.processes)),
+            links: Mutex::new(RateLimiter::per_minute(limits.links_per_minute)),
+            starts: Mutex::new(RateLimiter::per_minute(limits.starts_per_minute)),
+        }
+    }
+
+    /// How many processes the grant has now.
+    pub fn processes(&self) -> usize {
+        self.limit.saturating_sub(self.permits.available_permits())
+    }
+
+    /// One more link: each costs records in the audit, whether it calls anything or not.
+    pub fn admit_link(&self) -> Result<(), LimitReached> {
+        match self.links.lock().expect("no holder of this lock panics").allows(Instant::now()) {
+            true => Ok(()),
+            false => Err(LimitReached::Links),
+        }
+    }
+
+    /// Permission for a process, at once or not at all: waiting here would hold up the caller's own link.
+    pub fn admit_process(&self) -> Result<ProcessPermit, LimitReached> {
+        let permit = self.admit_successor()?;
+        match self.starts.lock().expect("no holder of this lock panics").allows(Instant::now()) {
+            true => Ok(permit),
+            false => Err(LimitReached::Starts),
+        }
+    }
+
+    /// Permission for a process that takes over from another. Its start is not counted: it is caused by the end of a
+    /// credential, not by the sandbox. Short leases must not use up what sandboxes may start, nor may a sandbox that
+    /// starts all it can keep the others of its grant from getting their new credentials.
+    pub fn admit_successor(&self) -> Result<ProcessPermit, LimitReached> {
+        let permit = Arc::clone(&self.permits).try_acquire_owned().map_err(|_| LimitReached::Processes)?;
+        Ok(ProcessPermit { _permit: permit })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn permits_are_given_back_and_starts_are_counted_by_the_minute() {
+        let limits =
+            GrantLimits::new(GrantBounds { processes: 1, starts_per_minute: 2, links_per_minute: 1 });
+        let first = limits.admit_process().unwrap();
+        assert_eq!(limits.admit_process().unwrap_err(), LimitReached::Processes);
+        drop(first);
+        drop(limits.admit_process().unwrap());
+        assert_eq!(limits.admit_process().unwrap_err(), LimitReached::Starts);
+        let successor = limits.admit_successor().unwrap();
+        assert_eq!(limits.admit_successor().unwrap_err(), LimitReached::Processes);
+        drop(successor);
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert!(limits.admit_process().is_ok());
+    }
+}

@@ -1,0 +1,62 @@
+//! A link's server: started when first needed, restarted with backoff, its handshake replayed, replaced when its
+//! credential is.
+//!
+//! [`ServerSet`] is what a link has. It holds [`slot`]s, one for the server and one for each scope of its tools; a slot
+//! holds [`generation`]s, each one process or connection; a generation holds an [`upstream`], which moves messages. There
+//! is no queue here: a message for a process that is not ready returns to the pipeline.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `event` | what a link's servers report to its pipeline |
+//! | `generation` | one process, from its start to its end |
+//! | [`grant_limits`] | how many processes and starts a grant may have |
+//! | `launcher` | from configuration and credentials to a running upstream |
+//! | `leaving` | processes that were given up and may still be dying |
+//! | `outbound` | one message on its way to a server |
+//! | `reload` | files rewritten under a process that reads them again |
+//! | `replacement` | the state of replacing a process because a credential changed |
+//! | `scripted` | for tests: a server whose processes are played by the test |
+//! | `server_secrets` | the secrets of a server or scope, and how a session gets them |
+//! | `set` | the slots of one link |
+//! | `slot` | the current process, its successor and its predecessors |
+//! | [`spec`] | what the configuration says of a server |
+//! | `start_backoff` | when a server that failed may be started again |
+//! | `start_error` | why a server did not start |
+//! | `stderr` | a server's stderr: bounded, scrubbed, into the log |
+//! | `tool_fingerprint` | whether two processes offer the same |
+//! | `tool_list` | `tools/list` as the sidecar asks for it by itself |
+//! | [`upstream`] | a started server as a stream of messages: stdio or HTTP |
+
+#![forbid(unsafe_code)]
+
+mod event;
+mod generation;
+pub mod grant_limits;
+mod launcher;
+mod leaving;
+mod outbound;
+mod reload;
+mod replacement;
+#[cfg(any(test, feature = "scripted"))]
+pub mod scripted;
+mod server_secrets;
+mod set;
+mod slot;
+pub mod spec;
+mod start_backoff;
+mod start_error;
+mod stderr;
+#[cfg(test)]
+mod tests;
+mod tool_fingerprint;
+mod tool_list;
+pub mod upstream;
+
+pub use event::{DID_NOT_RUN, Event, ProcessId, Role, SlotKey};
+pub use launcher::{Host, Launcher};
+pub use outbound::{Outbound, OutboundKind, Outgoing, QUEUE_BYTES, REFUSED_BYTES};
+pub use replacement::{Notice, ReplacementOutcome};
+pub use set::{Recipients, ScopeProcess, ServerSet, Target};
+pub use slot::{Opened, SendResult, WhenNotReady};
+pub use start_error::StartError;
+pub use tool_list::{NextPage, ToolList};

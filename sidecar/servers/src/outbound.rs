@@ -1,0 +1,114 @@
+//! One message on its way to a server.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cofferdam_secrets::Reads;
+use relay_proto::envelope::IdValue;
+use relay_proto::limits::{MAX_MESSAGE, MAX_WINDOW};
+
+use crate::spec::Scope;
+
+/// Bytes queued for one server above which its link stops reading: a stuck server stalls its own link only.
+pub const QUEUE_BYTES: usize = 1024 * 1024;
+/// Bytes above which a message is refused. One turn of a link adds at most a window and the rest of one message to a queue
+/// that was not full yet, so a link that stops reading in time never gets here.
+pub const REFUSED_BYTES: usize = QUEUE_BYTES + MAX_MESSAGE + MAX_WINDOW as usize;
+
+/// One message, already checked, that can wait.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Outbound {
+    pub bytes: Bytes,
+    pub kind: OutboundKind,
+    /// The scope whose credentials it is sent with; without one, the server's own are.
+    pub scope: Option<Arc<Scope>>,
+    /// The reads that its decision names. Where it is sent with others, that is reported.
+    pub decided: Option<Arc<Reads>>,
+}
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum OutboundKind {
+    Notification {
+        method: String,
+    },
+    Request {
+        id: IdValue,
+        method: String,
+        /// The tool's or prompt's name, or the resource's URI.
+        name: Option<String>,
+    },
+    /// The harness's response to a request of the server.
+    Response,
+}
+
+/// One message to be sent. A request of the harness is borrowed, because almost always it can leave at once.
+pub enum Outgoing<'a> {
+    Request {
+        bytes: &'a [u8],
+        /// The same message in a form that can wait.
+        keep: &'a dyn Fn() -> Outbound,
+    },
+    Kept(Outbound),
+}
+
+impl Outbound {
+    pub fn request(bytes: impl Into<Bytes>, id: IdValue, method: &str, name: Option<String>) -> Self {
+        Self {
+            bytes: bytes.into(),
+            kind: OutboundKind::Request { id, method: method.into(), name },
+            scope: None,
+            decided: None,
+        }
+    }
+
+    pub fn notification(bytes: impl Into<Bytes>, method: &str) -> Self {
+        let kind = OutboundKind::Notification { method: method.into() };
+        Self { bytes: bytes.into(), kind, scope: None, decided: None }
+    }
+
+    pub fn response(bytes: impl Into<Bytes>) -> Self {
+        Self { bytes: bytes.into(), kind: OutboundKind::Response, scope: None, decided: None }
+    }
+
+    /// The same, with the credentials of a scope.
+    pub fn in_scope(self, scope: Option<Arc<Scope>>) -> Self {
+        Self { scope, ..self }
+    }
+
+    /// The same, decided with these reads.
+    pub fn decided(self, decided: Option<Arc<Reads>>) -> Self {
+        Self { decided, ..self }
+    }
+
+    /// The id that the response to this message will have.
+    pub fn request_id(&self) -> Option<&IdValue> {
+        match &self.kind {
+            OutboundKind::Request { id, .. } => Some(id),
+            OutboundKind::Notification { .. } | OutboundKind::Response => None,
+        }
+    }
+
+    /// The method of a request.
+    pub fn request_method(&self) -> Option<&str> {
+        match &self.kind {
+            OutboundKind::Request { method, .. } => Some(method),
+            OutboundKind::Notification { .. } | OutboundKind::Response => None,
+        }
+    }
+}
+
+impl Outgoing<'_> {
+    pub(crate) fn is_request(&self) -> bool {
+        match self {
+            Self::Request { .. } => true,
+            Self::Kept(message) => message.request_id().is_some(),
+        }
+    }
+
+    pub(crate) fn into_kept(self) -> Outbound {
+        match self {
+            Self::Request { keep, .. } => keep(),
+            Self::Kept(message) => message,
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! The state of replacing a slot's process because a credential changed: what to compare, when to try again.
+//!
+//! The steps themselves are in [`crate::slot`].
+
+use std::future::pending;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cofferdam_base::{Backoff, RateLimiter};
+use cofferdam_secrets::Secrets;
+use cofferdam_secrets::credentials::Credentials;
+use relay_proto::name::Name;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::event::ProcessId;
+use crate::launcher::Launcher;
+use crate::spec::Replace;
+use crate::tool_fingerprint::{Fingerprinting, ToolFingerprint, agreement};
+
+pub(crate) struct Replacement {
+    pub(crate) credentials: Arc<Credentials>,
+    pub(crate) mode: Replace,
+    /// Completes when some secret of the session has other values.
+    change: Change,
+    pub(crate) offered: Offered,
+    pub(crate) attempts: Attempts,
+    /// What processes had before their files were rewritten, each until when it is kept.
+    pub(crate) retained: Vec<(Instant, Arc<Secrets>)>,
+}
+
+type Change = Pin<Box<dyn Future<Output = watch::Receiver<u64>> + Send>>;
+
+/// What the harness knows of the current process, which its successor must offer too.
+#[derive(Default)]
+pub(crate) struct Offered {
+    /// A hash of what the harness's handshake agreed on.
+    pub(crate) agreed: Option<u64>,
+    /// How many handshakes the harness made.
+    pub(crate) handshakes: u64,
+    /// How many it had made when the successor was started.
+    pub(crate) handshakes_at_start: u64,
+    /// None where they are not known, or changed since.
+    pub(crate) tools: Option<ToolFingerprint>,
+    /// The current process is being asked for its tools, until this deadline.
+    pub(crate) asking: Option<(Fingerprinting, Instant)>,
+}
+
+/// When the next attempt may be made, and why the last one failed.
+pub(crate) struct Attempts {
+    backoff: Backoff,
+    pub(crate) not_before: Instant,
+    limit: RateLimiter,
+    /// As `sessions` shows it.
+    pub(crate) failure: Option<String>,
+}
+
+/// How the credentials of a process compare with the newest ones.
+pub(crate) struct CredentialState {
+    /// Secrets that have other values by now.
+    pub(crate) changed: Vec<Name>,
+    /// When the first of them expires.
+    pub(crate) expires: Option<Instant>,
+}
+
+/// What the pipeline has to do about a replacement.
+#[derive(Debug, Eq, PartialEq)]
+pub enum Notice {
+    /// This process was ended before all its requests had a response.
+    Cut { process: ProcessId, why: String },
+    /// This process gets no new calls: its listeners are to be opened elsewhere.
+    HandedOver(ProcessId),
+    /// This process is ended, and nothing waits for it.
+    Over(ProcessId),
+    /// For the log, the metrics and the audit.
+    Report(ReplacementOutcome, String),
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ReplacementOutcome {
+    Failed,
+    Reloaded,
+    Replaced,
+    /// The credential of the process expired, and there was none to take over.
+    Retired,
+}
+
+/// Successors of one slot within a minute. The shortest leases are some seconds long.
+const STARTS_PER_MINUTE: u32 = 60;
+/// The wait after the first failure; it doubles.
+pub(crate) const FIRST_WAIT: Duration = Duration::from_secs(1);
+/// The longest wait between two attempts.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+impl Replacement {
+    /// None where no credential of what this launcher starts can change.
+    pub(crate) fn of(launcher: &Launcher) -> Option<Box<Self>> {
+        let credentials = &launcher.secrets.credentials;
+        launcher.may_change().then(|| {
+            Box::new(Self {
+                credentials: Arc::clone(credentials),
+                mode: launcher.server().replace,
+                change: next_change(credentials.changes()),
+                offered: Offered::default(),
+                attempts: Attempts {
+                    backoff: Backoff::new(FIRST_WAIT, LONGEST_WAIT),
+                    not_before: Instant::now(),
+                    limit: RateLimiter::per_minute(STARTS_PER_MINUTE),
+                    failure: None,
+                },
+                retained: Vec::new(),
+            })
+        })
+    }
+
+    /// A process is started because a request needs it: with the newest credentials there are.
+    pub(crate) fn on_start(&mut self, launcher: &Launcher) {
+        self.mode = launcher.server().replace;
+        self.offered.forget_tools();
+        self.attempts.succeeded();
+    }
+
+    /// Waits until some secret of the session has other values. Cancel-safe.
+    pub(crate) async fn changed(&mut self) {
+        let receiver = self.change.as_mut().await;
+        self.change = next_change(receiver);
+    }
+
+    pub(crate) fn assess(&self, secrets: &Secrets) -> CredentialState {
+        let newest = self.credentials.newest();
+        let mut state = CredentialState { changed: Vec::new(), expires: None };
+        for (name, own) in secrets {
+            let same = newest.get(name).filter(|newest| newest.generation == own.generation);
+            if newest.contains_key(name) && same.is_none() {
+                state.changed.push(name.clone());
+            }
+            // One that was renewed expires later than it was first said to.
+            let expires = same.unwrap_or(own).expires();
+            state.expires = [state.expires, expires].into_iter().flatten().min();
+        }
+        state
+    }
+}
+
+impl Offered {
+    /// The response to the harness's own handshake.
+    pub(crate) fn on_handshake(&mut self, message: &[u8], body: Option<Range<usize>>) {
+        self.agreed = agreement(message, body);
+        self.handshakes += 1;
+        self.tools = None;
+    }
+
+    /// The response to the harness's own `tools/list`.
+    pub(crate) fn on_tool_list(&mut self, message: &[u8], body: Option<Range<usize>>) {
+        let listed = body.and_then(|result| ToolFingerprint::of_first_page(message, result));
+        // A first page says nothing new about a list that is known as a whole.
+        if listed.is_some_and(ToolFingerprint::is_complete) || self.tools.is_none() {
+            self.tools = listed;
+        }
+    }
+
+    pub(crate) fn forget_tools(&mut self) {
+        (self.tools, self.asking) = (None, None);
+    }
+}
+
+impl Attempts {
+    pub(crate) fn succeeded(&mut self) {
+        self.backoff.reset();
+        self.failure = None;
+    }
+
+    /// Gives the wait until the next attempt.
+    pub(crate) fn failed(&mut self, why: &str) -> Duration {
+        let wait = self.backoff.next_delay();
+        self.not_before = Instant::now() + wait;
+        self.failure = Some(format!("not replaced: {why}"));
+        wait
+    }
+
+    /// Whether one more successor may be started.
+    pub(crate) fn allows_start(&mut self, now: Instant) -> bool {
+        let allows = self.limit.allows(now);
+        if !allows {
+            self.not_before = now + FIRST_WAIT;
+        }
+        allows
+    }
+}
+
+fn next_change(mut receiver: watch::Receiver<u64>) -> Change {
+    Box::pin(async move {
+        match receiver.changed().await {
+            Ok(()) => receiver,
+            // The session is over, and this slot with it.
+            Err(_) => pending().await,
+        }
+    })
+}

@@ -1,0 +1,368 @@
+//! The server of one link: a slot for the server itself, and one for each scope of its tools.
+//!
+//! A stdio server has a process of its own for each scope, started by the first call of one of its tools and told what
+//! the server's own process was told. An HTTP server has one connection, and each request the headers of its scope.
+//!
+//! What must stay true: nothing but calls of a scope's tools, and requests about their tasks, goes to the process of that
+//! scope, and those go nowhere else; once a reload has changed what a process would be started with, where scopes are
+//! involved, that process gets no further call; a server without scopes costs a comparison. [`ServerSet::next`] may be
+//! dropped at any await.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cofferdam_process::Ended;
+use cofferdam_secrets::Secrets;
+use futures_util::future::{join_all, select_all};
+use relay_proto::envelope::{Id, IdValue, Outcome};
+use relay_proto::json;
+use relay_proto::replay::{OwnResponse, Replay};
+use tokio::time::Instant;
+
+use crate::event::{Event, ProcessId, Role, SlotKey};
+use crate::launcher::Launcher;
+use crate::outbound::{Outbound, Outgoing};
+use crate::replacement::Notice;
+use crate::slot::{Happened, Opened, SendResult, Slot, Tending, WhenNotReady};
+use crate::spec::{Scope, ServerKind, ServerSpec};
+
+/// Where a message goes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Target {
+    /// Whichever process serves there.
+    Slot(SlotKey),
+    /// One certain process, which may be draining.
+    Process(ProcessId),
+}
+
+/// Which processes a notification goes to.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Recipients {
+    /// Those that take calls.
+    Current,
+    /// Those that drain or are to take over, too.
+    Every,
+}
+
+/// A process of a scope, as `sessions` shows it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ScopeProcess {
+    pub tools: String,
+    pub pid: u32,
+}
+
+pub struct ServerSet {
+    /// The server's own first.
+    slots: Vec<Slot>,
+    /// What the harness told the server, for processes that are started later.
+    replay: Replay,
+    /// As configured at the last request.
+    configured: Option<Arc<ServerSpec>>,
+    last_key: u32,
+    /// Which slot is polled first: it turns, so that none starves the others.
+    next_turn: usize,
+}
+
+/// Ids of requests that the sidecar makes by itself begin with this.
+const OWN_IDS: &str = "cofferdam-replay-";
+
+impl Default for ServerSet {
+    fn default() -> Self {
+        Self {
+            slots: vec![Slot::new(SlotKey::BASE, None)],
+            replay: Replay::new(OWN_IDS),
+            configured: None,
+            last_key: 0,
+            next_turn: 0,
+        }
+    }
+}
+
+impl ServerSet {
+    /// What the harness told the server.
+    pub fn replay(&self) -> &Replay {
+        &self.replay
+    }
+
+    pub fn replay_mut(&mut self) -> &mut Replay {
+        &mut self.replay
+    }
+
+    /// The slot that a request goes to, by the configuration of this moment.
+    pub fn slot(&mut self, server: &Arc<ServerSpec>, scope: Option<&Arc<Scope>>) -> SlotKey {
+        if !self.configured.as_ref().is_some_and(|known| Arc::ptr_eq(known, server)) {
+            self.adopt(server);
+        }
+        match (scope, &server.kind) {
+            (Some(scope), ServerKind::Stdio(_)) => self.slot_of_scope(scope),
+            (Some(_), ServerKind::Http(_)) | (None, _) => SlotKey::BASE,
+        }
+    }
+
+    /// The process that serves in a slot, or is starting there.
+    pub fn current(&self, slot: SlotKey) -> Option<ProcessId> {
+        let slot = self.slots.iter().find(|other| other.key == slot)?;
+        slot.current().map(|current| current.id)
+    }
+
+    /// Sends one message, or says why not. Bytes to a process leave in [`Self::flush`] and [`Self::next`].
+    pub fn send(&mut self, target: Target, message: Outgoing<'_>, when: WhenNotReady<'_>) -> SendResult {
+        match target {
+            Target::Slot(key) => match self.slots.iter_mut().find(|slot| slot.key == key) {
+                Some(slot) => slot.send(message, when, &self.replay),
+                None => SendResult::NoProcess,
+            },
+            Target::Process(process) => match self.slot_with(process) {
+                Some(slot) => slot.send_to(process, message),
+                None => SendResult::NoProcess,
+            },
+        }
+    }
+
+    /// Sends a notification to several processes. Gives the slots whose process is not ready for it.
+    pub fn notify(&mut self, message: &Outbound, recipients: Recipients) -> Vec<SlotKey> {
+        let mut not_ready = Vec::new();
+        for slot in &mut self.slots {
+            if recipients == Recipients::Every {
+                slot.send_beside(message, &[Role::Draining, Role::Successor]);
+            }
+            let sent = slot.send(Outgoing::Kept(message.clone()), WhenNotReady::Return, &self.replay);
+            if let SendResult::NotReady(_) = sent {
+                not_ready.push(slot.key);
+            }
+        }
+        not_ready
+    }
+
+    /// The server's own process is sent this request; what it sets is set in the others too, under ids of our own. Gives
+    /// the requests for slots whose process is not ready for them.
+    pub fn set_in_others(&mut self, message: &[u8], id: &Id<'_>, method: &str) -> Vec<(SlotKey, Outbound)> {
+        let mut not_ready = Vec::new();
+        if !Replay::concerns_siblings(method) {
+            return not_ready;
+        }
+        let reaches_draining = Replay::concerns_predecessors(method);
+        for slot in &mut self.slots {
+            let own = self.replay.next_id();
+            let request = json::replace(message, id.span.clone(), own.to_string().as_bytes());
+            let request = Outbound::request(request, own, method, None);
+            if reaches_draining {
+                slot.send_beside(&request, &[Role::Draining]);
+            }
+            if slot.scope.is_none() {
+                continue;
+            }
+            if let SendResult::NotReady(request) =
+                slot.send(Outgoing::Kept(request), WhenNotReady::Return, &self.replay)
+            {
+                not_ready.push((slot.key, request));
+            }
+        }
+        not_ready
+    }
+
+    /// Writes what was sent, as far as the processes take it at once.
+    pub fn flush(&mut self) {
+        self.slots.iter_mut().for_each(Slot::flush);
+    }
+
+    /// The harness gave up on a request: an HTTP server learns it by the end of the stream.
+    pub fn cancel(&mut self, process: ProcessId, id: &IdValue) {
+        if let Some(slot) = self.slot_with(process) {
+            slot.cancel(process, id);
+        }
+    }
+
+    /// Opens what [`Event::Started`] or [`Event::SessionLost`] was about. `first` is the method of the first request that
+    /// waits for the slot.
+    pub fn open(&mut self, slot: SlotKey, first: Option<&str>) -> Opened {
+        match self.slots.iter_mut().find(|other| other.key == slot) {
+            Some(slot) => slot.open(first, &mut self.replay),
+            None => Opened::Nothing,
+        }
+    }
+
+    /// The next event of one of the processes. Cancel-safe.
+    pub async fn next(&mut self) -> (SlotKey, ProcessId, Event) {
+        loop {
+            let (place, happened) = self.wait().await;
+            let slot = &mut self.slots[place];
+            if let Some((process, event)) = slot.on(happened, &mut self.replay) {
+                return (slot.key, process, event);
+            }
+        }
+    }
+
+    /// A message that has arrived already.
+    pub fn buffered(&mut self, slot: SlotKey) -> Option<(ProcessId, Event)> {
+        self.slots.iter_mut().find(|other| other.key == slot)?.buffered()
+    }
+
+    /// A process answered a request of the harness that later processes have to know of.
+    pub fn answered(
+        &mut self,
+        process: ProcessId,
+        id: &IdValue,
+        outcome: Outcome,
+        message: &[u8],
+        body: Option<Range<usize>>,
+    ) {
+        let accepted = self.replay.answered(id, outcome, message, body.clone());
+        if let Some(accepted) = accepted {
+            self.slots[0].on_accepted(process, accepted, message, body);
+        }
+    }
+
+    /// A process answered a request of the sidecar itself.
+    pub fn own_response(
+        &mut self,
+        slot: SlotKey,
+        id: &IdValue,
+        outcome: Outcome,
+        message: &[u8],
+        body: Option<Range<usize>>,
+    ) -> OwnResponse {
+        match self.slots.iter_mut().find(|other| other.key == slot) {
+            Some(slot) => slot.on_own_response(id, outcome, message, body, &mut self.replay),
+            None => OwnResponse::Nothing,
+        }
+    }
+
+    /// A process says that its tools have changed.
+    pub fn tools_changed(&mut self, process: ProcessId) {
+        if let Some(slot) = self.slot_with(process).filter(|slot| slot.role(process) == Some(Role::Current)) {
+            slot.forget_tools();
+        }
+    }
+
+    /// What a process is to its slot. One that is gone counts as draining: its last words are heard.
+    pub fn role(&self, process: ProcessId) -> Role {
+        self.slots.iter().find_map(|slot| slot.role(process)).unwrap_or(Role::Draining)
+    }
+
+    /// The secrets of the process that serves a scope, or what is in none.
+    pub fn secrets(&self, scope: Option<&Arc<Scope>>) -> Option<Arc<Secrets>> {
+        let serves = |slot: &&Slot| match (&slot.scope, scope) {
+            (None, None) => true,
+            (Some(own), Some(scope)) => own.runs_like(scope),
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        self.slots.iter().find(serves)?.secrets()
+    }
+
+    /// The harness made a new handshake, which the processes of scopes have not been told of.
+    pub fn retire_scopes(&mut self) {
+        self.slots.iter_mut().skip(1).for_each(Slot::retire_current);
+    }
+
+    /// Whether there is something to [tend](Self::tend) to.
+    pub fn is_changing(&self) -> bool {
+        self.slots.iter().any(Slot::is_changing)
+    }
+
+    /// Does what is due about replacements. `is_busy` says whether something is open on a process, `launcher` how one
+    /// would be started by now, if one may be.
+    pub fn tend(
+        &mut self,
+        is_busy: &dyn Fn(ProcessId) -> bool,
+        launcher: &dyn Fn() -> Option<Launcher>,
+    ) -> Vec<(SlotKey, Notice)> {
+        let now = Instant::now();
+        let mut notices = Vec::new();
+        for slot in &mut self.slots {
+            let scope = slot.scope.clone();
+            let launcher = || match &scope {
+                Some(scope) => launcher()?.in_scope_like(scope),
+                None => launcher(),
+            };
+            let tending = Tending { is_busy, launcher: &launcher, now };
+            let key = slot.key;
+            notices.extend(slot.tend(&tending, &mut self.replay).into_iter().map(|notice| (key, notice)));
+        }
+        notices
+    }
+
+    /// Whether a process reads so slowly that the link should stop reading.
+    pub fn is_full(&self) -> bool {
+        self.slots.iter().any(Slot::is_full)
+    }
+
+    /// Of the server's own process.
+    pub fn pid(&self) -> Option<u32> {
+        self.slots[0].pid()
+    }
+
+    /// How far replacements are, as `sessions` shows it.
+    pub fn describe_replacement(&self) -> Option<String> {
+        let parts: Vec<String> = self.slots.iter().filter_map(Slot::describe_replacement).collect();
+        (!parts.is_empty()).then(|| parts.join("; "))
+    }
+
+    pub fn scope_processes(&self) -> Vec<ScopeProcess> {
+        let process =
+            |slot: &Slot| Some(ScopeProcess { tools: slot.scope.as_ref()?.to_string(), pid: slot.pid()? });
+        self.slots.iter().filter_map(process).collect()
+    }
+
+    /// Ends all processes, and says whether all of them are dead.
+    pub async fn end(self, grace: Duration) -> Ended {
+        let ends = join_all(self.slots.into_iter().map(|slot| slot.end(grace))).await;
+        match ends.into_iter().all(|ended| ended == Ended::All) {
+            true => Ended::All,
+            false => Ended::NotYet,
+        }
+    }
+
+    async fn wait(&mut self) -> (usize, Happened) {
+        if let [only] = &mut self.slots[..] {
+            return (0, only.wait().await);
+        }
+        let waits = self.slots.iter_mut().enumerate();
+        let mut waits: Vec<_> =
+            waits.map(|(place, slot)| Box::pin(async move { (place, slot.wait().await) })).collect();
+        self.next_turn = (self.next_turn + 1) % waits.len();
+        waits.rotate_left(self.next_turn);
+        select_all(waits).await.0
+    }
+
+    /// The server's configuration is new to this link. Where tools have credentials of their own, processes that would be
+    /// started otherwise by now get no further calls.
+    #[cold]
+    fn adopt(&mut self, server: &Arc<ServerSpec>) {
+        self.configured = Some(Arc::clone(server));
+        let is_configured = |slot: &Slot| match &slot.scope {
+            Some(own) => server.scopes.iter().any(|scope| scope.runs_like(own)),
+            None => true,
+        };
+        self.slots.retain(|slot| is_configured(slot) || !slot.is_empty());
+        for slot in self.slots.iter_mut().filter(|slot| !is_configured(slot)) {
+            slot.retire_current();
+        }
+        let base = &mut self.slots[0];
+        let Some(before) = base.current().map(|current| Arc::clone(&current.spec)) else { return };
+        let has_scopes = !server.scopes.is_empty() || !before.scopes.is_empty();
+        // An HTTP server's connection reads the secrets of its scopes, as they were when it was made.
+        let is_http = matches!(server.kind, ServerKind::Http(_));
+        let differs = !before.runs_like(server) || is_http && before.scopes != server.scopes;
+        if has_scopes && differs {
+            tracing::info!(server = %server.name, "the configuration of a process changed: it gets no further calls");
+            base.retire_current();
+        }
+    }
+
+    fn slot_of_scope(&mut self, scope: &Arc<Scope>) -> SlotKey {
+        let runs_like = |slot: &&Slot| slot.scope.as_ref().is_some_and(|own| own.runs_like(scope));
+        if let Some(slot) = self.slots.iter().find(runs_like) {
+            return slot.key;
+        }
+        self.last_key += 1;
+        let key = SlotKey(self.last_key);
+        self.slots.push(Slot::new(key, Some(Arc::clone(scope))));
+        key
+    }
+
+    fn slot_with(&mut self, process: ProcessId) -> Option<&mut Slot> {
+        self.slots.iter_mut().find(|slot| slot.role(process).is_some())
+    }
+}

@@ -1,0 +1,442 @@
+//! The place of one server, or of one of its scopes, in a link: the process that calls go to, the one that is to take
+//! over from it, and those that finish their calls.
+//!
+//! ```text
+//!   successor ──takes over──▶ current ──hands over──▶ draining ──all answered, or time over──▶ leaving
+//! ```
+//!
+//! A process is started by the first request for it, and again after a crash by the next one, not before its backoff is
+//! over and its predecessor dead. A new process is sent what its predecessor was told before anything else, unless the
+//! harness makes a handshake of its own; so is an HTTP server that has lost its session.
+//!
+//! What must stay true: each message goes to one process and its response is believed from that one only; a process that
+//! handed over gets no new call; a slot where nothing is being replaced costs nothing extra. [`Slot::wait`] may be
+//! dropped at any await.
+
+mod replace;
+#[cfg(test)]
+mod tests;
+
+use std::future::pending;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cofferdam_process::Ended;
+use cofferdam_secrets::{Reads, Secrets};
+use futures_util::future::{join_all, select_all};
+use relay_proto::code::Code;
+use relay_proto::envelope::IdValue;
+use relay_proto::replay::Replay;
+use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
+
+use crate::event::{Event, ProcessId, Role, SlotKey};
+use crate::generation::{CheckTools, Delivery, Generation, Progress, Step};
+use crate::launcher::Launcher;
+use crate::leaving::Leaving;
+use crate::outbound::{Outbound, Outgoing};
+use crate::replacement::{Notice, Replacement};
+use crate::spec::Scope;
+use crate::start_backoff::StartBackoff;
+use crate::upstream::Upstream;
+
+pub(crate) use self::replace::Tending;
+
+pub(crate) struct Slot {
+    pub(crate) key: SlotKey,
+    /// None for the server's own slot.
+    pub(crate) scope: Option<Arc<Scope>>,
+    /// What a scope's processes are told; the server's own slot uses the link's.
+    scope_replay: Option<Box<Replay>>,
+    current: Option<Generation>,
+    successor: Option<Generation>,
+    /// Oldest first.
+    draining: Vec<Generation>,
+    /// None where no credential of the processes can change.
+    replacement: Option<Box<Replacement>>,
+    backoff: StartBackoff,
+    leaving: Leaving,
+    /// For the pipeline, at the next [`Self::tend`].
+    notices: Vec<Notice>,
+    alarm: Option<Pin<Box<Sleep>>>,
+    /// [`Self::tend`] has something to do.
+    is_due: bool,
+}
+
+/// Something that happened in a slot, not yet taken account of.
+pub(crate) enum Happened {
+    Current(Step),
+    Draining(ProcessId, Event),
+    Due,
+    Successor(Step),
+}
+
+/// What is done with a message while no process can take it.
+#[derive(Clone, Copy)]
+pub enum WhenNotReady<'a> {
+    /// A process is started where none is, and the message returned to wait for it.
+    Start(&'a dyn Fn() -> Launcher),
+    /// It is returned where a process is starting, and dropped where none is.
+    Return,
+}
+
+/// What became of a message.
+#[derive(Debug)]
+pub enum SendResult {
+    /// There is no such process any more, or none to be started: the message was dropped.
+    NoProcess,
+    /// It is to be sent again after [`Event::Ready`] of its slot.
+    NotReady(Outbound),
+    /// It did not run.
+    Refused { code: Code, why: String },
+    Sent {
+        on: ProcessId,
+        /// The reads that it was sent with, where its decision names others.
+        other_reads: Option<Arc<Reads>>,
+    },
+}
+
+/// What became of opening a process, or the session of an HTTP server.
+#[derive(Debug)]
+pub enum Opened {
+    /// It is given up: handle this as [`Event::Gone`] of the current process.
+    Failed { process: ProcessId, code: Code, why: String },
+    /// There was nothing to open.
+    Nothing,
+    /// It serves: send what waits for its slot.
+    Ready,
+    /// The handshake is being replayed; [`Event::Ready`] follows, or the end.
+    Replaying(ProcessId),
+}
+
+/// The whole of an end. With the goodbye before it, a session is over within the promised five seconds.
+const END_TIME: Duration = Duration::from_secs(4);
+/// How soon a slot looks again at a process that is starting, a handshake that is open or bytes that are being written.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
+impl Slot {
+    pub(crate) fn new(key: SlotKey, scope: Option<Arc<Scope>>) -> Self {
+        Self {
+            key,
+            scope,
+            scope_replay: None,
+            current: None,
+            successor: None,
+            draining: Vec::new(),
+            replacement: None,
+            backoff: StartBackoff::default(),
+            leaving: Leaving::default(),
+            notices: Vec::new(),
+            alarm: None,
+            is_due: false,
+        }
+    }
+
+    /// Sends to the current process, or starts one. `base` is what the harness told the server.
+    pub(crate) fn send(
+        &mut self,
+        message: Outgoing<'_>,
+        when: WhenNotReady<'_>,
+        base: &Replay,
+    ) -> SendResult {
+        if let Some(current) = &mut self.current {
+            return SendResult::of(current.id, current.send(message));
+        }
+        let WhenNotReady::Start(launcher) = when else { return SendResult::NoProcess };
+        if let Some(wait) = self.backoff.wait() {
+            let seconds = wait.as_secs() + 1;
+            let why = format!("the server keeps failing; it is started again in {seconds} s at the earliest");
+            return SendResult::Refused { code: Code::ServerUnavailable, why };
+        }
+        self.start(launcher(), base);
+        SendResult::NotReady(message.into_kept())
+    }
+
+    /// Sends to one certain process, whether it takes calls or not.
+    pub(crate) fn send_to(&mut self, process: ProcessId, message: Outgoing<'_>) -> SendResult {
+        match self.generation_mut(process) {
+            Some(generation) => SendResult::of(process, generation.send(message)),
+            None => SendResult::NoProcess,
+        }
+    }
+
+    /// Sends to all processes but the current one; `draining` alone, or a successor too.
+    pub(crate) fn send_beside(&mut self, message: &Outbound, roles: &[Role]) {
+        let draining = self.draining.iter_mut().filter(|_| roles.contains(&Role::Draining));
+        let successor = self.successor.iter_mut().filter(|_| roles.contains(&Role::Successor));
+        for process in draining.chain(successor) {
+            process.send(Outgoing::Kept(message.clone()));
+        }
+    }
+
+    /// Writes what was queued for the current process, as far as it is taken at once.
+    pub(crate) fn flush(&mut self) {
+        if let Some(current) = &mut self.current {
+            current.flush();
+        }
+    }
+
+    /// The harness gave up on a request.
+    pub(crate) fn cancel(&mut self, process: ProcessId, id: &IdValue) {
+        if let Some(generation) = self.generation_mut(process) {
+            generation.cancel(id);
+        }
+    }
+
+    /// The replayed handshake goes first, unless the first waiting request, whose method this is, is a handshake.
+    pub(crate) fn open(&mut self, first: Option<&str>, base: &mut Replay) -> Opened {
+        let Some(current) = &mut self.current else { return Opened::Nothing };
+        let process = current.id;
+        if current.has_lost_its_session() {
+            self.backoff.failed(current.age());
+            if self.backoff.wait().is_some() {
+                let (code, why) =
+                    (Code::ServerUnavailable, "the server keeps forgetting the MCP session".into());
+                self.give_up_current(code, Duration::ZERO, base);
+                return Opened::Failed { process, code, why };
+            }
+        }
+        let replay = replay_of(&mut self.scope_replay, base);
+        match current.open(replay, first) {
+            Progress::Ready => Opened::Ready,
+            Progress::Over { code, why, lived } => {
+                self.give_up_current(code, lived, base);
+                Opened::Failed { process, code, why }
+            }
+            _ if current.is_opening() => Opened::Replaying(process),
+            _ => Opened::Nothing,
+        }
+    }
+
+    /// Waits until something happens to one of the processes. Cancel-safe.
+    pub(crate) async fn wait(&mut self) -> Happened {
+        if !self.notices.is_empty() {
+            return Happened::Due;
+        }
+        let Self { current, successor, draining, replacement, alarm, .. } = self;
+        if successor.is_none() && draining.is_empty() {
+            let Some(replacement) = replacement else { return Happened::Current(step_of(current).await) };
+            // The process that works goes first: changes can wait until it has nothing to say.
+            return tokio::select! {
+                biased;
+                step = step_of(current) => Happened::Current(step),
+                () = replacement.changed() => Happened::Due,
+                () = ring(alarm) => Happened::Due,
+            };
+        }
+        tokio::select! {
+            step = step_of(current) => Happened::Current(step),
+            step = step_of(successor) => Happened::Successor(step),
+            (process, event) = next_of_draining(draining) => Happened::Draining(process, event),
+            () = changed(replacement) => Happened::Due,
+            () = ring(alarm) => Happened::Due,
+        }
+    }
+
+    /// Takes account of what happened; gives what the pipeline has to know of it.
+    pub(crate) fn on(&mut self, happened: Happened, base: &mut Replay) -> Option<(ProcessId, Event)> {
+        match happened {
+            Happened::Current(step) => self.on_current(step, base),
+            Happened::Draining(process, event) => {
+                if let Event::Gone { .. } = event {
+                    self.end_draining(process);
+                }
+                Some((process, event))
+            }
+            Happened::Due => {
+                self.alarm = None;
+                Some(self.due())
+            }
+            Happened::Successor(step) => self.on_successor(step, base),
+        }
+    }
+
+    /// A message of the current process that has arrived already.
+    pub(crate) fn buffered(&mut self) -> Option<(ProcessId, Event)> {
+        let current = self.current.as_mut()?;
+        Some((current.id, current.buffered()?))
+    }
+
+    pub(crate) fn role(&self, process: ProcessId) -> Option<Role> {
+        let is = |generation: &Generation| generation.id == process;
+        if self.current.as_ref().is_some_and(is) {
+            Some(Role::Current)
+        } else if self.successor.as_ref().is_some_and(is) {
+            Some(Role::Successor)
+        } else {
+            self.draining.iter().any(is).then_some(Role::Draining)
+        }
+    }
+
+    pub(crate) fn current(&self) -> Option<&Generation> {
+        self.current.as_ref()
+    }
+
+    /// The secrets that the current process has.
+    pub(crate) fn secrets(&self) -> Option<Arc<Secrets>> {
+        self.current.as_ref()?.process().map(|process| Arc::clone(&process.resources.secrets))
+    }
+
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.current.as_ref()?.upstream().and_then(Upstream::pid)
+    }
+
+    /// Whether the current process reads so slowly that the link should stop reading.
+    pub(crate) fn is_full(&self) -> bool {
+        self.current.as_ref().and_then(Generation::upstream).is_some_and(Upstream::is_full)
+    }
+
+    /// Whether it has no process, not even a dying one.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.current.is_none()
+            && self.successor.is_none()
+            && self.draining.is_empty()
+            && self.leaving.is_over()
+    }
+
+    /// Ends all processes, descendants included, and says whether all of them are dead.
+    pub(crate) async fn end(self, grace: Duration) -> Ended {
+        let deadline = Instant::now() + END_TIME;
+        let processes = self.draining.into_iter().chain(self.successor).chain(self.current);
+        let ends = processes.map(|process| process.end(grace, deadline));
+        let all = async { tokio::join!(join_all(ends), self.leaving.gone()) };
+        match timeout_at(deadline, all).await {
+            Ok((ends, left)) if ends.iter().chain([&left]).all(|ended| *ended == Ended::All) => Ended::All,
+            Ok(_) | Err(_) => Ended::NotYet,
+        }
+    }
+
+    fn start(&mut self, launcher: Launcher, base: &Replay) {
+        let launcher = match &self.scope {
+            Some(scope) => {
+                self.scope_replay = Some(Box::new(base.for_sibling()));
+                launcher.in_scope(scope)
+            }
+            None => launcher,
+        };
+        match &mut self.replacement {
+            Some(replacement) => replacement.on_start(&launcher),
+            None => self.replacement = Replacement::of(&launcher),
+        }
+        if self.replacement.is_some() {
+            self.wake_at(Some(Instant::now() + LOOK_AGAIN));
+        }
+        self.current = Some(Generation::start(launcher, self.leaving.clone()));
+    }
+
+    fn on_current(&mut self, step: Step, base: &mut Replay) -> Option<(ProcessId, Event)> {
+        let current = self.current.as_mut()?;
+        let process = current.id;
+        let event = match current.advance(step, replay_of(&mut self.scope_replay, base), None) {
+            Progress::Event(event) => event,
+            Progress::Going => return None,
+            Progress::Ready => Event::Ready,
+            Progress::Started => Event::Started,
+            Progress::NotStarted(error) => {
+                self.current = None;
+                if !error.is_rate_limited() {
+                    self.backoff.failed(Duration::ZERO);
+                }
+                self.promote_successor(base);
+                Event::NotStarted { code: error.code(), why: error.explain() }
+            }
+            Progress::Over { code, why, lived } => {
+                self.give_up_current(code, lived, base);
+                Event::Gone { was: Role::Current, code, why }
+            }
+        };
+        Some((process, event))
+    }
+
+    /// Ends the current process after a useful life of this length. One that was to replace it takes over now.
+    fn give_up_current(&mut self, code: Code, lived: Duration, base: &mut Replay) {
+        // The source of credentials limits its own rate.
+        if code != Code::CredentialUnavailable {
+            self.backoff.failed(lived);
+        }
+        if let Some(current) = self.current.take() {
+            current.end_in_background(&self.leaving);
+        }
+        self.promote_successor(base);
+    }
+
+    fn promote_successor(&mut self, base: &mut Replay) {
+        let Some(replacement) = &mut self.replacement else { return };
+        replacement.offered.forget_tools();
+        if let Some(mut successor) = self.successor.take() {
+            successor.promote(replay_of(&mut self.scope_replay, base), CheckTools::Yes);
+            self.current = Some(successor);
+        }
+        self.wake_at(Some(Instant::now() + LOOK_AGAIN));
+    }
+
+    /// Asks the pipeline to tend to this slot.
+    fn due(&mut self) -> (ProcessId, Event) {
+        self.is_due = true;
+        (ProcessId::NONE, Event::Due)
+    }
+
+    fn end_draining(&mut self, process: ProcessId) {
+        if let Some(place) = self.draining.iter().position(|draining| draining.id == process) {
+            self.draining.remove(place).end_in_background(&self.leaving);
+        }
+    }
+
+    fn generation_mut(&mut self, process: ProcessId) -> Option<&mut Generation> {
+        let Self { current, successor, draining, .. } = self;
+        let mut all = current.iter_mut().chain(successor).chain(draining);
+        all.find(|generation| generation.id == process)
+    }
+
+    fn wake_at(&mut self, when: Option<Instant>) {
+        self.alarm = when.map(|when| Box::pin(sleep_until(when)));
+    }
+}
+
+impl SendResult {
+    fn of(on: ProcessId, delivery: Delivery) -> Self {
+        match delivery {
+            Delivery::NotReady(message) => Self::NotReady(message),
+            Delivery::Refused { code, why } => Self::Refused { code, why },
+            Delivery::Sent { other_reads } => Self::Sent { on, other_reads },
+        }
+    }
+}
+
+fn replay_of<'a>(own: &'a mut Option<Box<Replay>>, base: &'a mut Replay) -> &'a mut Replay {
+    match own {
+        Some(own) => own,
+        None => base,
+    }
+}
+
+async fn step_of(generation: &mut Option<Generation>) -> Step {
+    match generation {
+        Some(generation) => generation.next().await,
+        None => pending().await,
+    }
+}
+
+async fn next_of_draining(draining: &mut [Generation]) -> (ProcessId, Event) {
+    if draining.is_empty() {
+        return pending().await;
+    }
+    let events = draining
+        .iter_mut()
+        .map(|draining| Box::pin(async { (draining.id, draining.next_of_draining().await) }));
+    select_all(events).await.0
+}
+
+async fn changed(replacement: &mut Option<Box<Replacement>>) {
+    match replacement {
+        Some(replacement) => replacement.changed().await,
+        None => pending().await,
+    }
+}
+
+async fn ring(alarm: &mut Option<Pin<Box<Sleep>>>) {
+    match alarm {
+        Some(alarm) => alarm.await,
+        None => pending().await,
+    }
+}

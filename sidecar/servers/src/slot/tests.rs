@@ -1,0 +1,191 @@
+//! A slot in states that are hard to reach from outside: a server that starts for ever, one that never reads.
+
+use std::future::ready;
+
+use cofferdam_policy::Rules;
+use relay_proto::envelope::{Kind, Outcome, Strictness, read};
+use relay_proto::mcp;
+use tokio::net::TcpListener;
+use tokio_util::task::TaskTracker;
+
+use super::*;
+use crate::leaving::{EndPolicy, StartFuture};
+use crate::outbound::QUEUE_BYTES;
+use crate::server_secrets::ServerSecrets;
+use crate::spec::{HttpServer, Replace, Retry, ServerKind, ServerSpec};
+use crate::upstream::HttpConnection;
+use crate::upstream::http::{HttpLimits, HttpTarget, HttpUpstream};
+use crate::upstream::http_credentials::HeaderCredentials;
+
+fn number(id: u32) -> IdValue {
+    IdValue::Integer(id.to_string().into())
+}
+
+fn request(id: u32, method: &str, padding: usize) -> Outbound {
+    let padding = "x".repeat(padding);
+    let bytes = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{"p":"{padding}"}}}}"#);
+    Outbound::request(bytes.into_bytes(), number(id), method, None)
+}
+
+fn notification(padding: usize) -> Outbound {
+    let bytes = format!(r#"{{"jsonrpc":"2.0","method":"n","params":{{"p":"{}"}}}}"#, "x".repeat(padding));
+    Outbound::notification(bytes.into_bytes(), "n")
+}
+
+/// What a process before this one accepted.
+fn accepted_handshake() -> Replay {
+    let mut replay = Replay::new("own-");
+    let bytes = request(0, mcp::INITIALIZE, 0).bytes;
+    let Ok(Kind::Request { id, method }) = read(&bytes, Strictness::Envelope).map(|envelope| envelope.kind)
+    else {
+        panic!("a request")
+    };
+    replay.request(&bytes, &id, &method, None);
+    replay.answered(&id.value(), Outcome::Result, b"", None);
+    replay
+}
+
+fn spec(url: http::Uri) -> Arc<ServerSpec> {
+    let addresses = cofferdam_net::AddressPolicy::PrivateToo;
+    Arc::new(ServerSpec {
+        name: "remote".parse().unwrap(),
+        kind: ServerKind::Http(HttpServer { url, headers: Vec::new(), addresses }),
+        rules: Rules::default(),
+        call_timeout: Duration::from_secs(60),
+        retry: Retry::Never,
+        replace: Replace::Hitless,
+        reload: None,
+        scopes: Vec::new(),
+    })
+}
+
+fn end_policy() -> EndPolicy {
+    EndPolicy {
+        tasks: TaskTracker::new(),
+        grace: Duration::from_secs(2),
+        start_timeout: Duration::from_secs(30),
+        drain: Duration::from_secs(300),
+        server: "remote".parse().unwrap(),
+        link: "l1".into(),
+    }
+}
+
+fn starting(start: StartFuture) -> Slot {
+    let mut slot = Slot::new(SlotKey::BASE, None);
+    let spec = spec("http://127.0.0.1/".parse().unwrap());
+    slot.current = Some(Generation::starting_with(start, spec, end_policy()));
+    slot
+}
+
+/// An HTTP server that accepts connections and never reads, as a slot that has just started it.
+async fn silent_server(replay: &mut Replay) -> (TcpListener, Slot) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url: http::Uri = format!("http://{}/mcp", listener.local_addr().unwrap()).parse().unwrap();
+    let addresses = cofferdam_net::AddressPolicy::PrivateToo;
+    let upstream = HttpUpstream::new(
+        HttpTarget { url: url.clone(), addresses },
+        HttpLimits {
+            message_bytes: 1024,
+            connect_timeout: Duration::from_secs(20),
+            requests_in_flight: 1000,
+        },
+    );
+    let secrets = ServerSecrets {
+        server: spec(url),
+        scope: None,
+        specs: Arc::default(),
+        limits: cofferdam_secrets::SourceLimits { bytes: 1024, exec_timeout: Duration::from_secs(1) },
+        credentials: Arc::new(cofferdam_secrets::credentials::Credentials::new(
+            Arc::default(),
+            None,
+            TaskTracker::new(),
+        )),
+    };
+    let credentials = HeaderCredentials::new(secrets, TaskTracker::new());
+    let upstream = Upstream::Http(Box::new(HttpConnection::new(upstream, credentials)));
+    let mut slot = starting(Box::pin(ready(Ok(upstream))));
+    let happened = slot.wait().await;
+    assert!(matches!(slot.on(happened, replay), Some((_, Event::Started))));
+    (listener, slot)
+}
+
+fn send(slot: &mut Slot, message: Outbound) -> SendResult {
+    slot.send(Outgoing::Kept(message), WhenNotReady::Return, &Replay::new("own-"))
+}
+
+#[tokio::test]
+async fn what_an_http_server_does_not_take_is_bounded() {
+    let mut replay = Replay::new("own-");
+    let (_listener, mut slot) = silent_server(&mut replay).await;
+    assert!(matches!(slot.open(Some("tools/call"), &mut replay), Opened::Ready));
+    assert!(!slot.is_full());
+    // None of the tasks has run yet, so nothing has left.
+    let mut taken = 0;
+    while let SendResult::Sent { .. } = send(&mut slot, request(taken, "tools/call", 1024 * 1024)) {
+        taken += 1;
+        assert!(taken < 100);
+    }
+    assert!(taken >= 2);
+    assert!(slot.is_full());
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_read_is_notified_a_little_more_and_then_not_at_all() {
+    let mut replay = Replay::new("own-");
+    let (_listener, mut slot) = silent_server(&mut replay).await;
+    slot.open(Some("tools/call"), &mut replay);
+    send(&mut slot, request(1, "tools/call", 2 * QUEUE_BYTES));
+    let queued = |slot: &Slot| slot.current().unwrap().upstream().expect("it runs").queued_bytes();
+    let before = queued(&slot);
+    for _ in 0..100 {
+        send(&mut slot, notification(64 * 1024));
+    }
+    let sent = queued(&slot) - before;
+    assert!((1..=QUEUE_BYTES).contains(&sent), "{sent}");
+}
+
+#[tokio::test]
+async fn a_message_for_a_process_that_starts_returns_to_the_caller() {
+    let mut slot = starting(Box::pin(pending()));
+    for message in [request(1, "tools/call", 0), notification(0)] {
+        match send(&mut slot, message.clone()) {
+            SendResult::NotReady(returned) => assert_eq!(returned, message),
+            other => panic!("{other:?}"),
+        }
+    }
+    let mut empty = Slot::new(SlotKey::BASE, None);
+    assert!(matches!(send(&mut empty, notification(0)), SendResult::NoProcess));
+}
+
+#[tokio::test]
+async fn a_handshake_of_the_harness_is_not_preceded_by_ours() {
+    for (first, replays) in [(mcp::INITIALIZE, false), ("tools/call", true)] {
+        let mut replay = accepted_handshake();
+        let (_listener, mut slot) = silent_server(&mut replay).await;
+        let opened = slot.open(Some(first), &mut replay);
+        assert_eq!(matches!(opened, Opened::Replaying(_)), replays, "{first}: {opened:?}");
+        assert_eq!(matches!(opened, Opened::Ready), !replays, "{first}: {opened:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_without_a_response_to_the_replayed_handshake_is_given_up() {
+    let mut replay = accepted_handshake();
+    let (_listener, mut slot) = silent_server(&mut replay).await;
+    slot.open(Some("tools/call"), &mut replay);
+    assert!(matches!(send(&mut slot, request(2, "tools/call", 0)), SendResult::NotReady(_)));
+    let happened = slot.wait().await;
+    match slot.on(happened, &mut replay) {
+        Some((_, Event::Gone { was: Role::Current, code: Code::ServerUnavailable, .. })) => {}
+        other => panic!("{other:?}"),
+    }
+    assert!(slot.current().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_that_does_not_end_is_not_waited_for_and_not_called_ended() {
+    let began = Instant::now();
+    assert_eq!(starting(Box::pin(pending())).end(Duration::from_secs(2)).await, Ended::NotYet);
+    assert!(began.elapsed() <= END_TIME);
+    assert_eq!(Slot::new(SlotKey::BASE, None).end(Duration::from_secs(2)).await, Ended::All);
+}

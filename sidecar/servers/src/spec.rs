@@ -1,0 +1,187 @@
+//! What a checked configuration says of a server: what is started or called, with which credentials, under which rules.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cofferdam_net::AddressPolicy;
+use cofferdam_policy::{Glob, Rules};
+use cofferdam_secrets::{SourceLimits, Template};
+use relay_proto::name::Name;
+
+/// Bounds of one server and of what it is started with.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct ServerLimits {
+    pub message_bytes: usize,
+    pub requests_in_flight: usize,
+    /// HTTP: name, connection and TLS.
+    pub http_connect_timeout: Duration,
+    /// From start to the first response.
+    pub start_timeout: Duration,
+    /// How long a replaced process may finish its calls.
+    pub replace_drain: Duration,
+    /// How long the children of a server may take to exit after SIGTERM.
+    pub stop_grace: Duration,
+    pub stderr_line_bytes: usize,
+    pub stderr_lines_per_second: u32,
+    pub sources: SourceLimits,
+}
+
+#[derive(Debug)]
+pub struct ServerSpec {
+    pub name: Name,
+    pub kind: ServerKind,
+    pub rules: Rules,
+    pub call_timeout: Duration,
+    pub retry: Retry,
+    /// How a new credential reaches a running process.
+    pub replace: Replace,
+    /// Where the server can re-read its files, which it then has; it is not replaced for what stands in them alone.
+    pub reload: Option<Reload>,
+    /// Tools that run with other credentials. The first scope that names a tool is the tool's.
+    pub scopes: Vec<Arc<Scope>>,
+}
+
+/// What is done with a request that may have run and has no answer.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Retry {
+    /// It is answered `outcome_unknown`.
+    #[default]
+    Never,
+    /// `retry = true`: it is sent once more where that is safe by its method or by what its tool says of itself.
+    WhereSafe,
+}
+
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Replace {
+    /// By another process, which takes over between two calls. Calls that run finish on the old one, for at most
+    /// `limits.replace-drain`.
+    #[default]
+    Hitless,
+    /// By another process, which takes over when no call runs, no task is open and nothing is asked of the harness, or
+    /// when the old credential is over. The two run side by side for a moment.
+    Idle,
+    /// Not at all: a process keeps the credential that it was started with for as long as it runs, also when that has
+    /// ended. The next one gets a new one.
+    Never,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Reload {
+    /// It notices that a file has changed.
+    File,
+    /// It is told so.
+    Sighup,
+}
+
+/// What some tools of a server run with. Complete: the server's own entries, with those of the scope in their place.
+#[derive(Debug, Eq, PartialEq)]
+pub struct Scope {
+    /// Never empty.
+    pub tools: Vec<Glob>,
+    /// Of stdio servers only, as `files`.
+    pub env: BTreeMap<String, Template>,
+    pub files: BTreeMap<String, Template>,
+    /// Of HTTP servers only; each name once.
+    pub headers: Vec<(http::HeaderName, Template)>,
+}
+
+impl ServerSpec {
+    /// The templates that are filled for this server, but for tools of a scope.
+    pub fn templates(&self) -> impl Iterator<Item = &Template> {
+        let (env, files, headers) = match &self.kind {
+            ServerKind::Http(http) => (None, None, Some(&http.headers)),
+            ServerKind::Stdio(stdio) => (Some(&stdio.env), Some(&stdio.files), None),
+        };
+        let of_process = env.into_iter().chain(files).flat_map(BTreeMap::values);
+        of_process.chain(headers.into_iter().flatten().map(|(_, template)| template))
+    }
+
+    /// The secrets that they name, each once.
+    pub fn secrets(&self) -> BTreeSet<&Name> {
+        named(self.templates())
+    }
+
+    /// The secrets of the server and of all its scopes.
+    pub fn every_secret(&self) -> BTreeSet<&Name> {
+        named(self.templates().chain(self.scopes.iter().flat_map(|scope| scope.templates())))
+    }
+
+    /// The scope that a tool runs in, if it is not the server's own.
+    pub fn scope(&self, tool: &str) -> Option<&Arc<Scope>> {
+        self.scopes.iter().find(|scope| scope.pattern(tool).is_some())
+    }
+
+    /// Whether whatever is not in a scope runs with the same entries in both.
+    pub fn runs_like(&self, other: &Self) -> bool {
+        match (&self.kind, &other.kind) {
+            (ServerKind::Http(one), ServerKind::Http(other)) => one.headers == other.headers,
+            (ServerKind::Stdio(one), ServerKind::Stdio(other)) => {
+                (&one.env, &one.files) == (&other.env, &other.files)
+            }
+            (ServerKind::Http(_), ServerKind::Stdio(_)) | (ServerKind::Stdio(_), ServerKind::Http(_)) => {
+                false
+            }
+        }
+    }
+}
+
+impl Scope {
+    /// The first of its patterns that names a tool.
+    pub fn pattern(&self, tool: &str) -> Option<&Glob> {
+        self.tools.iter().find(|glob| glob.matches(tool))
+    }
+
+    /// Whether tools of both run with the same entries.
+    pub fn runs_like(&self, other: &Self) -> bool {
+        (&self.env, &self.files, &self.headers) == (&other.env, &other.files, &other.headers)
+    }
+
+    /// The templates that are filled for tools of this scope.
+    pub fn templates(&self) -> impl Iterator<Item = &Template> {
+        let of_process = self.env.values().chain(self.files.values());
+        of_process.chain(self.headers.iter().map(|(_, template)| template))
+    }
+
+    /// The secrets that they name, each once.
+    pub fn secrets(&self) -> BTreeSet<&Name> {
+        named(self.templates())
+    }
+}
+
+/// Its tools, as they are written.
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tools: Vec<&str> = self.tools.iter().map(Glob::as_str).collect();
+        f.write_str(&tools.join(", "))
+    }
+}
+
+#[derive(Debug)]
+pub enum ServerKind {
+    Http(HttpServer),
+    Stdio(StdioServer),
+}
+
+#[derive(Debug)]
+pub struct StdioServer {
+    /// Never empty; argv only, never a shell.
+    pub command: Vec<String>,
+    pub env: BTreeMap<String, Template>,
+    /// File name → content; 0600, memory-backed.
+    pub files: BTreeMap<String, Template>,
+}
+
+#[derive(Debug)]
+pub struct HttpServer {
+    /// `https`, or `http` where no header could carry a credential or the host is loopback. No user, no fragment.
+    pub url: http::Uri,
+    /// Each name once.
+    pub headers: Vec<(http::HeaderName, Template)>,
+    pub addresses: AddressPolicy,
+}
+
+fn named<'a>(templates: impl Iterator<Item = &'a Template>) -> BTreeSet<&'a Name> {
+    templates.flat_map(Template::fields).map(|(secret, _)| secret).collect()
+}

@@ -1,0 +1,89 @@
+//! A server's stderr: bounded, scrubbed, into the log.
+//!
+//! The pipe is always drained, so that a flood never blocks the server; what exceeds the bounds is counted, not kept.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cofferdam_base::RateLimiter;
+use relay_proto::name::Name;
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+use tokio::time::Instant;
+
+use cofferdam_secrets::credentials::Credentials;
+
+pub(crate) struct Source {
+    pub(crate) server: Name,
+    pub(crate) link: Arc<str>,
+    pub(crate) credentials: Arc<Credentials>,
+    pub(crate) line_bytes: usize,
+    pub(crate) lines_per_second: u32,
+}
+
+/// Logs lines until the pipe closes.
+pub(crate) async fn log(mut pipe: pipe::Receiver, source: Source) {
+    let mut scrubbing = source.credentials.scrubber().stream();
+    let limit = RateLimiter::per_second(source.lines_per_second);
+    let mut lines = Lines { source, line: Vec::new(), cut: 0, limit, dropped: 0, reported: Instant::now() };
+    let mut chunk = vec![0; 8 * 1024];
+    while let Ok(count @ 1..) = pipe.read(&mut chunk).await {
+        lines.take(&scrubbing.push(&chunk[..count]).bytes);
+    }
+    lines.take(&scrubbing.finish().bytes);
+    lines.end_line();
+    lines.report_dropped();
+}
+
+struct Lines {
+    source: Source,
+    line: Vec<u8>,
+    /// Bytes of this line beyond the bound.
+    cut: usize,
+    limit: RateLimiter,
+    dropped: u64,
+    /// When dropped lines were last reported: at most once a second.
+    reported: Instant,
+}
+
+impl Lines {
+    fn take(&mut self, bytes: &[u8]) {
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            let ended = piece.ends_with(b"\n");
+            let piece = piece.strip_suffix(b"\n").unwrap_or(piece);
+            let room = self.source.line_bytes.saturating_sub(self.line.len()).min(piece.len());
+            self.line.extend_from_slice(&piece[..room]);
+            self.cut += piece.len() - room;
+            if ended {
+                self.end_line();
+            }
+        }
+    }
+
+    fn end_line(&mut self) {
+        if self.line.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        if now.duration_since(self.reported) >= Duration::from_secs(1) {
+            self.report_dropped();
+            self.reported = now;
+        }
+        match self.limit.allows(now) {
+            true => {
+                let text = String::from_utf8_lossy(&self.line);
+                tracing::info!(server = %self.source.server, link = %self.source.link, cut = self.cut, stderr = %text.trim_end());
+            }
+            false => self.dropped += 1,
+        }
+        self.line.clear();
+        self.cut = 0;
+    }
+
+    fn report_dropped(&mut self) {
+        if self.dropped > 0 {
+            tracing::warn!(server = %self.source.server, link = %self.source.link, lines = self.dropped, "stderr lines dropped: more than `limits.stderr-lines-per-second`");
+            self.dropped = 0;
+        }
+    }
+}

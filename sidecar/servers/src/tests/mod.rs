@@ -1,0 +1,497 @@
+//! The servers of one link with scripted processes, on paused time.
+//!
+//! [`World`] does what a pipeline does with its servers, and no more: it parks what a process is not ready for, keeps
+//! what is in flight, gives each response to the call that waits for it, and tends to replacements. It panics where a
+//! call gets a second outcome, or a response comes from a process other than the one that has the call.
+
+mod replacement;
+mod schedules;
+mod scopes;
+mod starts;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cofferdam_policy::Rules;
+use cofferdam_process::LaunchError;
+use cofferdam_secrets::credentials::Credentials;
+use cofferdam_secrets::files::FileStore;
+use cofferdam_secrets::renewal::{Class, Terms};
+use cofferdam_secrets::{Material, Origin, Secret, SecretSpec, ShortValues, SourceLimits, Template};
+use relay_proto::code::Code;
+use relay_proto::envelope::{self, Id, IdValue, Kind, Outcome, Strictness};
+use relay_proto::name::Name;
+use relay_proto::replay::{OwnResponse, Replay};
+use tokio::time::{Instant, timeout_at};
+use tokio_util::task::TaskTracker;
+use zeroize::Zeroizing;
+
+use crate::grant_limits::{GrantBounds, GrantLimits};
+use crate::scripted::{Entry, Reaction, Script, Taken, answer};
+use crate::spec::{Reload, Replace, Retry, Scope, ServerKind, ServerLimits, ServerSpec, StdioServer};
+use crate::{
+    DID_NOT_RUN, Event, Host, Launcher, Notice, Opened, Outbound, Outgoing, ProcessId, Recipients,
+    ReplacementOutcome, Role, SendResult, ServerSet, SlotKey, StartError, Target, WhenNotReady,
+};
+
+/// What became of a call.
+#[derive(Clone, Debug, Eq, PartialEq)]
+enum Result {
+    /// By the process with this number, or with an error of the server's.
+    Answered(String),
+    /// It did not run.
+    Refused(Code, String),
+    /// It may have run.
+    Unknown(String),
+}
+
+struct World {
+    script: Script,
+    servers: ServerSet,
+    launcher: Launcher,
+    /// Messages that wait for their slot, in order; with the call where they are one.
+    parked: Vec<(SlotKey, Option<(u32, String)>, Outbound)>,
+    in_flight: BTreeMap<u32, (ProcessId, String)>,
+    results: BTreeMap<u32, Result>,
+    /// Notifications for the harness.
+    notifications: Vec<String>,
+    reports: Vec<(ReplacementOutcome, String)>,
+    handed_over: Vec<ProcessId>,
+    last_id: u32,
+}
+
+/// A server with one secret, and a scope for the tools `write_*` with another.
+#[derive(Clone)]
+struct Setup {
+    key: &'static str,
+    scope_tools: &'static [&'static str],
+    scope_key: &'static str,
+    /// A file with a secret.
+    file: Option<&'static str>,
+    replace: Replace,
+    reload: Option<Reload>,
+}
+
+const SERVER: Setup = Setup {
+    key: "{key.value}",
+    scope_tools: &["write_*"],
+    scope_key: "{write.value}",
+    file: None,
+    replace: Replace::Hitless,
+    reload: None,
+};
+
+impl Setup {
+    fn spec(&self) -> Arc<ServerSpec> {
+        let template = |text: &str| text.parse::<Template>().expect("a template");
+        let entries = |name: &str, text: &str| {
+            let entry = (!text.is_empty()).then(|| (name.to_owned(), template(text)));
+            entry.into_iter().collect::<BTreeMap<_, _>>()
+        };
+        let files = entries("key", self.file.unwrap_or_default());
+        let scope = (!self.scope_tools.is_empty()).then(|| {
+            Arc::new(Scope {
+                tools: self.scope_tools.iter().map(|tool| tool.parse().expect("a pattern")).collect(),
+                env: entries("KEY", self.scope_key),
+                files: files.clone(),
+                headers: Vec::new(),
+            })
+        });
+        Arc::new(ServerSpec {
+            name: name("tools"),
+            kind: ServerKind::Stdio(StdioServer {
+                command: vec!["true".into()],
+                env: entries("KEY", self.key),
+                files,
+            }),
+            rules: Rules::default(),
+            call_timeout: Duration::from_secs(240),
+            retry: Retry::Never,
+            replace: self.replace,
+            reload: self.reload,
+            scopes: scope.into_iter().collect(),
+        })
+    }
+}
+
+fn limits() -> ServerLimits {
+    ServerLimits {
+        message_bytes: 1024 * 1024,
+        requests_in_flight: 1000,
+        http_connect_timeout: Duration::from_secs(10),
+        start_timeout: Duration::from_secs(30),
+        replace_drain: Duration::from_secs(300),
+        stop_grace: Duration::from_secs(2),
+        stderr_line_bytes: 4096,
+        stderr_lines_per_second: 100,
+        sources: SourceLimits { bytes: 1024, exec_timeout: Duration::from_secs(10) },
+    }
+}
+
+/// A start that fails.
+fn broken() -> StartError {
+    let source = io::Error::from(io::ErrorKind::NotFound);
+    StartError::Launch(LaunchError::Execute { program: "true".into(), source })
+}
+
+/// Files that do not exist: what is used of these is held by the session.
+fn secret_specs() -> BTreeMap<Name, Arc<SecretSpec>> {
+    let spec = |secret: &str| SecretSpec {
+        name: name(secret),
+        origin: Origin::File(format!("/nowhere/{secret}").into()),
+        public: Vec::new(),
+        short: ShortValues::Refuse,
+    };
+    ["key", "write", "other"].into_iter().map(|secret| (name(secret), Arc::new(spec(secret)))).collect()
+}
+
+fn name(name: &str) -> Name {
+    name.parse().expect("a name")
+}
+
+fn material(value: &str, lifetime: Option<Duration>) -> Material {
+    let value = Secret::new(Zeroizing::new(format!("secret-{value}").into_bytes()));
+    let material = Material::of([("value".to_owned(), value)].into());
+    material.extend(&Terms { class: Class::OwnEnd, asked_at: Instant::now(), life: lifetime, bound: None });
+    material
+}
+
+impl World {
+    /// The usual server with the usual script, both secrets held.
+    fn new() -> Self {
+        Self::with(Script::default(), &SERVER)
+    }
+
+    fn with(script: Script, setup: &Setup) -> Self {
+        let credentials = Arc::new(Credentials::new(Arc::default(), None, TaskTracker::new()));
+        credentials.hold(&name("key"), material("key-1", None));
+        credentials.hold(&name("write"), material("write-1", None));
+        let bounds = GrantBounds { processes: 64, links_per_minute: 600, starts_per_minute: 120 };
+        let host = Host {
+            grant_limits: Arc::new(GrantLimits::new(bounds)),
+            files: FileStore::open().expect("a directory for files"),
+            tasks: TaskTracker::new(),
+        };
+        let specs = Arc::new(secret_specs());
+        let launcher = Launcher::new(setup.spec(), limits(), specs, credentials, host, "l1".into());
+        Self {
+            launcher: launcher.scripted(Some(script.clone())),
+            script,
+            servers: ServerSet::default(),
+            parked: Vec::new(),
+            in_flight: BTreeMap::new(),
+            results: BTreeMap::new(),
+            notifications: Vec::new(),
+            reports: Vec::new(),
+            handed_over: Vec::new(),
+            last_id: 0,
+        }
+    }
+
+    /// The configuration is reloaded with another server.
+    fn reconfigure(&mut self, setup: &Setup) {
+        self.launcher.secrets.server = setup.spec();
+    }
+
+    /// A secret gets other values, which end after some time or never.
+    fn change(&mut self, secret: &str, value: &str, lifetime: Option<Duration>) {
+        self.launcher.secrets.credentials.hold(&name(secret), material(value, lifetime));
+    }
+
+    /// Calls a tool; the server is told to wait so long with its answer.
+    fn call(&mut self, tool: &str, wait: Duration) -> u32 {
+        let params = format!(r#"{{"name":"{tool}","wait":{}}}"#, wait.as_millis());
+        self.request("tools/call", &params, Some(tool))
+    }
+
+    /// A request of the harness.
+    fn request(&mut self, method: &str, params: &str, tool: Option<&str>) -> u32 {
+        self.last_id += 1;
+        let id = self.last_id;
+        let message = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#);
+        let bytes = message.into_bytes();
+        let envelope = envelope::read(&bytes, Strictness::Envelope).expect("a message");
+        let Kind::Request { id: spelled, .. } = &envelope.kind else { panic!("a request") };
+        let server = Arc::clone(self.launcher.server());
+        let scope = tool.and_then(|tool| server.scope(tool));
+        let slot = self.servers.slot(&server, scope);
+        self.servers.replay_mut().request(&bytes, spelled, method, envelope.body.clone());
+        for (slot, message) in self.servers.set_in_others(&bytes, spelled, method) {
+            self.parked.push((slot, None, message));
+        }
+        let keep = || Outbound::request(bytes.clone(), number(id), method, None).in_scope(scope.cloned());
+        let outgoing = Outgoing::Request { bytes: &bytes, keep: &keep };
+        self.dispatch(slot, Some((id, method.to_owned())), outgoing);
+        // Every second call is written at once.
+        if id.is_multiple_of(2) {
+            self.servers.flush();
+        }
+        id
+    }
+
+    fn dispatch(&mut self, slot: SlotKey, call: Option<(u32, String)>, message: Outgoing<'_>) {
+        let launcher = self.launcher.clone();
+        let start = || launcher.clone();
+        match (self.servers.send(Target::Slot(slot), message, WhenNotReady::Start(&start)), call) {
+            (SendResult::Sent { on, .. }, Some((id, method))) => {
+                self.in_flight.insert(id, (on, method));
+            }
+            (SendResult::NotReady(message), call) => self.parked.push((slot, call, message)),
+            (SendResult::Refused { code, why }, Some((id, _))) => {
+                self.settle(id, Result::Refused(code, why));
+            }
+            (SendResult::NoProcess, Some((id, _))) => panic!("a process is started for call {id}"),
+            (_, None) => {}
+        }
+    }
+
+    /// Sends what waits for a slot, in order.
+    fn send_parked(&mut self, slot: SlotKey) {
+        let parked: Vec<_> = self.parked.extract_if(.., |(other, ..)| *other == slot).collect();
+        for (slot, call, message) in parked {
+            self.dispatch(slot, call, Outgoing::Kept(message));
+        }
+    }
+
+    fn open(&mut self, slot: SlotKey) {
+        let mut waiting = self.parked.iter().filter(|(other, ..)| *other == slot);
+        let first = waiting.find_map(|(.., message)| message.request_method()).map(ToOwned::to_owned);
+        match self.servers.open(slot, first.as_deref()) {
+            Opened::Failed { process, code, why } => self.gone(slot, process, Role::Current, code, &why),
+            Opened::Ready => self.send_parked(slot),
+            Opened::Nothing | Opened::Replaying(_) => {}
+        }
+    }
+
+    fn gone(&mut self, slot: SlotKey, process: ProcessId, was: Role, code: Code, why: &str) {
+        if was == Role::Current {
+            self.refuse_parked(slot, code, why);
+        }
+        self.lost(process, why);
+    }
+
+    fn refuse_parked(&mut self, slot: SlotKey, code: Code, why: &str) {
+        let parked: Vec<_> = self.parked.extract_if(.., |(other, ..)| *other == slot).collect();
+        for (_, call, _) in parked {
+            if let Some((id, _)) = call {
+                self.settle(id, Result::Refused(code, format!("{DID_NOT_RUN}{why}")));
+            }
+        }
+    }
+
+    /// The harness's handshake, with its answer.
+    async fn shake_hands(&mut self) {
+        let id = self.request("initialize", r#"{"protocolVersion":"2025-11-25","capabilities":{}}"#, None);
+        self.settled(id).await;
+        let initialized = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+        self.notify("notifications/initialized", initialized);
+    }
+
+    fn notify(&mut self, method: &str, message: &[u8]) {
+        self.servers.replay_mut().notification(message, method);
+        let message = Outbound::notification(message.to_vec(), method);
+        for slot in self.servers.notify(&message, Recipients::Current) {
+            self.parked.push((slot, None, message.clone()));
+        }
+    }
+
+    /// Lives until this call has an outcome.
+    async fn settled(&mut self, id: u32) -> Result {
+        let limit = Instant::now() + Duration::from_secs(3600);
+        while !self.results.contains_key(&id) {
+            assert!(self.turn(limit).await, "call {id} has no outcome after an hour");
+        }
+        self.results[&id].clone()
+    }
+
+    /// Calls and lives until there is an outcome.
+    async fn call_and_wait(&mut self, tool: &str) -> Result {
+        let id = self.call(tool, Duration::ZERO);
+        self.settled(id).await
+    }
+
+    /// Lives for some time.
+    async fn live(&mut self, time: Duration) {
+        let until = Instant::now() + time;
+        while self.turn(until).await {}
+    }
+
+    /// Lives until this is so, for an hour at most.
+    async fn until(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) {
+        let limit = Instant::now() + Duration::from_secs(3600);
+        while !is_so(self) {
+            assert!(Instant::now() < limit, "not within an hour: {what}; {:?}", self.script.log());
+            // Some of it happens in the background, without an event.
+            self.turn(Instant::now() + Duration::from_millis(100)).await;
+        }
+    }
+
+    /// One turn of a link; false where nothing happened until then.
+    async fn turn(&mut self, until: Instant) -> bool {
+        let Ok((slot, from, event)) = timeout_at(until, self.servers.next()).await else { return false };
+        self.event(slot, from, event);
+        while let Some((from, event)) = self.servers.buffered(slot) {
+            self.event(slot, from, event);
+        }
+        self.tend();
+        true
+    }
+
+    fn tend(&mut self) {
+        if !self.servers.is_changing() {
+            return;
+        }
+        let Self { servers, in_flight, launcher, .. } = self;
+        let is_busy = |process| in_flight.values().any(|(on, _)| *on == process);
+        for (slot, notice) in servers.tend(&is_busy, &|| Some(launcher.clone())) {
+            match notice {
+                Notice::Cut { process, why } => self.lost(process, &why),
+                Notice::HandedOver(process) => {
+                    self.handed_over.push(process);
+                    self.send_parked(slot);
+                }
+                Notice::Over(process) => {
+                    assert!(!self.is_busy(process), "ended while a call waits for it");
+                }
+                Notice::Report(outcome, detail) => self.reports.push((outcome, detail)),
+            }
+        }
+    }
+
+    fn event(&mut self, slot: SlotKey, from: ProcessId, event: Event) {
+        match event {
+            Event::Message(message) => self.message(slot, from, &message),
+            Event::Due | Event::SentWith { .. } => {}
+            Event::Failed { id, code, why } => {
+                if let Some(id) = harness_id(&id) {
+                    self.take(from, id);
+                    self.settle(id, Result::Refused(code, why));
+                }
+            }
+            Event::Gone { was, code, why } => self.gone(slot, from, was, code, &why),
+            Event::NotStarted { code, why } => self.refuse_parked(slot, code, &why),
+            Event::Oversize { id } => {
+                let id = id.as_deref().and_then(envelope::id_value).as_ref().and_then(harness_id);
+                if let Some(id) = id {
+                    self.take(from, id);
+                    self.settle(id, Result::Answered("too large".into()));
+                }
+            }
+            Event::Ready => self.send_parked(slot),
+            Event::Started | Event::SessionLost => self.open(slot),
+            Event::Returned(_) => panic!("a process returns nothing"),
+        }
+    }
+
+    fn message(&mut self, slot: SlotKey, from: ProcessId, message: &[u8]) {
+        let envelope = envelope::read(message, Strictness::Envelope).expect("a message");
+        let (id, outcome) = match envelope.kind {
+            Kind::Response { id: Some(id), outcome } => (id, outcome),
+            Kind::Notification { method } => return self.notifications.push(method.into_owned()),
+            Kind::Request { .. } | Kind::Response { id: None, .. } => return,
+        };
+        let value: IdValue = Id::value(&id);
+        if self.servers.replay().is_own(&value) {
+            let response = self.servers.own_response(slot, &value, outcome, message, envelope.body);
+            if response == OwnResponse::ToolsChanged {
+                self.notifications.push("notifications/tools/list_changed".into());
+            }
+            return;
+        }
+        let id = harness_id(&value).expect("an id of the harness");
+        let method = self.take(from, id);
+        if Replay::concerns(&method) {
+            self.servers.answered(from, &value, outcome, message, envelope.body.clone());
+            if method == "initialize" && outcome == Outcome::Result {
+                self.servers.retire_scopes();
+            }
+        }
+        let result = envelope.body.map(|body| String::from_utf8_lossy(&message[body]).into_owned());
+        self.settle(id, Result::Answered(result.unwrap_or_default()));
+    }
+
+    fn take(&mut self, from: ProcessId, id: u32) -> String {
+        let (on, method) = self
+            .in_flight
+            .remove(&id)
+            .unwrap_or_else(|| panic!("call {id} has two outcomes: {:?}", self.results));
+        assert_eq!(on, from, "call {id} is answered by a process that does not have it");
+        method
+    }
+
+    fn lost(&mut self, process: ProcessId, why: &str) {
+        for id in self.all_on(process) {
+            self.settle(id, Result::Unknown(why.into()));
+        }
+    }
+
+    fn all_on(&mut self, process: ProcessId) -> Vec<u32> {
+        self.in_flight.extract_if(.., |_, (on, _)| *on == process).map(|(id, _)| id).collect()
+    }
+
+    fn is_busy(&self, process: ProcessId) -> bool {
+        self.in_flight.values().any(|(on, _)| *on == process)
+    }
+
+    fn settle(&mut self, id: u32, result: Result) {
+        self.servers.replay_mut().forget(&number(id));
+        assert_eq!(self.results.insert(id, result), None, "call {id} has two outcomes");
+    }
+
+    /// The tool calls that a process took, by their ids, in order.
+    fn calls_taken_by(&self, process: usize) -> Vec<u32> {
+        self.script.taken_by(process).iter().filter_map(call_id).collect()
+    }
+
+    /// Ends everything, and all that was to end in the background.
+    async fn finish(self) -> (Script, BTreeMap<u32, Result>) {
+        let Self { servers, script, launcher, results, .. } = self;
+        servers.end(Duration::from_secs(2)).await;
+        let tasks = launcher.tasks();
+        tasks.close();
+        tasks.wait().await;
+        assert_eq!(script.alive(), [0; 0], "a process outlives its link: {:?}", script.log());
+        (script, results)
+    }
+}
+
+/// Answers as usual, and to a call as late as it asks for.
+fn patient(taken: &Taken) -> Vec<Reaction> {
+    let wait = taken.message.split_once(r#""wait":"#).map_or("", |(_, rest)| rest);
+    let wait = wait.split(|char: char| !char.is_ascii_digit()).next().and_then(|text| text.parse().ok());
+    let say = |answer| match wait {
+        Some(milliseconds @ 1..) => Reaction::SayAfter(Duration::from_millis(milliseconds), answer),
+        _ => Reaction::Say(answer),
+    };
+    answer(taken).map(say).into_iter().collect()
+}
+
+fn number(id: u32) -> IdValue {
+    IdValue::Integer(id.to_string().into())
+}
+
+fn harness_id(id: &IdValue) -> Option<u32> {
+    match id {
+        IdValue::Integer(text) => text.parse().ok(),
+        IdValue::Text(_) => None,
+    }
+}
+
+fn call_id(taken: &Taken) -> Option<u32> {
+    let is_call = taken.method.as_deref() == Some("tools/call");
+    taken.id.as_deref().filter(|_| is_call)?.parse().ok()
+}
+
+fn by(process: usize) -> Result {
+    Result::Answered(format!(r#"{{"by":{process}}}"#))
+}
+
+fn methods(taken: &[Taken]) -> Vec<&str> {
+    taken.iter().filter_map(|taken| taken.method.as_deref()).collect()
+}
+
+fn ended(script: &Script, process: usize) -> bool {
+    script.log().contains(&Entry::Ended(process))
+}

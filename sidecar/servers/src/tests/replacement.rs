@@ -1,0 +1,313 @@
+//! A changed credential: the process that has the old one is replaced, and no call notices.
+
+use super::*;
+use crate::scripted::{Reaction, Start, answer};
+
+const SECOND: Duration = Duration::from_secs(1);
+/// The time of the longest wait between two attempts, and more.
+const LONG: Duration = Duration::from_secs(120);
+
+/// Its process 0 runs, its handshake is made, a call was answered.
+async fn running(script: Script, server: &Setup) -> World {
+    let mut world = World::with(script, server);
+    world.shake_hands().await;
+    assert_eq!(world.call_and_wait("echo").await, by(0));
+    // So long that a crash is not the first step of a crash loop.
+    world.live(20 * SECOND).await;
+    world
+}
+
+impl World {
+    fn outcomes(&self) -> Vec<ReplacementOutcome> {
+        self.reports.iter().map(|(outcome, _)| *outcome).collect()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_finish_where_they_began_and_later_ones_go_to_the_new_process() {
+    let mut world = running(Script::responding(patient), &SERVER).await;
+    let long = world.call("echo", 30 * SECOND);
+    world.live(SECOND).await;
+    world.change("key", "key-2", None);
+    world
+        .until("another process took over", |world| world.outcomes() == [ReplacementOutcome::Replaced])
+        .await;
+    assert_eq!(world.handed_over.len(), 1);
+    assert_eq!(world.call_and_wait("echo").await, by(1));
+    assert!(!ended(&world.script, 0), "it has a call");
+    world.script.say(0, r#"{"jsonrpc":"2.0","method":"notifications/progress"}"#);
+    assert_eq!(world.settled(long).await, by(0));
+    assert_eq!(world.notifications, ["notifications/progress"]);
+    world.live(SECOND).await;
+    assert!(ended(&world.script, 0), "it has nothing left to do");
+    assert_eq!(methods(&world.script.taken_by(1))[..2], ["initialize", "notifications/initialized"]);
+    assert_eq!(world.servers.secrets(None).unwrap()[&name("key")].generation, 2);
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_call_reaches_a_new_process_before_it_took_over() {
+    let mut world = running(Script::responding(patient), &SERVER).await;
+    world.script.then(Start::RunAfter(10 * SECOND));
+    world.change("key", "key-2", None);
+    for _ in 0..9 {
+        assert_eq!(world.call_and_wait("echo").await, by(0));
+        world.live(SECOND).await;
+    }
+    world.live(10 * SECOND).await;
+    assert_eq!(world.call_and_wait("echo").await, by(1));
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_replacement_keeps_the_old_process_and_is_tried_again_ever_later() {
+    let mut world = running(Script::responding(patient), &SERVER).await;
+    for _ in 0..3 {
+        world.script.then(Start::FailAfter(Duration::ZERO, broken()));
+    }
+    world.change("key", "key-2", None);
+    let began = Instant::now();
+    world.until("the first attempt failed", |world| !world.reports.is_empty()).await;
+    assert_eq!(world.call_and_wait("echo").await, by(0));
+    world
+        .until("another process took over", |world| world.outcomes().contains(&ReplacementOutcome::Replaced))
+        .await;
+    assert_eq!(
+        world.outcomes(),
+        [
+            ReplacementOutcome::Failed,
+            ReplacementOutcome::Failed,
+            ReplacementOutcome::Failed,
+            ReplacementOutcome::Replaced
+        ]
+    );
+    assert!(began.elapsed() >= (1 + 2 + 4) * SECOND, "the waits double");
+    world.live(SECOND).await;
+    assert_eq!(world.servers.describe_replacement(), None);
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_with_other_tools_does_not_take_over() {
+    let script = Script::responding(|taken| match (taken.method.as_deref(), taken.process) {
+        (Some("tools/list"), 1..) => {
+            let id = taken.id.as_deref().unwrap();
+            vec![Reaction::Say(format!(
+                r#"{{"jsonrpc":"2.0","id":{id},"result":{{"tools":[{{"name":"other"}}]}}}}"#
+            ))]
+        }
+        _ => patient(taken),
+    });
+    let mut world = running(script, &SERVER).await;
+    world.change("key", "key-2", None);
+    world.until("the attempt failed", |world| !world.reports.is_empty()).await;
+    assert_eq!(world.outcomes(), [ReplacementOutcome::Failed]);
+    assert!(world.reports[0].1.contains("tools"), "{:?}", world.reports);
+    assert!(world.servers.describe_replacement().unwrap().contains("tools"));
+    world.until("the process that cannot take over is ended", |world| ended(&world.script, 1)).await;
+    assert_eq!(world.call_and_wait("echo").await, by(0));
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_agrees_on_something_else_does_not_take_over() {
+    for (result, why) in [
+        (r#""result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{}}}"#, "differ"),
+        (r#""error":{"code":1,"message":"no"}"#, "refused"),
+    ] {
+        let script = Script::responding(move |taken| match (taken.method.as_deref(), taken.process) {
+            (Some("initialize"), 1..) => {
+                let id = taken.id.as_deref().unwrap();
+                vec![Reaction::Say(format!(r#"{{"jsonrpc":"2.0","id":{id},{result}}}"#))]
+            }
+            _ => patient(taken),
+        });
+        let mut world = running(script, &SERVER).await;
+        world.change("key", "key-2", None);
+        world.until("the attempt failed", |world| !world.reports.is_empty()).await;
+        assert!(world.reports[0].1.contains(why), "{:?}", world.reports);
+        assert_eq!(world.call_and_wait("echo").await, by(0));
+        world.finish().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_while_another_process_starts_leaves_the_server_to_that_one() {
+    let mut world = running(Script::responding(patient), &SERVER).await;
+    world.script.then(Start::RunAfter(5 * SECOND));
+    world.change("key", "key-2", None);
+    world.live(SECOND).await;
+    let lost = world.call("echo", 60 * SECOND);
+    world.live(SECOND).await;
+    world.script.exit(0);
+    assert!(matches!(world.settled(lost).await, Result::Unknown(_)));
+    let next = world.call("echo", Duration::ZERO);
+    assert_eq!(world.settled(next).await, by(1), "it waits for the one that starts");
+    assert_eq!(world.script.started(), 2, "no third one was started");
+    let taken = world.script.taken_by(1);
+    assert_eq!(methods(&taken)[..2], ["initialize", "notifications/initialized"]);
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_while_another_process_is_ready_leaves_the_server_to_that_one_at_once() {
+    let mut world = running(Script::responding(patient), &Setup { replace: Replace::Idle, ..SERVER }).await;
+    let lost = world.call("echo", 60 * SECOND);
+    world.change("key", "key-2", None);
+    world
+        .until("a process is ready", |world| {
+            world.servers.describe_replacement().is_some_and(|text| text.contains("waits to take over"))
+        })
+        .await;
+    world.script.exit(0);
+    assert!(matches!(world.settled(lost).await, Result::Unknown(_)));
+    assert_eq!(world.call_and_wait("echo").await, by(1));
+    assert_eq!(world.script.started(), 2);
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn idle_waits_until_no_call_is_under_way() {
+    let mut world = running(Script::responding(patient), &Setup { replace: Replace::Idle, ..SERVER }).await;
+    let long = world.call("echo", 10 * SECOND);
+    world.change("key", "key-2", None);
+    world.live(5 * SECOND).await;
+    let second = world.call("echo", 10 * SECOND);
+    assert_eq!(world.settled(long).await, by(0));
+    assert_eq!(world.outcomes(), [], "the second call is under way");
+    assert_eq!(world.settled(second).await, by(0));
+    world
+        .until("another process took over", |world| world.outcomes() == [ReplacementOutcome::Replaced])
+        .await;
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn never_keeps_the_process_whatever_its_credential_does() {
+    let mut world = World::with(Script::responding(patient), &Setup { replace: Replace::Never, ..SERVER });
+    world.change("key", "key-2", Some(10 * SECOND));
+    assert_eq!(world.call_and_wait("echo").await, by(0));
+    world.live(20 * SECOND).await;
+    world.change("key", "key-3", None);
+    world.live(LONG).await;
+    assert_eq!(world.call_and_wait("echo").await, by(0));
+    assert!(world.servers.describe_replacement().unwrap().contains("never"));
+    assert_eq!(world.script.started(), 1);
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn files_are_written_anew_where_the_server_reads_them_again() {
+    let server = Setup {
+        key: "",
+        scope_tools: &[],
+        file: Some("{key.value}"),
+        reload: Some(Reload::Sighup),
+        ..SERVER
+    };
+    let mut world = running(Script::responding(patient), &server).await;
+    world.change("key", "key-2", None);
+    world.until("it was reloaded", |world| world.outcomes() == [ReplacementOutcome::Reloaded]).await;
+    assert!(world.script.log().contains(&Entry::HungUp(0)));
+    assert_eq!(world.servers.secrets(None).unwrap()[&name("key")].generation, 2);
+    assert_eq!(world.call_and_wait("echo").await, by(0));
+    world.live(LONG).await;
+    assert_eq!(world.script.started(), 1);
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_whose_credential_is_over_gets_no_new_calls_and_finishes_those_it_has() {
+    let mut world = World::with(Script::responding(patient), &SERVER);
+    world.change("key", "key-2", Some(10 * SECOND));
+    world.shake_hands().await;
+    let long = world.call("echo", 20 * SECOND);
+    world.until("it is retired", |world| world.outcomes() == [ReplacementOutcome::Retired]).await;
+    world.change("key", "key-3", None);
+    assert_eq!(world.call_and_wait("echo").await, by(1));
+    assert!(!ended(&world.script, 0));
+    assert_eq!(world.settled(long).await, by(0));
+    world.live(SECOND).await;
+    assert!(ended(&world.script, 0));
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_does_not_finish_is_ended_after_its_drain_time() {
+    let mut world = running(Script::responding(patient), &SERVER).await;
+    let drain = world.launcher.limits.replace_drain;
+    let endless = world.call("echo", 10 * drain);
+    world.change("key", "key-2", None);
+    world
+        .until("another process took over", |world| world.outcomes() == [ReplacementOutcome::Replaced])
+        .await;
+    let began = Instant::now();
+    let unknown = world.settled(endless).await;
+    assert!(matches!(&unknown, Result::Unknown(why) if why.contains("replace-drain")), "{unknown:?}");
+    assert!(began.elapsed() >= drain - SECOND);
+    world.live(SECOND).await;
+    assert_eq!(world.script.alive(), [1]);
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn so_many_processes_finish_their_calls_and_no_more() {
+    let mut world = running(Script::responding(patient), &SERVER).await;
+    for round in 0..12 {
+        let long = world.call("echo", 250 * SECOND);
+        assert!(!world.results.contains_key(&long));
+        world.change("key", &format!("key-round-{round}"), None);
+        world.live(2 * SECOND).await;
+    }
+    assert!(world.script.alive().len() <= 9, "eight that finish, and the current one");
+    assert_eq!(world.results.values().filter(|result| matches!(result, Result::Unknown(_))).count(), 0);
+    world.live(400 * SECOND).await;
+    assert_eq!(world.script.alive().len(), 1);
+    assert_eq!(world.servers.secrets(None).unwrap()[&name("key")].generation, 13);
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_takes_over_while_the_harness_makes_a_handshake() {
+    let script = Script::responding(|taken| match (taken.method.as_deref(), taken.id.as_deref()) {
+        (Some("initialize"), Some("3")) => {
+            vec![Reaction::SayAfter(20 * SECOND, answer(taken).unwrap())]
+        }
+        _ => patient(taken),
+    });
+    let mut world = running(script, &SERVER).await;
+    let again = world.request("initialize", "{}", None);
+    assert_eq!(again, 3);
+    world.change("key", "key-2", None);
+    world.live(15 * SECOND).await;
+    assert_eq!(world.outcomes(), []);
+    assert!(matches!(world.settled(again).await, Result::Answered(_)));
+    world
+        .until("another process took over", |world| world.outcomes() == [ReplacementOutcome::Replaced])
+        .await;
+    // The one that was started before the handshake is not the one that takes over.
+    assert_eq!(world.call_and_wait("echo").await, by(2));
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_harness_hears_that_a_process_that_follows_a_crash_has_other_tools() {
+    let script = Script::responding(|taken| match (taken.method.as_deref(), taken.process) {
+        (Some("tools/list"), 1..) => {
+            let id = taken.id.as_deref().unwrap();
+            vec![Reaction::Say(format!(
+                r#"{{"jsonrpc":"2.0","id":{id},"result":{{"tools":[{{"name":"other"}}]}}}}"#
+            ))]
+        }
+        _ => patient(taken),
+    });
+    let mut world = running(script, &SERVER).await;
+    let list = world.request("tools/list", "{}", None);
+    world.settled(list).await;
+    world.script.exit(0);
+    world.until("the process is gone", |world| ended(&world.script, 0)).await;
+    assert_eq!(world.call_and_wait("echo").await, by(1));
+    world.live(SECOND).await;
+    assert_eq!(world.notifications, ["notifications/tools/list_changed"]);
+    world.finish().await;
+}

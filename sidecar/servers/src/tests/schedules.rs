@@ -1,0 +1,196 @@
+//! Random schedules of calls, changes of credentials, crashes and failing starts.
+//!
+//! What must stay true, whatever the order: each call has one outcome; no call is taken twice, and none that is said not
+//! to have run is taken at all; an answer comes from the process that took the call; a call goes to the process of its
+//! scope; later calls never go to an earlier process; a process hears the handshake before its first call; in the end
+//! the newest credential is in use, one process for each of base and scope is left, and none after the end.
+
+use proptest::prelude::*;
+use proptest::test_runner::Config as Cases;
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::scripted::{Reading, Start};
+
+#[derive(Clone, Debug)]
+enum Action {
+    Call { scoped: bool, wait: u64 },
+    Change { secret: &'static str, lifetime: Option<u64> },
+    Exit { newest: bool },
+    FailStart { after: u64 },
+    Live(u64),
+    Read(Reading),
+    SlowStart { after: u64 },
+}
+
+/// Calls, changes and slow starts: nothing may fail.
+fn harmless() -> impl Strategy<Value = Action> {
+    let secret = prop_oneof![Just("key"), Just("write")];
+    prop_oneof![
+        6 => (any::<bool>(), 0..20_000_u64).prop_map(|(scoped, wait)| Action::Call { scoped, wait }),
+        2 => secret.prop_map(|secret| Action::Change { secret, lifetime: None }),
+        4 => (0..8_000_u64).prop_map(Action::Live),
+        1 => (0..8_000_u64).prop_map(|after| Action::SlowStart { after }),
+    ]
+}
+
+fn anything() -> impl Strategy<Value = Action> {
+    let secret = prop_oneof![Just("key"), Just("write")];
+    let reading = prop_oneof![Just(Reading::Everything), Just(Reading::Nothing), Just(Reading::PartOfOne)];
+    prop_oneof![
+        8 => harmless(),
+        1 => (secret, 1_000..60_000_u64)
+            .prop_map(|(secret, lifetime)| Action::Change { secret, lifetime: Some(lifetime) }),
+        2 => any::<bool>().prop_map(|newest| Action::Exit { newest }),
+        1 => (0..3_000_u64).prop_map(|after| Action::FailStart { after }),
+        1 => reading.prop_map(Action::Read),
+    ]
+}
+
+proptest! {
+    #![proptest_config(Cases { cases: 96, failure_persistence: None, ..Cases::default() })]
+
+    #[test]
+    fn without_trouble_every_call_is_answered(actions in prop::collection::vec(harmless(), 1..40)) {
+        let (_, results) = run(&actions);
+        for (id, result) in &results {
+            prop_assert!(matches!(result, Result::Answered(_)), "call {} was not answered: {:?}", id, result);
+        }
+    }
+
+    #[test]
+    fn whatever_happens_no_call_is_lost_or_made_twice(actions in prop::collection::vec(anything(), 1..60)) {
+        run(&actions);
+    }
+}
+
+fn run(actions: &[Action]) -> (Script, BTreeMap<u32, Result>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.expect("a runtime").block_on(schedule(actions))
+}
+
+async fn schedule(actions: &[Action]) -> (Script, BTreeMap<u32, Result>) {
+    let mut world = World::with(Script::responding(patient), &SERVER);
+    world.shake_hands().await;
+    let first_call = world.last_id + 1;
+    let mut scoped_calls = BTreeSet::new();
+    for (number, action) in actions.iter().enumerate() {
+        act(&mut world, action, number, &mut scoped_calls).await;
+    }
+    for process in world.script.alive() {
+        world.script.read(process, Reading::Everything);
+    }
+    // Longer than any drain, backoff or lifetime.
+    world.live(Duration::from_secs(900)).await;
+    world.change("key", "last", None);
+    world.change("write", "last", None);
+    // Each runs again, whatever it went through.
+    for tool in ["echo", "write_file"] {
+        loop {
+            let id = world.call(tool, Duration::ZERO);
+            if tool != "echo" {
+                scoped_calls.insert(id);
+            }
+            if matches!(world.settled(id).await, Result::Answered(_)) {
+                break;
+            }
+            world.live(Duration::from_secs(60)).await;
+        }
+    }
+    world.live(Duration::from_secs(900)).await;
+    assert!(world.in_flight.is_empty(), "calls without an outcome: {:?}", world.in_flight);
+    assert_eq!(
+        world.script.alive().len(),
+        2,
+        "one for the base, one for the scope: {:?}",
+        world.script.log()
+    );
+    let newest = world.launcher.secrets.credentials.newest();
+    let held = world.servers.secrets(None).expect("the base runs");
+    assert_eq!(held[&name("key")].generation, newest[&name("key")].generation);
+    let scope = Arc::clone(world.launcher.server().scope("write_file").expect("a scope"));
+    let held = world.servers.secrets(Some(&scope)).expect("the scope runs");
+    assert_eq!(held[&name("write")].generation, newest[&name("write")].generation);
+    let calls: Vec<u32> = (first_call..=world.last_id).collect();
+    let (script, results) = world.finish().await;
+    check(&script, &results, &calls, &scoped_calls);
+    (script, results)
+}
+
+async fn act(world: &mut World, action: &Action, number: usize, scoped_calls: &mut BTreeSet<u32>) {
+    match action {
+        Action::Call { scoped, wait } => {
+            let id = world.call(if *scoped { "write_file" } else { "echo" }, Duration::from_millis(*wait));
+            if *scoped {
+                scoped_calls.insert(id);
+            }
+        }
+        Action::Change { secret, lifetime } => {
+            world.change(secret, &format!("value-{number}"), lifetime.map(Duration::from_millis));
+        }
+        Action::Exit { newest } => {
+            let alive = world.script.alive();
+            if let Some(process) = if *newest { alive.last() } else { alive.first() } {
+                world.script.exit(*process);
+            }
+        }
+        Action::FailStart { after } => {
+            world.script.then(Start::FailAfter(Duration::from_millis(*after), broken()));
+        }
+        Action::Live(time) => world.live(Duration::from_millis(*time)).await,
+        Action::Read(reading) => {
+            if let Some(process) = world.script.alive().last() {
+                world.script.read(*process, *reading);
+            }
+        }
+        Action::SlowStart { after } => world.script.then(Start::RunAfter(Duration::from_millis(*after))),
+    }
+}
+
+fn check(script: &Script, results: &BTreeMap<u32, Result>, calls: &[u32], scoped_calls: &BTreeSet<u32>) {
+    let log = script.log();
+    let mut takers: BTreeMap<u32, usize> = BTreeMap::new();
+    let mut greeted = BTreeSet::new();
+    for entry in &log {
+        let (Entry::Took(taken) | Entry::Began(taken)) = entry else { continue };
+        match taken.method.as_deref() {
+            Some("notifications/initialized") => {
+                greeted.insert(taken.process);
+            }
+            Some("tools/call") => {
+                let id = call_id(taken).expect("a call has an id");
+                let taker = takers.insert(id, taken.process);
+                let began_before =
+                    log.iter().any(|entry| matches!(entry, Entry::Began(other) if other == taken));
+                assert!(
+                    taker.is_none() || taker == Some(taken.process) && began_before,
+                    "call {id} was taken twice"
+                );
+                assert!(greeted.contains(&taken.process), "call {id} came before the handshake");
+                let wanted = calls.contains(&id).then(|| taken.message.contains("write_"));
+                assert_eq!(wanted, Some(taken.scope.is_some()), "call {id} is in the wrong scope");
+            }
+            _ => {}
+        }
+    }
+    for id in calls {
+        let taker = takers.get(id);
+        match results.get(id).unwrap_or_else(|| panic!("call {id} has no outcome")) {
+            Result::Answered(result) => {
+                assert_eq!(Some(result), taker.map(|taker| format!(r#"{{"by":{taker}}}"#)).as_ref())
+            }
+            Result::Refused(code, why) => {
+                assert_eq!(taker, None, "call {id} ran, and was refused: {code:?} {why}")
+            }
+            Result::Unknown(why) => {
+                assert!(taker.is_some(), "call {id} did not run, and is said to be unknown: {why}")
+            }
+        }
+    }
+    for in_scope in [false, true] {
+        let takers =
+            calls.iter().filter(|id| scoped_calls.contains(id) == in_scope).filter_map(|id| takers.get(id));
+        let takers: Vec<usize> = takers.copied().collect();
+        assert!(takers.is_sorted(), "a later call went to an earlier process: {takers:?}");
+    }
+}

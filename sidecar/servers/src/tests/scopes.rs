@@ -1,0 +1,127 @@
+//! Tools with credentials of their own run in processes of their own.
+
+use super::*;
+use crate::scripted::Start;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+async fn running(server: &Setup) -> World {
+    let mut world = World::with(Script::responding(patient), server);
+    world.shake_hands().await;
+    assert_eq!(world.call_and_wait("echo").await, by(0));
+    assert_eq!(world.call_and_wait("write_file").await, by(1));
+    world.live(20 * SECOND).await;
+    world
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_but_the_calls_of_its_tools_goes_to_the_process_of_a_scope() {
+    let mut world = running(&SERVER).await;
+    for method in ["tools/list", "ping", "prompts/list"] {
+        let id = world.request(method, "{}", None);
+        world.settled(id).await;
+    }
+    assert_eq!(world.call_and_wait("write_other").await, by(1));
+    assert_eq!(world.call_and_wait("echo").await, by(0));
+    let taken = world.script.taken_by(1);
+    assert_eq!(methods(&taken), ["initialize", "notifications/initialized", "tools/call", "tools/call"]);
+    assert!(taken.iter().all(|taken| taken.scope.is_some()));
+    assert!(
+        world
+            .script
+            .taken_by(0)
+            .iter()
+            .all(|taken| taken.scope.is_none() && !taken.message.contains("write_"))
+    );
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_harness_sets_is_set_in_every_process_under_an_id_of_our_own() {
+    let mut world = running(&SERVER).await;
+    let level = world.request("logging/setLevel", r#"{"level":"debug"}"#, None);
+    world.settled(level).await;
+    world.live(SECOND).await;
+    let set = world
+        .script
+        .taken_by(1)
+        .into_iter()
+        .find(|taken| taken.method.as_deref() == Some("logging/setLevel"));
+    assert!(set.unwrap().id.unwrap().starts_with(r#""cofferdam-replay-"#));
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_process_whose_secret_changed_is_replaced() {
+    let mut world = running(&SERVER).await;
+    world.change("write", "write-2", None);
+    world.until("another process took over", |world| !world.reports.is_empty()).await;
+    assert_eq!(world.call_and_wait("write_file").await, by(2));
+    assert_eq!(world.call_and_wait("echo").await, by(0));
+    world.live(SECOND).await;
+    assert_eq!(world.script.alive(), [0, 2]);
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_one_process_is_not_the_end_of_another() {
+    let mut world = running(&SERVER).await;
+    let long = world.call("echo", 10 * SECOND);
+    let lost = world.call("write_file", 10 * SECOND);
+    world.live(SECOND).await;
+    world.script.exit(1);
+    assert!(matches!(world.settled(lost).await, Result::Unknown(_)));
+    assert_eq!(world.settled(long).await, by(0));
+    assert_eq!(world.call_and_wait("write_file").await, by(2));
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reload_that_changes_a_scope_gives_its_process_no_further_call() {
+    let mut world = running(&SERVER).await;
+    let long = world.call("write_file", 10 * SECOND);
+    world.live(SECOND).await;
+    world.reconfigure(&Setup { scope_tools: &["write_*", "set_*"], scope_key: "x{write.value}", ..SERVER });
+    assert_eq!(world.call_and_wait("write_file").await, by(2));
+    assert!(!ended(&world.script, 1), "it has a call");
+    assert_eq!(world.settled(long).await, by(1));
+    world.live(SECOND).await;
+    assert_eq!(world.script.alive(), [0, 2]);
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reload_that_changes_the_server_itself_replaces_the_base_and_repeats_its_handshake() {
+    let mut world = running(&SERVER).await;
+    let long = world.call("echo", 10 * SECOND);
+    world.live(SECOND).await;
+    world.reconfigure(&Setup { key: "x{key.value}", ..SERVER });
+    assert_eq!(world.call_and_wait("echo").await, by(2));
+    assert_eq!(methods(&world.script.taken_by(2))[..2], ["initialize", "notifications/initialized"]);
+    assert_eq!(world.settled(long).await, by(0));
+    world.live(SECOND).await;
+    assert!(ended(&world.script, 0));
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_handshake_gives_up_the_processes_of_scopes() {
+    let mut world = running(&SERVER).await;
+    world.shake_hands().await;
+    world.until("the process of the scope is ended", |world| ended(&world.script, 1)).await;
+    assert_eq!(world.call_and_wait("write_file").await, by(2));
+    assert_eq!(world.call_and_wait("echo").await, by(0));
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_scope_that_starts_slowly_does_not_hold_up_the_base() {
+    let mut world = World::with(Script::responding(patient), &SERVER);
+    world.shake_hands().await;
+    world.script.then(Start::RunAfter(10 * SECOND));
+    let scoped = world.call("write_file", Duration::ZERO);
+    assert_eq!(world.call_and_wait("echo").await, by(0));
+    assert!(!world.results.contains_key(&scoped));
+    assert_eq!(world.settled(scoped).await, by(1));
+    world.finish().await;
+}

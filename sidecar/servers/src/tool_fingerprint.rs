@@ -1,0 +1,232 @@
+//! Whether one process of a server offers what another did: what the handshake agreed on, and the tools.
+//!
+//! Order, `_meta` and spelling are no difference. This is no defence against a server that hides a difference on purpose:
+//! the operator who configured it chose to trust it.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
+
+use relay_proto::envelope::{IdValue, Outcome};
+use relay_proto::json;
+use relay_proto::replay::Replay;
+use serde_json::Value;
+
+use crate::outbound::Outbound;
+use crate::tool_list::{self, NextPage, ToolList};
+
+/// What is known of a process's tools, whatever their order.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct ToolFingerprint {
+    /// Of the first page.
+    first_page: u64,
+    /// Of all tools, where all are known.
+    all: Option<u64>,
+}
+
+/// A process is being asked for all its tools, so that they can be compared.
+#[derive(Debug)]
+pub(crate) struct Fingerprinting {
+    list: ToolList,
+    first_page: Option<u64>,
+    /// One hash for each tool.
+    tools: Vec<u64>,
+}
+
+/// What follows from a page.
+#[derive(Debug)]
+pub(crate) enum PageTaken {
+    Done(ToolFingerprint),
+    More(Outbound),
+}
+
+/// Longer texts are compared byte by byte: a tree of them would take many times as much memory.
+const MAX_PARSED: usize = 256 * 1024;
+
+impl ToolFingerprint {
+    /// From the response to a harness's own `tools/list`: of all tools, where its first page is the only one.
+    pub(crate) fn of_first_page(message: &[u8], result: Range<usize>) -> Option<Self> {
+        let tools = digests(message, json::member(message, result.clone(), "tools")?);
+        let first_page = in_any_order(tools);
+        let is_only_page = tool_list::cursor(message, result).is_none();
+        Some(Self { first_page, all: is_only_page.then_some(first_page) })
+    }
+
+    /// Whether nothing is known by which they differ.
+    pub(crate) fn matches(self, other: Self) -> bool {
+        match (self.all, other.all) {
+            (Some(one), Some(other)) => one == other,
+            _ => self.first_page == other.first_page,
+        }
+    }
+
+    pub(crate) fn is_complete(self) -> bool {
+        self.all.is_some()
+    }
+}
+
+impl Fingerprinting {
+    /// The first request; none where it is not known how this harness would ask.
+    pub(crate) fn begin(replay: &mut Replay) -> Option<(Self, Outbound)> {
+        let (list, request) = ToolList::begin(replay.list_tools()?);
+        Some((Self { list, first_page: None, tools: Vec::new() }, request))
+    }
+
+    /// The id of the request that waits for a response.
+    pub(crate) fn asked(&self) -> &IdValue {
+        self.list.asked()
+    }
+
+    /// Takes the response to [`Self::asked`].
+    pub(crate) fn on_response(
+        &mut self,
+        outcome: Outcome,
+        message: &[u8],
+        body: Option<Range<usize>>,
+        replay: &mut Replay,
+    ) -> PageTaken {
+        let tools = body.clone().and_then(|result| json::member(message, result, "tools"));
+        let (Outcome::Result, Some(result), Some(tools)) = (outcome, body, tools) else {
+            // A server without tools has none in either process.
+            let first_page = self.first_page.unwrap_or_else(|| in_any_order(Vec::new()));
+            let all = self.list.is_at_first_page().then_some(first_page);
+            return PageTaken::Done(ToolFingerprint { first_page, all });
+        };
+        let page = digests(message, tools);
+        let first_page = *self.first_page.get_or_insert_with(|| in_any_order(page.clone()));
+        self.tools.extend(page);
+        match self.list.next_page(message, result, || replay.next_id()) {
+            NextPage::Ask(request) => PageTaken::More(request),
+            NextPage::Complete => {
+                let all = in_any_order(std::mem::take(&mut self.tools));
+                PageTaken::Done(ToolFingerprint { first_page, all: Some(all) })
+            }
+            NextPage::Abandoned => PageTaken::Done(ToolFingerprint { first_page, all: None }),
+        }
+    }
+}
+
+/// A hash of what the response to a handshake promises: the protocol's version and the server's capabilities.
+pub(crate) fn agreement(message: &[u8], result: Option<Range<usize>>) -> Option<u64> {
+    let result = result?;
+    let parts = ["protocolVersion", "capabilities"]
+        .map(|key| json::member(message, result.clone(), key).map(|span| digest(&message[span])));
+    Some(hash(parts))
+}
+
+fn digests(message: &[u8], list: Range<usize>) -> Vec<u64> {
+    json::elements(message, list).into_iter().map(|tool| digest(&message[tool])).collect()
+}
+
+fn digest(text: &[u8]) -> u64 {
+    let parsed = match text.len() <= MAX_PARSED {
+        true => serde_json::from_slice::<Value>(text).ok(),
+        false => None,
+    };
+    let Some(value) = parsed else { return hash(text) };
+    let mut hasher = DefaultHasher::new();
+    feed(&value, &mut hasher);
+    hasher.finish()
+}
+
+fn feed(value: &Value, hasher: &mut DefaultHasher) {
+    match value {
+        Value::Object(members) => {
+            let mut members: Vec<_> = members.iter().filter(|(key, _)| *key != "_meta").collect();
+            members.sort_by_key(|(key, _)| *key);
+            (0_u8, members.len()).hash(hasher);
+            for (key, value) in members {
+                key.hash(hasher);
+                feed(value, hasher);
+            }
+        }
+        Value::Array(elements) => {
+            (1_u8, elements.len()).hash(hasher);
+            elements.iter().for_each(|element| feed(element, hasher));
+        }
+        Value::String(text) => (2_u8, text).hash(hasher),
+        scalar => (3_u8, scalar.to_string()).hash(hasher),
+    }
+}
+
+fn in_any_order(mut digests: Vec<u64>) -> u64 {
+    digests.sort_unstable();
+    hash(digests)
+}
+
+fn hash(value: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed(text: &str) -> ToolFingerprint {
+        ToolFingerprint::of_first_page(text.as_bytes(), 0..text.len()).unwrap()
+    }
+
+    #[test]
+    fn order_spelling_and_meta_are_no_difference_and_everything_else_is() {
+        let one = listed(r#"{"tools":[{"name":"a","inputSchema":{"x":1,"y":[1,2]}},{"name":"b"}]}"#);
+        let same = listed(
+            r#"{"tools":[ {"name":"\u0062","_meta":{"t":9}} ,{"inputSchema":{"y":[1, 2],"x":1},"name":"a"}]}"#,
+        );
+        assert!(one.matches(same) && one.is_complete());
+        for other in [
+            r#"{"tools":[{"name":"a","inputSchema":{"x":1,"y":[2,1]}},{"name":"b"}]}"#,
+            r#"{"tools":[{"name":"a","inputSchema":{"x":1,"y":[1,2]}}]}"#,
+            r#"{"tools":[]}"#,
+        ] {
+            assert!(!one.matches(listed(other)), "{other}");
+        }
+        let agreed = |text: &str| agreement(text.as_bytes(), Some(0..text.len()));
+        let ours =
+            agreed(r#"{"protocolVersion":"1","capabilities":{"a":{},"b":1},"serverInfo":{"version":"1"}}"#);
+        assert_eq!(
+            ours,
+            agreed(r#"{"serverInfo":{"version":"2"},"capabilities":{"b":1,"a":{}},"protocolVersion":"1"}"#)
+        );
+        assert_ne!(ours, agreed(r#"{"protocolVersion":"2","capabilities":{"a":{},"b":1}}"#));
+        assert_ne!(ours, agreed(r#"{"protocolVersion":"1","capabilities":{"a":{}}}"#));
+    }
+
+    #[test]
+    fn pages_are_followed_and_bounded_and_the_first_is_compared_where_more_is_not_known() {
+        let mut replay = greeted();
+        let page = |tools: &str, next: &str| format!(r#"{{"tools":[{tools}]{next}}}"#);
+        let respond = |listing: &mut Fingerprinting, replay: &mut Replay, text: &str| {
+            listing.on_response(Outcome::Result, text.as_bytes(), Some(0..text.len()), replay)
+        };
+        let (mut listing, _) = Fingerprinting::begin(&mut replay).unwrap();
+        let more = respond(&mut listing, &mut replay, &page(r#"{"name":"a"}"#, r#","nextCursor":"c 1""#));
+        let PageTaken::More(request) = more else { panic!("{more:?}") };
+        let request = String::from_utf8(request.bytes.to_vec()).unwrap();
+        assert!(request.ends_with(r#""method":"tools/list","params":{"cursor":"c 1"}}"#), "{request}");
+        let done = respond(&mut listing, &mut replay, &page(r#"{"name":"b"}"#, ""));
+        let PageTaken::Done(both) = done else { panic!("{done:?}") };
+        assert!(both.matches(listed(&page(r#"{"name":"b"},{"name":"a"}"#, ""))));
+        let first_alone = listed(&page(r#"{"name":"a"}"#, r#","nextCursor":"c""#));
+        assert!(!first_alone.is_complete() && both.matches(first_alone));
+        let (mut endless, _) = Fingerprinting::begin(&mut replay).unwrap();
+        for number in 1..=32 {
+            let taken = respond(&mut endless, &mut replay, &page("", r#","nextCursor":"c""#));
+            assert_eq!(matches!(taken, PageTaken::Done(_)), number == 32, "{number}");
+        }
+    }
+
+    fn greeted() -> Replay {
+        use relay_proto::envelope::{Kind, Strictness, read};
+        let mut replay = Replay::new("own:");
+        let bytes = br#"{"jsonrpc":"2.0","id":0,"method":"initialize"}"#;
+        let Ok(Kind::Request { id, method }) =
+            read(bytes, Strictness::Envelope).map(|envelope| envelope.kind)
+        else {
+            panic!("a request")
+        };
+        replay.request(bytes, &id, &method, None);
+        replay.answered(&id.value(), Outcome::Result, b"", None);
+        replay
+    }
+}

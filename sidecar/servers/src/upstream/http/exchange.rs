@@ -1,0 +1,373 @@
+//! One message to the server, and everything that the server sends back on the same HTTP exchange.
+//!
+//! What must stay true: a request ends in exactly one response or one failure. A stream that breaks before the response is
+//! resumed only where the server gave an event id to resume from. The request itself is sent again in one case alone: the
+//! server refused it with HTTP 401, so it did not run, and there is a newer credential.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cofferdam_base::Backoff;
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use relay_proto::envelope::IdValue;
+use relay_proto::mcp;
+
+use super::era::Session;
+use super::headers::{self, LAST_EVENT_ID};
+use super::headers::{Credentials, Filled};
+use super::message::{self, Asked, Fit, Outline};
+use super::sse::SseReader;
+use super::stream::{self, Content, MessageStream, Next};
+use super::tasks::{Shared, lock};
+use super::tool_headers::Page;
+use super::{Event, Failure, Outbound, OutboundKind};
+use cofferdam_net::PooledResponse;
+
+/// A request up to this size is kept until the server begins to respond, so that it can be sent again if the server has lost
+/// the session. A larger one is not worth its memory.
+const KEPT_REQUEST: usize = 64 * 1024;
+/// How long a stream may take to end after its response, for its connection to be used again.
+const TAIL_TIMEOUT: Duration = Duration::from_secs(1);
+/// Consecutive attempts to resume a broken stream.
+const MAX_RESUMPTIONS: u32 = 5;
+/// Before the first attempt, unless the server sends `retry:`. Doubled for each further one.
+const RESUME_DELAY: Duration = Duration::from_secs(1);
+/// Bounds of the delay that a server may ask for.
+pub(super) const MIN_DELAY: Duration = Duration::from_millis(100);
+pub(super) const MAX_DELAY: Duration = Duration::from_secs(30);
+
+pub(super) struct Exchange {
+    pub(super) shared: Arc<Shared>,
+    pub(super) message: Outbound,
+    pub(super) credentials: Arc<dyn Credentials>,
+    /// The credentials that it was sent with, held as long as the server may use them.
+    pub(super) sent: Option<Arc<dyn Filled>>,
+    pub(super) dispatch: Dispatch,
+}
+
+/// How a message is sent, by its era.
+pub(super) enum Dispatch {
+    /// Opens a session, so it is sent without one.
+    Initialize,
+    /// Ends the handshake: from now on the server may send messages of its own.
+    Initialized,
+    Legacy,
+    Stateless {
+        own: HeaderMap,
+        page: Page,
+    },
+}
+
+/// Why a request has no response.
+pub(super) enum Unanswered {
+    Failed(Failure),
+    /// It did not run: the server no longer knows this session.
+    Forgotten(Session),
+}
+
+/// The rest of an exchange whose response has been delivered.
+pub(super) enum Tail {
+    /// Read to its end.
+    Spent(Box<PooledResponse>),
+    Stream(Box<MessageStream>),
+}
+
+impl Exchange {
+    pub(super) fn is_initialized(&self) -> bool {
+        matches!(self.dispatch, Dispatch::Initialized)
+    }
+
+    /// Sends a request and relays messages up to its response.
+    pub(super) async fn ask(&mut self, asked: &Asked) -> Result<Tail, Unanswered> {
+        // Another request may have found the session lost meanwhile: this one waits for the next session.
+        if matches!(self.dispatch, Dispatch::Legacy) && lock(&self.shared.era).is_lost() {
+            return Err(Unanswered::Forgotten(Session::default()));
+        }
+        let (reply, session) = self.send().await?;
+        let session = match self.dispatch {
+            Dispatch::Initialize => Session::offered(reply.response.headers()),
+            _ => session,
+        };
+        let status = reply.response.status();
+        let forgotten = session.id.is_some() || lock(&self.shared.era).is_lost();
+        if status == StatusCode::NOT_FOUND && forgotten {
+            return Err(Unanswered::Forgotten(session));
+        }
+        self.message.bytes = Bytes::new();
+        let content = stream::content(&reply);
+        if !status.is_success() {
+            return Ok(self.refusal(reply, content, asked).await?);
+        }
+        Ok(match content? {
+            Content::Json => self.single(reply, asked, &session).await?,
+            Content::Events => self.follow(reply, asked, session).await?,
+            Content::Other => {
+                let status = status.as_u16();
+                let why = format!("the server took the request (HTTP {status}) and gave no MCP answer");
+                return Err(Failure::MaybeRan { why }.into());
+            }
+        })
+    }
+
+    /// The event for a request that the server did not process: the request itself, where it was kept.
+    pub(super) fn returned(self, id: IdValue) -> Event {
+        match self.message.bytes.is_empty() {
+            true => Event::Failed { id, failure: Failure::SessionLost },
+            false => Event::Returned(self.message),
+        }
+    }
+
+    /// Sends a notification or a response. Returns the session that accepted it; `None` where it was not accepted.
+    pub(super) async fn post(mut self) -> Option<Session> {
+        let head = tokio::time::timeout(self.shared.limits.connect_timeout, self.send()).await;
+        let (reply, session) = match head {
+            Ok(Ok(sent)) => sent,
+            Ok(Err(failure)) => {
+                tracing::debug!(?failure, "a notification or response did not reach the server");
+                return None;
+            }
+            Err(_) => {
+                tracing::debug!("the server did not take a notification or response in time");
+                return None;
+            }
+        };
+        let status = reply.response.status();
+        if status == StatusCode::NOT_FOUND && session.id.is_some() {
+            self.shared.lose(&session, None).await;
+        }
+        if !status.is_success() {
+            tracing::debug!(status = status.as_u16(), "the server refused a notification or response");
+            return None;
+        }
+        // There should be no body. If there is one, it is not read and its connection is not used again.
+        if hyper::body::Body::is_end_stream(reply.response.body()) {
+            reply.give_back().await;
+        }
+        Some(session)
+    }
+
+    /// Sends the message with the newest credential, and once more if the server refuses that one and there is a newer one.
+    async fn send(&mut self) -> Result<(PooledResponse, Session), Failure> {
+        let unavailable = |why| Failure::NoCredential { why };
+        let filled = self.credentials.current().await.map_err(unavailable)?;
+        let answered = self.send_with(&filled).await?;
+        if answered.0.response.status() != StatusCode::UNAUTHORIZED {
+            return Ok(answered);
+        }
+        // This closes the connection: the body of the refusal may be of any length.
+        drop(answered);
+        let others = filled.others().await.map_err(unavailable)?;
+        if self.message.bytes.is_empty() {
+            return Err(unavailable(
+                "the server did not accept the credential, and there is a newer one by now; send it again"
+                    .into(),
+            ));
+        }
+        let answered = self.send_with(&others).await?;
+        match answered.0.response.status() {
+            StatusCode::UNAUTHORIZED => Err(unavailable(format!(
+                "the server accepted neither the credential that was held nor the one that was read anew from {} (HTTP 401); ask the user to renew it",
+                others.origin()
+            ))),
+            _ => Ok(answered),
+        }
+    }
+
+    async fn send_with(&mut self, filled: &Arc<dyn Filled>) -> Result<(PooledResponse, Session), Failure> {
+        self.sent = Some(Arc::clone(filled));
+        if let OutboundKind::Request { id, .. } = &self.message.kind
+            && let Some(reads) = self.message.decided.as_ref().and_then(|decided| filled.other_reads(decided))
+        {
+            self.shared.tell(Event::SentWith { id: id.clone(), reads }).await;
+        }
+        let (own, session) = match &self.dispatch {
+            Dispatch::Initialize => (HeaderMap::new(), Session::default()),
+            Dispatch::Initialized | Dispatch::Legacy => {
+                let session = lock(&self.shared.era).session();
+                (session.headers(), session)
+            }
+            Dispatch::Stateless { own, .. } => (own.clone(), Session::default()),
+        };
+        let pool = &self.shared.pool;
+        if pool.endpoint().is_plain_text_to_another_host() && !filled.headers().is_empty() {
+            let why = "credentials go over `http://` to this machine only; use `https://`";
+            return Err(Failure::NotSent { why: why.into() });
+        }
+        let bytes = match self.message.bytes.len() <= KEPT_REQUEST {
+            true => self.message.bytes.clone(),
+            false => std::mem::take(&mut self.message.bytes),
+        };
+        let request = headers::request(&self.shared.target, Method::POST, filled.headers(), own, bytes);
+        Ok((pool.send(request).await?, session))
+    }
+
+    /// An HTTP error status. A JSON-RPC error in the body is delivered as the response; any other body is ignored.
+    async fn refusal(
+        &self,
+        mut reply: PooledResponse,
+        content: Result<Content, Failure>,
+        asked: &Asked,
+    ) -> Result<Tail, Failure> {
+        let failure = Failure::from_status(&reply.response);
+        if failure == Failure::Unauthorized || !matches!(content, Ok(Content::Json)) {
+            return Err(failure);
+        }
+        let limit = self.shared.limits.message_bytes;
+        match stream::collect(&mut reply, limit, &self.shared.large).await {
+            Ok((body, _permit)) => match message::fit(body, asked) {
+                Fit::Answer(answer) => {
+                    self.shared.tell(Event::Message(answer)).await;
+                    Ok(Tail::Spent(Box::new(reply)))
+                }
+                Fit::Other(_) | Fit::Unreadable => Err(failure),
+            },
+            Err(_) => Err(failure),
+        }
+    }
+
+    async fn single(
+        &self,
+        mut reply: PooledResponse,
+        asked: &Asked,
+        session: &Session,
+    ) -> Result<Tail, Failure> {
+        let limit = self.shared.limits.message_bytes;
+        let (body, _permit) = stream::collect(&mut reply, limit, &self.shared.large).await?;
+        match message::fit(body, asked) {
+            Fit::Answer(answer) => {
+                self.answer(answer, session).await;
+                Ok(Tail::Spent(Box::new(reply)))
+            }
+            Fit::Other(_) => Err(Failure::MaybeRan {
+                why: "the server answered with a message for another request".into(),
+            }),
+            Fit::Unreadable => {
+                Err(Failure::MaybeRan { why: "the server's answer is not one JSON-RPC message".into() })
+            }
+        }
+    }
+
+    /// Relays an event stream up to the response, resuming it where the server allows that.
+    async fn follow(&self, reply: PooledResponse, asked: &Asked, session: Session) -> Result<Tail, Failure> {
+        let limit = self.shared.limits.message_bytes;
+        let mut stream = MessageStream::new(reply, SseReader::new(limit), self.shared.large.clone());
+        loop {
+            match stream.next().await {
+                Next::Message(bytes) => match message::fit(bytes, asked) {
+                    Fit::Answer(answer) => {
+                        self.answer(answer, &session).await;
+                        return Ok(Tail::Stream(Box::new(stream)));
+                    }
+                    Fit::Other(bytes) => self.shared.tell(Event::Message(bytes)).await,
+                    Fit::Unreadable => tracing::debug!("an event that is no JSON-RPC message was dropped"),
+                },
+                Next::Oversize => return Err(Failure::TooLarge),
+                Next::End | Next::Broken => stream = self.resume(stream, &session).await?,
+            }
+        }
+    }
+
+    /// Opens a broken stream again, from the event after the last one received.
+    async fn resume(&self, broken: MessageStream, session: &Session) -> Result<MessageStream, Failure> {
+        let cut = || Failure::MaybeRan { why: "the server's stream ended before the answer".into() };
+        let reader = broken.into_reader();
+        let place = reader.last_event_id().and_then(|id| HeaderValue::from_str(id).ok());
+        let (Some(place), false) = (place, matches!(self.dispatch, Dispatch::Stateless { .. })) else {
+            return Err(cut());
+        };
+        let first = reader.retry().unwrap_or(RESUME_DELAY).clamp(MIN_DELAY, MAX_DELAY);
+        let mut backoff = Backoff::new(first, MAX_DELAY);
+        for _ in 0..MAX_RESUMPTIONS {
+            tokio::time::sleep(backoff.next_delay()).await;
+            let Ok(credentials) = self.credentials.current().await else { continue };
+            let Ok(reply) = open_stream(&self.shared, session, &*credentials, Some(&place)).await else {
+                continue;
+            };
+            match reply.response.status() {
+                StatusCode::OK if matches!(stream::content(&reply), Ok(Content::Events)) => {
+                    return Ok(MessageStream::new(reply, reader.resumed(), self.shared.large.clone()));
+                }
+                StatusCode::NOT_FOUND if session.id.is_some() => {
+                    self.shared.lose(session, None).await;
+                    return Err(cut());
+                }
+                status if status.is_server_error() => {}
+                _ => return Err(cut()),
+            }
+        }
+        Err(cut())
+    }
+
+    /// Delivers the response, after this transport has read what it needs from it.
+    async fn answer(&self, answer: Vec<u8>, session: &Session) {
+        match &self.dispatch {
+            Dispatch::Initialize => {
+                if let Some(version) = Outline::read(&answer).and_then(|outline| outline.negotiated_version())
+                {
+                    let version = HeaderValue::from_str(&version).ok();
+                    lock(&self.shared.era).adopt(Session { version, ..session.clone() });
+                }
+            }
+            Dispatch::Stateless { page, .. } if self.message.request_method() == Some(mcp::TOOLS_LIST) => {
+                lock(&self.shared.tool_headers).learn(&answer, *page);
+            }
+            Dispatch::Initialized | Dispatch::Legacy | Dispatch::Stateless { .. } => {}
+        }
+        self.shared.tell(Event::Message(answer)).await;
+    }
+}
+
+impl From<Failure> for Unanswered {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl Dispatch {
+    pub(super) fn legacy(kind: &OutboundKind) -> Self {
+        match kind {
+            OutboundKind::Request { method, .. } if method == mcp::INITIALIZE => Self::Initialize,
+            OutboundKind::Notification { method } if method == mcp::INITIALIZED => Self::Initialized,
+            _ => Self::Legacy,
+        }
+    }
+}
+
+impl Tail {
+    /// Reads a stream to its end within a bound, so that its connection can be used again.
+    pub(super) async fn finish(self) {
+        let mut stream = match self {
+            Self::Spent(reply) => return reply.give_back().await,
+            Self::Stream(stream) => stream,
+        };
+        let end = async {
+            loop {
+                match stream.next().await {
+                    Next::End => return true,
+                    Next::Broken => return false,
+                    Next::Message(_) | Next::Oversize => {}
+                }
+            }
+        };
+        if matches!(tokio::time::timeout(TAIL_TIMEOUT, end).await, Ok(true)) {
+            stream.give_back().await;
+        }
+    }
+}
+
+/// Opens a stream of server messages, after the event id `place` where there is one.
+pub(super) async fn open_stream(
+    shared: &Shared,
+    session: &Session,
+    credentials: &dyn Filled,
+    place: Option<&HeaderValue>,
+) -> Result<PooledResponse, Failure> {
+    let mut own = session.headers();
+    own.extend(place.map(|place| (LAST_EVENT_ID, place.clone())));
+    let request = headers::request(&shared.target, Method::GET, credentials.headers(), own, Bytes::new());
+    tokio::time::timeout(shared.limits.connect_timeout, shared.pool.send(request))
+        .await
+        .map_err(|_| Failure::NotSent { why: "the server did not open its stream in time".into() })?
+        .map_err(Failure::from)
+}

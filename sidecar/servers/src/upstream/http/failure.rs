@@ -1,0 +1,86 @@
+//! Why a request failed, distinguished by what matters to the caller: may it have run?
+
+use std::error::Error;
+
+use cofferdam_base::text::error_chain;
+use http::header::LOCATION;
+use http::{Response, StatusCode, Uri};
+
+use cofferdam_net::SendError;
+
+/// Reasons are shown to a model: long enough to help, short enough for one line.
+const MAX_REASON_BYTES: usize = 300;
+
+/// Why a request has no response.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Failure {
+    /// It reached the server, or part of it did.
+    MaybeRan { why: String },
+    /// It did not run: there is no credential for it, or none that the server accepts.
+    NoCredential { why: String },
+    /// It did not run.
+    NotSent { why: String },
+    /// The server has forgotten the session; it did not run, and can be sent again after a new handshake.
+    SessionLost,
+    /// It ran, and its answer is larger than may be relayed.
+    TooLarge,
+    /// HTTP 403: it did not run, the credential was not accepted.
+    Unauthorized,
+}
+
+impl From<SendError> for Failure {
+    fn from(error: SendError) -> Self {
+        let why = chain(&error);
+        match error {
+            SendError::MaybeSent(_) => Self::MaybeRan { why },
+            SendError::NotSent(_) | SendError::Unreachable(_) => Self::NotSent { why },
+        }
+    }
+}
+
+impl Failure {
+    /// The body of a response could not be read to its end.
+    pub(super) fn cut_off(error: &hyper::Error) -> Self {
+        Self::MaybeRan { why: format!("the answer was cut off: {}", chain(error)) }
+    }
+
+    /// The failure that an HTTP status means. The body is never repeated: its content is unknown.
+    pub(super) fn from_status<B>(response: &Response<B>) -> Self {
+        let status = response.status();
+        let said = match status.canonical_reason() {
+            Some(reason) => format!("the server answered HTTP {} ({reason})", status.as_u16()),
+            None => format!("the server answered HTTP {}", status.as_u16()),
+        };
+        match status {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Self::Unauthorized,
+            // 303 points at the outcome of a request that ran.
+            StatusCode::SEE_OTHER => Self::MaybeRan { why: format!("{said}; redirects are not followed") },
+            status if status.is_redirection() => {
+                let host = response.headers().get(LOCATION).and_then(|location| location.to_str().ok());
+                let host = host.and_then(|location| location.parse::<Uri>().ok()?.host().map(str::to_owned));
+                let target = host.map(|host| format!(" at host `{host}`")).unwrap_or_default();
+                Self::NotSent {
+                    why: shorten(format!(
+                        "{said}; redirects are not followed with credentials: set the server's `url` to its new place{target}"
+                    )),
+                }
+            }
+            // Sent by an intermediary that gave up waiting: the server may still be working.
+            StatusCode::REQUEST_TIMEOUT | StatusCode::CONFLICT => Self::MaybeRan { why: said },
+            status if status.is_client_error() && status.as_u16() != 499 => Self::NotSent { why: said },
+            _ => Self::MaybeRan { why: said },
+        }
+    }
+}
+
+fn chain(error: &dyn Error) -> String {
+    shorten(error_chain(error))
+}
+
+fn shorten(mut why: String) -> String {
+    if why.len() > MAX_REASON_BYTES {
+        why.truncate(why.floor_char_boundary(MAX_REASON_BYTES));
+        why.push('…');
+    }
+    why
+}

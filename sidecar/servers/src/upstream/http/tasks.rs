@@ -1,0 +1,234 @@
+//! What the tasks of one upstream share, and how they start and end.
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use http::Method;
+use relay_proto::envelope::IdValue;
+use relay_proto::mcp;
+use tokio::sync::{Semaphore, mpsc};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::era::{Era, Session};
+use super::exchange::{Dispatch, Exchange, Unanswered};
+use super::headers::{self, RequestTarget};
+use super::headers::{Credentials, Filled};
+use super::message::{Asked, Outline};
+use super::tool_headers::{Page, ToolHeaders};
+use super::{Event, Failure, HttpLimits, HttpTarget, OutboundKind, listen, stream};
+use cofferdam_net::{Dialer, Endpoint, Pool};
+
+pub(super) struct Shared {
+    pub(super) pool: Arc<Pool>,
+    pub(super) target: RequestTarget,
+    pub(super) limits: HttpLimits,
+    pub(super) era: Mutex<Era>,
+    /// Of the latest message that is in no scope: for requests that this transport sends by itself.
+    pub(super) credentials: Mutex<Option<Arc<dyn Credentials>>>,
+    pub(super) tool_headers: Mutex<ToolHeaders>,
+    pub(super) events: mpsc::Sender<Event>,
+    pub(super) large: Arc<Semaphore>,
+    /// Bytes of messages that are still held.
+    pub(super) queued: Arc<AtomicUsize>,
+    pub(super) tasks: TaskTracker,
+    /// Ends everything, connections too.
+    pub(super) stop: CancellationToken,
+    /// Ends exchanges and streams.
+    pub(super) work: CancellationToken,
+    pending: Mutex<HashMap<IdValue, CancellationToken>>,
+    posts: Arc<Semaphore>,
+    /// Cancelled when the server has accepted `notifications/initialized`: no later message may overtake it.
+    gate: Mutex<CancellationToken>,
+}
+
+impl Shared {
+    pub(super) fn new(
+        server: &HttpTarget,
+        limits: HttpLimits,
+        dialer: Dialer,
+        events: mpsc::Sender<Event>,
+    ) -> Self {
+        let tasks = TaskTracker::new();
+        let stop = CancellationToken::new();
+        let gate = CancellationToken::new();
+        gate.cancel();
+        let endpoint = Endpoint::new(&server.url, server.addresses);
+        let pool = Pool::new(endpoint, dialer, limits.connect_timeout, tasks.clone(), stop.clone());
+        Self {
+            pool: Arc::new(pool),
+            target: RequestTarget::new(&server.url),
+            era: Mutex::default(),
+            credentials: Mutex::default(),
+            tool_headers: Mutex::default(),
+            events,
+            large: Arc::new(Semaphore::new(stream::LARGE_MESSAGES)),
+            queued: Arc::default(),
+            tasks,
+            work: stop.child_token(),
+            stop,
+            pending: Mutex::default(),
+            posts: Arc::new(Semaphore::new(limits.requests_in_flight)),
+            gate: Mutex::new(gate),
+            limits,
+        }
+    }
+
+    /// The head of a message of the stateless era.
+    pub(super) fn stateless(
+        &self,
+        version: &str,
+        kind: &OutboundKind,
+        outline: &Outline<'_>,
+    ) -> Result<Dispatch, &'static str> {
+        let own = match kind {
+            OutboundKind::Request { method, name, .. } => {
+                let mirrored = match (method.as_str(), name) {
+                    (mcp::TOOLS_CALL, Some(tool)) => lock(&self.tool_headers).headers(tool, outline),
+                    _ => Vec::new(),
+                };
+                let task = outline.text(&["taskId"]).filter(|_| method.starts_with("tasks/"));
+                headers::stateless(version, method, name.as_deref().or(task.as_deref()), mirrored)?
+            }
+            OutboundKind::Notification { method } => headers::stateless(version, method, None, Vec::new())?,
+            OutboundKind::Response => {
+                return Err("the stateless revisions of MCP have no answers of the harness");
+            }
+        };
+        let page = match outline.at(&["cursor"]) {
+            Some(_) => Page::Later,
+            None => Page::First,
+        };
+        Ok(Dispatch::Stateless { own, page })
+    }
+
+    pub(super) fn start_request(
+        self: &Arc<Self>,
+        id: IdValue,
+        mut exchange: Exchange,
+        asked: Asked,
+    ) -> Result<(), &'static str> {
+        let cancelled = self.work.child_token();
+        {
+            let mut pending = lock(&self.pending);
+            if pending.len() >= self.limits.requests_in_flight || pending.contains_key(&id) {
+                return Err("too many requests wait for this server's responses, or one with this id does");
+            }
+            pending.insert(id.clone(), cancelled.clone());
+        }
+        let gate = lock(&self.gate).clone();
+        let shared = self.clone();
+        self.tasks.spawn(cancelled.clone().run_until_cancelled_owned(async move {
+            gate.cancelled().await;
+            match exchange.ask(&asked).await {
+                Ok(tail) => {
+                    shared.forget(&id, &cancelled);
+                    drop(exchange);
+                    tail.finish().await;
+                }
+                Err(Unanswered::Failed(failure)) => {
+                    shared.forget(&id, &cancelled);
+                    shared.tell(Event::Failed { id, failure }).await;
+                }
+                Err(Unanswered::Forgotten(session)) => {
+                    shared.forget(&id, &cancelled);
+                    shared.lose(&session, Some(exchange.returned(id))).await;
+                }
+            }
+        }));
+        Ok(())
+    }
+
+    /// Sends what needs no answer: a notification or a response.
+    pub(super) fn start_post(self: &Arc<Self>, exchange: Exchange) -> Result<(), &'static str> {
+        let Ok(permit) = self.posts.clone().try_acquire_owned() else {
+            return Err("too many messages are on their way to this server");
+        };
+        let initialized = exchange.is_initialized();
+        let (before, after) = {
+            let mut gate = lock(&self.gate);
+            let before = gate.clone();
+            if initialized {
+                *gate = CancellationToken::new();
+            }
+            (before, gate.clone())
+        };
+        // Opened however this ends: a lost notification must not block later messages.
+        let opens = initialized.then(|| after.drop_guard());
+        let shared = self.clone();
+        self.tasks.spawn(self.work.clone().run_until_cancelled_owned(async move {
+            before.cancelled().await;
+            let accepted = exchange.post().await;
+            drop((opens, permit));
+            if let (true, Some(session)) = (initialized, accepted) {
+                listen::listen(shared, session).await;
+            }
+        }));
+        Ok(())
+    }
+
+    pub(super) fn cancel(&self, id: &IdValue) {
+        if let Some(token) = lock(&self.pending).remove(id) {
+            token.cancel();
+        }
+    }
+
+    /// The server no longer knows this session. Emits one [`Event::SessionLost`], after the event of the request that
+    /// found it.
+    pub(super) async fn lose(&self, session: &Session, found_out: Option<Event>) {
+        // Both places are reserved first: a request that is cancelled while it waits must not lose the event.
+        let Ok(mut places) = self.events.reserve_many(2).await else { return };
+        let lost = lock(&self.era).lose(session).then_some(Event::SessionLost);
+        for (event, place) in found_out.into_iter().chain(lost).zip(&mut places) {
+            place.send(event);
+        }
+    }
+
+    pub(super) async fn tell(&self, event: Event) {
+        // The owner may be gone.
+        let _ = self.events.send(event).await;
+    }
+
+    /// Ends the session at the server, where there is one.
+    pub(super) async fn end_session(&self) {
+        let session = lock(&self.era).session();
+        if session.id.is_some() {
+            // Held credentials only: ending a session must not start a read.
+            let Some(credentials) = lock(&self.credentials).as_ref().and_then(|source| source.at_hand())
+            else {
+                return;
+            };
+            let request = headers::request(
+                &self.target,
+                Method::DELETE,
+                credentials.headers(),
+                session.headers(),
+                Bytes::new(),
+            );
+            // Servers may refuse this; the session then ends by its own timeout.
+            let _ = self.pool.send(request).await;
+        }
+    }
+
+    /// The newest credentials, for a request that this transport sends by itself.
+    pub(super) async fn own_credentials(&self) -> Result<Arc<dyn Filled>, Failure> {
+        let source = lock(&self.credentials).clone();
+        let none = || Failure::NoCredential { why: "nothing was sent to the server yet".into() };
+        let filled = source.ok_or_else(none)?.current().await;
+        filled.map_err(|why| Failure::NoCredential { why })
+    }
+
+    /// A request that is over frees its id, unless a later request already has it.
+    fn forget(&self, id: &IdValue, cancelled: &CancellationToken) {
+        if !cancelled.is_cancelled() {
+            lock(&self.pending).remove(id);
+        }
+    }
+}
+
+/// A poisoned lock is used: no holder of these locks can panic halfway through a change.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,123 @@
+//! Credentials that have to be waited for, and credentials that the server refuses.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use http::{HeaderMap, HeaderValue};
+use tokio::sync::Semaphore;
+
+use super::server::{Answer, Seen, Server};
+use super::{credentials, next_failure, next_message, request, result, upstream};
+use cofferdam_secrets::Reads;
+use crate::upstream::http::{Credentials, Failure, Filled, Finding, Outcome};
+
+/// Each is the first one refused, then the second.
+#[derive(Clone)]
+struct Turning {
+    headers: HeaderMap,
+    turns: Arc<AtomicUsize>,
+    /// No credential is given before this has a permit.
+    ready: Arc<Semaphore>,
+}
+
+impl Turning {
+    fn new(ready: usize) -> Arc<Self> {
+        Arc::new(Self::named("first", &Arc::default(), &Arc::new(Semaphore::new(ready))))
+    }
+
+    fn named(name: &'static str, turns: &Arc<AtomicUsize>, ready: &Arc<Semaphore>) -> Self {
+        let mut headers = HeaderMap::new();
+        headers.insert("authorization", HeaderValue::from_static(name));
+        Self { headers, turns: Arc::clone(turns), ready: Arc::clone(ready) }
+    }
+}
+
+impl Credentials for Turning {
+    fn current(&self) -> Finding<'_, Outcome> {
+        Box::pin(async {
+            let _place = self.ready.acquire().await.unwrap();
+            Ok(Arc::new(self.clone()) as _)
+        })
+    }
+
+    fn at_hand(&self) -> Option<Arc<dyn Filled>> {
+        None
+    }
+}
+
+impl Filled for Turning {
+    fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+
+    fn other_reads(&self, _decided: &Reads) -> Option<Arc<Reads>> {
+        None
+    }
+
+    fn origin(&self) -> String {
+        "the test".into()
+    }
+
+    fn others(&self) -> Finding<'_, Outcome> {
+        self.turns.fetch_add(1, Ordering::Relaxed);
+        Box::pin(async { Ok(Arc::new(Self::named("second", &self.turns, &self.ready)) as _) })
+    }
+}
+
+fn accepts(name: &'static str) -> impl Fn(&Seen) -> Answer + Send + Sync + 'static {
+    move |seen| match seen.header("authorization") == Some(name) {
+        true => Answer::json(result(1)),
+        false => Answer::status(401),
+    }
+}
+
+#[tokio::test]
+async fn what_was_refused_goes_out_once_more_with_another_credential() {
+    let server = Server::start(accepts("second")).await;
+    let mut upstream = upstream(&server);
+    let turning = Turning::new(1);
+    upstream.send(request(1, "tools/call", r#"{"name":"t"}"#), turning.clone());
+    assert_eq!(next_message(&mut upstream).await, result(1));
+    let sent: Vec<_> =
+        server.seen().iter().map(|seen| seen.header("authorization").map(str::to_owned)).collect();
+    assert_eq!(sent, [Some("first".to_owned()), Some("second".to_owned())]);
+    assert_eq!(turning.turns.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_everything_is_asked_twice() {
+    let server = Server::start(accepts("third")).await;
+    let mut upstream = upstream(&server);
+    let turning = Turning::new(1);
+    upstream.send(request(1, "tools/call", r#"{"name":"t"}"#), turning.clone());
+    let Failure::NoCredential { why } = next_failure(&mut upstream, 1).await else { panic!() };
+    assert!(why.contains("read anew from the test"), "{why}");
+    assert_eq!((server.seen().len(), turning.turns.load(Ordering::Relaxed)), (2, 1));
+}
+
+#[tokio::test]
+async fn a_large_request_is_not_kept_for_a_second_time() {
+    let server = Server::start(accepts("second")).await;
+    let mut upstream = upstream(&server);
+    let large = format!(r#"{{"name":"t","filler":"{}"}}"#, "x".repeat(80 * 1024));
+    upstream.send(request(1, "tools/call", &large), Turning::new(1));
+    let Failure::NoCredential { why } = next_failure(&mut upstream, 1).await else { panic!() };
+    assert!(why.contains("send it again"), "{why}");
+    assert_eq!(server.seen().len(), 1);
+}
+
+#[tokio::test]
+async fn waiting_for_a_credential_delays_no_other_request() {
+    let server = Server::start(|seen| match seen.body.contains("\"id\":2") {
+        true => Answer::json(result(2)),
+        false => Answer::json(result(1)),
+    })
+    .await;
+    let mut upstream = upstream(&server);
+    let late = Turning::new(0);
+    upstream.send(request(1, "tools/call", r#"{"name":"t"}"#), late.clone());
+    upstream.send(request(2, "tools/call", r#"{"name":"t"}"#), credentials());
+    assert_eq!(next_message(&mut upstream).await, result(2));
+    late.ready.add_permits(1);
+    assert_eq!(next_message(&mut upstream).await, result(1));
+}

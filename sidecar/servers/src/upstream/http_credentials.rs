@@ -1,0 +1,176 @@
+//! The credentials of an HTTP server's requests: filled anew for each, from the newest secrets of the session.
+//!
+//! What must stay true: a request whose credential is over waits for the read that is under way, and no longer than ten
+//! seconds; one that the server refused causes one read at most, and only if it was not read since; what is said about it
+//! names the sources, never a value.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use cofferdam_base::text::error_chain;
+use cofferdam_secrets::reread::Reread;
+use cofferdam_secrets::{InjectError, Material, Reads, SecretError, Secrets, fill_header};
+use futures_util::future::try_join_all;
+use http::HeaderMap;
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+
+use super::http::{Credentials, Filled, Finding, Outcome};
+use crate::server_secrets::ServerSecrets;
+use crate::spec::{Scope, ServerKind};
+use crate::start_error::explain;
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct HeaderCredentials(Arc<Shared>);
+
+struct Shared {
+    secrets: ServerSecrets,
+    /// Owns the reads in the background.
+    tasks: TaskTracker,
+    /// The secrets are being read again.
+    reading: AtomicBool,
+}
+
+/// The headers of one request. The secrets in them are not given back while the server may use them.
+struct FilledHeaders {
+    credentials: HeaderCredentials,
+    secrets: Secrets,
+    headers: HeaderMap,
+}
+
+/// Why the headers of a request could not be filled.
+enum FillError {
+    Inject(InjectError),
+    Secret(SecretError),
+}
+
+impl HeaderCredentials {
+    pub(crate) fn new(secrets: ServerSecrets, tasks: TaskTracker) -> Self {
+        Self(Arc::new(Shared { secrets, tasks, reading: AtomicBool::new(false) }))
+    }
+
+    /// The same for a request of a scope.
+    pub(super) fn in_scope(&self, scope: &Arc<Scope>) -> Self {
+        Self::new(self.0.secrets.clone().in_scope(scope), self.0.tasks.clone())
+    }
+
+    /// The templates of the server or the scope, filled.
+    pub(crate) fn fill(&self, secrets: &Secrets) -> Result<HeaderMap, InjectError> {
+        let ServerSecrets { server, scope, .. } = &self.0.secrets;
+        let ServerKind::Http(http) = &server.kind else { return Ok(HeaderMap::new()) };
+        let headers = scope.as_ref().map_or(&http.headers, |scope| &scope.headers);
+        headers.iter().map(|(name, template)| Ok((name.clone(), fill_header(template, secrets)?))).collect()
+    }
+
+    fn headers(&self, secrets: Secrets) -> Result<FilledHeaders, InjectError> {
+        Ok(FilledHeaders { headers: self.fill(&secrets)?, credentials: self.clone(), secrets })
+    }
+
+    async fn newest(&self) -> Result<FilledHeaders, FillError> {
+        let secrets = match self.0.secrets.held() {
+            Some(secrets) => {
+                if secrets.values().any(|material| !material.is_fresh()) {
+                    self.read_again();
+                }
+                secrets
+            }
+            None => self.0.secrets.obtain().await.map_err(FillError::Secret)?,
+        };
+        self.headers(secrets).map_err(FillError::Inject)
+    }
+
+    /// Reads the secrets in the background, for the requests after this one.
+    fn read_again(&self) {
+        if self.0.reading.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let shared = Arc::clone(&self.0);
+        self.0.tasks.spawn(async move {
+            if let Err(error) = shared.secrets.obtain().await {
+                let server = &shared.secrets.server.name;
+                tracing::warn!(%server, why = %error.cause, "a secret was not read again");
+            }
+            shared.reading.store(false, Ordering::Release);
+        });
+    }
+
+    /// What there is instead of what the server refused.
+    async fn others_than(&self, refused: &FilledHeaders) -> Result<FilledHeaders, String> {
+        const REFUSED: &str = "the server did not accept the credential (HTTP 401)";
+        if refused.secrets.is_empty() {
+            return Err("the server wants a credential (HTTP 401) and none is configured for it; ask the user to put one into its `headers`".into());
+        }
+        let ServerSecrets { specs, limits, credentials, .. } = &self.0.secrets;
+        let reread = |(name, seen): (&_, &Arc<Material>)| {
+            let (source, seen) = (&specs[name], seen.generation);
+            async move { credentials.reread(source, *limits, seen).await }
+        };
+        let reread = try_join_all(refused.secrets.iter().map(reread)).await;
+        let reread =
+            reread.map_err(|error| format!("{REFUSED}, and no other can be had: {}", explain(&error)))?;
+        let mut secrets = refused.secrets.clone();
+        let mut soonest = None;
+        for (held, reread) in secrets.values_mut().zip(reread) {
+            match reread {
+                Reread::Read(material) => *held = material,
+                Reread::TooSoon { next } => soonest = soonest.max(Some(next)),
+            }
+        }
+        let headers =
+            self.headers(secrets).map_err(|error| format!("{REFUSED}, and no other can be made: {error}"))?;
+        if headers.headers != refused.headers {
+            return Ok(headers);
+        }
+        let origin = headers.origin();
+        Err(match soonest {
+            Some(next) => {
+                let wait = next.saturating_duration_since(Instant::now()).as_secs() + 1;
+                format!(
+                    "{REFUSED}; it is from {origin}, which was read anew a moment ago and is read again in {wait} s at the earliest; ask the user to renew it there"
+                )
+            }
+            None => format!(
+                "{REFUSED}; it is from {origin}, which was read anew and has not changed; ask the user to renew it there"
+            ),
+        })
+    }
+}
+
+impl Credentials for HeaderCredentials {
+    fn current(&self) -> Finding<'_, Outcome> {
+        Box::pin(async {
+            self.newest().await.map(shared).map_err(|error| match error {
+                FillError::Inject(error) => error_chain(&error),
+                FillError::Secret(error) => explain(&error),
+            })
+        })
+    }
+
+    fn at_hand(&self) -> Option<Arc<dyn Filled>> {
+        self.headers(self.0.secrets.held()?).ok().map(shared)
+    }
+}
+
+impl Filled for FilledHeaders {
+    fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+
+    fn other_reads(&self, decided: &Reads) -> Option<Arc<Reads>> {
+        decided.others(&self.secrets)
+    }
+
+    fn origin(&self) -> String {
+        let origins: Vec<&str> = self.secrets.values().map(|material| material.origin.as_str()).collect();
+        origins.join(" and ")
+    }
+
+    fn others(&self) -> Finding<'_, Outcome> {
+        Box::pin(async { self.credentials.others_than(self).await.map(shared) })
+    }
+}
+
+fn shared(headers: FilledHeaders) -> Arc<dyn Filled> {
+    Arc::new(headers)
+}

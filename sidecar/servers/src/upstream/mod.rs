@@ -1,0 +1,345 @@
+//! A started server, whichever way it is reached: what goes in, what comes out, how it ends.
+//!
+//! Nothing below here knows rules, grants or the audit.
+
+pub mod http;
+pub(crate) mod http_credentials;
+pub(crate) mod stdio;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use cofferdam_process::{Ended, Exit};
+use cofferdam_secrets::files::FileSet;
+use cofferdam_secrets::{Reads, Secrets};
+use relay_proto::code::Code;
+use relay_proto::envelope::IdValue;
+use relay_proto::replay::{OwnRequest, ReplayMessage};
+use relay_proto::{json, mcp};
+
+use self::http::{Event as HttpEvent, Failure, HttpUpstream};
+use self::http_credentials::HeaderCredentials;
+use self::stdio::{StdioEvent, StdioUpstream};
+use crate::event::{Event, Role};
+use crate::grant_limits::ProcessPermit;
+use crate::outbound::{Outbound, QUEUE_BYTES, REFUSED_BYTES};
+#[cfg(any(test, feature = "scripted"))]
+use crate::scripted::ScriptedUpstream;
+
+pub(crate) enum Upstream {
+    Http(Box<HttpConnection>),
+    Stdio(Box<StdioProcess>),
+}
+
+pub(crate) struct HttpConnection {
+    upstream: HttpUpstream,
+    credentials: Arc<HeaderCredentials>,
+}
+
+pub(crate) struct StdioProcess {
+    pub(crate) pipes: ProcessPipes,
+    pub(crate) resources: ProcessResources,
+}
+
+/// A process's stdin and stdout, or a test that plays the process.
+#[cfg_attr(
+    any(test, feature = "scripted"),
+    expect(clippy::large_enum_variant, reason = "outside of tests there is one variant")
+)]
+pub(crate) enum ProcessPipes {
+    Real(StdioUpstream),
+    #[cfg(any(test, feature = "scripted"))]
+    Scripted(ScriptedUpstream),
+}
+
+/// What is kept for as long as the process lives: its injected files, its permit in the grant, the credentials it has.
+pub(crate) struct ProcessResources {
+    pub(crate) files: FileSet,
+    /// The session's Vault token, from which these derive, is not revoked while they are in use.
+    pub(crate) secrets: Arc<Secrets>,
+    pub(crate) _permit: ProcessPermit,
+}
+
+/// How much a server that does not read is still notified of: as much again as makes it full, then nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct NotificationBudget {
+    bytes_while_full: usize,
+    dropped: u64,
+}
+
+impl Upstream {
+    pub(crate) fn send(&mut self, message: Outbound) {
+        match self {
+            Self::Http(http) => {
+                let credentials = match &message.scope {
+                    Some(scope) => Arc::new(http.credentials.in_scope(scope)),
+                    None => Arc::clone(&http.credentials),
+                };
+                http.upstream.send(message, credentials);
+            }
+            Self::Stdio(stdio) => stdio.send(&message.bytes),
+        }
+    }
+
+    /// The reads that a process has its secrets from, where this message was decided with others; an HTTP request
+    /// finds out by itself.
+    pub(crate) fn other_reads(&self, message: &Outbound) -> Option<Arc<Reads>> {
+        let Self::Stdio(stdio) = self else { return None };
+        message.decided.as_ref()?.others(&stdio.resources.secrets)
+    }
+
+    pub(crate) fn send_all(&mut self, messages: Vec<ReplayMessage>) {
+        for message in messages {
+            self.send(match message {
+                ReplayMessage::Notification { method, message } => Outbound::notification(message, method),
+                ReplayMessage::Request(OwnRequest { id, method, message }) => {
+                    Outbound::request(message, id, method, None)
+                }
+            });
+        }
+    }
+
+    /// The next thing that the server sends, or its end. Cancel-safe.
+    pub(crate) async fn next(&mut self) -> Event {
+        match self {
+            Self::Http(http) => match http.upstream.next().await {
+                HttpEvent::Message(message) => Event::Message(BytesMut::from(message.as_slice())),
+                HttpEvent::SentWith { id, reads } => Event::SentWith { id, reads },
+                HttpEvent::SessionLost => Event::SessionLost,
+                HttpEvent::Returned(message) => Event::Returned(message),
+                HttpEvent::Failed { id, failure } => failed(id, failure),
+            },
+            Self::Stdio(stdio) => match stdio.pipes.next().await {
+                StdioEvent::Closed => {
+                    let (code, why) = (Code::ServerUnavailable, stdio.describe_exit());
+                    Event::Gone { was: Role::Current, code, why }
+                }
+                StdioEvent::Line(line) => Event::Message(line),
+                StdioEvent::Oversize { id } => Event::Oversize { id },
+                StdioEvent::Unsent { id } => {
+                    Event::did_not_run(id, Code::ServerUnavailable, "the server takes no more requests")
+                }
+            },
+        }
+    }
+
+    /// An HTTP request was cancelled: its stream is closed.
+    pub(crate) fn cancel(&mut self, id: &IdValue) {
+        if let Self::Http(http) = self {
+            http.upstream.cancel(id);
+        }
+    }
+
+    /// Whether this may be sent now. Nothing but a handshake may before a lost session is open again.
+    pub(crate) fn is_ready_for(&self, message: &Outbound) -> bool {
+        match self {
+            Self::Http(http) => {
+                !http.upstream.has_lost_its_session() || message.request_method() == Some(mcp::INITIALIZE)
+            }
+            Self::Stdio(_) => true,
+        }
+    }
+
+    pub(crate) fn has_lost_its_session(&self) -> bool {
+        match self {
+            Self::Http(http) => http.upstream.has_lost_its_session(),
+            Self::Stdio(_) => false,
+        }
+    }
+
+    /// Whether the server reads so slowly that the link should stop reading.
+    pub(crate) fn is_full(&self) -> bool {
+        self.queued_bytes() > QUEUE_BYTES
+    }
+
+    /// Whether no further request is taken.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.queued_bytes() > REFUSED_BYTES
+    }
+
+    pub(crate) fn pid(&self) -> Option<u32> {
+        match self {
+            Self::Http(_) => None,
+            Self::Stdio(stdio) => Some(stdio.pipes.pid()),
+        }
+    }
+
+    /// Ends the process and its descendants; says whether all of them are dead.
+    pub(crate) async fn end(self, grace: Duration) -> Ended {
+        match self {
+            Self::Http(http) => {
+                http.upstream.close().await;
+                Ended::All
+            }
+            Self::Stdio(stdio) => {
+                let StdioProcess { pipes, resources } = *stdio;
+                let ended = pipes.end(grace).await;
+                drop(resources);
+                ended
+            }
+        }
+    }
+
+    pub(crate) fn queued_bytes(&self) -> usize {
+        match self {
+            Self::Http(http) => http.upstream.queued_bytes(),
+            Self::Stdio(stdio) => stdio.pipes.queued_bytes(),
+        }
+    }
+}
+
+impl HttpConnection {
+    pub(crate) fn new(upstream: HttpUpstream, credentials: HeaderCredentials) -> Self {
+        Self { upstream, credentials: Arc::new(credentials) }
+    }
+}
+
+impl StdioProcess {
+    /// Queues one message; the bytes leave in [`ProcessPipes::write_now`] and [`Upstream::next`].
+    pub(crate) fn send(&mut self, message: &[u8]) {
+        self.pipes.send(&json::line_safe(message));
+    }
+
+    fn describe_exit(&mut self) -> String {
+        match self.pipes.exit() {
+            Some(exit) => format!("the server's process ended ({exit})"),
+            None => "the server's process ended".into(),
+        }
+    }
+}
+
+impl ProcessPipes {
+    pub(crate) fn pid(&self) -> u32 {
+        match self {
+            Self::Real(process) => process.pid(),
+            #[cfg(any(test, feature = "scripted"))]
+            Self::Scripted(process) => process.pid(),
+        }
+    }
+
+    /// Puts one message on its way, which is one line to every runtime.
+    fn send(&mut self, line: &[u8]) {
+        match self {
+            Self::Real(process) => process.send(line),
+            #[cfg(any(test, feature = "scripted"))]
+            Self::Scripted(process) => process.send(line),
+        }
+    }
+
+    /// Writes what the process takes without waiting.
+    pub(crate) fn write_now(&mut self) {
+        match self {
+            Self::Real(process) => process.write_now(),
+            #[cfg(any(test, feature = "scripted"))]
+            Self::Scripted(process) => process.flush(),
+        }
+    }
+
+    fn queued_bytes(&self) -> usize {
+        match self {
+            Self::Real(process) => process.queued_bytes(),
+            #[cfg(any(test, feature = "scripted"))]
+            Self::Scripted(process) => process.queued_bytes(),
+        }
+    }
+
+    /// A message that has arrived already.
+    pub(crate) fn buffered(&mut self) -> Option<StdioEvent> {
+        match self {
+            Self::Real(process) => process.buffered(),
+            #[cfg(any(test, feature = "scripted"))]
+            Self::Scripted(process) => process.buffered(),
+        }
+    }
+
+    /// Writes what is queued and gives what arrives. Cancel-safe.
+    async fn next(&mut self) -> StdioEvent {
+        match self {
+            Self::Real(process) => process.next().await,
+            #[cfg(any(test, feature = "scripted"))]
+            Self::Scripted(process) => process.next().await,
+        }
+    }
+
+    /// How the process ended, where that is known by now.
+    fn exit(&mut self) -> Option<Exit> {
+        match self {
+            Self::Real(process) => process.exit(),
+            #[cfg(any(test, feature = "scripted"))]
+            Self::Scripted(_) => None,
+        }
+    }
+
+    /// Waits until the main process has exited. Cancel-safe.
+    pub(crate) async fn exited(&mut self) -> Exit {
+        match self {
+            Self::Real(process) => process.exited().await,
+            #[cfg(any(test, feature = "scripted"))]
+            Self::Scripted(_) => Exit::Code(0),
+        }
+    }
+
+    /// Signals the process that its files have changed.
+    pub(crate) fn hang_up(&self) {
+        match self {
+            Self::Real(process) => process.hang_up(),
+            #[cfg(any(test, feature = "scripted"))]
+            Self::Scripted(process) => process.hang_up(),
+        }
+    }
+
+    async fn end(self, grace: Duration) -> Ended {
+        match self {
+            Self::Real(process) => process.end(grace).await,
+            #[cfg(any(test, feature = "scripted"))]
+            Self::Scripted(process) => process.end(grace).await,
+        }
+    }
+}
+
+impl NotificationBudget {
+    /// Whether so many more bytes may be sent to a server that may be full. The first refusal is logged, per process.
+    pub(crate) fn allows(&mut self, upstream: &Upstream, bytes: usize) -> bool {
+        if !upstream.is_full() {
+            self.bytes_while_full = 0;
+            return true;
+        }
+        self.bytes_while_full += bytes;
+        if self.bytes_while_full <= QUEUE_BYTES {
+            return true;
+        }
+        if self.dropped == 0 {
+            tracing::debug!(
+                pid = upstream.pid(),
+                "the server does not read: notifications for it are dropped"
+            );
+        }
+        self.dropped += 1;
+        false
+    }
+}
+
+fn failed(id: IdValue, failure: Failure) -> Event {
+    let (code, why) = match failure {
+        Failure::MaybeRan { why } => (
+            Code::OutcomeUnknown,
+            format!("{why}; it may or may not have run, so check before you repeat it"),
+        ),
+        Failure::NoCredential { why } => return Event::did_not_run(id, Code::CredentialUnavailable, &why),
+        Failure::NotSent { why } => return Event::did_not_run(id, Code::ServerUnavailable, &why),
+        Failure::SessionLost => {
+            let why = "the server had forgotten the session; send it again";
+            return Event::did_not_run(id, Code::ServerUnavailable, why);
+        }
+        Failure::TooLarge => (
+            Code::MessageTooLarge,
+            "the call ran, but its answer is too large and is not relayed; ask for less at a time".into(),
+        ),
+        Failure::Unauthorized => {
+            let why = "the server did not accept the credential; ask the user to renew it";
+            return Event::did_not_run(id, Code::CredentialUnavailable, why);
+        }
+    };
+    Event::Failed { id, code, why }
+}

@@ -1,0 +1,161 @@
+//! Messages on their way from the pipeline to a process: sent, parked until it is ready, or refused.
+//!
+//! What must stay true: a request of the harness is registered as in flight before it is sent; one that returns is parked
+//! or answered, never both.
+
+use std::sync::Arc;
+
+use cofferdam_servers::spec::ServerSpec;
+use cofferdam_servers::{
+    DID_NOT_RUN, Host, Launcher, Outbound, Outgoing, SendResult, ServerSet, SlotKey, Target, WhenNotReady,
+};
+use relay_proto::code::Code;
+use relay_proto::envelope::IdValue;
+use tokio::time::Instant;
+
+use super::parked::Unsent;
+use super::{CallerContext, Pipeline};
+use crate::config::Config;
+
+/// A request of the sidecar itself that was neither sent nor parked.
+pub(super) struct NotAsked;
+
+const TOO_MUCH_WAITS: &str = "it did not run: the server is starting and too much waits for it";
+
+impl Pipeline {
+    /// A registered call did not leave: it waits, or is answered.
+    pub(super) fn not_sent(
+        &mut self,
+        servers: &mut ServerSet,
+        slot: SlotKey,
+        id: IdValue,
+        result: SendResult,
+        now: Instant,
+    ) {
+        let Some(call) = self.in_flight.take(&id) else { return };
+        match result {
+            SendResult::Sent { .. } => {}
+            SendResult::NotReady(message) => {
+                self.park(servers, slot, Unsent { call: Some((id, call)), message }, now);
+            }
+            SendResult::Refused { code, why } => {
+                self.fail(servers, call, code, &format!("{DID_NOT_RUN}{why}"), now);
+            }
+            SendResult::NoProcess => {
+                let why = "it did not run: the server is not configured any more";
+                self.fail(servers, call, Code::ServerUnavailable, why, now);
+            }
+        }
+    }
+
+    /// Holds a message until its slot is ready. Where too much waits already, a request is answered and a notification
+    /// dropped.
+    pub(super) fn park(&mut self, servers: &mut ServerSet, slot: SlotKey, unsent: Unsent, now: Instant) {
+        let Err(unsent) = self.parked.hold_unsent(slot, unsent, now) else { return };
+        if let Some((_, call)) = unsent.call {
+            self.fail(servers, call, Code::ServerUnavailable, TOO_MUCH_WAITS, now);
+        }
+    }
+
+    /// Sends what waits for a slot, in order.
+    pub(super) fn send_parked(&mut self, servers: &mut ServerSet, slot: SlotKey, now: Instant) {
+        let waiting = self.parked.take_for(slot);
+        if waiting.is_empty() {
+            return;
+        }
+        let config = self.caller.session.context.config.load_full();
+        for Unsent { call, message } in waiting {
+            let launcher = self.caller.launcher(&config);
+            let start = || launcher.clone().expect("asked for only where there is one");
+            // No process is started for a notification alone.
+            let when = match message.request_id().is_some() && launcher.is_some() {
+                true => WhenNotReady::Start(&start),
+                false => WhenNotReady::Return,
+            };
+            let id = call.map(|(id, call)| {
+                self.in_flight.insert(id.clone(), call);
+                id
+            });
+            match (servers.send(Target::Slot(slot), Outgoing::Kept(message), when), id) {
+                (SendResult::Sent { on, other_reads }, Some(id)) => {
+                    self.in_flight.sent_to(&id, on);
+                    if let Some(reads) = other_reads {
+                        self.in_flight.sent_with(on, &id, reads);
+                    }
+                }
+                (result, Some(id)) => self.not_sent(servers, slot, id, result, now),
+                (SendResult::NotReady(message), None) => {
+                    self.park(servers, slot, Unsent { call: None, message }, now);
+                }
+                (_, None) => {}
+            }
+        }
+        servers.flush();
+    }
+
+    /// What waited for a slot did not run, and will not.
+    pub(super) fn refuse_parked(
+        &mut self,
+        servers: &mut ServerSet,
+        slot: SlotKey,
+        code: Code,
+        sentence: &str,
+        now: Instant,
+    ) {
+        for Unsent { call, .. } in self.parked.take_for(slot) {
+            if let Some((_, call)) = call {
+                self.fail(servers, call, code, sentence, now);
+            }
+        }
+    }
+
+    /// Sends a request of the sidecar itself to the server's own process.
+    pub(super) fn send_own(
+        &mut self,
+        config: &Arc<Config>,
+        servers: &mut ServerSet,
+        request: Outbound,
+        now: Instant,
+    ) -> Result<(), NotAsked> {
+        let launcher = self.caller.launcher(config).ok_or(NotAsked)?;
+        let start = || launcher.clone();
+        let (slot, request) = (SlotKey::BASE, Outgoing::Kept(request));
+        match servers.send(Target::Slot(slot), request, WhenNotReady::Start(&start)) {
+            SendResult::Sent { .. } => Ok(()),
+            SendResult::NotReady(message) => {
+                let unsent = Unsent { call: None, message };
+                self.parked.hold_unsent(slot, unsent, now).map_err(|_| NotAsked)
+            }
+            SendResult::NoProcess | SendResult::Refused { .. } => Err(NotAsked),
+        }
+    }
+}
+
+impl CallerContext {
+    /// How a process of this link's server is started by now; none where the grant does not name it any more.
+    pub(super) fn launcher(&self, config: &Arc<Config>) -> Option<Launcher> {
+        let granted = config.grants.get(&self.session.grant)?.servers.contains(&self.server);
+        let server = config.servers.get(&self.server).filter(|_| granted)?;
+        Some(self.launcher_for(config, server))
+    }
+
+    pub(super) fn launcher_for(&self, config: &Arc<Config>, server: &Arc<ServerSpec>) -> Launcher {
+        let Self { session, link, .. } = self;
+        let host = Host {
+            grant_limits: Arc::clone(&session.grant_limits),
+            files: session.context.files.clone(),
+            tasks: session.context.tasks.clone(),
+        };
+        let launcher = Launcher::new(
+            Arc::clone(server),
+            (&config.limits).into(),
+            Arc::clone(&config.secrets),
+            Arc::clone(&session.credentials),
+            host,
+            Arc::clone(link),
+        );
+        #[cfg(test)]
+        let launcher = launcher.scripted(session.context.script.get().cloned());
+        launcher
+    }
+}
