@@ -13,7 +13,8 @@ use zeroize::Zeroizing;
 
 use super::environment::allowed_environment;
 use super::launch::{Launch, LaunchError, launch_with};
-use super::server::{Exit, ProcessHandle};
+use super::exit::Exit;
+use super::server::ProcessHandle;
 
 /// Errors hold nothing that the command printed.
 #[derive(Debug, thiserror::Error)]

@@ -22,6 +22,7 @@
 mod bounded;
 mod children;
 mod environment;
+mod exit;
 mod keeper;
 mod launch;
 mod os;
@@ -35,10 +36,11 @@ use nix::sys::resource::{Resource, setrlimit};
 
 pub use bounded::{RunError, run_bounded};
 pub use environment::{InvalidEnvironment, Variable, allowed_environment};
+pub use exit::Exit;
 pub use keeper::{is_keeper, keeper_main};
 pub use launch::{Launch, LaunchError, launch, use_keeper_program};
 pub use registry::{KnownChild, spawn_known};
-pub use server::{Ended, Exit, ProcessHandle, ServerProcess};
+pub use server::{Ended, ProcessHandle, ServerProcess};
 
 /// Keeps this process's memory out of core files and from other processes of the user, its inherited descriptors
 /// from its children, and makes it the parent of what they orphan. The first thing that sidecar and keeper do.

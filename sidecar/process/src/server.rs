@@ -5,8 +5,6 @@
 use std::fmt;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::ExitStatusExt;
-use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +13,7 @@ use tokio::net::unix::pipe;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::exit::Exit;
 use super::warden::{KeeperId, State, Warden};
 use super::wire::Order;
 
@@ -45,15 +44,6 @@ pub(super) struct Keeper {
     pub(super) process: u32,
     pub(super) control: Arc<UnixStream>,
     pub(super) state: watch::Receiver<State>,
-}
-
-/// How the server's main process ended.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Exit {
-    Code(i32),
-    /// Its keeper died; the server dies with it, and how is not known.
-    KeeperLost,
-    Signal(i32),
 }
 
 /// What became of a server's processes.
@@ -151,25 +141,5 @@ impl fmt::Debug for ProcessHandle {
 impl Drop for Keeper {
     fn drop(&mut self) {
         self.warden.release(self.id);
-    }
-}
-
-impl Exit {
-    pub(super) fn from_status(status: ExitStatus) -> Self {
-        match (status.code(), status.signal()) {
-            (Some(code), _) => Self::Code(code),
-            (None, Some(signal)) => Self::Signal(signal),
-            (None, None) => Self::KeeperLost,
-        }
-    }
-}
-
-impl fmt::Display for Exit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Code(code) => write!(f, "it exited with code {code}"),
-            Self::KeeperLost => f.write_str("its keeper died"),
-            Self::Signal(signal) => write!(f, "it was ended by signal {signal}"),
-        }
     }
 }

@@ -25,9 +25,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::children;
+use super::exit::Exit;
 use super::os::{self, Reaped};
 use super::registry::{KnownChild, with_known};
-use super::server::Exit;
 use super::wire::{FRAME, Failure, Report, Stage};
 
 /// How long a keeper whose server was given up may take to kill it; after that the keeper is killed and the orphans

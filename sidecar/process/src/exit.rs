@@ -1,0 +1,34 @@
+//! How a server's main process ended.
+
+use std::fmt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+/// How the server's main process ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Exit {
+    Code(i32),
+    /// Its keeper died; the server dies with it, and how is not known.
+    KeeperLost,
+    Signal(i32),
+}
+
+impl Exit {
+    pub(super) fn from_status(status: ExitStatus) -> Self {
+        match (status.code(), status.signal()) {
+            (Some(code), _) => Self::Code(code),
+            (None, Some(signal)) => Self::Signal(signal),
+            (None, None) => Self::KeeperLost,
+        }
+    }
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "it exited with code {code}"),
+            Self::KeeperLost => f.write_str("its keeper died"),
+            Self::Signal(signal) => write!(f, "it was ended by signal {signal}"),
+        }
+    }
+}
