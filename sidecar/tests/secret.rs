@@ -6,7 +6,7 @@ mod stage;
 use std::time::Duration;
 
 use cofferdam::secrets::{
-    ExecFormat, Material, Origin, SecretError, SecretSpec, ShortValues, SourceLimits, fetch, opened,
+    ExecFormat, Material, Origin, SecretError, SecretSpec, ShortValues, SourceLimits, fetch,
 };
 
 #[tokio::test]
@@ -106,7 +106,7 @@ fn assert_says(error: &SecretError, why: &str) {
 }
 
 fn needles(material: &Material) -> Vec<String> {
-    let needles = opened::needles(&"test".parse().expect("a name"), material);
+    let needles = material.needles(&"test".parse().expect("a name"));
     needles
         .iter()
         .map(|needle| format!("{}={}", needle.label, String::from_utf8_lossy(&needle.value)))

@@ -17,14 +17,13 @@ use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 
-use super::error::{SecretError, SecretProblem};
+use super::error::{SecretError, SecretProblem, SourceFailure};
 use super::known::{Known, Learnt, Scrubbing};
 use super::local::LocalSource;
-use super::material::{Material, RevokedWith};
-use super::opened;
+use super::material::Material;
 use super::renewal::Terms;
 use super::reread::RereadPace;
-use super::source::{Ask, Source, SourceFailure};
+use super::source::{Ask, RevokedWith, Source};
 use super::spec::{SecretSpec, SourceLimits};
 use super::upkeep::{How, Keeper, Note};
 use cofferdam_scrub::log_scrubber::LogScrubber;
@@ -196,7 +195,7 @@ impl Credentials {
 
     /// The scrubbers know the values before they can be used.
     fn keep(&self, slot: &mut Slot, name: &Name, mut material: Material) -> Arc<Material> {
-        self.learn(&opened::needles(name, &material), material.revoked_with());
+        self.learn(&material.needles(name), material.revoked_with());
         if let Some(before) = slot.material.as_ref().filter(|before| material.replaces_unnoticed(before)) {
             let before = Arc::clone(before);
             before.adopt(material);

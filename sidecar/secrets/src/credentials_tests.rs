@@ -9,9 +9,8 @@ use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
 use super::*;
-use crate::local::Unleased;
 use crate::renewal::Class;
-use crate::source::Lease;
+use crate::source::{Lease, Unleased};
 use crate::spec::{Origin, ShortValues};
 use crate::value::Secret;
 

@@ -1,13 +1,14 @@
 //! Why a secret is not available, and what can be done about it.
 
+use std::io;
+
+use cofferdam_base::clock::Rfc3339;
+use cofferdam_process::RunError;
 use relay_proto::name::Name;
 use tokio::time::Instant;
 
-use super::expiring::ExpiringError;
 use super::fields::FieldError;
-use super::local::SourceError;
-use super::source::SourceFailure;
-use super::spec::{Origin, SecretSpec};
+use super::spec::SecretSpec;
 
 /// Why a secret is not available. Print the chain of causes too, then [`SecretError::next_step`].
 #[derive(Debug, thiserror::Error)]
@@ -39,9 +40,57 @@ pub enum SecretProblem {
 #[derive(Clone, Debug)]
 pub struct Unavailable(Box<SourceFailure>);
 
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum ExpiringError {
+    #[error("it printed both `fields` and a credential in AWS's form")]
+    Ambiguous,
+    #[error("the credential that it printed expired at {at}")]
+    Expired { at: Rfc3339 },
+    #[error("it printed no `{key}`: a credential of this format has an end")]
+    NoExpiry { key: &'static str },
+    #[error("it printed neither an object with `fields` and `expires` nor a credential in AWS's form")]
+    Shape,
+    #[error("its `{key}` is not a time in RFC 3339, such as `2026-11-18T09:30:00Z`")]
+    UnreadableExpiry { key: &'static str },
+    #[error("its `Version` is not 1")]
+    Version,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    #[error("it is in Vault, not on this host")]
+    Elsewhere,
+    #[error("run it")]
+    Exec(#[from] RunError),
+    #[error("it is not a regular file")]
+    NotAFile,
+    #[error("read it")]
+    Read(#[source] io::Error),
+    #[error("it holds more than {limit} bytes")]
+    TooLarge { limit: usize },
+    #[error("it takes too long")]
+    TooSlow,
+    #[error("it is not set for the sidecar")]
+    Unset,
+}
+
+/// Why a source did not give a credential that it may give later.
+#[derive(Clone, Debug)]
+pub struct SourceFailure {
+    /// What was tried and what came of it. A sandbox reads this, so nothing in it is the source's own text.
+    pub message: String,
+    /// The same with what the source said.
+    pub detail: String,
+    pub next_step: String,
+    /// Callers do not try before this.
+    pub next_attempt: Instant,
+    /// The source asked not to be tried before this.
+    pub not_before: Option<Instant>,
+}
+
 impl SecretError {
     pub fn new(spec: &SecretSpec, cause: SecretProblem) -> Self {
-        Self { secret: spec.name.clone(), origin: described(&spec.origin), cause }
+        Self { secret: spec.name.clone(), origin: spec.origin.described(), cause }
     }
 
     /// Whether callers may try again at once: the source has a backoff of its own.
@@ -98,17 +147,5 @@ impl Unavailable {
     fn told(&self) -> String {
         let wait = self.0.next_attempt.saturating_duration_since(Instant::now()).as_secs() + 1;
         format!("{}; tried again in {wait} s at the earliest", self.0.message)
-    }
-}
-
-/// Never the arguments of a command: they may hold credentials.
-pub(super) fn described(origin: &Origin) -> String {
-    match origin {
-        Origin::Env(name) => format!("the environment variable `{name}`"),
-        Origin::Exec { command, .. } => {
-            format!("the command `{}`", command.first().map_or("", String::as_str))
-        }
-        Origin::File(path) => format!("the file `{}`", path.display()),
-        Origin::Kv { path, .. } | Origin::Vault { path, .. } => format!("Vault's `{path}`"),
     }
 }

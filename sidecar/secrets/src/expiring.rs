@@ -15,27 +15,11 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::embedded_expiry::FAR;
-use super::error::SecretProblem;
+use super::error::{ExpiringError, SecretProblem};
 use super::fields::{self, Object};
 use super::spec::ShortValues;
 use super::value::Secret;
-use cofferdam_base::clock::{Rfc3339, parse_rfc3339};
-
-#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum ExpiringError {
-    #[error("it printed both `fields` and a credential in AWS's form")]
-    Ambiguous,
-    #[error("the credential that it printed expired at {at}")]
-    Expired { at: Rfc3339 },
-    #[error("it printed no `{key}`: a credential of this format has an end")]
-    NoExpiry { key: &'static str },
-    #[error("it printed neither an object with `fields` and `expires` nor a credential in AWS's form")]
-    Shape,
-    #[error("its `{key}` is not a time in RFC 3339, such as `2026-11-18T09:30:00Z`")]
-    UnreadableExpiry { key: &'static str },
-    #[error("its `Version` is not 1")]
-    Version,
-}
+use cofferdam_base::clock::parse_rfc3339;
 
 /// Fields, and how long they are valid from `now` on.
 #[derive(Debug)]

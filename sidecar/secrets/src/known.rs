@@ -13,7 +13,7 @@ use std::collections::HashSet;
 
 use tokio::time::Instant;
 
-use super::material::RevokedWith;
+use super::source::RevokedWith;
 use cofferdam_scrub::Needle;
 
 /// Values of credentials that are over: those of some minutes, where there is a new one every few seconds.

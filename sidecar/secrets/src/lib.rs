@@ -37,7 +37,7 @@ mod fill;
 mod known;
 mod local;
 mod material;
-pub mod opened;
+mod opened;
 mod reads;
 pub mod renewal;
 pub mod reread;
@@ -50,14 +50,13 @@ pub mod upkeep;
 mod value;
 
 pub use cofferdam_scrub::log_scrubber;
-pub use error::{SecretError, SecretProblem};
-pub use expiring::ExpiringError;
+pub use error::{ExpiringError, SecretError, SecretProblem, SourceError, SourceFailure};
 pub use fields::FieldError;
 pub use fill::{InjectError, Secrets, fill, fill_environment, fill_header};
-pub use local::{LocalSource, Readers, SourceError, fetch, read_file};
-pub use material::{LeaseUse, Material, RevokedWith};
+pub use local::{LocalSource, Readers, fetch, read_file};
+pub use material::Material;
 pub use reads::Reads;
-pub use source::{Ask, Asker, Hold, Learn, Lease, Source, SourceFailure, Validity};
+pub use source::{Ask, Asker, Hold, Learn, Lease, LeaseUse, RevokedWith, Source, Validity};
 pub use spec::{
     ExecFormat, InvalidVaultPath, Origin, SecretSpec, SecretSpecs, ShortValues, SourceLimits, VaultPath,
 };

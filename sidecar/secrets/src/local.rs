@@ -21,12 +21,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
-use super::error::{SecretError, SecretProblem};
-use super::expiring::{self, Expiring, ExpiringError};
+use super::error::{ExpiringError, SecretError, SecretProblem, SourceError, SourceFailure};
+use super::expiring::{self, Expiring};
 use super::fields;
 use super::material::Material;
-use super::renewal::{Class, Failure, Terms};
-use super::source::{Ask, Asker, Hold, Lease, Source, SourceFailure, Validity};
+use super::renewal::{Class, Terms};
+use super::source::{Ask, Asker, Lease, Source, Unleased};
 use super::spec::{ExecFormat, Origin, SecretSpec, SourceLimits};
 use cofferdam_base::clock;
 use cofferdam_process::{RunError, run_bounded};
@@ -36,24 +36,6 @@ const BETWEEN_ATTEMPTS: Duration = Duration::from_secs(5);
 
 /// Others may read the file.
 const READABLE_BY_OTHERS: u32 = 0o004;
-
-#[derive(Debug, thiserror::Error)]
-pub enum SourceError {
-    #[error("it is in Vault, not on this host")]
-    Elsewhere,
-    #[error("run it")]
-    Exec(#[from] RunError),
-    #[error("it is not a regular file")]
-    NotAFile,
-    #[error("read it")]
-    Read(#[source] io::Error),
-    #[error("it holds more than {limit} bytes")]
-    TooLarge { limit: usize },
-    #[error("it takes too long")]
-    TooSlow,
-    #[error("it is not set for the sidecar")]
-    Unset,
-}
 
 /// Which users of the host may read a file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -70,11 +52,6 @@ pub struct LocalSource {
     period: CancellationToken,
     /// Never changes: what was read here depends on nothing else.
     changes: watch::Sender<u64>,
-}
-
-/// The hold of values for which the source keeps nothing.
-pub(super) struct Unleased {
-    changes: watch::Receiver<u64>,
 }
 
 /// Reads a secret of this host once.
@@ -134,34 +111,6 @@ impl Source for LocalSource {
 impl Drop for LocalSource {
     fn drop(&mut self) {
         self.period.cancel();
-    }
-}
-
-impl Unleased {
-    pub(super) fn new(changes: watch::Receiver<u64>) -> Self {
-        Self { changes }
-    }
-}
-
-impl Hold for Unleased {
-    fn ends(&self) -> Option<Instant> {
-        None
-    }
-
-    fn validity(&self) -> Validity {
-        Validity::Current
-    }
-
-    fn renew(&self, _increment: Option<Duration>) -> BoxFuture<'_, Result<Terms, Failure>> {
-        async { Err(Failure::Refused { why: "there is no lease".into() }) }.boxed()
-    }
-
-    fn check(&self) -> BoxFuture<'_, Result<(), Failure>> {
-        async { Ok(()) }.boxed()
-    }
-
-    fn changes(&self) -> watch::Receiver<u64> {
-        self.changes.clone()
     }
 }
 

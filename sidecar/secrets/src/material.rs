@@ -3,17 +3,17 @@
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use cofferdam_scrub::Needle;
+use relay_proto::name::Name;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::error::described;
 use super::fields::{FieldError, Parsed};
-use super::local::Unleased;
 use super::opened;
 use super::renewal::Terms;
-use super::source::{Hold, Lease, Validity};
+use super::source::{Hold, Lease, LeaseUse, RevokedWith, Unleased, Validity};
 use super::spec::SecretSpec;
 use super::value::Secret;
 
@@ -47,27 +47,6 @@ struct ValidityPeriod {
     refresh: Option<Instant>,
 }
 
-/// How the read of a secret is found again, in our audit and in Vault's.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct LeaseUse {
-    /// Of the lease's id, where there is a lease.
-    pub hash: Option<String>,
-    pub request_id: String,
-}
-
-/// When a value that leaked becomes useless.
-#[derive(Clone)]
-pub enum RevokedWith {
-    /// Never, as far as is known.
-    Nothing,
-    /// A key-value secret: a newer version may exist, and this one may still be valid.
-    KeyValue,
-    /// Revoked once the last handle of its owner (a token, a lease) is dropped.
-    Owner(Weak<dyn Any + Send + Sync>),
-    /// It expires by itself.
-    Until(Instant),
-}
-
 impl Material {
     /// These values, from a source that lends nothing.
     pub fn of(fields: BTreeMap<String, Secret>) -> Self {
@@ -88,12 +67,17 @@ impl Material {
         Self {
             fields,
             public: spec.public.iter().cloned().collect(),
-            origin: described(&spec.origin),
+            origin: spec.origin.described(),
             unusable,
             state: Mutex::new(State { period: ValidityPeriod::of(&terms), hold }),
             lease: used,
             generation: 0,
         }
+    }
+
+    /// Every value that must not leave the sidecar, labelled with the name of the secret.
+    pub fn needles(&self, secret: &Name) -> Vec<Needle> {
+        opened::needles(secret, self.fields.iter().filter(|(field, _)| !self.public.contains(*field)))
     }
 
     /// Whether users of the former values need not have these: they are equal, and nothing was lent for either.
@@ -173,17 +157,6 @@ impl Material {
 impl ValidityPeriod {
     fn of(terms: &Terms) -> Self {
         Self { expires: terms.life.map(|life| terms.asked_at + life), refresh: terms.due() }
-    }
-}
-
-impl RevokedWith {
-    /// Whether the value is of no use any more.
-    pub fn is_over(&self, now: Instant) -> bool {
-        match self {
-            Self::Nothing | Self::KeyValue => false,
-            Self::Owner(owner) => owner.strong_count() == 0,
-            Self::Until(end) => *end < now,
-        }
     }
 }
 

@@ -11,18 +11,20 @@ use cofferdam_base::text::{is_unreserved, percent_encoded};
 use relay_proto::name::Name;
 use zeroize::Zeroizing;
 
-use super::material::Material;
 use super::template::Encoding;
 use super::value::Secret;
 use cofferdam_scrub::Needle;
 
-/// Everything in `material` that must not leave the sidecar.
-pub fn needles(secret: &Name, material: &Material) -> Vec<Needle> {
+/// These fields of a secret, as the scrubber looks for them.
+pub(super) fn needles<'a>(
+    secret: &Name,
+    fields: impl Iterator<Item = (&'a String, &'a Secret)>,
+) -> Vec<Needle> {
     let named = |(field, value): (&String, &Secret)| Needle {
         label: format!("{secret}.{field}").into(),
         value: Zeroizing::new(value.expose().to_vec()),
     };
-    material.fields.iter().filter(|(field, _)| !material.public.contains(*field)).map(named).collect()
+    fields.map(named).collect()
 }
 
 /// Whether these are the same values. The comparison need not take constant time: neither side is chosen by an attacker.
@@ -34,7 +36,7 @@ pub(super) fn are_equal(these: &BTreeMap<String, Secret>, those: &BTreeMap<Strin
 }
 
 /// The length of a value in a template.
-pub fn filled_length(secret: &Secret, encoding: Encoding) -> usize {
+pub(super) fn filled_length(secret: &Secret, encoding: Encoding) -> usize {
     match encoding {
         Encoding::Plain => secret.len(),
         Encoding::Url => secret.expose().iter().map(|&byte| if is_unreserved(byte) { 1 } else { 3 }).sum(),
@@ -42,7 +44,7 @@ pub fn filled_length(secret: &Secret, encoding: Encoding) -> usize {
 }
 
 /// Puts a value into a template. `filled` has the room already: growing would leave a copy that is not wiped.
-pub fn fill(secret: &Secret, encoding: Encoding, filled: &mut Zeroizing<Vec<u8>>) {
+pub(super) fn fill(secret: &Secret, encoding: Encoding, filled: &mut Zeroizing<Vec<u8>>) {
     match encoding {
         Encoding::Plain => filled.extend_from_slice(secret.expose()),
         Encoding::Url => {

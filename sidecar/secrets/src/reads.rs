@@ -9,7 +9,8 @@ use std::sync::Arc;
 use relay_proto::name::Name;
 
 use super::fill::Secrets;
-use super::material::{LeaseUse, Material};
+use super::material::Material;
+use super::source::LeaseUse;
 
 /// The reads that some secrets are from. What is from elsewhere than Vault, or was not read yet, has none.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]

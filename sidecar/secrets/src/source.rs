@@ -8,17 +8,17 @@
 //! goes to the log and to operators only.
 
 use std::any::Any;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::error::SecretProblem;
+use super::error::{SecretProblem, SourceFailure};
 use super::fields::Parsed;
-use super::material::{LeaseUse, RevokedWith};
 use super::renewal::{Failure, Terms};
 use super::spec::{SecretSpec, SourceLimits};
 use cofferdam_scrub::Needle;
@@ -93,16 +93,67 @@ pub enum Validity {
     Gone,
 }
 
-/// Why a source did not give a credential that it may give later.
-#[derive(Clone, Debug)]
-pub struct SourceFailure {
-    /// What was tried and what came of it. A sandbox reads this, so nothing in it is the source's own text.
-    pub message: String,
-    /// The same with what the source said.
-    pub detail: String,
-    pub next_step: String,
-    /// Callers do not try before this.
-    pub next_attempt: Instant,
-    /// The source asked not to be tried before this.
-    pub not_before: Option<Instant>,
+/// How the read of a secret is found again, in our audit and in Vault's.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct LeaseUse {
+    /// Of the lease's id, where there is a lease.
+    pub hash: Option<String>,
+    pub request_id: String,
+}
+
+/// When a value that leaked becomes useless.
+#[derive(Clone)]
+pub enum RevokedWith {
+    /// Never, as far as is known.
+    Nothing,
+    /// A key-value secret: a newer version may exist, and this one may still be valid.
+    KeyValue,
+    /// Revoked once the last handle of its owner (a token, a lease) is dropped.
+    Owner(Weak<dyn Any + Send + Sync>),
+    /// It expires by itself.
+    Until(Instant),
+}
+
+/// The hold of values for which the source keeps nothing.
+pub(super) struct Unleased {
+    changes: watch::Receiver<u64>,
+}
+
+impl RevokedWith {
+    /// Whether the value is of no use any more.
+    pub fn is_over(&self, now: Instant) -> bool {
+        match self {
+            Self::Nothing | Self::KeyValue => false,
+            Self::Owner(owner) => owner.strong_count() == 0,
+            Self::Until(end) => *end < now,
+        }
+    }
+}
+
+impl Unleased {
+    pub(super) fn new(changes: watch::Receiver<u64>) -> Self {
+        Self { changes }
+    }
+}
+
+impl Hold for Unleased {
+    fn ends(&self) -> Option<Instant> {
+        None
+    }
+
+    fn validity(&self) -> Validity {
+        Validity::Current
+    }
+
+    fn renew(&self, _increment: Option<Duration>) -> BoxFuture<'_, Result<Terms, Failure>> {
+        async { Err(Failure::Refused { why: "there is no lease".into() }) }.boxed()
+    }
+
+    fn check(&self) -> BoxFuture<'_, Result<(), Failure>> {
+        async { Ok(()) }.boxed()
+    }
+
+    fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.clone()
+    }
 }

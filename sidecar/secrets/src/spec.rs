@@ -66,6 +66,18 @@ impl Origin {
         }
     }
 
+    /// The origin as errors and `sessions` name it. Never the arguments of a command: they may hold credentials.
+    pub fn described(&self) -> String {
+        match self {
+            Self::Env(name) => format!("the environment variable `{name}`"),
+            Self::Exec { command, .. } => {
+                format!("the command `{}`", command.first().map_or("", String::as_str))
+            }
+            Self::File(path) => format!("the file `{}`", path.display()),
+            Self::Kv { path, .. } | Self::Vault { path, .. } => format!("Vault's `{path}`"),
+        }
+    }
+
     /// Whether a session that has it may get other values later.
     pub fn may_change(&self) -> bool {
         self.is_in_vault() || matches!(self, Self::Exec { format: ExecFormat::Expiring, .. })

@@ -19,7 +19,7 @@ fn parse_with(
     let fields = fields::parse(content.as_bytes(), &public, short)?;
     let name = "s".parse().unwrap();
     let material = Material::of(fields);
-    let plain = opened::needles(&name, &material).into_iter().map(|needle| {
+    let plain = material.needles(&name).into_iter().map(|needle| {
         let field = needle.label.strip_prefix("s.").unwrap().to_owned();
         (field, String::from_utf8(needle.value.to_vec()).unwrap())
     });
@@ -94,7 +94,7 @@ fn public_fields_are_not_scrubbed() {
         BTreeMap::from([("user".into(), secret("bob")), ("password".into(), secret("hunter2hunter2"))]);
     let mut material = Material::of(fields);
     material.public = BTreeSet::from(["user".into()]);
-    let needles = opened::needles(&"warehouse".parse().unwrap(), &material);
+    let needles = material.needles(&"warehouse".parse().unwrap());
     assert_eq!(needles.len(), 1);
     assert_eq!(&*needles[0].label, "warehouse.password");
     assert_eq!(&needles[0].value[..], b"hunter2hunter2");
