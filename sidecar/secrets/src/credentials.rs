@@ -8,79 +8,42 @@
 //! the newest can tell by their generation; values without users are given back.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use relay_proto::name::Name;
-use tokio::sync::{Mutex, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 
-use super::error::{SecretError, SecretProblem, SourceFailure};
-use super::known::{Known, Learnt, Scrubbing};
-use super::local::LocalSource;
+use super::error::SecretError;
 use super::material::Material;
-use super::renewal::Terms;
-use super::reread::RereadPace;
-use super::source::{Ask, RevokedWith, Source};
+use super::reread::Reread;
+use super::source::Source;
 use super::spec::{SecretSpec, SourceLimits};
-use super::upkeep::{How, Keeper, Note};
+use super::store::{How, Slot, Store};
+use super::upkeep::{self, Held};
+use cofferdam_base::metrics::{self, Outcome};
+use cofferdam_scrub::Scrubber;
 use cofferdam_scrub::log_scrubber::LogScrubber;
-use cofferdam_scrub::{Needle, Scrubber};
 
 pub struct Credentials {
-    /// None where the sidecar has no Vault.
-    vault: Option<Arc<dyn Source>>,
-    local: LocalSource,
+    store: Arc<Store>,
     /// Run the upkeep of secrets.
-    pub(super) tasks: TaskTracker,
-    slots: StdMutex<BTreeMap<Name, Arc<Mutex<Slot>>>>,
-    /// The last that was read of each secret.
-    newest: ArcSwap<BTreeMap<Name, Arc<Material>>>,
-    /// Counts how often a secret got other values than it had.
-    changes: watch::Sender<u64>,
-    /// The state of the upkeep of each secret that may change.
-    pub(super) notes: StdMutex<BTreeMap<Name, Note>>,
-    scrubber: ArcSwap<Scrubber>,
-    /// What the scrubber looks for.
-    known: StdMutex<Known>,
-    log: Arc<LogScrubber>,
-}
-
-/// The state of one secret.
-#[derive(Default)]
-pub(super) struct Slot {
-    pub(super) material: Option<Arc<Material>>,
-    /// Why the last read failed, and when the next may be tried.
-    pub(super) failure: Option<SourceFailure>,
-    pub(super) keeper: Option<Keeper>,
-    /// Servers refused what was made from it.
-    pub(super) refusals: RereadPace,
+    tasks: TaskTracker,
 }
 
 /// A caller that waits for a credential of Vault's is answered within ten seconds.
-pub(super) const PATIENCE: Duration = Duration::from_millis(9500);
+const PATIENCE: Duration = Duration::from_millis(9500);
 
 impl Credentials {
     pub fn new(log: Arc<LogScrubber>, vault: Option<Arc<dyn Source>>, tasks: TaskTracker) -> Self {
-        Self {
-            vault,
-            local: LocalSource::default(),
-            tasks,
-            slots: StdMutex::default(),
-            newest: ArcSwap::default(),
-            changes: watch::Sender::default(),
-            notes: StdMutex::default(),
-            scrubber: ArcSwap::from_pointee(Scrubber::new(Vec::new())),
-            known: StdMutex::default(),
-            log,
-        }
+        Self { store: Arc::new(Store::new(log, vault)), tasks }
     }
 
     /// The secret, read now or held already.
     pub async fn obtain(
-        self: &Arc<Self>,
+        &self,
         spec: &SecretSpec,
         limits: SourceLimits,
     ) -> Result<Arc<Material>, SecretError> {
@@ -89,10 +52,10 @@ impl Credentials {
             true => held.is_current(),
             false => held.is_usable(),
         };
-        if let Some(held) = self.newest.load().get(&spec.name).filter(|held| serves(held)) {
+        if let Some(held) = self.store.newest().get(&spec.name).filter(|held| serves(held)) {
             return Ok(Arc::clone(held));
         }
-        let source = self.source(spec)?;
+        let source = self.store.source(spec)?;
         if !spec.origin.is_in_vault() {
             // A command has a time limit of its own.
             return self.obtain_from(source, spec, limits).await;
@@ -100,7 +63,7 @@ impl Credentials {
         match timeout(PATIENCE, self.obtain_from(source, spec, limits)).await {
             Ok(obtained) => obtained,
             Err(_) => {
-                let held = self.newest.load().get(&spec.name).cloned();
+                let held = self.store.newest().get(&spec.name).cloned();
                 let late = || SecretError::new(spec, source.too_slow(spec).into());
                 held.filter(|held| held.is_usable()).ok_or_else(late)
             }
@@ -108,12 +71,12 @@ impl Credentials {
     }
 
     async fn obtain_from(
-        self: &Arc<Self>,
+        &self,
         source: &dyn Source,
         spec: &SecretSpec,
         limits: SourceLimits,
     ) -> Result<Arc<Material>, SecretError> {
-        let slot = self.slot(&spec.name);
+        let slot = self.store.slot(&spec.name);
         let mut slot = slot.lock().await;
         if let Some(material) = slot.material.as_ref().filter(|held| held.is_current()) {
             return Ok(Arc::clone(material));
@@ -132,121 +95,92 @@ impl Credentials {
     }
 
     /// Reads it now; if it may change, it is kept from then on.
-    pub(super) async fn read(
-        self: &Arc<Self>,
+    async fn read(
+        &self,
         slot: &mut Slot,
         source: &dyn Source,
         spec: &SecretSpec,
         limits: SourceLimits,
     ) -> Result<Arc<Material>, SecretError> {
         let how = How::new(spec, limits);
-        let (material, terms) = self.read_from(source, slot, &how).await?;
+        let (material, terms) = self.store.read_from(source, slot, &how).await?;
         if spec.origin.may_change() {
-            self.keep_renewed(source, slot, how, terms);
+            upkeep::keep_renewed(&self.store, &self.tasks, source, slot, how, terms);
         }
         Ok(material)
     }
 
-    /// Reads it, whatever is held; a failure is remembered.
-    pub(super) async fn read_from(
+    /// A server refused what was made from these values of the secret: reads it again, wherever it is from, unless
+    /// other values were read since or it was read for the same reason a moment ago.
+    pub async fn reread(
         &self,
-        source: &dyn Source,
-        slot: &mut Slot,
-        how: &How,
-    ) -> Result<(Arc<Material>, Terms), SecretError> {
-        slot.failure = None;
-        let learn = |needles: &[Needle], revoked_with: RevokedWith| self.learn(needles, revoked_with);
-        let How { spec, limits, asker } = how;
-        match source.read(Ask { spec, limits: *limits, asker: *asker, learn: &learn }).await {
-            Ok(lease) => {
-                let terms = lease.terms;
-                Ok((self.keep(slot, &spec.name, Material::new(spec, lease)), terms))
+        spec: &SecretSpec,
+        limits: SourceLimits,
+        seen_generation: u64,
+    ) -> Result<Reread, SecretError> {
+        let slot = self.store.slot(&spec.name);
+        let source = self.store.source(spec)?;
+        let within = async {
+            let mut slot = slot.lock().await;
+            let is_other = |held: &&Arc<Material>| held.generation != seen_generation && held.is_live();
+            if let Some(material) = slot.material.as_ref().filter(is_other) {
+                return Ok(Reread::Read(Arc::clone(material)));
             }
-            Err(cause) => {
-                let error = SecretError::new(spec, cause);
-                if let Some(failure) = error.failure() {
-                    // The one place that logs what the source said.
-                    tracing::warn!(secret = %error.secret, why = failure.detail, "a secret was not read");
-                    slot.failure = Some(failure.clone());
-                }
-                self.note_failure(&error);
-                Err(error)
+            let failure = slot.failure.clone();
+            if let Some(failure) = failure.filter(|failure| failure.next_attempt > Instant::now()) {
+                return Err(SecretError::new(spec, failure.into()));
             }
-        }
+            if let Err(next) = slot.refusals.begin() {
+                return Ok(Reread::TooSoon { next });
+            }
+            let read = self.read(&mut slot, source, spec, limits).await;
+            metrics::reread(Outcome::of(&read));
+            read.map(Reread::Read)
+        };
+        let late = |_| Err(SecretError::new(spec, source.too_slow(spec).into()));
+        timeout(PATIENCE, within).await.unwrap_or_else(late)
     }
 
-    /// Where a secret is read.
-    pub(super) fn source(&self, spec: &SecretSpec) -> Result<&dyn Source, SecretError> {
-        match spec.origin.is_in_vault() {
-            true => self.vault.as_deref().ok_or_else(|| SecretError::new(spec, SecretProblem::NoVault)),
-            false => Ok(&self.local),
-        }
+    /// The secrets that may change which the session has or tried to read, by name.
+    pub fn held(&self) -> Vec<Held> {
+        let newest = self.store.newest();
+        let notes = self.store.notes.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let held = notes.into_iter().map(|(secret, note)| {
+            let material = newest.get(&secret);
+            Held {
+                lease: material.and_then(|material| material.lease.as_ref()?.hash.clone()),
+                unrevocable: material.is_some_and(|material| !material.has_lease()),
+                expires: material.and_then(|material| material.expires()),
+                origin: note.origin,
+                renewals: note.renewals,
+                last_error: note.last_error,
+                next: note.next,
+                secret,
+            }
+        });
+        held.collect()
     }
 
     /// What was read last, by name.
     pub fn newest(&self) -> Arc<BTreeMap<Name, Arc<Material>>> {
-        self.newest.load_full()
+        self.store.newest()
     }
 
     /// Counts every secret that gets other values than it had: a server may still run with the former ones.
     pub fn changes(&self) -> watch::Receiver<u64> {
-        self.changes.subscribe()
-    }
-
-    /// The scrubbers know the values before they can be used.
-    fn keep(&self, slot: &mut Slot, name: &Name, mut material: Material) -> Arc<Material> {
-        self.learn(&material.needles(name), material.revoked_with());
-        if let Some(before) = slot.material.as_ref().filter(|before| material.replaces_unnoticed(before)) {
-            let before = Arc::clone(before);
-            before.adopt(material);
-            return before;
-        }
-        let is_change = slot.material.is_some();
-        material.generation = slot.material.as_ref().map_or(1, |before| before.generation + 1);
-        let material = Arc::new(material);
-        slot.material = Some(Arc::clone(&material));
-        self.newest.rcu(|newest| {
-            let mut newest = BTreeMap::clone(newest);
-            newest.insert(name.clone(), Arc::clone(&material));
-            newest
-        });
-        if is_change {
-            self.changes.send_modify(|changes| *changes += 1);
-        }
-        material
+        self.store.changes()
     }
 
     /// Holds these values from now on, as if they had just been read. For tests of servers.
     #[doc(hidden)]
     pub fn hold(&self, name: &Name, material: Material) -> Arc<Material> {
-        let slot = self.slot(name);
+        let slot = self.store.slot(name);
         let mut slot = slot.try_lock().expect("a test reads nothing at the same time");
-        self.keep(&mut slot, name, material)
-    }
-
-    fn learn(&self, needles: &[Needle], revoked_with: RevokedWith) {
-        let mut known = self.known.lock().expect("no holder of this lock panics");
-        let Learnt { scrubber, held, let_go } = known.learn(needles, revoked_with, Instant::now());
-        self.log.learn(&held);
-        if scrubber == Scrubbing::ToBeMade {
-            self.scrubber.store(Arc::new(Scrubber::new(known.needles())));
-        }
-        self.log.release(&let_go);
-    }
-
-    pub(super) fn slot(&self, name: &Name) -> Arc<Mutex<Slot>> {
-        let mut slots = self.slots.lock().expect("no holder of this lock panics");
-        Arc::clone(slots.entry(name.clone()).or_default())
+        self.store.keep(&mut slot, name, material)
     }
 
     pub fn scrubber(&self) -> Arc<Scrubber> {
-        self.scrubber.load_full()
-    }
-}
-
-impl Drop for Credentials {
-    fn drop(&mut self) {
-        self.log.release(&self.known.get_mut().unwrap_or_else(PoisonError::into_inner).held());
+        self.store.scrubber()
     }
 }
 

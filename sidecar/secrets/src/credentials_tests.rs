@@ -1,6 +1,7 @@
 //! The secrets of a session over a scripted source, on a paused clock.
 
 use std::collections::VecDeque;
+use std::sync::Mutex;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -9,8 +10,9 @@ use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
 use super::*;
-use crate::renewal::Class;
-use crate::source::{Lease, Unleased};
+use crate::error::{SecretProblem, SourceFailure};
+use crate::renewal::{Class, Terms};
+use crate::source::{Ask, Lease, Unleased};
 use crate::spec::{Origin, ShortValues};
 use crate::value::Secret;
 
@@ -19,8 +21,8 @@ const LIFE: Duration = Duration::from_secs(600);
 
 /// Gives the next of its values at each read; fails when there is none.
 struct Scripted {
-    values: StdMutex<VecDeque<&'static str>>,
-    reads: StdMutex<Vec<Duration>>,
+    values: Mutex<VecDeque<&'static str>>,
+    reads: Mutex<Vec<Duration>>,
     began: Instant,
     changes: watch::Sender<u64>,
 }
@@ -66,8 +68,8 @@ impl Source for Scripted {
 
 fn session(values: &[&'static str]) -> (Arc<Scripted>, Arc<Credentials>, SecretSpec) {
     let source = Arc::new(Scripted {
-        values: StdMutex::new(values.iter().copied().collect()),
-        reads: StdMutex::default(),
+        values: Mutex::new(values.iter().copied().collect()),
+        reads: Mutex::default(),
         began: Instant::now(),
         changes: watch::Sender::default(),
     });
@@ -85,7 +87,7 @@ fn session(values: &[&'static str]) -> (Arc<Scripted>, Arc<Credentials>, SecretS
 const LIMITS: SourceLimits = SourceLimits { bytes: 1024, exec_timeout: Duration::from_secs(10) };
 
 fn scrubbed(credentials: &Credentials, text: &str) -> bool {
-    let needles = credentials.known.lock().unwrap().needles();
+    let needles = credentials.store.known.lock().unwrap().needles();
     needles.iter().any(|needle| **needle.value == *text.as_bytes())
 }
 

@@ -14,6 +14,7 @@
 //! | [`error`] | why a secret is not available |
 //! | [`renewal`] | when a credential is renewed or read again |
 //! | [`credentials`] | the secrets of one session, and the scrubber that knows them |
+//! | [`store`] | what a session holds of its secrets |
 //! | [`upkeep`] | the task that keeps one secret of a session |
 //! | [`reread`] | how often a secret is read again because a server refused it |
 //! | [`known`] | which values a session's scrubber looks for |
@@ -43,6 +44,7 @@ pub mod renewal;
 pub mod reread;
 mod source;
 mod spec;
+mod store;
 mod template;
 #[cfg(test)]
 mod tests;

@@ -7,13 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_base::Backoff;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
-use super::credentials::{Credentials, PATIENCE};
-use super::error::SecretError;
 use super::material::Material;
-use super::spec::{SecretSpec, SourceLimits};
-use cofferdam_base::metrics::{self, Outcome};
 
 /// Between two of them.
 const SHORTEST: Duration = Duration::from_secs(5);
@@ -55,39 +51,6 @@ impl RereadPace {
         }
         self.last = Some((now, self.pauses.next_delay()));
         Ok(())
-    }
-}
-
-impl Credentials {
-    /// A server refused what was made from these values of the secret: reads it again, wherever it is from, unless
-    /// other values were read since or it was read for the same reason a moment ago.
-    pub async fn reread(
-        self: &Arc<Self>,
-        spec: &SecretSpec,
-        limits: SourceLimits,
-        seen_generation: u64,
-    ) -> Result<Reread, SecretError> {
-        let slot = self.slot(&spec.name);
-        let source = self.source(spec)?;
-        let within = async {
-            let mut slot = slot.lock().await;
-            let is_other = |held: &&Arc<Material>| held.generation != seen_generation && held.is_live();
-            if let Some(material) = slot.material.as_ref().filter(is_other) {
-                return Ok(Reread::Read(Arc::clone(material)));
-            }
-            let failure = slot.failure.clone();
-            if let Some(failure) = failure.filter(|failure| failure.next_attempt > Instant::now()) {
-                return Err(SecretError::new(spec, failure.into()));
-            }
-            if let Err(next) = slot.refusals.begin() {
-                return Ok(Reread::TooSoon { next });
-            }
-            let read = self.read(&mut slot, source, spec, limits).await;
-            metrics::reread(Outcome::of(&read));
-            read.map(Reread::Read)
-        };
-        let late = |_| Err(SecretError::new(spec, source.too_slow(spec).into()));
-        timeout(PATIENCE, within).await.unwrap_or_else(late)
     }
 }
 

@@ -10,38 +10,11 @@ use std::time::Duration;
 use relay_proto::name::Name;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-use super::credentials::{Credentials, Slot};
-use super::error::SecretError;
 use super::renewal::{Event, Failure, Renewable, RenewalSchedule, Terms, run_renewal};
 use super::source::{Asker, Source, Validity};
-use super::spec::{SecretSpec, SourceLimits};
-
-/// How a secret is read again.
-#[derive(Clone)]
-pub(super) struct How {
-    pub(super) spec: Arc<SecretSpec>,
-    pub(super) limits: SourceLimits,
-    pub(super) asker: Asker,
-}
-
-/// The task that does it.
-pub(super) struct Keeper {
-    how: How,
-    terms: watch::Sender<Terms>,
-    /// The task ends when this is cancelled.
-    period: CancellationToken,
-}
-
-/// The state of a secret's upkeep.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Note {
-    origin: String,
-    renewals: u64,
-    last_error: Option<String>,
-    next: Option<Instant>,
-}
+use super::store::{How, Keeper, Note, Slot, Store};
 
 /// A session's view of one secret that may change, as `sessions` prints it.
 #[derive(Clone, Debug)]
@@ -62,80 +35,38 @@ pub struct Held {
     pub next: Option<Instant>,
 }
 
-impl Credentials {
-    /// The secrets that may change which the session has or tried to read, by name.
-    pub fn held(&self) -> Vec<Held> {
-        let newest = self.newest();
-        let notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let held = notes.into_iter().map(|(secret, note)| {
-            let material = newest.get(&secret);
-            Held {
-                lease: material.and_then(|material| material.lease.as_ref()?.hash.clone()),
-                unrevocable: material.is_some_and(|material| !material.has_lease()),
-                expires: material.and_then(|material| material.expires()),
-                origin: note.origin,
-                renewals: note.renewals,
-                last_error: note.last_error,
-                next: note.next,
-                secret,
-            }
-        });
-        held.collect()
+/// A caller has read the secret: its task hears of that, or is started.
+pub(super) fn keep_renewed(
+    store: &Arc<Store>,
+    tasks: &TaskTracker,
+    source: &dyn Source,
+    slot: &mut Slot,
+    how: How,
+    terms: Terms,
+) {
+    let how = How { asker: Asker::Upkeep, ..how };
+    if let Some(keeper) = slot.keeper.as_mut().filter(|keeper| keeper.is_running()) {
+        keeper.how = how;
+        keeper.terms.send_replace(terms);
+        return;
     }
-
-    /// A caller has read the secret: its task hears of that, or is started.
-    pub(super) fn keep_renewed(
-        self: &Arc<Self>,
-        source: &dyn Source,
-        slot: &mut Slot,
-        how: How,
-        terms: Terms,
-    ) {
-        let how = How { asker: Asker::Upkeep, ..how };
-        if let Some(keeper) = slot.keeper.as_mut().filter(|keeper| keeper.is_running()) {
-            keeper.how = how;
-            keeper.terms.send_replace(terms);
-            return;
-        }
-        let Some(material) = &slot.material else { return };
-        let (sender, receiver) = watch::channel(terms);
-        let period = source.period();
-        let kept = KeptSecret {
-            credentials: Arc::downgrade(self),
-            secret: how.spec.name.clone(),
-            terms: receiver,
-            changes: material.hold().changes(),
-            handled: 0,
-        };
-        slot.keeper = Some(Keeper { how, terms: sender, period: period.clone() });
-        self.tasks.spawn(async move { period.run_until_cancelled(run_renewal(kept, terms)).await });
-    }
-
-    pub(super) fn note_failure(&self, error: &SecretError) {
-        let Some(failure) = error.failure() else { return };
-        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
-        let note = notes.entry(error.secret.clone()).or_default();
-        note.origin.clone_from(&error.origin);
-        note.last_error = Some(failure.detail.clone());
-        note.next = Some(failure.next_attempt);
-    }
-}
-
-impl How {
-    pub(super) fn new(spec: &SecretSpec, limits: SourceLimits) -> Self {
-        Self { spec: Arc::new(spec.clone()), limits, asker: Asker::Caller }
-    }
-}
-
-impl Keeper {
-    pub(super) fn is_running(&self) -> bool {
-        !self.period.is_cancelled()
-    }
+    let Some(material) = &slot.material else { return };
+    let (sender, receiver) = watch::channel(terms);
+    let period = source.period();
+    let kept = KeptSecret {
+        store: Arc::downgrade(store),
+        secret: how.spec.name.clone(),
+        terms: receiver,
+        changes: material.hold().changes(),
+        handled: 0,
+    };
+    slot.keeper = Some(Keeper { how, terms: sender, period: period.clone() });
+    tasks.spawn(async move { period.run_until_cancelled(run_renewal(kept, terms)).await });
 }
 
 /// One secret, as the renewal loop sees it.
 struct KeptSecret {
-    credentials: Weak<Credentials>,
+    store: Weak<Store>,
     secret: Name,
     terms: watch::Receiver<Terms>,
     /// Of the hold's validity.
@@ -146,14 +77,14 @@ struct KeptSecret {
 
 impl Renewable for KeptSecret {
     async fn read(&mut self) -> Result<Terms, Failure> {
-        let credentials = self.credentials.upgrade().ok_or_else(over)?;
-        let slot = credentials.slot(&self.secret);
+        let store = self.store.upgrade().ok_or_else(over)?;
+        let slot = store.slot(&self.secret);
         let mut slot = slot.lock().await;
         if self.terms.has_changed().unwrap_or_default() {
             return Ok(*self.terms.borrow_and_update());
         }
         let how = slot.keeper.as_ref().map(|keeper| keeper.how.clone()).ok_or_else(over)?;
-        let source = credentials.source(&how.spec).map_err(|_| over())?;
+        let source = store.source(&how.spec).map_err(|_| over())?;
         let is_usable = slot.material.as_ref().is_some_and(|held| held.is_usable());
         let recent = slot.failure.as_ref().filter(|failure| failure.next_attempt > Instant::now());
         if let Some(failure) = recent.filter(|_| !is_usable) {
@@ -161,7 +92,7 @@ impl Renewable for KeptSecret {
             let not_before = Some(failure.next_attempt);
             return Err(Failure::Later { why: failure.detail.clone(), not_before });
         }
-        match credentials.read_from(source, &mut slot, &how).await {
+        match store.read_from(source, &mut slot, &how).await {
             Ok((_, terms)) => Ok(terms),
             Err(error) => Err(match error.failure() {
                 Some(failure) => {
@@ -177,8 +108,8 @@ impl Renewable for KeptSecret {
     }
 
     async fn renew(&mut self, increment: Option<Duration>) -> Result<Terms, Failure> {
-        let credentials = self.credentials.upgrade().ok_or_else(over)?;
-        let slot = credentials.slot(&self.secret);
+        let store = self.store.upgrade().ok_or_else(over)?;
+        let slot = store.slot(&self.secret);
         let slot = slot.lock().await;
         if self.terms.has_changed().unwrap_or_default() {
             return Ok(*self.terms.borrow_and_update());
@@ -198,8 +129,8 @@ impl Renewable for KeptSecret {
     }
 
     async fn look(&mut self) -> Result<(), Failure> {
-        let credentials = self.credentials.upgrade().ok_or_else(over)?;
-        let newest = credentials.newest();
+        let store = self.store.upgrade().ok_or_else(over)?;
+        let newest = store.newest();
         let Some(material) = newest.get(&self.secret) else { return Ok(()) };
         let checked = material.hold().check().await;
         if let Err(Failure::Gone { why }) = &checked {
@@ -227,15 +158,15 @@ impl Renewable for KeptSecret {
     }
 
     fn note(&mut self, schedule: &RenewalSchedule) {
-        let Some(credentials) = self.credentials.upgrade() else { return };
-        let origin = credentials.newest().get(&self.secret).map(|material| material.origin.clone());
+        let Some(store) = self.store.upgrade() else { return };
+        let origin = store.newest().get(&self.secret).map(|material| material.origin.clone());
         let note = Note {
             origin: origin.unwrap_or_default(),
             renewals: schedule.renewals,
             last_error: schedule.last_error.clone(),
             next: schedule.plan().map(|plan| plan.at),
         };
-        credentials.notes.lock().unwrap_or_else(PoisonError::into_inner).insert(self.secret.clone(), note);
+        store.notes.lock().unwrap_or_else(PoisonError::into_inner).insert(self.secret.clone(), note);
     }
 }
 
@@ -246,8 +177,8 @@ impl KeptSecret {
         if change == self.handled {
             return None;
         }
-        let credentials = self.credentials.upgrade()?;
-        let newest = credentials.newest();
+        let store = self.store.upgrade()?;
+        let newest = store.newest();
         let Validity::Superseded { by } = newest.get(&self.secret)?.hold().validity() else { return None };
         self.handled = change;
         Some(Event::Superseded { by })
