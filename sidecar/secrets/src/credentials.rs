@@ -185,5 +185,4 @@ impl Credentials {
 }
 
 #[cfg(test)]
-#[path = "credentials_tests.rs"]
 mod tests;
