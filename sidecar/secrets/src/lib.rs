@@ -51,7 +51,6 @@ mod tests;
 pub mod upkeep;
 mod value;
 
-pub use cofferdam_scrub::log_scrubber;
 pub use error::{ExpiringError, SecretError, SecretProblem, SourceError, SourceFailure};
 pub use fields::FieldError;
 pub use fill::{InjectError, Secrets, fill, fill_environment, fill_header};

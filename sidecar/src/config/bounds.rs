@@ -1,9 +1,9 @@
 //! `[limits]` as each part of the sidecar takes it: a part knows its own bounds and nothing of the configuration.
 
 use super::Limits;
-use crate::secret::SourceLimits;
 use crate::servers::gate::GateLimits;
 use crate::servers::spec::ServerLimits;
+use cofferdam_secrets::SourceLimits;
 
 impl From<&Limits> for SourceLimits {
     fn from(limits: &Limits) -> Self {

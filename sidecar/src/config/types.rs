@@ -10,9 +10,9 @@ use relay_proto::name::Name;
 
 use super::Limits;
 use crate::audit::SyncMode;
-use crate::secret::SecretSpecs;
 use crate::servers::spec::ServerSpec;
 use crate::vault;
+use cofferdam_secrets::SecretSpecs;
 
 /// A configuration that checked. Everything it names exists in it.
 #[derive(Debug)]

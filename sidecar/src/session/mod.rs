@@ -21,14 +21,14 @@ use tokio_util::task::TaskTracker;
 
 use crate::audit::{Audit, Budget, BudgetLimits, Event, EventRecord};
 use crate::config::Config;
-use crate::inject::files::FileStore;
-use crate::inject::log_scrubber::LogScrubber;
-use crate::secrets::Source;
-use crate::secrets::credentials::Credentials;
 use crate::servers::gate::{Gate, GateLimits};
 use crate::vault::access::{Access, AccessError};
 use crate::vault::session::{SessionVault, Whose};
 use audit_lookups::{LookupPermit, LookupPermits, SandboxPermit};
+use cofferdam_scrub::log_scrubber::LogScrubber;
+use cofferdam_secrets::Source;
+use cofferdam_secrets::credentials::Credentials;
+use cofferdam_secrets::files::FileStore;
 use principal::{Enrolled, Principal};
 
 /// What all sessions share.
