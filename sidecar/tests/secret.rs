@@ -35,7 +35,7 @@ async fn a_file_that_cannot_be_a_secret_says_why_and_not_what() {
     assert_refused(Origin::File(nested), "its field `a` is null, a list or an object").await;
     let elsewhere = Origin::Vault { path: "database/creds/role".parse().unwrap(), write: None };
     assert_refused(elsewhere, "it is in Vault, not on this host").await;
-    assert_refused(Origin::File("/no/such/file".into()), "read it: No such file").await;
+    assert_refused(Origin::File("/no/such/file".into()), "cannot read it: No such file").await;
     assert_refused(Origin::File("/dev/zero".into()), "it is not a regular file").await;
     assert_refused(Origin::File("/tmp".into()), "it is not a regular file").await;
 }
@@ -62,15 +62,16 @@ async fn a_command_gives_its_output() {
     stage::prepare();
     let material = fetch_with(exec(r#"echo '{"token": "ghp_0123456789"}'"#), &[]).await.unwrap();
     assert_eq!(needles(&material), ["test.token=ghp_0123456789"]);
-    assert_refused(exec("echo hunter2hunter2; exit 1"), "run it: it failed: it exited with code 1").await;
+    assert_refused(exec("echo hunter2hunter2; exit 1"), "cannot run it: it failed: it exited with code 1")
+        .await;
     assert_refused(exec("yes hunter2"), "it holds more than 65536 bytes").await;
     let hanging = source(exec("echo hunter2hunter2; sleep 1000"), &[]);
     let limits = SourceLimits { exec_timeout: Duration::from_millis(500), ..limits() };
     let error = fetch(&hanging, limits).await.unwrap_err();
-    assert_says(&error, "run it: it did not end within 500 ms");
+    assert_says(&error, "cannot run it: it did not end within 500 ms");
     let missing =
         Origin::Exec { command: vec!["no-such-command".into(), "hunter2".into()], format: ExecFormat::Plain };
-    assert_refused(missing, "run it: there is no `no-such-command`").await;
+    assert_refused(missing, "cannot run it: there is no `no-such-command`").await;
 }
 
 fn exec(script: &str) -> Origin {

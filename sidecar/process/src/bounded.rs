@@ -12,8 +12,8 @@ use tokio::time::timeout;
 use zeroize::Zeroizing;
 
 use super::environment::allowed_environment;
-use super::launch::{Launch, LaunchError, launch_with};
 use super::exit::Exit;
+use super::launch::{Launch, LaunchError, launch_with};
 use super::server::ProcessHandle;
 
 /// Errors hold nothing that the command printed.

@@ -1,11 +1,11 @@
-//! The secrets of one session: each is read once and shared by its servers, and the scrubber knows every value that the
-//! session ever had, except those that ended long ago ([`known`](super::known)). A secret that may change is kept by a task
-//! of its own ([`upkeep`](super::upkeep)); a caller that needs one that is not current reads it itself. While that fails,
-//! the values that are held and still valid are used.
+//! The secrets of one session, as its servers obtain them.
 //!
-//! What must stay true: one caller at a time reads a secret, and the others wait for it; a failure of a source is
-//! remembered until the next attempt is due; the scrubbers know a value before it can be used; a user of older values than
-//! the newest can tell by their generation; values without users are given back.
+//! A secret is read when a caller first needs it, and shared by all servers of the session. A secret that may change has a
+//! task of its own that renews it or reads it again ([`renewal_task`]). A caller that finds no current values reads the
+//! secret itself; if that fails, it gets the older values as long as they are valid.
+//!
+//! What must stay true: one caller at a time reads a secret, and the others wait for its result; between a failed read and
+//! its next attempt no caller reads; values without users are given back to their source.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
@@ -18,41 +18,60 @@ use tokio_util::task::TaskTracker;
 
 use super::error::SecretError;
 use super::material::Material;
+use super::renewal_task;
 use super::reread::Reread;
 use super::source::Source;
 use super::spec::{SecretSpec, SourceLimits};
-use super::store::{How, Slot, Store};
-use super::upkeep::{self, Held};
+use super::store::{ReadRequest, SecretEntry, Store};
 use cofferdam_base::metrics::{self, Outcome};
 use cofferdam_scrub::Scrubber;
 use cofferdam_scrub::log_scrubber::LogScrubber;
 
+/// How long a caller waits for Vault. Callers promise a response within ten seconds.
+const READ_TIMEOUT: Duration = Duration::from_millis(9500);
+
 pub struct Credentials {
     store: Arc<Store>,
-    /// Run the upkeep of secrets.
+    /// Where the tasks that renew secrets run.
     tasks: TaskTracker,
 }
 
-/// A caller that waits for a credential of Vault's is answered within ten seconds.
-const PATIENCE: Duration = Duration::from_millis(9500);
+/// A session's view of one secret that may change, as `sessions` prints it.
+#[derive(Clone, Debug)]
+pub struct SecretStatus {
+    pub secret: Name,
+    /// For instance ``Vault's `database/creds/readonly` ``.
+    pub origin: String,
+    /// A hash of the lease id; `None` without a lease.
+    pub lease: Option<String>,
+    /// True for values held without a lease: they cannot be revoked.
+    pub unrevocable: bool,
+    /// `None` if nothing was read yet, or the values do not expire.
+    pub expires: Option<Instant>,
+    /// How often the current lease was renewed.
+    pub renewals: u64,
+    pub last_error: Option<String>,
+    /// When the secret is next renewed, read again or retried.
+    pub next: Option<Instant>,
+}
 
 impl Credentials {
     pub fn new(log: Arc<LogScrubber>, vault: Option<Arc<dyn Source>>, tasks: TaskTracker) -> Self {
         Self { store: Arc::new(Store::new(log, vault)), tasks }
     }
 
-    /// The secret, read now or held already.
+    /// The current values of the secret: those that are held, or read now.
     pub async fn obtain(
         &self,
         spec: &SecretSpec,
         limits: SourceLimits,
     ) -> Result<Arc<Material>, SecretError> {
-        // The upkeep runs a local command again: callers need not wait for it while their credential is valid.
-        let serves = |held: &Arc<Material>| match spec.origin.is_in_vault() {
+        // The renewal task runs a local command again; callers need not wait for it while the held values are valid.
+        let is_good_enough = |held: &Arc<Material>| match spec.origin.is_in_vault() {
             true => held.is_current(),
             false => held.is_usable(),
         };
-        if let Some(held) = self.store.newest().get(&spec.name).filter(|held| serves(held)) {
+        if let Some(held) = self.store.newest().get(&spec.name).filter(|held| is_good_enough(held)) {
             return Ok(Arc::clone(held));
         }
         let source = self.store.source(spec)?;
@@ -60,12 +79,12 @@ impl Credentials {
             // A command has a time limit of its own.
             return self.obtain_from(source, spec, limits).await;
         }
-        match timeout(PATIENCE, self.obtain_from(source, spec, limits)).await {
+        match timeout(READ_TIMEOUT, self.obtain_from(source, spec, limits)).await {
             Ok(obtained) => obtained,
             Err(_) => {
                 let held = self.store.newest().get(&spec.name).cloned();
-                let late = || SecretError::new(spec, source.too_slow(spec).into());
-                held.filter(|held| held.is_usable()).ok_or_else(late)
+                let too_slow = || SecretError::new(spec, source.too_slow(spec).into());
+                held.filter(|held| held.is_usable()).ok_or_else(too_slow)
             }
         }
     }
@@ -76,17 +95,17 @@ impl Credentials {
         spec: &SecretSpec,
         limits: SourceLimits,
     ) -> Result<Arc<Material>, SecretError> {
-        let slot = self.store.slot(&spec.name);
-        let mut slot = slot.lock().await;
-        if let Some(material) = slot.material.as_ref().filter(|held| held.is_current()) {
+        let entry = self.store.entry(&spec.name);
+        let mut entry = entry.lock().await;
+        if let Some(material) = entry.material.as_ref().filter(|held| held.is_current()) {
             return Ok(Arc::clone(material));
         }
-        let fallback = slot.material.clone().filter(|held| held.is_usable());
+        let fallback = entry.material.clone().filter(|held| held.is_usable());
         let now = Instant::now();
-        if let Some(failure) = slot.failure.clone().filter(|failure| failure.next_attempt > now) {
+        if let Some(failure) = entry.failure.clone().filter(|failure| failure.next_attempt > now) {
             return fallback.ok_or_else(|| SecretError::new(spec, failure.into()));
         }
-        self.read(&mut slot, source, spec, limits).await.or_else(|error| {
+        self.read(&mut entry, source, spec, limits).await.or_else(|error| {
             if fallback.is_some() {
                 tracing::warn!(secret = %spec.name, why = %error.cause, "a secret was not read again; the one that is held is still used");
             }
@@ -94,89 +113,92 @@ impl Credentials {
         })
     }
 
-    /// Reads it now; if it may change, it is kept from then on.
+    /// Reads the secret now and, if it may change, has a task renew it from then on.
     async fn read(
         &self,
-        slot: &mut Slot,
+        entry: &mut SecretEntry,
         source: &dyn Source,
         spec: &SecretSpec,
         limits: SourceLimits,
     ) -> Result<Arc<Material>, SecretError> {
-        let how = How::new(spec, limits);
-        let (material, terms) = self.store.read_from(source, slot, &how).await?;
+        let request = ReadRequest::new(spec, limits);
+        let (material, terms) = self.store.read_from(source, entry, &request).await?;
         if spec.origin.may_change() {
-            upkeep::keep_renewed(&self.store, &self.tasks, source, slot, how, terms);
+            renewal_task::start_or_update(&self.store, &self.tasks, source, entry, request, terms);
         }
         Ok(material)
     }
 
-    /// A server refused what was made from these values of the secret: reads it again, wherever it is from, unless
-    /// other values were read since or it was read for the same reason a moment ago.
+    /// Reads a secret again because a server refused the values of `seen_generation`.
+    ///
+    /// Does not read if newer values are held already, or if the secret was read for this reason a moment ago
+    /// ([`RereadBackoff`](super::reread::RereadBackoff)).
     pub async fn reread(
         &self,
         spec: &SecretSpec,
         limits: SourceLimits,
         seen_generation: u64,
     ) -> Result<Reread, SecretError> {
-        let slot = self.store.slot(&spec.name);
+        let entry = self.store.entry(&spec.name);
         let source = self.store.source(spec)?;
-        let within = async {
-            let mut slot = slot.lock().await;
-            let is_other = |held: &&Arc<Material>| held.generation != seen_generation && held.is_live();
-            if let Some(material) = slot.material.as_ref().filter(is_other) {
+        let reread = async {
+            let mut entry = entry.lock().await;
+            let is_newer = |held: &&Arc<Material>| held.generation != seen_generation && held.is_live();
+            if let Some(material) = entry.material.as_ref().filter(is_newer) {
                 return Ok(Reread::Read(Arc::clone(material)));
             }
-            let failure = slot.failure.clone();
+            let failure = entry.failure.clone();
             if let Some(failure) = failure.filter(|failure| failure.next_attempt > Instant::now()) {
                 return Err(SecretError::new(spec, failure.into()));
             }
-            if let Err(next) = slot.refusals.begin() {
+            if let Err(next) = entry.reread_backoff.try_begin() {
                 return Ok(Reread::TooSoon { next });
             }
-            let read = self.read(&mut slot, source, spec, limits).await;
+            let read = self.read(&mut entry, source, spec, limits).await;
             metrics::reread(Outcome::of(&read));
             read.map(Reread::Read)
         };
-        let late = |_| Err(SecretError::new(spec, source.too_slow(spec).into()));
-        timeout(PATIENCE, within).await.unwrap_or_else(late)
+        let too_slow = |_| Err(SecretError::new(spec, source.too_slow(spec).into()));
+        timeout(READ_TIMEOUT, reread).await.unwrap_or_else(too_slow)
     }
 
-    /// The secrets that may change which the session has or tried to read, by name.
-    pub fn held(&self) -> Vec<Held> {
+    /// The secrets that may change and that the session has read or tried to read, by name.
+    pub fn statuses(&self) -> Vec<SecretStatus> {
         let newest = self.store.newest();
-        let notes = self.store.notes.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let held = notes.into_iter().map(|(secret, note)| {
+        let renewal_statuses =
+            self.store.renewal_statuses.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let statuses = renewal_statuses.into_iter().map(|(secret, status)| {
             let material = newest.get(&secret);
-            Held {
+            SecretStatus {
                 lease: material.and_then(|material| material.lease.as_ref()?.hash.clone()),
                 unrevocable: material.is_some_and(|material| !material.has_lease()),
                 expires: material.and_then(|material| material.expires()),
-                origin: note.origin,
-                renewals: note.renewals,
-                last_error: note.last_error,
-                next: note.next,
+                origin: status.origin,
+                renewals: status.renewals,
+                last_error: status.last_error,
+                next: status.next,
                 secret,
             }
         });
-        held.collect()
+        statuses.collect()
     }
 
-    /// What was read last, by name.
+    /// The values that were read last, by the name of their secret.
     pub fn newest(&self) -> Arc<BTreeMap<Name, Arc<Material>>> {
         self.store.newest()
     }
 
-    /// Counts every secret that gets other values than it had: a server may still run with the former ones.
+    /// Counts how often a secret got new values. Servers may still run with the former ones.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.store.changes()
     }
 
-    /// Holds these values from now on, as if they had just been read. For tests of servers.
+    /// Holds these values from now on, as if they had just been read. For tests of `cofferdam`'s servers.
     #[doc(hidden)]
     pub fn hold(&self, name: &Name, material: Material) -> Arc<Material> {
-        let slot = self.store.slot(name);
-        let mut slot = slot.try_lock().expect("a test reads nothing at the same time");
-        self.store.keep(&mut slot, name, material)
+        let entry = self.store.entry(name);
+        let mut entry = entry.try_lock().expect("a test reads nothing at the same time");
+        self.store.set_newest(&mut entry, name, material)
     }
 
     pub fn scrubber(&self) -> Arc<Scrubber> {

@@ -1,9 +1,9 @@
-//! The one module in which a secret leaves its wrapper: to fill a template, to tell the scrubber what to find, and to see
-//! whether anything changed.
+//! The only module that reads the bytes of a [`Secret`]: to fill a template, to tell the scrubber what to look for, and to
+//! compare values.
 //!
-//! What must stay true: everything that goes out of here is in wiped memory.
+//! What must stay true: every copy made here is in memory that is wiped when it is dropped.
 
-#![expect(clippy::disallowed_methods, reason = "the one module that may call Secret::expose")]
+#![expect(clippy::disallowed_methods, reason = "the only module that may call Secret::expose")]
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use super::template::Encoding;
 use super::value::Secret;
 use cofferdam_scrub::Needle;
 
-/// These fields of a secret, as the scrubber looks for them.
+/// The values of these fields, labelled `secret.field`, for the scrubber.
 pub(super) fn needles<'a>(
     secret: &Name,
     fields: impl Iterator<Item = (&'a String, &'a Secret)>,
@@ -35,7 +35,7 @@ pub(super) fn are_equal(these: &BTreeMap<String, Secret>, those: &BTreeMap<Strin
     these.len() == those.len() && these.iter().zip(those).all(same)
 }
 
-/// The length of a value in a template.
+/// The length of a value once it is filled into a template.
 pub(super) fn filled_length(secret: &Secret, encoding: Encoding) -> usize {
     match encoding {
         Encoding::Plain => secret.len(),
@@ -43,7 +43,7 @@ pub(super) fn filled_length(secret: &Secret, encoding: Encoding) -> usize {
     }
 }
 
-/// Puts a value into a template. `filled` has the room already: growing would leave a copy that is not wiped.
+/// Appends a value. The caller has reserved the space: a buffer that grows leaves a copy that is not wiped.
 pub(super) fn fill(secret: &Secret, encoding: Encoding, filled: &mut Zeroizing<Vec<u8>>) {
     match encoding {
         Encoding::Plain => filled.extend_from_slice(secret.expose()),

@@ -1,7 +1,7 @@
-//! How often a secret is read again because a server refused what was made from it.
+//! How often a secret is read again because a server refused a credential made from it.
 //!
-//! What must stay true: a server that refuses everything, and a sandbox that calls it as often as it likes, cause a read
-//! every five seconds at most, and less often the longer it goes on.
+//! What must stay true: a server that refuses every request causes at most one read in five seconds, and fewer the longer
+//! the refusals go on, however often a sandbox calls it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,45 +11,46 @@ use tokio::time::Instant;
 
 use super::material::Material;
 
-/// Between two of them.
-const SHORTEST: Duration = Duration::from_secs(5);
-/// A secret that a person renewed by hand is found within this.
-const LONGEST: Duration = Duration::from_secs(60);
-/// After so many pauses without a refusal the pause is short again.
-const QUIET: u32 = 4;
+/// The shortest pause between two reads.
+const MIN_PAUSE: Duration = Duration::from_secs(5);
+/// The longest pause: a secret that an operator replaced by hand is found within this time.
+const MAX_PAUSE: Duration = Duration::from_secs(60);
+/// After this many pauses without a refusal the pause is [`MIN_PAUSE`] again.
+const PAUSES_UNTIL_RESET: u32 = 4;
 
-/// What came of asking for others than those that were refused.
+/// The result of a request for other values than those that a server refused.
 #[derive(Debug)]
 pub enum Reread {
-    /// The newest there are: read now, or since the refused ones were.
+    /// The newest values: read now, or after the refused ones.
     Read(Arc<Material>),
-    /// They were read a moment ago.
+    /// The secret was read for this reason a moment ago; `next` is when it may be read again.
     TooSoon { next: Instant },
 }
 
-/// When one secret was last read for this, and how long the pause after it is.
+/// Spaces out the reads of one secret that refusals cause.
 #[derive(Debug)]
-pub struct RereadPace {
+pub struct RereadBackoff {
+    /// The last such read and the pause after it.
     last: Option<(Instant, Duration)>,
-    pauses: Backoff,
+    backoff: Backoff,
 }
 
-impl Default for RereadPace {
+impl Default for RereadBackoff {
     fn default() -> Self {
-        Self { last: None, pauses: Backoff::new(SHORTEST, LONGEST) }
+        Self { last: None, backoff: Backoff::new(MIN_PAUSE, MAX_PAUSE) }
     }
 }
 
-impl RereadPace {
-    /// Whether it is time; if so, the pause begins. If not, when it is.
-    pub fn begin(&mut self) -> Result<(), Instant> {
+impl RereadBackoff {
+    /// Starts the next pause, or says when the current one ends.
+    pub fn try_begin(&mut self) -> Result<(), Instant> {
         let now = Instant::now();
         match self.last {
             Some((last, pause)) if now < last + pause => return Err(last + pause),
-            Some((last, pause)) if now < last + pause * QUIET => {}
-            _ => self.pauses.reset(),
+            Some((last, pause)) if now < last + pause * PAUSES_UNTIL_RESET => {}
+            _ => self.backoff.reset(),
         }
-        self.last = Some((now, self.pauses.next_delay()));
+        self.last = Some((now, self.backoff.next_delay()));
         Ok(())
     }
 }
@@ -62,11 +63,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn refusals_without_end_cause_ever_fewer_reads() {
-        let mut pace = RereadPace::default();
+        let mut backoff = RereadBackoff::default();
         let mut reads = Vec::new();
         let began = Instant::now();
         for _ in 0..600 {
-            if pace.begin().is_ok() {
+            if backoff.try_begin().is_ok() {
                 reads.push(began.elapsed().as_secs());
             }
             advance(Duration::from_secs(1)).await;
@@ -76,13 +77,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn after_a_quiet_time_the_pause_is_short_again() {
-        let mut pace = RereadPace::default();
+        let mut backoff = RereadBackoff::default();
         for wait in [0, 5, 10, 20] {
             advance(Duration::from_secs(wait)).await;
-            pace.begin().unwrap();
+            backoff.try_begin().unwrap();
         }
         advance(Duration::from_secs(160)).await;
-        pace.begin().unwrap();
-        assert_eq!(pace.begin().unwrap_err() - Instant::now(), SHORTEST);
+        backoff.try_begin().unwrap();
+        assert_eq!(backoff.try_begin().unwrap_err() - Instant::now(), MIN_PAUSE);
     }
 }

@@ -1,7 +1,7 @@
-//! What a session holds of its secrets: the values last read, why a read failed, and every value to scrub.
+//! What a session holds: the newest values of each secret, why a read failed, and which values its scrubber looks for.
 //!
-//! What must stay true: the scrubbers know a value before it can be used; a user of older values than the newest can tell by
-//! their generation; a failure of a source is remembered until the next attempt is due.
+//! What must stay true: the scrubbers know a value before it can be used; the holder of older values can tell by their
+//! generation that newer ones exist; a source's failure is remembered until its next attempt is due.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
@@ -13,11 +13,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::error::{SecretError, SecretProblem, SourceFailure};
-use super::known::{Known, Learnt, Scrubbing};
+use super::known::{KnownValues, Learned, ScrubberUpdate};
 use super::local::LocalSource;
 use super::material::Material;
 use super::renewal::Terms;
-use super::reread::RereadPace;
+use super::reread::RereadBackoff;
 use super::source::{Ask, Asker, RevokedWith, Source};
 use super::spec::{SecretSpec, SourceLimits};
 use cofferdam_scrub::log_scrubber::LogScrubber;
@@ -25,52 +25,53 @@ use cofferdam_scrub::{Needle, Scrubber};
 
 /// The secrets of one session, shared by its callers and the tasks that renew them.
 pub(super) struct Store {
-    /// None where the sidecar has no Vault.
+    /// `None` if no Vault is configured.
     vault: Option<Arc<dyn Source>>,
     local: LocalSource,
-    slots: StdMutex<BTreeMap<Name, Arc<Mutex<Slot>>>>,
-    /// The last that was read of each secret.
+    entries: StdMutex<BTreeMap<Name, Arc<Mutex<SecretEntry>>>>,
+    /// The same values as in `entries`, readable without waiting for a read under way.
     newest: ArcSwap<BTreeMap<Name, Arc<Material>>>,
-    /// Counts how often a secret got other values than it had.
+    /// Counts how often a secret got new values.
     changes: watch::Sender<u64>,
-    /// The state of the upkeep of each secret that may change.
-    pub(super) notes: StdMutex<BTreeMap<Name, Note>>,
+    /// Only of secrets that may change.
+    pub(super) renewal_statuses: StdMutex<BTreeMap<Name, RenewalStatus>>,
     scrubber: ArcSwap<Scrubber>,
-    /// What the scrubber looks for.
-    pub(super) known: StdMutex<Known>,
+    /// The values from which `scrubber` was built.
+    pub(super) known: StdMutex<KnownValues>,
     log: Arc<LogScrubber>,
 }
 
-/// The state of one secret.
+/// One secret of the session. Its lock is held while the secret is read or renewed.
 #[derive(Default)]
-pub(super) struct Slot {
+pub(super) struct SecretEntry {
     pub(super) material: Option<Arc<Material>>,
-    /// Why the last read failed, and when the next may be tried.
+    /// Why the last read failed, and when the next attempt is due.
     pub(super) failure: Option<SourceFailure>,
-    pub(super) keeper: Option<Keeper>,
-    /// Servers refused what was made from it.
-    pub(super) refusals: RereadPace,
+    pub(super) renewal_task: Option<RenewalTask>,
+    /// Limits the reads that servers cause by refusing the values.
+    pub(super) reread_backoff: RereadBackoff,
 }
 
-/// How a secret is read again.
+/// What is needed to read a secret again.
 #[derive(Clone)]
-pub(super) struct How {
+pub(super) struct ReadRequest {
     pub(super) spec: Arc<SecretSpec>,
     pub(super) limits: SourceLimits,
     pub(super) asker: Asker,
 }
 
-/// The task that does it.
-pub(super) struct Keeper {
-    pub(super) how: How,
+/// Handle to the task that renews a secret.
+pub(super) struct RenewalTask {
+    pub(super) request: ReadRequest,
+    /// Tells the task the terms of what a caller has read.
     pub(super) terms: watch::Sender<Terms>,
     /// The task ends when this is cancelled.
     pub(super) period: CancellationToken,
 }
 
-/// The state of a secret's upkeep.
+/// What the renewal task last reported, for [`SecretStatus`](super::credentials::SecretStatus).
 #[derive(Clone, Debug, Default)]
-pub(super) struct Note {
+pub(super) struct RenewalStatus {
     pub(super) origin: String,
     pub(super) renewals: u64,
     pub(super) last_error: Option<String>,
@@ -82,45 +83,45 @@ impl Store {
         Self {
             vault,
             local: LocalSource::default(),
-            slots: StdMutex::default(),
+            entries: StdMutex::default(),
             newest: ArcSwap::default(),
             changes: watch::Sender::default(),
-            notes: StdMutex::default(),
+            renewal_statuses: StdMutex::default(),
             scrubber: ArcSwap::from_pointee(Scrubber::new(Vec::new())),
             known: StdMutex::default(),
             log,
         }
     }
 
-    /// Reads it, whatever is held; a failure is remembered.
+    /// Reads the secret, even if current values are held, and remembers the values or the failure in `entry`.
     pub(super) async fn read_from(
         &self,
         source: &dyn Source,
-        slot: &mut Slot,
-        how: &How,
+        entry: &mut SecretEntry,
+        request: &ReadRequest,
     ) -> Result<(Arc<Material>, Terms), SecretError> {
-        slot.failure = None;
+        entry.failure = None;
         let learn = |needles: &[Needle], revoked_with: RevokedWith| self.learn(needles, revoked_with);
-        let How { spec, limits, asker } = how;
+        let ReadRequest { spec, limits, asker } = request;
         match source.read(Ask { spec, limits: *limits, asker: *asker, learn: &learn }).await {
             Ok(lease) => {
                 let terms = lease.terms;
-                Ok((self.keep(slot, &spec.name, Material::new(spec, lease)), terms))
+                Ok((self.set_newest(entry, &spec.name, Material::new(spec, lease)), terms))
             }
             Err(cause) => {
                 let error = SecretError::new(spec, cause);
                 if let Some(failure) = error.failure() {
-                    // The one place that logs what the source said.
+                    // `detail` may quote the source: it is logged here and nowhere else.
                     tracing::warn!(secret = %error.secret, why = failure.detail, "a secret was not read");
-                    slot.failure = Some(failure.clone());
+                    entry.failure = Some(failure.clone());
                 }
-                self.note_failure(&error);
+                self.record_failure(&error);
                 Err(error)
             }
         }
     }
 
-    /// Where a secret is read.
+    /// The source that a secret is read from.
     pub(super) fn source(&self, spec: &SecretSpec) -> Result<&dyn Source, SecretError> {
         match spec.origin.is_in_vault() {
             true => self.vault.as_deref().ok_or_else(|| SecretError::new(spec, SecretProblem::NoVault)),
@@ -128,28 +129,32 @@ impl Store {
         }
     }
 
-    /// What was read last, by name.
+    /// The values that were read last, by the name of their secret.
     pub(super) fn newest(&self) -> Arc<BTreeMap<Name, Arc<Material>>> {
         self.newest.load_full()
     }
 
-    /// Counts every secret that gets other values than it had: a server may still run with the former ones.
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// The scrubbers know the values before they can be used.
-    pub(super) fn keep(&self, slot: &mut Slot, name: &Name, mut material: Material) -> Arc<Material> {
+    /// Makes these the newest values of the secret, after the scrubbers have learned them.
+    pub(super) fn set_newest(
+        &self,
+        entry: &mut SecretEntry,
+        name: &Name,
+        mut material: Material,
+    ) -> Arc<Material> {
         self.learn(&material.needles(name), material.revoked_with());
-        if let Some(before) = slot.material.as_ref().filter(|before| material.replaces_unnoticed(before)) {
+        if let Some(before) = entry.material.as_ref().filter(|before| material.is_equivalent_to(before)) {
             let before = Arc::clone(before);
-            before.adopt(material);
+            before.take_validity_from(material);
             return before;
         }
-        let is_change = slot.material.is_some();
-        material.generation = slot.material.as_ref().map_or(1, |before| before.generation + 1);
+        let is_change = entry.material.is_some();
+        material.generation = entry.material.as_ref().map_or(1, |before| before.generation + 1);
         let material = Arc::new(material);
-        slot.material = Some(Arc::clone(&material));
+        entry.material = Some(Arc::clone(&material));
         self.newest.rcu(|newest| {
             let mut newest = BTreeMap::clone(newest);
             newest.insert(name.clone(), Arc::clone(&material));
@@ -163,40 +168,41 @@ impl Store {
 
     fn learn(&self, needles: &[Needle], revoked_with: RevokedWith) {
         let mut known = self.known.lock().expect("no holder of this lock panics");
-        let Learnt { scrubber, held, let_go } = known.learn(needles, revoked_with, Instant::now());
-        self.log.learn(&held);
-        if scrubber == Scrubbing::ToBeMade {
+        let Learned { scrubber, added_to_log, removed_from_log } =
+            known.learn(needles, revoked_with, Instant::now());
+        self.log.learn(&added_to_log);
+        if scrubber == ScrubberUpdate::Rebuild {
             self.scrubber.store(Arc::new(Scrubber::new(known.needles())));
         }
-        self.log.release(&let_go);
+        self.log.release(&removed_from_log);
     }
 
-    pub(super) fn slot(&self, name: &Name) -> Arc<Mutex<Slot>> {
-        let mut slots = self.slots.lock().expect("no holder of this lock panics");
-        Arc::clone(slots.entry(name.clone()).or_default())
+    pub(super) fn entry(&self, name: &Name) -> Arc<Mutex<SecretEntry>> {
+        let mut entries = self.entries.lock().expect("no holder of this lock panics");
+        Arc::clone(entries.entry(name.clone()).or_default())
     }
 
     pub(super) fn scrubber(&self) -> Arc<Scrubber> {
         self.scrubber.load_full()
     }
 
-    pub(super) fn note_failure(&self, error: &SecretError) {
+    pub(super) fn record_failure(&self, error: &SecretError) {
         let Some(failure) = error.failure() else { return };
-        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
-        let note = notes.entry(error.secret.clone()).or_default();
-        note.origin.clone_from(&error.origin);
-        note.last_error = Some(failure.detail.clone());
-        note.next = Some(failure.next_attempt);
+        let mut renewal_statuses = self.renewal_statuses.lock().unwrap_or_else(PoisonError::into_inner);
+        let status = renewal_statuses.entry(error.secret.clone()).or_default();
+        status.origin.clone_from(&error.origin);
+        status.last_error = Some(failure.detail.clone());
+        status.next = Some(failure.next_attempt);
     }
 }
 
-impl How {
+impl ReadRequest {
     pub(super) fn new(spec: &SecretSpec, limits: SourceLimits) -> Self {
         Self { spec: Arc::new(spec.clone()), limits, asker: Asker::Caller }
     }
 }
 
-impl Keeper {
+impl RenewalTask {
     pub(super) fn is_running(&self) -> bool {
         !self.period.is_cancelled()
     }
@@ -204,6 +210,6 @@ impl Keeper {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        self.log.release(&self.known.get_mut().unwrap_or_else(PoisonError::into_inner).held());
+        self.log.release(&self.known.get_mut().unwrap_or_else(PoisonError::into_inner).held_by_log());
     }
 }

@@ -1,4 +1,4 @@
-//! Sources as files, variables and commands are tested where processes are: `sidecar/tests/secret.rs`.
+//! Parsing of fields. Sources that are files, variables and commands are tested in `sidecar/tests/secret.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,9 +32,9 @@ fn map(fields: &[(&str, &str)]) -> BTreeMap<String, String> {
 
 #[test]
 fn an_object_gives_its_fields() {
-    let content = r#" {"user": "somebody", "password": "p\u00e4ss\"word", "port": 123456789012345678901.50, "on": true}"#;
+    let content = r#" {"user": "operator", "password": "p\u00e4ss\"word", "port": 123456789012345678901.50, "on": true}"#;
     let expected = map(&[
-        ("user", "somebody"),
+        ("user", "operator"),
         ("password", "päss\"word"),
         ("port", "123456789012345678901.50"),
         ("on", "true"),
@@ -53,7 +53,7 @@ fn anything_else_is_the_value() {
 }
 
 #[test]
-fn what_would_be_empty_or_guessed_is_refused() {
+fn empty_and_nested_values_are_refused() {
     for content in ["", "\n", "\r\n", "{}"] {
         assert_eq!(parse(content), Err(FieldError::Empty), "{content:?}");
     }
