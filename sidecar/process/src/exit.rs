@@ -1,14 +1,13 @@
-//! How a server's main process ended.
+//! How a server's main process exited.
 
 use std::fmt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
-/// How the server's main process ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Exit {
     Code(i32),
-    /// Its keeper died; the server dies with it, and how is not known.
+    /// The keeper died, and the server with it; its exit status is not known.
     KeeperLost,
     Signal(i32),
 }
@@ -28,7 +27,7 @@ impl fmt::Display for Exit {
         match self {
             Self::Code(code) => write!(f, "it exited with code {code}"),
             Self::KeeperLost => f.write_str("its keeper died"),
-            Self::Signal(signal) => write!(f, "it was ended by signal {signal}"),
+            Self::Signal(signal) => write!(f, "it was killed by signal {signal}"),
         }
     }
 }
