@@ -1,7 +1,7 @@
 //! Secrets from real files, variables and commands.
 
-#[path = "secret/stage.rs"]
-mod stage;
+#[path = "secret/support.rs"]
+mod support;
 
 use std::time::Duration;
 
@@ -11,27 +11,27 @@ use cofferdam::secrets::{
 
 #[tokio::test]
 async fn a_file_gives_its_fields() {
-    let folder = stage::Folder::new();
-    let json = folder.executable("dev.json", r#"{"token": "ghp_0123456789", "user": "bob"}"#);
+    let directory = support::TemporaryDirectory::new();
+    let json = directory.executable("dev.json", r#"{"token": "ghp_0123456789", "user": "bob"}"#);
     let material = fetch_with(Origin::File(json), &["user"]).await.unwrap();
     assert_eq!(material.fields.len(), 2);
     assert_eq!(needles(&material), ["test.token=ghp_0123456789"]);
-    let plain = folder.executable("token", "ghp_0123456789\n");
+    let plain = directory.executable("token", "ghp_0123456789\n");
     assert_eq!(needles(&fetch_with(Origin::File(plain), &[]).await.unwrap()), ["test.value=ghp_0123456789"]);
 }
 
 #[tokio::test]
 async fn a_file_that_cannot_be_a_secret_says_why_and_not_what() {
-    let folder = stage::Folder::new();
-    let large = folder.executable("large", &"hunter2".repeat(20_000));
+    let directory = support::TemporaryDirectory::new();
+    let large = directory.executable("large", &"hunter2".repeat(20_000));
     assert_refused(Origin::File(large), "it holds more than 65536 bytes").await;
-    let exact = folder.executable("exact", &"x".repeat(65536));
+    let exact = directory.executable("exact", &"x".repeat(65536));
     assert!(fetch_with(Origin::File(exact), &[]).await.is_ok());
-    let short = folder.executable("short", "hunter2\n");
+    let short = directory.executable("short", "hunter2\n");
     assert_refused(Origin::File(short), "its field `value` has 7 bytes, fewer than 8").await;
-    let empty = folder.executable("empty", "\n");
+    let empty = directory.executable("empty", "\n");
     assert_refused(Origin::File(empty), "it is empty").await;
-    let nested = folder.executable("nested", r#"{"a": {"hunter2": "hunter2"}}"#);
+    let nested = directory.executable("nested", r#"{"a": {"hunter2": "hunter2"}}"#);
     assert_refused(Origin::File(nested), "its field `a` is null, a list or an object").await;
     let elsewhere = Origin::Vault { path: "database/creds/role".parse().unwrap(), write: None };
     assert_refused(elsewhere, "it is in Vault, not on this host").await;
@@ -42,8 +42,8 @@ async fn a_file_that_cannot_be_a_secret_says_why_and_not_what() {
 
 #[tokio::test]
 async fn a_pipe_in_the_place_of_a_file_holds_nobody_up() {
-    let folder = stage::Folder::new();
-    let pipe = folder.executable("unused", "").with_file_name("pipe");
+    let directory = support::TemporaryDirectory::new();
+    let pipe = directory.executable("unused", "").with_file_name("pipe");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
     assert_refused(Origin::File(pipe), "it is not a regular file").await;
 }
@@ -59,7 +59,7 @@ async fn a_variable_gives_its_value() {
 
 #[tokio::test]
 async fn a_command_gives_its_output() {
-    stage::prepare();
+    support::prepare();
     let material = fetch_with(exec(r#"echo '{"token": "ghp_0123456789"}'"#), &[]).await.unwrap();
     assert_eq!(needles(&material), ["test.token=ghp_0123456789"]);
     assert_refused(exec("echo hunter2hunter2; exit 1"), "cannot run it: it failed: it exited with code 1")
