@@ -10,7 +10,7 @@ use super::error::BudgetLimit;
 
 /// One session's share. Clones are the same share: sessions of one socket or enrolment may be given one together.
 #[derive(Clone, Debug)]
-pub struct Budget(Arc<Mutex<State>>);
+pub struct Budget(Arc<Mutex<BudgetState>>);
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct BudgetLimits {
@@ -23,7 +23,7 @@ pub struct BudgetLimits {
 impl Budget {
     pub fn new(limits: BudgetLimits) -> Self {
         let burst = f64::from(limits.records_per_second) * BURST_SECONDS;
-        Self(Arc::new(Mutex::new(State {
+        Self(Arc::new(Mutex::new(BudgetState {
             rate: f64::from(limits.records_per_second),
             burst,
             tokens: burst,
@@ -58,7 +58,7 @@ impl Budget {
         state.bytes_left = state.bytes_left.saturating_add(bytes);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BudgetState> {
         // Every change is one assignment: a panic elsewhere leaves nothing half done.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -84,7 +84,7 @@ pub(super) enum Report {
 }
 
 #[derive(Debug)]
-struct State {
+struct BudgetState {
     rate: f64,
     burst: f64,
     tokens: f64,
@@ -94,7 +94,7 @@ struct State {
     reported: [Report; 2],
 }
 
-impl State {
+impl BudgetState {
     fn exhausted(&mut self, limit: BudgetLimit) -> Exhausted {
         let slot = match limit {
             BudgetLimit::Bytes => &mut self.reported[0],

@@ -103,13 +103,13 @@ pub(super) fn seal(line: &mut Vec<u8>, start: usize, previous: &Hash) -> Hash {
 }
 
 /// A line that has the shape of a record; whether it follows is another question.
-pub(super) struct Sealed<'a> {
+pub(super) struct SealedLine<'a> {
     pub(super) number: u64,
     pub(super) chain: Hash,
     body: &'a [u8],
 }
 
-impl<'a> Sealed<'a> {
+impl<'a> SealedLine<'a> {
     /// Takes a line without its newline.
     pub(super) fn parse(line: &'a [u8]) -> Option<Self> {
         let rest = line.strip_suffix(END)?;
@@ -167,12 +167,12 @@ mod tests {
         let mut line = b"{\"number\":7,\"a\":1".to_vec();
         let chain = seal(&mut line, 0, &Hash::GENESIS);
         line.pop();
-        let sealed = Sealed::parse(&line).unwrap();
+        let sealed = SealedLine::parse(&line).unwrap();
         assert_eq!((sealed.number, sealed.chain), (7, chain));
         assert!(sealed.follows(&Hash::GENESIS));
         assert!(!sealed.follows(&chain));
         for cut in 0..line.len() {
-            assert!(Sealed::parse(&line[..cut]).is_none(), "cut at {cut}");
+            assert!(SealedLine::parse(&line[..cut]).is_none(), "cut at {cut}");
         }
     }
 }

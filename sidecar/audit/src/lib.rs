@@ -12,7 +12,7 @@
 //!
 //! Where things are: `record` what is written, `chain` how lines vouch for each other, `log` the writing end,
 //! `recover` finding it at start, `sync` the shared fsync, `budget` what a session may fill; `verify`, `read`,
-//! `witness` and `human` are for those who read. Nothing is ever deleted here: old files are the operator's.
+//! `lookup` and `human` are for those who read. Nothing is ever deleted here: old files are the operator's.
 
 #![forbid(unsafe_code)]
 
@@ -23,13 +23,13 @@ mod files;
 mod human;
 mod key;
 mod log;
+mod lookup;
 mod read;
 mod record;
 mod recover;
 mod sync;
 mod text;
 mod verify;
-mod witness;
 
 #[cfg(test)]
 mod tests;
@@ -49,12 +49,12 @@ pub use self::chain::{Hash, InvalidHash};
 pub use self::error::{AuditError, BudgetLimit};
 pub use self::human::human;
 pub use self::log::Head;
+pub use self::lookup::{RETRY, RecordedAttempts};
 pub use self::read::{Follower, InvalidSelector, Selector, show, tail};
 pub use self::record::{
     Call, CallResult, Caller, DecisionRecord, Event, EventRecord, FollowedBy, Mac, OutcomeRecord, SecretUse,
 };
-pub use self::verify::{Place, Verified, VerifyError, verify};
-pub use self::witness::{Left, RETRY};
+pub use self::verify::{AuditPlace, Verified, VerifyError, verify};
 
 use self::budget::{Charge, Report};
 use self::files::Creation;
@@ -64,7 +64,7 @@ use self::text::{Members, name};
 
 /// The audit of this sidecar. Clones are the same audit; the last one to go releases the directory.
 #[derive(Clone)]
-pub struct Audit(Arc<Inner>);
+pub struct Audit(Arc<AuditInner>);
 
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -114,7 +114,7 @@ impl Audit {
             SyncMode::Call => Some(call_syncer(&directory, &log, sync_file)?),
             SyncMode::Write => None,
         };
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(AuditInner {
             field_bytes: field_bytes.clamp(64, 4096),
             directory,
             key,
@@ -218,10 +218,10 @@ impl Audit {
     ///
     /// Where the search stops because the audit is too large, the remaining messages are reported as decided and
     /// retried, so that they are not run again.
-    pub fn decided(&self, link: &str, seqs: &[u64]) -> Result<BTreeMap<u64, Left>, AuditError> {
+    pub fn decided(&self, link: &str, seqs: &[u64]) -> Result<BTreeMap<u64, RecordedAttempts>, AuditError> {
         let mut needle = Vec::new();
         Members::new(&mut needle, self.0.field_bytes).text(name!("link"), link);
-        witness::decided(&self.0.directory, &needle, seqs, witness::SEARCH_BYTES)
+        lookup::decided(&self.0.directory, &needle, seqs, lookup::SEARCH_BYTES)
     }
 
     fn write_decisions<'a>(
@@ -280,7 +280,7 @@ type Synced = tokio::sync::oneshot::Receiver<sync::Synced>;
 /// What to wait for, and the file it is about, with `audit-sync = "call"`.
 type Enlisted = Option<(PathBuf, Synced)>;
 
-struct Inner {
+struct AuditInner {
     directory: PathBuf,
     field_bytes: usize,
     key: hmac::Key,
@@ -291,14 +291,14 @@ struct Inner {
     _lock: File,
 }
 
-impl Inner {
+impl AuditInner {
     fn log(&self) -> MutexGuard<'_, Log> {
         // The log changes its state only after a write: a panic in between leaves it as it was.
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn members<'a>(&self, log: &'a mut Log) -> Members<'a> {
-        Members::new(&mut log.made.bytes, self.field_bytes)
+        Members::new(&mut log.staged.bytes, self.field_bytes)
     }
 
     fn stage_outcomes<'a>(

@@ -27,8 +27,8 @@ pub(super) struct Log {
     pub(super) lines: u64,
     pub(super) number: u64,
     pub(super) chain: Hash,
-    /// Records that are staged, and behind them the one that is being made.
-    pub(super) made: Made,
+    /// Records that are staged, and behind them the one that is being staged.
+    pub(super) staged: StagedLines,
     pub(super) tail: Tail,
     /// The file before this one, until it is handed to the syncer.
     pub(super) retired: Option<Arc<File>>,
@@ -36,13 +36,13 @@ pub(super) struct Log {
 
 /// Lines on their way into the file.
 #[derive(Default)]
-pub(super) struct Made {
+pub(super) struct StagedLines {
     /// Kept for its memory.
     pub(super) bytes: Vec<u8>,
     /// Where the record that is being made begins.
     start: usize,
     /// How many stand before it.
-    staged: u64,
+    count: u64,
     /// The chain of the last of them, where there are any.
     chain: Option<Hash>,
     /// When the first of them was begun: what is written together has one time.
@@ -68,62 +68,62 @@ pub struct Head {
     pub hash: Hash,
 }
 
-impl Made {
+impl StagedLines {
     fn clear(&mut self) {
         self.bytes.clear();
-        (self.start, self.staged, self.chain, self.time) = (0, 0, None, None);
+        (self.start, self.count, self.chain, self.time) = (0, 0, None, None);
     }
 }
 
 impl Log {
-    /// Begins a record; the caller writes its members into `made.bytes`, then stages it. A record that was begun and
+    /// Begins a record; the caller writes its members into `staged.bytes`, then stages it. A record that was begun and
     /// not staged is forgotten.
     pub(super) fn begin(&mut self, kind: &'static str) {
-        let number = self.number + self.made.staged + 1;
-        let made = &mut self.made;
-        made.bytes.truncate(made.start);
-        made.bytes.extend_from_slice(chain::START);
-        write_number(&mut made.bytes, number);
-        let time = made.time.get_or_insert_with(|| clock::now().into());
-        Members::new(&mut made.bytes, usize::MAX)
+        let number = self.number + self.staged.count + 1;
+        let staged = &mut self.staged;
+        staged.bytes.truncate(staged.start);
+        staged.bytes.extend_from_slice(chain::START);
+        write_number(&mut staged.bytes, number);
+        let time = staged.time.get_or_insert_with(|| clock::now().into());
+        Members::new(&mut staged.bytes, usize::MAX)
             .plain(name!("time"), time.as_bytes())
             .plain(name!("kind"), kind.as_bytes());
     }
 
     /// How long the record that is being made will be in the file.
     pub(super) fn sealed_length(&self) -> u64 {
-        (self.made.bytes.len() - self.made.start + chain::SEAL_BYTES) as u64
+        (self.staged.bytes.len() - self.staged.start + chain::SEAL_BYTES) as u64
     }
 
     /// The record is complete; it is written with the next commit.
     pub(super) fn stage(&mut self) {
-        let made = &mut self.made;
-        let previous = made.chain.unwrap_or(self.chain);
-        made.chain = Some(chain::seal(&mut made.bytes, made.start, &previous));
-        debug_assert!(made.bytes.len() - made.start <= LINE_LIMIT, "records are bounded by their fields");
-        made.start = made.bytes.len();
-        made.staged += 1;
+        let staged = &mut self.staged;
+        let previous = staged.chain.unwrap_or(self.chain);
+        staged.chain = Some(chain::seal(&mut staged.bytes, staged.start, &previous));
+        debug_assert!(staged.bytes.len() - staged.start <= LINE_LIMIT, "records are bounded by their fields");
+        staged.start = staged.bytes.len();
+        staged.count += 1;
     }
 
     /// Writes what is staged. After an error the log is as it was before the first of it was begun.
     pub(super) fn commit(&mut self) -> Result<(), AuditError> {
-        self.made.bytes.truncate(self.made.start);
+        self.staged.bytes.truncate(self.staged.start);
         let written = self.write_staged();
         if written.is_ok() {
-            self.lines += self.made.staged;
-            self.number += self.made.staged;
-            self.chain = self.made.chain.unwrap_or(self.chain);
+            self.lines += self.staged.count;
+            self.number += self.staged.count;
+            self.chain = self.staged.chain.unwrap_or(self.chain);
         }
-        self.made.clear();
+        self.staged.clear();
         written
     }
 
     fn write_staged(&mut self) -> Result<(), AuditError> {
-        if self.made.bytes.is_empty() {
+        if self.staged.bytes.is_empty() {
             return Ok(());
         }
         self.repair()?;
-        let full = self.length > 0 && self.length + self.made.bytes.len() as u64 > self.file_bytes;
+        let full = self.length > 0 && self.length + self.staged.bytes.len() as u64 > self.file_bytes;
         if full || self.was_removed()? {
             self.next_file()?;
         }
@@ -133,28 +133,28 @@ impl Log {
     /// Ends a torn last line and writes the record that covers it; both or none.
     pub(super) fn mark_torn(&mut self, bytes: u64, sha256: Hash) -> Result<(), AuditError> {
         self.begin("event");
-        Members::new(&mut self.made.bytes, usize::MAX)
+        Members::new(&mut self.staged.bytes, usize::MAX)
             .plain(name!("event"), TORN.as_bytes())
             .number(name!("torn_bytes"), bytes)
             .plain(name!("torn_sha256"), sha256.as_bytes());
         self.stage();
-        self.made.bytes.insert(0, b'\n');
+        self.staged.bytes.insert(0, b'\n');
         self.write()?;
         self.lines += 2;
         self.number += 1;
-        self.chain = self.made.chain.unwrap_or(self.chain);
-        self.made.clear();
+        self.chain = self.staged.chain.unwrap_or(self.chain);
+        self.staged.clear();
         Ok(())
     }
 
     /// Ends a last line that lacks nothing but its newline.
     pub(super) fn end_line(&mut self, chain: Hash) -> Result<(), AuditError> {
-        self.made.bytes.push(b'\n');
+        self.staged.bytes.push(b'\n');
         self.write()?;
         self.lines += 1;
         self.number += 1;
         self.chain = chain;
-        self.made.clear();
+        self.staged.clear();
         Ok(())
     }
 
@@ -167,14 +167,14 @@ impl Log {
     }
 
     fn write(&mut self) -> Result<(), AuditError> {
-        if let Err(source) = (&*self.file).write_all(&self.made.bytes) {
+        if let Err(source) = (&*self.file).write_all(&self.staged.bytes) {
             self.tail = Tail::Doubtful;
             let error = AuditError::Write { path: self.path(), source };
             // Tried again before the next write; the first error says more than this one would.
             let _ = self.repair();
             return Err(error);
         }
-        self.length += self.made.bytes.len() as u64;
+        self.length += self.staged.bytes.len() as u64;
         Ok(())
     }
 

@@ -188,7 +188,7 @@ impl Caller {
 }
 
 impl Call<'_> {
-    /// Link and sequence stand side by side: `witness` looks for them so.
+    /// Link and sequence stand side by side: `lookup` looks for them so.
     fn write(&self, members: &mut Members<'_>) {
         members
             .spelled(&self.of.link)

@@ -50,7 +50,7 @@ impl Syncer {
 
 impl Drop for Syncer {
     fn drop(&mut self) {
-        self.shared.lock().stop = Stop::Asked;
+        self.shared.lock().stop = Stop::Requested;
         self.shared.wake.notify_one();
         if let Some(thread) = self.thread.take() {
             // It cannot be unwound into here; that it panicked was already printed.
@@ -60,7 +60,7 @@ impl Drop for Syncer {
 }
 
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<SyncState>,
     wake: Condvar,
     sync: Box<SyncFile>,
 }
@@ -69,7 +69,7 @@ struct Shared {
 type SyncFile = dyn Fn(&File) -> io::Result<()> + Send + Sync;
 
 #[derive(Default)]
-struct State {
+struct SyncState {
     /// Bounded by the callers: each waits for its own before it comes again.
     waiters: Vec<oneshot::Sender<Synced>>,
     files: Vec<Arc<File>>,
@@ -78,12 +78,12 @@ struct State {
 
 #[derive(Default, Eq, PartialEq)]
 enum Stop {
-    Asked,
+    Requested,
     #[default]
     NotYet,
 }
 
-impl State {
+impl SyncState {
     fn add(&mut self, file: &Arc<File>) {
         if !self.files.iter().any(|known| Arc::ptr_eq(known, file)) {
             self.files.push(Arc::clone(file));
@@ -92,17 +92,17 @@ impl State {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SyncState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn serve(&self) {
         loop {
-            let idle = |state: &mut State| state.waiters.is_empty() && state.stop == Stop::NotYet;
+            let idle = |state: &mut SyncState| state.waiters.is_empty() && state.stop == Stop::NotYet;
             let mut state = self.wake.wait_while(self.lock(), idle).unwrap_or_else(PoisonError::into_inner);
             let waiters = std::mem::take(&mut state.waiters);
             let files = std::mem::take(&mut state.files);
-            let last = state.stop == Stop::Asked;
+            let last = state.stop == Stop::Requested;
             drop(state);
 
             let synced: Synced = files.iter().try_for_each(|file| (self.sync)(file)).map_err(Arc::new);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::chain::{Hash, Sealed};
+use super::chain::{Hash, SealedLine};
 use super::files::{self, Line, LineEnd, Lines};
 use super::log::Head;
 
@@ -21,14 +21,14 @@ pub struct Verified {
     pub head: Option<Head>,
     /// How many torn lines were marked at a start, and where the last of them is.
     pub torn: u64,
-    pub last_torn: Option<Place>,
+    pub last_torn: Option<AuditPlace>,
     /// A last line without its end: it is being written just now, or the sidecar died while writing it.
-    pub unfinished: Option<Place>,
+    pub unfinished: Option<AuditPlace>,
 }
 
 /// A line of a file, counted from 1.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Place {
+pub struct AuditPlace {
     pub file: String,
     pub line: u64,
 }
@@ -36,9 +36,9 @@ pub struct Place {
 #[derive(Debug, thiserror::Error)]
 pub enum VerifyError {
     #[error("{place}: the line was changed")]
-    Changed { place: Place },
+    Changed { place: AuditPlace },
     #[error("{place}: the line has no end, but there are files after it")]
-    Cut { place: Place },
+    Cut { place: AuditPlace },
     #[error("`{0}` is not a head: give the 64 digits that an earlier `verify` printed")]
     HeadMalformed(String),
     #[error(
@@ -46,11 +46,11 @@ pub enum VerifyError {
     )]
     HeadMissing { head: Hash, records: u64 },
     #[error("{place}: record {found} stands where record {expected} should: lines are missing or reordered")]
-    Misplaced { place: Place, expected: u64, found: u64 },
+    Misplaced { place: AuditPlace, expected: u64, found: u64 },
     #[error("{file}: the file is missing")]
     MissingFile { file: String },
     #[error("{place}: the torn line that this record covers is missing")]
-    MissingTorn { place: Place },
+    MissingTorn { place: AuditPlace },
     #[error("read `{}`", .path.display())]
     Read {
         path: PathBuf,
@@ -67,8 +67,8 @@ pub fn verify(directory: &Path, head: Option<&str>) -> Result<Verified, VerifyEr
     };
     let present =
         files::list(directory).map_err(|source| VerifyError::Read { path: directory.to_owned(), source })?;
-    let mut walk = Walk {
-        wanted: head.filter(|head| *head != Hash::GENESIS),
+    let mut verification = Verification {
+        expected_head: head.filter(|head| *head != Hash::GENESIS),
         chain: Hash::GENESIS,
         verified: Verified { files: 0, records: 0, head: None, torn: 0, last_torn: None, unfinished: None },
     };
@@ -76,24 +76,24 @@ pub fn verify(directory: &Path, head: Option<&str>) -> Result<Verified, VerifyEr
         if *index != expected {
             return Err(VerifyError::MissingFile { file: files::file_name(expected) });
         }
-        let position = if Some(index) == present.last() { Position::Last } else { Position::Middle };
-        walk.file(directory, *index, position)?;
+        let position = if Some(index) == present.last() { FilePosition::Last } else { FilePosition::Middle };
+        verification.file(directory, *index, position)?;
     }
-    match walk.wanted {
-        Some(head) => Err(VerifyError::HeadMissing { head, records: walk.verified.records }),
-        None => Ok(walk.verified),
+    match verification.expected_head {
+        Some(head) => Err(VerifyError::HeadMissing { head, records: verification.verified.records }),
+        None => Ok(verification.verified),
     }
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Position {
+enum FilePosition {
     Last,
     Middle,
 }
 
-struct Walk {
+struct Verification {
     /// The head that was given, until it is met.
-    wanted: Option<Hash>,
+    expected_head: Option<Hash>,
     /// Of the last good record.
     chain: Hash,
     verified: Verified,
@@ -102,25 +102,25 @@ struct Walk {
 /// A line that does not follow: a fault, unless the next line is a mark that covers it.
 struct Suspect {
     fault: VerifyError,
-    place: Place,
+    place: AuditPlace,
     length: u64,
     sha256: Hash,
 }
 
-impl Walk {
-    fn file(&mut self, directory: &Path, index: u32, position: Position) -> Result<(), VerifyError> {
+impl Verification {
+    fn file(&mut self, directory: &Path, index: u32, position: FilePosition) -> Result<(), VerifyError> {
         let path = files::file_path(directory, index);
         let read = |source| VerifyError::Read { path: path.clone(), source };
         let mut lines = Lines::new(File::open(&path).map_err(read)?);
         let mut suspect: Option<Suspect> = None;
-        let mut place = Place { file: files::file_name(index), line: 0 };
+        let mut place = AuditPlace { file: files::file_name(index), line: 0 };
         while let Some(line) = lines.advance().map_err(read)? {
             place.line += 1;
             if line.end == LineEnd::File {
                 match (suspect.take(), position) {
                     (Some(suspect), _) => return Err(suspect.fault),
-                    (None, Position::Middle) => return Err(VerifyError::Cut { place }),
-                    (None, Position::Last) => self.verified.unfinished = Some(place.clone()),
+                    (None, FilePosition::Middle) => return Err(VerifyError::Cut { place }),
+                    (None, FilePosition::Last) => self.verified.unfinished = Some(place.clone()),
                 }
                 break;
             }
@@ -144,10 +144,10 @@ impl Walk {
     }
 
     /// Whether the line follows the last good one; if so it is the last good one from now on.
-    fn check(&mut self, line: &Line, place: &Place) -> Result<Followed, VerifyError> {
+    fn check(&mut self, line: &Line, place: &AuditPlace) -> Result<Followed, VerifyError> {
         let changed = || VerifyError::Changed { place: place.clone() };
         let line = line.whole().ok_or_else(changed)?;
-        let sealed = Sealed::parse(line).ok_or_else(changed)?;
+        let sealed = SealedLine::parse(line).ok_or_else(changed)?;
         let expected = self.verified.records + 1;
         if sealed.number != expected {
             return Err(VerifyError::Misplaced { place: place.clone(), expected, found: sealed.number });
@@ -156,7 +156,7 @@ impl Walk {
             return Err(changed());
         }
         self.chain = sealed.chain;
-        self.wanted.take_if(|head| *head == sealed.chain);
+        self.expected_head.take_if(|head| *head == sealed.chain);
         self.verified.records = expected;
         self.verified.head =
             Some(Head { file: place.file.clone(), line: place.line, number: expected, hash: sealed.chain });
@@ -197,7 +197,7 @@ impl Followed {
     }
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for AuditPlace {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(out, "{}:{}", self.file, self.line)
     }

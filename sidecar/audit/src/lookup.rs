@@ -14,10 +14,10 @@ use super::files::{self, Lines};
 
 /// How often a message may have left.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub enum Left {
-    Once,
+pub enum RecordedAttempts {
+    One,
     /// It was repeated, or may have been.
-    Again,
+    Repeated,
 }
 
 /// The rule of a decision that repeats a call begins with this, and no other does.
@@ -33,7 +33,7 @@ pub(super) fn decided(
     link: &[u8],
     seqs: &[u64],
     search_bytes: u64,
-) -> Result<BTreeMap<u64, Left>, AuditError> {
+) -> Result<BTreeMap<u64, RecordedAttempts>, AuditError> {
     let mut open: Vec<u64> = seqs.to_vec();
     let mut found = BTreeMap::new();
     let repeated = format!(",\"rule\":\"{RETRY}");
@@ -50,7 +50,7 @@ pub(super) fn decided(
         let file = File::open(&path).map_err(AuditError::read(&path))?;
         let length = file.metadata().map_err(AuditError::read(&path))?.len();
         let Some(left) = budget.checked_sub(length) else {
-            found.extend(open.drain(..).map(|seq| (seq, Left::Again)));
+            found.extend(open.drain(..).map(|seq| (seq, RecordedAttempts::Repeated)));
             break;
         };
         budget = left;
@@ -67,13 +67,15 @@ pub(super) fn decided(
             if count == digits.len() {
                 // Torn within the number: it may be any that begins so.
                 let prefix = String::from_utf8_lossy(digits);
-                note(&mut open, &mut found, Left::Again, |seq| seq.to_string().starts_with(&*prefix));
+                note(&mut open, &mut found, RecordedAttempts::Repeated, |seq| {
+                    seq.to_string().starts_with(&*prefix)
+                });
             } else if let Some(number) =
                 std::str::from_utf8(&digits[..count]).ok().and_then(|text| text.parse::<u64>().ok())
             {
                 // The policy stands behind the rule: where it is missing, the rule may be.
                 let once = contains(digits, b",\"policy\":") && !contains(digits, repeated.as_bytes());
-                let left = if once { Left::Once } else { Left::Again };
+                let left = if once { RecordedAttempts::One } else { RecordedAttempts::Repeated };
                 note(&mut open, &mut found, left, |seq| seq == number);
             }
         }
@@ -82,7 +84,12 @@ pub(super) fn decided(
 }
 
 /// A repetition stands behind what it repeats, so what was found before may turn out to be more.
-fn note(open: &mut Vec<u64>, found: &mut BTreeMap<u64, Left>, left: Left, matches: impl Fn(u64) -> bool) {
+fn note(
+    open: &mut Vec<u64>,
+    found: &mut BTreeMap<u64, RecordedAttempts>,
+    left: RecordedAttempts,
+    matches: impl Fn(u64) -> bool,
+) {
     for (_, known) in found.iter_mut().filter(|(seq, _)| matches(**seq)) {
         *known = left.max(*known);
     }
