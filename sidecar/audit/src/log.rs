@@ -1,10 +1,10 @@
-//! The writing end of the chain: one file at a time, one `write(2)` for all records that are made together.
+//! The writer of the chain: one file at a time, one `write(2)` for all records that are staged together.
 //!
-//! A record is begun, its members are written, it is staged; what is staged is committed whole or not at all.
+//! A record is begun, its members are written, it is staged; staged records are committed all or none.
 //!
-//! What stays true: `length` bytes of the current file are whole lines (or a tear that the next line marks), and
-//! `number` and `chain` are those of the last of them. They change only after a write has gone through. A write
-//! that went through in part is taken back before anything else is written.
+//! What must stay true: `length` bytes of the current file are complete lines (or a torn one that the next line marks), and
+//! `number` and `chain` belong to the last of them. They change only after a write succeeded. The remains of a partial
+//! write are removed before anything else is written.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -19,7 +19,7 @@ use cofferdam_base::clock::{self, Rfc3339};
 
 pub(super) struct Log {
     pub(super) directory: PathBuf,
-    /// A file that would grow past this is followed by a new one.
+    /// A file that would grow beyond this is followed by a new one.
     pub(super) file_bytes: u64,
     pub(super) index: u32,
     pub(super) file: Arc<File>,
@@ -27,32 +27,32 @@ pub(super) struct Log {
     pub(super) lines: u64,
     pub(super) number: u64,
     pub(super) chain: Hash,
-    /// Records that are staged, and behind them the one that is being staged.
+    /// Staged records, followed by the one that is being written.
     pub(super) staged: StagedLines,
     pub(super) tail: Tail,
-    /// The file before this one, until it is handed to the syncer.
+    /// The previous file, until the syncer has it.
     pub(super) retired: Option<Arc<File>>,
 }
 
-/// Lines on their way into the file.
+/// Lines for the next commit.
 #[derive(Default)]
 pub(super) struct StagedLines {
-    /// Kept for its memory.
+    /// Reused, to save allocations.
     pub(super) bytes: Vec<u8>,
-    /// Where the record that is being made begins.
+    /// Where the record that is being written begins.
     start: usize,
-    /// How many stand before it.
+    /// How many records are staged before it.
     count: u64,
-    /// The chain of the last of them, where there are any.
+    /// The chain of the last staged record, if any.
     chain: Option<Hash>,
-    /// When the first of them was begun: what is written together has one time.
+    /// When the first was begun: records that are written together have one time.
     time: Option<Rfc3339>,
 }
 
 /// Whether the file ends where `length` says.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Tail {
-    /// A write failed: part of a line may be there.
+    /// A write failed: there may be part of a line.
     Doubtful,
     Whole,
 }
@@ -61,9 +61,9 @@ pub(super) enum Tail {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Head {
     pub file: String,
-    /// Of the file, counted from 1; 0 before its first.
+    /// The line in the file, counted from 1; 0 if the file is empty.
     pub line: u64,
-    /// Of the record, counted from 1 through all files.
+    /// The number of the record, counted from 1 through all files.
     pub number: u64,
     pub hash: Hash,
 }
@@ -76,8 +76,8 @@ impl StagedLines {
 }
 
 impl Log {
-    /// Begins a record; the caller writes its members into `staged.bytes`, then stages it. A record that was begun and
-    /// not staged is forgotten.
+    /// Begins a record; the caller writes its members into `staged.bytes`, then stages it. A record that was
+    /// begun and not staged is dropped.
     pub(super) fn begin(&mut self, kind: &'static str) {
         let number = self.number + self.staged.count + 1;
         let staged = &mut self.staged;
@@ -90,7 +90,7 @@ impl Log {
             .plain(name!("kind"), kind.as_bytes());
     }
 
-    /// How long the record that is being made will be in the file.
+    /// How long the record that is being written will be in the file.
     pub(super) fn sealed_length(&self) -> u64 {
         (self.staged.bytes.len() - self.staged.start + chain::SEAL_BYTES) as u64
     }
@@ -105,7 +105,7 @@ impl Log {
         staged.count += 1;
     }
 
-    /// Writes what is staged. After an error the log is as it was before the first of it was begun.
+    /// Writes the staged records. After an error the log is as it was before the first of them was begun.
     pub(super) fn commit(&mut self) -> Result<(), AuditError> {
         self.staged.bytes.truncate(self.staged.start);
         let written = self.write_staged();
@@ -130,7 +130,7 @@ impl Log {
         self.write()
     }
 
-    /// Ends a torn last line and writes the record that covers it; both or none.
+    /// Ends a torn last line and writes the record that marks it; both or none.
     pub(super) fn mark_torn(&mut self, bytes: u64, sha256: Hash) -> Result<(), AuditError> {
         self.begin("event");
         Members::new(&mut self.staged.bytes, usize::MAX)
@@ -170,7 +170,7 @@ impl Log {
         if let Err(source) = (&*self.file).write_all(&self.staged.bytes) {
             self.tail = Tail::Doubtful;
             let error = AuditError::Write { path: self.path(), source };
-            // Tried again before the next write; the first error says more than this one would.
+            // Retried before the next write; the first error says more than this one.
             let _ = self.repair();
             return Err(error);
         }
@@ -178,7 +178,7 @@ impl Log {
         Ok(())
     }
 
-    /// Takes back what a failed write left behind.
+    /// Removes what a failed write left in the file.
     fn repair(&mut self) -> Result<(), AuditError> {
         if self.tail == Tail::Whole {
             return Ok(());
@@ -188,20 +188,20 @@ impl Log {
         if actual > self.length {
             self.file.set_len(self.length).map_err(poisoned)?;
         } else {
-            // Shorter only if it was truncated from outside. `verify` reports where; extending it would hide that.
+            // Shorter only if another program truncated it. `verify` reports where; extending it would hide that.
             self.length = actual;
         }
         self.tail = Tail::Whole;
         Ok(())
     }
 
-    /// Whether the current file lost its name: then a record in it would be gone with the sidecar.
+    /// Whether the current file was deleted: records written to it would vanish when the sidecar exits.
     fn was_removed(&self) -> Result<bool, AuditError> {
         let status = nix::sys::stat::fstat(&*self.file)
             .map_err(|errno| AuditError::read(&self.path())(errno.into()))?;
         let removed = status.st_nlink == 0;
         if removed {
-            tracing::error!(file = %self.path().display(), "an audit file was removed while in use: going on in a new one");
+            tracing::error!(file = %self.path().display(), "an audit file was removed while in use: continuing in a new one");
         }
         Ok(removed)
     }
@@ -220,16 +220,16 @@ impl Log {
 /// The `event` of a record that covers a torn line.
 pub(super) const TORN: &str = "torn";
 
-/// A file for new records. One that is there already is taken if it is empty: a crash came before its first line.
+/// Creates a file for new records. An existing one is used if it is empty: the sidecar died before its first line.
 pub(super) fn create(directory: &Path, index: u32) -> Result<File, AuditError> {
     let path = files::file_path(directory, index);
-    let prepare = |source| AuditError::prepare("create the audit file", &path)(source);
+    let prepare = |source| AuditError::prepare("cannot create the audit file", &path)(source);
     match files::open_append(&path, Creation::New) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let file = files::open_append(&path, Creation::Existing).map_err(prepare)?;
             match file.metadata().map_err(AuditError::read(&path))?.len() {
                 0 => Ok(file),
-                _ => Err(AuditError::Damaged { path, what: "another file stands where the next one should" }),
+                _ => Err(AuditError::Damaged { path, what: "a file with the next name exists already" }),
             }
         }
         opened => opened.map_err(prepare),

@@ -1,6 +1,7 @@
-//! Whether the chain is whole: every line that was ever written is there, unchanged and in its place.
+//! Checks that the chain is complete: every line that was ever written is present, unchanged and in its place.
 //!
-//! Only a cut end cannot be seen from within; for that an earlier head is given, which must still be there.
+//! A truncated end cannot be seen in the files themselves. For that the caller gives an earlier head, which must still be
+//! present.
 
 use std::fs::File;
 use std::io;
@@ -12,17 +13,17 @@ use super::chain::{Hash, SealedLine};
 use super::files::{self, Line, LineEnd, Lines};
 use super::log::Head;
 
-/// A chain without a fault.
+/// The result for a chain without a fault.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Verified {
     pub files: u64,
     pub records: u64,
-    /// The last record; to be kept elsewhere and given to a later `verify`. None in an empty audit.
+    /// The last record, to be kept elsewhere and given to a later `verify`. `None` for an empty audit.
     pub head: Option<Head>,
-    /// How many torn lines were marked at a start, and where the last of them is.
+    /// How many torn lines were marked at a start.
     pub torn: u64,
     pub last_torn: Option<AuditPlace>,
-    /// A last line without its end: it is being written just now, or the sidecar died while writing it.
+    /// A last line without a newline: it is being written now, or the sidecar died while it was written.
     pub unfinished: Option<AuditPlace>,
 }
 
@@ -37,21 +38,21 @@ pub struct AuditPlace {
 pub enum VerifyError {
     #[error("{place}: the line was changed")]
     Changed { place: AuditPlace },
-    #[error("{place}: the line has no end, but there are files after it")]
+    #[error("{place}: the line has no newline, but there are files after it")]
     Cut { place: AuditPlace },
     #[error("`{0}` is not a head: give the 64 digits that an earlier `verify` printed")]
     HeadMalformed(String),
     #[error(
-        "the record with the hash {head} is not there: the end was cut off, or the whole was written anew"
+        "the record with the hash {head} is missing: the end was cut off, or the whole audit was rewritten"
     )]
     HeadMissing { head: Hash, records: u64 },
-    #[error("{place}: record {found} stands where record {expected} should: lines are missing or reordered")]
+    #[error("{place}: record {found} is where record {expected} should be: lines are missing or reordered")]
     Misplaced { place: AuditPlace, expected: u64, found: u64 },
     #[error("{file}: the file is missing")]
     MissingFile { file: String },
     #[error("{place}: the torn line that this record covers is missing")]
     MissingTorn { place: AuditPlace },
-    #[error("read `{}`", .path.display())]
+    #[error("cannot read `{}`", .path.display())]
     Read {
         path: PathBuf,
         #[source]
@@ -92,14 +93,14 @@ enum FilePosition {
 }
 
 struct Verification {
-    /// The head that was given, until it is met.
+    /// The head that was given, until its record is found.
     expected_head: Option<Hash>,
-    /// Of the last good record.
+    /// The chain of the last good record.
     chain: Hash,
     verified: Verified,
 }
 
-/// A line that does not follow: a fault, unless the next line is a mark that covers it.
+/// A line that does not continue the chain: a fault, unless the next line marks it as torn.
 struct Suspect {
     fault: VerifyError,
     place: AuditPlace,
@@ -125,10 +126,10 @@ impl Verification {
                 break;
             }
             match (self.check(line, &place), suspect.take()) {
-                (Ok(Followed::ByRecord), None) => {}
-                (Ok(Followed::ByRecord), Some(suspect)) => return Err(suspect.fault),
-                (Ok(Followed::ByMark(mark)), Some(suspect)) => self.accept_torn(&mark, suspect)?,
-                (Ok(Followed::ByMark(_)), None) => return Err(VerifyError::MissingTorn { place }),
+                (Ok(GoodLine::Record), None) => {}
+                (Ok(GoodLine::Record), Some(suspect)) => return Err(suspect.fault),
+                (Ok(GoodLine::TornMark(mark)), Some(suspect)) => self.accept_torn(&mark, suspect)?,
+                (Ok(GoodLine::TornMark(_)), None) => return Err(VerifyError::MissingTorn { place }),
                 (Err(_), Some(suspect)) => return Err(suspect.fault),
                 (Err(fault), None) => {
                     let (length, sha256) = (line.length, line.sha256());
@@ -143,8 +144,8 @@ impl Verification {
         }
     }
 
-    /// Whether the line follows the last good one; if so it is the last good one from now on.
-    fn check(&mut self, line: &Line, place: &AuditPlace) -> Result<Followed, VerifyError> {
+    /// Checks that the line continues the chain, and makes it the last good one.
+    fn check(&mut self, line: &Line, place: &AuditPlace) -> Result<GoodLine, VerifyError> {
         let changed = || VerifyError::Changed { place: place.clone() };
         let line = line.whole().ok_or_else(changed)?;
         let sealed = SealedLine::parse(line).ok_or_else(changed)?;
@@ -160,7 +161,7 @@ impl Verification {
         self.verified.records = expected;
         self.verified.head =
             Some(Head { file: place.file.clone(), line: place.line, number: expected, hash: sealed.chain });
-        Ok(Followed::of(line))
+        Ok(GoodLine::of(line))
     }
 
     fn accept_torn(&mut self, mark: &TornMark, suspect: Suspect) -> Result<(), VerifyError> {
@@ -173,10 +174,11 @@ impl Verification {
     }
 }
 
-enum Followed {
-    /// By a record that covers a torn line right before it.
-    ByMark(TornMark),
-    ByRecord,
+/// What kind of record a good line is.
+enum GoodLine {
+    /// A record that marks the line before it as torn.
+    TornMark(TornMark),
+    Record,
 }
 
 #[derive(Deserialize)]
@@ -185,14 +187,14 @@ struct TornMark {
     torn_sha256: String,
 }
 
-impl Followed {
+impl GoodLine {
     fn of(line: &[u8]) -> Self {
-        // Kind and event come right after number and time, whose quotes and commas are known.
+        // Kind and event follow number and time, which contain no comma.
         const MARK: &[u8] = b"\"kind\":\"event\",\"event\":\"torn\",";
         let kind = line.splitn(3, |byte| *byte == b',').nth(2);
         match kind.filter(|rest| rest.starts_with(MARK)).and_then(|_| serde_json::from_slice(line).ok()) {
-            Some(mark) => Self::ByMark(mark),
-            None => Self::ByRecord,
+            Some(mark) => Self::TornMark(mark),
+            None => Self::Record,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Reading it back: tail, follow, show, and what left.
+//! Reading: tail, follow, show, and the lookup of decisions.
 
 use super::*;
 
