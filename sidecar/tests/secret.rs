@@ -1,49 +1,49 @@
 //! Secrets from real files, variables and commands.
 
-#[path = "secret/stage.rs"]
-mod stage;
+#[path = "secret/support.rs"]
+mod support;
 
 use std::time::Duration;
 
 use cofferdam::secrets::{
-    ExecFormat, Material, Origin, SecretError, SecretSpec, ShortValues, SourceLimits, fetch, opened,
+    ExecFormat, Material, Origin, SecretError, SecretSpec, ShortValues, SourceLimits, fetch,
 };
 
 #[tokio::test]
 async fn a_file_gives_its_fields() {
-    let folder = stage::Folder::new();
-    let json = folder.executable("dev.json", r#"{"token": "ghp_0123456789", "user": "bob"}"#);
+    let directory = support::TemporaryDirectory::new();
+    let json = directory.executable("dev.json", r#"{"token": "ghp_0123456789", "user": "bob"}"#);
     let material = fetch_with(Origin::File(json), &["user"]).await.unwrap();
     assert_eq!(material.fields.len(), 2);
     assert_eq!(needles(&material), ["test.token=ghp_0123456789"]);
-    let plain = folder.executable("token", "ghp_0123456789\n");
+    let plain = directory.executable("token", "ghp_0123456789\n");
     assert_eq!(needles(&fetch_with(Origin::File(plain), &[]).await.unwrap()), ["test.value=ghp_0123456789"]);
 }
 
 #[tokio::test]
 async fn a_file_that_cannot_be_a_secret_says_why_and_not_what() {
-    let folder = stage::Folder::new();
-    let large = folder.executable("large", &"hunter2".repeat(20_000));
+    let directory = support::TemporaryDirectory::new();
+    let large = directory.executable("large", &"hunter2".repeat(20_000));
     assert_refused(Origin::File(large), "it holds more than 65536 bytes").await;
-    let exact = folder.executable("exact", &"x".repeat(65536));
+    let exact = directory.executable("exact", &"x".repeat(65536));
     assert!(fetch_with(Origin::File(exact), &[]).await.is_ok());
-    let short = folder.executable("short", "hunter2\n");
+    let short = directory.executable("short", "hunter2\n");
     assert_refused(Origin::File(short), "its field `value` has 7 bytes, fewer than 8").await;
-    let empty = folder.executable("empty", "\n");
+    let empty = directory.executable("empty", "\n");
     assert_refused(Origin::File(empty), "it is empty").await;
-    let nested = folder.executable("nested", r#"{"a": {"hunter2": "hunter2"}}"#);
+    let nested = directory.executable("nested", r#"{"a": {"hunter2": "hunter2"}}"#);
     assert_refused(Origin::File(nested), "its field `a` is null, a list or an object").await;
     let elsewhere = Origin::Vault { path: "database/creds/role".parse().unwrap(), write: None };
     assert_refused(elsewhere, "it is in Vault, not on this host").await;
-    assert_refused(Origin::File("/no/such/file".into()), "read it: No such file").await;
+    assert_refused(Origin::File("/no/such/file".into()), "cannot read it: No such file").await;
     assert_refused(Origin::File("/dev/zero".into()), "it is not a regular file").await;
     assert_refused(Origin::File("/tmp".into()), "it is not a regular file").await;
 }
 
 #[tokio::test]
 async fn a_pipe_in_the_place_of_a_file_holds_nobody_up() {
-    let folder = stage::Folder::new();
-    let pipe = folder.executable("unused", "").with_file_name("pipe");
+    let directory = support::TemporaryDirectory::new();
+    let pipe = directory.executable("unused", "").with_file_name("pipe");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
     assert_refused(Origin::File(pipe), "it is not a regular file").await;
 }
@@ -59,18 +59,19 @@ async fn a_variable_gives_its_value() {
 
 #[tokio::test]
 async fn a_command_gives_its_output() {
-    stage::prepare();
+    support::prepare();
     let material = fetch_with(exec(r#"echo '{"token": "ghp_0123456789"}'"#), &[]).await.unwrap();
     assert_eq!(needles(&material), ["test.token=ghp_0123456789"]);
-    assert_refused(exec("echo hunter2hunter2; exit 1"), "run it: it failed: it exited with code 1").await;
+    assert_refused(exec("echo hunter2hunter2; exit 1"), "cannot run it: it failed: it exited with code 1")
+        .await;
     assert_refused(exec("yes hunter2"), "it holds more than 65536 bytes").await;
     let hanging = source(exec("echo hunter2hunter2; sleep 1000"), &[]);
     let limits = SourceLimits { exec_timeout: Duration::from_millis(500), ..limits() };
     let error = fetch(&hanging, limits).await.unwrap_err();
-    assert_says(&error, "run it: it did not end within 500 ms");
+    assert_says(&error, "cannot run it: it did not end within 500 ms");
     let missing =
         Origin::Exec { command: vec!["no-such-command".into(), "hunter2".into()], format: ExecFormat::Plain };
-    assert_refused(missing, "run it: there is no `no-such-command`").await;
+    assert_refused(missing, "cannot run it: there is no `no-such-command`").await;
 }
 
 fn exec(script: &str) -> Origin {
@@ -106,7 +107,7 @@ fn assert_says(error: &SecretError, why: &str) {
 }
 
 fn needles(material: &Material) -> Vec<String> {
-    let needles = opened::needles(&"test".parse().expect("a name"), material);
+    let needles = material.needles(&"test".parse().expect("a name"));
     needles
         .iter()
         .map(|needle| format!("{}={}", needle.label, String::from_utf8_lossy(&needle.value)))

@@ -1,4 +1,4 @@
-//! How much of the audit one session may fill, so that no session fills the disk for the others.
+//! How much one session may write to the audit, so that no session fills the disk for the others.
 //!
 //! A decision is also charged for its outcome, so the outcome of an allowed call can always be recorded.
 
@@ -8,22 +8,22 @@ use tokio::time::Instant;
 
 use super::error::BudgetLimit;
 
-/// One session's share. Clones are the same share: sessions of one socket or enrolment may be given one together.
+/// One session's budget. Clones share it: sessions of one socket or enrolment may have one in common.
 #[derive(Clone, Debug)]
-pub struct Budget(Arc<Mutex<State>>);
+pub struct Budget(Arc<Mutex<BudgetState>>);
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct BudgetLimits {
     /// `audit-session-bytes`
     pub bytes: u64,
-    /// `audit-session-records-per-second`: sustained; ten seconds' worth may come at once.
+    /// `audit-session-records-per-second`: the sustained rate; bursts of ten seconds' worth are allowed.
     pub records_per_second: u32,
 }
 
 impl Budget {
     pub fn new(limits: BudgetLimits) -> Self {
         let burst = f64::from(limits.records_per_second) * BURST_SECONDS;
-        Self(Arc::new(Mutex::new(State {
+        Self(Arc::new(Mutex::new(BudgetState {
             rate: f64::from(limits.records_per_second),
             burst,
             tokens: burst,
@@ -33,7 +33,7 @@ impl Budget {
         })))
     }
 
-    /// Takes all that is asked for, or nothing.
+    /// Takes the whole charge, or nothing.
     pub(super) fn charge(&self, charge: Charge, now: Instant) -> Result<(), Exhausted> {
         let mut state = self.lock();
         let idle = now.saturating_duration_since(state.refilled).as_secs_f64();
@@ -52,14 +52,14 @@ impl Budget {
         Ok(())
     }
 
-    /// Gives back bytes that were not written after all: a failed decision's, or the rest of an outcome's place.
+    /// Returns bytes that were not written: of a failed decision, or the unused part of an outcome's reservation.
     pub(super) fn refund(&self, bytes: u64) {
         let mut state = self.lock();
         state.bytes_left = state.bytes_left.saturating_add(bytes);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        // Every change is one assignment: a panic elsewhere leaves nothing half done.
+    fn lock(&self) -> std::sync::MutexGuard<'_, BudgetState> {
+        // Every change is one assignment, so a panic leaves the state consistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -76,7 +76,7 @@ pub(super) struct Exhausted {
     pub(super) report: Report,
 }
 
-/// Whether the audit should hear of it: once per limit, or the report itself would fill the disk.
+/// Whether to record the exhaustion: once per limit, or these records would fill the disk.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Report {
     Done,
@@ -84,17 +84,17 @@ pub(super) enum Report {
 }
 
 #[derive(Debug)]
-struct State {
+struct BudgetState {
     rate: f64,
     burst: f64,
     tokens: f64,
     refilled: Instant,
     bytes_left: u64,
-    /// Of `Bytes` and of `Rate`.
+    /// For `Bytes` and for `Rate`.
     reported: [Report; 2],
 }
 
-impl State {
+impl BudgetState {
     fn exhausted(&mut self, limit: BudgetLimit) -> Exhausted {
         let slot = match limit {
             BudgetLimit::Bytes => &mut self.reported[0],
@@ -104,7 +104,7 @@ impl State {
     }
 }
 
-/// A harness that lists and reads its tools at start comes in a burst.
+/// A harness that lists and reads everything at its start sends a burst.
 const BURST_SECONDS: f64 = 10.0;
 
 #[cfg(test)]

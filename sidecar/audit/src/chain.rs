@@ -1,9 +1,9 @@
-//! How one line vouches for all lines before it. Pure: no files, no clock.
+//! The hash chain: each line confirms itself and all lines before it. Pure: no files, no clock.
 //!
 //! A record is one line of JSON. Its first member is its number, counted from 1 through all files; its last is
 //! `"chain"`: SHA-256 in hex over the previous record's chain (as its 64 characters) followed by this line up to
-//! the comma before `"chain"`. Before the first record stand 64 zeros. So a line vouches for itself too, and a
-//! changed last line is found without anything to compare with; the numbers tell a missing line from a changed one.
+//! the comma before `"chain"`. The first record is preceded by 64 zeros. A line's chain covers the line itself, so a
+//! changed last line is found without comparing it to anything; the numbers tell a missing line from a changed one.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,7 +16,7 @@ use ring::digest::{Context, SHA256};
 pub struct Hash([u8; 64]);
 
 impl Hash {
-    /// What stands before the first record.
+    /// The chain before the first record.
     pub const GENESIS: Self = Self([b'0'; 64]);
 
     pub fn as_str(&self) -> &str {
@@ -78,7 +78,7 @@ impl fmt::Debug for Hash {
 #[error("a hash is 64 digits of lower-case hex")]
 pub struct InvalidHash;
 
-/// Every byte in hex: three hashes are spelled for each call.
+/// Every byte in hex: a table, because three hashes are formatted for each call.
 static HEX: [[u8; 2]; 256] = {
     let mut pairs = [[0; 2]; 256];
     let mut byte = 0;
@@ -89,10 +89,10 @@ static HEX: [[u8; 2]; 256] = {
     pairs
 };
 
-/// What `seal` adds to a line, its newline included.
+/// How many bytes `seal` adds to a line, including the newline.
 pub(super) const SEAL_BYTES: usize = MEMBER.len() + 64 + END.len() + 1;
 
-/// Ends the open object that begins at `start` (`{"number":…` without its brace) with its chain, brace and newline.
+/// Completes the object that begins at `start` (`{"number":…`, not closed) with its chain, brace and newline.
 pub(super) fn seal(line: &mut Vec<u8>, start: usize, previous: &Hash) -> Hash {
     let chain = link(previous, &line[start..]);
     line.extend_from_slice(MEMBER);
@@ -102,14 +102,14 @@ pub(super) fn seal(line: &mut Vec<u8>, start: usize, previous: &Hash) -> Hash {
     chain
 }
 
-/// A line that has the shape of a record; whether it follows is another question.
-pub(super) struct Sealed<'a> {
+/// A line in the form of a record. Whether it continues the chain is checked by [`SealedLine::follows`].
+pub(super) struct SealedLine<'a> {
     pub(super) number: u64,
     pub(super) chain: Hash,
     body: &'a [u8],
 }
 
-impl<'a> Sealed<'a> {
+impl<'a> SealedLine<'a> {
     /// Takes a line without its newline.
     pub(super) fn parse(line: &'a [u8]) -> Option<Self> {
         let rest = line.strip_suffix(END)?;
@@ -167,12 +167,12 @@ mod tests {
         let mut line = b"{\"number\":7,\"a\":1".to_vec();
         let chain = seal(&mut line, 0, &Hash::GENESIS);
         line.pop();
-        let sealed = Sealed::parse(&line).unwrap();
+        let sealed = SealedLine::parse(&line).unwrap();
         assert_eq!((sealed.number, sealed.chain), (7, chain));
         assert!(sealed.follows(&Hash::GENESIS));
         assert!(!sealed.follows(&chain));
         for cut in 0..line.len() {
-            assert!(Sealed::parse(&line[..cut]).is_none(), "cut at {cut}");
+            assert!(SealedLine::parse(&line[..cut]).is_none(), "cut at {cut}");
         }
     }
 }

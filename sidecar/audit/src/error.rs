@@ -1,10 +1,10 @@
-//! Why something could not be recorded, and what the operator can do about it.
+//! Why a record could not be written, and what the operator can do about it.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Whatever it is, the call must not be made.
+/// After any of these errors the call must not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum AuditError {
     #[error("the session's audit budget is used up: {0}")]
@@ -15,7 +15,7 @@ pub enum AuditError {
     Damaged { path: PathBuf, what: &'static str },
     #[error("the key `{}` is {length} bytes long, not {expected}", .path.display())]
     Key { path: PathBuf, length: u64, expected: u64 },
-    #[error("part of a line could not be taken out of `{}` again", .path.display())]
+    #[error("an incomplete line could not be removed from `{}`", .path.display())]
     Poisoned {
         path: PathBuf,
         #[source]
@@ -28,19 +28,19 @@ pub enum AuditError {
         #[source]
         source: io::Error,
     },
-    #[error("read the audit in `{}`", .path.display())]
+    #[error("cannot read the audit in `{}`", .path.display())]
     Read {
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    #[error("bring the audit to the disk (`{}`)", .path.display())]
+    #[error("cannot sync the audit to the disk (`{}`)", .path.display())]
     Sync {
         path: PathBuf,
         #[source]
         source: Arc<io::Error>,
     },
-    #[error("write an audit record to `{}`", .path.display())]
+    #[error("cannot write an audit record to `{}`", .path.display())]
     Write {
         path: PathBuf,
         #[source]
@@ -48,7 +48,7 @@ pub enum AuditError {
     },
 }
 
-/// Which bound of a session was reached.
+/// Which limit of a session was reached.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum BudgetLimit {
     #[error("bytes (`audit-session-bytes`)")]
@@ -62,7 +62,7 @@ impl AuditError {
     pub fn hint(&self) -> Option<String> {
         let full = |source: &io::Error| match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                "free some space there: calls are let through again by themselves".to_owned()
+                "free some space there: calls are then accepted again without a restart".to_owned()
             }
             io::ErrorKind::ReadOnlyFilesystem => {
                 "make it writable, or point `state-dir` elsewhere".to_owned()
@@ -70,7 +70,7 @@ impl AuditError {
             io::ErrorKind::PermissionDenied => {
                 "the user of the sidecar must own `state-dir` and be able to write there".to_owned()
             }
-            _ => "look at the disk and the kernel's log; calls are let through again when writing works"
+            _ => "look at the disk and the kernel's log; calls are accepted again when writing works"
                 .to_owned(),
         };
         match self {
@@ -82,14 +82,14 @@ impl AuditError {
             }
             Self::Busy { .. } => Some("stop the other sidecar, or give this one its own `state-dir`".to_owned()),
             Self::Damaged { .. } => Some(
-                "run `cofferdam audit verify`, keep a copy, then move the audit directory aside to begin anew"
+                "run `cofferdam audit verify`, keep a copy, then move the audit directory aside to start a new one"
                     .to_owned(),
             ),
             Self::Key { path, .. } => {
-                Some(format!("move `{}` aside: a new key is made at the next start", path.display()))
+                Some(format!("move `{}` aside: a new key is created at the next start", path.display()))
             }
             Self::Poisoned { path, .. } => Some(format!(
-                "it is tried again with every call; if `{}` is append-only, restart the sidecar to have the line marked as torn",
+                "it is retried with every call; if `{}` is append-only, restart the sidecar to have the line marked as torn",
                 path.display()
             )),
             Self::Prepare { source, .. } | Self::Write { source, .. } | Self::Read { source, .. } => Some(full(source)),

@@ -1,4 +1,4 @@
-//! The files of the audit on disk: their names, how they are opened, and reading their lines with bounded memory.
+//! The audit's files on disk: their names, how they are opened, and how their lines are read with bounded memory.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read};
@@ -22,7 +22,7 @@ pub(super) fn file_path(directory: &Path, index: u32) -> PathBuf {
     directory.join(file_name(index))
 }
 
-/// The numbers of the files that are there, sorted. Other names are not ours and are passed over.
+/// The numbers of the existing files, sorted. Other names are ignored.
 pub(super) fn list(directory: &Path) -> io::Result<Vec<u32>> {
     let mut indices = Vec::new();
     for entry in fs::read_dir(directory)? {
@@ -32,22 +32,22 @@ pub(super) fn list(directory: &Path) -> io::Result<Vec<u32>> {
     Ok(indices)
 }
 
-/// Only the sidecar's user may look: the directory is 0700, made so if it was not.
+/// Creates the directory and sets its mode to 0700: only the sidecar's user may read it.
 pub(super) fn prepare_directory(directory: &Path) -> Result<(), AuditError> {
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(directory)
-        .map_err(AuditError::prepare("create the audit directory", directory))?;
+        .map_err(AuditError::prepare("cannot create the audit directory", directory))?;
     let mode = fs::metadata(directory).map_err(AuditError::read(directory))?.permissions().mode();
     if mode & 0o077 != 0 {
         fs::set_permissions(directory, Permissions::from_mode(0o700))
-            .map_err(AuditError::prepare("close to others the audit directory", directory))?;
+            .map_err(AuditError::prepare("cannot set the mode of the audit directory", directory))?;
     }
     Ok(())
 }
 
-/// Readable and append-only, 0600. `O_NOFOLLOW`: what we append to is a file of this directory.
+/// Opens for reading and appending, mode 0600. `O_NOFOLLOW`, so that the file is in this directory.
 pub(super) fn open_append(path: &Path, creation: Creation) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).append(true).mode(0o600).custom_flags(nix::libc::O_NOFOLLOW);
@@ -70,7 +70,7 @@ pub(super) enum Creation {
     New,
 }
 
-/// Where the newline is that is the `nth` (from 1) when one counts back from `end`.
+/// The position of the `nth` newline (from 1), counted backwards from `end`.
 pub(super) fn newline_from_end(file: &File, end: u64, nth: u64) -> io::Result<FromEnd> {
     let mut chunk = vec![0; CHUNK];
     let mut found = 0;
@@ -100,7 +100,7 @@ pub(super) enum FromEnd {
 pub(super) struct Lines<R> {
     reader: R,
     chunk: Vec<u8>,
-    /// What of the chunk is read and not yet given out.
+    /// The part of the chunk that was not returned yet.
     unread: std::ops::Range<usize>,
     pub(super) line: Line,
 }
@@ -162,7 +162,7 @@ impl Line {
         self.overflow.is_none().then_some(&self.bytes)
     }
 
-    /// At least the beginning of the line, for a person to look at.
+    /// At least the beginning of the line.
     pub(super) fn beginning(&self) -> &[u8] {
         &self.bytes
     }
@@ -208,7 +208,7 @@ fn parse_name(name: &str) -> Option<u32> {
 mod tests {
     use super::*;
 
-    /// Gives one byte at a time, so that every boundary is met.
+    /// Returns one byte at a time, so that every boundary occurs.
     struct Trickle<'a>(&'a [u8]);
 
     impl Read for Trickle<'_> {

@@ -1,4 +1,4 @@
-//! One record as one line for a person at a terminal.
+//! One record as one line of text for a terminal.
 
 use std::fmt::Write as _;
 
@@ -6,9 +6,9 @@ use serde::Deserialize;
 
 use super::text::is_invisible;
 
-/// What a person wants to see of a record. A line that is none (a torn one) is shown as such, shortened.
+/// The main fields of a record. A line that is no record, such as a torn one, is shown shortened and marked.
 ///
-/// Safe on a terminal: no control or invisible character of the record comes through.
+/// Safe on a terminal: control and invisible characters are escaped.
 pub fn human(line: &str) -> String {
     let text = match serde_json::from_str::<Record>(line) {
         Ok(record) => record.line(),
@@ -27,7 +27,7 @@ pub fn human(line: &str) -> String {
 /// How much of a torn line is shown.
 const TORN_BYTES: usize = 120;
 
-/// All kinds in one: what a kind does not have is absent.
+/// The fields of all kinds of records; those that a kind does not have are absent.
 #[derive(Deserialize)]
 struct Record {
     time: String,
@@ -72,7 +72,7 @@ impl Record {
         parts.join("  ")
     }
 
-    /// As `show` takes it.
+    /// In the form that `audit show` accepts.
     fn ids(&self) -> Option<String> {
         let mut ids = self.session.clone()?;
         if let Some(link) = &self.link {
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_reads_well() {
+    fn each_kind_is_shown_in_one_line() {
         assert_eq!(
             human(
                 r#"{"number":1,"time":"T","kind":"decision","session":"s","link":"l","seq":7,"server":"github","method":"tools/call","tool":"get_me","verdict":"allow","rule":"tools.allow get_*","policy":"p","bytes":90,"chain":"c"}"#

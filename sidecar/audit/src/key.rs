@@ -1,20 +1,20 @@
-//! The key under which arguments are recorded: 32 random bytes in `key`, 0600, made at the first start.
+//! The key for the hashes of arguments: 32 random bytes in the file `key`, mode 0600, created at the first start.
 //!
-//! Without it the short arguments of a call could be guessed from their plain hash. It never leaves this directory.
+//! Short arguments could be guessed from a hash without a key. The key never leaves this directory.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-use cofferdam_base::atomic_file::{Replace, place};
+use cofferdam_base::atomic_file::{Replace, write_file};
 use ring::hmac;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use zeroize::Zeroizing;
 
 use super::error::AuditError;
 
-/// Call it under the directory's lock.
+/// The caller holds the directory's lock.
 pub(super) fn load_or_create(directory: &Path) -> Result<hmac::Key, AuditError> {
     let path = directory.join("key");
     let mut bytes = Zeroizing::new([0; KEY_BYTES]);
@@ -28,10 +28,12 @@ pub(super) fn load_or_create(directory: &Path) -> Result<hmac::Key, AuditError> 
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             SystemRandom::new().fill(&mut *bytes).map_err(|_| {
-                AuditError::prepare("find random bytes for", &path)(io::Error::other("no randomness"))
+                AuditError::prepare("cannot get random bytes for", &path)(io::Error::other(
+                    "the system has no random numbers",
+                ))
             })?;
-            place(directory, &path, &*bytes, Replace::Always)
-                .map_err(AuditError::prepare("create the audit's key", &path))?;
+            write_file(directory, &path, &*bytes, Replace::Always)
+                .map_err(AuditError::prepare("cannot create the audit's key", &path))?;
         }
         Err(error) => return Err(AuditError::read(&path)(error)),
     }

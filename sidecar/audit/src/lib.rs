@@ -3,16 +3,26 @@
 //! What must stay true:
 //! - `decisions` returns `Ok` only when its records are as durable as `audit-sync` promises; otherwise the calls are
 //!   refused. In `write` mode that is one `write(2)`.
-//! - Lines are only ever appended, by one sidecar at a time; part of a line is never followed by another line
-//!   without being taken back or marked as torn.
-//! - Failures stay local: a budget refuses its own session only, and a full disk refuses calls until it has room
-//!   again, without a restart.
-//! - No record holds a secret. Fields are names and numbers; those with text from outside (methods, tools, rules,
-//!   details) are scrubbed by the caller first.
+//! - Lines are only ever appended, by one sidecar at a time; an incomplete line is removed or marked as torn before another
+//!   line is written.
+//! - Failures stay local: a budget that is used up refuses calls of its own session only; while the disk is full calls are
+//!   refused, and accepted again without a restart once there is space.
+//! - No record contains a secret. Fields are names and numbers; text from outside (methods, tools, rules, details) is
+//!   scrubbed by the caller first.
 //!
-//! Where things are: `record` what is written, `chain` how lines vouch for each other, `log` the writing end,
-//! `recover` finding it at start, `sync` the shared fsync, `budget` what a session may fill; `verify`, `read`,
-//! `witness` and `human` are for those who read. Nothing is ever deleted here: old files are the operator's.
+//! | module | what it is for |
+//! |---|---|
+//! | `record` | what is recorded |
+//! | `chain` | the hash chain over the lines |
+//! | `log` | appends lines |
+//! | `recover` | finds the end of the chain at start |
+//! | `sync` | the shared fsync |
+//! | `budget` | how much a session may write |
+//! | `verify` | checks the chain |
+//! | `read`, `human` | records for operators |
+//! | `lookup` | which messages have a decision, after a restart |
+//!
+//! Nothing is ever deleted here: removing old files is the operator's decision.
 
 #![forbid(unsafe_code)]
 
@@ -23,13 +33,13 @@ mod files;
 mod human;
 mod key;
 mod log;
+mod lookup;
 mod read;
 mod record;
 mod recover;
 mod sync;
 mod text;
 mod verify;
-mod witness;
 
 #[cfg(test)]
 mod tests;
@@ -49,12 +59,12 @@ pub use self::chain::{Hash, InvalidHash};
 pub use self::error::{AuditError, BudgetLimit};
 pub use self::human::human;
 pub use self::log::Head;
+pub use self::lookup::{RETRY, RecordedAttempts};
 pub use self::read::{Follower, InvalidSelector, Selector, show, tail};
 pub use self::record::{
     Call, CallResult, Caller, DecisionRecord, Event, EventRecord, FollowedBy, Mac, OutcomeRecord, SecretUse,
 };
-pub use self::verify::{Place, Verified, VerifyError, verify};
-pub use self::witness::{Left, RETRY};
+pub use self::verify::{AuditPlace, Verified, VerifyError, verify};
 
 use self::budget::{Charge, Report};
 use self::files::Creation;
@@ -62,13 +72,13 @@ use self::log::Log;
 use self::sync::Syncer;
 use self::text::{Members, name};
 
-/// The audit of this sidecar. Clones are the same audit; the last one to go releases the directory.
+/// The audit of this sidecar. Clones share one audit; dropping the last one unlocks the directory.
 #[derive(Clone)]
-pub struct Audit(Arc<Inner>);
+pub struct Audit(Arc<AuditInner>);
 
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// `state-dir/audit`; made if it is not there.
+    /// `state-dir/audit`; created if missing.
     pub directory: PathBuf,
     pub sync: SyncMode,
     /// `audit-file-bytes`
@@ -80,16 +90,16 @@ pub struct Options {
 /// When a decision counts as written: `audit-sync`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum SyncMode {
-    /// A decision is fsynced before the call, grouped with its neighbours.
+    /// A decision is fsynced before the call; one fsync serves all decisions that wait for it.
     Call,
-    /// `write(2)` returned: it survives the sidecar, not the host.
+    /// `write(2)` has returned: the decision survives a crash of the sidecar, but not of the host.
     Write,
 }
 
 /// The result of writing one decision among many.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Recorded {
-    /// The session is over its budget: the call must be refused.
+    /// The session has used up its budget: the call must be refused.
     OverBudget(BudgetLimit),
     Yes,
 }
@@ -100,7 +110,7 @@ impl Audit {
         Self::open_with_sync(options, File::sync_data)
     }
 
-    /// The same with another way to bring a file to the disk, for tests of what follows when that fails.
+    /// The same with another function instead of `fdatasync(2)`, for tests of its failure.
     pub fn open_with_sync(
         options: Options,
         sync_file: impl Fn(&File) -> io::Result<()> + Send + Sync + 'static,
@@ -114,7 +124,7 @@ impl Audit {
             SyncMode::Call => Some(call_syncer(&directory, &log, sync_file)?),
             SyncMode::Write => None,
         };
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(AuditInner {
             field_bytes: field_bytes.clamp(64, 4096),
             directory,
             key,
@@ -125,9 +135,9 @@ impl Audit {
     }
 
     /// Returns once the records are as durable as `audit-sync` promises: one `write(2)` for all of them. On an error
-    /// none of the calls may be made; one that is over its session's budget is refused alone.
+    /// none of the calls may be made; a call over its session's budget is refused alone.
     ///
-    /// After [`AuditError::Sync`] the records stand in the file although the calls were not made: write outcomes
+    /// After [`AuditError::Sync`] the records are in the file although the calls were not made: the caller writes outcomes
     /// `refused`. After any other error nothing was written.
     pub async fn decisions(
         &self,
@@ -137,7 +147,7 @@ impl Audit {
         self.decisions_after(budget, std::iter::empty(), records).await
     }
 
-    /// The same, with outcomes that have waited for a write to share; see [`outcomes`](Self::outcomes).
+    /// The same, with pending outcomes that share the write; see [`outcomes`](Self::outcomes).
     pub async fn decisions_after<'a>(
         &self,
         budget: &Budget,
@@ -151,7 +161,7 @@ impl Audit {
             Ok(Err(source)) => Err(AuditError::Sync { path, source }),
             Err(_) => Err(AuditError::Sync {
                 path,
-                source: Arc::new(std::io::Error::other("the sync thread is gone")),
+                source: Arc::new(std::io::Error::other("the sync thread has exited")),
             }),
         }
     }
@@ -164,9 +174,9 @@ impl Audit {
         }
     }
 
-    /// Written without a sync: an outcome that is lost when the host crashes is `outcome_unknown` anyway.
+    /// Writes outcomes without a sync: one that is lost in a crash of the host is `outcome_unknown` anyway.
     ///
-    /// The budget has room for them if their decisions were [`FollowedBy::Outcome`]; call it once for each of those.
+    /// The budget has reserved their bytes if their decisions were [`FollowedBy::Outcome`]; call it once for each of those.
     pub fn outcomes<'a>(
         &self,
         budget: &Budget,
@@ -186,7 +196,7 @@ impl Audit {
         self.outcomes(budget, std::iter::once(*record))
     }
 
-    /// Writes an event. Not charged to a budget: events are rare, or limited elsewhere.
+    /// Writes an event. Charged to no budget: events are rare, or limited elsewhere.
     pub fn event(&self, event: &EventRecord<'_>) -> Result<(), AuditError> {
         let mut log = self.0.log();
         self.0.stage_event(&mut log, event);
@@ -209,19 +219,19 @@ impl Audit {
     }
 
     /// Whether the audit has a decision about this message: if not, the message was never sent. Blocks;
-    /// [`decided`](Self::decided) looks for many.
+    /// [`decided`](Self::decided) searches for many messages at once.
     pub fn has_decision(&self, link: &str, seq: u64) -> Result<bool, AuditError> {
         Ok(!self.decided(link, &[seq])?.is_empty())
     }
 
     /// Which of these messages of a link have a decision, in one search. Blocks: it reads files, newest first.
     ///
-    /// Where the search stops because the audit is too large, the remaining messages are reported as decided and
-    /// retried, so that they are not run again.
-    pub fn decided(&self, link: &str, seqs: &[u64]) -> Result<BTreeMap<u64, Left>, AuditError> {
+    /// If the search stops because the audit is too large, the remaining messages are reported as decided and repeated, so
+    /// that they are not run again.
+    pub fn decided(&self, link: &str, seqs: &[u64]) -> Result<BTreeMap<u64, RecordedAttempts>, AuditError> {
         let mut needle = Vec::new();
         Members::new(&mut needle, self.0.field_bytes).text(name!("link"), link);
-        witness::decided(&self.0.directory, &needle, seqs, witness::SEARCH_BYTES)
+        lookup::decided(&self.0.directory, &needle, seqs, lookup::SEARCH_BYTES)
     }
 
     fn write_decisions<'a>(
@@ -270,35 +280,35 @@ impl Audit {
             budget.refund(charged);
             return Err(error);
         }
-        // Enlisted under the log's lock: the file is still the one that was written to.
+        // Under the log's lock, so that the file is still the one that was written to.
         let synced = inner.syncer.as_ref().map(|syncer| (log.path(), syncer.enlist(&log.file)));
         Ok((recorded, synced))
     }
 }
 
 type Synced = tokio::sync::oneshot::Receiver<sync::Synced>;
-/// What to wait for, and the file it is about, with `audit-sync = "call"`.
+/// With `audit-sync = "call"`: the file, and the result of its sync.
 type Enlisted = Option<(PathBuf, Synced)>;
 
-struct Inner {
+struct AuditInner {
     directory: PathBuf,
     field_bytes: usize,
     key: hmac::Key,
     log: Mutex<Log>,
     /// With `audit-sync = "call"`.
     syncer: Option<SyncerOfDirectory>,
-    /// Held as long as we write.
+    /// Locked while this audit is open.
     _lock: File,
 }
 
-impl Inner {
+impl AuditInner {
     fn log(&self) -> MutexGuard<'_, Log> {
-        // The log changes its state only after a write: a panic in between leaves it as it was.
+        // The log changes its state only after a write, so a panic leaves it consistent.
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn members<'a>(&self, log: &'a mut Log) -> Members<'a> {
-        Members::new(&mut log.made.bytes, self.field_bytes)
+        Members::new(&mut log.staged.bytes, self.field_bytes)
     }
 
     fn stage_outcomes<'a>(
@@ -336,14 +346,14 @@ impl Inner {
     }
 }
 
-/// What outcomes take of the room that was reserved for them.
+/// Bytes of staged outcomes: reserved by their decisions, and used.
 #[derive(Clone, Copy, Debug, Default)]
 struct StagedOutcomes {
     reserved: u64,
     used: u64,
 }
 
-/// A syncer, and the directory whose entries it brings to the disk when a file was added.
+/// A syncer, and the directory that it syncs too when a file was added.
 struct SyncerOfDirectory {
     syncer: Syncer,
     directory: Arc<File>,
@@ -366,8 +376,8 @@ fn call_syncer(
     sync_file: impl Fn(&File) -> io::Result<()> + Send + Sync + 'static,
 ) -> Result<SyncerOfDirectory, AuditError> {
     let handle = Arc::new(File::open(directory).map_err(AuditError::read(directory))?);
-    let syncer =
-        Syncer::start_with(sync_file).map_err(AuditError::prepare("start the sync thread for", directory))?;
+    let syncer = Syncer::start_with(sync_file)
+        .map_err(AuditError::prepare("cannot start the sync thread for", directory))?;
     let syncer = SyncerOfDirectory { syncer, directory: handle };
     // What this start created or appended must be synced with the first decision.
     syncer.rotated(&log.file);
@@ -377,10 +387,12 @@ fn call_syncer(
 fn lock(directory: &Path) -> Result<File, AuditError> {
     let path = directory.join("lock");
     let file = files::open_append(&path, Creation::IfMissing)
-        .map_err(AuditError::prepare("open the audit's lock", &path))?;
+        .map_err(AuditError::prepare("cannot open the audit's lock", &path))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(AuditError::Busy { path: directory.to_owned() }),
-        Err(TryLockError::Error(source)) => Err(AuditError::prepare("lock the audit with", &path)(source)),
+        Err(TryLockError::Error(source)) => {
+            Err(AuditError::prepare("cannot lock the audit with", &path)(source))
+        }
     }
 }

@@ -1,10 +1,10 @@
-//! The writing end of the chain: one file at a time, one `write(2)` for all records that are made together.
+//! The writer of the chain: one file at a time, one `write(2)` for all records that are staged together.
 //!
-//! A record is begun, its members are written, it is staged; what is staged is committed whole or not at all.
+//! A record is begun, its members are written, it is staged; staged records are committed all or none.
 //!
-//! What stays true: `length` bytes of the current file are whole lines (or a tear that the next line marks), and
-//! `number` and `chain` are those of the last of them. They change only after a write has gone through. A write
-//! that went through in part is taken back before anything else is written.
+//! What must stay true: `length` bytes of the current file are complete lines (or a torn one that the next line marks), and
+//! `number` and `chain` belong to the last of them. They change only after a write succeeded. The remains of a partial
+//! write are removed before anything else is written.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -19,7 +19,7 @@ use cofferdam_base::clock::{self, Rfc3339};
 
 pub(super) struct Log {
     pub(super) directory: PathBuf,
-    /// A file that would grow past this is followed by a new one.
+    /// A file that would grow beyond this is followed by a new one.
     pub(super) file_bytes: u64,
     pub(super) index: u32,
     pub(super) file: Arc<File>,
@@ -27,32 +27,32 @@ pub(super) struct Log {
     pub(super) lines: u64,
     pub(super) number: u64,
     pub(super) chain: Hash,
-    /// Records that are staged, and behind them the one that is being made.
-    pub(super) made: Made,
+    /// Staged records, followed by the one that is being written.
+    pub(super) staged: StagedLines,
     pub(super) tail: Tail,
-    /// The file before this one, until it is handed to the syncer.
+    /// The previous file, until the syncer has it.
     pub(super) retired: Option<Arc<File>>,
 }
 
-/// Lines on their way into the file.
+/// Lines for the next commit.
 #[derive(Default)]
-pub(super) struct Made {
-    /// Kept for its memory.
+pub(super) struct StagedLines {
+    /// Reused, to save allocations.
     pub(super) bytes: Vec<u8>,
-    /// Where the record that is being made begins.
+    /// Where the record that is being written begins.
     start: usize,
-    /// How many stand before it.
-    staged: u64,
-    /// The chain of the last of them, where there are any.
+    /// How many records are staged before it.
+    count: u64,
+    /// The chain of the last staged record, if any.
     chain: Option<Hash>,
-    /// When the first of them was begun: what is written together has one time.
+    /// When the first was begun: records that are written together have one time.
     time: Option<Rfc3339>,
 }
 
 /// Whether the file ends where `length` says.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Tail {
-    /// A write failed: part of a line may be there.
+    /// A write failed: there may be part of a line.
     Doubtful,
     Whole,
 }
@@ -61,100 +61,100 @@ pub(super) enum Tail {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Head {
     pub file: String,
-    /// Of the file, counted from 1; 0 before its first.
+    /// The line in the file, counted from 1; 0 if the file is empty.
     pub line: u64,
-    /// Of the record, counted from 1 through all files.
+    /// The number of the record, counted from 1 through all files.
     pub number: u64,
     pub hash: Hash,
 }
 
-impl Made {
+impl StagedLines {
     fn clear(&mut self) {
         self.bytes.clear();
-        (self.start, self.staged, self.chain, self.time) = (0, 0, None, None);
+        (self.start, self.count, self.chain, self.time) = (0, 0, None, None);
     }
 }
 
 impl Log {
-    /// Begins a record; the caller writes its members into `made.bytes`, then stages it. A record that was begun and
-    /// not staged is forgotten.
+    /// Begins a record; the caller writes its members into `staged.bytes`, then stages it. A record that was
+    /// begun and not staged is dropped.
     pub(super) fn begin(&mut self, kind: &'static str) {
-        let number = self.number + self.made.staged + 1;
-        let made = &mut self.made;
-        made.bytes.truncate(made.start);
-        made.bytes.extend_from_slice(chain::START);
-        write_number(&mut made.bytes, number);
-        let time = made.time.get_or_insert_with(|| clock::now().into());
-        Members::new(&mut made.bytes, usize::MAX)
+        let number = self.number + self.staged.count + 1;
+        let staged = &mut self.staged;
+        staged.bytes.truncate(staged.start);
+        staged.bytes.extend_from_slice(chain::START);
+        write_number(&mut staged.bytes, number);
+        let time = staged.time.get_or_insert_with(|| clock::now().into());
+        Members::new(&mut staged.bytes, usize::MAX)
             .plain(name!("time"), time.as_bytes())
             .plain(name!("kind"), kind.as_bytes());
     }
 
-    /// How long the record that is being made will be in the file.
+    /// How long the record that is being written will be in the file.
     pub(super) fn sealed_length(&self) -> u64 {
-        (self.made.bytes.len() - self.made.start + chain::SEAL_BYTES) as u64
+        (self.staged.bytes.len() - self.staged.start + chain::SEAL_BYTES) as u64
     }
 
     /// The record is complete; it is written with the next commit.
     pub(super) fn stage(&mut self) {
-        let made = &mut self.made;
-        let previous = made.chain.unwrap_or(self.chain);
-        made.chain = Some(chain::seal(&mut made.bytes, made.start, &previous));
-        debug_assert!(made.bytes.len() - made.start <= LINE_LIMIT, "records are bounded by their fields");
-        made.start = made.bytes.len();
-        made.staged += 1;
+        let staged = &mut self.staged;
+        let previous = staged.chain.unwrap_or(self.chain);
+        staged.chain = Some(chain::seal(&mut staged.bytes, staged.start, &previous));
+        debug_assert!(staged.bytes.len() - staged.start <= LINE_LIMIT, "records are bounded by their fields");
+        staged.start = staged.bytes.len();
+        staged.count += 1;
     }
 
-    /// Writes what is staged. After an error the log is as it was before the first of it was begun.
+    /// Writes the staged records. After an error the log is as it was before the first of them was begun.
     pub(super) fn commit(&mut self) -> Result<(), AuditError> {
-        self.made.bytes.truncate(self.made.start);
+        self.staged.bytes.truncate(self.staged.start);
         let written = self.write_staged();
         if written.is_ok() {
-            self.lines += self.made.staged;
-            self.number += self.made.staged;
-            self.chain = self.made.chain.unwrap_or(self.chain);
+            self.lines += self.staged.count;
+            self.number += self.staged.count;
+            self.chain = self.staged.chain.unwrap_or(self.chain);
         }
-        self.made.clear();
+        self.staged.clear();
         written
     }
 
     fn write_staged(&mut self) -> Result<(), AuditError> {
-        if self.made.bytes.is_empty() {
+        if self.staged.bytes.is_empty() {
             return Ok(());
         }
         self.repair()?;
-        let full = self.length > 0 && self.length + self.made.bytes.len() as u64 > self.file_bytes;
+        let full = self.length > 0 && self.length + self.staged.bytes.len() as u64 > self.file_bytes;
         if full || self.was_removed()? {
             self.next_file()?;
         }
         self.write()
     }
 
-    /// Ends a torn last line and writes the record that covers it; both or none.
+    /// Ends a torn last line and writes the record that marks it; both or none.
     pub(super) fn mark_torn(&mut self, bytes: u64, sha256: Hash) -> Result<(), AuditError> {
         self.begin("event");
-        Members::new(&mut self.made.bytes, usize::MAX)
+        Members::new(&mut self.staged.bytes, usize::MAX)
             .plain(name!("event"), TORN.as_bytes())
             .number(name!("torn_bytes"), bytes)
             .plain(name!("torn_sha256"), sha256.as_bytes());
         self.stage();
-        self.made.bytes.insert(0, b'\n');
+        self.staged.bytes.insert(0, b'\n');
         self.write()?;
         self.lines += 2;
         self.number += 1;
-        self.chain = self.made.chain.unwrap_or(self.chain);
-        self.made.clear();
+        self.chain = self.staged.chain.unwrap_or(self.chain);
+        self.staged.clear();
         Ok(())
     }
 
     /// Ends a last line that lacks nothing but its newline.
     pub(super) fn end_line(&mut self, chain: Hash) -> Result<(), AuditError> {
-        self.made.bytes.push(b'\n');
+        self.staged.bytes.push(b'\n');
         self.write()?;
         self.lines += 1;
         self.number += 1;
         self.chain = chain;
-        self.made.clear();
+        self.staged.clear();
         Ok(())
     }
 
@@ -167,18 +167,18 @@ impl Log {
     }
 
     fn write(&mut self) -> Result<(), AuditError> {
-        if let Err(source) = (&*self.file).write_all(&self.made.bytes) {
+        if let Err(source) = (&*self.file).write_all(&self.staged.bytes) {
             self.tail = Tail::Doubtful;
             let error = AuditError::Write { path: self.path(), source };
-            // Tried again before the next write; the first error says more than this one would.
+            // Retried before the next write; the first error says more than this one.
             let _ = self.repair();
             return Err(error);
         }
-        self.length += self.made.bytes.len() as u64;
+        self.length += self.staged.bytes.len() as u64;
         Ok(())
     }
 
-    /// Takes back what a failed write left behind.
+    /// Removes what a failed write left in the file.
     fn repair(&mut self) -> Result<(), AuditError> {
         if self.tail == Tail::Whole {
             return Ok(());
@@ -188,20 +188,20 @@ impl Log {
         if actual > self.length {
             self.file.set_len(self.length).map_err(poisoned)?;
         } else {
-            // Shorter only if it was truncated from outside. `verify` reports where; extending it would hide that.
+            // Shorter only if another program truncated it. `verify` reports where; extending it would hide that.
             self.length = actual;
         }
         self.tail = Tail::Whole;
         Ok(())
     }
 
-    /// Whether the current file lost its name: then a record in it would be gone with the sidecar.
+    /// Whether the current file was deleted: records written to it would vanish when the sidecar exits.
     fn was_removed(&self) -> Result<bool, AuditError> {
         let status = nix::sys::stat::fstat(&*self.file)
             .map_err(|errno| AuditError::read(&self.path())(errno.into()))?;
         let removed = status.st_nlink == 0;
         if removed {
-            tracing::error!(file = %self.path().display(), "an audit file was removed while in use: going on in a new one");
+            tracing::error!(file = %self.path().display(), "an audit file was removed while in use: continuing in a new one");
         }
         Ok(removed)
     }
@@ -220,16 +220,16 @@ impl Log {
 /// The `event` of a record that covers a torn line.
 pub(super) const TORN: &str = "torn";
 
-/// A file for new records. One that is there already is taken if it is empty: a crash came before its first line.
+/// Creates a file for new records. An existing one is used if it is empty: the sidecar died before its first line.
 pub(super) fn create(directory: &Path, index: u32) -> Result<File, AuditError> {
     let path = files::file_path(directory, index);
-    let prepare = |source| AuditError::prepare("create the audit file", &path)(source);
+    let prepare = |source| AuditError::prepare("cannot create the audit file", &path)(source);
     match files::open_append(&path, Creation::New) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let file = files::open_append(&path, Creation::Existing).map_err(prepare)?;
             match file.metadata().map_err(AuditError::read(&path))?.len() {
                 0 => Ok(file),
-                _ => Err(AuditError::Damaged { path, what: "another file stands where the next one should" }),
+                _ => Err(AuditError::Damaged { path, what: "a file with the next name exists already" }),
             }
         }
         opened => opened.map_err(prepare),

@@ -1,4 +1,4 @@
-//! Reading the audit while it grows: the last records, the next ones, and those of one session or call.
+//! Reads the audit while it grows: the last records, new ones, and those of one session or call.
 
 use std::fs::File;
 use std::io;
@@ -10,11 +10,11 @@ use serde::Deserialize;
 
 use super::files::{self, FromEnd, LINE_LIMIT, Lines};
 
-/// The last `count` records, oldest first, as they stand in the files.
+/// The last `count` records as written, oldest first.
 pub fn tail(directory: &Path, count: u64) -> io::Result<Vec<String>> {
     let mut follower = Follower::from_last(directory, count)?;
     let mut lines = Vec::new();
-    // A sidecar that writes faster than we read must not keep us here.
+    // Bounded: a sidecar that writes faster than this reads must not keep it in the loop.
     while (lines.len() as u64) < count {
         match follower.poll()? {
             more if more.is_empty() => break,
@@ -25,17 +25,17 @@ pub fn tail(directory: &Path, count: u64) -> io::Result<Vec<String>> {
     Ok(lines)
 }
 
-/// Gives every record that comes, through rotations. The caller decides how often to look.
+/// Returns every new record, through rotations. The caller decides how often to poll.
 #[derive(Debug)]
 pub struct Follower {
     directory: PathBuf,
-    /// The file to be read next, and from where. 0 before there is any.
+    /// The file to read next; 0 if there was none yet. `offset` is where to continue in it.
     index: u32,
     offset: u64,
 }
 
 impl Follower {
-    /// Begins with the last `count` records that are there.
+    /// Begins with the last `count` records.
     pub fn from_last(directory: &Path, count: u64) -> io::Result<Self> {
         let mut follower = Self { directory: directory.to_owned(), index: 0, offset: 0 };
         let mut wanted = count;
@@ -60,10 +60,10 @@ impl Follower {
         Ok(follower)
     }
 
-    /// Some of the lines that came since, oldest first; none when there is nothing new.
+    /// Some of the new lines, oldest first; empty if there are none.
     pub fn poll(&mut self) -> io::Result<Vec<String>> {
         loop {
-            // Asked before reading: once there is a next file, nothing more is written to this one.
+            // Listed before reading: once there is a next file, this one does not grow any more.
             let next = files::list(&self.directory)?.into_iter().find(|index| *index > self.index);
             if self.index > 0 {
                 let lines = self.read()?;
@@ -85,7 +85,7 @@ impl Follower {
         file.read_exact_at(&mut chunk, self.offset)?;
         let end = match chunk.iter().rposition(|byte| *byte == b'\n') {
             Some(newline) => newline + 1,
-            // Longer than any record: not ours, but not a reason to stop here for ever.
+            // Longer than any record: not written by us, but it must not block the follower for ever.
             None if chunk.len() == LINE_LIMIT => chunk.len(),
             None => return Ok(Vec::new()),
         };
@@ -101,7 +101,7 @@ impl Follower {
 /// Which records: `SESSION`, `LINK`, `SESSION/LINK` or `SESSION/LINK/SEQ`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Selector {
-    /// All of one message: its decision and its outcome.
+    /// The decision and the outcome of one message.
     Call {
         session: String,
         link: String,
@@ -111,7 +111,7 @@ pub enum Selector {
         session: String,
         link: String,
     },
-    /// A session or a link: their ids do not collide.
+    /// The id of a session or of a link; they do not collide.
     One(String),
 }
 
@@ -119,7 +119,7 @@ pub enum Selector {
 #[error("`{0}` does not name records: use SESSION, LINK or SESSION/LINK/SEQ")]
 pub struct InvalidSelector(pub String);
 
-/// Gives the records that are selected, oldest first, to `each`.
+/// Calls `each` with the selected records, oldest first.
 pub fn show(
     directory: &Path,
     selector: &Selector,

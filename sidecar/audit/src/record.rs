@@ -1,9 +1,9 @@
-//! What is recorded. Names and numbers only: no argument, no result and no credential is ever a field.
+//! The records. Names and numbers only: no argument, no result and no credential is ever a field.
 //!
 //! Method and tool names come from the sandbox, rules from the configuration, details from errors: **the caller
 //! scrubs them first**. Here they are only cut and escaped.
 //!
-//! Member names are read by people's tools: they are added to, never renamed.
+//! Other programs read the member names: new ones may be added, none is ever renamed.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,17 +13,17 @@ use super::text::{Members, name};
 use cofferdam_base::metrics::RequestOutcome;
 use cofferdam_policy::Verdict;
 
-/// Written before a request is sent on, whatever was decided.
+/// Written before a request is forwarded or refused.
 #[derive(Clone, Copy, Debug)]
 pub struct DecisionRecord<'a> {
     pub call: Call<'a>,
-    /// The arguments, so that two calls can be compared without keeping either.
+    /// A keyed hash of the arguments, so that calls can be compared without storing arguments.
     pub arguments: Option<&'a Mac>,
     pub verdict: Verdict,
     pub rule: &'a str,
     /// Digest of the policy that was in force.
     pub policy: &'a str,
-    /// The pattern that gives this tool other credentials than the server has.
+    /// The pattern by which this tool has other credentials than its server.
     pub scope: Option<&'a str>,
     pub secrets: &'a [SecretUse<'a>],
     /// Bytes of the message.
@@ -31,15 +31,15 @@ pub struct DecisionRecord<'a> {
     pub followed_by: FollowedBy,
 }
 
-/// Whether an outcome record will come; its place in the budget is kept.
+/// Whether an outcome record will follow, for which the budget reserves bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FollowedBy {
-    /// A notification, or a refusal that this record already tells.
+    /// A notification, or a refusal, which this record already states.
     Nothing,
     Outcome,
 }
 
-/// Which message of whom: the same in a decision and its outcome.
+/// Identifies a message; the same in a decision and its outcome.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
     pub of: &'a Caller,
@@ -48,38 +48,38 @@ pub struct Call<'a> {
     pub tool: Option<&'a str>,
 }
 
-/// Who calls whom, spelled once for all the records of a link; made by [`Audit::caller`](super::Audit::caller).
+/// Session, link and server, formatted once for all records of a link by [`Audit::caller`](super::Audit::caller).
 #[derive(Clone, Debug)]
 pub struct Caller {
     pub(super) session: Box<str>,
     /// The members of a record that name session and link.
     link: Box<[u8]>,
-    /// The one that names the server; empty where the sidecar answers by itself.
+    /// The member that names the server; empty if the sidecar answers by itself.
     server: Box<[u8]>,
 }
 
-/// A secret that the server holds, or the scope of the call gives it. Only the first 16 are written.
+/// A secret of the server or of the call's scope. Only the first 16 are written.
 #[derive(Clone, Copy, Debug)]
 pub struct SecretUse<'a> {
     pub name: &'a str,
-    /// A hash of the lease's id, never the id.
+    /// A hash of the lease id, never the id itself.
     pub lease: Option<&'a str>,
     pub vault_request: Option<&'a str>,
 }
 
-/// Written after an answer, or when there will be none.
+/// Written after a response, or when it is clear that there will be none.
 #[derive(Clone, Copy, Debug)]
 pub struct OutcomeRecord<'a> {
     pub call: Call<'a>,
     pub result: CallResult,
     /// The stable code of a refusal or an error of ours, for instance `server_unavailable`.
     pub code: Option<&'a str>,
-    /// Bytes of the answer.
+    /// Bytes of the response.
     pub bytes: u64,
     pub duration: Duration,
-    /// How many values were scrubbed out of the answer.
+    /// How many values were scrubbed from the response.
     pub redactions: u64,
-    /// What the call was made with where its decision names another read, or none; only those.
+    /// Only the secrets of other reads than those that the decision names.
     pub secrets: &'a [SecretUse<'a>],
 }
 
@@ -92,7 +92,7 @@ pub enum CallResult {
     Result,
 }
 
-/// Anything else that a reader of the audit should know.
+/// Anything else that belongs into the audit.
 #[derive(Clone, Copy, Debug)]
 pub struct EventRecord<'a> {
     pub event: Event,
@@ -109,7 +109,7 @@ pub enum Event {
     LinkEnd,
     LinkStart,
     Reload,
-    /// Of a server's process by one with a newer credential, or why there was none.
+    /// A server process was replaced by one with a newer credential, or could not be.
     Replacement,
     SessionEnd,
     SessionStart,
@@ -153,13 +153,13 @@ impl DecisionRecord<'_> {
 }
 
 impl OutcomeRecord<'_> {
-    /// No outcome record is longer than this, seal included: what a decision keeps free for it.
+    /// The longest possible outcome record, sealed: what a decision reserves for it.
     pub(super) fn longest(field_bytes: usize) -> u64 {
         const TEXTS: usize = 6; // session, link, server, method, tool, code
         const ESCAPED: usize = 6; // bytes of `\u001b`
         const MARK: usize = 40; // `… (18446744073709551615 bytes)`
         const FRAME: usize = 512; // names, numbers, time and chain
-        const SECRET: usize = 3 * SHORT + 64; // name, lease and request, and what is around them
+        const SECRET: usize = 3 * SHORT + 64; // name, lease and request, and their member names
         (TEXTS * (field_bytes * ESCAPED + MARK) + SECRETS * SECRET + FRAME) as u64
     }
 
@@ -171,7 +171,7 @@ impl OutcomeRecord<'_> {
             .number(name!("bytes"), self.bytes)
             .number(name!("duration_us"), u64::try_from(self.duration.as_micros()).unwrap_or(u64::MAX))
             .number(name!("redactions"), self.redactions);
-        // The reserved room counts on short names; a longer one would be a bug elsewhere.
+        // The reservation assumes short texts; a longer one would be a bug elsewhere.
         write_secrets(members, self.secrets, |text| text.len() <= SHORT && text.bytes().all(is_plain));
     }
 }
@@ -188,12 +188,12 @@ impl Caller {
 }
 
 impl Call<'_> {
-    /// Link and sequence stand side by side: `witness` looks for them so.
+    /// Link and sequence number are adjacent, because `lookup` searches for both together.
     fn write(&self, members: &mut Members<'_>) {
         members
-            .spelled(&self.of.link)
+            .formatted(&self.of.link)
             .number(name!("seq"), self.seq)
-            .spelled(&self.of.server)
+            .formatted(&self.of.server)
             .text(name!("method"), self.method)
             .optional_text(name!("tool"), self.tool);
     }
@@ -234,12 +234,12 @@ impl fmt::Display for Mac {
     }
 }
 
-/// Secrets named in one record: a bound on the line, far above what a server is given.
+/// Secrets named in one record: bounds the line; servers have far fewer.
 const SECRETS: usize = 16;
-/// Names of secrets, hashes of leases and Vault's ids of requests have no more bytes.
+/// The most bytes of a secret's name, a lease's hash or a request id of Vault.
 const SHORT: usize = 64;
 
-/// Writes those of their texts that may be written.
+/// Leaves out texts for which `may_be_written` is false.
 fn write_secrets(
     members: &mut Members<'_>,
     secrets: &[SecretUse<'_>],
@@ -253,7 +253,7 @@ fn write_secrets(
     });
 }
 
-/// Whether it is one byte in a record too.
+/// Whether a byte is written without an escape.
 fn is_plain(byte: u8) -> bool {
     byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\')
 }

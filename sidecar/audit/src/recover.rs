@@ -1,7 +1,7 @@
-//! Finding the end of the chain at start, whatever the last run left there.
+//! Finds the end of the chain at start, whatever the last run left.
 //!
-//! Nothing is truncated. A last line without its newline is *torn*: the sidecar or its host died while writing. It
-//! is ended and followed by a `torn` record that gives its length and hash, so that the chain covers it.
+//! Nothing is truncated. A last line without its newline is *torn*: the sidecar or its host died while it was written. A
+//! newline and a `torn` record are appended; the record has the line's length and hash, so that the chain covers it.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -9,20 +9,20 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::chain::{Hash, Sealed};
+use super::chain::{Hash, SealedLine};
 use super::error::AuditError;
 use super::files::{self, Creation, FromEnd, LINE_LIMIT, Lines};
-use super::log::{self, Log, Made, Tail};
+use super::log::{self, Log, StagedLines, Tail};
 
-/// Opens the log where it ended, with a torn line marked. Call it under the directory's lock.
+/// Opens the log at its end and marks a torn line. The caller holds the directory's lock.
 pub(super) fn open(directory: &Path, file_bytes: u64) -> Result<Log, AuditError> {
     let present = files::list(directory).map_err(AuditError::read(directory))?;
     let mut end = None;
-    // An empty last file was made just before a crash: the chain ends in the one before, and it is used later.
+    // An empty last file was created just before a crash: the chain ends in the file before, and it is used later.
     for (position, index) in present.iter().enumerate().rev() {
         let path = files::file_path(directory, *index);
         let file = files::open_append(&path, Creation::Existing)
-            .map_err(AuditError::prepare("open the audit file", &path))?;
+            .map_err(AuditError::prepare("cannot open the audit file", &path))?;
         let length = file.metadata().map_err(AuditError::read(&path))?.len();
         if length > 0 {
             end = Some((position, *index, file, length));
@@ -63,17 +63,17 @@ fn at_start(directory: &Path, file_bytes: u64, index: u32, file: File) -> Log {
         lines: 0,
         number: 0,
         chain: Hash::GENESIS,
-        made: Made::default(),
+        staged: StagedLines::default(),
         tail: Tail::Whole,
         retired: None,
     }
 }
 
 /// Number and chain of a record.
-type Place = (u64, Hash);
+type RecordEnd = (u64, Hash);
 
-/// The last line with a newline, and where what comes after it begins.
-fn last_line(file: &File, path: &Path, length: u64) -> Result<(Option<Place>, u64), AuditError> {
+/// The last line with a newline, and the offset of what follows it.
+fn last_line(file: &File, path: &Path, length: u64) -> Result<(Option<RecordEnd>, u64), AuditError> {
     let read = |source| AuditError::read(path)(source);
     let FromEnd::At(end) = files::newline_from_end(file, length, 1).map_err(read)? else {
         return Ok((None, 0));
@@ -88,12 +88,12 @@ fn last_line(file: &File, path: &Path, length: u64) -> Result<(Option<Place>, u6
     }
     let mut line = vec![0; (end - start) as usize];
     file.read_exact_at(&mut line, start).map_err(read)?;
-    let sealed = Sealed::parse(&line).ok_or_else(|| damaged("its last line has no chain"))?;
+    let sealed = SealedLine::parse(&line).ok_or_else(|| damaged("its last line has no chain"))?;
     Ok((Some((sealed.number, sealed.chain)), end + 1))
 }
 
-/// For a file that holds nothing but a torn first line.
-fn last_of_previous(directory: &Path, before: &[u32], index: u32) -> Result<Option<Place>, AuditError> {
+/// For a file with nothing but a torn first line.
+fn last_of_previous(directory: &Path, before: &[u32], index: u32) -> Result<Option<RecordEnd>, AuditError> {
     if index == 1 {
         return Ok(None);
     }
@@ -113,23 +113,23 @@ fn last_of_previous(directory: &Path, before: &[u32], index: u32) -> Result<Opti
 
 fn mark(log: &mut Log, path: &Path, torn_from: u64) -> Result<(), AuditError> {
     let file = Arc::clone(&log.file);
-    let mut lines = Lines::new(At { file: &file, offset: torn_from });
+    let mut lines = Lines::new(ReaderAt { file: &file, offset: torn_from });
     let Some(torn) = lines.advance().map_err(AuditError::read(path))? else { return Ok(()) };
-    let next = torn.whole().and_then(Sealed::parse);
+    let next = torn.whole().and_then(SealedLine::parse);
     if let Some(whole) = next.filter(|line| line.number == log.number + 1 && line.follows(&log.chain)) {
         return log.end_line(whole.chain);
     }
-    tracing::warn!(file = %path.display(), bytes = torn.length, "the last audit record is torn: marked as such");
+    tracing::warn!(file = %path.display(), bytes = torn.length, "the last audit record is torn and was marked as such");
     log.mark_torn(torn.length, torn.sha256())
 }
 
-/// Reads from a place without moving the file's own.
-struct At<'a> {
+/// Reads from an offset without moving the file's own position.
+struct ReaderAt<'a> {
     file: &'a File,
     offset: u64,
 }
 
-impl io::Read for At<'_> {
+impl io::Read for ReaderAt<'_> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let read = self.file.read_at(out, self.offset)?;
         self.offset += read as u64;
@@ -138,7 +138,7 @@ impl io::Read for At<'_> {
 }
 
 fn count_newlines(file: &File) -> io::Result<u64> {
-    let mut reader = At { file, offset: 0 };
+    let mut reader = ReaderAt { file, offset: 0 };
     let mut chunk = vec![0; 64 * 1024];
     let mut count = 0;
     loop {

@@ -1,7 +1,7 @@
 //! `audit-sync = "call"`: one thread syncs records to the disk for all callers that wait.
 //!
-//! A caller enlists after its write; the thread takes all enlisted callers, and only then begins to sync. So no caller is
-//! answered by a sync that began before its write, and one sync serves all callers that enlisted during the last.
+//! A caller enlists after its write; the thread takes all enlisted callers and only then begins to sync. So no caller is
+//! answered by a sync that began before its write, and one sync serves all callers that enlisted during the previous one.
 
 use std::fs::File;
 use std::io;
@@ -20,7 +20,7 @@ pub(super) struct Syncer {
 }
 
 impl Syncer {
-    /// `sync` is `fdatasync(2)`, or what a test puts in its place.
+    /// `sync` is `fdatasync(2)`, or a test's replacement.
     pub(super) fn start_with(
         sync: impl Fn(&File) -> io::Result<()> + Send + Sync + 'static,
     ) -> io::Result<Self> {
@@ -32,7 +32,7 @@ impl Syncer {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// To be called after the write to `file`. The answer tells of a sync that began later.
+    /// To be called after the write to `file`. The result is of a sync that begins after this call.
     pub(super) fn enlist(&self, file: &Arc<File>) -> oneshot::Receiver<Synced> {
         let (waiter, synced) = oneshot::channel();
         let mut state = self.shared.lock();
@@ -42,7 +42,7 @@ impl Syncer {
         synced
     }
 
-    /// Has this file (or directory) synced along with the next round: a file that will not be written to again.
+    /// Has this file or directory synced together with the next round, without waiting for it.
     pub(super) fn include(&self, file: &Arc<File>) {
         self.shared.lock().add(file);
     }
@@ -50,27 +50,27 @@ impl Syncer {
 
 impl Drop for Syncer {
     fn drop(&mut self) {
-        self.shared.lock().stop = Stop::Asked;
+        self.shared.lock().stop = Stop::Requested;
         self.shared.wake.notify_one();
         if let Some(thread) = self.thread.take() {
-            // It cannot be unwound into here; that it panicked was already printed.
+            // If the thread panicked, that was printed already.
             let _ = thread.join();
         }
     }
 }
 
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<SyncState>,
     wake: Condvar,
     sync: Box<SyncFile>,
 }
 
-/// `fdatasync(2)`, or what a test puts in its place.
+/// `fdatasync(2)`, or a test's replacement.
 type SyncFile = dyn Fn(&File) -> io::Result<()> + Send + Sync;
 
 #[derive(Default)]
-struct State {
-    /// Bounded by the callers: each waits for its own before it comes again.
+struct SyncState {
+    /// Bounded by the number of callers: each waits for its result before it enlists again.
     waiters: Vec<oneshot::Sender<Synced>>,
     files: Vec<Arc<File>>,
     stop: Stop,
@@ -78,12 +78,12 @@ struct State {
 
 #[derive(Default, Eq, PartialEq)]
 enum Stop {
-    Asked,
+    Requested,
     #[default]
     NotYet,
 }
 
-impl State {
+impl SyncState {
     fn add(&mut self, file: &Arc<File>) {
         if !self.files.iter().any(|known| Arc::ptr_eq(known, file)) {
             self.files.push(Arc::clone(file));
@@ -92,22 +92,22 @@ impl State {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SyncState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn serve(&self) {
         loop {
-            let idle = |state: &mut State| state.waiters.is_empty() && state.stop == Stop::NotYet;
+            let idle = |state: &mut SyncState| state.waiters.is_empty() && state.stop == Stop::NotYet;
             let mut state = self.wake.wait_while(self.lock(), idle).unwrap_or_else(PoisonError::into_inner);
             let waiters = std::mem::take(&mut state.waiters);
             let files = std::mem::take(&mut state.files);
-            let last = state.stop == Stop::Asked;
+            let last = state.stop == Stop::Requested;
             drop(state);
 
             let synced: Synced = files.iter().try_for_each(|file| (self.sync)(file)).map_err(Arc::new);
             for waiter in waiters {
-                // A caller that was cancelled does not wait any more; its record is in the file all the same.
+                // A caller that was cancelled does not wait any more; its record is in the file nevertheless.
                 let _ = waiter.send(synced.clone());
             }
             if last {
@@ -125,7 +125,7 @@ mod tests {
 
     use super::*;
 
-    /// Only a broken syncer lets this pass.
+    /// Reached only if the syncer is broken.
     const LONG: std::time::Duration = std::time::Duration::from_secs(20);
 
     fn a_file() -> Arc<File> {
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_at_the_end_is_answered() {
+    fn waiting_callers_are_answered_when_the_syncer_is_dropped() {
         let syncer = Syncer::start_with(|_| Ok(())).unwrap();
         let waiting: Vec<_> = (0..100).map(|_| syncer.enlist(&a_file())).collect();
         drop(syncer);

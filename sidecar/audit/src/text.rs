@@ -1,13 +1,13 @@
-//! Members of a JSON object, written straight into a buffer.
+//! Members of a JSON object, written directly into a buffer.
 //!
-//! What is written is safe in a file of lines and on a terminal: beyond what JSON asks for, every control and
-//! invisible direction character is escaped, so that a tool's name cannot move a reader's cursor or swap words.
+//! The output is safe in a file of lines and on a terminal: beyond what JSON requires, every control character and every
+//! invisible or direction character is escaped, so that a tool's name cannot move the cursor or reverse text.
 
 use std::io::Write as _;
 
-/// The name of a member as it stands in a record, up to the quote that begins a text.
+/// The name of a member as written in a record, up to the quote that begins a text.
 ///
-/// Spelled when this is compiled: a record is a score of small members, and each costs one copy for its name.
+/// Built at compile time: a record has some twenty small members, and each costs one copy for its name.
 macro_rules! name {
     ($name:literal) => {
         concat!(",\"", $name, "\":\"")
@@ -18,7 +18,7 @@ pub(super) use name;
 /// Writes `,"name":value` into an object whose opening brace is already written. Names are [`name!`]s.
 pub(super) struct Members<'a> {
     out: &'a mut Vec<u8>,
-    /// Longer texts are cut here and say how long they were.
+    /// Longer texts are cut here, with a note of their length.
     field_bytes: usize,
 }
 
@@ -34,7 +34,7 @@ impl<'a> Members<'a> {
         self
     }
 
-    /// A text that needs no look: our own words, hexadecimal digits, times.
+    /// Text that needs no escaping: our own words, hexadecimal digits, times.
     #[inline]
     pub(super) fn plain(&mut self, name: &'static str, value: &[u8]) -> &mut Self {
         debug_assert!(value.iter().all(|byte| is_plain(*byte)), "{} is not plain", value.escape_ascii());
@@ -59,13 +59,13 @@ impl<'a> Members<'a> {
         self
     }
 
-    /// Members that were spelled before.
-    pub(super) fn spelled(&mut self, members: &[u8]) -> &mut Self {
+    /// Members that were formatted before.
+    pub(super) fn formatted(&mut self, members: &[u8]) -> &mut Self {
         self.out.extend_from_slice(members);
         self
     }
 
-    /// An array of objects, each written by `each`, which writes something; left out when empty.
+    /// An array of objects, each written by `each`, which writes at least one member; omitted if empty.
     pub(super) fn objects<T>(
         &mut self,
         name: &'static str,
@@ -106,7 +106,7 @@ pub(super) fn write_number(out: &mut Vec<u8>, value: u64) {
 
 /// The inside of a JSON string.
 pub(super) fn escape(out: &mut Vec<u8>, text: &str) {
-    // Almost every text is plain: all its bytes are judged without a branch in between.
+    // Almost every text is plain: all its bytes are tested without branches.
     if text.bytes().fold(true, |plain, byte| plain & is_plain(byte)) {
         return out.extend_from_slice(text.as_bytes());
     }
@@ -128,13 +128,13 @@ pub(super) fn escape(out: &mut Vec<u8>, text: &str) {
     }
 }
 
-/// What stands in a JSON string, a line and on a terminal for itself.
+/// Whether a byte needs no escaping in a JSON string, in a line and on a terminal.
 fn is_plain(byte: u8) -> bool {
     (byte.wrapping_sub(b' ') <= b'~' - b' ') & (byte != b'"') & (byte != b'\\')
 }
 
-/// Characters that act on a terminal or a reader's eye instead of being seen: controls (C0, DEL, C1), line and
-/// paragraph separators, zero-width and direction marks. All lie in the basic plane, so four digits say each.
+/// Characters that change the display instead of being visible: controls (C0, DEL, C1), line and paragraph separators,
+/// zero-width and direction marks. All are in the basic plane, so four hexadecimal digits suffice.
 pub(super) fn is_invisible(character: char) -> bool {
     character.is_control()
         || matches!(

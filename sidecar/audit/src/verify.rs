@@ -1,6 +1,7 @@
-//! Whether the chain is whole: every line that was ever written is there, unchanged and in its place.
+//! Checks that the chain is complete: every line that was ever written is present, unchanged and in its place.
 //!
-//! Only a cut end cannot be seen from within; for that an earlier head is given, which must still be there.
+//! A truncated end cannot be seen in the files themselves. For that the caller gives an earlier head, which must still be
+//! present.
 
 use std::fs::File;
 use std::io;
@@ -8,27 +9,27 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::chain::{Hash, Sealed};
+use super::chain::{Hash, SealedLine};
 use super::files::{self, Line, LineEnd, Lines};
 use super::log::Head;
 
-/// A chain without a fault.
+/// The result for a chain without a fault.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Verified {
     pub files: u64,
     pub records: u64,
-    /// The last record; to be kept elsewhere and given to a later `verify`. None in an empty audit.
+    /// The last record, to be kept elsewhere and given to a later `verify`. `None` for an empty audit.
     pub head: Option<Head>,
-    /// How many torn lines were marked at a start, and where the last of them is.
+    /// How many torn lines were marked at a start.
     pub torn: u64,
-    pub last_torn: Option<Place>,
-    /// A last line without its end: it is being written just now, or the sidecar died while writing it.
-    pub unfinished: Option<Place>,
+    pub last_torn: Option<AuditPlace>,
+    /// A last line without a newline: it is being written now, or the sidecar died while it was written.
+    pub unfinished: Option<AuditPlace>,
 }
 
 /// A line of a file, counted from 1.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Place {
+pub struct AuditPlace {
     pub file: String,
     pub line: u64,
 }
@@ -36,22 +37,22 @@ pub struct Place {
 #[derive(Debug, thiserror::Error)]
 pub enum VerifyError {
     #[error("{place}: the line was changed")]
-    Changed { place: Place },
-    #[error("{place}: the line has no end, but there are files after it")]
-    Cut { place: Place },
+    Changed { place: AuditPlace },
+    #[error("{place}: the line has no newline, but there are files after it")]
+    Cut { place: AuditPlace },
     #[error("`{0}` is not a head: give the 64 digits that an earlier `verify` printed")]
     HeadMalformed(String),
     #[error(
-        "the record with the hash {head} is not there: the end was cut off, or the whole was written anew"
+        "the record with the hash {head} is missing: the end was cut off, or the whole audit was rewritten"
     )]
     HeadMissing { head: Hash, records: u64 },
-    #[error("{place}: record {found} stands where record {expected} should: lines are missing or reordered")]
-    Misplaced { place: Place, expected: u64, found: u64 },
+    #[error("{place}: record {found} is where record {expected} should be: lines are missing or reordered")]
+    Misplaced { place: AuditPlace, expected: u64, found: u64 },
     #[error("{file}: the file is missing")]
     MissingFile { file: String },
     #[error("{place}: the torn line that this record covers is missing")]
-    MissingTorn { place: Place },
-    #[error("read `{}`", .path.display())]
+    MissingTorn { place: AuditPlace },
+    #[error("cannot read `{}`", .path.display())]
     Read {
         path: PathBuf,
         #[source]
@@ -67,8 +68,8 @@ pub fn verify(directory: &Path, head: Option<&str>) -> Result<Verified, VerifyEr
     };
     let present =
         files::list(directory).map_err(|source| VerifyError::Read { path: directory.to_owned(), source })?;
-    let mut walk = Walk {
-        wanted: head.filter(|head| *head != Hash::GENESIS),
+    let mut verification = Verification {
+        expected_head: head.filter(|head| *head != Hash::GENESIS),
         chain: Hash::GENESIS,
         verified: Verified { files: 0, records: 0, head: None, torn: 0, last_torn: None, unfinished: None },
     };
@@ -76,59 +77,59 @@ pub fn verify(directory: &Path, head: Option<&str>) -> Result<Verified, VerifyEr
         if *index != expected {
             return Err(VerifyError::MissingFile { file: files::file_name(expected) });
         }
-        let position = if Some(index) == present.last() { Position::Last } else { Position::Middle };
-        walk.file(directory, *index, position)?;
+        let position = if Some(index) == present.last() { FilePosition::Last } else { FilePosition::Middle };
+        verification.file(directory, *index, position)?;
     }
-    match walk.wanted {
-        Some(head) => Err(VerifyError::HeadMissing { head, records: walk.verified.records }),
-        None => Ok(walk.verified),
+    match verification.expected_head {
+        Some(head) => Err(VerifyError::HeadMissing { head, records: verification.verified.records }),
+        None => Ok(verification.verified),
     }
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Position {
+enum FilePosition {
     Last,
     Middle,
 }
 
-struct Walk {
-    /// The head that was given, until it is met.
-    wanted: Option<Hash>,
-    /// Of the last good record.
+struct Verification {
+    /// The head that was given, until its record is found.
+    expected_head: Option<Hash>,
+    /// The chain of the last good record.
     chain: Hash,
     verified: Verified,
 }
 
-/// A line that does not follow: a fault, unless the next line is a mark that covers it.
+/// A line that does not continue the chain: a fault, unless the next line marks it as torn.
 struct Suspect {
     fault: VerifyError,
-    place: Place,
+    place: AuditPlace,
     length: u64,
     sha256: Hash,
 }
 
-impl Walk {
-    fn file(&mut self, directory: &Path, index: u32, position: Position) -> Result<(), VerifyError> {
+impl Verification {
+    fn file(&mut self, directory: &Path, index: u32, position: FilePosition) -> Result<(), VerifyError> {
         let path = files::file_path(directory, index);
         let read = |source| VerifyError::Read { path: path.clone(), source };
         let mut lines = Lines::new(File::open(&path).map_err(read)?);
         let mut suspect: Option<Suspect> = None;
-        let mut place = Place { file: files::file_name(index), line: 0 };
+        let mut place = AuditPlace { file: files::file_name(index), line: 0 };
         while let Some(line) = lines.advance().map_err(read)? {
             place.line += 1;
             if line.end == LineEnd::File {
                 match (suspect.take(), position) {
                     (Some(suspect), _) => return Err(suspect.fault),
-                    (None, Position::Middle) => return Err(VerifyError::Cut { place }),
-                    (None, Position::Last) => self.verified.unfinished = Some(place.clone()),
+                    (None, FilePosition::Middle) => return Err(VerifyError::Cut { place }),
+                    (None, FilePosition::Last) => self.verified.unfinished = Some(place.clone()),
                 }
                 break;
             }
             match (self.check(line, &place), suspect.take()) {
-                (Ok(Followed::ByRecord), None) => {}
-                (Ok(Followed::ByRecord), Some(suspect)) => return Err(suspect.fault),
-                (Ok(Followed::ByMark(mark)), Some(suspect)) => self.accept_torn(&mark, suspect)?,
-                (Ok(Followed::ByMark(_)), None) => return Err(VerifyError::MissingTorn { place }),
+                (Ok(GoodLine::Record), None) => {}
+                (Ok(GoodLine::Record), Some(suspect)) => return Err(suspect.fault),
+                (Ok(GoodLine::TornMark(mark)), Some(suspect)) => self.accept_torn(&mark, suspect)?,
+                (Ok(GoodLine::TornMark(_)), None) => return Err(VerifyError::MissingTorn { place }),
                 (Err(_), Some(suspect)) => return Err(suspect.fault),
                 (Err(fault), None) => {
                     let (length, sha256) = (line.length, line.sha256());
@@ -143,11 +144,11 @@ impl Walk {
         }
     }
 
-    /// Whether the line follows the last good one; if so it is the last good one from now on.
-    fn check(&mut self, line: &Line, place: &Place) -> Result<Followed, VerifyError> {
+    /// Checks that the line continues the chain, and makes it the last good one.
+    fn check(&mut self, line: &Line, place: &AuditPlace) -> Result<GoodLine, VerifyError> {
         let changed = || VerifyError::Changed { place: place.clone() };
         let line = line.whole().ok_or_else(changed)?;
-        let sealed = Sealed::parse(line).ok_or_else(changed)?;
+        let sealed = SealedLine::parse(line).ok_or_else(changed)?;
         let expected = self.verified.records + 1;
         if sealed.number != expected {
             return Err(VerifyError::Misplaced { place: place.clone(), expected, found: sealed.number });
@@ -156,11 +157,11 @@ impl Walk {
             return Err(changed());
         }
         self.chain = sealed.chain;
-        self.wanted.take_if(|head| *head == sealed.chain);
+        self.expected_head.take_if(|head| *head == sealed.chain);
         self.verified.records = expected;
         self.verified.head =
             Some(Head { file: place.file.clone(), line: place.line, number: expected, hash: sealed.chain });
-        Ok(Followed::of(line))
+        Ok(GoodLine::of(line))
     }
 
     fn accept_torn(&mut self, mark: &TornMark, suspect: Suspect) -> Result<(), VerifyError> {
@@ -173,10 +174,11 @@ impl Walk {
     }
 }
 
-enum Followed {
-    /// By a record that covers a torn line right before it.
-    ByMark(TornMark),
-    ByRecord,
+/// What kind of record a good line is.
+enum GoodLine {
+    /// A record that marks the line before it as torn.
+    TornMark(TornMark),
+    Record,
 }
 
 #[derive(Deserialize)]
@@ -185,19 +187,19 @@ struct TornMark {
     torn_sha256: String,
 }
 
-impl Followed {
+impl GoodLine {
     fn of(line: &[u8]) -> Self {
-        // Kind and event come right after number and time, whose quotes and commas are known.
+        // Kind and event follow number and time, which contain no comma.
         const MARK: &[u8] = b"\"kind\":\"event\",\"event\":\"torn\",";
         let kind = line.splitn(3, |byte| *byte == b',').nth(2);
         match kind.filter(|rest| rest.starts_with(MARK)).and_then(|_| serde_json::from_slice(line).ok()) {
-            Some(mark) => Self::ByMark(mark),
-            None => Self::ByRecord,
+            Some(mark) => Self::TornMark(mark),
+            None => Self::Record,
         }
     }
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for AuditPlace {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(out, "{}:{}", self.file, self.line)
     }

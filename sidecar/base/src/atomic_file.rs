@@ -1,12 +1,12 @@
-//! Files that are whole or absent, readable by the sidecar's user alone.
+//! Files that are either complete or absent, readable by the sidecar's user alone.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-/// The end of the temporary names of files that are being written; they begin with a dot.
-pub const ASIDE: &str = ".new";
+/// The suffix of temporary names of files that are being written; these names begin with a dot.
+pub const TEMPORARY_SUFFIX: &str = ".new";
 
 /// Whether an existing file is replaced.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -16,36 +16,36 @@ pub enum Replace {
     Never,
 }
 
-/// Writes and syncs a file with mode 0600, then gives it its name.
-pub fn place(directory: &Path, path: &Path, bytes: &[u8], replace: Replace) -> io::Result<()> {
-    let aside = directory.join(format!(".{}{ASIDE}", crate::random::hex::<8>()));
-    let placed = (|| {
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside)?;
+/// Writes and syncs a file with mode 0600 under a temporary name, then renames it.
+pub fn write_file(directory: &Path, path: &Path, bytes: &[u8], replace: Replace) -> io::Result<()> {
+    let temporary = directory.join(format!(".{}{TEMPORARY_SUFFIX}", crate::random::hex::<8>()));
+    let written = (|| {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
         file.write_all(bytes)?;
         file.sync_all()?;
         match replace {
-            Replace::Always => fs::rename(&aside, path)?,
+            Replace::Always => fs::rename(&temporary, path)?,
             Replace::Never => {
-                fs::hard_link(&aside, path)?;
-                fs::remove_file(&aside)?;
+                fs::hard_link(&temporary, path)?;
+                fs::remove_file(&temporary)?;
             }
         }
         sync(directory)
     })();
-    placed.inspect_err(|_| {
-        let _ = fs::remove_file(&aside);
+    written.inspect_err(|_| {
+        let _ = fs::remove_file(&temporary);
     })
 }
 
-/// Reads a regular file of at most `most` bytes. Follows no symbolic link, and does not block on a pipe.
-pub fn read_bounded(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    read_checked(path, most, |_| Ok(()))
+/// Reads a regular file of at limit `limit` bytes. Follows no symbolic link, and does not block on a pipe.
+pub fn read_bounded(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    read_checked(path, limit, |_| Ok(()))
 }
 
 /// The same, with a check of the metadata before the file is read.
 pub fn read_checked(
     path: &Path,
-    most: u64,
+    limit: u64,
     check: impl FnOnce(&Metadata) -> io::Result<()>,
 ) -> io::Result<Vec<u8>> {
     let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
@@ -56,14 +56,14 @@ pub fn read_checked(
     }
     check(&metadata)?;
     let mut bytes = Vec::new();
-    file.take(most + 1).read_to_end(&mut bytes)?;
-    match bytes.len() as u64 > most {
-        true => Err(io::Error::other(format!("it has more than {most} bytes"))),
+    file.take(limit + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > limit {
+        true => Err(io::Error::other(format!("it has more than {limit} bytes"))),
         false => Ok(bytes),
     }
 }
 
-/// Makes created and removed names in a directory survive a crash.
+/// Syncs a directory, so that created and removed names in it survive a crash.
 pub fn sync(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }

@@ -1,4 +1,4 @@
-//! The one place that reads wall-clock time, and how times are written: RFC 3339, UTC, milliseconds.
+//! The only module that reads wall-clock time, and how times are written: RFC 3339, UTC, milliseconds.
 //!
 //! Durations and deadlines are not measured with this clock (it jumps): they use `tokio::time::Instant`.
 
@@ -6,7 +6,7 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 /// The wall-clock time.
-#[expect(clippy::disallowed_methods, reason = "this is the one place that reads the wall clock")]
+#[expect(clippy::disallowed_methods, reason = "the only function that reads the wall clock")]
 pub fn now() -> SystemTime {
     SystemTime::now()
 }
@@ -58,7 +58,7 @@ impl fmt::Display for Rfc3339 {
     }
 }
 
-/// Reads a time of the years 1970 to 9999, with any offset; what is below a millisecond is left out.
+/// Parses a time of the years 1970 to 9999, with any offset. Fractions of a millisecond are dropped.
 pub fn parse_rfc3339(text: &str) -> Option<SystemTime> {
     let bytes = text.as_bytes();
     let number = |from: usize, digits: usize| -> Option<u64> {
@@ -70,7 +70,7 @@ pub fn parse_rfc3339(text: &str) -> Option<SystemTime> {
     has(4, b"-").and(has(7, b"-")).and(has(10, b"Tt ")).and(has(13, b":")).and(has(16, b":"))?;
     let (year, month, day) = (number(0, 4)?, number(5, 2)?, number(8, 2)?);
     let (hour, minute, second) = (number(11, 2)?, number(14, 2)?, number(17, 2)?);
-    // A leap second is taken for the one before it.
+    // A leap second counts as the second before it.
     if hour > 23 || minute > 59 || second > 60 {
         return None;
     }
@@ -111,7 +111,7 @@ pub fn parse_rfc3339(text: &str) -> Option<SystemTime> {
     Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds) + Duration::from_millis(milliseconds))
 }
 
-/// The inverse of [`civil_from_days`]; none before 1970, and for a day that does not exist.
+/// The inverse of [`civil_from_days`]; `None` before 1970 and for a day that does not exist.
 fn days_from_civil(year: u64, month: u64, day: u64) -> Option<u64> {
     if year < 1970 || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
         return None;
@@ -129,8 +129,8 @@ const LAST: Duration = Duration::from_millis(253_402_300_799_999);
 
 /// Days since 1970-01-01 to year, month, day.
 ///
-/// Years are counted from March, so that the leap day is a year's last; 400 such years always have 146,097 days,
-/// and from March on the month lengths 31, 30, 31, 30, 31 repeat, which is what `153` (days in five months) is for.
+/// Years are counted from March, so that the leap day is the last day of a year. 400 such years always have 146,097 days.
+/// From March on the month lengths 31, 30, 31, 30, 31 repeat: 153 is the number of days in five months.
 fn civil_from_days(days: u64) -> (u64, u64, u64) {
     const DAYS_FROM_0000_03_01: u64 = 719_468;
     const DAYS_IN_400_YEARS: u64 = 146_097;
@@ -146,8 +146,8 @@ fn civil_from_days(days: u64) -> (u64, u64, u64) {
     (year, month, day)
 }
 
-fn put_digits(place: &mut [u8], mut value: u64) {
-    for digit in place.iter_mut().rev() {
+fn put_digits(digits: &mut [u8], mut value: u64) {
+    for digit in digits.iter_mut().rev() {
         *digit = b'0' + (value % 10) as u8;
         value /= 10;
     }
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn now_is_after_this_was_written() {
+    fn now_is_after_the_year_2024() {
         assert!(Rfc3339::from(now()).as_str() > "2025-01-01");
     }
 }

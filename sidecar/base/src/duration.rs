@@ -1,14 +1,14 @@
-//! Durations as people write them: `500ms`, `20s`, `2h30m`.
+//! Durations as text: `500ms`, `20s`, `2h30m`.
 //!
 //! What must stay true: what [`write`] writes, [`parse`] reads as the same duration, to the millisecond.
 
 use std::fmt;
 use std::time::Duration;
 
-/// In milliseconds, largest first: the parts of a duration are written in this order, each at most once.
+/// The units in milliseconds, largest first: the parts of a duration are written in this order, each at most once.
 const UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
 
-/// What [`parse`] takes.
+/// What [`parse`] expects, for messages.
 pub const EXPECTED: &str = "a duration such as \"500ms\", \"20s\" or \"2h30m\"";
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
@@ -35,7 +35,7 @@ pub fn parse(text: &str) -> Result<Duration, InvalidDuration> {
     }
 }
 
-/// Whole milliseconds; what is below is left out.
+/// Writes whole milliseconds; smaller parts are dropped.
 pub fn write(duration: Duration, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let mut rest = duration.as_millis();
     if rest == 0 {

@@ -1,11 +1,11 @@
-//! What every part of the sidecar uses and none of them owns.
+//! Small things that every part of the sidecar uses.
 //!
 //! | item | what it is for |
 //! |---|---|
-//! | [`atomic_file`] | files that are whole or absent, readable by the sidecar's user alone |
+//! | [`atomic_file`] | files that are either complete or absent, readable by the sidecar's user alone |
 //! | [`Backoff`] | exponential backoff |
 //! | [`clock`] | wall-clock time and RFC 3339 |
-//! | [`duration`] | durations as people write them |
+//! | [`duration`] | durations as text: `2h30m` |
 //! | [`metrics`] | counters and gauges, rendered as OpenMetrics text |
 //! | [`random`] | random bytes |
 //! | [`RateLimiter`] | rate limits |

@@ -4,10 +4,10 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::text;
 
-/// `N` bytes that cannot be guessed.
+/// `N` bytes that cannot be predicted.
 pub fn bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
-    SystemRandom::new().fill(&mut bytes).expect("the operating system gives random numbers");
+    SystemRandom::new().fill(&mut bytes).expect("the operating system provides random numbers");
     bytes
 }
 

@@ -1,6 +1,6 @@
-//! A rate limit that is exact: in no window of the given length, wherever it begins, is more than the limit allowed.
+//! An exact rate limit: no window of the given length, wherever it begins, contains more than `limit` events.
 //!
-//! Costs memory for `limit` times, so it is for small limits. Time is passed in.
+//! It stores `limit` times, so it is for small limits. The caller passes the time.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -14,7 +14,7 @@ pub const fn hex_digits(byte: u8) -> [u8; 2] {
     [DIGITS[(byte >> 4) as usize], DIGITS[(byte & 0xf) as usize]]
 }
 
-/// A byte as a URL spells it: `%2F`.
+/// A byte as written in a URL: `%2F`.
 pub const fn percent_encoded(byte: u8) -> [u8; 3] {
     let [high, low] = hex_digits(byte);
     [b'%', high.to_ascii_uppercase(), low.to_ascii_uppercase()]
@@ -25,7 +25,7 @@ pub const fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')
 }
 
-/// An error and its causes on one line, separated by colons. A cause that the text ends with already is left out: many
+/// An error and its causes on one line, separated by colons. A cause is omitted if the text already ends with it: many
 /// wrappers repeat the error that they wrap.
 pub fn error_chain(error: &dyn Error) -> String {
     causes(error).fold(error.to_string(), |mut text, cause| {
@@ -38,7 +38,7 @@ pub fn error_chain(error: &dyn Error) -> String {
     })
 }
 
-/// What caused an error, nearest first; the error itself is not among them.
+/// The causes of an error, nearest first, without the error itself.
 pub fn causes(error: &dyn Error) -> impl Iterator<Item = &(dyn Error + 'static)> {
     iter::successors(error.source(), |cause| (*cause).source())
 }
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_told_with_its_causes_and_without_repetition() {
+    fn an_error_is_shown_with_its_causes_and_without_repetition() {
         let refused = || Some(Box::new(Caused("refused", None)));
         let error = Caused("log in", Some(Box::new(Caused("connect: refused", refused()))));
         assert_eq!(error_chain(&error), "log in: connect: refused");

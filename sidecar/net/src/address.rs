@@ -18,7 +18,7 @@ const MAX_ADDRESSES: usize = 8;
 /// Which addresses a host may have.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AddressPolicy {
-    /// Every address: the operator chose the host and vouches for its name server.
+    /// Every address: the operator chose the host and trusts its name server.
     Any,
     /// Private and link-local addresses too, but no multicast, unspecified or reserved ones.
     PrivateToo,
@@ -63,7 +63,7 @@ pub enum AddressError {
 }
 
 impl Host {
-    /// Reads the host as a URL spells it: IPv6 addresses are in brackets.
+    /// Parses the host as written in a URL: IPv6 addresses are in brackets.
     pub fn read(spelled: &str) -> Self {
         let bare = spelled.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(spelled);
         match bare.parse() {
@@ -73,7 +73,7 @@ impl Host {
         }
     }
 
-    /// Whether the URL itself names loopback: what is sent there does not leave the machine.
+    /// Whether the URL itself names loopback, so that requests do not leave the machine.
     pub fn is_loopback(&self) -> bool {
         match self {
             Self::Address(address) => address.to_canonical().is_loopback(),
@@ -278,7 +278,7 @@ mod tests {
         assert!(Host::read("[::1]").is_loopback());
         assert!(Host::read("LocalHost").is_loopback());
         assert!(!Host::read("10.0.0.1").is_loopback());
-        // Old spellings of 127.0.0.1 count as names, and are checked after they resolve.
+        // Old notations of 127.0.0.1 count as names, and are checked after they are resolved.
         assert_eq!(Host::read("0x7f.1"), Host::Name("0x7f.1".into()));
         assert_eq!(Host::read("2130706433"), Host::Name("2130706433".into()));
     }

@@ -22,10 +22,10 @@ use tokio_rustls::TlsConnector;
 use crate::address::{AddressError, AddressPolicy, Host, Resolve, SystemResolver};
 use crate::tls::Trust;
 
-/// The head of a response: far above what servers send, far below what would exhaust memory.
+/// The limit for the head of a response: far above what servers send, far below what would exhaust memory.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
 const MAX_HEADERS: usize = 128;
-/// One address that does not respond leaves time for the next.
+/// The most time for one address, so that time is left for the next.
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Where to connect.
@@ -62,23 +62,23 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 pub enum ConnectError {
     #[error(transparent)]
     Address(#[from] AddressError),
-    #[error("start HTTP")]
+    #[error("cannot start HTTP")]
     Http(#[source] hyper::Error),
-    #[error("the host of the URL is no name that a certificate can have")]
+    #[error("the host of the URL is not a name that a certificate can contain")]
     Name(#[from] InvalidDnsNameError),
-    #[error("load the system's certificate authorities")]
+    #[error("cannot load the system's certificate authorities")]
     Roots(#[source] io::Error),
-    #[error("open a TCP connection")]
+    #[error("cannot open a TCP connection")]
     Tcp(#[source] io::Error),
     #[error("connecting took longer than {} s", .0.as_secs())]
     TimedOut(Duration),
-    #[error("TLS handshake")]
+    #[error("the TLS handshake failed")]
     Tls(#[source] io::Error),
 }
 
 impl Endpoint {
     pub fn new(url: &Uri, policy: AddressPolicy) -> Self {
-        // Anything but plain `http` is held to the stricter scheme.
+        // Anything but `http` counts as the stricter scheme.
         let scheme = match url.scheme_str() {
             Some("http") => Scheme::Http,
             _ => Scheme::Https,
@@ -90,7 +90,7 @@ impl Endpoint {
         Self { scheme, host: Host::read(url.host().unwrap_or_default()), port, policy }
     }
 
-    /// Whether what is sent there can be read on a network.
+    /// Whether requests cross a network unencrypted.
     pub fn is_plain_text_to_another_host(&self) -> bool {
         self.scheme == Scheme::Http && !self.host.is_loopback()
     }
@@ -101,7 +101,7 @@ impl Dialer {
         Self { resolver, trust }
     }
 
-    /// The system's resolver and `trust`.
+    /// With the system's resolver.
     pub fn trusting(trust: Trust) -> Self {
         Self::new(Arc::new(SystemResolver), trust)
     }

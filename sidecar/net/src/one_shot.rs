@@ -15,10 +15,10 @@ use zeroize::Zeroizing;
 
 use crate::dial::{ConnectError, Connection, Dialer, Endpoint, Sender};
 
-/// The bounds of one exchange.
+/// The limits of one exchange.
 #[derive(Clone, Copy, Debug)]
 pub struct OneShotLimits {
-    /// Resolving, TCP and TLS.
+    /// For resolving, TCP and TLS together.
     pub connect: Duration,
     /// The last byte of the response must have arrived by then.
     pub deadline: Instant,
@@ -28,19 +28,19 @@ pub struct OneShotLimits {
 /// Why there is no response.
 #[derive(Debug, thiserror::Error)]
 pub enum OneShotError {
-    /// It may have reached the server.
+    /// The request may have reached the server.
     #[error("the length of the response is not a number")]
     BadLength,
-    /// It may have reached the server.
+    /// The request may have reached the server.
     #[error("the connection broke before the whole response arrived")]
     Broken(#[source] hyper::Error),
     /// No byte of the request was sent.
     #[error(transparent)]
     Connect(ConnectError),
-    /// It may have reached the server.
+    /// The request may have reached the server.
     #[error("the response did not arrive in time")]
     TimedOut,
-    /// It may have reached the server.
+    /// The request may have reached the server.
     #[error("the response has more than {limit} bytes")]
     TooLarge { limit: usize },
 }
@@ -64,7 +64,7 @@ async fn drive<T>(connection: Connection, exchange: impl Future<Output = T>) -> 
     tokio::select! {
         biased;
         result = &mut exchange => return result,
-        // The exchange sees how the connection ended too.
+        // The exchange gets the connection's error itself.
         _ = connection => {}
     }
     exchange.await
@@ -104,7 +104,7 @@ async fn collect(
             return Err(OneShotError::TooLarge { limit });
         }
         if needed > collected.capacity() {
-            // Copied by hand: `Vec` would grow by reallocation and leave the old bytes behind unwiped.
+            // Copied by hand: a `Vec` that grows leaves its old bytes in memory unwiped.
             let mut larger = Zeroizing::new(Vec::with_capacity((2 * needed).min(limit)));
             larger.extend_from_slice(&collected);
             collected = larger;

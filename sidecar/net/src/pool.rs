@@ -43,13 +43,13 @@ pub struct PooledResponse {
 /// Why a request got no response.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
-    /// It may have reached the server.
+    /// The request may have reached the server.
     #[error("the connection broke before a response arrived")]
     MaybeSent(#[source] hyper::Error),
-    /// No byte of it was sent: the connection closed first.
+    /// No byte of the request was sent: the connection closed first.
     #[error("the connection closed before the request was sent")]
     NotSent(#[source] hyper::Error),
-    /// No byte of it was sent: there is no connection.
+    /// No byte of the request was sent: there is no connection.
     #[error("the server cannot be reached")]
     Unreachable(#[source] ConnectError),
 }
@@ -98,12 +98,12 @@ impl Pool {
         })
     }
 
-    /// Idle connections, those that the server closed included.
+    /// The number of idle connections, including those that the server closed.
     pub fn idle_connections(&self) -> usize {
         self.lock_idle().len()
     }
 
-    /// Idle connections that are open at both ends.
+    /// The number of idle connections that the server has not closed.
     pub fn live_connections(&self) -> usize {
         self.lock_idle().iter().filter(|idle| !idle.connection.sender.is_closed()).count()
     }
@@ -131,7 +131,7 @@ impl Pool {
         let closed = self.stop.child_token();
         let closer = closed.clone().drop_guard();
         self.tasks.spawn(async move {
-            // A request that waits for a response on it sees the same error.
+            // A request that waits on this connection gets the same error.
             let _ = closed.run_until_cancelled(connection).await;
         });
         Ok(PooledConnection { sender, _closer: closer })
@@ -165,8 +165,8 @@ impl PooledResponse {
 }
 
 enum FailedSend {
-    /// It may have reached the server.
+    /// The request may have reached the server.
     MaybeSent(hyper::Error),
-    /// It was not sent, and is returned.
+    /// The request was not sent, and is returned.
     Returned(Box<Request<Full<Bytes>>>, hyper::Error),
 }

@@ -35,7 +35,7 @@ pub struct Identity {
     key: PrivateKeyDer<'static>,
 }
 
-/// PEM text that does not hold what it should.
+/// What is missing in a PEM text.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum PemError {
     #[error("no certificate in PEM form")]
@@ -46,7 +46,7 @@ pub enum PemError {
 
 impl Trust {
     pub(crate) async fn client_config(&self) -> io::Result<Arc<ClientConfig>> {
-        /// Hundreds of certificates: read once, by the first connection that needs them.
+        /// Hundreds of certificates: read once, for the first connection that needs them.
         static SYSTEM: OnceCell<Arc<ClientConfig>> = OnceCell::const_new();
         match self {
             Self::Given(config) => Ok(config.clone()),
@@ -72,7 +72,7 @@ impl Identity {
     }
 }
 
-/// The rustls configuration of a client. Fails where the certificate and the key of `identity` do not match.
+/// The rustls configuration of a client. Fails if the certificate and the key of `identity` do not match.
 pub fn client_config(
     roots: impl Into<Arc<RootCertStore>>,
     identity: Option<Identity>,
@@ -96,7 +96,7 @@ pub fn roots_from_pem(pem: &[u8]) -> Result<RootCertStore, PemError> {
 }
 
 /// The authorities of the distribution's bundle. Environment variables are not read: a variable must not be able to make
-/// the sidecar trust another Vault. `None` where there is no bundle.
+/// the sidecar trust another Vault. `None` if there is no bundle.
 pub fn distribution_roots() -> Option<RootCertStore> {
     let bundle = SYSTEM_BUNDLES.iter().map(Path::new).find(|bundle| bundle.is_file())?;
     parsable(rustls_native_certs::load_certs_from_paths(Some(bundle), None).certs)
@@ -107,11 +107,11 @@ fn environment_roots() -> io::Result<RootCertStore> {
     let error = found.errors.into_iter().next();
     parsable(found.certs).ok_or_else(|| match error {
         Some(error) => io::Error::other(error),
-        None => io::Error::new(io::ErrorKind::NotFound, "there are none"),
+        None => io::Error::new(io::ErrorKind::NotFound, "no certificate was found"),
     })
 }
 
-/// The certificates that can be parsed; `None` where none can. One bad certificate does not disable the others.
+/// The certificates that can be parsed; `None` if none can. One bad certificate does not disable the others.
 fn parsable(certificates: Vec<CertificateDer<'static>>) -> Option<RootCertStore> {
     let mut roots = RootCertStore::empty();
     let (added, _) = roots.add_parsable_certificates(certificates);

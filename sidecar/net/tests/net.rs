@@ -145,7 +145,7 @@ async fn a_private_address_is_refused_before_anything_is_dialled() {
 
 #[tokio::test]
 async fn the_next_address_is_dialled_when_one_refuses() {
-    // It listens at 127.0.0.1 alone.
+    // The server listens at 127.0.0.1 only.
     let server = Server::start(OK).await;
     let dialer = resolving(&[&["127.0.0.2", "127.0.0.1"]]);
     let endpoint = endpoint(&server.named(), AddressPolicy::PrivateToo);
@@ -174,7 +174,7 @@ async fn an_address_that_does_not_respond_leaves_time_for_the_next() {
 
 #[tokio::test]
 async fn the_whole_of_connecting_is_bounded() {
-    // It accepts and never starts TLS.
+    // The server accepts and never starts TLS.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = endpoint(&format!("https://{}", listener.local_addr().unwrap()), AddressPolicy::Any);
     let limit = Duration::from_millis(300);

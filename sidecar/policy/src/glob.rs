@@ -1,12 +1,12 @@
-//! Patterns on names: `*` is any run of characters, `?` is one, everything else is itself.
+//! Patterns on names: `*` matches any run of characters, `?` matches one, everything else matches itself.
 //!
-//! Must stay true: a sandbox chooses the text that is matched, so matching never backtracks over more than one
+//! What must stay true: a sandbox chooses the text that is matched, so matching never backtracks over more than one
 //! `*`. The work is at most the pattern's length (bounded here) times the text's, and nothing is allocated.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A pattern longer than this is a mistake, and the bound keeps matching linear in the text.
+/// The bound keeps matching linear in the text; a longer pattern is a mistake.
 const MAX_PATTERN_BYTES: usize = 256;
 
 /// A well-formed pattern; case-sensitive.
@@ -31,8 +31,8 @@ impl Glob {
     pub fn matches(&self, text: &str) -> bool {
         let mut pattern = self.0.chars();
         let mut rest = text.chars();
-        // Where to go on when a later part does not fit: behind the last `*`, one character further. Only the
-        // last one matters: whatever an earlier `*` could take more, the last one can take as well.
+        // Where to resume after a mismatch: behind the last `*`, which then takes one character more. Earlier stars
+        // need no retry: what they could take in addition, the last one can take as well.
         let mut retry = None;
         loop {
             let before = rest.clone();
@@ -117,19 +117,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_pattern() {
+    fn invalid_patterns_are_refused() {
         assert_eq!("".parse::<Glob>(), Err(InvalidGlob::Empty));
         assert_eq!("a\nb".parse::<Glob>(), Err(InvalidGlob::Control('\n')));
         assert_eq!("x".repeat(257).parse::<Glob>(), Err(InvalidGlob::TooLong));
     }
 
     #[test]
-    fn many_stars_do_not_explode() {
-        // With a matcher that tries every split, this would outlive the machine.
+    fn many_stars_do_not_take_exponential_time() {
+        // A matcher that tries every split would not finish.
         assert!(!matches(&format!("{}b", "a*".repeat(100)), &"a".repeat(50_000)));
     }
 
-    /// The definition, with all its exponential beauty.
+    /// The definition, in exponential time.
     fn naive(pattern: &[char], text: &[char]) -> bool {
         match (pattern.split_first(), text.split_first()) {
             (None, None) => true,

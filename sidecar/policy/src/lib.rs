@@ -1,7 +1,7 @@
-//! Which requests may pass: deny by default, undecidable means no. Knows names only.
+//! Which requests may pass: deny by default, and a request that cannot be decided is denied. Works on names only.
 //!
-//! Must stay true: deciding is a pure function of the rules and one name, it takes time linear in that name,
-//! and it never passes a message that a laxer reader could take for a tool call that was not decided as one.
+//! What must stay true: a decision is a pure function of the rules and one name, in time linear in that name; a message
+//! that a lenient parser could read as a tool call never passes without a decision about its tool.
 
 #![forbid(unsafe_code)]
 
@@ -20,26 +20,27 @@ pub use glob::{Glob, InvalidGlob};
 
 /// The rules of one server, from `tools` and `methods`.
 ///
-/// `deny` goes before `ask`, and `ask` before `allow`. Where `allow` is present, what no list names is denied.
+/// `deny` wins over `ask`, and `ask` over `allow`. If `allow` is present, a tool that no list names is denied.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
     allow: Option<Vec<NamedGlob>>,
     ask: Vec<NamedGlob>,
     deny: Vec<NamedGlob>,
     methods: Vec<NamedGlob>,
-    depends: Depends,
+    distinction: Distinction,
 }
 
-/// Whether it matters which tool a request is for although no list says so.
+/// When requests for different tools must be told apart.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-enum Depends {
-    /// Tools run with different credentials.
+enum Distinction {
+    /// Always: tools run with different credentials.
     ByTool,
+    /// Only if there is a list of tools.
     #[default]
     ByLists,
 }
 
-/// What was decided and which rule decided it (written to the audit).
+/// The verdict and the rule that gave it, as the audit records them.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Decision {
     pub verdict: Verdict,
@@ -50,12 +51,12 @@ pub struct Decision {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Verdict {
     Allow,
-    /// A person must approve; refused with `approval_required` until approvals exist.
+    /// Needs the user's approval; refused with `approval_required` until approvals exist.
     Ask,
     Deny,
 }
 
-/// What a message asks for.
+/// What a message requests.
 #[derive(Clone, Copy, Debug)]
 pub enum Request<'a> {
     /// Any method but `tools/call`.
@@ -71,14 +72,14 @@ impl Rules {
             ask: named("tools.ask", ask),
             deny: named("tools.deny", deny),
             methods: named("methods", methods),
-            depends: Depends::ByLists,
+            distinction: Distinction::ByLists,
         }
     }
 
-    /// The same, for a server whose tools run with different credentials: a request must be readable as one for a
-    /// certain tool, or as one for none.
+    /// The same rules for a server whose tools run with different credentials: the tool of every request must be clear, even
+    /// without lists.
     pub fn by_tool(self) -> Self {
-        Self { depends: Depends::ByTool, ..self }
+        Self { distinction: Distinction::ByTool, ..self }
     }
 
     pub fn decide(&self, request: Request<'_>) -> Decision {
@@ -88,18 +89,19 @@ impl Rules {
         }
     }
 
-    /// Whether `tools/list` shows this tool. Tools that are asked about are shown; denied ones are not.
+    /// Whether `tools/list` shows this tool: all but denied ones.
     pub fn shows(&self, tool: &str) -> bool {
         self.decide_tool(tool).verdict != Verdict::Deny
     }
 
-    /// Whether no tool rule exists, and tools are all alike: then every tool is offered, and methods this version does not know pass.
+    /// Whether there are no tool rules and all tools have the same credentials. Then every tool is shown, and unknown methods
+    /// pass.
     pub fn hides_nothing(&self) -> bool {
         let lists_nothing = self.allow.is_none() && self.ask.is_empty() && self.deny.is_empty();
-        lists_nothing && self.depends == Depends::ByLists
+        lists_nothing && self.distinction == Distinction::ByLists
     }
 
-    /// Every rule as text, sorted: equal lists decide alike, whatever order they were written in.
+    /// Every rule as text, sorted: the order of a list does not change its decisions.
     pub fn canonical(&self) -> Vec<&str> {
         let closed = self.allow.as_ref().map(|_| "tools.allow");
         let globs = [self.allow.as_deref().unwrap_or_default(), &self.ask, &self.deny, &self.methods];
@@ -114,7 +116,7 @@ impl Rules {
         if self.hides_nothing() {
             return Decision::new(Verdict::Allow, "tools: no rules");
         }
-        // A server that trims or ignores such characters would run another tool than the one that was decided.
+        // A server that trims or ignores such characters would run a tool that was not decided about.
         if tool.is_empty() || tool.trim() != tool || tool.chars().any(char::is_control) {
             return Decision::new(Verdict::Deny, "tools: not a plain name");
         }
@@ -150,12 +152,12 @@ impl Rules {
     }
 }
 
-/// The same method as a word of the protocol's own, where it is one.
+/// The static name of a method of the protocol.
 pub fn known_method(method: &str) -> Option<&'static str> {
     methods::named(method)
 }
 
-/// Refusal of a server that the grant does not name.
+/// The refusal of a server that the grant does not name.
 pub fn server_not_granted(server: &Name) -> Decision {
     Decision::new(Verdict::Deny, Arc::from(format!("grant: server {server} not named")))
 }
@@ -166,12 +168,12 @@ impl Decision {
     }
 }
 
-/// The words of a rule, made once when the rule was: a decision on the hot path copies a pointer.
+/// The text of a rule. It is built once with the rule, so that a decision only copies a pointer.
 #[derive(Clone)]
-pub struct RuleText(Words);
+pub struct RuleText(TextStorage);
 
 #[derive(Clone)]
-enum Words {
+enum TextStorage {
     Shared(Arc<str>),
     Static(&'static str),
 }
@@ -181,21 +183,21 @@ impl Deref for RuleText {
 
     fn deref(&self) -> &str {
         match &self.0 {
-            Words::Shared(text) => text,
-            Words::Static(text) => text,
+            TextStorage::Shared(text) => text,
+            TextStorage::Static(text) => text,
         }
     }
 }
 
 impl From<&'static str> for RuleText {
     fn from(text: &'static str) -> Self {
-        Self(Words::Static(text))
+        Self(TextStorage::Static(text))
     }
 }
 
 impl From<Arc<str>> for RuleText {
     fn from(text: Arc<str>) -> Self {
-        Self(Words::Shared(text))
+        Self(TextStorage::Shared(text))
     }
 }
 

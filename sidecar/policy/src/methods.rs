@@ -1,6 +1,6 @@
-//! Which methods may cross without a rule that names them.
+//! Which methods pass without a rule that names them.
 //!
-//! Must stay true: `tools/call` is not among them (a call is decided by its tool), and none of them makes a server run
+//! What must stay true: `tools/call` is not among them (a call is decided by its tool), and none of them makes a server run
 //! a tool.
 
 use relay_proto::mcp::{self, Method, MethodKind, TOOLS_CALL};
@@ -9,22 +9,22 @@ pub(super) fn is_known(method: &str) -> bool {
     mcp::lookup(method).is_some_and(passes_unnamed)
 }
 
-/// The method's name in the table, which needs neither a copy nor a scrubber.
+/// The method's name in the table: static, and not chosen by a sandbox, so it needs no scrubbing.
 pub(super) fn named(method: &str) -> Option<&'static str> {
     mcp::lookup(method).map(|method| method.name)
 }
 
-/// A request that only servers send is harmless towards a server, which does not know it; a notification that only
-/// servers send is not expected from a harness.
+/// A request that only servers send is harmless: a server rejects it as unknown. A notification that only servers send is
+/// not expected from a harness.
 fn passes_unnamed(method: &Method) -> bool {
     !method.is_tool_call() && (method.kind == MethodKind::Request || method.is_sent_to_servers())
 }
 
-/// Whether a server that trims, folds case or skips what cannot be seen would take this method for `tools/call`.
-/// The name itself counts too: a call that comes without its tool's name cannot be decided.
+/// Whether a server that trims, folds case or skips invisible characters would read this method as `tools/call`. True for
+/// `tools/call` itself too: a call without the name of its tool cannot be decided.
 pub(super) fn reads_like_tool_call(method: &str) -> bool {
     let visible = method.chars().filter(|character| !is_ignorable(*character));
-    // Through upper case and back, so that characters such as `ſ` meet the letter they stand for.
+    // To upper case and back, so that characters such as `ſ` become their ordinary letter.
     let folded = visible.flat_map(char::to_uppercase).flat_map(char::to_lowercase);
     folded.eq(TOOLS_CALL.chars())
 }

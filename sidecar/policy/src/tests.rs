@@ -119,7 +119,7 @@ fn a_server_that_the_grant_does_not_name() {
 }
 
 #[test]
-fn where_tools_run_with_different_credentials_it_must_be_plain_which_tool_it_is() {
+fn where_tools_run_with_different_credentials_the_tool_must_be_clear() {
     let rules = Rules::new(None, vec![], vec![], globs(&["x/custom"])).by_tool();
     decides(&rules, Request::Tool("write_rows"), Verdict::Allow, "tools: not in deny");
     for tool in ["", " write_rows", "write_rows\n", "write_\u{0}rows"] {

@@ -1,6 +1,6 @@
-//! Runs a command for its output, within a time and a size.
+//! Runs a command for its output, within limits of time and size.
 //!
-//! What must stay true: the output is in wiped memory and in no error; nothing of the command outlives the call.
+//! What must stay true: the output is in memory that is wiped, and in no error; no process of the command outlives the call.
 
 use std::ffi::OsString;
 use std::io;
@@ -12,10 +12,11 @@ use tokio::time::timeout;
 use zeroize::Zeroizing;
 
 use super::environment::allowed_environment;
+use super::exit::Exit;
 use super::launch::{Launch, LaunchError, launch_with};
-use super::server::{Exit, ProcessHandle};
+use super::server::ProcessHandle;
 
-/// Errors hold nothing that the command printed.
+/// Errors contain nothing that the command printed.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     #[error("it failed: {0}")]
@@ -24,7 +25,7 @@ pub enum RunError {
     NoCommand,
     #[error("it printed more than {limit} bytes")]
     Output { limit: usize },
-    #[error("read what it prints")]
+    #[error("cannot read its output")]
     Read(#[source] io::Error),
     #[error(transparent)]
     Start(#[from] LaunchError),
@@ -32,8 +33,8 @@ pub enum RunError {
     Timeout(Duration),
 }
 
-/// Runs `command` with the allowed environment, no input and nowhere to write errors to, and returns what it
-/// printed. When time or room runs out it is killed with all its descendants.
+/// Runs `command` with the allowed environment and returns its stdout; stdin and stderr are `/dev/null`. A command that
+/// exceeds a limit is killed with all its descendants.
 pub async fn run_bounded(
     command: &[String],
     time: Duration,
@@ -61,7 +62,7 @@ async fn output_of(
     mut output: pipe::Receiver,
     limit: usize,
 ) -> Result<Zeroizing<Vec<u8>>, RunError> {
-    // All of it at once: growing would leave copies behind that are not wiped. One more byte tells "full" from "over".
+    // Allocated at once, because a growing buffer leaves copies that are not wiped. The extra byte shows an excess.
     let mut bytes = Zeroizing::new(vec![0; limit + 1]);
     let mut length = 0;
     loop {

@@ -1,16 +1,16 @@
 //! Finds and kills the direct children of this process.
 //!
-//! What must stay true: only direct children are signalled by number, because only we reap them; deeper descendants
-//! become direct children when their parents die, so passes until none is left reach them all. Process groups are
-//! signalled too: the kernel does that in one step, which a process that keeps forking cannot outrun.
+//! What must stay true: only direct children are signalled by process id, because only we reap them. Deeper descendants
+//! become direct children when their parents die, so repeated passes reach them all. Process groups are signalled too: the
+//! kernel does that in one step, so that a process that keeps forking cannot escape.
 
 use std::io;
 
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::{Pid, getpid, getsid};
 
-/// Sends `signal` to every direct child that is not spared, and to its process group where that is not ours.
-/// Returns the children that were found, ended but unreaped ones among them.
+/// Sends `signal` to every direct child that is not spared, and to its process group unless it shares our session.
+/// Returns the children that were found, including those that ended but are not reaped.
 pub(super) fn signal_children(signal: Signal, spared: impl Fn(Pid) -> bool) -> io::Result<Vec<Pid>> {
     let ourselves = getpid();
     let our_session = getsid(None)?;
@@ -23,8 +23,8 @@ pub(super) fn signal_children(signal: Signal, spared: impl Fn(Pid) -> bool) -> i
         if process.parent != ourselves || spared(process.pid) {
             continue;
         }
-        // At once rather than after the walk: the shorter the gap, the less a forking process gets done in it.
-        // No session holds both a server and an unrelated process, so neither does a group within it.
+        // At once rather than after the walk: a forking process gets less time. A session other than ours contains
+        // processes of one server only, and so does every group in it.
         if process.session != our_session && process.group.as_raw() > 1 {
             let _ = killpg(process.group, signal);
         }
@@ -47,7 +47,7 @@ impl Process {
         Self::parse(pid, &std::fs::read(format!("/proc/{pid}/stat")).ok()?)
     }
 
-    /// `PID (NAME) STATE PARENT GROUP SESSION …`, where NAME may hold anything, parentheses and newlines too.
+    /// `PID (NAME) STATE PARENT GROUP SESSION …`, where NAME may contain anything, even parentheses and newlines.
     fn parse(pid: Pid, stat: &[u8]) -> Option<Self> {
         let name_end = stat.iter().rposition(|&byte| byte == b')')?;
         let mut fields = std::str::from_utf8(&stat[name_end + 1..]).ok()?.split_ascii_whitespace().skip(1);
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_cannot_name_itself_out_of_sight() {
+    fn a_process_cannot_hide_behind_its_name() {
         let stat = b"41 (evil) S 1 1 1 (\n) S 7 40 39 0 -1";
         let [pid, parent, group, session] = [41, 7, 40, 39].map(Pid::from_raw);
         assert_eq!(Process::parse(pid, stat), Some(Process { pid, parent, group, session }));

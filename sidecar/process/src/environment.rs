@@ -1,7 +1,7 @@
-//! The environment of a server: an allow-list of the sidecar's own variables, and what is injected.
+//! The environment of a server: an allow-list of the sidecar's own variables, and the injected ones.
 //!
 //! What must stay true: nothing of the sidecar's environment reaches a server unless it is named here. Proxy
-//! variables are not (their URLs carry passwords), nor is anything that points at a socket or agent of the user's.
+//! variables are not (their URLs may contain passwords), nor is any variable that names a socket or agent of the user.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 /// A name and its value, which may be secret.
 pub type Variable = (OsString, Zeroizing<Vec<u8>>);
 
-/// Who the user is, where programs and temporary files are, which language and time to speak.
+/// The user, where programs and temporary files are, language and time zone.
 const ALLOWED: [&str; 10] =
     ["HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER"];
 /// `LC_ALL`, `LC_CTYPE` and the like.
@@ -27,7 +27,7 @@ pub enum InvalidEnvironment {
     Value(OsString),
 }
 
-/// The allowed part of the sidecar's environment, with `injected` in place of or beside it.
+/// The allowed part of the sidecar's environment and the injected variables, which win.
 pub fn allowed_environment(injected: Vec<Variable>) -> Vec<Variable> {
     overlay(std::env::vars_os(), injected)
 }

@@ -1,10 +1,10 @@
 //! The keeper: the sidecar's own binary, started again, as the parent of one server and of all that it leaves behind.
 //!
-//! It has one thread and no runtime, waits for the server's end, an order to stop, or the end of the control socket
-//! (the sidecar is gone, however it went), and leaves only when it has no child any more.
+//! The keeper has one thread and no runtime. It waits for the server to exit, for an order to stop, or for the end of the
+//! control socket (the sidecar is gone, for whatever reason), and exits only when it has no child any more.
 //!
 //! What must stay true: nothing short of SIGKILL ends the keeper before its last child; its own arguments and
-//! environment hold no secret; the server's environment is wiped once the server has it.
+//! environment contain no secret; the server's environment is wiped once the server has it.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,28 +26,28 @@ use super::os::{self, Reaped};
 use super::wire::{FRAME, Failure, MAX_SPECIFICATION, Order, Report, Specification, Stage};
 use super::{children, harden};
 
-/// The hidden first argument.
+/// The hidden first argument that makes the sidecar's binary a keeper.
 pub(super) const ARGUMENT: &str = "keeper";
-/// Between two passes over children that were killed and have not died yet; an end wakes the keeper earlier.
-const KILL_PASS: Duration = Duration::from_millis(5);
-/// Of the grace, the share in which the end of its stdin alone may persuade the server, as MCP asks for.
+/// How often children are killed again that have not died yet; SIGCHLD wakes the keeper earlier.
+const KILL_INTERVAL: Duration = Duration::from_millis(5);
+/// The server has one part in this many of the grace to exit after its stdin was closed, as MCP wants it.
 const END_OF_INPUT_SHARE: u32 = 4;
 /// The exit code of shells for a program that cannot be executed; not read by the sidecar.
 const NOT_EXECUTED: i32 = 127;
-/// EX_USAGE: the keeper was run by hand.
+/// EX_USAGE: the keeper was not started by a sidecar.
 const USAGE: u8 = 64;
 
-/// Whether this process was started to be a keeper. Asked before arguments are parsed.
+/// Whether this process was started as a keeper. To be called before arguments are parsed.
 pub fn is_keeper() -> bool {
     std::env::args_os().nth(1).is_some_and(|argument| argument == ARGUMENT)
 }
 
-/// The keeper's whole life. Must run before any thread exists.
+/// Runs the keeper. Must be called before any thread is started.
 pub fn keeper_main() -> ExitCode {
     match Keeper::start() {
-        Ok(keeper) => keeper.keep(),
+        Ok(keeper) => keeper.run(),
         Err(problem) => {
-            eprintln!("the keeper is started by the sidecar only: {problem}");
+            eprintln!("a keeper can only be started by the sidecar: {problem}");
             return ExitCode::from(USAGE);
         }
     }
@@ -56,8 +56,9 @@ pub fn keeper_main() -> ExitCode {
 
 struct Keeper {
     control: UnixStream,
-    /// Cleared once the sidecar's side has ended: it would be ready for ever.
+    /// Cleared once the sidecar has closed its side: `poll` would report the socket as ready for ever.
     control_open: bool,
+    /// The part of an order that was received.
     order: Vec<u8>,
     signals: SignalFd,
     server: Pid,
@@ -67,7 +68,7 @@ struct Keeper {
 #[derive(Clone, Copy)]
 enum Phase {
     Running,
-    /// The server's stdin was closed; SIGTERM comes next.
+    /// The server's stdin was closed; SIGTERM is next.
     Closing {
         terminate: Instant,
         kill: Instant,
@@ -83,9 +84,9 @@ impl Keeper {
     fn start() -> io::Result<Self> {
         harden()?;
         let control = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-        // Its own session: what is typed at or done to the sidecar's terminal does not reach it.
+        // A session of its own: signals from the sidecar's terminal do not reach the keeper.
         setsid()?;
-        // A signal that is blocked cannot end us; SIGCHLD is read from a descriptor.
+        // A blocked signal cannot end this process; SIGCHLD is read from a descriptor.
         SigSet::all().thread_set_mask()?;
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
         let signals = SignalFd::with_flags(&SigSet::from(Signal::SIGCHLD), flags)?;
@@ -97,39 +98,39 @@ impl Keeper {
             }
         };
         report(&control, Report::Started(server.as_raw().cast_unsigned()));
-        // Holds no mount busy. A failure changes nothing for the server.
+        // So that no mount is busy. A failure does not affect the server.
         let _ = std::env::set_current_dir("/");
         let order = Vec::with_capacity(FRAME);
         Ok(Self { control, control_open: true, order, signals, server, phase: Phase::Running })
     }
 
-    fn keep(mut self) {
-        while self.reap() == Left::Some {
+    fn run(mut self) {
+        while self.reap() == Children::Some {
             let wait = self.advance();
             self.wait(wait);
         }
         report(&self.control, Report::Ended);
     }
 
-    /// Takes the status of every child that has ended.
-    fn reap(&mut self) -> Left {
+    /// Reaps every child that has ended.
+    fn reap(&mut self) -> Children {
         loop {
             match os::reap(None) {
                 Reaped::Child(pid, status) if pid == self.server => {
                     report(&self.control, Report::Exited(status.into_raw()));
-                    // While stopping, the rest of the grace is for the server's helpers: often they do the work.
+                    // While stopping, the server's helper processes have the rest of the grace: often they do the work.
                     if let Phase::Running = self.phase {
                         self.phase = Phase::Killing;
                     }
                 }
                 Reaped::Child(..) => {}
-                Reaped::NotYet => return Left::Some,
-                Reaped::NoChild => return Left::None,
+                Reaped::NotYet => return Children::Some,
+                Reaped::NoChild => return Children::None,
             }
         }
     }
 
-    /// Does what the phase asks for now, and says how long to wait for something to happen.
+    /// Does what is due in this phase. Returns how long to wait at most.
     fn advance(&mut self) -> Option<Duration> {
         let now = Instant::now();
         if let Phase::Closing { terminate, kill } = self.phase
@@ -150,15 +151,15 @@ impl Keeper {
             Phase::Terminating { kill } => Some(kill - now),
             Phase::Killing => {
                 let _ = children::signal_children(Signal::SIGKILL, |_| false);
-                Some(KILL_PASS)
+                Some(KILL_INTERVAL)
             }
         }
     }
 
-    fn wait(&mut self, longest: Option<Duration>) {
-        let timeout = longest.map_or(PollTimeout::NONE, |longest| {
-            // Rounded up, so that the time has come when poll returns.
-            PollTimeout::try_from(longest + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
+    fn wait(&mut self, limit: Option<Duration>) {
+        let timeout = limit.map_or(PollTimeout::NONE, |limit| {
+            // Rounded up, so that the time is over when `poll` returns.
+            PollTimeout::try_from(limit + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
         });
         let mut descriptors = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
         if self.control_open {
@@ -168,11 +169,11 @@ impl Keeper {
         let control_ready = descriptors.get(1).is_some_and(|control| control.any() == Some(true));
         while let Ok(Some(_)) = self.signals.read_signal() {}
         if control_ready {
-            self.listen();
+            self.receive_order();
         }
     }
 
-    fn listen(&mut self) {
+    fn receive_order(&mut self) {
         let mut bytes = [0; FRAME];
         let room = FRAME - self.order.len();
         match recv(std::os::fd::AsRawFd::as_raw_fd(&self.control), &mut bytes[..room], MsgFlags::MSG_DONTWAIT)
@@ -196,7 +197,7 @@ impl Keeper {
                         self.phase = phase;
                     }
                 }
-                // While it runs its status was not taken, so that its number is still its own.
+                // In this phase the server is not reaped, so its process id cannot have been reused.
                 Ok(Order::HangUp) => {
                     if let Phase::Running = self.phase {
                         let _ = kill(self.server, Signal::SIGHUP);
@@ -208,8 +209,9 @@ impl Keeper {
     }
 }
 
+/// Whether any child is left.
 #[derive(Eq, PartialEq)]
-enum Left {
+enum Children {
     None,
     Some,
 }
@@ -229,7 +231,7 @@ fn start_server(control: &UnixStream) -> Result<Pid, Failure> {
         NOT_EXECUTED
     })
     .map_err(prepare)?;
-    // `execve` closes the child's end, so an empty pipe means that the server runs.
+    // `execve` closes the child's end, so an empty pipe means that the server is running.
     drop(failing);
     let mut bytes = [0; 8];
     match failed.read_exact(&mut bytes) {
@@ -255,11 +257,11 @@ fn receive_specification(control: &UnixStream) -> io::Result<([OwnedFd; 3], Zero
     Ok((descriptors, bytes))
 }
 
-/// In the forked child. Returns only if it fails.
+/// Runs in the forked child. Returns only on failure.
 fn become_server(keeper: Pid, descriptors: &[OwnedFd; 3], specification: &Specification<'_>) -> Failure {
     let prepared = (|| {
         setsid()?;
-        // Should the keeper be killed, the main process goes with it even where the sidecar is dead too.
+        // If the keeper is killed, the main process dies with it, even if the sidecar is dead too.
         nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
         if nix::unistd::getppid() != keeper {
             return Err(Errno::ESRCH);
@@ -283,7 +285,7 @@ fn become_server(keeper: Pid, descriptors: &[OwnedFd; 3], specification: &Specif
     Failure::at(Stage::Execute, errno as i32)
 }
 
-/// The sidecar may be gone; the keeper's work does not depend on being heard.
+/// A failure is ignored: the sidecar may be gone, and the keeper goes on without it.
 fn report(control: &UnixStream, report: Report) {
     let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
     let _ = send(std::os::fd::AsRawFd::as_raw_fd(control), &report.encode(), flags);

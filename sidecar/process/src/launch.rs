@@ -1,7 +1,7 @@
 //! Starts a server under a keeper.
 //!
-//! What must stay true: from the moment a keeper exists the warden has it, so a launch that fails or is given up
-//! half-way leaves nothing behind.
+//! What must stay true: a keeper is watched by the warden from the moment it exists, so a launch that fails or is cancelled
+//! leaves no process behind.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IoSlice, Write};
@@ -21,11 +21,11 @@ use zeroize::Zeroizing;
 use super::environment::{InvalidEnvironment, Variable, check};
 use super::keeper;
 use super::registry::spawn_known;
-use super::server::{Keeper, ProcessHandle, ServerProcess};
-use super::warden::{State, warden};
+use super::server::{KeeperHandle, ProcessHandle, ServerProcess};
+use super::warden::{ServerState, warden};
 use super::wire::{self, Failure, Stage};
 
-/// From the keeper's start to the server's `execve`. Both take milliseconds; a loaded host takes longer.
+/// From the keeper's start to the server's `execve`. Usually milliseconds; longer on a loaded host.
 const LAUNCH_TIMEOUT: Duration = Duration::from_secs(10);
 
 static KEEPER_PROGRAM: OnceLock<PathBuf> = OnceLock::new();
@@ -33,23 +33,23 @@ static KEEPER_PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 /// What to start. Argv only, never a shell.
 #[derive(Debug)]
 pub struct Launch {
-    /// A path, or a name to look for on the sidecar's PATH.
+    /// A path, or a name to be found on the sidecar's PATH.
     pub program: OsString,
     pub args: Vec<OsString>,
-    /// All of it: see [`allowed_environment`](super::allowed_environment).
+    /// The whole environment: see [`allowed_environment`](super::allowed_environment).
     pub environment: Vec<Variable>,
     pub directory: Option<PathBuf>,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
-    #[error("enter the directory `{}` for `{}`", directory.display(), program.display())]
+    #[error("cannot enter the directory `{}` for `{}`", directory.display(), program.display())]
     Directory { program: OsString, directory: PathBuf, source: io::Error },
     #[error(transparent)]
     Environment(#[from] InvalidEnvironment),
-    #[error("run `{}` (for a script: is the interpreter in its first line installed?)", .program.display())]
+    #[error("cannot run `{}` (for a script: is the interpreter in its first line installed?)", .program.display())]
     Execute { program: OsString, source: io::Error },
-    #[error("start the keeper of `{}`", .program.display())]
+    #[error("cannot start the keeper of `{}`", .program.display())]
     Keeper { program: OsString, source: io::Error },
     #[error("the keeper of `{}` did not start it within {} s", .program.display(), LAUNCH_TIMEOUT.as_secs())]
     Late { program: OsString },
@@ -77,8 +77,8 @@ pub async fn launch(launch: Launch) -> Result<ServerProcess, LaunchError> {
     Ok(ServerProcess { stdin, stdout, stderr, handle })
 }
 
-/// Where the keeper's program is, when it is not this one. For tests, whose own binary is no keeper; the first
-/// call counts.
+/// Sets the keeper's program, instead of this process's own. For tests, whose binary is no keeper; only the first call has
+/// an effect.
 pub fn use_keeper_program(path: PathBuf) {
     let _ = KEEPER_PROGRAM.set(path);
 }
@@ -87,17 +87,17 @@ pub fn use_keeper_program(path: PathBuf) {
 pub(super) async fn launch_with(launch: Launch, stdio: [OwnedFd; 3]) -> Result<ProcessHandle, LaunchError> {
     let program = launch.program.clone();
     let directory = launch.directory.clone().unwrap_or_default();
-    let lost = |source| LaunchError::Keeper { program: program.clone(), source };
+    let keeper_error = |source| LaunchError::Keeper { program: program.clone(), source };
     let started = tokio::task::spawn_blocking(move || start_keeper(&launch, stdio)).await;
-    let mut keeper = started.map_err(|panic| lost(io::Error::other(panic)))??;
-    let settled = keeper.state.wait_for(|state| !matches!(state, State::Starting));
+    let mut keeper = started.map_err(|panic| keeper_error(io::Error::other(panic)))??;
+    let settled = keeper.state.wait_for(|state| !matches!(state, ServerState::Starting));
     let state = match tokio::time::timeout(LAUNCH_TIMEOUT, settled).await {
         Ok(Ok(state)) => *state,
-        Ok(Err(closed)) => return Err(lost(io::Error::other(closed))),
+        Ok(Err(closed)) => return Err(keeper_error(io::Error::other(closed))),
         Err(_) => return Err(LaunchError::Late { program }),
     };
     match state {
-        State::Failed(Failure { stage, errno }) => {
+        ServerState::Failed(Failure { stage, errno }) => {
             let source = io::Error::from_raw_os_error(errno);
             Err(match stage {
                 Stage::Directory => LaunchError::Directory { program, directory, source },
@@ -105,29 +105,29 @@ pub(super) async fn launch_with(launch: Launch, stdio: [OwnedFd; 3]) -> Result<P
                 Stage::Prepare => LaunchError::Keeper { program, source },
             })
         }
-        // A server that is over already did start: its owner learns of the end as of any other.
-        State::Running { pid } | State::Exited { pid, .. } | State::Ended { pid, .. } => {
+        // A server that has exited already did start: its owner is told about the exit as usual.
+        ServerState::Running { pid } | ServerState::Exited { pid, .. } | ServerState::Ended { pid, .. } => {
             Ok(ProcessHandle::new(pid, keeper))
         }
-        State::Starting => unreachable!("waited for any other"),
+        ServerState::Starting => unreachable!("waited for another state"),
     }
 }
 
-/// Blocks: it forks, and waits for a keeper to read what may not fit into the socket at once.
-fn start_keeper(launch: &Launch, stdio: [OwnedFd; 3]) -> Result<Keeper, LaunchError> {
+/// Blocks while it forks and while the keeper reads a specification larger than the socket's buffer.
+fn start_keeper(launch: &Launch, stdio: [OwnedFd; 3]) -> Result<KeeperHandle, LaunchError> {
     let specification = specification(launch)?;
-    let lost = |source| LaunchError::Keeper { program: launch.program.clone(), source };
-    let keeper = spawn_keeper().map_err(lost)?;
-    send_specification(&keeper.control, &specification, &stdio).map_err(lost)?;
+    let keeper_error = |source| LaunchError::Keeper { program: launch.program.clone(), source };
+    let keeper = spawn_keeper().map_err(keeper_error)?;
+    send_specification(&keeper.control, &specification, &stdio).map_err(keeper_error)?;
     Ok(keeper)
 }
 
-fn spawn_keeper() -> io::Result<Keeper> {
+fn spawn_keeper() -> io::Result<KeeperHandle> {
     let warden = warden()?;
     let (control, theirs) = UnixStream::pair()?;
     control.set_write_timeout(Some(LAUNCH_TIMEOUT))?;
     let program = KEEPER_PROGRAM.get().map_or(Path::new("/proc/self/exe"), |path| path);
-    #[expect(clippy::disallowed_methods, reason = "the one place where a keeper is started")]
+    #[expect(clippy::disallowed_methods, reason = "the only place where a keeper is started")]
     let child = spawn_known(
         Command::new(program)
             .arg(keeper::ARGUMENT)
@@ -139,7 +139,7 @@ fn spawn_keeper() -> io::Result<Keeper> {
     let control = Arc::new(control);
     let process = child.id();
     let (id, state) = warden.watch(child, Arc::clone(&control));
-    Ok(Keeper { warden, id, process, control, state })
+    Ok(KeeperHandle { warden, id, process, control, state })
 }
 
 fn send_specification(control: &UnixStream, bytes: &[u8], stdio: &[OwnedFd; 3]) -> io::Result<()> {
@@ -147,7 +147,7 @@ fn send_specification(control: &UnixStream, bytes: &[u8], stdio: &[OwnedFd; 3]) 
     let descriptors = stdio.each_ref().map(AsRawFd::as_raw_fd);
     let rights = [ControlMessage::ScmRights(&descriptors)];
     let header = [IoSlice::new(&length)];
-    // Four bytes into an empty socket are never split.
+    // Four bytes fit into the empty socket, so they are sent at once.
     sendmsg::<()>(control.as_raw_fd(), &header, &rights, MsgFlags::MSG_NOSIGNAL, None)?;
     (&*control).write_all(bytes)
 }
@@ -167,7 +167,7 @@ fn specification(launch: &Launch) -> Result<Zeroizing<Vec<u8>>, LaunchError> {
         .ok_or_else(|| LaunchError::TooLarge { program: launch.program.clone() })
 }
 
-/// As a shell finds it, but that a relative entry of PATH is passed over: it would depend on where the sidecar stands.
+/// Searches as a shell does, but skips relative entries of PATH: they depend on the sidecar's working directory.
 fn find_program(program: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, LaunchError> {
     let not_found = || LaunchError::NotFound { program: program.to_owned() };
     let candidates: Vec<PathBuf> = match program.as_bytes().contains(&b'/') {
@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_are_found_on_the_path_and_relative_entries_are_passed_over() {
+    fn programs_are_found_on_the_path_and_relative_entries_are_skipped() {
         let found = find_program("sh".as_ref(), Some("bin:.:/nowhere:/bin".as_ref())).unwrap();
         assert_eq!(found, Path::new("/bin/sh"));
         let missing = find_program("no-such-program".as_ref(), Some("/bin".as_ref())).unwrap_err();

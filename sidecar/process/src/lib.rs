@@ -8,11 +8,11 @@
 //! What must stay true:
 //! - Every process of a server is dead once its [`ProcessHandle`] is ended or dropped, the server exits, the
 //!   keeper dies or the sidecar dies, whatever `fork`, `setsid` and signal handlers it uses. The keeper is a
-//!   subreaper, so what a server orphans comes to it; the sidecar is one too, so what a keeper orphans comes here,
-//!   where the [`warden`] ends it.
-//! - Only direct children are ever killed by number. They are reaped here only, so a number cannot have been reused.
-//! - The server's stdio does not pass through the keeper; secrets reach it over the control socket, never in the
-//!   keeper's own arguments or environment.
+//!   subreaper, so a server's orphans become its children; the sidecar is one too, so a keeper's orphans become the
+//!   sidecar's children, and the [`warden`] ends them.
+//! - Only direct children are ever killed by process id. They are reaped here only, so an id cannot have been reused.
+//! - The server's stdio does not pass through the keeper; secrets reach the keeper over the control socket, never in its
+//!   own arguments or environment.
 //! - The sidecar's direct children are keepers or were started by [`spawn_known`]; any other child is an orphan.
 //!
 //! Not covered: a server that stops or kills both the keeper and the sidecar. It runs as the same user and may.
@@ -22,6 +22,7 @@
 mod bounded;
 mod children;
 mod environment;
+mod exit;
 mod keeper;
 mod launch;
 mod os;
@@ -35,13 +36,14 @@ use nix::sys::resource::{Resource, setrlimit};
 
 pub use bounded::{RunError, run_bounded};
 pub use environment::{InvalidEnvironment, Variable, allowed_environment};
+pub use exit::Exit;
 pub use keeper::{is_keeper, keeper_main};
 pub use launch::{Launch, LaunchError, launch, use_keeper_program};
 pub use registry::{KnownChild, spawn_known};
-pub use server::{Ended, Exit, ProcessHandle, ServerProcess};
+pub use server::{Ended, ProcessHandle, ServerProcess};
 
-/// Keeps this process's memory out of core files and from other processes of the user, its inherited descriptors
-/// from its children, and makes it the parent of what they orphan. The first thing that sidecar and keeper do.
+/// Protects this process: no core files, no access for other processes of the user, no descriptors inherited by children.
+/// Also makes it the parent of its descendants' orphans. The first thing that sidecar and keeper do.
 pub fn harden() -> std::io::Result<()> {
     prctl::set_dumpable(false)?;
     setrlimit(Resource::RLIMIT_CORE, 0, 0)?;

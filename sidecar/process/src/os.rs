@@ -2,7 +2,7 @@
 //!
 //! What must stay true: every function here is safe to call with any argument; each checks what it relies on.
 
-#![expect(unsafe_code, reason = "the one module for it; each block says why it is sound")]
+#![expect(unsafe_code, reason = "the only module with unsafe code; each block says why it is sound")]
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -26,30 +26,30 @@ pub(super) fn close_descriptors_on_exec() -> io::Result<()> {
     Errno::result(result).map(drop).map_err(io::Error::from)
 }
 
-/// Runs `child` in a forked copy of this process, which then exits with the code that it returns. Refused unless this process has a single thread: only then may the
-/// copy allocate and take locks.
+/// Runs `child` in a forked copy of this process, which then exits with the code that it returns. Refused unless this
+/// process has a single thread: only then may the copy allocate and take locks.
 pub(super) fn fork_single_threaded(child: impl FnOnce() -> i32) -> io::Result<Pid> {
     if std::fs::read_dir("/proc/self/task")?.count() != 1 {
         return Err(io::Error::other("a process with several threads cannot be forked safely"));
     }
-    // SAFETY: the process has one thread (checked above, and no other thread exists that could start one meanwhile), so no lock can
-    // be held by a thread that is missing in the copy.
+    // SAFETY: the process has one thread (checked above, and no other thread exists that could start one meanwhile), so
+    // no lock can be held by a thread that is missing in the copy.
     match unsafe { fork() }? {
         ForkResult::Child => std::process::exit(child()),
         ForkResult::Parent { child } => Ok(child),
     }
 }
 
-/// Every signal back to what it does by default; an ignored one would stay ignored across `execve`.
+/// Resets every signal to its default action; an ignored one would stay ignored across `execve`.
 pub(super) fn reset_signal_dispositions() {
     for signal in 1..=LAST_SIGNAL {
-        // SAFETY: installs no handler function, so there is none that could be unsound. A number that cannot be
-        // changed, or is none, is refused.
+        // SAFETY: installs no handler function, so there is none that could be unsound. The call fails for
+        // signals that cannot be changed and numbers that are not signals.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
 }
 
-/// Receives bytes and, if they came along, exactly `N` descriptors. `None` at the end of the stream.
+/// Receives bytes and the `N` descriptors that come with them. `None` at the end of the stream.
 pub(super) fn receive_descriptors<const N: usize>(
     socket: BorrowedFd<'_>,
     bytes: &mut [u8],
@@ -77,14 +77,14 @@ pub(super) fn receive_descriptors<const N: usize>(
 /// What [`reap`] found.
 pub(super) enum Reaped {
     Child(Pid, ExitStatus),
-    /// Children live, none of them has ended.
+    /// There are children, but none has ended.
     NotYet,
     NoChild,
 }
 
-/// Takes the status of one ended child, or of the given one, without waiting.
+/// Reaps one ended child, or the given one, without waiting.
 ///
-/// Not nix's `waitpid`: it takes the status and then fails where a real-time signal ended the child.
+/// Not with nix's `waitpid`, which reaps and then fails if a real-time signal killed the child.
 pub(super) fn reap(child: Option<Pid>) -> Reaped {
     let mut status = 0;
     // SAFETY: `status` outlives the call, which writes one int to it.

@@ -1,7 +1,7 @@
-//! The sidecar's own children by number, so that the warden can tell them from orphans.
+//! The process ids of the sidecar's own children, so that the warden can tell them from orphans.
 //!
-//! What must stay true: a child is started and written down under one lock, the same one that a search for orphans
-//! holds; so the search never meets a child of ours that is not written down yet.
+//! What must stay true: a child is started and registered under one lock, which a search for orphans takes too; so the search
+//! never finds a child that is not registered yet.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -11,12 +11,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 static KNOWN: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
-/// A child that the warden leaves alone for as long as this is held. Dropping it before the child was waited for hands
-/// the child to the warden.
+/// A child that the warden does not touch as long as this value exists. If it is dropped before the child was waited for,
+/// the warden treats the child as an orphan.
 #[derive(Debug)]
 pub struct KnownChild(Child);
 
-/// Starts a child without a keeper, for what needs none (a sandbox that the user asked for). Servers go through
+/// Starts a child without a keeper, such as a keeper itself or a sandbox that the user runs. Servers are started by
 /// [`launch`](super::launch).
 pub fn spawn_known(command: &mut Command) -> io::Result<KnownChild> {
     let mut known = lock();

@@ -1,12 +1,10 @@
 //! A running server, as its owner holds it.
 //!
-//! What must stay true: giving a handle up in any way, dropping included, ends every process of the server.
+//! What must stay true: giving up a handle in any way, dropping included, ends every process of the server.
 
 use std::fmt;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::ExitStatusExt;
-use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,15 +13,16 @@ use tokio::net::unix::pipe;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::warden::{KeeperId, State, Warden};
+use super::exit::Exit;
+use super::warden::{KeeperId, ServerState, Warden};
 use super::wire::Order;
 
-/// On top of the grace, what a keeper may take to kill everything; then it is killed itself.
-const KEEPER_MARGIN: Duration = Duration::from_secs(1);
-/// What the warden may take after that.
-const WARDEN_MARGIN: Duration = Duration::from_secs(1);
+/// How long a keeper may take to kill everything once the grace is over; then the keeper is killed.
+const KEEPER_KILL_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long the warden may take to end what a killed keeper leaves.
+const WARDEN_KILL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A started server. Take it apart where different tasks need its pipes; the handle is what keeps it alive.
+/// A started server. Its fields can be moved to different tasks; only the handle keeps the server alive.
 #[derive(Debug)]
 pub struct ServerProcess {
     pub stdin: pipe::Sender,
@@ -32,36 +31,27 @@ pub struct ServerProcess {
     pub handle: ProcessHandle,
 }
 
-/// The life of a server, without its pipes. Dropping it kills every process of the server at once.
+/// A started server without its pipes. Dropping it kills every process of the server at once.
 pub struct ProcessHandle {
     pid: u32,
-    keeper: Keeper,
+    keeper: KeeperHandle,
 }
 
-/// A keeper's control socket and what the warden knows of it. Dropping it makes the keeper end everything.
-pub(super) struct Keeper {
+/// A keeper's control socket, and the state that the warden reports. Dropping it makes the keeper end everything.
+pub(super) struct KeeperHandle {
     pub(super) warden: &'static Warden,
     pub(super) id: KeeperId,
     pub(super) process: u32,
     pub(super) control: Arc<UnixStream>,
-    pub(super) state: watch::Receiver<State>,
+    pub(super) state: watch::Receiver<ServerState>,
 }
 
-/// How the server's main process ended.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Exit {
-    Code(i32),
-    /// Its keeper died; the server dies with it, and how is not known.
-    KeeperLost,
-    Signal(i32),
-}
-
-/// What became of a server's processes.
+/// Whether every process of a server is dead.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Ended {
     /// Every descendant is dead.
     All,
-    /// They were killed, and some were still there when time ran out: they hang in the kernel. The warden goes on.
+    /// All were killed, but some were not dead when the time was up: they hang in the kernel. The warden goes on.
     NotYet,
 }
 
@@ -80,14 +70,14 @@ impl ServerProcess {
         let Self { stdin, stdout, stderr, handle } = self;
         drop(stdin);
         let ended = handle.end(grace).await;
-        // Only now: a last word written to a closed pipe would kill the server in the middle of its goodbye.
+        // Only now: writing to a closed pipe would kill the server (SIGPIPE) while it shuts down.
         drop((stdout, stderr));
         ended
     }
 }
 
 impl ProcessHandle {
-    pub(super) fn new(pid: u32, keeper: Keeper) -> Self {
+    pub(super) fn new(pid: u32, keeper: KeeperHandle) -> Self {
         Self { pid, keeper }
     }
 
@@ -101,43 +91,45 @@ impl ProcessHandle {
         self.keeper.process
     }
 
-    /// Waits until the server's main process is over. Its other processes are being killed then. Cancel-safe.
+    /// Waits until the server's main process has exited. Its other processes are being killed then. Cancel-safe.
     pub async fn exited(&mut self) -> Exit {
         let state = &mut self.keeper.state;
-        let over = state.wait_for(|state| matches!(state, State::Exited { .. } | State::Ended { .. })).await;
-        match over.as_deref() {
-            Ok(State::Exited { exit, .. } | State::Ended { exit, .. }) => *exit,
+        let exited = state
+            .wait_for(|state| matches!(state, ServerState::Exited { .. } | ServerState::Ended { .. }))
+            .await;
+        match exited.as_deref() {
+            Ok(ServerState::Exited { exit, .. } | ServerState::Ended { exit, .. }) => *exit,
             _ => Exit::KeeperLost,
         }
     }
 
-    /// Sends SIGHUP to the server's main process; its helpers would die of it.
+    /// Sends SIGHUP to the server's main process only: its default action would end helper processes.
     pub fn hang_up(&self) {
         self.order(Order::HangUp);
     }
 
-    /// Ends the server: a quarter of the grace for it to leave by itself (close its stdin first), SIGTERM for the
-    /// rest, then SIGKILL to every descendant. Takes at most two seconds more than the grace.
+    /// Ends the server: it has a quarter of the grace to exit by itself (close its stdin first), then SIGTERM and the rest of
+    /// the grace, then SIGKILL for every descendant. Takes at most two seconds longer than the grace.
     pub async fn end(mut self, grace: Duration) -> Ended {
         self.order(Order::Stop { grace });
-        if self.all_dead_within(grace + KEEPER_MARGIN).await {
+        if self.all_dead_within(grace + KEEPER_KILL_TIMEOUT).await {
             return Ended::All;
         }
         self.keeper.warden.kill(self.keeper.id);
-        match self.all_dead_within(WARDEN_MARGIN).await {
+        match self.all_dead_within(WARDEN_KILL_TIMEOUT).await {
             true => Ended::All,
             false => Ended::NotYet,
         }
     }
 
-    /// A keeper that cannot be told is dead, or will be: the margins of an end cover it.
+    /// A failure means that the keeper is dead or stuck; [`ProcessHandle::end`] handles both by its timeouts.
     fn order(&self, order: Order) {
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
         let _ = send(self.keeper.control.as_raw_fd(), &order.encode(), flags);
     }
 
     async fn all_dead_within(&mut self, time: Duration) -> bool {
-        let ended = self.keeper.state.wait_for(|state| matches!(state, State::Ended { .. }));
+        let ended = self.keeper.state.wait_for(|state| matches!(state, ServerState::Ended { .. }));
         matches!(timeout(time, ended).await, Ok(Ok(_)))
     }
 }
@@ -148,28 +140,8 @@ impl fmt::Debug for ProcessHandle {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for KeeperHandle {
     fn drop(&mut self) {
         self.warden.release(self.id);
-    }
-}
-
-impl Exit {
-    pub(super) fn from_status(status: ExitStatus) -> Self {
-        match (status.code(), status.signal()) {
-            (Some(code), _) => Self::Code(code),
-            (None, Some(signal)) => Self::Signal(signal),
-            (None, None) => Self::KeeperLost,
-        }
-    }
-}
-
-impl fmt::Display for Exit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Code(code) => write!(f, "it exited with code {code}"),
-            Self::KeeperLost => f.write_str("its keeper died"),
-            Self::Signal(signal) => write!(f, "it was ended by signal {signal}"),
-        }
     }
 }

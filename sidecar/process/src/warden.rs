@@ -1,9 +1,9 @@
-//! The warden: one thread that listens to all keepers, reaps them, and ends what a dead keeper has orphaned.
+//! The warden: one thread that receives the reports of all keepers, reaps them, and ends the orphans of dead keepers.
 //!
 //! A thread and not a task, because it must act even when no task is polled: a server's owner may be busy or dropped.
 //!
 //! What must stay true: it never blocks on one keeper, so one stuck keeper affects no other; a keeper leaves the registry only
-//! after it was reaped; a server counts as ended when its keeper said so, or when no unknown child is left here.
+//! after it was reaped; a server counts as ended when its keeper reports that, or when this process has no unknown child.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -25,24 +25,24 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::children;
+use super::exit::Exit;
 use super::os::{self, Reaped};
 use super::registry::{KnownChild, with_known};
-use super::server::Exit;
 use super::wire::{FRAME, Failure, Report, Stage};
 
-/// How long a keeper whose server was given up may take to kill it; after that the keeper is killed and the orphans
+/// How long a keeper may take to kill its server after the handle was dropped; then the keeper is killed, and its orphans
 /// are ended here.
-const RELEASED_PATIENCE: Duration = Duration::from_secs(2);
-/// Between two looks at keepers and orphans that are about to die.
-const DYING_PASS: Duration = Duration::from_millis(5);
-/// The same for those that did not: they hang in the kernel, and looking often does not help.
-const STUCK_PASS: Duration = Duration::from_millis(250);
-/// When a dying one counts as stuck.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How often keepers and orphans are checked that were killed a moment ago.
+const DYING_INTERVAL: Duration = Duration::from_millis(5);
+/// How often those are checked that did not die: they hang in the kernel, and frequent checks do not help.
+const STUCK_INTERVAL: Duration = Duration::from_millis(250);
+/// After this time a killed process counts as stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(3);
 
-/// How far a server has come. Only ever moves down this list.
+/// The state of a server. It only ever moves down this list.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum State {
+pub(super) enum ServerState {
     Starting,
     Failed(Failure),
     Running {
@@ -59,50 +59,50 @@ pub(super) enum State {
     },
 }
 
-/// The way to the warden.
+/// Sends requests to the warden's thread.
 pub(super) struct Warden {
     requests: mpsc::Sender<Request>,
     wake: UnixStream,
 }
 
-/// A keeper's number here; unlike a process id it is never used twice.
+/// Identifies a keeper; unlike a process id it is never reused.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct KeeperId(u64);
 
 enum Request {
-    /// Kill the keeper itself: it did not do its work in time.
+    /// Kill the keeper itself: it did not end its server in time.
     Kill(KeeperId),
     /// The handle of the server was dropped.
     Release(KeeperId),
-    Watch(KeeperId, Kept),
+    Watch(KeeperId, WatchedKeeper),
 }
 
-struct Kept {
+struct WatchedKeeper {
     child: KnownChild,
     control: Arc<UnixStream>,
-    state: watch::Sender<State>,
+    state: watch::Sender<ServerState>,
     report: Vec<u8>,
-    condition: Condition,
+    condition: KeeperCondition,
 }
 
 #[derive(Clone, Copy, Eq, PartialEq)]
-enum Condition {
+enum KeeperCondition {
     Alive,
     /// Alive, and to be killed at this time.
     Released(Instant),
-    /// Said that no descendant is left, or that the server never started.
+    /// Reported that no descendant is left, or that the server did not start.
     Finished,
-    /// Its control socket ended without such a word, at this time.
+    /// Its control socket was closed at this time without such a report.
     Lost(Instant),
 }
 
-impl State {
-    /// From a running server to what follows; from one that has not started to its failure. True if it changed.
+impl ServerState {
+    /// Moves a running server to `next`, and one that has not started to its failure. True if the state changed.
     fn advance(&mut self, next: impl FnOnce(u32) -> Self) -> bool {
         *self = match *self {
             Self::Starting => Self::Failed(Failure { stage: Stage::Prepare, errno: Errno::EPIPE as i32 }),
             Self::Running { pid } => next(pid),
-            // The launching task still has to read the reason; a known exit is not replaced by the loss of a keeper.
+            // A failure stays for the launching task to read; a known exit is not replaced by the loss of a keeper.
             Self::Failed(_) | Self::Exited { .. } | Self::Ended { .. } => return false,
         };
         true
@@ -119,9 +119,9 @@ pub(super) fn warden() -> io::Result<&'static Warden> {
     wake.set_nonblocking(true)?;
     woken.set_nonblocking(true)?;
     let (requests, inbox) = mpsc::channel();
-    let watch = Watch { inbox, woken, keepers: BTreeMap::new(), orphaned: Vec::new() };
-    std::thread::Builder::new().name("warden".into()).spawn(|| watch.run())?;
-    // Where two threads come first together, the loser's warden sees its channel close and leaves.
+    let thread = WardenThread { inbox, woken, keepers: BTreeMap::new(), orphaned: Vec::new() };
+    std::thread::Builder::new().name("warden".into()).spawn(|| thread.run())?;
+    // If two threads get here at once, the second one's warden finds its channel closed and exits.
     Ok(WARDEN.get_or_init(|| Warden { requests, wake }))
 }
 
@@ -130,12 +130,15 @@ impl Warden {
         &self,
         child: KnownChild,
         control: Arc<UnixStream>,
-    ) -> (KeeperId, watch::Receiver<State>) {
+    ) -> (KeeperId, watch::Receiver<ServerState>) {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = KeeperId(NEXT.fetch_add(1, Ordering::Relaxed));
-        let (state, receiver) = watch::channel(State::Starting);
+        let (state, receiver) = watch::channel(ServerState::Starting);
         let report = Vec::with_capacity(FRAME);
-        self.send(Request::Watch(id, Kept { child, control, state, report, condition: Condition::Alive }));
+        self.send(Request::Watch(
+            id,
+            WatchedKeeper { child, control, state, report, condition: KeeperCondition::Alive },
+        ));
         (id, receiver)
     }
 
@@ -149,21 +152,21 @@ impl Warden {
 
     fn send(&self, request: Request) {
         let _ = self.requests.send(request);
-        // A full socket means that it is about to wake anyway.
+        // A full socket means that the thread is about to wake anyway.
         let _ = io::Write::write(&mut &self.wake, &[0]);
     }
 }
 
-/// What the thread holds.
-struct Watch {
+/// The state of the warden's thread.
+struct WardenThread {
     inbox: mpsc::Receiver<Request>,
     woken: UnixStream,
-    keepers: BTreeMap<KeeperId, Kept>,
-    /// Those whose keeper died with the work undone, and when.
-    orphaned: Vec<(watch::Sender<State>, Instant)>,
+    keepers: BTreeMap<KeeperId, WatchedKeeper>,
+    /// Servers whose keeper died before it ended them, and when.
+    orphaned: Vec<(watch::Sender<ServerState>, Instant)>,
 }
 
-impl Watch {
+impl WardenThread {
     fn run(mut self) {
         while self.serve_requests() {
             self.kill_late_keepers();
@@ -173,25 +176,25 @@ impl Watch {
         }
     }
 
-    /// False when all senders of requests are gone.
+    /// False once every sender of requests is dropped.
     fn serve_requests(&mut self) -> bool {
         loop {
             match self.inbox.try_recv() {
-                Ok(Request::Watch(id, kept)) => {
-                    self.keepers.insert(id, kept);
+                Ok(Request::Watch(id, keeper)) => {
+                    self.keepers.insert(id, keeper);
                 }
                 Ok(Request::Release(id)) => {
-                    if let Some(kept) = self.keepers.get_mut(&id)
-                        && kept.condition == Condition::Alive
+                    if let Some(keeper) = self.keepers.get_mut(&id)
+                        && keeper.condition == KeeperCondition::Alive
                     {
-                        // Our direction only: its last word is still heard.
-                        let _ = kept.control.shutdown(Shutdown::Write);
-                        kept.condition = Condition::Released(Instant::now() + RELEASED_PATIENCE);
+                        // Only our direction: the keeper's last report is still received.
+                        let _ = keeper.control.shutdown(Shutdown::Write);
+                        keeper.condition = KeeperCondition::Released(Instant::now() + RELEASE_TIMEOUT);
                     }
                 }
                 Ok(Request::Kill(id)) => {
-                    if let Some(kept) = self.keepers.get_mut(&id) {
-                        let _ = kept.child.kill();
+                    if let Some(keeper) = self.keepers.get_mut(&id) {
+                        let _ = keeper.child.kill();
                     }
                 }
                 Err(mpsc::TryRecvError::Empty) => return true,
@@ -202,28 +205,30 @@ impl Watch {
 
     fn kill_late_keepers(&mut self) {
         let now = Instant::now();
-        for kept in self.keepers.values_mut() {
-            if matches!(kept.condition, Condition::Released(until) if now >= until) {
-                let _ = kept.child.kill();
+        for keeper in self.keepers.values_mut() {
+            if matches!(keeper.condition, KeeperCondition::Released(until) if now >= until) {
+                let _ = keeper.child.kill();
             }
         }
     }
 
     fn reap_keepers(&mut self) {
-        let over = |kept: &mut Kept| match kept.condition {
-            Condition::Alive | Condition::Released(_) => false,
-            // An error means that it was reaped elsewhere: it is gone all the same.
-            Condition::Finished | Condition::Lost(_) => !matches!(kept.child.try_wait(), Ok(None)),
+        let is_reaped = |keeper: &mut WatchedKeeper| match keeper.condition {
+            KeeperCondition::Alive | KeeperCondition::Released(_) => false,
+            // An error means that it was reaped elsewhere, so it is gone as well.
+            KeeperCondition::Finished | KeeperCondition::Lost(_) => {
+                !matches!(keeper.child.try_wait(), Ok(None))
+            }
         };
-        for (_, kept) in self.keepers.extract_if(.., |_, kept| over(kept)) {
-            match kept.condition {
-                Condition::Lost(since) => self.orphaned.push((kept.state, since)),
-                _ => set_ended(&kept.state),
+        for (_, keeper) in self.keepers.extract_if(.., |_, keeper| is_reaped(keeper)) {
+            match keeper.condition {
+                KeeperCondition::Lost(since) => self.orphaned.push((keeper.state, since)),
+                _ => set_ended(&keeper.state),
             }
         }
     }
 
-    /// One pass over the unknown children: they were a dead keeper's.
+    /// Kills and reaps the unknown children once: they are what dead keepers left.
     fn end_orphans(&mut self) {
         if self.orphaned.is_empty() {
             return;
@@ -232,7 +237,7 @@ impl Watch {
             let found = children::signal_children(Signal::SIGKILL, |pid| {
                 known.contains(&pid.as_raw().cast_unsigned())
             })?;
-            // What was killed may leave children of its own to us, so only a pass that found nothing is the last.
+            // A killed process may leave us its own children, so only a pass that finds nothing is the last.
             for &pid in &found {
                 reap_orphan(pid);
             }
@@ -241,88 +246,92 @@ impl Watch {
         match pass {
             Ok(0) => self.orphaned.drain(..).for_each(|(state, _)| set_ended(&state)),
             Ok(_) => {}
-            Err(error) => tracing::warn!(%error, "orphans of a dead keeper cannot be listed; trying again"),
+            Err(error) => tracing::warn!(%error, "orphans of a dead keeper cannot be listed; retrying"),
         }
     }
 
     fn wait(&mut self) {
-        let timeout = self.patience().map_or(PollTimeout::NONE, |patience| {
-            PollTimeout::try_from(patience + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
+        let timeout = self.next_timeout().map_or(PollTimeout::NONE, |timeout| {
+            PollTimeout::try_from(timeout + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
         });
-        let speaking = |kept: &&mut Kept| matches!(kept.condition, Condition::Alive | Condition::Released(_));
-        let mut keepers: Vec<&mut Kept> = self.keepers.values_mut().filter(speaking).collect();
+        let reporting = |keeper: &&mut WatchedKeeper| {
+            matches!(keeper.condition, KeeperCondition::Alive | KeeperCondition::Released(_))
+        };
+        let mut keepers: Vec<&mut WatchedKeeper> = self.keepers.values_mut().filter(reporting).collect();
         let mut descriptors = vec![PollFd::new(self.woken.as_fd(), PollFlags::POLLIN)];
-        descriptors.extend(keepers.iter().map(|kept| PollFd::new(kept.control.as_fd(), PollFlags::POLLIN)));
+        descriptors
+            .extend(keepers.iter().map(|keeper| PollFd::new(keeper.control.as_fd(), PollFlags::POLLIN)));
         let _ = poll(&mut descriptors, timeout);
         let ready: Vec<bool> = descriptors.iter().map(|descriptor| descriptor.any() == Some(true)).collect();
         if ready[0] {
             let mut bytes = [0; 64];
             while matches!(io::Read::read(&mut &self.woken, &mut bytes), Ok(1..)) {}
         }
-        for (kept, _) in keepers.iter_mut().zip(&ready[1..]).filter(|(_, ready)| **ready) {
-            kept.listen();
+        for (keeper, _) in keepers.iter_mut().zip(&ready[1..]).filter(|(_, ready)| **ready) {
+            keeper.receive_report();
         }
     }
 
-    /// How long nothing needs to be done without being asked.
-    fn patience(&self) -> Option<Duration> {
+    /// When to run again without a request or a report. `None` if there is nothing to check.
+    fn next_timeout(&self) -> Option<Duration> {
         let now = Instant::now();
-        let dying = |since: Instant| if now - since < STUCK_AFTER { DYING_PASS } else { STUCK_PASS };
-        let keepers = self.keepers.values().filter_map(|kept| match kept.condition {
-            Condition::Alive => None,
-            Condition::Released(until) if now < until => Some(until - now),
-            Condition::Released(_) | Condition::Finished => Some(DYING_PASS),
-            Condition::Lost(since) => Some(dying(since)),
+        let dying = |since: Instant| if now - since < STUCK_AFTER { DYING_INTERVAL } else { STUCK_INTERVAL };
+        let keepers = self.keepers.values().filter_map(|keeper| match keeper.condition {
+            KeeperCondition::Alive => None,
+            KeeperCondition::Released(until) if now < until => Some(until - now),
+            KeeperCondition::Released(_) | KeeperCondition::Finished => Some(DYING_INTERVAL),
+            KeeperCondition::Lost(since) => Some(dying(since)),
         });
         keepers.chain(self.orphaned.iter().map(|(_, since)| dying(*since))).min()
     }
 }
 
-impl Kept {
-    fn listen(&mut self) {
+impl WatchedKeeper {
+    fn receive_report(&mut self) {
         let mut bytes = [0; FRAME];
         let room = FRAME - self.report.len();
         match recv(self.control.as_raw_fd(), &mut bytes[..room], MsgFlags::MSG_DONTWAIT) {
             Ok(length @ 1..) => self.report.extend_from_slice(&bytes[..length]),
             Err(Errno::EAGAIN | Errno::EINTR) => {}
-            Ok(0) | Err(_) => self.lost(),
+            Ok(0) | Err(_) => self.mark_lost(),
         }
         if let Ok(frame) = <[u8; FRAME]>::try_from(&self.report[..]) {
             self.report.clear();
             match Report::decode(frame) {
                 Ok(Report::Started(pid)) => {
-                    self.state.send_replace(State::Running { pid });
+                    self.state.send_replace(ServerState::Running { pid });
                 }
                 Ok(Report::Exited(status)) => {
                     let exit = Exit::from_status(ExitStatus::from_raw(status));
-                    self.state.send_if_modified(|state| state.advance(|pid| State::Exited { pid, exit }));
+                    self.state
+                        .send_if_modified(|state| state.advance(|pid| ServerState::Exited { pid, exit }));
                 }
                 Ok(Report::Failed(failure)) => {
-                    self.state.send_replace(State::Failed(failure));
-                    self.condition = Condition::Finished;
+                    self.state.send_replace(ServerState::Failed(failure));
+                    self.condition = KeeperCondition::Finished;
                 }
-                Ok(Report::Ended) => self.condition = Condition::Finished,
-                Err(_) => self.lost(),
+                Ok(Report::Ended) => self.condition = KeeperCondition::Finished,
+                Err(_) => self.mark_lost(),
             }
         }
     }
 
-    fn lost(&mut self) {
-        // Mostly it is dead already; one that closed its socket without a word does not do its work.
+    fn mark_lost(&mut self) {
+        // Usually it is dead already; a keeper that closed its socket without a report does not work any more.
         let _ = self.child.kill();
-        self.condition = Condition::Lost(Instant::now());
+        self.condition = KeeperCondition::Lost(Instant::now());
         let exit = Exit::KeeperLost;
-        self.state.send_if_modified(|state| state.advance(|pid| State::Exited { pid, exit }));
+        self.state.send_if_modified(|state| state.advance(|pid| ServerState::Exited { pid, exit }));
     }
 }
 
-fn set_ended(state: &watch::Sender<State>) {
+fn set_ended(state: &watch::Sender<ServerState>) {
     state.send_if_modified(|state| match *state {
-        State::Exited { pid, exit } => {
-            *state = State::Ended { pid, exit };
+        ServerState::Exited { pid, exit } => {
+            *state = ServerState::Ended { pid, exit };
             true
         }
-        _ => state.advance(|pid| State::Ended { pid, exit: Exit::KeeperLost }),
+        _ => state.advance(|pid| ServerState::Ended { pid, exit: Exit::KeeperLost }),
     });
 }
 

@@ -1,10 +1,10 @@
-//! What the sidecar and a keeper say to each other on the control socket.
+//! The messages between the sidecar and a keeper on the control socket.
 //!
-//! First the sidecar sends the launch specification: a `u32` length with the server's three descriptors beside it,
+//! First the sidecar sends the launch specification: a `u32` length together with the server's three descriptors,
 //! then that many bytes. After that both sides send fixed frames of nine bytes: a kind and two numbers.
 //!
-//! What must stay true: the specification is held in memory that is wiped, and is never copied out of it; the keeper
-//! hands slices of it to `execve`.
+//! What must stay true: the specification is in memory that is wiped, and is never copied out of it; the keeper passes
+//! slices of it to `execve`.
 
 use std::ffi::CStr;
 use std::io;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use zeroize::Zeroizing;
 
-/// The kernel takes about 2 MiB of arguments and environment at the usual stack limit, 6 MiB at most.
+/// The kernel accepts about 2 MiB of arguments and environment with the usual stack limit, 6 MiB at most.
 pub(super) const MAX_SPECIFICATION: usize = 8 * 1024 * 1024;
 pub(super) const FRAME: usize = 9;
 
@@ -112,8 +112,8 @@ impl Stage {
     }
 }
 
-/// Counts of arguments and variables, then NUL-ended strings: program, directory (empty for none), arguments,
-/// `NAME=value`.
+/// Layout: the numbers of arguments and variables, then NUL-terminated strings: program, directory (empty for none),
+/// arguments, `NAME=value`.
 pub(super) fn encode_specification(
     program: &[u8],
     directory: &[u8],
@@ -129,7 +129,7 @@ pub(super) fn encode_specification(
     if size > MAX_SPECIFICATION {
         return None;
     }
-    // The exact size at once: growing would leave copies behind that are not wiped.
+    // Allocated at once, because a growing buffer leaves copies that are not wiped.
     let mut bytes = Zeroizing::new(Vec::with_capacity(size));
     bytes.extend((u32::try_from(arguments.len()).ok()?).to_be_bytes());
     bytes.extend((u32::try_from(environment.len()).ok()?).to_be_bytes());
@@ -147,7 +147,7 @@ pub(super) fn encode_specification(
     Some(bytes)
 }
 
-/// A received specification; everything borrows from the wiped buffer.
+/// A received specification; everything borrows from the buffer, which is wiped.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) struct Specification<'a> {
     pub(super) program: &'a CStr,
@@ -157,7 +157,7 @@ pub(super) struct Specification<'a> {
 }
 
 impl<'a> Specification<'a> {
-    /// `None` for anything that [`encode_specification`] does not make.
+    /// `None` for anything that [`encode_specification`] does not produce.
     pub(super) fn decode(bytes: &'a [u8]) -> Option<Self> {
         let (&arguments, rest) = bytes.split_first_chunk()?;
         let (&environment, mut rest) = rest.split_first_chunk()?;
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_arrive_as_they_were_sent() {
+    fn frames_are_decoded_as_they_were_encoded() {
         let failure = Failure { stage: Stage::Execute, errno: 2 };
         for report in [Report::Ended, Report::Exited(9), Report::Failed(failure), Report::Started(u32::MAX)] {
             assert_eq!(Report::decode(report.encode()).unwrap(), report);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_specification_arrives_as_it_was_sent() {
+    fn a_specification_is_decoded_as_it_was_encoded() {
         let bytes =
             encode_specification(b"/bin/x", b"", &[b"x", b""], &[(b"A", b"b=c"), (b"E", b"")]).unwrap();
         let expected = Specification {

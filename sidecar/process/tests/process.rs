@@ -1,15 +1,15 @@
-//! Servers as real processes: they start as told, and every one of their processes ends.
+//! Servers as real processes: how they start, and that every one of their processes ends.
 
-#[path = "process/stage.rs"]
-mod stage;
+#[path = "process/support.rs"]
+mod support;
 
 use std::time::Duration;
 
 use cofferdam_process::{self as process, Ended, Exit, LaunchError, RunError, run_bounded};
-use stage::{Scene, all_gone, launch_python, python, read_line, read_pids, read_to_end};
+use support::{SidecarProcess, all_gone, launch_python, python, read_line, read_pids, read_to_end};
 
-/// Does what a server can do to survive: ignores SIGTERM and the end of its stdin, leaves a child in its group and
-/// two that forked away into sessions of their own. Prints its processes on one line.
+/// Does what a server can do to survive: ignores SIGTERM and the end of its stdin, has a child in its group and two in
+/// sessions of their own. Prints its process ids on one line.
 const STUBBORN: &str = r"
 import os, signal, sys, time
 out = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND) if len(sys.argv) > 1 else 1
@@ -33,14 +33,14 @@ os.write(out, pids + b'%d\n' % os.getpid())
 if 'LEAVE' in os.environ: os._exit(3)
 while True: time.sleep(0.05)
 ";
-/// How many processes `STUBBORN` prints.
+/// How many process ids `STUBBORN` prints.
 const STUBBORN_PROCESSES: usize = 4;
 const SHORT: Duration = Duration::from_millis(200);
 const LONG: Duration = Duration::from_secs(60);
 
 #[tokio::test]
 async fn a_stubborn_server_and_all_its_descendants_die_when_it_is_ended() {
-    stage::prepare();
+    support::prepare();
     let mut server = launch_python(STUBBORN, &[]).await;
     let pids = read_pids(&mut server.stdout, STUBBORN_PROCESSES).await;
     assert_eq!(server.end(SHORT).await, Ended::All);
@@ -49,28 +49,28 @@ async fn a_stubborn_server_and_all_its_descendants_die_when_it_is_ended() {
 
 #[tokio::test]
 async fn dropping_a_server_ends_it() {
-    stage::prepare();
+    support::prepare();
     let mut server = launch_python(STUBBORN, &[]).await;
     let mut pids = read_pids(&mut server.stdout, STUBBORN_PROCESSES).await;
     pids.push(server.handle.keeper_pid());
     drop(server);
-    stage::wait_until("all are gone", || all_gone(&pids)).await;
+    support::wait_until("all are gone", || all_gone(&pids)).await;
 }
 
 #[tokio::test]
 async fn descendants_die_when_the_server_exits() {
-    stage::prepare();
+    support::prepare();
     let mut server = launch_python(STUBBORN, &[("LEAVE", "1")]).await;
     let pids = read_pids(&mut server.stdout, STUBBORN_PROCESSES).await;
     assert_eq!(server.exited().await, Exit::Code(3));
-    stage::wait_until("all are gone", || all_gone(&pids)).await;
+    support::wait_until("all are gone", || all_gone(&pids)).await;
     assert_eq!(server.exited().await, Exit::Code(3), "asking again gives the same answer");
     assert_eq!(server.end(LONG).await, Ended::All);
 }
 
 #[tokio::test]
 async fn a_server_that_flees_by_forking_is_caught() {
-    stage::prepare();
+    support::prepare();
     let fleeing = r"
 import os
 print(os.getpid(), flush=True)
@@ -82,14 +82,14 @@ while True:
     let mut server = launch_python(fleeing, &[]).await;
     read_line(&mut server.stdout).await;
     server.exited().await;
-    // The end of its stdout, which every process of the line holds, proves that none is left.
+    // Every forked process holds stdout open, so its end proves that none is left.
     read_to_end(&mut server.stdout).await;
     assert_eq!(server.end(Duration::ZERO).await, Ended::All);
 }
 
 #[tokio::test]
-async fn a_polite_server_may_say_goodbye() {
-    stage::prepare();
+async fn a_server_that_exits_when_stdin_closes_may_finish_its_output() {
+    support::prepare();
     let polite =
         "import sys\nprint('here', flush=True)\nsys.stdin.read()\nprint('bye', flush=True)\nsys.exit(5)";
     let server = launch_python(polite, &[]).await;
@@ -102,8 +102,8 @@ async fn a_polite_server_may_say_goodbye() {
 }
 
 #[tokio::test]
-async fn a_server_that_minds_only_sigterm_gets_one_within_the_grace() {
-    stage::prepare();
+async fn a_server_that_only_reacts_to_sigterm_gets_one_within_the_grace() {
+    support::prepare();
     let script = r"
 import os, signal, time
 def leave(*_):
@@ -123,93 +123,93 @@ while True: time.sleep(0.05)
 
 #[test]
 fn everything_dies_with_a_keeper_that_is_killed() {
-    let scene = Scene::start(STUBBORN, STUBBORN_PROCESSES);
-    scene.signal(scene.keeper, "KILL");
-    scene.expect_line("exited: its keeper died");
-    scene.expect_line("ended: All");
-    assert!(all_gone(&scene.servers), "left: {:?}", scene.servers);
-    assert!(all_gone(&[scene.keeper]), "the keeper was not reaped");
+    let sidecar = SidecarProcess::start(STUBBORN, STUBBORN_PROCESSES);
+    sidecar.signal(sidecar.keeper, "KILL");
+    sidecar.expect_line("exited: its keeper died");
+    sidecar.expect_line("ended: All");
+    assert!(all_gone(&sidecar.servers), "left: {:?}", sidecar.servers);
+    assert!(all_gone(&[sidecar.keeper]), "the keeper was not reaped");
 }
 
 #[test]
 fn everything_dies_with_a_keeper_that_was_stopped() {
-    let mut scene = Scene::start(STUBBORN, STUBBORN_PROCESSES);
-    scene.signal(scene.keeper, "STOP");
-    scene.ask_to_end();
-    scene.expect_line("asked");
-    scene.expect_line("ended: All");
-    assert!(all_gone(&scene.servers), "left: {:?}", scene.servers);
+    let mut sidecar = SidecarProcess::start(STUBBORN, STUBBORN_PROCESSES);
+    sidecar.signal(sidecar.keeper, "STOP");
+    sidecar.ask_to_end();
+    sidecar.expect_line("asked");
+    sidecar.expect_line("ended: All");
+    assert!(all_gone(&sidecar.servers), "left: {:?}", sidecar.servers);
 }
 
 #[test]
 fn everything_dies_with_a_sidecar_that_is_killed() {
-    let mut scene = Scene::start(STUBBORN, STUBBORN_PROCESSES);
-    scene.kill_sidecar();
-    let left: Vec<u32> = scene.servers.iter().copied().chain([scene.keeper]).collect();
-    stage::wait_until_blocking("all are dead", || stage::all_dead(&left));
+    let mut sidecar = SidecarProcess::start(STUBBORN, STUBBORN_PROCESSES);
+    sidecar.kill_sidecar();
+    let left: Vec<u32> = sidecar.servers.iter().copied().chain([sidecar.keeper]).collect();
+    support::wait_until_blocking("all are dead", || support::all_dead(&left));
 }
 
 #[test]
-fn a_keeper_takes_no_signal_but_the_last() {
-    let mut scene = Scene::start(STUBBORN, STUBBORN_PROCESSES);
+fn a_keeper_blocks_every_signal_but_sigkill() {
+    let mut sidecar = SidecarProcess::start(STUBBORN, STUBBORN_PROCESSES);
     for signal in ["TERM", "INT", "HUP", "USR1", "PIPE", "ALRM"] {
-        scene.signal(scene.keeper, signal);
+        sidecar.signal(sidecar.keeper, signal);
     }
-    let status = std::fs::read_to_string(format!("/proc/{}/status", scene.keeper)).unwrap();
+    let status = std::fs::read_to_string(format!("/proc/{}/status", sidecar.keeper)).unwrap();
     let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:")).unwrap();
     let expected = [15, 2, 1, 10, 13, 14].iter().fold(0_u64, |mask, signal| mask | 1 << (signal - 1));
-    assert_eq!(u64::from_str_radix(pending.trim(), 16).unwrap() & expected, expected, "all wait, for ever");
-    scene.ask_to_end();
-    scene.expect_line("asked");
-    scene.expect_line("ended: All");
+    assert_eq!(u64::from_str_radix(pending.trim(), 16).unwrap() & expected, expected, "all stay pending");
+    sidecar.ask_to_end();
+    sidecar.expect_line("asked");
+    sidecar.expect_line("ended: All");
 }
 
 #[tokio::test]
 async fn a_server_sees_its_environment_arguments_and_directory_and_no_others() {
-    stage::prepare();
+    support::prepare();
     let variables = [("COFFERDAM_TEST_TOKEN", "s3cr3t=value\nwith lines"), ("LC_ALL", "C.UTF-8")];
-    let seen = stage::output_of("env", &["--null"], &variables).await;
+    let seen = support::output_of("env", &["--null"], &variables).await;
     assert_eq!(seen, "COFFERDAM_TEST_TOKEN=s3cr3t=value\nwith lines\0LC_ALL=C.UTF-8\0");
-    let seen = stage::output_of("cat", &["/proc/self/cmdline", "", "two words"], &[]).await;
+    let seen = support::output_of("cat", &["/proc/self/cmdline", "", "two words"], &[]).await;
     assert_eq!(seen, "cat\0/proc/self/cmdline\0\0two words\0");
-    assert_eq!(stage::output_of("readlink", &["/proc/self/cwd"], &[]).await, "/usr\n");
+    assert_eq!(support::output_of("readlink", &["/proc/self/cwd"], &[]).await, "/usr\n");
 }
 
 #[tokio::test]
 async fn a_server_inherits_no_descriptor_and_no_signal_state_and_leads_its_session() {
-    stage::prepare();
-    // A descriptor that a child would inherit, as careless parents leave them. Another test may prepare meanwhile,
-    // which closes it; what counts is that the server never has it.
-    let leaked = stage::inheritable_descriptor();
+    support::prepare();
+    // A descriptor that a child would inherit. Another test may call `prepare` meanwhile, which sets close-on-exec on it;
+    // what counts is that the server never has it.
+    let leaked = support::inheritable_descriptor();
     // 3 is the open directory that lists them.
-    assert_eq!(stage::output_of("ls", &["/proc/self/fd"], &[]).await, "0\n1\n2\n3\n");
+    assert_eq!(support::output_of("ls", &["/proc/self/fd"], &[]).await, "0\n1\n2\n3\n");
     drop(leaked);
-    let status = stage::output_of("cat", &["/proc/self/status"], &[]).await;
+    let status = support::output_of("cat", &["/proc/self/status"], &[]).await;
     let field =
         |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
     assert_eq!(field("SigBlk:"), "0000000000000000");
-    // All but 32 and 33, which the C library keeps to itself.
+    // All but 32 and 33, which the C library uses itself.
     let ignored = u64::from_str_radix(&field("SigIgn:"), 16).unwrap();
     assert_eq!(ignored & !(0b11 << 31), 0);
-    let stat = stage::output_of("cat", &["/proc/self/stat"], &[]).await;
+    let stat = support::output_of("cat", &["/proc/self/stat"], &[]).await;
     let fields: Vec<&str> = stat.split(' ').collect();
     assert_eq!([fields[4], fields[5]], [fields[0]; 2], "group and session are its own");
 }
 
 #[tokio::test]
 async fn a_keeper_shows_no_secret() {
-    stage::prepare();
+    support::prepare();
     let script = "import os; print(os.environ['TOKEN'], flush=True); input()";
     let mut server = launch_python(script, &[("TOKEN", "a-secret-of-the-server")]).await;
     assert_eq!(read_line(&mut server.stdout).await, "a-secret-of-the-server");
     let keeper = server.handle.keeper_pid();
-    assert_eq!(stage::arguments(keeper)[1..], ["keeper"]);
-    // Readable where the tests run as root; for others a keeper is closed, and that is as good.
+    assert_eq!(support::arguments(keeper)[1..], ["keeper"]);
+    // Root can read it; for other users access is denied, which is as good.
     match std::fs::read(format!("/proc/{keeper}/environ")) {
         Ok(environment) => assert_eq!(environment, b""),
         Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied),
     }
-    // Whether a process is dumpable can be seen from outside only by who is not root; the limit comes with it.
+    // As root one cannot see from outside whether a process is dumpable; the limit is set together with it.
     let limits = std::fs::read_to_string(format!("/proc/{keeper}/limits")).unwrap();
     let core = limits.lines().find_map(|line| line.strip_prefix("Max core file size")).unwrap();
     assert_eq!(core.split_whitespace().collect::<Vec<_>>(), ["0", "0", "bytes"]);
@@ -219,7 +219,7 @@ async fn a_keeper_shows_no_secret() {
 
 #[tokio::test]
 async fn a_keeper_holds_none_of_the_servers_pipes() {
-    stage::prepare();
+    support::prepare();
     let script = "import os, time\nprint('here', flush=True)\nos.close(1)\nwhile True: time.sleep(0.05)";
     let mut server = launch_python(script, &[]).await;
     assert_eq!(read_to_end(&mut server.stdout).await, "here\n", "the end comes when the server closes it");
@@ -227,18 +227,18 @@ async fn a_keeper_holds_none_of_the_servers_pipes() {
 }
 
 #[tokio::test]
-async fn what_cannot_start_says_why() {
-    stage::prepare();
-    let error = process::launch(stage::plain("no-such-mcp-server")).await.unwrap_err();
+async fn a_failed_start_says_why() {
+    support::prepare();
+    let error = process::launch(support::plain("no-such-mcp-server")).await.unwrap_err();
     assert!(error.to_string().starts_with("there is no `no-such-mcp-server`"), "{error}");
     let directory = Some("/no/such/directory".into());
-    let error = process::launch(process::Launch { directory, ..stage::plain("true") }).await.unwrap_err();
-    assert_eq!(error.to_string(), "enter the directory `/no/such/directory` for `true`");
+    let error = process::launch(process::Launch { directory, ..support::plain("true") }).await.unwrap_err();
+    assert_eq!(error.to_string(), "cannot enter the directory `/no/such/directory` for `true`");
 
-    let folder = stage::Folder::new();
+    let directory = support::TemporaryDirectory::new();
     for (content, errno) in [("#!/no/such/interpreter\n", 2), ("\x7fELF no program\n", 8)] {
-        let script = folder.executable("server", content);
-        let error = process::launch(stage::plain(script.to_str().unwrap())).await.unwrap_err();
+        let script = directory.executable("server", content);
+        let error = process::launch(support::plain(script.to_str().unwrap())).await.unwrap_err();
         let LaunchError::Execute { source, .. } = &error else { panic!("{error:?}") };
         assert_eq!(source.raw_os_error(), Some(errno));
     }
@@ -246,9 +246,9 @@ async fn what_cannot_start_says_why() {
 
 #[tokio::test]
 async fn a_server_that_exits_at_once_started_and_exited() {
-    stage::prepare();
+    support::prepare();
     for _ in 0..20 {
-        let mut server = process::launch(stage::plain("false")).await.unwrap();
+        let mut server = process::launch(support::plain("false")).await.unwrap();
         assert_ne!(server.pid(), 0);
         let keeper = server.handle.keeper_pid();
         assert_eq!(server.exited().await, Exit::Code(1));
@@ -259,7 +259,7 @@ async fn a_server_that_exits_at_once_started_and_exited() {
 
 #[tokio::test]
 async fn a_large_environment_arrives_whole() {
-    stage::prepare();
+    support::prepare();
     let value = "x".repeat(100_000);
     let names: Vec<String> = (0..10).map(|number| format!("LARGE_{number}")).collect();
     let variables: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), value.as_str())).collect();
@@ -273,7 +273,7 @@ async fn a_large_environment_arrives_whole() {
 
 #[tokio::test]
 async fn a_bounded_command_gives_its_output() {
-    stage::prepare();
+    support::prepare();
     let output = run(&["sh", "-c", "cat; echo noise >&2; printf 'a value'"], LONG, 7).await.unwrap();
     assert_eq!(&output[..], b"a value");
     let environment = run(&["env"], LONG, 65536).await.unwrap();
@@ -284,7 +284,7 @@ async fn a_bounded_command_gives_its_output() {
 
 #[tokio::test]
 async fn a_bounded_command_stays_within_its_bounds() {
-    stage::prepare();
+    support::prepare();
     let error = run(&["sh", "-c", "printf 'a value'"], LONG, 6).await.unwrap_err();
     assert!(matches!(error, RunError::Output { limit: 6 }), "{error}");
     let error = run(&["yes"], LONG, 1000).await.unwrap_err();
@@ -299,14 +299,14 @@ async fn a_bounded_command_stays_within_its_bounds() {
 
 #[tokio::test]
 async fn a_bounded_command_dies_with_its_descendants_when_time_runs_out() {
-    stage::prepare();
-    let folder = stage::Folder::new();
-    let printed = folder.executable("pids", "");
+    support::prepare();
+    let directory = support::TemporaryDirectory::new();
+    let printed = directory.executable("pids", "");
     let command = ["python3", "-c", STUBBORN, printed.to_str().unwrap()];
-    // Long enough to print them all: otherwise the count below is wrong.
+    // Long enough for the command to print all its process ids.
     let error = run(&command, Duration::from_secs(5), 1000).await.unwrap_err();
     assert!(matches!(error, RunError::Timeout(_)), "{error}");
-    let pids = stage::parse_pids(&std::fs::read_to_string(printed).unwrap(), STUBBORN_PROCESSES);
+    let pids = support::parse_pids(&std::fs::read_to_string(printed).unwrap(), STUBBORN_PROCESSES);
     assert!(all_gone(&pids), "left: {pids:?}");
 }
 
@@ -315,8 +315,8 @@ async fn run(command: &[&str], time: Duration, max: usize) -> Result<zeroize::Ze
     run_bounded(&command, time, max).await
 }
 
-/// Not a test: the process that [`Scene`] starts, which plays the sidecar and may be killed.
+/// Not a test: what runs in the process that [`SidecarProcess`] starts and that tests kill.
 #[test]
-fn the_sidecar_of_a_scene() {
-    stage::play_sidecar();
+fn the_sidecar_in_a_process_of_its_own() {
+    support::run_sidecar();
 }

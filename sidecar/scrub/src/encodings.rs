@@ -1,14 +1,14 @@
-//! The spellings of a value that are looked for.
+//! The spellings of a value that are searched for.
 //!
 //! Plain; base64 and base64url at each of the three alignments, also when wrapped into lines; hexadecimal in any case;
-//! with `+` for spaces, as forms do; and the lines of a value that has several. JSON escapes and percent signs are not
-//! listed, since there are too many ways to use them: they are decoded before looking (see `views`).
+//! with `+` for spaces, as in forms; and the lines of a value that has several. JSON escapes and percent signs are not
+//! listed, since there are too many ways to use them: they are decoded before the search (see `views`).
 
 use cofferdam_base::text::hex_digits;
 use zeroize::Zeroizing;
 
-/// Lines and encoded forms shorter than this would be found where they are not.
-const SHORTEST: usize = 8;
+/// Shorter lines and encoded forms would also match by chance.
+const MIN_LENGTH: usize = 8;
 
 /// One spelling of a value.
 pub(super) struct Spelling {
@@ -24,20 +24,20 @@ pub(super) enum Case {
     Exact,
 }
 
-/// What is taken out around the spelling itself.
+/// What is removed around the spelling itself.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Reach {
-    /// Base64 letters next to it, which hold some bits of the value and some of its neighbour.
+    /// Adjacent base64 letters, which contain some bits of the value and some of its neighbour.
     Letters {
         before: usize,
         after: usize,
     },
     Nothing,
-    /// The rest of the base64 letters, across line ends, up to the length of a line.
+    /// All adjacent base64 letters, across line ends, up to the length of a line.
     WrappedLine,
 }
 
-/// All spellings of `value`, without the white space around it: what holds the value holds that too.
+/// All spellings of `value` without the white space around it: text that contains the value contains them too.
 pub(super) fn of(value: &[u8]) -> Vec<Spelling> {
     let value = value.trim_ascii();
     if value.is_empty() {
@@ -58,15 +58,15 @@ pub(super) fn of(value: &[u8]) -> Vec<Spelling> {
         }
     }
     let plain = spellings.swap_remove(0);
-    spellings.retain(|spelling| spelling.bytes.len() >= SHORTEST);
+    spellings.retain(|spelling| spelling.bytes.len() >= MIN_LENGTH);
     spellings.insert(0, plain);
     spellings
 }
 
-/// Whether the lines of a value, found one by one, leave less of it than would be a value.
-pub(super) fn told_by_its_lines(value: &[u8]) -> bool {
-    let short = value.split(|byte| *byte == b'\n').filter(|line| !is_armour(line) && !is_long(line));
-    !value.contains(&b'\n') || short.map(|line| line.len() + 1).sum::<usize>() < SHORTEST
+/// Whether finding the lines of a value one by one leaves less than [`MIN_LENGTH`] of it.
+pub(super) fn is_found_by_its_lines(value: &[u8]) -> bool {
+    let short = value.split(|byte| *byte == b'\n').filter(|line| !is_pem_boundary(line) && !is_long(line));
+    !value.contains(&b'\n') || short.map(|line| line.len() + 1).sum::<usize>() < MIN_LENGTH
 }
 
 /// The lines of a value that has several.
@@ -75,15 +75,15 @@ fn lines(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value
         .split(|byte| *byte == b'\n')
         .map(<[u8]>::trim_ascii)
-        .filter(move |line| several && is_long(line) && !is_armour(line))
+        .filter(move |line| several && is_long(line) && !is_pem_boundary(line))
 }
 
 fn is_long(line: &[u8]) -> bool {
-    line.trim_ascii().len() >= SHORTEST
+    line.trim_ascii().len() >= MIN_LENGTH
 }
 
-/// `-----BEGIN PRIVATE KEY-----` is no secret, and stands in many texts that hold none.
-fn is_armour(line: &[u8]) -> bool {
+/// `-----BEGIN PRIVATE KEY-----` is no secret, and occurs in many texts without one.
+fn is_pem_boundary(line: &[u8]) -> bool {
     let line = line.trim_ascii();
     line.starts_with(b"-----") && line.ends_with(b"-----")
 }
@@ -91,9 +91,9 @@ fn is_armour(line: &[u8]) -> bool {
 const STANDARD: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 const URL_SAFE: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// The letters that depend on `value` alone when `before` other bytes (modulo three) stand in front of it.
+/// The letters that depend on `value` alone when `before` other bytes (modulo three) precede it.
 fn base64(value: &[u8], before: usize, alphabet: &[u8; 64], spellings: &mut Vec<Spelling>) {
-    /// Each line of a wrapped text, 64 or 76 letters long, holds a whole block of this size.
+    /// Each line of a wrapped text, 64 or 76 letters long, contains a whole block of this size.
     const BLOCK: usize = 32;
     let (start, end) = (before * 8, (before + value.len()) * 8);
     let letters: Zeroizing<Vec<u8>> = Zeroizing::new(

@@ -1,44 +1,44 @@
-//! Many patterns in one pass that looks at few of the bytes.
+//! Finds many patterns in one pass that reads few of the bytes.
 //!
-//! A window of the same length is chosen from each pattern. The text is read in steps of three bytes, at the place where a
-//! window would end: a table says how far the next window can be at the nearest, so that most steps pass over the
-//! length of a window (Wu and Manber, 1994). Case is ignored here; the comparison of the whole pattern respects it.
+//! From each pattern a window is chosen, all of the same length. The text is read in blocks of three bytes, at the end of a
+//! possible window: a table says how far away the end of the nearest window can be, so that most steps skip almost the length
+//! of a window (Wu and Manber, 1994). Case is ignored here; the comparison of the whole pattern respects it.
 //!
-//! The table is what is known of the patterns: a few bits of each three of their bytes. It is zeroised when dropped.
+//! The table contains a few bits of each three bytes of the patterns. It is wiped when dropped.
 
 use std::ops::Range;
 
 use zeroize::Zeroizing;
 
-/// How many bytes are read in one step.
+/// How many bytes are read at each step.
 const BLOCK: usize = 3;
-/// Longer windows would make longer steps, but fill the table more.
+/// Longer windows allow longer steps, but fill the table more.
 const LONGEST_WINDOW: usize = 32;
 
 /// Finds the windows of its patterns.
 pub(super) struct Filter {
     window: usize,
-    /// For each hash of a block: how far at least from the end of any window.
+    /// For each hash of a block: its least distance from the end of any window.
     steps: Zeroizing<Vec<u8>>,
-    /// The hash of each window's last block, and whose it is; in order.
+    /// The hash of each window's last block and the index of its pattern, sorted.
     ends: Zeroizing<Vec<(u32, u32)>>,
     /// How far a hash is shifted to become an index.
     shift: u32,
 }
 
 impl Filter {
-    /// The shortest run that can hold a window.
+    /// The shortest run that can contain a window.
     pub(super) const SHORTEST: usize = BLOCK;
 
-    /// For patterns of which each has a run of bytes, at the given range, in which a window can lie.
+    /// Takes each pattern with the range of bytes in which its window may lie, which must be at least `SHORTEST` long.
     ///
-    /// Gives also where in each pattern its window begins. Runs must be at least `SHORTEST` long.
+    /// Returns also where in each pattern its window begins.
     pub(super) fn new<'a>(
         patterns: impl Iterator<Item = (&'a [u8], Range<usize>)> + Clone,
     ) -> (Self, Vec<usize>) {
         let shortest = patterns.clone().map(|(_, run)| run.len()).min().unwrap_or(LONGEST_WINDOW);
         let window = shortest.clamp(BLOCK, LONGEST_WINDOW);
-        // One entry in sixteen taken keeps the steps long.
+        // At most one entry in sixteen is used, which keeps the steps long.
         let entries = (patterns.clone().count() * window * 16).next_power_of_two().clamp(1 << 12, 1 << 16);
         let shift = 32 - entries.trailing_zeros();
         let farthest = u8::try_from(window - BLOCK + 1).unwrap_or(u8::MAX);
@@ -46,7 +46,7 @@ impl Filter {
         let mut ends = Zeroizing::new(Vec::with_capacity(patterns.clone().count()));
         let mut starts = Vec::new();
         for (index, (pattern, run)) in (0..).zip(patterns) {
-            // From the middle, because beginnings are often alike: `ghp_`, `eyJhbGci`.
+            // From the middle, because many values begin alike: `ghp_`, `eyJhbGci`.
             let start = run.start + (run.len() - window) / 2;
             for (distance, block) in
                 (0..farthest).zip(pattern[start..start + window].array_windows::<BLOCK>().rev())
@@ -68,7 +68,7 @@ impl Filter {
         self.window
     }
 
-    /// Shows each place where the window of a pattern may begin, with the number of the pattern, until told to stop.
+    /// Calls `see` with each position where a window may begin and the index of its pattern, until `see` returns a value.
     #[inline]
     pub(super) fn candidates<T>(
         &self,
@@ -97,7 +97,7 @@ impl Filter {
     }
 }
 
-/// The place in the table of three bytes, whatever their case.
+/// The index of a block in the table, ignoring case.
 #[inline]
 fn hash(block: &[u8; BLOCK], shift: u32) -> usize {
     let folded = u32::from_le_bytes([block[0], block[1], block[2], 0]) | 0x0020_2020;

@@ -1,15 +1,15 @@
-//! All spellings of all values, found in one pass.
+//! Finds all spellings of all values in one pass.
 //!
-//! `filter` names the places where a spelling may be; here the whole spelling is compared.
+//! `filter` gives the positions where a spelling may be; here the whole spelling is compared.
 
 use std::collections::HashSet;
 use std::fmt;
 use std::ops::Range;
 
-use super::encodings::{Case, Reach, Spelling, told_by_its_lines};
+use super::encodings::{Case, Reach, Spelling, is_found_by_its_lines};
 use super::filter::Filter;
 
-/// A value was found here.
+/// A match: where, and of which needle.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Found {
     pub(super) span: Range<usize>,
@@ -18,11 +18,11 @@ pub(super) struct Found {
 
 pub(super) struct Finder {
     filter: Filter,
-    /// Those that the filter knows, by number.
+    /// The spellings in the filter, by its index.
     targets: Vec<Target>,
-    /// Those without a run of bytes that is spelled alike in plain text and in JSON: a handful of odd characters.
-    odd: Vec<Target>,
-    /// No spelling is shorter, so none is in a shorter text, nor in what that says once it is decoded.
+    /// Spellings that the filter cannot take: no run of bytes is the same in plain text and in JSON.
+    unfiltered: Vec<Target>,
+    /// The shortest spelling: a shorter text contains none, not even after decoding, which never makes text longer.
     shortest: usize,
     longest: usize,
     longest_across_lines: usize,
@@ -40,18 +40,19 @@ impl Finder {
         let all: Vec<(Spelling, usize)> = first_of_each(spellings.collect()).collect();
         let shortest = all.iter().map(|(spelling, _)| spelling.bytes.len()).min().unwrap_or_default();
         let longest = all.iter().map(|(spelling, _)| spelling.bytes.len()).max().unwrap_or_default();
-        let across_lines = all.iter().filter(|(spelling, _)| !told_by_its_lines(&spelling.bytes));
+        let across_lines = all.iter().filter(|(spelling, _)| !is_found_by_its_lines(&spelling.bytes));
         let longest_across_lines =
             across_lines.map(|(spelling, _)| spelling.bytes.len()).max().unwrap_or_default();
-        let (even, odd): (Vec<_>, Vec<_>) =
+        let (filtered, unfiltered): (Vec<_>, Vec<_>) =
             all.into_iter().partition(|(spelling, _)| plain_run(&spelling.bytes).len() >= Filter::SHORTEST);
-        let runs = even.iter().map(|(spelling, _)| (spelling.bytes.as_slice(), plain_run(&spelling.bytes)));
+        let runs =
+            filtered.iter().map(|(spelling, _)| (spelling.bytes.as_slice(), plain_run(&spelling.bytes)));
         let (filter, windows) = Filter::new(runs);
         let target = |((spelling, needle), window)| Target { spelling, needle, window };
         Self {
             filter,
-            targets: even.into_iter().zip(windows).map(target).collect(),
-            odd: odd.into_iter().map(|found| target((found, 0))).collect(),
+            targets: filtered.into_iter().zip(windows).map(target).collect(),
+            unfiltered: unfiltered.into_iter().map(|found| target((found, 0))).collect(),
             shortest,
             longest,
             longest_across_lines,
@@ -59,7 +60,7 @@ impl Finder {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.targets.is_empty() && self.odd.is_empty()
+        self.targets.is_empty() && self.unfiltered.is_empty()
     }
 
     /// The length of the longest spelling.
@@ -67,22 +68,22 @@ impl Finder {
         self.longest
     }
 
-    /// The length of the longest spelling that is not found line by line; nought where there is none.
+    /// The length of the longest spelling that is not found line by line; zero if there is none.
     pub(super) fn longest_across_lines(&self) -> usize {
         self.longest_across_lines
     }
 
-    /// Whether looking closer can find something: in this text, or in what it says once it is decoded.
+    /// Whether the text may contain a value, as it is or after decoding. A fast test.
     pub(super) fn might_match(&self, text: &[u8]) -> bool {
         if self.is_empty() || text.len() < self.shortest {
             return false;
         }
-        !self.odd.is_empty()
+        !self.unfiltered.is_empty()
             || is_coded(text)
             || self.filter.candidates(text, |at, target| self.window(text, at, target)).is_some()
     }
 
-    /// Every place where a value is spelled in just these bytes.
+    /// Every match in the bytes as they are, without decoding.
     pub(super) fn find(&self, text: &[u8]) -> Vec<Found> {
         let mut found = Vec::new();
         if self.is_empty() {
@@ -93,13 +94,13 @@ impl Finder {
             found.extend(at.checked_sub(target.window).and_then(|start| target.at(text, start)));
             None::<()>
         });
-        for target in &self.odd {
+        for target in &self.unfiltered {
             found.extend((0..text.len()).filter_map(|start| target.at(text, start)));
         }
         found
     }
 
-    /// Whether the window of a target is at `at`. Around it there may be escapes, so no more can be compared yet.
+    /// Whether the window of a target is at `at`. The bytes around it may be escaped, so they are not compared here.
     fn window(&self, text: &[u8], at: usize, target: usize) -> Option<()> {
         let target = &self.targets[target];
         let window = target.window..target.window + self.filter.window();
@@ -122,7 +123,7 @@ impl Target {
 
 impl Reach {
     fn around(self, text: &[u8], span: Range<usize>) -> Range<usize> {
-        /// A line of a wrapped text with its end, and some air.
+        /// Longer than any line of a wrapped text with its end.
         const LINE: usize = 128;
         let letter = |byte: &u8| byte.is_ascii_alphanumeric() || b"+/-_".contains(byte);
         let wrapped = |byte: &u8| letter(byte) || b"\r\n".contains(byte);
@@ -144,12 +145,12 @@ impl Reach {
 
 impl fmt::Debug for Finder {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let spellings = self.targets.len() + self.odd.len();
+        let spellings = self.targets.len() + self.unfiltered.len();
         formatter.debug_struct("Finder").field("spellings", &spellings).finish_non_exhaustive()
     }
 }
 
-/// Without the spellings that an earlier needle has too.
+/// Drops spellings that an earlier needle has too.
 fn first_of_each(spellings: Vec<(Spelling, usize)>) -> impl Iterator<Item = (Spelling, usize)> {
     let mut seen = HashSet::new();
     let first: Vec<bool> = spellings
@@ -159,8 +160,8 @@ fn first_of_each(spellings: Vec<(Spelling, usize)>) -> impl Iterator<Item = (Spe
     spellings.into_iter().zip(first).filter_map(|(spelling, first)| first.then_some(spelling))
 }
 
-/// The longest run of bytes that are the same in plain text and, however deep, in a JSON string without `\u` and `\/`:
-/// the other escapes of JSON stand for characters that are not in the run.
+/// The longest run of bytes that are the same in plain text and in a JSON string, however deeply nested, without `\u` and
+/// `\/`: the other escapes of JSON encode characters that are not in the run.
 fn plain_run(spelling: &[u8]) -> Range<usize> {
     let plain = |byte: &u8| *byte >= 0x20 && !b"\"\\".contains(byte);
     let mut longest = 0..0;
@@ -174,9 +175,9 @@ fn plain_run(spelling: &[u8]) -> Range<usize> {
     longest
 }
 
-/// Whether there is a `\u`, a `\/` or a percent sign before a digit: there a value may be hidden until it is decoded.
+/// Whether there is a `\u`, a `\/` or a percent sign before a digit, so that a value may appear only after decoding.
 fn is_coded(text: &[u8]) -> bool {
-    /// Judged without a branch in between, which the compiler turns into vector code.
+    /// Tested without branches, so that the compiler generates vector code.
     const CHUNK: usize = 256;
     let coded = |first: u8, second: u8| {
         let digit = (second.wrapping_sub(b'0') < 10) | ((second | 0x20).wrapping_sub(b'a') < 6);

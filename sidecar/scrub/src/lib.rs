@@ -2,21 +2,21 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `encodings` | the spellings of a value that are looked for |
-//! | `filter` | a quick test of where in a text a pattern may be |
-//! | `finder` | all spellings of all values in one pass |
-//! | `views` | text with its escapes or percent signs decoded, and the way back |
-//! | `search` | finding through several such views |
-//! | `message` | JSON messages: strings, keys and numbers, changed one by one |
-//! | `structure` | values that are JSON and lie across the tokens of a message |
+//! | `encodings` | the spellings of a value that are searched for |
+//! | `filter` | a fast test for where in a text a pattern may be |
+//! | `finder` | finds all spellings of all values in one pass |
+//! | `views` | text with its escapes or percent signs decoded, and the map back to the source |
+//! | `search` | finds values through several layers of encoding |
+//! | `message` | JSON messages: strings, keys and numbers, edited one by one |
+//! | `structure` | values that are JSON themselves and span several tokens of a message |
 //! | [`log_scrubber`] | the scrubber of the sidecar's own log |
 //! | `stream` | standard error, where a value may arrive in pieces |
 //!
 //! What must stay true: a valid message stays valid and keeps every byte that is no credential; no escape or character
-//! is cut in two; what comes out holds no value in a spelling listed in `encodings`; nothing here prints a value.
+//! is cut in two; the output contains no value in a spelling listed in `encodings`; nothing here prints a value.
 //!
-//! **Memory.** Values, their spellings and the filter's table are zeroised when dropped. Not so the texts in which a
-//! server leaked a value, which are read and decoded here.
+//! **Memory.** Values, their spellings and the filter's table are wiped when dropped. The texts in which a server leaked a
+//! value, which are read and decoded here, are not.
 //!
 //! **Not found**: a value that a server has transformed, for instance reversed, encrypted or spelled letter by letter.
 
@@ -44,7 +44,7 @@ use finder::{Finder, Found};
 use search::Edit;
 pub use stream::StreamScrubber;
 
-/// One value to be found, under the name that replaces it: `github.token`.
+/// One value to search for, and the label that replaces it, such as `github.token`.
 #[derive(Clone)]
 pub struct Needle {
     pub label: Arc<str>,
@@ -54,7 +54,7 @@ pub struct Needle {
 /// Finds a fixed set of values.
 pub struct Scrubber {
     finder: Finder,
-    /// What stands for the value of each needle.
+    /// The text that replaces the value of each needle.
     markers: Vec<Box<str>>,
 }
 
@@ -74,7 +74,7 @@ impl Scrubber {
         }
     }
 
-    /// Knows `needles` from now on. Where two have the same value, the first gives the label.
+    /// If two needles have the same value, the first one's label is used.
     pub fn new(needles: Vec<Needle>) -> Self {
         let spellings = needles.iter().enumerate().flat_map(|(index, needle)| {
             encodings::of(&needle.value).into_iter().map(move |spelling| (spelling, index))
@@ -88,7 +88,7 @@ impl Scrubber {
         self.finder.is_empty()
     }
 
-    /// A JSON message: strings, keys and numbers are changed one by one, and it stays JSON.
+    /// Scrubs a JSON message: strings, keys and numbers are edited one by one, and it stays JSON.
     pub fn message<'a>(&self, message: &'a [u8]) -> Scrubbed<'a> {
         if !self.finder.might_match(message) {
             return Scrubbed::clean(message);
@@ -99,12 +99,12 @@ impl Scrubber {
         }
     }
 
-    /// Plain text: log lines, error strings.
+    /// Scrubs plain text: log lines, error strings.
     pub fn text<'a>(&self, text: &'a [u8]) -> Scrubbed<'a> {
         Scrubbed::edited(text, &self.edits_of(self.search(text, 0)))
     }
 
-    /// Plain text that holds what either of two knows.
+    /// Scrubs plain text of the values of two scrubbers.
     pub fn text_with<'a>(&self, other: &Self, text: &'a [u8]) -> Scrubbed<'a> {
         let ours = self.markers.len();
         let theirs =
@@ -119,7 +119,7 @@ impl Scrubber {
         Scrubbed::edited(text, &found.into_iter().map(edit).collect::<Vec<_>>())
     }
 
-    /// Text that arrives in pieces.
+    /// Scrubs text that arrives in pieces.
     pub fn stream(self: &Arc<Self>) -> StreamScrubber {
         StreamScrubber::new(Arc::clone(self))
     }
@@ -158,7 +158,7 @@ impl fmt::Debug for Scrubber {
     }
 }
 
-/// What stands for a value. A short value may occur in its own label, or in the word "redacted"; then something blander.
+/// The replacement for a value. A short value may occur in its own label or in the word "redacted"; then a shorter text.
 fn marker(label: &str, finder: &Finder) -> Box<str> {
     let mut candidates = [format!("[redacted:{label}]"), "[redacted]".into(), "[***]".into()].into_iter();
     candidates.find(|candidate| finder.find(candidate.as_bytes()).is_empty()).unwrap_or_default().into()

@@ -1,10 +1,10 @@
-//! The scrubber of the sidecar's own log: it knows the values of all sessions, and those of the last that ended.
+//! The scrubber of the sidecar's own log: it knows the values of all sessions, and of those that ended last.
 //!
-//! With many sessions there are thousands of values, and a few new ones each second. What was learnt last is therefore
-//! looked for by a small scrubber beside the large one, which is made anew only when that has grown.
+//! With many sessions there are thousands of values, and a few new ones each second. The newest values are therefore in a
+//! small scrubber of their own; the large one is rebuilt only when the small one has grown.
 //!
-//! Must stay true: a value is scrubbed as long as any session holds it, and for a while after its last session is gone, for a
-//! session's last lines are written late. Values that no session holds any more are bounded in number.
+//! What must stay true: a value is scrubbed as long as any session holds it, and for some time after, because a session's
+//! last lines are written late. The number of values that no session holds is bounded.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -17,28 +17,28 @@ use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
 use crate::{Needle, Scrubbed, Scrubber};
 
 pub struct LogScrubber {
-    known: Mutex<Known>,
+    known: Mutex<KnownValues>,
     scrubbers: ArcSwap<Scrubbers>,
-    /// Something was learnt since the scrubber was made. The next line makes it anew, once for all that was learnt.
+    /// Values were learned since the scrubbers were built. The next log line rebuilds them, once for all new values.
     stale: AtomicBool,
 }
 
-/// Together they know everything.
+/// The two scrubbers that together know every value.
 pub struct Scrubbers {
     settled: Arc<Scrubber>,
     recent: Scrubber,
 }
 
 #[derive(Default)]
-struct Known {
-    values: HashMap<Digest, Value>,
-    /// Values that only the small scrubber knows.
+struct KnownValues {
+    values: HashMap<Digest, KnownValue>,
+    /// Values that only the small scrubber has.
     recent: Vec<Digest>,
-    /// Values without a holder, the longest without one first.
+    /// Values that no session holds, oldest first.
     released: VecDeque<Digest>,
 }
 
-struct Value {
+struct KnownValue {
     needle: Needle,
     holders: usize,
 }
@@ -46,11 +46,11 @@ struct Value {
 /// SHA-256 of a value. It never leaves this module.
 type Digest = [u8; SHA256_OUTPUT_LEN];
 
-/// Values that are still scrubbed although no session holds them: those of some hundred sessions, so that a line which
-/// is written after its session's end finds them here.
+/// Values that are scrubbed although no session holds them: those of some hundred sessions, for lines that are written after
+/// their session ended.
 const MAX_RELEASED: usize = 1024;
 
-/// Beyond these the large scrubber learns them. Making it takes milliseconds for each thousand values.
+/// With more values than this in the small scrubber the large one is rebuilt, which takes milliseconds per thousand values.
 const MAX_RECENT: usize = 64;
 
 impl Default for LogScrubber {
@@ -68,9 +68,9 @@ impl LogScrubber {
     pub fn current(&self) -> Arc<Scrubbers> {
         if self.stale.load(Ordering::Acquire) {
             let mut known = self.lock();
-            // Another line may have done it while this one waited.
+            // Another thread may have rebuilt them while this one waited for the lock.
             if self.stale.load(Ordering::Acquire) {
-                let Known { values, recent, .. } = &mut *known;
+                let KnownValues { values, recent, .. } = &mut *known;
                 let settled = match recent.len() > MAX_RECENT {
                     true => {
                         recent.clear();
@@ -87,12 +87,12 @@ impl LogScrubber {
         self.scrubbers.load_full()
     }
 
-    /// One more holder of each. Sessions that share a secret share its place here.
+    /// Adds one holder to each value. Sessions that share a secret share its entry.
     pub fn learn(&self, needles: &[Needle]) {
         let mut known = self.lock();
-        let Known { values, recent, released } = &mut *known;
+        let KnownValues { values, recent, released } = &mut *known;
         if recent.len() > 4 * MAX_RELEASED {
-            // No line was written for a long time.
+            // Many values were learned and released without a log line in between.
             recent.retain(|key| values.contains_key(key));
         }
         for needle in needles {
@@ -104,8 +104,8 @@ impl LogScrubber {
                     }
                     value.get_mut().holders += 1;
                 }
-                Entry::Vacant(place) => {
-                    place.insert(Value { needle: needle.clone(), holders: 1 });
+                Entry::Vacant(vacant) => {
+                    vacant.insert(KnownValue { needle: needle.clone(), holders: 1 });
                     recent.push(key);
                     self.stale.store(true, Ordering::Release);
                 }
@@ -113,10 +113,10 @@ impl LogScrubber {
         }
     }
 
-    /// One holder less of each. The scrubber is not made anew for that: it is when there is something to learn.
+    /// Removes one holder from each value. The scrubbers are not rebuilt for that, only for new values.
     pub fn release(&self, needles: &[Needle]) {
         let mut known = self.lock();
-        let Known { values, released, .. } = &mut *known;
+        let KnownValues { values, released, .. } = &mut *known;
         for needle in needles {
             let key = key(needle);
             let Some(value) = values.get_mut(&key) else { continue };
@@ -132,8 +132,8 @@ impl LogScrubber {
         }
     }
 
-    /// Each change under this lock is whole at every step, and it is taken while a failed task is taken down.
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    /// Also taken while a panic unwinds; every step under this lock leaves the values consistent.
+    fn lock(&self) -> MutexGuard<'_, KnownValues> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -178,25 +178,28 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_scrubbed_while_anybody_holds_it_and_a_while_longer() {
+    fn a_value_is_scrubbed_while_a_session_holds_it_and_for_some_time_after() {
         let log = LogScrubber::default();
         let first = holding(&log, "shared-value-1");
         let second = holding(&log, "shared-value-1");
         assert!(scrubs(&log, "shared-value-1"));
         drop(first);
-        // However many come and go, a value that a session holds stays.
+        // A value that a session holds stays, however many others are released.
         for number in 0..2 * MAX_RELEASED {
             drop(holding(&log, &format!("passing-value-{number}")));
         }
         assert!(scrubs(&log, "shared-value-1"));
-        assert!(scrubs(&log, &format!("passing-value-{}", 2 * MAX_RELEASED - 1)), "the last lines come late");
+        assert!(
+            scrubs(&log, &format!("passing-value-{}", 2 * MAX_RELEASED - 1)),
+            "the last lines are written late"
+        );
         drop(second);
         let _newest = holding(&log, "newest-value");
         assert!(scrubs(&log, "shared-value-1"));
     }
 
     #[test]
-    fn a_value_that_spans_what_was_learnt_before_and_last_is_taken_out_whole() {
+    fn overlapping_values_of_both_scrubbers_are_removed_whole() {
         let log = LogScrubber::default();
         let _long = holding(&log, "the-long-one-with-the-short-one-in-it");
         let mut others = Vec::new();
@@ -210,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_holds_is_forgotten_in_the_end() {
+    fn values_without_a_session_are_forgotten_in_the_end() {
         let log = LogScrubber::default();
         drop(holding(&log, "value-of-the-first"));
         for number in 0..MAX_RELEASED {
@@ -232,11 +235,11 @@ mod tests {
         }
         assert!(scrubs(&log, "value-that-returns"));
         drop(returned);
-        assert_eq!(log.known.lock().unwrap().released.len(), MAX_RELEASED, "it stands there once");
+        assert_eq!(log.known.lock().unwrap().released.len(), MAX_RELEASED, "it is listed once");
     }
 
     #[test]
-    fn the_scrubber_is_made_anew_only_for_new_values() {
+    fn the_scrubbers_are_rebuilt_only_for_new_values() {
         let log = LogScrubber::default();
         let _first = holding(&log, "shared-value-1");
         let before = log.current();

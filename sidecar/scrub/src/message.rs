@@ -1,4 +1,4 @@
-//! JSON messages: each string, key and number is judged by itself, and what is not changed stays byte for byte.
+//! JSON messages: each string, key and number is scrubbed by itself, and everything else stays byte for byte.
 
 use relay_proto::json::{Escapes, JsonError, Rules, Scanner, Text, Token};
 
@@ -7,7 +7,7 @@ use super::search::{Edit, LAYERS};
 use super::views::Coding;
 
 impl Scrubber {
-    /// The changes that take every value out of a JSON text and leave it JSON.
+    /// The edits that remove every value from a JSON text and leave it JSON.
     pub(super) fn edits_in_json(&self, message: &[u8], layer: usize) -> Result<Vec<Edit>, JsonError> {
         let mut scanner = Scanner::new(message, Rules::LENIENT)?;
         let mut edits = Vec::new();
@@ -16,7 +16,7 @@ impl Scrubber {
                 Token::Key(text) | Token::String(text) => {
                     self.edits_in_string(message, &text, layer, &mut edits)
                 }
-                // A value of digits may come as a number. What stands for it is a string.
+                // A value of digits may occur as a number. Its replacement is a string.
                 Token::Number(span) => {
                     if let Some(found) = self.finder.find(&message[span.clone()]).first() {
                         edits.push(Edit {
@@ -46,14 +46,14 @@ impl Scrubber {
         if found.is_empty() {
             return;
         }
-        let way_back = decoded.map(|_| Coding::JsonEscapes.way_back(spelled));
+        let source_map = decoded.map(|_| Coding::JsonEscapes.source_map(spelled));
         edits.extend(found.into_iter().map(|edit| {
-            let span = way_back.as_ref().map_or(edit.span.clone(), |way_back| way_back.source(edit.span));
+            let span = source_map.as_ref().map_or(edit.span.clone(), |source_map| source_map.span(edit.span));
             Edit { span: inner.start + span.start..inner.start + span.end, with: escaped(&edit.with) }
         }));
     }
 
-    /// The changes to a decoded string, which may be JSON itself and should then stay JSON.
+    /// The edits of a decoded string. If it is JSON itself, it stays JSON.
     fn edits_in_text(&self, text: &[u8], layer: usize) -> Vec<Edit> {
         let found = self.search(text, layer);
         let json = layer < LAYERS && matches!(text.trim_ascii_start().first(), Some(b'[' | b'{'));
@@ -71,12 +71,12 @@ impl Scrubber {
     }
 }
 
-/// A text as a JSON string.
+/// Text as a JSON string, with quotes.
 pub(super) fn string(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// A text as it is spelled inside a JSON string.
+/// Text as the inside of a JSON string.
 fn escaped(text: &str) -> String {
     let quoted = string(text);
     quoted[1..quoted.len() - 1].to_owned()

@@ -1,4 +1,4 @@
-//! Finding values through several layers of coding: JSON in a JSON string, a percent-encoded address in that, and so on.
+//! Finds values through several layers of encoding: JSON in a JSON string, a percent-encoded address in that, and so on.
 
 use std::ops::Range;
 
@@ -6,10 +6,10 @@ use super::Scrubber;
 use super::finder::Found;
 use super::views::{Coding, whole_units};
 
-/// How many codings inside each other are undone. More are not met in practice, and each may cost another pass.
+/// How many nested encodings are decoded. More do not occur in practice, and each may cost another pass.
 pub(super) const LAYERS: usize = 4;
 
-/// A change to a text.
+/// The replacement of a span of text.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Edit {
     pub(super) span: Range<usize>,
@@ -17,7 +17,7 @@ pub(super) struct Edit {
 }
 
 impl Scrubber {
-    /// Where values are in `text`: disjoint and in order, cutting neither a character nor an escape.
+    /// The spans of values in `text`: disjoint and in order, cutting neither a character nor an escape.
     pub(super) fn search(&self, text: &[u8], layer: usize) -> Vec<Found> {
         if !self.finder.might_match(text) {
             return Vec::new();
@@ -30,9 +30,9 @@ impl Scrubber {
                 if inside.is_empty() {
                     continue;
                 }
-                let way_back = coding.way_back(text);
+                let source_map = coding.source_map(text);
                 found.extend(
-                    inside.into_iter().map(|found| Found { span: way_back.source(found.span), ..found }),
+                    inside.into_iter().map(|found| Found { span: source_map.span(found.span), ..found }),
                 );
             }
         }
@@ -48,7 +48,7 @@ impl Scrubber {
     }
 }
 
-/// Overlapping matches become one, under the name of the longest.
+/// Merges overlapping matches, with the needle of the longest.
 pub(super) fn merge(mut found: Vec<Found>) -> Vec<Found> {
     found.sort_by_key(|found| (found.span.start, usize::MAX - found.span.len(), found.needle));
     let mut merged: Vec<(Found, usize)> = Vec::with_capacity(found.len());

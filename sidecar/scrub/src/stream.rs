@@ -1,8 +1,8 @@
 //! Text that arrives in pieces, such as a server's standard error.
 //!
 //! Whole lines are passed on at once: every spelling either lies within one line or is found line by line. Of an
-//! unfinished line, and of lines that a value with short lines could span, just enough is held back that no value can
-//! be cut in two. What is held back is bounded.
+//! unfinished line, and of lines that a value with short lines could span, enough is held back that no value is cut in
+//! two. The bytes held back are bounded.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,14 +10,15 @@ use std::sync::Arc;
 
 use super::{Scrubbed, Scrubber};
 
-/// A byte of a value takes at most this many when it is written as an escape in an escape.
+/// The most bytes that one byte of a value takes, as an escape inside an escape.
 const EXPANSION: usize = 8;
-/// An unfinished line longer than this is passed on in parts: it is not a readable line anyway.
+/// A longer unfinished line is passed on in parts: it is not readable anyway.
 const LONGEST_LINE: usize = 64 * 1024;
 
 /// Scrubs a stream; see [`Scrubber::stream`].
 pub struct StreamScrubber {
     scrubber: Arc<Scrubber>,
+    /// Bytes that are not passed on yet.
     held: Vec<u8>,
 }
 
@@ -26,14 +27,14 @@ impl StreamScrubber {
         Self { scrubber, held: Vec::new() }
     }
 
-    /// Takes the next piece and gives what can be passed on.
+    /// Takes the next piece and returns what can be passed on.
     pub fn push(&mut self, piece: &[u8]) -> Scrubbed<'static> {
         self.held.extend_from_slice(piece);
         let ready = self.ready();
         self.release(ready)
     }
 
-    /// Gives what was held back, at the end of the stream.
+    /// Returns what was held back, at the end of the stream.
     pub fn finish(mut self) -> Scrubbed<'static> {
         self.release(self.held.len())
     }
@@ -43,7 +44,7 @@ impl StreamScrubber {
         self.held.len()
     }
 
-    /// How much can be passed on before the next piece is known.
+    /// How many bytes can be passed on before the next piece arrives.
     fn ready(&self) -> usize {
         let finder = &self.scrubber.finder;
         if finder.is_empty() {
@@ -61,7 +62,7 @@ impl StreamScrubber {
             return Scrubbed { bytes: Cow::Owned(Vec::new()), redactions: 0 };
         }
         let found = self.scrubber.search(&self.held, 0);
-        // A match at the border goes out whole or not at all.
+        // A match at the end is passed on as a whole or held back.
         let ready = found
             .iter()
             .find(|found| found.span.start < ready && ready < found.span.end)

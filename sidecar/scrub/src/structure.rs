@@ -1,6 +1,6 @@
-//! Values that are JSON themselves, such as a key file, and stand in a message as JSON instead of inside a string.
+//! Values that are JSON themselves, such as a key file, and occur in a message as JSON instead of inside a string.
 //!
-//! Such a value lies across tokens, where nothing can be cut out. The smallest object or array around it goes whole.
+//! Such a value spans several tokens and cannot be cut out. The smallest object or array around it is replaced.
 
 use relay_proto::json::{JsonError, Rules, Scanner, Token};
 
@@ -10,7 +10,7 @@ use super::message::string;
 use super::search::{Edit, merge};
 
 impl Scrubber {
-    /// Adds to the `edits` of strings and numbers what takes out the values that lie across tokens.
+    /// Adds to the `edits` of strings and numbers those that remove values spanning several tokens.
     pub(super) fn with_structure(
         &self,
         message: &[u8],
@@ -49,7 +49,7 @@ impl Scrubber {
                         edits.push(Edit { span: start..end, with: string(&self.markers[found.needle]) });
                     }
                 }
-                // What lies within one string or number was judged there, as what it says and not as it is spelled.
+                // A match within one string or number was handled there, after decoding.
                 Token::Key(text) | Token::String(text) => pass_over(&mut coming, &mut passed, text.span),
                 Token::Number(span) => pass_over(&mut coming, &mut passed, span),
                 Token::Literal(_) => {}

@@ -15,7 +15,7 @@ fn one(value: &[u8]) -> Arc<Scrubber> {
     scrubber(&[("github.token", value)])
 }
 
-/// Base64 by another way than the code under test: three bytes at a time, with padding.
+/// Base64, written differently from the code under test: three bytes at a time, with padding.
 fn base64(bytes: &[u8], last_two: &[u8; 2]) -> String {
     let letter = |index: u32| match index {
         0..26 => char::from(b'A' + index as u8),
@@ -44,7 +44,7 @@ fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// Every spelling that must be found, in text that is not part of the value: what of it may be left.
+/// Every spelling that must be found, inside other text.
 fn spellings(value: &[u8]) -> Vec<Vec<u8>> {
     let mut all = vec![value.to_vec(), hex(value).into_bytes(), hex(value).to_uppercase().into_bytes()];
     let lower = hex(value);
@@ -197,7 +197,7 @@ fn a_value_that_is_json_is_found_as_json() {
 
 #[test]
 fn base64_letters_that_hold_some_bits_go_too() {
-    // Of `xyz` before and after, the letters that hold nothing of the value stay.
+    // Of `xyz` before and after, the letters that contain no bit of the value stay.
     for (before, after) in (0..3).flat_map(|before| (0..3).map(move |after| (before, after))) {
         let encoded = base64(&[&b"xyz"[..before], b"correct-horse-b", &b"uvw"[..after]].concat(), b"+/");
         let output =

@@ -1,21 +1,21 @@
-//! Text with its escapes or percent signs decoded, and the way back to where each byte stood.
+//! Text with its escapes or percent signs decoded, and the map from each decoded byte back to its source.
 
 use std::ops::Range;
 
-/// A way to write bytes as other bytes.
+/// An encoding of bytes as other bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Coding {
-    /// `\n`, `\u0041`. What is no escape stands for itself, so that any text can be looked at this way.
+    /// `\n`, `\u0041`. What is no escape decodes to itself, so that any text can be decoded.
     JsonEscapes,
     /// `%41`, whichever bytes were encoded.
     Percent,
 }
 
-/// For each decoded byte, and for the end, where in the source its spelling begins.
-pub(super) struct WayBack(Vec<usize>);
+/// For each decoded byte, and for the end, where in the source it begins.
+pub(super) struct SourceMap(Vec<usize>);
 
 impl Coding {
-    /// What `source` says; none where it holds nothing to decode.
+    /// The decoded text; `None` if there is nothing to decode.
     pub(super) fn decode(self, source: &[u8]) -> Option<Vec<u8>> {
         let first = self.next_mark(source, 0)?;
         let mut decoded = Vec::with_capacity(source.len());
@@ -24,31 +24,31 @@ impl Coding {
         (decoded.len() < source.len()).then_some(decoded)
     }
 
-    /// Where the bytes that `decode` gives come from.
-    pub(super) fn way_back(self, source: &[u8]) -> WayBack {
+    /// Where the bytes that [`Coding::decode`] returns come from.
+    pub(super) fn source_map(self, source: &[u8]) -> SourceMap {
         let mut starts = Vec::with_capacity(source.len() + 1);
-        self.decode_from(source, 0, |bytes, origin| match origin {
-            Origin::Coded(start) => starts.extend(bytes.iter().map(|_| start)),
-            Origin::Plain(start) => starts.extend(start..start + bytes.len()),
+        self.decode_from(source, 0, |bytes, piece| match piece {
+            Piece::Coded(start) => starts.extend(bytes.iter().map(|_| start)),
+            Piece::Plain(start) => starts.extend(start..start + bytes.len()),
         });
         starts.push(source.len());
-        WayBack(starts)
+        SourceMap(starts)
     }
 
-    fn decode_from(self, source: &[u8], mut at: usize, mut put: impl FnMut(&[u8], Origin)) {
+    fn decode_from(self, source: &[u8], mut at: usize, mut put: impl FnMut(&[u8], Piece)) {
         while at < source.len() {
             let mark = self.next_mark(source, at).unwrap_or(source.len());
-            put(&source[at..mark], Origin::Plain(at));
+            put(&source[at..mark], Piece::Plain(at));
             if mark == source.len() {
                 return;
             }
             at = match self.unit(&source[mark..]) {
                 Some(unit) => {
-                    put(&unit.bytes[..unit.decoded], Origin::Coded(mark));
+                    put(&unit.bytes[..unit.decoded], Piece::Coded(mark));
                     mark + unit.length
                 }
                 None => {
-                    put(&source[mark..=mark], Origin::Plain(mark));
+                    put(&source[mark..=mark], Piece::Plain(mark));
                     mark + 1
                 }
             };
@@ -63,7 +63,7 @@ impl Coding {
         source[at..].iter().position(|byte| *byte == mark).map(|found| at + found)
     }
 
-    /// The coded unit at the front of `source`, which begins with the mark.
+    /// The encoded unit at the beginning of `source`, which is the mark.
     fn unit(self, source: &[u8]) -> Option<Unit> {
         match self {
             Self::JsonEscapes => escape(source),
@@ -75,16 +75,16 @@ impl Coding {
     }
 }
 
-impl WayBack {
-    /// The source of a decoded span, with the whole of every unit that it touches.
-    pub(super) fn source(&self, decoded: Range<usize>) -> Range<usize> {
+impl SourceMap {
+    /// The source of a decoded span, with every unit that it touches in full.
+    pub(super) fn span(&self, decoded: Range<usize>) -> Range<usize> {
         let last = self.0[decoded.end - 1];
         let end = self.0[decoded.end..].iter().find(|start| **start > last);
         self.0[decoded.start]..*end.expect("the end of the source lies behind every byte of it")
     }
 }
 
-/// A span of text widened so that it cuts neither an escape nor a character in two.
+/// A span widened so that it cuts neither an escape nor a character in two.
 pub(super) fn whole_units(text: &[u8], span: Range<usize>) -> Range<usize> {
     let continues = |at: usize| text.get(at).is_some_and(|byte| byte & 0xC0 == 0x80);
     let Range { mut start, mut end } = span;
@@ -99,12 +99,13 @@ pub(super) fn whole_units(text: &[u8], span: Range<usize>) -> Range<usize> {
     start..end
 }
 
-enum Origin {
+/// Where a decoded piece begins in the source.
+enum Piece {
     Coded(usize),
     Plain(usize),
 }
 
-/// Something coded: what it says, and how long its spelling is.
+/// One escape or percent sign: the decoded bytes, and its length in the source.
 struct Unit {
     bytes: [u8; 4],
     decoded: usize,
@@ -119,7 +120,7 @@ impl Unit {
     }
 }
 
-/// The escape that `source` begins with. Half a surrogate pair stands for U+FFFD.
+/// The escape at the beginning of `source`. Half a surrogate pair decodes to U+FFFD.
 fn escape(source: &[u8]) -> Option<Unit> {
     let character = match source.get(1)? {
         b'b' => '\u{8}',

@@ -1,12 +1,12 @@
-//! The expiry that a credential states itself: it counts where no lease does, and where it is earlier than the lease's.
+//! The expiry that a credential states itself. It counts if there is no lease, or if it is earlier than the lease's end.
 //!
 //! Without a lease the first of these that is present counts:
-//! 1. `ttl`, `expiration` or `expires_at_seconds` beside it in the response;
-//! 2. what it is: an OpenSSH certificate is valid before a time, a web token has an `exp`; the earliest of them;
-//! 3. the `ttl` of the request: the source may have granted less.
+//! 1. `ttl`, `expiration` or `expires_at_seconds` beside the credential in the response;
+//! 2. the expiry inside a value: of an OpenSSH certificate or a web token (`exp`), the earliest if there are several;
+//! 3. the `ttl` of the request, although the source may have granted less.
 //!
-//! What must stay true: what cannot be read is ignored; no number overflows a clock; times are compared with the clock
-//! that made them, as far as that is known.
+//! What must stay true: an unreadable expiry is ignored; no number overflows a clock; a time is compared with the clock of
+//! the host that wrote it, as far as that is known.
 
 mod ssh_certificate;
 mod web_token;
@@ -20,26 +20,25 @@ use serde_json::Value;
 use super::fields;
 use cofferdam_base::duration;
 
-/// Longer than any session.
+/// The longest lifetime that is scheduled; longer than any session.
 pub const FAR: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
-/// No certificate and no token of anybody's is longer.
-const LONGEST_TEXT: usize = 64 * 1024;
+/// Longer than any certificate or token in use.
+const MAX_TEXT: usize = 64 * 1024;
 
-/// How long it lives from `now` on, as it says itself: `ttl` in seconds, the others by the clock that made them, which says
-/// `now`: ours may be another.
+/// How long the credential is valid from `now` on, which is the time of the source's clock; ours may differ.
 pub fn of(data: &[u8], now: SystemTime) -> Option<Duration> {
-    beside(data, now).map(|life| life.min(FAR)).or_else(|| inside(data, now))
+    from_response(data, now).map(|life| life.min(FAR)).or_else(|| inside(data, now))
 }
 
-/// The same, by what it is alone: that ends then whatever anybody else says.
+/// The same from the values alone. Whatever the response says, they are not accepted after that.
 pub fn inside(data: &[u8], now: SystemTime) -> Option<Duration> {
     let end = |text: &[u8]| ssh_certificate::valid_before(text).or_else(|| web_token::expires(text));
-    let texts = fields::texts(data).filter(|text| text.len() <= LONGEST_TEXT);
-    let first = texts.filter_map(|text| end(&text)).min()?;
-    Some(until(first, now).min(FAR))
+    let texts = fields::string_values(data).filter(|text| text.len() <= MAX_TEXT);
+    let earliest = texts.filter_map(|text| end(&text)).min()?;
+    Some(until(earliest, now).min(FAR))
 }
 
-/// As long as it was to live.
+/// The `ttl` of a request, in the forms that Vault accepts.
 pub fn asked_for(write: &BTreeMap<String, Value>) -> Option<Duration> {
     let life = match write.get("ttl")? {
         Value::Number(seconds) => Duration::from_secs(seconds.as_u64()?),
@@ -49,18 +48,18 @@ pub fn asked_for(write: &BTreeMap<String, Value>) -> Option<Duration> {
         },
         _ => return None,
     };
-    // Nothing asks for what Vault gives by itself.
+    // Zero asks for Vault's default.
     Some(life.min(FAR)).filter(|life| !life.is_zero())
 }
 
-fn beside(data: &[u8], now: SystemTime) -> Option<Duration> {
+fn from_response(data: &[u8], now: SystemTime) -> Option<Duration> {
     #[derive(Deserialize)]
-    struct Own {
+    struct StatedExpiry {
         ttl: Option<Value>,
         expiration: Option<Value>,
         expires_at_seconds: Option<Value>,
     }
-    let own: Own = serde_json::from_slice(data).ok()?;
+    let own: StatedExpiry = serde_json::from_slice(data).ok()?;
     let seconds = |value: Option<Value>| value?.as_u64();
     seconds(own.ttl).map(Duration::from_secs).or_else(|| {
         let end = seconds(own.expiration).or_else(|| seconds(own.expires_at_seconds))?;
@@ -85,14 +84,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_credential_says_itself_how_long_it_lives() {
+    async fn an_expiry_in_the_response_is_read() {
         assert_eq!(life_of(r#"{"ttl": 60, "expiration": 5}"#, 0), Some(60));
         assert_eq!(life_of(r#"{"expiration": 1700000600}"#, 1_700_000_000), Some(600));
         assert_eq!(life_of(r#"{"expires_at_seconds": 1700000600}"#, 1_700_000_000), Some(600));
-        // Over already: a clock is wrong, or it is about to be another.
+        // Expired already: a clock is wrong, or the credential is about to be replaced.
         assert_eq!(life_of(r#"{"expiration": 1700000000}"#, 1_800_000_000), Some(0));
         assert_eq!(life_of(r#"{"ttl": 0}"#, 0), Some(0));
-        // A hundred years and more.
+        // Numbers that would overflow a clock.
         assert_eq!(life_of(r#"{"ttl": 18446744073709551615}"#, 0), Some(FAR.as_secs()));
         assert_eq!(life_of(r#"{"expiration": 18446744073709551615}"#, 0), Some(FAR.as_secs()));
         for nothing in ["{}", r#"{"ttl": "30s"}"#, r#"{"ttl": -1}"#, r#"{"ttl": null}"#, "[]", "null"] {
@@ -101,7 +100,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_certificate_and_a_web_token_have_their_own_ends_and_the_first_counts() {
+    async fn of_a_certificate_and_a_web_token_the_earlier_expiry_counts() {
         let certificate = format!("{}\n", ssh_certificate::tests::CERTIFICATE);
         let end = ssh_certificate::tests::END;
         let token = |exp: u64| web_token::tests::token(&json!({"exp": exp}));
@@ -109,17 +108,17 @@ mod tests {
         assert_eq!(life(json!({"signed_key": certificate, "serial_number": "f5f702ef133a5189"})), Some(600));
         assert_eq!(life(json!({"service_account_token": token(end - 540)})), Some(60));
         assert_eq!(life(json!({"signed_key": certificate, "token": token(end - 540)})), Some(60));
-        // What stands beside it is by Vault, and counts first.
+        // An expiry in the response comes from Vault and counts first.
         assert_eq!(life(json!({"signed_key": certificate, "ttl": 5})), Some(5));
         assert_eq!(life(json!({"signed_key": [certificate], "more": {"token": token(end)}})), None);
         assert_eq!(life(json!({"token": token(end - 601)})), Some(0));
         assert_eq!(life(json!({"token": token(u64::MAX)})), Some(FAR.as_secs()));
-        let long = web_token::tests::token(&json!({"exp": end, "more": "x".repeat(LONGEST_TEXT)}));
+        let long = web_token::tests::token(&json!({"exp": end, "more": "x".repeat(MAX_TEXT)}));
         assert_eq!(life(json!({"token": long})), None);
     }
 
     #[test]
-    fn what_was_asked_for_is_read_as_vault_reads_it() {
+    fn a_requested_ttl_is_read_as_vault_reads_it() {
         let asked =
             |ttl: Value| asked_for(&BTreeMap::from([("ttl".to_owned(), ttl)])).map(|life| life.as_secs());
         for (ttl, life) in [

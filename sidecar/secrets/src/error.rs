@@ -1,15 +1,16 @@
 //! Why a secret is not available, and what can be done about it.
 
+use std::io;
+
+use cofferdam_base::clock::Rfc3339;
+use cofferdam_process::RunError;
 use relay_proto::name::Name;
 use tokio::time::Instant;
 
-use super::expiring::ExpiringError;
 use super::fields::FieldError;
-use super::local::SourceError;
-use super::source::SourceFailure;
-use super::spec::{Origin, SecretSpec};
+use super::spec::SecretSpec;
 
-/// Why a secret is not available. Print the chain of causes too, then [`SecretError::next_step`].
+/// Why a secret is not available. Print it with its causes, then [`SecretError::next_step`].
 #[derive(Debug, thiserror::Error)]
 #[error("load the secret `{secret}` from {origin}")]
 pub struct SecretError {
@@ -30,21 +31,71 @@ pub enum SecretProblem {
     NoVault,
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// It may be available later.
-    #[error("{}", .0.told())]
+    /// The source may return it later.
+    #[error("{}", .0.message())]
     Unavailable(Unavailable),
 }
 
-/// A [`SourceFailure`]; what it says is read through [`SecretError`].
+/// A [`SourceFailure`], kept private so that it is read through [`SecretError`].
 #[derive(Clone, Debug)]
 pub struct Unavailable(Box<SourceFailure>);
 
+/// Why the output of a command with `format = "expiring"` was refused.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum ExpiringError {
+    #[error("it printed both `fields` and a credential in AWS's form")]
+    Ambiguous,
+    #[error("the credential that it printed expired at {at}")]
+    Expired { at: Rfc3339 },
+    #[error("it printed no `{key}`: a credential of this format has an expiry")]
+    NoExpiry { key: &'static str },
+    #[error("it printed neither an object with `fields` and `expires` nor a credential in AWS's form")]
+    UnknownForm,
+    #[error("its `{key}` is not a time in RFC 3339, such as `2026-11-18T09:30:00Z`")]
+    UnreadableExpiry { key: &'static str },
+    #[error("its `Version` is not 1")]
+    Version,
+}
+
+/// Why a file, variable or command on this host could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    #[error("it is in Vault, not on this host")]
+    NotLocal,
+    #[error("cannot run it")]
+    Exec(#[from] RunError),
+    #[error("it is not a regular file")]
+    NotAFile,
+    #[error("cannot read it")]
+    Read(#[source] io::Error),
+    #[error("it holds more than {limit} bytes")]
+    TooLarge { limit: usize },
+    #[error("it takes too long")]
+    TooSlow,
+    #[error("it is not set for the sidecar")]
+    Unset,
+}
+
+/// Why a source returned no credential this time.
+#[derive(Clone, Debug)]
+pub struct SourceFailure {
+    /// What was tried and why it failed. Sandboxes see this, so it never quotes the source.
+    pub message: String,
+    /// The same, and what the source said.
+    pub detail: String,
+    pub next_step: String,
+    /// Callers do not retry before this time.
+    pub next_attempt: Instant,
+    /// The source asked for no retry before this time.
+    pub not_before: Option<Instant>,
+}
+
 impl SecretError {
     pub fn new(spec: &SecretSpec, cause: SecretProblem) -> Self {
-        Self { secret: spec.name.clone(), origin: described(&spec.origin), cause }
+        Self { secret: spec.name.clone(), origin: spec.origin.described(), cause }
     }
 
-    /// Whether callers may try again at once: the source has a backoff of its own.
+    /// Whether callers may retry at once, because the source limits its attempts itself.
     pub fn is_paced(&self) -> bool {
         self.failure().is_some()
     }
@@ -56,7 +107,7 @@ impl SecretError {
         }
     }
 
-    /// What a person can do about it.
+    /// What an operator can do about it.
     pub fn next_step(&self) -> String {
         self.cause.next_step(&format!("[secrets.{}]", self.secret))
     }
@@ -80,7 +131,7 @@ impl SecretProblem {
             Self::Source(SourceError::TooLarge { .. }) => {
                 format!("name a smaller source in {key}, or raise `secret-bytes` in [limits]")
             }
-            Self::NoVault => "restart the sidecar: [vault] counts from then on".into(),
+            Self::NoVault => "restart the sidecar: [vault] takes effect when it starts".into(),
             Self::Unavailable(Unavailable(failure)) => failure.next_step.clone(),
             Self::Source(_) => format!("correct {key} or its source, then call again"),
         }
@@ -94,21 +145,9 @@ impl From<SourceFailure> for SecretProblem {
 }
 
 impl Unavailable {
-    /// What was tried, what came of it, and when it is tried next.
-    fn told(&self) -> String {
+    /// The failure, and when the next attempt is due.
+    fn message(&self) -> String {
         let wait = self.0.next_attempt.saturating_duration_since(Instant::now()).as_secs() + 1;
         format!("{}; tried again in {wait} s at the earliest", self.0.message)
-    }
-}
-
-/// Never the arguments of a command: they may hold credentials.
-pub(super) fn described(origin: &Origin) -> String {
-    match origin {
-        Origin::Env(name) => format!("the environment variable `{name}`"),
-        Origin::Exec { command, .. } => {
-            format!("the command `{}`", command.first().map_or("", String::as_str))
-        }
-        Origin::File(path) => format!("the file `{}`", path.display()),
-        Origin::Kv { path, .. } | Origin::Vault { path, .. } => format!("Vault's `{path}`"),
     }
 }

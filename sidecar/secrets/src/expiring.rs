@@ -1,12 +1,12 @@
-//! What a command with `format = "expiring"` prints: fields, and when they expire.
+//! The output of a command with `format = "expiring"`: fields, and when they expire.
 //!
 //! Two forms are accepted, each as one JSON object; other keys are ignored:
 //! - `{"fields": {…}, "expires": "2026-11-18T09:30:00Z"}`: the keys of `fields` are the secret's fields;
 //! - that of AWS's `credential_process`: `Version` 1, `AccessKeyId`, `SecretAccessKey`, `SessionToken` (optional) and
 //!   `Expiration` give the fields `access_key_id`, `secret_access_key` and `session_token`.
 //!
-//! What must stay true: a credential without an expiry, or with one in the past, is refused; no error holds anything that
-//! was printed but a time.
+//! What must stay true: a credential without an expiry, or with one in the past, is refused; no error repeats anything
+//! of the output except a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
@@ -15,33 +15,17 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::embedded_expiry::FAR;
-use super::error::SecretProblem;
-use super::fields::{self, Object};
+use super::error::{ExpiringError, SecretProblem};
+use super::fields::{self, JsonObject};
 use super::spec::ShortValues;
 use super::value::Secret;
-use cofferdam_base::clock::{Rfc3339, parse_rfc3339};
+use cofferdam_base::clock::parse_rfc3339;
 
-#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum ExpiringError {
-    #[error("it printed both `fields` and a credential in AWS's form")]
-    Ambiguous,
-    #[error("the credential that it printed expired at {at}")]
-    Expired { at: Rfc3339 },
-    #[error("it printed no `{key}`: a credential of this format has an end")]
-    NoExpiry { key: &'static str },
-    #[error("it printed neither an object with `fields` and `expires` nor a credential in AWS's form")]
-    Shape,
-    #[error("its `{key}` is not a time in RFC 3339, such as `2026-11-18T09:30:00Z`")]
-    UnreadableExpiry { key: &'static str },
-    #[error("its `Version` is not 1")]
-    Version,
-}
-
-/// Fields, and how long they are valid from `now` on.
+/// Fields, and how long they are valid, counted from the `now` given to [`parse`].
 #[derive(Debug)]
-pub(super) struct Expiring {
+pub(super) struct ExpiringCredential {
     pub(super) fields: BTreeMap<String, Secret>,
-    /// More than zero, and no more than is of use to a schedule.
+    /// More than zero, at most [`FAR`].
     pub(super) life: Duration,
 }
 
@@ -64,24 +48,25 @@ struct Printed<'a> {
     expiration: Option<&'a RawValue>,
 }
 
-/// `now` is the wall clock's time from before the command ran.
+/// `now` is the wall-clock time before the command ran.
 pub(super) fn parse(
     content: &[u8],
     now: SystemTime,
     public: &BTreeSet<String>,
     short: ShortValues,
-) -> Result<Expiring, SecretProblem> {
-    let printed: Printed<'_> = serde_json::from_slice(content).map_err(|_| ExpiringError::Shape)?;
+) -> Result<ExpiringCredential, SecretProblem> {
+    let printed: Printed<'_> = serde_json::from_slice(content).map_err(|_| ExpiringError::UnknownForm)?;
     let (members, life) = match (printed.fields, printed.access_key_id) {
         (Some(_), Some(_)) => return Err(ExpiringError::Ambiguous.into()),
         (Some(fields), None) => {
-            let Object(members) = fields::object(fields.get().as_bytes()).ok_or(ExpiringError::Shape)?;
+            let JsonObject(members) =
+                fields::object(fields.get().as_bytes()).ok_or(ExpiringError::UnknownForm)?;
             (members, life("expires", printed.expires, now)?)
         }
         (None, Some(_)) => (printed.aws_fields()?, life("Expiration", printed.expiration, now)?),
-        (None, None) => return Err(ExpiringError::Shape.into()),
+        (None, None) => return Err(ExpiringError::UnknownForm.into()),
     };
-    Ok(Expiring { fields: fields::parse_members(members, public, short)?, life })
+    Ok(ExpiringCredential { fields: fields::parse_members(members, public, short)?, life })
 }
 
 impl<'a> Printed<'a> {
@@ -92,7 +77,7 @@ impl<'a> Printed<'a> {
         let required = [("access_key_id", self.access_key_id), ("secret_access_key", self.secret_access_key)];
         let mut members = Vec::new();
         for (name, value) in required {
-            members.push((name.to_owned(), value.ok_or(ExpiringError::Shape)?));
+            members.push((name.to_owned(), value.ok_or(ExpiringError::UnknownForm)?));
         }
         members.extend(self.session_token.map(|value| ("session_token".to_owned(), value)));
         Ok(members)
@@ -117,7 +102,7 @@ mod tests {
         parse_rfc3339("2026-11-18T09:00:00Z").unwrap()
     }
 
-    fn parse(content: &str) -> Result<Expiring, SecretProblem> {
+    fn parse(content: &str) -> Result<ExpiringCredential, SecretProblem> {
         super::parse(content.as_bytes(), now(), &BTreeSet::new(), ShortValues::Refuse)
     }
 
@@ -130,7 +115,7 @@ mod tests {
 
     #[test]
     fn fields_and_an_expiry_are_read() {
-        let Expiring { fields, life } =
+        let ExpiringCredential { fields, life } =
             parse(r#"{"fields": {"token": "hunter2hunter2", "port": 123456789}, "expires": "2026-11-18T09:30:00Z", "more": 1}"#)
                 .unwrap();
         assert_eq!(fields.keys().collect::<Vec<_>>(), ["port", "token"]);
@@ -141,7 +126,7 @@ mod tests {
     fn the_form_of_aws_is_read() {
         let aws = r#"{"Version": 1, "AccessKeyId": "hunter2AKIA", "SecretAccessKey": "hunter2key",
             "SessionToken": "hunter2token", "Expiration": "2026-11-18T11:00:00+01:00", "AccountId": "1"}"#;
-        let Expiring { fields, life } = parse(aws).unwrap();
+        let ExpiringCredential { fields, life } = parse(aws).unwrap();
         assert_eq!(
             fields.keys().collect::<Vec<_>>(),
             ["access_key_id", "secret_access_key", "session_token"]

@@ -1,7 +1,7 @@
-//! What a source's bytes mean: a JSON object gives its fields, anything else is the field `value`.
+//! Parses the content of a source into fields: a JSON object gives its members, anything else is the field `value`.
 //!
-//! What must stay true: a value is used as it was written or not at all. Nothing is empty, nothing is guessed from a
-//! nested structure, no key counts twice; errors name fields and never hold values.
+//! What must stay true: a value is used as it was written or not at all. No field is empty, nested structures are not
+//! flattened, no key occurs twice; errors name fields and never contain values.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 use super::spec::ShortValues;
 use super::value::{MIN_VALUE, Secret};
 
-/// The field of a source that is no JSON object.
+/// The field name for content that is not a JSON object.
 const VALUE: &str = "value";
 
 #[derive(Clone, Debug, thiserror::Error, Eq, PartialEq)]
@@ -34,27 +34,27 @@ pub enum FieldError {
     Twice { field: String },
 }
 
-/// What can be used of a source, and what cannot.
+/// The usable fields of a source, and the others with what is wrong with them.
 #[derive(Debug)]
-pub struct Parsed {
+pub struct ParsedFields {
     pub fields: BTreeMap<String, Secret>,
     pub unusable: BTreeMap<String, FieldError>,
 }
 
-impl From<BTreeMap<String, Secret>> for Parsed {
+impl From<BTreeMap<String, Secret>> for ParsedFields {
     fn from(fields: BTreeMap<String, Secret>) -> Self {
         Self { fields, unusable: BTreeMap::new() }
     }
 }
 
-/// The fields of an object that another system made: a field that cannot be used fails only those who use it.
+/// Parses an object that another system generated: an unusable field is an error only for templates that name it.
 pub fn parse_each(
     content: &[u8],
     public: &BTreeSet<String>,
     short: ShortValues,
-) -> Result<Parsed, FieldError> {
-    let Some(Object(members)) = object(content) else { return Err(FieldError::Empty) };
-    let mut parsed = Parsed { fields: BTreeMap::new(), unusable: BTreeMap::new() };
+) -> Result<ParsedFields, FieldError> {
+    let Some(JsonObject(members)) = object(content) else { return Err(FieldError::Empty) };
+    let mut parsed = ParsedFields { fields: BTreeMap::new(), unusable: BTreeMap::new() };
     for (field, raw) in members {
         let value = plain_value(raw).map(Secret::new);
         let checked = value.ok_or_else(|| FieldError::NotPlain { field: field.clone() }).and_then(|value| {
@@ -75,12 +75,13 @@ pub fn parse_each(
     }
 }
 
+/// Parses the content of a local source: every field must be usable.
 pub(super) fn parse(
     content: &[u8],
     public: &BTreeSet<String>,
     short: ShortValues,
 ) -> Result<BTreeMap<String, Secret>, FieldError> {
-    if let Some(Object(members)) = object(content) {
+    if let Some(JsonObject(members)) = object(content) {
         return parse_members(members, public, short);
     }
     let value = content.strip_suffix(b"\n").unwrap_or(content);
@@ -93,7 +94,7 @@ pub(super) fn parse(
     Ok(BTreeMap::from([(VALUE.into(), value)]))
 }
 
-/// Fields that are all to be used.
+/// Checks members of a JSON object, which must all be usable.
 pub(super) fn parse_members<'a>(
     members: impl IntoIterator<Item = (String, &'a RawValue)>,
     public: &BTreeSet<String>,
@@ -129,17 +130,17 @@ fn check(
     }
 }
 
-/// Every text of an object, as it is meant.
-pub(super) fn texts(content: &[u8]) -> impl Iterator<Item = Zeroizing<Vec<u8>>> {
-    let members = object(content).map(|Object(members)| members).unwrap_or_default();
+/// The decoded string members of an object.
+pub(super) fn string_values(content: &[u8]) -> impl Iterator<Item = Zeroizing<Vec<u8>>> {
+    let members = object(content).map(|JsonObject(members)| members).unwrap_or_default();
     members.into_iter().filter(|(_, raw)| raw.get().starts_with('"')).filter_map(|(_, raw)| plain_value(raw))
 }
 
-pub(super) fn object(content: &[u8]) -> Option<Object<'_>> {
+pub(super) fn object(content: &[u8]) -> Option<JsonObject<'_>> {
     serde_json::from_slice(content).ok()
 }
 
-/// Numbers and booleans as they stand in the text: `1.0` stays `1.0`, and no digit of a long one is lost.
+/// Decodes a string, and takes numbers and booleans as written: `1.0` stays `1.0`, and long numbers keep every digit.
 fn plain_value(raw: &RawValue) -> Option<Zeroizing<Vec<u8>>> {
     let text = raw.get();
     match text.as_bytes().first()? {
@@ -155,15 +156,15 @@ fn plain_value(raw: &RawValue) -> Option<Zeroizing<Vec<u8>>> {
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// The members of an object in their order, repeated keys too; values borrow from the wiped source.
-pub(super) struct Object<'a>(pub(super) Vec<(String, &'a RawValue)>);
+/// The members of an object in order, with repeated keys; values borrow from the source, which is wiped.
+pub(super) struct JsonObject<'a>(pub(super) Vec<(String, &'a RawValue)>);
 
-impl<'de> Deserialize<'de> for Object<'de> {
+impl<'de> Deserialize<'de> for JsonObject<'de> {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Members;
 
         impl<'de> Visitor<'de> for Members {
-            type Value = Object<'de>;
+            type Value = JsonObject<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
@@ -174,7 +175,7 @@ impl<'de> Deserialize<'de> for Object<'de> {
                 while let Some(member) = map.next_entry().map_err(A::Error::custom)? {
                     members.push(member);
                 }
-                Ok(Object(members))
+                Ok(JsonObject(members))
             }
         }
 

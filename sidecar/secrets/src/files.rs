@@ -1,14 +1,14 @@
-//! Files with secrets for servers that want them as files: in memory, for the owner only, gone with the server.
+//! Files with secrets, for servers that read them from files: in memory, readable by the owner only, removed with the server.
 //!
 //! ```text
-//! /dev/shm/cofferdam-UID/     or $XDG_RUNTIME_DIR/cofferdam; locked while its folders are made or swept
-//!     PID-N/                  one sidecar's, locked for as long as that sidecar lives
-//!         M/                  one server process's
+//! /dev/shm/cofferdam-UID/     or $XDG_RUNTIME_DIR/cofferdam; locked while its directories are created or removed
+//!     PID-N/                  of one sidecar, locked as long as that sidecar lives
+//!         M/                  of one server process
 //!             client.pem
 //! ```
 //!
-//! What must stay true: the place is memory-backed (it may be swapped, as any memory), owned by us and closed to
-//! others; a sidecar sweeps only folders whose lock is free, and follows no symbolic link.
+//! What must stay true: the root directory is memory-backed (it may be swapped, as any memory), owned by us and closed to
+//! other users; a sidecar removes only directories whose lock is free, and follows no symbolic link.
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File};
@@ -24,27 +24,26 @@ use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 use super::fill::{InjectError, Secrets, fill};
 use super::template::Template;
 
-/// A folder name that is taken is tried again with the next number: processes of other PID namespaces may share
-/// the place.
-const FOLDER_ATTEMPTS: u32 = 100;
+/// How many numbers are tried for a new directory: processes of other PID namespaces may use the same names.
+const DIRECTORY_ATTEMPTS: u32 = 100;
 
-/// This sidecar's folder. Removed with the last [`FileSet`] in it.
+/// This sidecar's directory. Removed with the last [`FileSet`] in it.
 #[derive(Clone, Debug)]
-pub struct FileStore(Arc<Folder>);
+pub struct FileStore(Arc<SidecarDirectory>);
 
 /// The files of one server process. Removed when dropped.
 #[derive(Debug)]
 pub struct FileSet {
-    folder: PathBuf,
+    directory: PathBuf,
     paths: BTreeMap<String, PathBuf>,
     _store: FileStore,
 }
 
 #[derive(Debug)]
-struct Folder {
+struct SidecarDirectory {
     path: PathBuf,
     next: AtomicU64,
-    /// The open folder with its lock, which says that we live.
+    /// The open directory; its lock tells other sidecars that this one is alive.
     _lock: File,
 }
 
@@ -55,27 +54,27 @@ pub enum FileError {
     #[error("`{name}` cannot be the name of an injected file: it is a path, empty or too long")]
     Name { name: String },
     #[error(
-        "no memory-backed place for injected files: set XDG_RUNTIME_DIR to one, or mount a tmpfs at /dev/shm"
+        "no memory-backed directory for injected files: set XDG_RUNTIME_DIR to one, or mount a tmpfs at /dev/shm"
     )]
-    NoPlace(#[source] io::Error),
+    NoMemoryBackedDirectory(#[source] io::Error),
     #[error("write the injected file `{name}`")]
     Write { name: String, source: io::Error },
 }
 
 impl FileStore {
-    /// Makes this sidecar's folder and removes what dead ones have left.
+    /// Creates this sidecar's directory and removes those of dead sidecars.
     pub fn open() -> Result<Self, FileError> {
         let runtime = std::env::var_os("XDG_RUNTIME_DIR").filter(|path| Path::new(path).is_absolute());
         let shared = PathBuf::from(format!("/dev/shm/cofferdam-{}", nix::unistd::geteuid()));
         let runtime = runtime.map(|path| PathBuf::from(path).join("cofferdam"));
         let mut problem = io::Error::from(io::ErrorKind::NotFound);
-        for place in runtime.into_iter().chain([shared]) {
-            match Self::open_at(&place) {
+        for root in runtime.into_iter().chain([shared]) {
+            match Self::open_at(&root) {
                 Ok(store) => return Ok(store),
                 Err(error) => problem = error,
             }
         }
-        Err(FileError::NoPlace(problem))
+        Err(FileError::NoMemoryBackedDirectory(problem))
     }
 
     /// Writes the files of one server process.
@@ -87,14 +86,14 @@ impl FileStore {
         if let Some(name) = templates.keys().find(|name| !is_plain_name(name)) {
             return Err(FileError::Name { name: name.clone() });
         }
-        let folder = self.0.path.join(self.0.next.fetch_add(1, Ordering::Relaxed).to_string());
-        let path = |name: &String| (name.clone(), folder.join(name));
+        let directory = self.0.path.join(self.0.next.fetch_add(1, Ordering::Relaxed).to_string());
+        let path = |name: &String| (name.clone(), directory.join(name));
         let paths = templates.keys().map(path).collect();
-        // Made before anything is written: whatever fails below removes it.
-        let set = FileSet { folder, paths, _store: self.clone() };
+        // Created before anything is written, so that a failure below removes the directory.
+        let set = FileSet { directory, paths, _store: self.clone() };
         let failed = |name: &str, source| FileError::Write { name: name.into(), source };
         if let Some(name) = templates.keys().next() {
-            private_folder(&set.folder).map_err(|error| failed(name, error))?;
+            create_private_directory(&set.directory).map_err(|error| failed(name, error))?;
         }
         for (name, template) in templates {
             let content = fill(template, secrets, &set.paths)
@@ -104,35 +103,35 @@ impl FileStore {
         Ok(set)
     }
 
-    fn open_at(place: &Path) -> io::Result<Self> {
-        match private_folder(place) {
+    fn open_at(root: &Path) -> io::Result<Self> {
+        match create_private_directory(root) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
-        let root = open_folder(place)?;
-        check_place(&root)?;
-        // Held until our folder is locked, so that no other sidecar finds it without its lock.
-        root.lock()?;
-        sweep(place)?;
+        let directory = open_directory(root)?;
+        check_root(&directory)?;
+        // Locked until our directory has its own lock, so that no other sidecar takes it for a dead one's.
+        directory.lock()?;
+        remove_dead(root)?;
         let process = std::process::id();
-        for number in 0..FOLDER_ATTEMPTS {
-            let path = place.join(format!("{process}-{number}"));
-            match private_folder(&path) {
+        for number in 0..DIRECTORY_ATTEMPTS {
+            let path = root.join(format!("{process}-{number}"));
+            match create_private_directory(&path) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                 Err(error) => return Err(error),
             }
-            let lock = open_folder(&path)?;
+            let lock = open_directory(&path)?;
             lock.lock()?;
-            return Ok(Self(Arc::new(Folder { path, next: AtomicU64::new(0), _lock: lock })));
+            return Ok(Self(Arc::new(SidecarDirectory { path, next: AtomicU64::new(0), _lock: lock })));
         }
         Err(io::ErrorKind::AlreadyExists.into())
     }
 }
 
 impl FileSet {
-    /// Writes the same files with other values. A process that opens one finds all of the old or all of the new; if one cannot
-    /// be filled, all stay as they are.
+    /// Writes the same files with other values. A reader of a file finds either the whole old or the whole new content; if
+    /// one of them cannot be filled, all stay as they are.
     pub fn rewrite(
         &self,
         templates: &BTreeMap<String, Template>,
@@ -143,15 +142,15 @@ impl FileSet {
             let Some(path) = self.paths.get(name) else { return Err(FileError::Name { name: name.clone() }) };
             let content = fill(template, secrets, &self.paths)
                 .map_err(|source| FileError::Fill { name: name.clone(), source })?;
-            // No file of a server's begins with a dot.
-            let new = self.folder.join(format!(".{name}"));
+            // No injected file's name begins with a dot.
+            let new = self.directory.join(format!(".{name}"));
             let written = write_private(&new, &content);
             ready.push((name, new, path));
             written.map_err(|source| FileError::Write { name: name.clone(), source })
         });
         if let Err(error) = prepared {
             for (_, new, _) in &ready {
-                // What cannot be removed goes with its folder.
+                // What cannot be removed now is removed with its directory.
                 let _ = std::fs::remove_file(new);
             }
             return Err(error);
@@ -169,30 +168,30 @@ impl FileSet {
 
 impl Drop for FileSet {
     fn drop(&mut self) {
-        remove(&self.folder);
+        remove(&self.directory);
     }
 }
 
-impl Drop for Folder {
+impl Drop for SidecarDirectory {
     fn drop(&mut self) {
         remove(&self.path);
     }
 }
 
-/// Removes the folders whose sidecar is dead. The place is locked by the caller.
-fn sweep(place: &Path) -> io::Result<()> {
-    for entry in std::fs::read_dir(place)? {
+/// Removes the directories of dead sidecars. The caller has locked `root`.
+fn remove_dead(root: &Path) -> io::Result<()> {
+    for entry in std::fs::read_dir(root)? {
         let path = entry?.path();
-        // What is no folder of ours is left alone.
-        let Ok(folder) = open_folder(&path) else { continue };
-        if folder.try_lock().is_ok() {
+        // Anything but a directory is left alone.
+        let Ok(directory) = open_directory(&path) else { continue };
+        if directory.try_lock().is_ok() {
             remove(&path);
         }
     }
     Ok(())
 }
 
-fn private_folder(path: &Path) -> io::Result<()> {
+fn create_private_directory(path: &Path) -> io::Result<()> {
     DirBuilder::new().mode(0o700).create(path)
 }
 
@@ -201,28 +200,28 @@ fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
     file.write_all(content)
 }
 
-fn open_folder(path: &Path) -> io::Result<File> {
+fn open_directory(path: &Path) -> io::Result<File> {
     let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
     File::options().read(true).custom_flags(flags.bits()).open(path)
 }
 
-/// On the open folder, so that what was checked is what is used.
-fn check_place(root: &File) -> io::Result<()> {
-    let metadata = root.metadata()?;
+/// Checks the open directory, so that it cannot be exchanged between check and use.
+fn check_root(directory: &File) -> io::Result<()> {
+    let metadata = directory.metadata()?;
     if metadata.uid() != nix::unistd::geteuid().as_raw() || metadata.mode() & 0o077 != 0 {
         return Err(io::Error::new(
             io::ErrorKind::PermissionDenied,
-            "it is another user's or open to others",
+            "it belongs to another user or is open to others",
         ));
     }
-    match is_in_memory(root)? {
+    match is_in_memory(directory)? {
         true => Ok(()),
         false => Err(io::Error::new(io::ErrorKind::Unsupported, "it is not on a tmpfs")),
     }
 }
 
-fn is_in_memory(folder: &File) -> io::Result<bool> {
-    Ok(fstatfs(folder)?.filesystem_type() == TMPFS_MAGIC)
+fn is_in_memory(directory: &File) -> io::Result<bool> {
+    Ok(fstatfs(directory)?.filesystem_type() == TMPFS_MAGIC)
 }
 
 fn remove(path: &Path) {
@@ -245,18 +244,18 @@ mod tests {
     use super::super::template::TemplatePart;
     use super::*;
 
-    /// A place of one test in memory, removed with it.
-    struct Place(PathBuf);
+    /// A memory-backed directory of one test, removed with it.
+    struct TestDirectory(PathBuf);
 
-    impl Place {
+    impl TestDirectory {
         fn new(test: &str) -> Self {
-            let place = PathBuf::from(format!("/dev/shm/cofferdam-test-{test}-{}", std::process::id()));
-            let _ = std::fs::remove_dir_all(&place);
-            Self(place)
+            let root = PathBuf::from(format!("/dev/shm/cofferdam-test-{test}-{}", std::process::id()));
+            let _ = std::fs::remove_dir_all(&root);
+            Self(root)
         }
     }
 
-    impl Drop for Place {
+    impl Drop for TestDirectory {
         fn drop(&mut self) {
             let _ = std::fs::remove_dir_all(&self.0);
         }
@@ -268,8 +267,8 @@ mod tests {
 
     #[test]
     fn files_are_private_and_gone_with_the_server() {
-        let place = Place::new("private");
-        let store = FileStore::open_at(&place.0).unwrap();
+        let root = TestDirectory::new("private");
+        let store = FileStore::open_at(&root.0).unwrap();
         let pointer = Template { parts: vec![TemplatePart::File("key.pem".into())] };
         let templates =
             BTreeMap::from([("key.pem".to_owned(), literal("KEY")), ("pointer".to_owned(), pointer)]);
@@ -279,17 +278,17 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&set.paths()["pointer"]).unwrap(), key.to_str().unwrap());
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&key), 0o600);
-        assert!(key.ancestors().skip(1).take(3).all(|folder| mode(folder) == 0o700));
+        assert!(key.ancestors().skip(1).take(3).all(|directory| mode(directory) == 0o700));
         drop(store);
-        assert!(key.exists(), "the set keeps the sidecar's folder");
+        assert!(key.exists(), "the set keeps the sidecar's directory");
         drop(set);
-        assert_eq!(std::fs::read_dir(&place.0).unwrap().count(), 0);
+        assert_eq!(std::fs::read_dir(&root.0).unwrap().count(), 0);
     }
 
     #[test]
     fn a_set_that_cannot_be_filled_leaves_nothing() {
-        let place = Place::new("unfilled");
-        let store = FileStore::open_at(&place.0).unwrap();
+        let root = TestDirectory::new("unfilled");
+        let store = FileStore::open_at(&root.0).unwrap();
         let missing = Template { parts: vec![TemplatePart::File("missing".into())] };
         let templates = BTreeMap::from([("a".to_owned(), literal("KEY")), ("b".to_owned(), missing)]);
         assert!(
@@ -299,9 +298,9 @@ mod tests {
     }
 
     #[test]
-    fn files_are_written_anew_all_or_none_and_never_in_halves() {
-        let place = Place::new("rewritten");
-        let store = FileStore::open_at(&place.0).unwrap();
+    fn files_are_rewritten_all_or_none_and_never_in_part() {
+        let root = TestDirectory::new("rewritten");
+        let store = FileStore::open_at(&root.0).unwrap();
         let templates = |value: &str, second: Template| {
             BTreeMap::from([("a".to_owned(), literal(value)), ("b".to_owned(), second)])
         };
@@ -316,13 +315,13 @@ mod tests {
         assert_eq!(std::io::read_to_string(old).unwrap(), "OLD", "an open file keeps its content");
         let mode = std::fs::metadata(&set.paths()["a"]).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        assert_eq!(std::fs::read_dir(&set.folder).unwrap().count(), 2, "nothing is left over");
+        assert_eq!(std::fs::read_dir(&set.directory).unwrap().count(), 2, "nothing is left over");
     }
 
     #[test]
-    fn names_do_not_lead_elsewhere() {
-        let place = Place::new("names");
-        let store = FileStore::open_at(&place.0).unwrap();
+    fn names_that_are_paths_are_refused() {
+        let root = TestDirectory::new("names");
+        let store = FileStore::open_at(&root.0).unwrap();
         for name in ["../key", "/etc/key", "", ".", "..", "a/b", "nul\0"] {
             let templates = BTreeMap::from([(name.to_owned(), literal("KEY"))]);
             let error = store.write(&templates, &Secrets::new()).unwrap_err();
@@ -331,34 +330,34 @@ mod tests {
     }
 
     #[test]
-    fn the_dead_are_swept_and_the_living_are_not() {
-        let place = Place::new("sweep");
-        let living = FileStore::open_at(&place.0).unwrap();
+    fn directories_of_dead_sidecars_are_removed_and_those_of_living_ones_kept() {
+        let root = TestDirectory::new("sweep");
+        let living = FileStore::open_at(&root.0).unwrap();
         let set = living.write(&BTreeMap::from([("k".to_owned(), literal("KEY"))]), &Secrets::new()).unwrap();
-        let dead = place.0.join("1-0");
+        let dead = root.0.join("1-0");
         std::fs::create_dir_all(dead.join("0")).unwrap();
         std::fs::write(dead.join("0/key"), "KEY").unwrap();
-        let precious = Place::new("precious");
+        let precious = TestDirectory::new("precious");
         std::fs::create_dir(&precious.0).unwrap();
         std::fs::write(precious.0.join("kept"), "").unwrap();
         std::os::unix::fs::symlink(&precious.0, dead.join("link")).unwrap();
-        std::os::unix::fs::symlink(&precious.0, place.0.join("2-0")).unwrap();
-        let newcomer = FileStore::open_at(&place.0).unwrap();
+        std::os::unix::fs::symlink(&precious.0, root.0.join("2-0")).unwrap();
+        let second = FileStore::open_at(&root.0).unwrap();
         assert!(!dead.exists());
         assert!(set.paths()["k"].exists());
         assert!(precious.0.join("kept").exists());
-        assert_ne!(newcomer.0.path, living.0.path);
+        assert_ne!(second.0.path, living.0.path);
     }
 
     #[test]
-    fn a_place_that_others_can_enter_or_that_is_not_in_memory_is_refused() {
-        let place = Place::new("open");
-        std::fs::create_dir(&place.0).unwrap();
-        std::fs::set_permissions(&place.0, PermissionsExt::from_mode(0o755)).unwrap();
-        assert_eq!(FileStore::open_at(&place.0).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
-        let link = Place::new("link");
-        std::fs::set_permissions(&place.0, PermissionsExt::from_mode(0o700)).unwrap();
-        std::os::unix::fs::symlink(&place.0, &link.0).unwrap();
+    fn a_directory_that_is_open_to_others_or_not_in_memory_is_refused() {
+        let root = TestDirectory::new("open");
+        std::fs::create_dir(&root.0).unwrap();
+        std::fs::set_permissions(&root.0, PermissionsExt::from_mode(0o755)).unwrap();
+        assert_eq!(FileStore::open_at(&root.0).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        let link = TestDirectory::new("link");
+        std::fs::set_permissions(&root.0, PermissionsExt::from_mode(0o700)).unwrap();
+        std::os::unix::fs::symlink(&root.0, &link.0).unwrap();
         assert!(FileStore::open_at(&link.0).is_err(), "a link may lead anywhere");
         std::fs::remove_file(&link.0).unwrap();
         assert!(is_in_memory(&File::open("/dev/shm").unwrap()).unwrap());

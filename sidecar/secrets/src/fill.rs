@@ -20,7 +20,7 @@ use cofferdam_process::Variable;
 /// The secrets that a server may use, by name.
 pub type Secrets = BTreeMap<Name, Arc<Material>>;
 
-/// Errors name secrets and fields, and never hold values.
+/// Errors name secrets and fields, and never contain values.
 #[derive(Debug, thiserror::Error)]
 pub enum InjectError {
     #[error("the secret `{secret}`{} has no field `{field}`; it has {}", from(.origin), listed(.has))]
@@ -29,21 +29,21 @@ pub enum InjectError {
     MissingFile { name: String },
     #[error("the secret `{secret}` is not loaded")]
     MissingSecret { secret: Name },
-    #[error("what the environment variable `{name}` would be holds a NUL byte")]
+    #[error("the value for the environment variable `{name}` contains a NUL byte")]
     NulInVariable { name: String },
     #[error("the secret `{secret}`{} cannot be used here: {why}", from(.origin))]
     UnusableField { secret: Name, origin: String, why: FieldError },
-    #[error("what the header would be holds a control character, such as a line end inside a secret")]
+    #[error("the value for the header contains a control character, such as a line end inside a secret")]
     UnfitForHeader,
 }
 
-/// What a template becomes.
+/// Fills a template.
 pub fn fill(
     template: &Template,
     secrets: &Secrets,
     files: &BTreeMap<String, PathBuf>,
 ) -> Result<Zeroizing<Vec<u8>>, InjectError> {
-    // The length first: a buffer that grows leaves copies behind that are not wiped.
+    // The length first: a buffer that grows leaves copies that are not wiped.
     let mut length = 0;
     for part in &template.parts {
         length += match part {
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_stands_in_its_place() {
+    fn parts_are_filled_in_order() {
         let parts = vec![
             TemplatePart::Literal("db://{".into()),
             field("password", Encoding::Url),

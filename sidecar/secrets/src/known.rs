@@ -1,97 +1,97 @@
-//! Which values a session's scrubber looks for: all it ever had, but for those that have long been of no use.
+//! Which values a session's scrubber looks for: every value the session read, except those that ended long ago.
 //!
-//! A session of eight hours with a credential of five seconds has some ten thousand of them. To look for all would make
-//! every message slower and every new one slower still (measured: with 256 values a scrubber is made in 2 ms and reads
-//! 1 MiB in 5 ms, with 16,000 in more than a second each): so of what is over (revoked with its token, or expired) the last
-//! [`MAX_OVER`] values are looked for, and of key-value secrets, whose former versions have no stated end, the last
-//! [`MAX_KEY_VALUES`].
+//! A session of eight hours with a credential of five seconds reads some ten thousand values. Looking for all of them would
+//! slow down every message and every rebuild of the scrubber (measured: with 256 values a scrubber is built in 2 ms and
+//! reads 1 MiB in 5 ms, with 16,000 each takes more than a second). So only the newest [`MAX_ENDED`] of the values that have
+//! ended (expired, or revoked with their token or lease) are kept, and the newest [`MAX_KEY_VALUES`] of key-value secrets,
+//! whose former versions have no known end.
 //!
-//! Must stay true: a value that may still be valid is never forgotten for something newer, but for
-//! the oldest of more key-value versions than that.
+//! What must stay true: a value that may still be valid is never forgotten, except the oldest key-value versions beyond
+//! that limit.
 
 use std::collections::HashSet;
 
 use tokio::time::Instant;
 
-use super::material::RevokedWith;
+use super::source::RevokedWith;
 use cofferdam_scrub::Needle;
 
-/// Values of credentials that are over: those of some minutes, where there is a new one every few seconds.
-const MAX_OVER: usize = 256;
-/// Values of key-value secrets.
+/// Ended values that are kept: those of the last minutes if there is a new credential every few seconds.
+const MAX_ENDED: usize = 256;
+/// Values of key-value secrets that are kept.
 const MAX_KEY_VALUES: usize = 512;
 
-/// In the order in which they were last heard of.
+/// Ordered by when each value was last learned, oldest first.
 #[derive(Default)]
-pub(super) struct Known(Vec<Value>);
+pub(super) struct KnownValues(Vec<KnownValue>);
 
-struct Value {
+struct KnownValue {
     needle: Needle,
     revoked_with: RevokedWith,
-    holding: Holding,
+    in_log: InLog,
 }
 
-/// Whether the log has it from this session. What is over is no more than the log's own few of all sessions.
+/// Whether the log scrubber holds the value for this session. Of released values it keeps a limited number itself.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Holding {
+enum InLog {
     Held,
-    LetGo,
+    Released,
 }
 
-/// What changed.
-pub(super) struct Learnt {
-    pub(super) scrubber: Scrubbing,
-    /// Those that the log has to know from now on,
-    pub(super) held: Vec<Needle>,
-    /// and those that it need not.
-    pub(super) let_go: Vec<Needle>,
+/// What follows for the scrubbers.
+pub(super) struct Learned {
+    pub(super) scrubber: ScrubberUpdate,
+    /// Values that the log scrubber has to hold from now on.
+    pub(super) added_to_log: Vec<Needle>,
+    /// Values that the log scrubber need not hold any longer.
+    pub(super) removed_from_log: Vec<Needle>,
 }
 
-/// Whether a session's scrubber knows them all.
+/// Whether the session's scrubber has to be built again.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Scrubbing {
-    AsBefore,
-    ToBeMade,
+pub(super) enum ScrubberUpdate {
+    Unchanged,
+    Rebuild,
 }
 
-impl Known {
-    /// These are to be found from now on. What was known is as good as new.
-    pub(super) fn learn(&mut self, needles: &[Needle], revoked_with: RevokedWith, now: Instant) -> Learnt {
-        let mut scrubber = Scrubbing::AsBefore;
-        let mut held = Vec::new();
+impl KnownValues {
+    /// Adds values to look for. Learning a known value again makes it the newest.
+    pub(super) fn learn(&mut self, needles: &[Needle], revoked_with: RevokedWith, now: Instant) -> Learned {
+        let mut scrubber = ScrubberUpdate::Unchanged;
+        let mut added_to_log = Vec::new();
         for needle in needles {
             let known = self.0.iter().position(|value| value.needle.value == needle.value);
             let value = match known.map(|at| self.0.remove(at)) {
-                // A value without an end is not dropped because another one ended.
+                // The same value from a source without expiry stays valid when this credential ends.
                 Some(before) if matches!(before.revoked_with, RevokedWith::Nothing) => before,
                 Some(before) => {
-                    if before.holding == Holding::LetGo {
-                        held.push(before.needle.clone());
+                    if before.in_log == InLog::Released {
+                        added_to_log.push(before.needle.clone());
                     }
-                    Value { revoked_with: revoked_with.clone(), holding: Holding::Held, ..before }
+                    KnownValue { revoked_with: revoked_with.clone(), in_log: InLog::Held, ..before }
                 }
                 None => {
-                    scrubber = Scrubbing::ToBeMade;
-                    held.push(needle.clone());
-                    Value {
+                    scrubber = ScrubberUpdate::Rebuild;
+                    added_to_log.push(needle.clone());
+                    KnownValue {
                         needle: needle.clone(),
                         revoked_with: revoked_with.clone(),
-                        holding: Holding::Held,
+                        in_log: InLog::Held,
                     }
                 }
             };
             self.0.push(value);
         }
-        let let_go = match scrubber {
-            Scrubbing::AsBefore => Vec::new(),
-            Scrubbing::ToBeMade => self.forget(now),
+        let removed_from_log = match scrubber {
+            ScrubberUpdate::Unchanged => Vec::new(),
+            ScrubberUpdate::Rebuild => self.forget_oldest(now),
         };
-        Learnt { scrubber, held, let_go }
+        Learned { scrubber, added_to_log, removed_from_log }
     }
 
-    /// Those that the log has from here.
-    pub(super) fn held(&self) -> Vec<Needle> {
-        let held = self.0.iter().filter(|value| value.holding == Holding::Held);
+    /// The values that the log scrubber holds for this session.
+    pub(super) fn held_by_log(&self) -> Vec<Needle> {
+        let held = self.0.iter().filter(|value| value.in_log == InLog::Held);
         held.map(|value| value.needle.clone()).collect()
     }
 
@@ -99,27 +99,27 @@ impl Known {
         self.0.iter().map(|value| value.needle.clone()).collect()
     }
 
-    /// The oldest of those that are too many; gives what the log need not know any more.
-    fn forget(&mut self, now: Instant) -> Vec<Needle> {
-        let mut let_go = Vec::new();
+    /// Removes the oldest values beyond the limits. Returns those that the log scrubber need not hold any longer.
+    fn forget_oldest(&mut self, now: Instant) -> Vec<Needle> {
+        let mut removed_from_log = Vec::new();
         for value in &mut self.0 {
-            if value.holding == Holding::Held && value.revoked_with.is_over(now) {
-                value.holding = Holding::LetGo;
-                let_go.push(value.needle.clone());
+            if value.in_log == InLog::Held && value.revoked_with.has_ended(now) {
+                value.in_log = InLog::Released;
+                removed_from_log.push(value.needle.clone());
             }
         }
         let mut too_many: HashSet<usize> = HashSet::new();
-        let mut beyond = |most: usize, choice: &dyn Fn(&Value) -> bool| {
+        let mut beyond = |most: usize, choice: &dyn Fn(&KnownValue) -> bool| {
             let chosen: Vec<usize> =
                 self.0.iter().enumerate().filter(|(_, value)| choice(value)).map(|(at, _)| at).collect();
             too_many.extend(&chosen[..chosen.len().saturating_sub(most)]);
         };
-        beyond(MAX_OVER, &|value| value.revoked_with.is_over(now));
+        beyond(MAX_ENDED, &|value| value.revoked_with.has_ended(now));
         beyond(MAX_KEY_VALUES, &|value| matches!(value.revoked_with, RevokedWith::KeyValue));
         let mut at = 0..;
         let gone = self.0.extract_if(.., |_| at.next().is_some_and(|at| too_many.contains(&at)));
-        let_go.extend(gone.filter(|value| value.holding == Holding::Held).map(|value| value.needle));
-        let_go
+        removed_from_log.extend(gone.filter(|value| value.in_log == InLog::Held).map(|value| value.needle));
+        removed_from_log
     }
 }
 
@@ -135,33 +135,33 @@ mod tests {
         Needle { label: "some.value".into(), value: Zeroizing::new(value.into()) }
     }
 
-    fn learn(known: &mut Known, value: &str, revoked_with: RevokedWith) -> Learnt {
+    fn learn(known: &mut KnownValues, value: &str, revoked_with: RevokedWith) -> Learned {
         known.learn(&[needle(value)], revoked_with, Instant::now())
     }
 
-    fn has(known: &Known, value: &str) -> bool {
+    fn has(known: &KnownValues, value: &str) -> bool {
         known.0.iter().any(|known| **known.needle.value == *value.as_bytes())
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_over_is_looked_for_a_while_longer_and_then_forgotten_oldest_first() {
-        let mut known = Known::default();
+    async fn ended_values_are_kept_for_a_while_and_then_forgotten_oldest_first() {
+        let mut known = KnownValues::default();
         learn(&mut known, "from-a-file", RevokedWith::Nothing);
         learn(&mut known, "a-former-version", RevokedWith::KeyValue);
         learn(&mut known, "still-used", RevokedWith::Until(Instant::now() + Duration::from_secs(1_000_000)));
-        let (mut held, mut let_go) = (0, 0);
+        let (mut held, mut removed_from_log) = (0, 0);
         for number in 0..10_000 {
             let end = Instant::now() + Duration::from_secs(5);
-            let learnt = learn(&mut known, &format!("passing-{number}"), RevokedWith::Until(end));
-            held += learnt.held.len();
-            let_go += learnt.let_go.len();
+            let learned = learn(&mut known, &format!("passing-{number}"), RevokedWith::Until(end));
+            held += learned.added_to_log.len();
+            removed_from_log += learned.removed_from_log.len();
             tokio::time::advance(Duration::from_secs(3)).await;
-            assert!(known.0.len() <= MAX_OVER + 5, "{}", known.0.len());
+            assert!(known.0.len() <= MAX_ENDED + 5, "{}", known.0.len());
         }
-        // What the log was told to hold, it is told to let go, once each.
+        // Each value that was added to the log scrubber is removed from it exactly once.
         assert_eq!(held, 10_000);
-        assert_eq!(let_go + known.held().len(), 10_003);
-        assert!(known.held().len() < 8, "{}", known.held().len());
+        assert_eq!(removed_from_log + known.held_by_log().len(), 10_003);
+        assert!(known.held_by_log().len() < 8, "{}", known.held_by_log().len());
         for value in ["from-a-file", "a-former-version", "still-used", "passing-9999", "passing-9800"] {
             assert!(has(&known, value), "{value}");
         }
@@ -170,10 +170,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn former_versions_of_key_value_secrets_have_their_own_bound() {
-        let mut known = Known::default();
+        let mut known = KnownValues::default();
         for number in 0..2 * MAX_KEY_VALUES {
             learn(&mut known, &format!("version-{number}"), RevokedWith::KeyValue);
-            // The other secret is read again and again, and has not changed.
+            // A second secret is read again as often and does not change.
             learn(&mut known, "the-other", RevokedWith::KeyValue);
         }
         assert_eq!(known.0.len(), MAX_KEY_VALUES);
@@ -182,17 +182,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_value_that_is_heard_of_again_is_not_new_but_lives_on() {
-        let mut known = Known::default();
+    async fn a_value_that_is_learned_again_needs_no_rebuild_and_is_kept_longer() {
+        let mut known = KnownValues::default();
         let now = Instant::now();
         let first = learn(&mut known, "renewed", RevokedWith::Until(now + Duration::from_secs(5)));
-        assert_eq!((first.scrubber, first.held.len()), (Scrubbing::ToBeMade, 1));
+        assert_eq!((first.scrubber, first.added_to_log.len()), (ScrubberUpdate::Rebuild, 1));
         let again = learn(&mut known, "renewed", RevokedWith::Until(now + Duration::from_secs(50)));
-        assert_eq!((again.scrubber, again.held.len()), (Scrubbing::AsBefore, 0));
+        assert_eq!((again.scrubber, again.added_to_log.len()), (ScrubberUpdate::Unchanged, 0));
         tokio::time::advance(Duration::from_secs(10)).await;
-        assert!(!known.0[0].revoked_with.is_over(Instant::now()));
+        assert!(!known.0[0].revoked_with.has_ended(Instant::now()));
         learn(&mut known, "from-a-file", RevokedWith::Nothing);
         learn(&mut known, "from-a-file", RevokedWith::Until(now));
-        assert!(known.0.iter().all(|value| !value.revoked_with.is_over(Instant::now())));
+        assert!(known.0.iter().all(|value| !value.revoked_with.has_ended(Instant::now())));
     }
 }

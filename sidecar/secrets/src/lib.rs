@@ -1,29 +1,30 @@
-//! Credentials: where they come from, the one type that holds them, what a session keeps, and what is filled with them.
+//! Credentials: where they come from, the type that holds them, what a session keeps, and the templates filled with them.
 //!
 //! | module | what it is for |
 //! |---|---|
-//! | [`spec`] | what the configuration says of a secret |
+//! | [`spec`] | what the configuration says about a secret |
 //! | [`value`] | one secret value |
-//! | [`opened`] | the one module that opens a secret value |
-//! | [`fields`] | the fields in what a source gave |
-//! | [`source`] | the seam: [`Source`], [`Lease`] and [`Hold`] |
-//! | [`local`] | sources on this host: files, variables, commands |
-//! | [`expiring`] | commands whose credentials expire |
-//! | [`embedded_expiry`] | the end that a credential states itself |
-//! | [`material`] | the values of one secret, and until when they are valid |
+//! | [`opened`] | the only module that reads the bytes of a secret value |
+//! | [`fields`] | parses the content of a source into fields |
 //! | [`error`] | why a secret is not available |
+//! | [`source`] | the interface of sources: [`Source`], [`Lease`] and [`Hold`] |
+//! | [`local`] | sources on this host: files, variables, commands |
+//! | [`expiring`] | the output of commands whose credentials expire |
+//! | [`embedded_expiry`] | the expiry that a credential states itself |
+//! | [`material`] | the values of one secret, and how long they are valid |
 //! | [`renewal`] | when a credential is renewed or read again |
-//! | [`credentials`] | the secrets of one session, and the scrubber that knows them |
-//! | [`upkeep`] | the task that keeps one secret of a session |
-//! | [`reread`] | how often a secret is read again because a server refused it |
 //! | [`known`] | which values a session's scrubber looks for |
-//! | [`reads`] | which reads of its secrets a call is made with |
+//! | [`reread`] | how often a secret is read again because a server refused it |
+//! | [`store`] | what a session holds: values, failures, the scrubber |
+//! | [`renewal_task`] | the task that keeps one secret of a session valid |
+//! | [`credentials`] | the secrets of one session, as its servers obtain them |
 //! | [`template`] | the syntax of templates such as `Bearer {github.token}` |
-//! | [`fill`] | filled templates: variables, files and headers |
+//! | [`fill`] | fills templates for variables, files and headers |
 //! | [`files`] | injected files: 0600, in memory, removed with their process |
+//! | [`reads`] | which reads of Vault a call's credentials come from |
 //!
-//! What must stay true: a value cannot be printed, compared, copied or serialised; it leaves its wrapper in [`opened`]
-//! only (`.clippy.toml` bans [`Secret::expose`] elsewhere) and its memory is wiped. No error holds any part of one.
+//! What must stay true: a value cannot be printed, compared, copied or serialised; only [`opened`] takes it out of its
+//! wrapper (`.clippy.toml` bans [`Secret::expose`] elsewhere), and its memory is wiped. No error contains any part of one.
 
 #![forbid(unsafe_code)]
 
@@ -37,27 +38,27 @@ mod fill;
 mod known;
 mod local;
 mod material;
-pub mod opened;
+mod opened;
 mod reads;
 pub mod renewal;
+mod renewal_task;
 pub mod reread;
 mod source;
 mod spec;
+mod store;
 mod template;
 #[cfg(test)]
 mod tests;
-pub mod upkeep;
 mod value;
 
-pub use cofferdam_scrub::log_scrubber;
-pub use error::{SecretError, SecretProblem};
-pub use expiring::ExpiringError;
+pub use credentials::SecretStatus;
+pub use error::{ExpiringError, SecretError, SecretProblem, SourceError, SourceFailure};
 pub use fields::FieldError;
 pub use fill::{InjectError, Secrets, fill, fill_environment, fill_header};
-pub use local::{LocalSource, Readers, SourceError, fetch, read_file};
-pub use material::{LeaseUse, Material, RevokedWith};
+pub use local::{FileContent, LocalSource, fetch, read_file};
+pub use material::Material;
 pub use reads::Reads;
-pub use source::{Ask, Asker, Hold, Learn, Lease, Source, SourceFailure, Validity};
+pub use source::{Ask, Asker, Hold, Learn, Lease, LeaseUse, RevokedWith, Source, Validity};
 pub use spec::{
     ExecFormat, InvalidVaultPath, Origin, SecretSpec, SecretSpecs, ShortValues, SourceLimits, VaultPath,
 };

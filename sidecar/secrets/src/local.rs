@@ -1,8 +1,8 @@
-//! Sources on this host: a file, a variable or a command.
+//! Secrets on this host: files, environment variables and commands.
 //!
-//! What must stay true: never more than `secret-bytes` in memory; a source that hangs or floods is an error; no
-//! error holds what was read. Nothing here can be revoked. A command that failed to give an expiring credential is not
-//! run again for [`BETWEEN_ATTEMPTS`], however many callers wait.
+//! What must stay true: no more than `secret-bytes` of a source are held in memory; a source that hangs or prints too much is
+//! an error; no error contains what was read. Nothing here can be revoked. After a command failed to print an expiring
+//! credential it is not run again for [`BETWEEN_ATTEMPTS`], however many callers wait.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -21,60 +21,36 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
-use super::error::{SecretError, SecretProblem};
-use super::expiring::{self, Expiring, ExpiringError};
+use super::error::{ExpiringError, SecretError, SecretProblem, SourceError, SourceFailure};
+use super::expiring::{self, ExpiringCredential};
 use super::fields;
 use super::material::Material;
-use super::renewal::{Class, Failure, Terms};
-use super::source::{Ask, Asker, Hold, Lease, Source, SourceFailure, Validity};
+use super::renewal::{Class, Terms};
+use super::source::{Ask, Asker, Lease, Source, Unleased};
 use super::spec::{ExecFormat, Origin, SecretSpec, SourceLimits};
 use cofferdam_base::clock;
 use cofferdam_process::{RunError, run_bounded};
 
-/// Between two runs of a command that did not give an expiring credential.
+/// The pause after a command failed to print an expiring credential.
 const BETWEEN_ATTEMPTS: Duration = Duration::from_secs(5);
 
-/// Others may read the file.
+/// The mode bit that lets every user of the host read a file.
 const READABLE_BY_OTHERS: u32 = 0o004;
 
-#[derive(Debug, thiserror::Error)]
-pub enum SourceError {
-    #[error("it is in Vault, not on this host")]
-    Elsewhere,
-    #[error("run it")]
-    Exec(#[from] RunError),
-    #[error("it is not a regular file")]
-    NotAFile,
-    #[error("read it")]
-    Read(#[source] io::Error),
-    #[error("it holds more than {limit} bytes")]
-    TooLarge { limit: usize },
-    #[error("it takes too long")]
-    TooSlow,
-    #[error("it is not set for the sidecar")]
-    Unset,
-}
-
-/// Which users of the host may read a file.
+/// Whether a file's content is secret.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Readers {
-    /// It is not secret.
-    Anybody,
-    /// A warning is logged if every user of the host can read it.
-    Few,
+pub enum FileContent {
+    Public,
+    /// A warning is logged if every user of the host can read the file.
+    Secret,
 }
 
-/// Files, variables and commands. Their upkeep ends when this is dropped.
+/// Files, variables and commands. Renewal tasks end when this is dropped.
 #[derive(Debug, Default)]
 pub struct LocalSource {
     period: CancellationToken,
-    /// Never changes: what was read here depends on nothing else.
+    /// Never changes: local secrets depend on no token.
     changes: watch::Sender<u64>,
-}
-
-/// The hold of values for which the source keeps nothing.
-pub(super) struct Unleased {
-    changes: watch::Receiver<u64>,
 }
 
 /// Reads a secret of this host once.
@@ -91,7 +67,8 @@ impl LocalSource {
         let public = spec.public.iter().cloned().collect();
         let (fields, life) = match &spec.origin {
             Origin::Exec { format: ExecFormat::Expiring, .. } => {
-                let Expiring { fields, life } = expiring::parse(&content, wall_clock, &public, spec.short)?;
+                let ExpiringCredential { fields, life } =
+                    expiring::parse(&content, wall_clock, &public, spec.short)?;
                 if asked_at + life <= Instant::now() {
                     return Err(ExpiringError::Expired { at: (wall_clock + life).into() }.into());
                 }
@@ -137,35 +114,7 @@ impl Drop for LocalSource {
     }
 }
 
-impl Unleased {
-    pub(super) fn new(changes: watch::Receiver<u64>) -> Self {
-        Self { changes }
-    }
-}
-
-impl Hold for Unleased {
-    fn ends(&self) -> Option<Instant> {
-        None
-    }
-
-    fn validity(&self) -> Validity {
-        Validity::Current
-    }
-
-    fn renew(&self, _increment: Option<Duration>) -> BoxFuture<'_, Result<Terms, Failure>> {
-        async { Err(Failure::Refused { why: "there is no lease".into() }) }.boxed()
-    }
-
-    fn check(&self) -> BoxFuture<'_, Result<(), Failure>> {
-        async { Ok(()) }.boxed()
-    }
-
-    fn changes(&self) -> watch::Receiver<u64> {
-        self.changes.clone()
-    }
-}
-
-/// The problem with its causes; none of them holds what the command printed.
+/// The problem with its causes; none of them contains what the command printed.
 fn failure(spec: &SecretSpec, problem: &SecretProblem) -> SourceFailure {
     let mut message = problem.to_string();
     let mut cause = std::error::Error::source(problem);
@@ -192,11 +141,12 @@ async fn read(origin: &Origin, limits: SourceLimits) -> Result<Zeroizing<Vec<u8>
         },
         Origin::File(path) => {
             let path = path.clone();
-            // A file system may hang; the runtime's threads may not.
-            let read = tokio::task::spawn_blocking(move || read_file(&path, limit, Readers::Few)).await;
+            // A file system may hang, and the runtime's threads must not.
+            let read =
+                tokio::task::spawn_blocking(move || read_file(&path, limit, FileContent::Secret)).await;
             read.map_err(|panic| SourceError::Read(io::Error::other(panic)))?
         }
-        Origin::Kv { .. } | Origin::Vault { .. } => Err(SourceError::Elsewhere),
+        Origin::Kv { .. } | Origin::Vault { .. } => Err(SourceError::NotLocal),
     }
 }
 
@@ -209,8 +159,8 @@ fn check_variable(value: Option<OsString>, limit: usize) -> Result<Zeroizing<Vec
 }
 
 /// Reads a regular file of at most `limit` bytes into wiped memory. May block.
-pub fn read_file(path: &Path, limit: usize, readers: Readers) -> Result<Zeroizing<Vec<u8>>, SourceError> {
-    // Without waiting: a pipe in the file's place would hold the thread for ever.
+pub fn read_file(path: &Path, limit: usize, content: FileContent) -> Result<Zeroizing<Vec<u8>>, SourceError> {
+    // Opening a named pipe without O_NONBLOCK would block until a writer appears.
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let mut file =
         File::options().read(true).custom_flags(flags.bits()).open(path).map_err(SourceError::Read)?;
@@ -218,14 +168,14 @@ pub fn read_file(path: &Path, limit: usize, readers: Readers) -> Result<Zeroizin
     if !metadata.is_file() {
         return Err(SourceError::NotAFile);
     }
-    if readers == Readers::Few && metadata.mode() & READABLE_BY_OTHERS != 0 {
+    if content == FileContent::Secret && metadata.mode() & READABLE_BY_OTHERS != 0 {
         let path = PathBuf::from(path);
-        tracing::warn!(path = %path.display(), "every user of this host can read a secret: chmod o-r");
+        tracing::warn!(path = %path.display(), "every user of this host can read a file with a secret: run `chmod o-r` on it");
     }
     if metadata.len() > limit as u64 {
         return Err(SourceError::TooLarge { limit });
     }
-    // All of it at once: growing would leave copies behind that are not wiped. It may have grown since.
+    // Allocated at once, because a growing buffer leaves copies that are not wiped. The file may have grown since `metadata`.
     let mut bytes = Zeroizing::new(vec![0; limit + 1]);
     let mut length = 0;
     loop {

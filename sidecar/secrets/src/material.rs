@@ -1,75 +1,54 @@
-//! The values of one secret as the processes and requests of a session share them.
+//! The values of one secret, shared by the processes and requests of a session.
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use cofferdam_scrub::Needle;
+use relay_proto::name::Name;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::error::described;
-use super::fields::{FieldError, Parsed};
-use super::local::Unleased;
+use super::fields::{FieldError, ParsedFields};
 use super::opened;
 use super::renewal::Terms;
-use super::source::{Hold, Lease, Validity};
+use super::source::{Hold, Lease, LeaseUse, RevokedWith, Unleased, Validity};
 use super::spec::SecretSpec;
 use super::value::Secret;
 
-/// What a source gave: the fields, until when they are valid, and the hold that gives them back.
+/// What a source returned: the fields, how long they are valid, and the hold that gives them back when dropped.
 #[derive(Debug)]
 pub struct Material {
     pub fields: BTreeMap<String, Secret>,
-    /// Fields that the configuration says are not secret: neither scrubbed nor too short.
+    /// Fields that the configuration declares as not secret: they are not scrubbed, and may be short.
     pub public: BTreeSet<String>,
-    /// Where they are from, for people.
+    /// Where the values come from, for messages.
     pub origin: String,
-    /// Fields that exist and cannot be used, with the reason for a template that names one.
+    /// Fields that exist but cannot be used, and why.
     pub unusable: BTreeMap<String, FieldError>,
-    /// Shared by all users of the values: a renewal is for each of them.
-    state: Mutex<State>,
+    /// Changed by a renewal, for all users of the values at once.
+    lease_state: Mutex<LeaseState>,
     pub lease: Option<Arc<LeaseUse>>,
-    /// Which values of its secret these are; the same values have the same number.
+    /// Counts the different values that a session has read of this secret, from 1.
     pub generation: u64,
 }
 
-struct State {
+struct LeaseState {
     period: ValidityPeriod,
     hold: Arc<dyn Hold>,
 }
 
-/// Until when values are valid, as far as their source says.
+/// How long values are valid, as far as their source says.
 #[derive(Clone, Copy, Debug, Default)]
 struct ValidityPeriod {
     expires: Option<Instant>,
-    /// From then on the secret is read again for the next caller.
+    /// From this time on the next caller reads the secret again.
     refresh: Option<Instant>,
 }
 
-/// How the read of a secret is found again, in our audit and in Vault's.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct LeaseUse {
-    /// Of the lease's id, where there is a lease.
-    pub hash: Option<String>,
-    pub request_id: String,
-}
-
-/// When a value that leaked becomes useless.
-#[derive(Clone)]
-pub enum RevokedWith {
-    /// Never, as far as is known.
-    Nothing,
-    /// A key-value secret: a newer version may exist, and this one may still be valid.
-    KeyValue,
-    /// Revoked once the last handle of its owner (a token, a lease) is dropped.
-    Owner(Weak<dyn Any + Send + Sync>),
-    /// It expires by itself.
-    Until(Instant),
-}
-
 impl Material {
-    /// These values, from a source that lends nothing.
+    /// Values without a lease or an expiry.
     pub fn of(fields: BTreeMap<String, Secret>) -> Self {
         let hold = Arc::new(Unleased::new(watch::Sender::<u64>::default().subscribe()));
         Self {
@@ -77,75 +56,80 @@ impl Material {
             public: BTreeSet::new(),
             origin: String::new(),
             unusable: BTreeMap::new(),
-            state: Mutex::new(State { period: ValidityPeriod::default(), hold }),
+            lease_state: Mutex::new(LeaseState { period: ValidityPeriod::default(), hold }),
             lease: None,
             generation: 0,
         }
     }
 
     pub fn new(spec: &SecretSpec, lease: Lease) -> Self {
-        let Lease { fields: Parsed { fields, unusable }, terms, hold, used } = lease;
+        let Lease { fields: ParsedFields { fields, unusable }, terms, hold, used } = lease;
         Self {
             fields,
             public: spec.public.iter().cloned().collect(),
-            origin: described(&spec.origin),
+            origin: spec.origin.described(),
             unusable,
-            state: Mutex::new(State { period: ValidityPeriod::of(&terms), hold }),
+            lease_state: Mutex::new(LeaseState { period: ValidityPeriod::of(&terms), hold }),
             lease: used,
             generation: 0,
         }
     }
 
-    /// Whether users of the former values need not have these: they are equal, and nothing was lent for either.
-    pub fn replaces_unnoticed(&self, former: &Self) -> bool {
+    /// Every value that must not leave the sidecar, labelled with the name of the secret.
+    pub fn needles(&self, secret: &Name) -> Vec<Needle> {
+        opened::needles(secret, self.fields.iter().filter(|(field, _)| !self.public.contains(*field)))
+    }
+
+    /// Whether users of `former` can go on as they are: the values are equal, and neither has a lease.
+    pub fn is_equivalent_to(&self, former: &Self) -> bool {
         !self.has_lease() && !former.has_lease() && opened::are_equal(&self.fields, &former.fields)
     }
 
-    /// When these values end: by their own terms, or with what they depend on.
+    /// When these values expire: by their own terms, or with the token that they depend on.
     pub fn expires(&self) -> Option<Instant> {
         let (own, hold) = {
-            let state = self.state();
+            let state = self.lease_state();
             (state.period.expires, Arc::clone(&state.hold))
         };
         [own, hold.ends()].into_iter().flatten().min()
     }
 
     pub fn hold(&self) -> Arc<dyn Hold> {
-        Arc::clone(&self.state().hold)
+        Arc::clone(&self.lease_state().hold)
     }
 
-    /// They were read again and are the same: they are valid for as long as the newer read is.
-    pub fn adopt(&self, newer: Self) {
-        *self.state() = newer.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+    /// Makes these values valid for as long as equal ones that were read later.
+    pub fn take_validity_from(&self, newer: Self) {
+        *self.lease_state() = newer.lease_state.into_inner().unwrap_or_else(PoisonError::into_inner);
     }
 
-    /// They were renewed.
+    /// Applies the terms of a renewal.
     pub fn extend(&self, terms: &Terms) {
-        self.state().period = ValidityPeriod::of(terms);
+        self.lease_state().period = ValidityPeriod::of(terms);
     }
 
-    /// They are known to have ended, whatever their terms said.
+    /// Marks the values as expired, whatever their terms said.
     pub fn expire(&self) {
-        self.state().period.expires = Some(Instant::now());
+        self.lease_state().period.expires = Some(Instant::now());
     }
 
     pub fn is_live(&self) -> bool {
         self.expires().is_none_or(|end| end > Instant::now())
     }
 
-    /// Whether it is not yet time to read it again.
+    /// Whether the values are valid and need not be read again yet.
     pub fn is_fresh(&self) -> bool {
-        let refresh = self.state().period.refresh;
+        let refresh = self.lease_state().period.refresh;
         self.is_live() && refresh.is_none_or(|refresh| refresh > Instant::now())
     }
 
-    /// Whether the next caller gets it as it is.
+    /// Whether the next caller can use the values without another read.
     pub fn is_current(&self) -> bool {
         self.is_fresh() && self.hold().validity() == Validity::Current
     }
 
-    /// Whether it is used while nothing newer is available. A lease that was given up is over; a value that was only
-    /// read is as good as before.
+    /// Whether the values may be used while nothing newer is available. Giving up the token ends its leases; values without
+    /// a lease stay valid.
     pub fn is_usable(&self) -> bool {
         self.is_live() && (!self.has_lease() || self.hold().validity() != Validity::Gone)
     }
@@ -158,37 +142,26 @@ impl Material {
         if self.has_lease() {
             return RevokedWith::Owner(Arc::downgrade(&(self.hold() as Arc<dyn Any + Send + Sync>)));
         }
-        match (self.state().period.expires, &self.lease) {
+        match (self.lease_state().period.expires, &self.lease) {
             (Some(end), _) => RevokedWith::Until(end),
             (None, Some(_)) => RevokedWith::KeyValue,
             (None, None) => RevokedWith::Nothing,
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lease_state(&self) -> MutexGuard<'_, LeaseState> {
+        self.lease_state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl ValidityPeriod {
     fn of(terms: &Terms) -> Self {
-        Self { expires: terms.life.map(|life| terms.asked_at + life), refresh: terms.due() }
+        Self { expires: terms.life.map(|life| terms.asked_at + life), refresh: terms.read_again_at() }
     }
 }
 
-impl RevokedWith {
-    /// Whether the value is of no use any more.
-    pub fn is_over(&self, now: Instant) -> bool {
-        match self {
-            Self::Nothing | Self::KeyValue => false,
-            Self::Owner(owner) => owner.strong_count() == 0,
-            Self::Until(end) => *end < now,
-        }
-    }
-}
-
-impl fmt::Debug for State {
+impl fmt::Debug for LeaseState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("State").field("period", &self.period).finish_non_exhaustive()
+        f.debug_struct("LeaseState").field("period", &self.period).finish_non_exhaustive()
     }
 }

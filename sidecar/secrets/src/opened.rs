@@ -1,9 +1,9 @@
-//! The one module in which a secret leaves its wrapper: to fill a template, to tell the scrubber what to find, and to see
-//! whether anything changed.
+//! The only module that reads the bytes of a [`Secret`]: to fill a template, to tell the scrubber what to look for, and to
+//! compare values.
 //!
-//! What must stay true: everything that goes out of here is in wiped memory.
+//! What must stay true: every copy made here is in memory that is wiped when it is dropped.
 
-#![expect(clippy::disallowed_methods, reason = "the one module that may call Secret::expose")]
+#![expect(clippy::disallowed_methods, reason = "the only module that may call Secret::expose")]
 
 use std::collections::BTreeMap;
 
@@ -11,18 +11,20 @@ use cofferdam_base::text::{is_unreserved, percent_encoded};
 use relay_proto::name::Name;
 use zeroize::Zeroizing;
 
-use super::material::Material;
 use super::template::Encoding;
 use super::value::Secret;
 use cofferdam_scrub::Needle;
 
-/// Everything in `material` that must not leave the sidecar.
-pub fn needles(secret: &Name, material: &Material) -> Vec<Needle> {
+/// The values of these fields, labelled `secret.field`, for the scrubber.
+pub(super) fn needles<'a>(
+    secret: &Name,
+    fields: impl Iterator<Item = (&'a String, &'a Secret)>,
+) -> Vec<Needle> {
     let named = |(field, value): (&String, &Secret)| Needle {
         label: format!("{secret}.{field}").into(),
         value: Zeroizing::new(value.expose().to_vec()),
     };
-    material.fields.iter().filter(|(field, _)| !material.public.contains(*field)).map(named).collect()
+    fields.map(named).collect()
 }
 
 /// Whether these are the same values. The comparison need not take constant time: neither side is chosen by an attacker.
@@ -33,16 +35,16 @@ pub(super) fn are_equal(these: &BTreeMap<String, Secret>, those: &BTreeMap<Strin
     these.len() == those.len() && these.iter().zip(those).all(same)
 }
 
-/// The length of a value in a template.
-pub fn filled_length(secret: &Secret, encoding: Encoding) -> usize {
+/// The length of a value once it is filled into a template.
+pub(super) fn filled_length(secret: &Secret, encoding: Encoding) -> usize {
     match encoding {
         Encoding::Plain => secret.len(),
         Encoding::Url => secret.expose().iter().map(|&byte| if is_unreserved(byte) { 1 } else { 3 }).sum(),
     }
 }
 
-/// Puts a value into a template. `filled` has the room already: growing would leave a copy that is not wiped.
-pub fn fill(secret: &Secret, encoding: Encoding, filled: &mut Zeroizing<Vec<u8>>) {
+/// Appends a value. The caller has reserved the space: a buffer that grows leaves a copy that is not wiped.
+pub(super) fn fill(secret: &Secret, encoding: Encoding, filled: &mut Zeroizing<Vec<u8>>) {
     match encoding {
         Encoding::Plain => filled.extend_from_slice(secret.expose()),
         Encoding::Url => {

@@ -1,7 +1,8 @@
-//! Which reads of Vault's a call was decided with, and which it was made with where those are others.
+//! Which reads of Vault a call's credentials come from: those known when the call was decided, and those it was made with
+//! if they differ.
 //!
-//! What must stay true: a call that is made with what its decision names costs nothing more; none of the secrets
-//! themselves is held, so that nothing is kept from being given back.
+//! What must stay true: the usual call, made with the reads that its decision names, allocates nothing more; only ids are
+//! held, so no lease is kept alive.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,20 +10,21 @@ use std::sync::Arc;
 use relay_proto::name::Name;
 
 use super::fill::Secrets;
-use super::material::{LeaseUse, Material};
+use super::material::Material;
+use super::source::LeaseUse;
 
-/// The reads that some secrets are from. What is from elsewhere than Vault, or was not read yet, has none.
+/// The reads that a set of secrets comes from. A secret that is not in Vault, or was not read yet, has none.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Reads(Vec<(Name, Arc<LeaseUse>)>);
 
 impl Reads {
-    /// Of those of these secrets that are held.
+    /// The reads of those of the named secrets that are held.
     pub fn of(names: BTreeSet<&Name>, held: &Secrets) -> Self {
         let read = |name: &Name| Some((name.clone(), Arc::clone(held.get(name)?.lease.as_ref()?)));
         Self(names.into_iter().filter_map(read).collect())
     }
 
-    /// Those that something was made with instead of these; none where there is nothing else.
+    /// The reads of the secrets used that are not among these; `None` if there are none.
     pub fn others(&self, used: &Secrets) -> Option<Arc<Self>> {
         let other = |(name, material): (&Name, &Arc<Material>)| {
             let read = material.lease.as_ref()?;
@@ -52,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_from_another_read_is_told() {
+    fn only_other_reads_are_reported() {
         let names: [Name; 3] = ["a", "b", "file"].map(|name| name.parse().unwrap());
         let file = Arc::new(Material::of(BTreeMap::new()));
         let held = |a: &str, b: &str| {
@@ -61,13 +63,13 @@ mod tests {
         };
         let decided = Reads::of(names.iter().collect(), &held("1", "2"));
         assert_eq!(decided.others(&held("1", "2")), None);
-        let told = |reads: &Reads| {
-            let told = reads.iter().map(|(name, read)| format!("{name} {}", read.request_id));
-            told.collect::<Vec<_>>()
+        let shown = |reads: &Reads| {
+            let shown = reads.iter().map(|(name, read)| format!("{name} {}", read.request_id));
+            shown.collect::<Vec<_>>()
         };
-        assert_eq!(told(&decided.others(&held("1", "3")).unwrap()), ["b 3"]);
-        // A call that waited for everything, and one that may not use all that the session has.
-        assert_eq!(told(&Reads::default().others(&held("1", "2")).unwrap()), ["a 1", "b 2"]);
-        assert_eq!(told(&Reads::of(BTreeSet::from([&names[1]]), &held("1", "2"))), ["b 2"]);
+        assert_eq!(shown(&decided.others(&held("1", "3")).unwrap()), ["b 3"]);
+        // A call that was decided before anything was read, and one that may use only one secret.
+        assert_eq!(shown(&Reads::default().others(&held("1", "2")).unwrap()), ["a 1", "b 2"]);
+        assert_eq!(shown(&Reads::of(BTreeSet::from([&names[1]]), &held("1", "2"))), ["b 2"]);
     }
 }

@@ -1,93 +1,57 @@
-//! How often a secret is read again because a server refused what was made from it.
+//! How often a secret is read again because a server refused a credential made from it.
 //!
-//! What must stay true: a server that refuses everything, and a sandbox that calls it as often as it likes, cause a read
-//! every five seconds at most, and less often the longer it goes on.
+//! What must stay true: a server that refuses every request causes at most one read in five seconds, and fewer the longer
+//! the refusals go on, however often a sandbox calls it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_base::Backoff;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
-use super::credentials::{Credentials, PATIENCE};
-use super::error::SecretError;
 use super::material::Material;
-use super::spec::{SecretSpec, SourceLimits};
-use cofferdam_base::metrics::{self, Outcome};
 
-/// Between two of them.
-const SHORTEST: Duration = Duration::from_secs(5);
-/// A secret that a person renewed by hand is found within this.
-const LONGEST: Duration = Duration::from_secs(60);
-/// After so many pauses without a refusal the pause is short again.
-const QUIET: u32 = 4;
+/// The shortest pause between two reads.
+const MIN_PAUSE: Duration = Duration::from_secs(5);
+/// The longest pause: a secret that an operator replaced by hand is found within this time.
+const MAX_PAUSE: Duration = Duration::from_secs(60);
+/// After this many pauses without a refusal the pause is [`MIN_PAUSE`] again.
+const PAUSES_UNTIL_RESET: u32 = 4;
 
-/// What came of asking for others than those that were refused.
+/// The result of a request for other values than those that a server refused.
 #[derive(Debug)]
 pub enum Reread {
-    /// The newest there are: read now, or since the refused ones were.
+    /// The newest values: read now, or after the refused ones.
     Read(Arc<Material>),
-    /// They were read a moment ago.
+    /// The secret was read for this reason a moment ago; `next` is when it may be read again.
     TooSoon { next: Instant },
 }
 
-/// When one secret was last read for this, and how long the pause after it is.
+/// Spaces out the reads of one secret that refusals cause.
 #[derive(Debug)]
-pub struct RereadPace {
+pub struct RereadBackoff {
+    /// The last such read and the pause after it.
     last: Option<(Instant, Duration)>,
-    pauses: Backoff,
+    backoff: Backoff,
 }
 
-impl Default for RereadPace {
+impl Default for RereadBackoff {
     fn default() -> Self {
-        Self { last: None, pauses: Backoff::new(SHORTEST, LONGEST) }
+        Self { last: None, backoff: Backoff::new(MIN_PAUSE, MAX_PAUSE) }
     }
 }
 
-impl RereadPace {
-    /// Whether it is time; if so, the pause begins. If not, when it is.
-    pub fn begin(&mut self) -> Result<(), Instant> {
+impl RereadBackoff {
+    /// Starts the next pause, or says when the current one ends.
+    pub fn try_begin(&mut self) -> Result<(), Instant> {
         let now = Instant::now();
         match self.last {
             Some((last, pause)) if now < last + pause => return Err(last + pause),
-            Some((last, pause)) if now < last + pause * QUIET => {}
-            _ => self.pauses.reset(),
+            Some((last, pause)) if now < last + pause * PAUSES_UNTIL_RESET => {}
+            _ => self.backoff.reset(),
         }
-        self.last = Some((now, self.pauses.next_delay()));
+        self.last = Some((now, self.backoff.next_delay()));
         Ok(())
-    }
-}
-
-impl Credentials {
-    /// A server refused what was made from these values of the secret: reads it again, wherever it is from, unless
-    /// other values were read since or it was read for the same reason a moment ago.
-    pub async fn reread(
-        self: &Arc<Self>,
-        spec: &SecretSpec,
-        limits: SourceLimits,
-        seen_generation: u64,
-    ) -> Result<Reread, SecretError> {
-        let slot = self.slot(&spec.name);
-        let source = self.source(spec)?;
-        let within = async {
-            let mut slot = slot.lock().await;
-            let is_other = |held: &&Arc<Material>| held.generation != seen_generation && held.is_live();
-            if let Some(material) = slot.material.as_ref().filter(is_other) {
-                return Ok(Reread::Read(Arc::clone(material)));
-            }
-            let failure = slot.failure.clone();
-            if let Some(failure) = failure.filter(|failure| failure.next_attempt > Instant::now()) {
-                return Err(SecretError::new(spec, failure.into()));
-            }
-            if let Err(next) = slot.refusals.begin() {
-                return Ok(Reread::TooSoon { next });
-            }
-            let read = self.read(&mut slot, source, spec, limits).await;
-            metrics::reread(Outcome::of(&read));
-            read.map(Reread::Read)
-        };
-        let late = |_| Err(SecretError::new(spec, source.too_slow(spec).into()));
-        timeout(PATIENCE, within).await.unwrap_or_else(late)
     }
 }
 
@@ -99,11 +63,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn refusals_without_end_cause_ever_fewer_reads() {
-        let mut pace = RereadPace::default();
+        let mut backoff = RereadBackoff::default();
         let mut reads = Vec::new();
         let began = Instant::now();
         for _ in 0..600 {
-            if pace.begin().is_ok() {
+            if backoff.try_begin().is_ok() {
                 reads.push(began.elapsed().as_secs());
             }
             advance(Duration::from_secs(1)).await;
@@ -113,13 +77,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn after_a_quiet_time_the_pause_is_short_again() {
-        let mut pace = RereadPace::default();
+        let mut backoff = RereadBackoff::default();
         for wait in [0, 5, 10, 20] {
             advance(Duration::from_secs(wait)).await;
-            pace.begin().unwrap();
+            backoff.try_begin().unwrap();
         }
         advance(Duration::from_secs(160)).await;
-        pace.begin().unwrap();
-        assert_eq!(pace.begin().unwrap_err() - Instant::now(), SHORTEST);
+        backoff.try_begin().unwrap();
+        assert_eq!(backoff.try_begin().unwrap_err() - Instant::now(), MIN_PAUSE);
     }
 }

@@ -1,29 +1,29 @@
-//! The seam between the secrets of a session and the places that they come from.
+//! The interface between the secrets of a session and where they come from.
 //!
 //! A [`Source`] reads a secret and returns a [`Lease`]: the fields, how long they are valid, and a [`Hold`] on whatever
 //! the source keeps for them.
 //!
-//! What must stay true: what must be scrubbed is passed to [`Ask::learn`] before the fields are returned; dropping the
-//! last `Arc` of a hold gives the lease back; a failure carries nothing that the source said, except in `detail`, which
-//! goes to the log and to operators only.
+//! What must stay true: a source passes values to [`Ask::learn`] before it returns the fields; dropping the last `Arc` of a
+//! hold gives the lease back; a failure contains nothing that the source said, except in `detail`, which goes to the log and
+//! to operators only.
 
 use std::any::Any;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::error::SecretProblem;
-use super::fields::Parsed;
-use super::material::{LeaseUse, RevokedWith};
+use super::error::{SecretProblem, SourceFailure};
+use super::fields::ParsedFields;
 use super::renewal::{Failure, Terms};
 use super::spec::{SecretSpec, SourceLimits};
 use cofferdam_scrub::Needle;
 
-/// Receives what must be scrubbed, before it is used.
+/// Takes values that must be scrubbed, before they are used.
 pub type Learn<'a> = dyn Fn(&[Needle], RevokedWith) + Send + Sync + 'a;
 
 /// Where secrets come from.
@@ -31,14 +31,14 @@ pub trait Source: Send + Sync {
     /// Reads the secret. Bounded in size and time.
     fn read<'a>(&'a self, ask: Ask<'a>) -> BoxFuture<'a, Result<Lease, SecretProblem>>;
 
-    /// The failure of a read that took longer than its caller waits.
+    /// The failure to report when a read takes longer than its caller waits.
     fn too_slow(&self, spec: &SecretSpec) -> SourceFailure;
 
-    /// Leases that are read now are renewed until this is cancelled.
+    /// Cancelled when leases that are read now need no renewal any more.
     fn period(&self) -> CancellationToken;
 }
 
-/// What is read, and for which caller.
+/// A request to read a secret.
 #[derive(Clone, Copy)]
 pub struct Ask<'a> {
     pub spec: &'a SecretSpec,
@@ -49,29 +49,29 @@ pub struct Ask<'a> {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Asker {
-    /// A request that waits; the next one may come at any time.
+    /// A server's start or request waits for it; the next caller may ask at any time.
     Caller,
-    /// The task that keeps a credential, which has a backoff of its own.
-    Upkeep,
+    /// The task that renews the secret, which has a backoff of its own.
+    RenewalTask,
 }
 
-/// What a source gave.
+/// What a source returned.
 pub struct Lease {
-    pub fields: Parsed,
+    pub fields: ParsedFields,
     pub terms: Terms,
     pub hold: Arc<dyn Hold>,
-    /// How this read is found again in the audit.
+    /// Identifies this read in the audit; `None` outside of Vault.
     pub used: Option<Arc<LeaseUse>>,
 }
 
-/// What a source keeps for the fields that it gave.
+/// What a source keeps for fields that it returned, such as a lease in Vault.
 pub trait Hold: Any + Send + Sync {
-    /// When the fields end with what they depend on, such as a token. None where only their own terms count.
+    /// When the thing that the fields depend on ends, such as a token. `None` if only their own terms count.
     fn ends(&self) -> Option<Instant>;
 
     fn validity(&self) -> Validity;
 
-    /// Asks for this much more time; `None` leaves it to the source.
+    /// Renews the lease for this long; `None` lets the source choose.
     fn renew(&self, increment: Option<Duration>) -> BoxFuture<'_, Result<Terms, Failure>>;
 
     /// Checks whether the lease still exists.
@@ -85,24 +85,74 @@ pub trait Hold: Any + Send + Sync {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Validity {
     Current,
-    /// They still work, until then at the latest; the next read depends on something newer.
+    /// They still work, until `by` at the latest; the next read will use a newer token.
     Superseded {
         by: Option<Instant>,
     },
-    /// What they depended on is given up.
+    /// The token that they depend on was given up.
     Gone,
 }
 
-/// Why a source did not give a credential that it may give later.
-#[derive(Clone, Debug)]
-pub struct SourceFailure {
-    /// What was tried and what came of it. A sandbox reads this, so nothing in it is the source's own text.
-    pub message: String,
-    /// The same with what the source said.
-    pub detail: String,
-    pub next_step: String,
-    /// Callers do not try before this.
-    pub next_attempt: Instant,
-    /// The source asked not to be tried before this.
-    pub not_before: Option<Instant>,
+/// Identifies one read of a secret, in our audit and in Vault's.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct LeaseUse {
+    /// A hash of the lease id; `None` without a lease.
+    pub hash: Option<String>,
+    pub request_id: String,
+}
+
+/// What ends a value: after that, a leaked copy is useless.
+#[derive(Clone)]
+pub enum RevokedWith {
+    /// No end is known.
+    Nothing,
+    /// No end is known, and there may be many: versions of a key-value secret.
+    KeyValue,
+    /// Revoked when the last handle of its token or lease is dropped.
+    Owner(Weak<dyn Any + Send + Sync>),
+    /// Expires at this time.
+    Until(Instant),
+}
+
+/// The hold on values for which the source keeps nothing.
+pub(super) struct Unleased {
+    changes: watch::Receiver<u64>,
+}
+
+impl RevokedWith {
+    pub fn has_ended(&self, now: Instant) -> bool {
+        match self {
+            Self::Nothing | Self::KeyValue => false,
+            Self::Owner(owner) => owner.strong_count() == 0,
+            Self::Until(end) => *end < now,
+        }
+    }
+}
+
+impl Unleased {
+    pub(super) fn new(changes: watch::Receiver<u64>) -> Self {
+        Self { changes }
+    }
+}
+
+impl Hold for Unleased {
+    fn ends(&self) -> Option<Instant> {
+        None
+    }
+
+    fn validity(&self) -> Validity {
+        Validity::Current
+    }
+
+    fn renew(&self, _increment: Option<Duration>) -> BoxFuture<'_, Result<Terms, Failure>> {
+        async { Err(Failure::Refused { why: "there is no lease".into() }) }.boxed()
+    }
+
+    fn check(&self) -> BoxFuture<'_, Result<(), Failure>> {
+        async { Ok(()) }.boxed()
+    }
+
+    fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.clone()
+    }
 }

@@ -1,7 +1,6 @@
-//! What a checked configuration says of a secret: where it comes from and how its values are treated.
+//! What a checked configuration says about a secret: where it comes from and how its values are treated.
 //!
-//! What must stay true: nothing here holds a credential; a path in Vault leads where it seems to lead when it is put into
-//! a URL.
+//! What must stay true: nothing here holds a credential; a Vault path means the same in a URL as in the configuration.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,12 +14,11 @@ use relay_proto::name::Name;
 /// Every secret of a configuration.
 pub type SecretSpecs = BTreeMap<Name, Arc<SecretSpec>>;
 
-/// Bounds of reading a source.
+/// Limits for reading a source.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct SourceLimits {
-    /// Bytes of a source's output.
+    /// The most bytes that a source may return.
     pub bytes: usize,
-    /// Time that an `exec` source may take.
     pub exec_timeout: Duration,
 }
 
@@ -29,7 +27,7 @@ pub struct SourceLimits {
 pub struct SecretSpec {
     pub name: Name,
     pub origin: Origin,
-    /// Fields that are not secret: neither scrubbed nor too short.
+    /// Fields that are not secret: they are not scrubbed, and may be short.
     pub public: Vec<String>,
     pub short: ShortValues,
 }
@@ -44,16 +42,16 @@ pub enum Origin {
         format: ExecFormat,
     },
     File(PathBuf),
-    /// A static secret of Vault's, in a KV engine of either version.
+    /// A static secret in a KV engine of Vault, version 1 or 2.
     Kv {
         path: VaultPath,
-        /// How often a newer version is looked for.
+        /// How often Vault is asked for a newer version.
         refresh: Duration,
     },
-    /// A credential that Vault makes: a lease, a certificate, a token.
+    /// A credential that Vault generates: a lease, a certificate, a token.
     Vault {
         path: VaultPath,
-        /// What is written to have it; without it, the path is read.
+        /// The body to write to the path; `None` reads the path.
         write: Option<BTreeMap<String, serde_json::Value>>,
     },
 }
@@ -66,7 +64,19 @@ impl Origin {
         }
     }
 
-    /// Whether a session that has it may get other values later.
+    /// The origin as errors and `sessions` name it. Never the arguments of a command: they may hold credentials.
+    pub fn described(&self) -> String {
+        match self {
+            Self::Env(name) => format!("the environment variable `{name}`"),
+            Self::Exec { command, .. } => {
+                format!("the command `{}`", command.first().map_or("", String::as_str))
+            }
+            Self::File(path) => format!("the file `{}`", path.display()),
+            Self::Kv { path, .. } | Self::Vault { path, .. } => format!("Vault's `{path}`"),
+        }
+    }
+
+    /// Whether the values may change during a session.
     pub fn may_change(&self) -> bool {
         self.is_in_vault() || matches!(self, Self::Exec { format: ExecFormat::Expiring, .. })
     }
@@ -75,10 +85,10 @@ impl Origin {
 /// What a command prints.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum ExecFormat {
-    /// A JSON object of fields, or one value; it does not end.
+    /// A JSON object of fields, or one value; without an expiry.
     #[default]
     Plain,
-    /// Fields and when they expire: the command is run again before that.
+    /// Fields and when they expire; the command is run again before that.
     Expiring,
 }
 
@@ -89,11 +99,11 @@ pub enum ShortValues {
     Refuse,
 }
 
-/// A path in Vault below `/v1/`, as Vault knows it: not encoded, without a slash at either end.
+/// A path in Vault below `/v1/`: not percent-encoded, without a slash at either end.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct VaultPath(Box<str>);
 
-/// Nothing that people name is longer, and a request line has its bounds.
+/// Longer than any path in use; keeps the request line bounded.
 const MAX_PATH_BYTES: usize = 512;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
@@ -149,7 +159,7 @@ impl FromStr for VaultPath {
             (text.contains(char::is_control), InvalidVaultPath::Control),
             (text.contains(['{', '}']), InvalidVaultPath::Brace),
             (text.contains(['?', '#']), InvalidVaultPath::Query),
-            // A decoder on the way would make a slash or a dot of them.
+            // A proxy that decodes them could turn them into a slash or a dot.
             (text.contains(['%', '\\']), InvalidVaultPath::Encoded),
             (text.starts_with('/') || text.ends_with('/'), InvalidVaultPath::Slash),
             (text.split('/').any(str::is_empty), InvalidVaultPath::EmptyPart),

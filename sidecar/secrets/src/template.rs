@@ -1,7 +1,7 @@
-//! The grammar of templates: `{secret.field}`, `{secret.field:url}`, `{file:NAME}`; `{{` and `}}` are braces.
+//! The syntax of templates: `{secret.field}`, `{secret.field:url}`, `{file:NAME}`; `{{` and `}}` are braces.
 //!
-//! Must stay true: a text that parses has no brace left undecided, so nothing that was meant as a placeholder
-//! ever reaches a server as plain text; and no error repeats the text around a placeholder.
+//! What must stay true: every brace in a template is either part of a placeholder or doubled, so that a mistyped placeholder
+//! never reaches a server as text; no error repeats the text around a placeholder, which may be a credential.
 
 use std::str::FromStr;
 
@@ -10,7 +10,7 @@ use relay_proto::name::Name;
 /// A parsed template. `{secret.field}`, `{secret.field:url}` (percent-encoded), `{file:NAME}`; `{{` and `}}` are braces.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Template {
-    /// Literals are never empty and never neighbours.
+    /// Literals are never empty and never adjacent.
     pub parts: Vec<TemplatePart>,
 }
 
@@ -73,7 +73,7 @@ impl Template {
         })
     }
 
-    /// What stands in it as written.
+    /// The literal text.
     pub fn literals(&self) -> impl Iterator<Item = &str> {
         self.parts.iter().filter_map(|part| match part {
             TemplatePart::Literal(text) => Some(text.as_str()),
@@ -104,7 +104,7 @@ impl FromStr for Template {
             let Some((placeholder, behind)) = inside.split_once('}') else {
                 return Err(InvalidTemplate::Unclosed { at: at(rest) });
             };
-            // A second opening brace means that the first was the one that is not closed.
+            // Another opening brace before the closing one: the first is the one that is not closed.
             if placeholder.contains('{') {
                 return Err(InvalidTemplate::Unclosed { at: at(rest) });
             }
@@ -122,7 +122,7 @@ impl FromStr for Template {
     }
 }
 
-/// What stands between two braces.
+/// Parses the text between two braces.
 impl FromStr for TemplatePart {
     type Err = InvalidTemplate;
 
@@ -148,7 +148,7 @@ impl FromStr for TemplatePart {
     }
 }
 
-/// Names of fields are keys of other people's JSON: wider than our own names, but visible and without our marks.
+/// Field names are JSON keys of other systems: less strict than our names, but visible and without template syntax.
 pub fn is_field_name(text: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     (1..=128).contains(&text.len()) && text.bytes().all(inner)

@@ -1,4 +1,4 @@
-//! Sources as files, variables and commands are tested where processes are: `sidecar/tests/secret.rs`.
+//! Parsing of fields. Sources that are files, variables and commands are tested in `sidecar/tests/secret.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ fn parse_with(
     let fields = fields::parse(content.as_bytes(), &public, short)?;
     let name = "s".parse().unwrap();
     let material = Material::of(fields);
-    let plain = opened::needles(&name, &material).into_iter().map(|needle| {
+    let plain = material.needles(&name).into_iter().map(|needle| {
         let field = needle.label.strip_prefix("s.").unwrap().to_owned();
         (field, String::from_utf8(needle.value.to_vec()).unwrap())
     });
@@ -32,9 +32,9 @@ fn map(fields: &[(&str, &str)]) -> BTreeMap<String, String> {
 
 #[test]
 fn an_object_gives_its_fields() {
-    let content = r#" {"user": "somebody", "password": "p\u00e4ss\"word", "port": 123456789012345678901.50, "on": true}"#;
+    let content = r#" {"user": "operator", "password": "p\u00e4ss\"word", "port": 123456789012345678901.50, "on": true}"#;
     let expected = map(&[
-        ("user", "somebody"),
+        ("user", "operator"),
         ("password", "päss\"word"),
         ("port", "123456789012345678901.50"),
         ("on", "true"),
@@ -53,7 +53,7 @@ fn anything_else_is_the_value() {
 }
 
 #[test]
-fn what_would_be_empty_or_guessed_is_refused() {
+fn empty_and_nested_values_are_refused() {
     for content in ["", "\n", "\r\n", "{}"] {
         assert_eq!(parse(content), Err(FieldError::Empty), "{content:?}");
     }
@@ -94,7 +94,7 @@ fn public_fields_are_not_scrubbed() {
         BTreeMap::from([("user".into(), secret("bob")), ("password".into(), secret("hunter2hunter2"))]);
     let mut material = Material::of(fields);
     material.public = BTreeSet::from(["user".into()]);
-    let needles = opened::needles(&"warehouse".parse().unwrap(), &material);
+    let needles = material.needles(&"warehouse".parse().unwrap());
     assert_eq!(needles.len(), 1);
     assert_eq!(&*needles[0].label, "warehouse.password");
     assert_eq!(&needles[0].value[..], b"hunter2hunter2");

@@ -4,7 +4,7 @@ use std::fmt;
 
 use zeroize::Zeroizing;
 
-/// A value shorter than this is found everywhere: scrubbing it would destroy what it stands in.
+/// Shorter values also occur by chance: scrubbing them would destroy other text.
 pub const MIN_VALUE: usize = 8;
 
 /// One secret value.
@@ -23,7 +23,7 @@ impl Secret {
         self.0.is_empty()
     }
 
-    /// The value itself. For [`opened`](super::opened) only.
+    /// For the module [`opened`](super::opened) only; `.clippy.toml` bans other uses.
     pub fn expose(&self) -> &[u8] {
         &self.0
     }

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::admit::PriorAttempts;
 use super::parked::{LOOKUP_TIME, SearchNumber};
-use crate::audit::Left;
+use crate::audit::RecordedAttempts;
 use crate::session::Session;
 
 pub(crate) struct Lookups {
@@ -73,8 +73,8 @@ async fn decided(session: &Session, mut origins: Vec<Origin>) -> Option<Vec<(Ori
         let decided = audit.decided(&link, &numbers).ok()?;
         let attempts = |origin: &Origin| match decided.get(&origin.seq) {
             None => PriorAttempts::None,
-            Some(Left::Once) => PriorAttempts::One,
-            Some(Left::Again) => PriorAttempts::Repeated,
+            Some(RecordedAttempts::One) => PriorAttempts::One,
+            Some(RecordedAttempts::Repeated) => PriorAttempts::Repeated,
         };
         Some(origins.into_iter().map(|origin| (origin.clone(), attempts(&origin))).collect())
     });

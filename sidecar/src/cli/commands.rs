@@ -13,13 +13,13 @@ use crate::audit::Selector;
 use crate::config::{self, Config, Environment};
 use crate::daemon::admin::client::{self, AskError};
 use crate::daemon::admin::{Answer, Question};
-use crate::inject::log_scrubber::LogScrubber;
 use crate::link::command::{Description, Processes, ScopeProcess};
 use crate::link::registry::EndedLink;
 use crate::terminal;
 use crate::terminal::failure::{Failure, Sysexit};
 use crate::vault::revocation::Revoked;
 use crate::{audit, daemon, demo, enrolment, process};
+use cofferdam_scrub::log_scrubber::LogScrubber;
 
 pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let file = arguments.config.as_deref();

@@ -10,8 +10,8 @@ use cofferdam_base::text::hex;
 use relay_proto::name::Name;
 
 use super::{Grant, Retry, Server};
-use crate::inject::Template;
 use crate::policy::Glob;
+use cofferdam_secrets::Template;
 
 pub(super) fn policy_digest(
     servers: &BTreeMap<Name, Arc<Server>>,

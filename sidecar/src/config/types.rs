@@ -10,8 +10,8 @@ use relay_proto::name::Name;
 
 use super::Limits;
 use crate::audit::SyncMode;
-use crate::secret::SecretSpecs;
 use crate::vault;
+use cofferdam_secrets::SecretSpecs;
 use cofferdam_servers::spec::ServerSpec;
 
 /// A configuration that checked. Everything it names exists in it.

@@ -23,11 +23,11 @@ use crate::audit::{self, Audit, AuditError, Event};
 use crate::config::Config;
 use crate::enrolment::key::{self, KeyError};
 use crate::enrolment::{ALERTS_PER_MINUTE, Enrolments, StoreError};
-use crate::inject::files::{FileError, FileStore};
-use crate::inject::log_scrubber::LogScrubber;
 use crate::link::command::EndReason;
 use crate::session::Context;
 use crate::vault::access::AccessError;
+use cofferdam_scrub::log_scrubber::LogScrubber;
+use cofferdam_secrets::files::{FileError, FileStore};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ServeError {

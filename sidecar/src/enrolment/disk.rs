@@ -9,7 +9,7 @@ use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use super::record::Record;
-use crate::atomic_file::{ASIDE, Replace, place, read_bounded, sync};
+use crate::atomic_file::{Replace, TEMPORARY_SUFFIX, read_bounded, sync, write_file};
 
 #[derive(Debug, thiserror::Error)]
 #[error("{doing} `{path}`")]
@@ -47,7 +47,7 @@ pub(super) fn read_all(directory: &Path) -> Result<Vec<Record>, StoreError> {
     for entry in list {
         let path = entry.map_err(StoreError::new("list", directory))?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if name.starts_with('.') && name.ends_with(ASIDE) {
+        if name.starts_with('.') && name.ends_with(TEMPORARY_SUFFIX) {
             // A write that a crash cut short; the record itself is the one before it.
             let _ = fs::remove_file(&path);
             continue;
@@ -63,12 +63,14 @@ pub(super) fn read_all(directory: &Path) -> Result<Vec<Record>, StoreError> {
     Ok(records)
 }
 
-/// Written aside, synced, renamed, and the directory synced: the record is there, whole, when this returns.
+/// Written under a temporary name, synced, renamed, and the directory synced: when this returns, the record is complete on
+/// disk.
 pub(super) fn write(directory: &Path, record: &Record) -> Result<(), StoreError> {
     let path = directory.join(file_name(&record.id));
     let mut bytes = serde_json::to_vec_pretty(record).expect("a record is plain data");
     bytes.push(b'\n');
-    place(directory, &path, &bytes, Replace::Always).map_err(StoreError::new("write the enrolment", &path))
+    write_file(directory, &path, &bytes, Replace::Always)
+        .map_err(StoreError::new("write the enrolment", &path))
 }
 
 pub(super) fn remove(directory: &Path, id: &str) -> Result<(), StoreError> {

@@ -12,7 +12,7 @@ use relay_carriage::identity::{Identity, IdentityError};
 use zeroize::Zeroizing;
 
 use super::disk::{self, StoreError};
-use crate::atomic_file::{Replace, place, read_checked};
+use crate::atomic_file::{Replace, read_checked, write_file};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KeyError {
@@ -56,7 +56,7 @@ pub(crate) fn load_or_make(state_dir: &Path) -> Result<Identity, KeyError> {
     }
     disk::prepare(state_dir)?;
     let identity = Identity::generate()?;
-    match place(state_dir, &path, &identity.to_pkcs8(), Replace::Never) {
+    match write_file(state_dir, &path, &identity.to_pkcs8(), Replace::Never) {
         Ok(()) => Ok(identity),
         // Another process was first: its key is used.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn a_damaged_key_is_not_replaced() {
         let directory = Directory::new();
-        place(&directory.0, &directory.0.join("key"), b"not a key", Replace::Never).unwrap();
+        write_file(&directory.0, &directory.0.join("key"), b"not a key", Replace::Never).unwrap();
         assert!(matches!(load_or_make(&directory.0), Err(KeyError::Damaged { .. })));
         assert_eq!(std::fs::read(directory.0.join("key")).unwrap(), b"not a key");
     }

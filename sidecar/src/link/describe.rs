@@ -7,7 +7,7 @@ use super::Link;
 use super::command::{Description, ScopeProcess};
 use crate::call::{CallerContext, LinkCounters};
 use crate::clock::{self, Rfc3339};
-use cofferdam_secrets::upkeep::Held;
+use cofferdam_secrets::SecretStatus;
 
 /// A session's view of one secret that may change.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -40,13 +40,13 @@ pub(crate) struct NotRevocable {
 
 impl NotRevocable {
     /// None where it can be revoked, or has expired.
-    pub(crate) fn of(held: Held) -> Option<Self> {
+    pub(crate) fn of(status: SecretStatus) -> Option<Self> {
         let now = Instant::now();
-        if !held.unrevocable || held.expires.is_some_and(|end| end <= now) {
+        if !status.unrevocable || status.expires.is_some_and(|end| end <= now) {
             return None;
         }
-        let expires = held.expires.map(|end| Rfc3339::from(clock::now() + (end - now)).to_string());
-        Some(Self { secret: held.secret.to_string(), origin: held.origin, expires })
+        let expires = status.expires.map(|end| Rfc3339::from(clock::now() + (end - now)).to_string());
+        Some(Self { secret: status.secret.to_string(), origin: status.origin, expires })
     }
 
     /// For the audit.
@@ -127,30 +127,30 @@ impl Link {
     }
 
     /// What the session holds for this link's server.
-    pub(super) fn credentials_of_server(&self) -> Vec<Held> {
+    pub(super) fn credentials_of_server(&self) -> Vec<SecretStatus> {
         let CallerContext { session, server, .. } = &self.pipeline.caller;
         let config = session.context.config.load();
         let Some(server) = config.servers.get(server) else { return Vec::new() };
         let secrets = server.every_secret();
-        let mut held = session.credentials.held();
-        held.retain(|held| secrets.contains(&held.secret));
-        held
+        let mut statuses = session.credentials.statuses();
+        statuses.retain(|status| secrets.contains(&status.secret));
+        statuses
     }
 }
 
-impl From<Held> for Credential {
-    fn from(held: Held) -> Self {
+impl From<SecretStatus> for Credential {
+    fn from(status: SecretStatus) -> Self {
         let now = Instant::now();
         let left = |at: Instant| at.saturating_duration_since(now).as_secs();
         Self {
-            secret: held.secret.to_string(),
-            origin: held.origin,
-            lease: held.lease,
-            unrevocable: held.unrevocable,
-            expires_in_seconds: held.expires.map(left),
-            renewals: held.renewals,
-            last_error: held.last_error,
-            next_in_seconds: held.next.map(left),
+            secret: status.secret.to_string(),
+            origin: status.origin,
+            lease: status.lease,
+            unrevocable: status.unrevocable,
+            expires_in_seconds: status.expires.map(left),
+            renewals: status.renewals,
+            last_error: status.last_error,
+            next_in_seconds: status.next.map(left),
         }
     }
 }

@@ -21,13 +21,13 @@ use tokio_util::task::TaskTracker;
 
 use crate::audit::{Audit, Budget, BudgetLimits, Event, EventRecord};
 use crate::config::Config;
-use crate::inject::files::FileStore;
-use crate::inject::log_scrubber::LogScrubber;
-use crate::secrets::Source;
-use crate::secrets::credentials::Credentials;
 use crate::vault::access::{Access, AccessError};
 use crate::vault::session::{SessionVault, Whose};
 use audit_lookups::{LookupPermit, LookupPermits, SandboxPermit};
+use cofferdam_scrub::log_scrubber::LogScrubber;
+use cofferdam_secrets::Source;
+use cofferdam_secrets::credentials::Credentials;
+use cofferdam_secrets::files::FileStore;
 use cofferdam_servers::grant_limits::{GrantBounds, GrantLimits};
 use principal::{Enrolled, Principal};
 

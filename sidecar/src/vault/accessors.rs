@@ -73,7 +73,7 @@ impl Accessors {
     pub(super) fn keep(&self, accessor: &Accessor, session: &str) -> io::Result<()> {
         let written = Written { accessor: accessor.as_str().into(), session: session.into() };
         let bytes = serde_json::to_vec(&written)?;
-        atomic_file::place(&self.directory, &self.file(accessor), &bytes, Replace::Always)
+        atomic_file::write_file(&self.directory, &self.file(accessor), &bytes, Replace::Always)
     }
 
     /// Blocks.

@@ -10,7 +10,7 @@ use rustls::RootCertStore;
 use zeroize::Zeroizing;
 
 use crate::net::{Identity, PemError, distribution_roots, roots_from_pem};
-use crate::secret::{Readers, SourceError, read_file};
+use crate::secret::{FileContent, SourceError, read_file};
 
 /// Bytes. The largest public bundles have some 250 KB.
 const MAX_PEM: usize = 4 * 1024 * 1024;
@@ -36,7 +36,7 @@ pub enum TrustError {
 /// Reads the authorities: those of the file, or the distribution's.
 pub(super) fn roots(ca_file: Option<&Path>) -> Result<Arc<RootCertStore>, TrustError> {
     let roots = match ca_file {
-        Some(file) => roots_from_pem(&pem(file, Readers::Anybody)?)
+        Some(file) => roots_from_pem(&pem(file, FileContent::Public)?)
             .map_err(|_| TrustError::NoCertificate(file.to_owned()))?,
         None => distribution_roots().ok_or(TrustError::NoRoots)?,
     };
@@ -45,16 +45,16 @@ pub(super) fn roots(ca_file: Option<&Path>) -> Result<Arc<RootCertStore>, TrustE
 
 /// Reads the client certificate and its key. The key's file must not be readable by other users.
 pub(super) fn read_identity(certificate_file: &Path, key_file: &Path) -> Result<Identity, TrustError> {
-    let certificates = pem(certificate_file, Readers::Anybody)?;
-    let key = pem(key_file, Readers::Few)?;
+    let certificates = pem(certificate_file, FileContent::Public)?;
+    let key = pem(key_file, FileContent::Secret)?;
     Identity::from_pem(&certificates, &key).map_err(|error| match error {
         PemError::NoCertificate => TrustError::NoCertificate(certificate_file.to_owned()),
         PemError::NoKey => TrustError::NoKey(key_file.to_owned()),
     })
 }
 
-fn pem(file: &Path, readers: Readers) -> Result<Zeroizing<Vec<u8>>, TrustError> {
-    read_file(file, MAX_PEM, readers).map_err(|source| TrustError::Read { file: file.to_owned(), source })
+fn pem(file: &Path, content: FileContent) -> Result<Zeroizing<Vec<u8>>, TrustError> {
+    read_file(file, MAX_PEM, content).map_err(|source| TrustError::Read { file: file.to_owned(), source })
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cofferdam::secrets::renewal::{
-    Act, Class, Event, Failure, Renewable, RenewalSchedule, Terms, run_renewal,
+    Action, Class, Failure, Renewable, RenewalEvent, RenewalSchedule, Terms, run_renewal,
 };
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -115,11 +115,11 @@ impl Counting {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn count(&self, act: Act) {
+    fn count(&self, action: Action) {
         let second = self.began.elapsed().as_secs();
         let mut seen = self.seen();
         *seen.seconds.entry(second).or_default() += 1;
-        if act != Act::Look {
+        if action != Action::Check {
             *seen.seconds_without_looks.entry(second).or_default() += 1;
         }
     }
@@ -176,7 +176,7 @@ impl Simulated {
 
 impl Renewable for Simulated {
     async fn read(&mut self) -> Result<Terms, Failure> {
-        self.vault.count(Act::Read);
+        self.vault.count(Action::Read);
         let asked_at = Instant::now();
         sleep(LATENCY).await;
         {
@@ -188,7 +188,7 @@ impl Renewable for Simulated {
     }
 
     async fn renew(&mut self, increment: Option<Duration>) -> Result<Terms, Failure> {
-        self.vault.count(Act::Renew);
+        self.vault.count(Action::Renew);
         let asked_at = Instant::now();
         sleep(LATENCY).await;
         if self.has_lapsed() {
@@ -207,21 +207,21 @@ impl Renewable for Simulated {
         Ok(Terms { class: self.lent.class, asked_at, life: Some(life), bound: None })
     }
 
-    async fn look(&mut self) -> Result<(), Failure> {
-        self.vault.count(Act::Look);
+    async fn check(&mut self) -> Result<(), Failure> {
+        self.vault.count(Action::Check);
         sleep(LATENCY).await;
         self.vault.seen().looks += 1;
         Ok(())
     }
 
-    async fn event(&mut self) -> Event {
+    async fn event(&mut self) -> RenewalEvent {
         let Some(turns) = self.vault.begins(self.told + 1) else { return std::future::pending().await };
         sleep_until(turns).await;
         self.told += 1;
-        Event::Superseded { by: self.vault.ends(self.login) }
+        RenewalEvent::Superseded { by: self.vault.ends(self.login) }
     }
 
-    fn note(&mut self, _schedule: &RenewalSchedule) {}
+    fn report(&mut self, _schedule: &RenewalSchedule) {}
 }
 
 #[cfg(test)]
@@ -241,10 +241,10 @@ mod tests {
         // The second is renewed until that does not extend it, and then replaced; the third is only replaced.
         let replaced = seen.reads as f64 / f64::from(shape.sessions);
         assert!((45.0..65.0).contains(&replaced), "{replaced}");
-        // Those that are not renewed are looked at two or three times before.
+        // Those that are not renewed are checked at two or three times before.
         let looks = seen.looks as f64 / f64::from(shape.sessions);
         assert!((2.0 * 35.0..4.0 * 37.0).contains(&looks), "{looks}");
-        // Six hundred leases that came within a minute are ten a second; chance makes that three times as many at most.
+        // Six hundred leases that came within a minute are ten a second; random makes that three times as many at most.
         let came = f64::from(shape.sessions) * shape.leases.len() as f64 / shape.arrival.as_secs_f64();
         assert!((seen.busiest() as f64) < 4.0 * came, "{} in a second, {came} came", seen.busiest());
     }

@@ -1,4 +1,4 @@
-//! Disks that are full, and files that do not let go of half a line.
+//! Full disks, and files from which an incomplete line cannot be removed.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -43,7 +43,7 @@ fn a_full_disk_refuses_and_a_freed_one_works_again() {
         let ballast = directory.path().join("ballast");
         fill(&ballast);
 
-        // The page that the file already has still takes lines; then the disk is full in the middle of one.
+        // The page that the file already has takes more lines; then the disk is full in the middle of one.
         let mut seq = 1;
         let error = loop {
             seq += 1;
@@ -128,13 +128,13 @@ fn a_device_without_room_is_named_with_the_next_step() {
 }
 
 #[test]
-fn while_half_a_line_cannot_be_taken_back_all_is_refused() {
+fn while_an_incomplete_line_cannot_be_removed_all_is_refused() {
     let directory = Directory::new();
     let audit = directory.open();
     decide_many(&audit, 0..2);
     let real = Arc::clone(&audit.0.log().file);
 
-    // A file that keeps what it has: the half line stays.
+    // An append-only file: the incomplete line stays.
     let stubborn = File::from(memfd_create("stubborn", MFdFlags::MFD_ALLOW_SEALING).unwrap());
     let length = audit.0.log().length;
     (&stubborn).write_all(&vec![b'x'; length as usize + 10]).unwrap();
@@ -150,7 +150,7 @@ fn while_half_a_line_cannot_be_taken_back_all_is_refused() {
         assert!(error.hint().is_some());
     }
 
-    // Once it can be taken back, it is, and calls go through.
+    // Once it can be removed, it is, and calls are accepted.
     (&*real).write_all(b"half a li").unwrap();
     audit.0.log().file = real;
     decide_many(&audit, 2..4);

@@ -1,4 +1,4 @@
-//! The audit as its users see it: on real directories, with real files.
+//! The audit through its public interface, with real directories and files.
 
 mod disk;
 mod reading;
@@ -14,7 +14,7 @@ use futures_util::FutureExt as _;
 use super::*;
 use cofferdam_policy::Verdict;
 
-/// As it is by default.
+/// The default of `audit-field-bytes`.
 const FIELD_BYTES: usize = 256;
 
 /// A directory of its own for one test, gone afterwards.
@@ -75,7 +75,7 @@ fn plenty() -> Budget {
     Budget::new(BudgetLimits { bytes: u64::MAX, records_per_second: u32::MAX })
 }
 
-/// Of sessions and links that live as long as the tests do.
+/// Leaked, so that records can borrow from it for the whole test run.
 fn caller(session: &str, link: &str, server: &str) -> &'static Caller {
     Box::leak(Box::new(Caller::new(session, link, Some(server), FIELD_BYTES)))
 }
@@ -110,7 +110,7 @@ fn outcome(call: Call<'_>) -> OutcomeRecord<'_> {
     }
 }
 
-/// In `write` mode a decision never waits.
+/// For `write` mode, in which a decision never waits.
 fn decide(audit: &Audit, budget: &Budget, record: &DecisionRecord<'_>) -> Result<(), AuditError> {
     audit.decision(budget, record).now_or_never().expect("nothing to wait for in `write` mode")
 }

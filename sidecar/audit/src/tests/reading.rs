@@ -1,4 +1,4 @@
-//! Reading it back: tail, follow, show, and what left.
+//! Reading: tail, follow, show, and the lookup of decisions.
 
 use super::*;
 
@@ -107,7 +107,7 @@ fn what_was_decided_is_known_after_a_restart() {
     assert!(!audit.has_decision("l-9", 5).unwrap(), "an outcome is no decision");
     assert_eq!(
         audit.decided("l-1", &[40, 1, 11, 1, 110]).unwrap(),
-        [(1, Left::Once), (11, Left::Once)].into()
+        [(1, RecordedAttempts::One), (11, RecordedAttempts::One)].into()
     );
 }
 
@@ -132,17 +132,18 @@ fn what_cannot_be_ruled_out_counts_as_decided() {
     let audit = directory.open();
     assert_eq!(
         audit.decided("l-1", &[1, 2, 3, 25]).unwrap(),
-        [(1, Left::Once), (2, Left::Again), (25, Left::Again)].into(),
+        [(1, RecordedAttempts::One), (2, RecordedAttempts::Repeated), (25, RecordedAttempts::Repeated)]
+            .into(),
         "a torn number may be any that begins so"
     );
 
     let needle = br#","link":"l-1""#;
     assert_eq!(
-        witness::decided(&directory.audit(), needle, &[3, 77], 10).unwrap(),
-        [(3, Left::Again), (77, Left::Again)].into(),
+        lookup::decided(&directory.audit(), needle, &[3, 77], 10).unwrap(),
+        [(3, RecordedAttempts::Repeated), (77, RecordedAttempts::Repeated)].into(),
         "search given up"
     );
-    assert_eq!(witness::decided(&directory.audit(), needle, &[3, 77], 1 << 20).unwrap(), [].into());
+    assert_eq!(lookup::decided(&directory.audit(), needle, &[3, 77], 1 << 20).unwrap(), [].into());
 }
 
 #[test]
@@ -157,7 +158,7 @@ fn what_was_repeated_is_known_whichever_file_says_so() {
         decide(&audit, &plenty(), &decision(forged)).unwrap();
         assert_eq!(
             audit.decided("l-1", &[1, 2, 4]).unwrap(),
-            [(1, Left::Once), (2, Left::Again), (4, Left::Once)].into()
+            [(1, RecordedAttempts::One), (2, RecordedAttempts::Repeated), (4, RecordedAttempts::One)].into()
         );
     }
 }

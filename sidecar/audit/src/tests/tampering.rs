@@ -68,7 +68,7 @@ fn every_changed_byte_is_found() {
                 let mut bytes = original.clone();
                 bytes[position] ^= mask;
                 fs::write(&path, &bytes).unwrap();
-                // A last newline that is gone looks like a line that is being written: said, not a fault.
+                // A missing last newline looks like a line that is being written: reported, but not as a fault.
                 let found = sample.found();
                 let last = file + 1 == sample.files.len() && position + 1 == original.len();
                 match last {
@@ -86,7 +86,7 @@ fn every_changed_byte_is_found() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 8, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever is cut out, put in or repeated: with a head, nothing but the original is accepted.
+    /// With a head, only the original is accepted, whatever is cut out, inserted or repeated.
     #[test]
     fn every_edit_is_found(edits in proptest::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), 0_usize..300, 0_u8..3), 60)) {
         let sample = Sample::new();
@@ -106,7 +106,7 @@ proptest! {
             }
             sample.write(&files);
             if let Ok(verified) = verify(&sample.directory.audit(), Some(&sample.head)) {
-                // Only what comes after the head, and is no line, is let be.
+                // Only an incomplete line after the head is accepted.
                 prop_assert!(verified.unfinished.is_some());
             }
         }
@@ -136,7 +136,7 @@ fn a_changed_a_missing_and_a_moved_line_are_named() {
     let error = directory.verify().unwrap_err();
     assert_eq!(
         error.to_string(),
-        "audit-00000001.jsonl:3: record 5 stands where record 3 should: lines are missing or reordered"
+        "audit-00000001.jsonl:3: record 5 is where record 3 should be: lines are missing or reordered"
     );
 
     let mut moved = original.clone();

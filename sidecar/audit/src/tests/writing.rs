@@ -162,7 +162,7 @@ async fn synced_decisions_make_one_chain_too() {
 async fn a_decision_that_does_not_reach_the_disk_is_refused() {
     let directory = Directory::new();
     let audit = Audit::open(Options { sync: SyncMode::Call, ..directory.options() }).unwrap();
-    // A pipe takes every write and cannot be synced.
+    // A pipe accepts every write and cannot be synced.
     let (_reader, writer) = std::io::pipe().unwrap();
     let pipe = Arc::new(File::from(std::os::fd::OwnedFd::from(writer)));
     let real = std::mem::replace(&mut audit.0.log().file, pipe);
@@ -211,7 +211,7 @@ fn long_names_are_cut_and_hostile_ones_stay_one_line() {
 fn a_used_up_budget_refuses_its_session_only_and_is_reported_once() {
     let directory = Directory::new();
     let audit = directory.open();
-    // For two calls, and less than one more line.
+    // Enough for two calls, but not for one more line.
     let room = 2 * OutcomeRecord::longest(256) + 800;
     let small = Budget::new(BudgetLimits { bytes: room, records_per_second: 1000 });
     decide(&audit, &small, &decision(call("l-1", 1))).unwrap();
@@ -222,7 +222,7 @@ fn a_used_up_budget_refuses_its_session_only_and_is_reported_once() {
     }
     let last = DecisionRecord { followed_by: FollowedBy::Nothing, ..decision(call("l-1", 10)) };
     decide(&audit, &small, &last).unwrap_err();
-    // What was decided can be told to its end, and gives back what it did not need.
+    // The outcomes of decided calls can be written, and return the unused bytes.
     audit.outcome(&small, &outcome(call("l-1", 1))).unwrap();
     decide(&audit, &small, &last).unwrap();
     audit.outcome(&small, &outcome(call("l-1", 2))).unwrap();

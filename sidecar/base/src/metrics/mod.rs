@@ -6,7 +6,7 @@
 //! | [`tally`] | counters by a label value of a closed set |
 //! | [`vault`] | logins, reads, renewals, replacements, revocations |
 //!
-//! What must stay true: counting costs an atomic addition and cannot fail; label values are words of this program and
+//! What must stay true: counting costs an atomic addition and cannot fail; label values are constants of this program and
 //! names of configured servers, never text from a sandbox, a server or Vault; the same numbers render as the same bytes.
 
 mod requests;
@@ -31,9 +31,9 @@ pub struct Gauges {
     pub sessions: usize,
     pub links: usize,
     pub processes: usize,
-    /// Records of the audit's chain, since its beginning.
+    /// Records in the audit's chain, since its beginning.
     pub audit_records: u64,
-    /// None where there is no Vault to log in to.
+    /// `None` if no Vault is configured.
     pub logged_in: Option<bool>,
 }
 
@@ -47,7 +47,7 @@ pub fn vault() -> &'static VaultMetrics {
     &VAULT
 }
 
-/// The counters of a configured server's requests. A caller that counts often keeps them.
+/// The counters of a configured server's requests. Callers that count often keep them.
 pub fn requests_of(server: &str) -> ServerTally {
     REQUESTS.of(server)
 }
@@ -67,7 +67,7 @@ pub fn replacement(outcome: Outcome) {
     REPLACEMENTS.count(outcome);
 }
 
-/// All of it, as OpenMetrics text.
+/// All metrics as OpenMetrics text.
 pub fn render(gauges: Gauges) -> String {
     let Gauges { sessions, links, processes, audit_records, logged_in } = gauges;
     let mut registry = Registry::with_prefix("cofferdam");
@@ -92,8 +92,8 @@ pub fn render(gauges: Gauges) -> String {
         REPLACEMENTS.clone(),
     );
     if let Some(logged_in) = logged_in {
-        let there = ConstGauge::new(i64::from(logged_in));
-        registry.register("vault_logged_in", "Whether the sidecar has a login at Vault", there);
+        let logged_in = ConstGauge::new(i64::from(logged_in));
+        registry.register("vault_logged_in", "Whether the sidecar has a login at Vault", logged_in);
         VAULT.register(&mut registry);
     }
     let mut rendered = String::new();

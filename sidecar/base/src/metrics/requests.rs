@@ -1,6 +1,6 @@
-//! What became of the harnesses' requests, by server: each is counted once, when that is known.
+//! The outcomes of the harnesses' requests, by server: each request is counted once, when its outcome is known.
 //!
-//! What must stay true: only names of configured servers come in here; there are as many as the configuration has ever had.
+//! What must stay true: only names of configured servers are used here; their number is that of all servers ever configured.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,33 +9,33 @@ use std::sync::{Arc, PoisonError, RwLock};
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 
-use super::tally::{Tally, Words, words};
+use super::tally::{LabelValue, Tally, label_values};
 
-/// Every server's counters. Clones are the same.
+/// The counters of every server. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Requests(Arc<RwLock<BTreeMap<Box<str>, ServerTally>>>);
 
-/// One server's.
+/// The counters of one server.
 pub type ServerTally = Tally<RequestOutcome>;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum RequestOutcome {
     Cancelled,
-    /// The rules said no.
+    /// Denied by a rule.
     Denied,
-    /// The server answered with an error.
+    /// The server's response was an error.
     Error,
-    /// No message that may be relayed.
+    /// Not a valid message.
     Malformed,
-    /// It did not run.
+    /// The request did not run.
     Refused,
     Result,
     Unknown,
-    /// The decision about it could not be written.
+    /// The decision could not be recorded.
     Unrecorded,
 }
 
-words!(RequestOutcome, "outcome",
+label_values!(RequestOutcome, "outcome",
     Cancelled => "cancelled",
     Denied => "denied",
     Error => "error",
@@ -60,7 +60,7 @@ impl EncodeMetric for Requests {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
         for (server, requests) in &*self.0.read().unwrap_or_else(PoisonError::into_inner) {
             for (outcome, count) in requests.each() {
-                let labels = [("server", &**server), (RequestOutcome::LABEL, outcome.word())];
+                let labels = [("server", &**server), (RequestOutcome::LABEL, outcome.as_str())];
                 encoder.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
             }
         }

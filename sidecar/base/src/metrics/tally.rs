@@ -8,79 +8,79 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 
-/// The values of a label.
-pub trait Words: Copy + 'static {
+/// A closed set of values of one label.
+pub trait LabelValue: Copy + 'static {
     const LABEL: &'static str;
     const ALL: &'static [Self];
 
-    fn word(self) -> &'static str;
-    /// Its place in [`ALL`](Self::ALL).
-    fn place(self) -> usize;
+    fn as_str(self) -> &'static str;
+    /// The position in [`ALL`](Self::ALL).
+    fn index(self) -> usize;
 }
 
-/// One counter for each word. Clones count together.
+/// One counter for each value of a label. Clones share their counters.
 #[derive(Clone)]
-pub struct Tally<W> {
+pub struct Tally<V> {
     counts: Arc<[AtomicU64]>,
-    words: PhantomData<fn(W)>,
+    label: PhantomData<fn(V)>,
 }
 
-/// Whether something worked.
+/// Whether an operation succeeded.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Outcome {
     Done,
     Failed,
 }
 
-/// A closed set of words, each with its spelling.
-macro_rules! words {
-    ($set:ident, $label:literal, $($word:ident => $spelling:literal),+ $(,)?) => {
-        impl $crate::metrics::tally::Words for $set {
+/// Implements [`LabelValue`] for an enum, with the text of each value.
+macro_rules! label_values {
+    ($set:ident, $label:literal, $($value:ident => $spelling:literal),+ $(,)?) => {
+        impl $crate::metrics::tally::LabelValue for $set {
             const LABEL: &'static str = $label;
-            const ALL: &'static [Self] = &[$(Self::$word),+];
+            const ALL: &'static [Self] = &[$(Self::$value),+];
 
-            fn word(self) -> &'static str {
-                match self { $(Self::$word => $spelling),+ }
+            fn as_str(self) -> &'static str {
+                match self { $(Self::$value => $spelling),+ }
             }
 
-            fn place(self) -> usize {
+            fn index(self) -> usize {
                 self as usize
             }
         }
     };
 }
-pub(super) use words;
+pub(super) use label_values;
 
-words!(Outcome, "outcome", Done => "done", Failed => "failed");
+label_values!(Outcome, "outcome", Done => "done", Failed => "failed");
 
-impl<W: Words> Tally<W> {
-    pub fn count(&self, word: W) {
-        if let Some(count) = self.counts.get(word.place()) {
+impl<V: LabelValue> Tally<V> {
+    pub fn count(&self, value: V) {
+        if let Some(count) = self.counts.get(value.index()) {
             count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    pub(super) fn each(&self) -> impl Iterator<Item = (W, u64)> {
-        W::ALL.iter().zip(&*self.counts).map(|(word, count)| (*word, count.load(Ordering::Relaxed)))
+    pub(super) fn each(&self) -> impl Iterator<Item = (V, u64)> {
+        V::ALL.iter().zip(&*self.counts).map(|(value, count)| (*value, count.load(Ordering::Relaxed)))
     }
 }
 
-impl<W: Words> Default for Tally<W> {
+impl<V: LabelValue> Default for Tally<V> {
     fn default() -> Self {
-        Self { counts: W::ALL.iter().map(|_| AtomicU64::new(0)).collect(), words: PhantomData }
+        Self { counts: V::ALL.iter().map(|_| AtomicU64::new(0)).collect(), label: PhantomData }
     }
 }
 
-impl<W: Words> fmt::Debug for Tally<W> {
+impl<V: LabelValue> fmt::Debug for Tally<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self.each().map(|(word, count)| (word.word(), count))).finish()
+        f.debug_map().entries(self.each().map(|(value, count)| (value.as_str(), count))).finish()
     }
 }
 
-impl<W: Words> EncodeMetric for Tally<W> {
+impl<V: LabelValue> EncodeMetric for Tally<V> {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        for (word, count) in self.each() {
-            let labels = [(W::LABEL, word.word())];
+        for (value, count) in self.each() {
+            let labels = [(V::LABEL, value.as_str())];
             encoder.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
         }
         Ok(())

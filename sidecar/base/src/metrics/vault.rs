@@ -1,13 +1,13 @@
-//! What is counted about Vault and the credentials that come from there.
+//! Metrics of Vault and of the credentials that come from it.
 
 use std::time::Duration;
 
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::tally::{Outcome, Tally, words};
+use super::tally::{Outcome, Tally, label_values};
 
-/// From a tenth of a second to five minutes; what is promised is five seconds.
+/// Seconds, from a tenth to five minutes; the promise is five.
 const REVOKE_BUCKETS: [f64; 10] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
 
 #[derive(Debug)]
@@ -22,15 +22,15 @@ pub struct VaultMetrics {
     time_to_revoke: Histogram,
 }
 
-/// What became of a token of a session's, and of the lease that hung from it.
+/// How a session's token, and the lease that depended on it, ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Revocation {
-    /// It ended by itself before it could be revoked.
+    /// It expired before it could be revoked.
     Expired,
     Revoked,
 }
 
-/// Why Vault did not do what was asked.
+/// Why a request to Vault failed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum VaultFailure {
     Alert,
@@ -48,8 +48,8 @@ pub enum VaultFailure {
     Unreachable,
 }
 
-words!(Revocation, "outcome", Expired => "expired", Revoked => "revoked");
-words!(VaultFailure, "kind",
+label_values!(Revocation, "outcome", Expired => "expired", Revoked => "revoked");
+label_values!(VaultFailure, "kind",
     Alert => "alert",
     Busy => "busy",
     Credential => "credential",
@@ -74,17 +74,17 @@ impl VaultMetrics {
         self.login_renewals.count(outcome);
     }
 
-    /// A token for a session.
+    /// Counts a token created for a session.
     pub fn token(&self, outcome: Outcome) {
         self.tokens.count(outcome);
     }
 
-    /// A secret.
+    /// Counts the read of a secret.
     pub fn read(&self, outcome: Outcome) {
         self.reads.count(outcome);
     }
 
-    /// Of a lease.
+    /// Counts the renewal of a lease.
     pub fn renewal(&self, outcome: Outcome) {
         self.renewals.count(outcome);
     }
@@ -93,12 +93,12 @@ impl VaultMetrics {
         self.failures.count(failure);
     }
 
-    /// Of a token of a session's.
+    /// Counts the end of a session's token.
     pub fn revocation(&self, outcome: Revocation) {
         self.revocations.count(outcome);
     }
 
-    /// All that a session had is gone, so long after its end.
+    /// Everything that a session had in Vault is revoked; `took` is the time since its end.
     pub fn session_revoked(&self, took: Duration) {
         self.time_to_revoke.observe(took.as_secs_f64());
     }

@@ -1,4 +1,4 @@
-//! The keeper alone, for this crate's tests: the product's keeper is its own binary, started again.
+//! A keeper without a sidecar, for this crate's tests.
 
 use std::process::ExitCode;
 

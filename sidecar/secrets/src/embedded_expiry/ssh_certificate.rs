@@ -1,16 +1,17 @@
-//! Before when an OpenSSH certificate is valid, from its line of text: `TYPE BASE64 [COMMENT]`.
+//! Until when an OpenSSH certificate is valid, from its line of text: `TYPE BASE64 [COMMENT]`.
 //!
-//! The base64 is the certificate as OpenSSH's `PROTOCOL.certkeys` lays it out: its type, a nonce, the parts of the key (how
-//! many depends on the type), serial number, kind, key id, principals, valid after, valid before, and five things more;
-//! texts have their length in front. The signature is not checked: the value comes from Vault.
+//! The base64 is the layout of OpenSSH's `PROTOCOL.certkeys`: type, nonce, the strings of the key (how many depends on the
+//! type), serial number, user or host, key id, principals, valid after, valid before, and five more strings. A string has
+//! its length in front. The signature is not checked: the value comes from Vault.
 //!
-//! What must stay true: a certificate is read whole or says nothing; no length that it gives is believed beyond its end.
+//! What must stay true: a certificate that does not parse to its last byte gives no expiry; no length is trusted beyond the
+//! end of the data.
 
 use base64ct::{Base64, Encoding as _};
 use zeroize::Zeroizing;
 
-/// How many parts the key of each type has.
-const KEY_PARTS: [(&[u8], usize); 8] = [
+/// How many strings the key of each type has.
+const KEY_STRINGS: [(&[u8], usize); 8] = [
     (b"ecdsa-sha2-nistp256-cert-v01@openssh.com", 2),
     (b"ecdsa-sha2-nistp384-cert-v01@openssh.com", 2),
     (b"ecdsa-sha2-nistp521-cert-v01@openssh.com", 2),
@@ -20,10 +21,10 @@ const KEY_PARTS: [(&[u8], usize); 8] = [
     (b"ssh-ed25519-cert-v01@openssh.com", 1),
     (b"ssh-rsa-cert-v01@openssh.com", 2),
 ];
-/// Critical options, extensions, something reserved, the key of who signed, and the signature.
-const PARTS_AFTER: usize = 5;
+/// Critical options, extensions, reserved, signature key, signature.
+const STRINGS_AFTER_VALIDITY: usize = 5;
 
-/// Seconds since 1970; the greatest number means that it has no end.
+/// Seconds since 1970; `u64::MAX` means that the certificate does not expire.
 pub(super) fn valid_before(text: &[u8]) -> Option<u64> {
     let mut words = text.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
     let (kind, body) = (words.next()?, words.next()?);
@@ -31,25 +32,25 @@ pub(super) fn valid_before(text: &[u8]) -> Option<u64> {
         return None;
     }
     let body = Zeroizing::new(Base64::decode_vec(str::from_utf8(body).ok()?).ok()?);
-    let mut rest = Rest(&body);
-    let kind = rest.part()?;
-    let (_, key_parts) = KEY_PARTS.iter().find(|(name, _)| *name == kind)?;
-    let _nonce = rest.part()?;
-    rest.skip(*key_parts)?;
-    let _serial = rest.number()?;
-    let _user_or_host = rest.take::<4>()?;
-    let _key_id = rest.part()?;
-    let _principals = rest.part()?;
-    let (after, before) = (rest.number()?, rest.number()?);
-    rest.skip(PARTS_AFTER)?;
-    // One that is never valid is none.
-    (rest.0.is_empty() && after < before).then_some(before)
+    let mut reader = CertificateReader(&body);
+    let kind = reader.string()?;
+    let (_, key_strings) = KEY_STRINGS.iter().find(|(name, _)| *name == kind)?;
+    let _nonce = reader.string()?;
+    reader.skip_strings(*key_strings)?;
+    let _serial = reader.number()?;
+    let _user_or_host = reader.take::<4>()?;
+    let _key_id = reader.string()?;
+    let _principals = reader.string()?;
+    let (after, before) = (reader.number()?, reader.number()?);
+    reader.skip_strings(STRINGS_AFTER_VALIDITY)?;
+    // A certificate that is never valid gives no expiry.
+    (reader.0.is_empty() && after < before).then_some(before)
 }
 
-/// What is not read yet.
-struct Rest<'a>(&'a [u8]);
+/// The bytes that are not read yet.
+struct CertificateReader<'a>(&'a [u8]);
 
-impl<'a> Rest<'a> {
+impl<'a> CertificateReader<'a> {
     fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (taken, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
@@ -60,15 +61,15 @@ impl<'a> Rest<'a> {
         self.take().map(u64::from_be_bytes)
     }
 
-    fn part(&mut self) -> Option<&'a [u8]> {
+    fn string(&mut self) -> Option<&'a [u8]> {
         let length = usize::try_from(u32::from_be_bytes(self.take()?)).ok()?;
-        let (part, rest) = self.0.split_at_checked(length)?;
+        let (string, rest) = self.0.split_at_checked(length)?;
         self.0 = rest;
-        Some(part)
+        Some(string)
     }
 
-    fn skip(&mut self, parts: usize) -> Option<()> {
-        (0..parts).try_for_each(|_| self.part().map(drop))
+    fn skip_strings(&mut self, count: usize) -> Option<()> {
+        (0..count).try_for_each(|_| self.string().map(drop))
     }
 }
 
@@ -78,11 +79,11 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// OpenBao made it.
+    /// Issued by OpenBao.
     pub(in crate::embedded_expiry) const CERTIFICATE: &str = "ssh-ed25519-cert-v01@openssh.com AAAAIHNzaC1lZDI1NTE5LWNlcnQtdjAxQG9wZW5zc2guY29tAAAAIOd45tiUuUSEzQonhOI5idiP5uEQa/cZU5GQxtMDwYruAAAAIAl1afZInVzhjjratVny6T7GE6JGdFZlJZZxYW4VbTa19fcC7xM6UYkAAAABAAAATHZhdWx0LXRva2VuLTgyNWI3NTc1NTM0MTUxNDMzZTk0ZmNmNzY4ZTAzMDBhZjIxZDk2NDIyYmIyMjVkOTg0OGZmZTIzODM2OGRiYTEAAAAJAAAABWFnZW50AAAAAGr7G3cAAAAAayVLlQAAAAAAAAAAAAAAAAAAADMAAAALc3NoLWVkMjU1MTkAAAAgpzv+yYxmnCUWg+8sq624LV9vs/9i9AgopuNxAQKdcocAAABTAAAAC3NzaC1lZDI1NTE5AAAAQKmU9L4BpL9xedYPVAmvZvKjvdafYo+LxwvduIeIQIIVKR+XPVYXdUjT2P+J5+HU14b/CmXx3NeaIGrxedLRHwk=";
     pub(in crate::embedded_expiry) const END: u64 = 0x6b25_4b95;
 
-    /// `ssh-keygen -V 20260101000000Z:20260101010000Z` made these, with all that is permitted by default.
+    /// Made by `ssh-keygen -V 20260101000000Z:20260101010000Z`, with the default extensions.
     const OTHERS: [&str; 2] = [
         "ssh-rsa-cert-v01@openssh.com AAAAHHNzaC1yc2EtY2VydC12MDFAb3BlbnNzaC5jb20AAAAgJmDHvIk+JYPojkqn2Y/5TMfD6PJpelDhb+EswD5uEpYAAAADAQABAAAAgQCpRmARVXXf4yy6dxVd9MVatpXxiyCyFjvs4/TYueRFJZicWMcof5iQefJNdjR+JpMUiGzWrLL1fVR66ZC0bxhOdQvyIsoPjPu0/WpaYYH2IBeDleA41fpuidv4Jy5+hXDGYIOxm1X5eHt0cp25XQSKLOFOWiNs0BvvoQzsjMtu0wAAAAAAAAAAAAAAAQAAAAJpZAAAAAkAAAAFYWdlbnQAAAAAaVW5AAAAAABpVccQAAAAAAAAAIIAAAAVcGVybWl0LVgxMS1mb3J3YXJkaW5nAAAAAAAAABdwZXJtaXQtYWdlbnQtZm9yd2FyZGluZwAAAAAAAAAWcGVybWl0LXBvcnQtZm9yd2FyZGluZwAAAAAAAAAKcGVybWl0LXB0eQAAAAAAAAAOcGVybWl0LXVzZXItcmMAAAAAAAAAAAAAADMAAAALc3NoLWVkMjU1MTkAAAAgSZIz0x3ZIgKJprXRHDJMZxeLyaLiwToMwlQHd5e8JhkAAABTAAAAC3NzaC1lZDI1NTE5AAAAQMTGFnhDqtodhHXxX7/lQnsWLdKk0MwHv9kvwMYwXLg8+hMcSvEO+ORl8R1ozxZ81gCenBZ190N7dw8Nlse0Hg8= x",
         "ecdsa-sha2-nistp256-cert-v01@openssh.com AAAAKGVjZHNhLXNoYTItbmlzdHAyNTYtY2VydC12MDFAb3BlbnNzaC5jb20AAAAgx+raNWpfQ7wXi+vDUt4ruO+jCzOFw7wB9VLVcUd5fLQAAAAIbmlzdHAyNTYAAABBBNulVpZvJul1m7ih55SAxRrrvqwwabCBdFIZXa9MjaNjCQrN06vQXAMtFIeaStN1y4GX9NFGBkOJOPcRcGsgyp8AAAAAAAAAAAAAAAEAAAACaWQAAAAJAAAABWFnZW50AAAAAGlVuQAAAAAAaVXHEAAAAAAAAACCAAAAFXBlcm1pdC1YMTEtZm9yd2FyZGluZwAAAAAAAAAXcGVybWl0LWFnZW50LWZvcndhcmRpbmcAAAAAAAAAFnBlcm1pdC1wb3J0LWZvcndhcmRpbmcAAAAAAAAACnBlcm1pdC1wdHkAAAAAAAAADnBlcm1pdC11c2VyLXJjAAAAAAAAAAAAAAAzAAAAC3NzaC1lZDI1NTE5AAAAIEmSM9Md2SICiaa10RwyTGcXi8mi4sE6DMJUB3eXvCYZAAAAUwAAAAtzc2gtZWQyNTUxOQAAAEC1TVYCFBnMMgERLPkC7NHOH8MtTm8POOHnFB4sNbXwRVQwDDTXCstlL3Jdb2IDzg2XdjXb/fexuXvWNo3W9noM x",
@@ -99,7 +100,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn it_says_before_when_it_is_valid() {
+    fn the_end_of_the_validity_is_read() {
         assert_eq!(valid_before(CERTIFICATE.as_bytes()), Some(END));
         assert_eq!(end_of(&body()), Some(END));
         for other in OTHERS {
@@ -108,16 +109,16 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn one_of_every_type_is_read() {
+    fn certificates_of_every_type_are_read() {
         let text = |bytes: &[u8]| [&u32::try_from(bytes.len()).unwrap().to_be_bytes(), bytes].concat();
-        for (kind, parts) in KEY_PARTS {
+        for (kind, parts) in KEY_STRINGS {
             let mut body = [text(kind), text(b"nonce")].concat();
             (0..parts).for_each(|_| body.extend(text(b"part of a key")));
             body.extend(
                 [7_u64.to_be_bytes().as_slice(), &1_u32.to_be_bytes(), &text(b"id"), &text(b"")].concat(),
             );
             body.extend([5_u64.to_be_bytes(), 9_u64.to_be_bytes()].concat());
-            (0..PARTS_AFTER).for_each(|_| body.extend(text(b"")));
+            (0..STRINGS_AFTER_VALIDITY).for_each(|_| body.extend(text(b"")));
             assert_eq!(end_of(&body), Some(9), "{}", kind.escape_ascii());
         }
     }
@@ -137,7 +138,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn one_that_is_never_valid_says_nothing_and_one_without_end_says_so() {
+    fn a_certificate_that_is_never_valid_gives_no_expiry_and_one_without_end_the_greatest() {
         let before = END.to_be_bytes();
         let place = body().windows(8).position(|bytes| bytes == before).unwrap();
         let with = |end: u64| {
@@ -150,7 +151,7 @@ pub(super) mod tests {
 
     proptest! {
         #[test]
-        fn nothing_that_was_changed_harms_anybody(at in 0_usize..1000, byte: u8, more in "\\PC*") {
+        fn changed_certificates_cause_no_panic(at in 0_usize..1000, byte: u8, more in "\\PC*") {
             let mut changed = body();
             let at = at % changed.len();
             changed[at] = byte;

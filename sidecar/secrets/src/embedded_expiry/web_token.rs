@@ -1,7 +1,7 @@
 //! When a signed web token (RFC 7519) expires: the `exp` of its claims.
 //!
-//! What must stay true: what has not the three parts of one, with an object that names its algorithm as the first and its
-//! claims as the second, says nothing. The signature is not checked: the value comes from Vault.
+//! What must stay true: only text with exactly the parts of a token gives an expiry: a header that names its algorithm, claims
+//! and a signature. The signature is not checked: the value comes from Vault.
 
 use base64ct::{Base64UrlUnpadded, Encoding as _};
 use serde::Deserialize;
@@ -35,7 +35,7 @@ fn read<T: DeserializeOwned>(part: &[u8]) -> Option<T> {
     serde_json::from_slice(&part).ok()
 }
 
-/// A time may have a fraction.
+/// `exp` may have a fraction.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked to be in range")]
 fn whole_seconds(seconds: f64) -> Option<u64> {
     const FAR: f64 = 1e15;
@@ -59,7 +59,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn it_says_when_it_expires() {
+    fn the_expiry_is_read() {
         let exp = |exp: Value| expires(token(&json!({"sub": "agent", "exp": exp})).as_bytes());
         assert_eq!(exp(json!(1_700_000_600)), Some(1_700_000_600));
         assert_eq!(exp(json!(1_700_000_600.9)), Some(1_700_000_600));
@@ -71,7 +71,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_no_web_token_says_nothing() {
+    fn text_that_is_no_web_token_gives_no_expiry() {
         let claims = r#"{"exp":7}"#;
         for bad in [
             String::new(),

@@ -1,42 +1,42 @@
-//! The loop that keeps one credential. Where credentials come from is behind [`Renewable`].
+//! The loop that renews one credential. Where it comes from is behind [`Renewable`].
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use super::schedule::{Act, RenewalSchedule};
+use super::schedule::{Action, RenewalSchedule};
 use super::terms::Terms;
 use cofferdam_base::random::fraction;
 
-/// A timer is set no further ahead than this; then it is looked at again.
-const FAR: Duration = Duration::from_secs(24 * 3600);
+/// The longest timer; a later action waits for several of them.
+const MAX_TIMER: Duration = Duration::from_secs(24 * 3600);
 
-/// One credential: how it is read and renewed, and what happens to it meanwhile.
+/// One credential: how it is read, renewed and checked, and the events that concern it.
 pub trait Renewable {
-    /// Reads it again.
+    /// Reads the credential again.
     fn read(&mut self) -> impl Future<Output = Result<Terms, Failure>> + Send;
 
-    /// Asks for this much more time; `None` leaves it to the source.
+    /// Renews it for this long; `None` lets the source choose.
     fn renew(&mut self, increment: Option<Duration>) -> impl Future<Output = Result<Terms, Failure>> + Send;
 
     /// Checks whether it still exists.
-    fn look(&mut self) -> impl Future<Output = Result<(), Failure>> + Send;
+    fn check(&mut self) -> impl Future<Output = Result<(), Failure>> + Send;
 
     /// The next event. Cancel-safe.
-    fn event(&mut self) -> impl Future<Output = Event> + Send;
+    fn event(&mut self) -> impl Future<Output = RenewalEvent> + Send;
 
-    /// Reports the schedule, for `sessions`.
-    fn note(&mut self, schedule: &RenewalSchedule);
+    /// Takes the schedule after every change, for `sessions`.
+    fn report(&mut self, schedule: &RenewalSchedule);
 }
 
-/// Why something was not done.
+/// Why a read, renewal or check failed.
 #[derive(Clone, Debug)]
 pub enum Failure {
     /// The credential has ended.
     Gone { why: String },
-    /// It may work later.
+    /// A later attempt may succeed.
     Later { why: String, not_before: Option<Instant> },
-    /// The credential is valid, and cannot be renewed.
+    /// The credential is valid, but cannot be renewed.
     Refused { why: String },
 }
 
@@ -49,64 +49,65 @@ impl Failure {
 }
 
 #[derive(Clone, Debug)]
-pub enum Event {
-    /// The credential is not needed any more.
-    Over,
-    /// A caller has read it.
+pub enum RenewalEvent {
+    /// The loop ends.
+    NoLongerNeeded,
+    /// A caller has read the credential.
     Read(Terms),
-    /// What it depends on was superseded, and ends then.
+    /// A new login superseded the token that it depends on, which ends at `by`.
     Superseded { by: Option<Instant> },
 }
 
-/// Keeps a credential that was read just now, until [`Event::Over`].
+/// Renews a credential that was just read, until [`RenewalEvent::NoLongerNeeded`].
 pub async fn run_renewal(mut source: impl Renewable, terms: Terms) {
     let mut schedule = RenewalSchedule::new(terms, fraction());
     loop {
-        source.note(&schedule);
+        source.report(&schedule);
         let plan = schedule.next();
-        let wake = plan.map_or_else(|| Instant::now() + FAR, |plan| plan.at.min(Instant::now() + FAR));
+        let wake =
+            plan.map_or_else(|| Instant::now() + MAX_TIMER, |plan| plan.at.min(Instant::now() + MAX_TIMER));
         tokio::select! {
             biased;
             event = source.event() => {
                 match event {
-                    Event::Over => return,
-                    Event::Read(terms) => schedule = RenewalSchedule::new(terms, fraction()),
-                    Event::Superseded { by } => schedule.superseded(by, Instant::now(), fraction()),
+                    RenewalEvent::NoLongerNeeded => return,
+                    RenewalEvent::Read(terms) => schedule = RenewalSchedule::new(terms, fraction()),
+                    RenewalEvent::Superseded { by } => schedule.superseded(by, Instant::now(), fraction()),
                 }
                 continue;
             }
             () = sleep_until(wake) => {}
         }
         let Some(plan) = plan.filter(|plan| plan.at <= Instant::now()) else { continue };
-        match plan.act {
-            Act::Look => match source.look().await {
+        match plan.action {
+            Action::Check => match source.check().await {
                 Err(Failure::Gone { why }) => schedule.refused(why, Instant::now()),
-                // A look-up that failed changes nothing.
+                // A check that failed changes nothing.
                 Ok(()) | Err(Failure::Later { .. } | Failure::Refused { .. }) => {
-                    schedule.looked(Instant::now(), fraction())
+                    schedule.checked(Instant::now(), fraction())
                 }
             },
-            Act::Read => match source.read().await {
+            Action::Read => match source.read().await {
                 Ok(terms) => schedule = RenewalSchedule::new(terms, fraction()),
-                Err(failure) => fail(&mut schedule, Act::Read, failure),
+                Err(failure) => fail(&mut schedule, Action::Read, failure),
             },
-            Act::Renew => match source.renew(schedule.full_life()).await {
+            Action::Renew => match source.renew(schedule.full_life()).await {
                 Ok(terms) => schedule.renewed(terms, Instant::now(), fraction()),
                 Err(Failure::Gone { why } | Failure::Refused { why }) => {
                     schedule.refused(why, Instant::now())
                 }
-                Err(failure) => fail(&mut schedule, Act::Renew, failure),
+                Err(failure) => fail(&mut schedule, Action::Renew, failure),
             },
         }
     }
 }
 
-fn fail(schedule: &mut RenewalSchedule, act: Act, failure: Failure) {
+fn fail(schedule: &mut RenewalSchedule, action: Action, failure: Failure) {
     let (why, not_before) = match failure {
         Failure::Gone { why } | Failure::Refused { why } => (why, None),
         Failure::Later { why, not_before } => (why, not_before),
     };
-    schedule.failed(act, why, not_before, Instant::now(), fraction());
+    schedule.failed(action, why, not_before, Instant::now(), fraction());
 }
 
 #[cfg(test)]
@@ -120,54 +121,54 @@ mod tests {
 
     const LIFE: Duration = Duration::from_secs(60);
 
-    /// A source that says `answer` to each renewal and each look, and writes down what was asked for and when.
+    /// A source that fails each renewal and each check with `answer`, and records its requests with their times.
     struct Scripted {
         terms: Terms,
         answer: Failure,
         began: Instant,
-        asked: Arc<Mutex<Vec<(Act, u64)>>>,
+        asked: Arc<Mutex<Vec<(Action, u64)>>>,
     }
 
     impl Scripted {
-        fn write_down(&self, act: Act) {
-            self.asked.lock().unwrap().push((act, self.began.elapsed().as_secs()));
+        fn record(&self, action: Action) {
+            self.asked.lock().unwrap().push((action, self.began.elapsed().as_secs()));
         }
     }
 
-    fn lent(class: Class, life: Duration) -> Terms {
+    fn terms(class: Class, life: Duration) -> Terms {
         Terms { class, asked_at: Instant::now(), life: Some(life), bound: None }
     }
 
     impl Renewable for Scripted {
         async fn read(&mut self) -> Result<Terms, Failure> {
-            self.write_down(Act::Read);
+            self.record(Action::Read);
             Ok(Terms { asked_at: Instant::now(), ..self.terms })
         }
 
         async fn renew(&mut self, increment: Option<Duration>) -> Result<Terms, Failure> {
             assert_eq!(increment, Some(LIFE));
-            self.write_down(Act::Renew);
+            self.record(Action::Renew);
             Err(self.answer.clone())
         }
 
-        async fn look(&mut self) -> Result<(), Failure> {
-            self.write_down(Act::Look);
+        async fn check(&mut self) -> Result<(), Failure> {
+            self.record(Action::Check);
             Err(self.answer.clone())
         }
 
-        async fn event(&mut self) -> Event {
+        async fn event(&mut self) -> RenewalEvent {
             std::future::pending().await
         }
 
-        fn note(&mut self, _schedule: &RenewalSchedule) {}
+        fn report(&mut self, _schedule: &RenewalSchedule) {}
     }
 
-    async fn asked(answer: Failure) -> Vec<(Act, u64)> {
-        asked_about(lent(Class::Renewable, LIFE), answer).await
+    async fn asked(answer: Failure) -> Vec<(Action, u64)> {
+        asked_about(terms(Class::Renewable, LIFE), answer).await
     }
 
-    /// Within one life of it.
-    async fn asked_about(terms: Terms, answer: Failure) -> Vec<(Act, u64)> {
+    /// The requests within one life of the credential.
+    async fn asked_about(terms: Terms, answer: Failure) -> Vec<(Action, u64)> {
         let life = terms.life.unwrap();
         let asked = Arc::new(Mutex::default());
         let source = Scripted { terms, answer, began: Instant::now(), asked: Arc::clone(&asked) };
@@ -176,35 +177,36 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_gone_is_read_anew_at_once() {
+    async fn a_credential_that_is_gone_is_read_again_at_once() {
         let asked = asked(Failure::Gone { why: "lease not found".into() }).await;
         assert_eq!(asked.len(), 2, "{asked:?}");
-        assert_eq!((asked[0].0, asked[1].0), (Act::Renew, Act::Read));
+        assert_eq!((asked[0].0, asked[1].0), (Action::Renew, Action::Read));
         assert_eq!(asked[0].1, asked[1].1, "{asked:?}");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_a_look_does_not_find_is_read_anew_at_once_and_what_it_cannot_see_goes_on() {
-        let fixed = || lent(Class::Fixed, 2 * LIFE);
+    async fn a_check_that_finds_nothing_causes_a_read_at_once_and_one_that_fails_does_not() {
+        let fixed = || terms(Class::Fixed, 2 * LIFE);
         let gone = asked_about(fixed(), Failure::Gone { why: "lease not found".into() }).await;
         assert!(gone.len() >= 2, "{gone:?}");
-        assert!(gone[0].0 == Act::Look && (20..=40).contains(&gone[0].1), "{gone:?}");
-        assert_eq!(gone[1], (Act::Read, gone[0].1));
-        // An hour has room for many looks, whatever fraction makes of them.
-        let hour = lent(Class::Fixed, 60 * LIFE);
+        assert!(gone[0].0 == Action::Check && (20..=40).contains(&gone[0].1), "{gone:?}");
+        assert_eq!(gone[1], (Action::Read, gone[0].1));
+        // An hour has room for many checks, whatever their jitter.
+        let hour = terms(Class::Fixed, 60 * LIFE);
         let unseen = asked_about(hour, Failure::Later { why: "sealed".into(), not_before: None }).await;
-        let read = unseen.iter().position(|(act, _)| *act == Act::Read).expect("it is read before its end");
-        assert!(read >= 4 && unseen[..read].iter().all(|(act, _)| *act == Act::Look), "{unseen:?}");
+        let read =
+            unseen.iter().position(|(action, _)| *action == Action::Read).expect("it is read before its end");
+        assert!(read >= 4 && unseen[..read].iter().all(|(action, _)| *action == Action::Check), "{unseen:?}");
         assert!(unseen[read].1 >= 1800, "no sooner for that: {unseen:?}");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_may_work_later_is_tried_again_and_read_anew_before_its_end() {
+    async fn a_failed_renewal_is_retried_and_the_credential_read_again_before_its_end() {
         let asked = asked(Failure::Later { why: "sealed".into(), not_before: None }).await;
         let (read, renewals) = asked.split_last().unwrap();
         assert!((2..12).contains(&renewals.len()), "{asked:?}");
-        assert!(renewals.iter().all(|(act, _)| *act == Act::Renew), "{asked:?}");
-        assert_eq!(read.0, Act::Read, "{asked:?}");
+        assert!(renewals.iter().all(|(action, _)| *action == Action::Renew), "{asked:?}");
+        assert_eq!(read.0, Action::Read, "{asked:?}");
         assert!((45..60).contains(&read.1), "{asked:?}");
     }
 }

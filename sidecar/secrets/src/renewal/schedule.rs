@@ -1,160 +1,167 @@
-//! What to do next about one credential, and when. It has no clock and no randomness of its own: the caller passes the
-//! time, and a number from 0 to 1 that spreads many credentials over time.
+//! What to do next about one credential, and when. The schedule has no clock and no randomness of its own: the caller passes
+//! the time, and a `random` number from 0 to 1 that spreads the actions of many credentials over time.
 
 use std::time::Duration;
 
 use cofferdam_base::{Backoff, Jitter, JitteredBackoff};
 use tokio::time::Instant;
 
-use super::terms::{Class, Terms, before_the_end};
+use super::terms::{Class, Terms, read_again_after};
 
-/// Between two requests for one credential.
-pub(super) const SHORTEST: Duration = Duration::from_millis(500);
-/// The longest wait between two attempts that fail.
-const LONGEST: Duration = Duration::from_secs(60);
-/// Between two attempts once the credential has ended: callers that need it read it themselves meanwhile.
-const AFTER_THE_END: Duration = Duration::from_secs(5);
-/// A renewal that gives less than this part of the full life back does not extend.
-const EXTENDED: f64 = 0.9;
-/// How much of a wait is random.
-const SPREAD: f64 = 0.1;
-/// How much of the time that an old login has left is used to read everything anew.
-const OVERLAP: f64 = 0.75;
-/// The same where it has no end.
-const ENDLESS_OVERLAP: Duration = Duration::from_secs(60);
-/// Into so many parts looks divide the life of a lease that cannot be renewed,
-const LOOKS: u32 = 3;
-/// but there is this much between two of them, at least
-const SOONEST_LOOK: Duration = Duration::from_secs(10);
-/// and at most; those that are renewed are looked at no more often than that.
-const LATEST_LOOK: Duration = Duration::from_secs(5 * 60);
-/// How much of the wait for a look-up is random: none has to come at a certain time.
-const LOOK_SPREAD: f64 = 0.5;
+/// The shortest pause between two requests for one credential.
+pub(super) const MIN_PAUSE: Duration = Duration::from_millis(500);
+/// The longest pause between two failed attempts.
+const MAX_RETRY_PAUSE: Duration = Duration::from_secs(60);
+/// The shortest pause between attempts after the credential expired: callers that need it read it themselves by then.
+const RETRY_AFTER_EXPIRY: Duration = Duration::from_secs(5);
+/// A renewal that grants less than this fraction of the full life counts as not extended.
+const EXTENDED_FRACTION: f64 = 0.9;
+/// The random fraction of a wait.
+const JITTER: f64 = 0.1;
+/// After a new login, the leases of the old one are read again within this fraction of the time that it has left.
+const OVERLAP_FRACTION: f64 = 0.75;
+/// The time to read them again if the old login has no end.
+const OVERLAP_WITHOUT_END: Duration = Duration::from_secs(60);
+/// A lease that cannot be renewed is checked at intervals of its life divided by this,
+const CHECKS_PER_LIFE: u32 = 3;
+/// but not more often than this
+const MIN_CHECK_INTERVAL: Duration = Duration::from_secs(10);
+/// and not less often than this, which is also the interval for renewable leases.
+const MAX_CHECK_INTERVAL: Duration = Duration::from_secs(5 * 60);
+/// The random fraction of the wait for a check. Larger than [`JITTER`], since the exact time does not matter.
+const CHECK_JITTER: f64 = 0.5;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Act {
-    /// Check whether it still exists: it may have been revoked in Vault.
-    Look,
+pub enum Action {
+    /// Check whether the lease still exists: it may have been revoked in Vault.
+    Check,
     Read,
     Renew,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Plan {
-    pub act: Act,
+pub struct PlannedAction {
+    pub action: Action,
     pub at: Instant,
 }
 
-/// One credential from when it was read until it is read anew.
+/// The schedule of one credential, from one read to the next.
 #[derive(Clone, Debug)]
 pub struct RenewalSchedule {
     terms: Terms,
-    /// What it was given when it was new.
+    /// The longest life that was granted: what a renewal asks for.
     full_life: Option<Duration>,
-    plan: Option<Plan>,
-    /// When it is looked at, if nothing else is done before.
-    look: Option<Instant>,
+    plan: Option<PlannedAction>,
+    /// When to check the lease, unless `plan` is due earlier.
+    next_check: Option<Instant>,
     retry: JitteredBackoff,
     pub renewals: u64,
     pub last_error: Option<String>,
 }
 
 impl RenewalSchedule {
-    /// It was read just now.
-    pub fn new(terms: Terms, chance: f64) -> Self {
+    /// For a credential that was just read.
+    pub fn new(terms: Terms, random: f64) -> Self {
         let mut schedule = Self {
             terms,
             full_life: terms.life,
             plan: None,
-            look: None,
-            retry: Backoff::new(SHORTEST, LONGEST).with_jitter(Jitter::Later(SPREAD)),
+            next_check: None,
+            retry: Backoff::new(MIN_PAUSE, MAX_RETRY_PAUSE).with_jitter(Jitter::Later(JITTER)),
             renewals: 0,
             last_error: None,
         };
-        schedule.plan_anew(chance);
+        schedule.replan(random);
         schedule
     }
 
-    /// What is to be done to keep it. None where it needs nothing.
-    pub fn plan(&self) -> Option<Plan> {
+    /// The next read or renewal. `None` if the credential needs neither.
+    pub fn plan(&self) -> Option<PlannedAction> {
         self.plan
     }
 
-    /// What is to be done next: that, or a look before.
-    pub fn next(&self) -> Option<Plan> {
-        let look = self.look.map(|at| Plan { act: Act::Look, at });
-        look.filter(|look| self.plan.is_some_and(|plan| look.at < plan.at)).or(self.plan)
+    /// What to do next: [`RenewalSchedule::plan`], or a check before it.
+    pub fn next(&self) -> Option<PlannedAction> {
+        let check = self.next_check.map(|at| PlannedAction { action: Action::Check, at });
+        check.filter(|check| self.plan.is_some_and(|plan| check.at < plan.at)).or(self.plan)
     }
 
     pub fn terms(&self) -> &Terms {
         &self.terms
     }
 
-    /// How long it was given at first: what a renewal asks for.
     pub fn full_life(&self) -> Option<Duration> {
         self.full_life
     }
 
-    /// Vault renewed it, perhaps for less than was asked for.
-    pub fn renewed(&mut self, terms: Terms, now: Instant, chance: f64) {
+    /// The source renewed the credential, perhaps for less time than requested.
+    pub fn renewed(&mut self, terms: Terms, now: Instant, random: f64) {
         self.terms = terms;
         self.renewals += 1;
         self.succeeded();
         let full = self.full_life.unwrap_or_default();
-        let is_extended = terms.life.is_none_or(|life| life.as_secs_f64() >= full.as_secs_f64() * EXTENDED);
+        let is_extended =
+            terms.life.is_none_or(|life| life.as_secs_f64() >= full.as_secs_f64() * EXTENDED_FRACTION);
         self.full_life = self.full_life.max(terms.life);
         match is_extended {
-            true => self.plan_anew(chance),
-            false => self.plan = Some(Plan { act: Act::Read, at: now }),
+            true => self.replan(random),
+            false => self.plan = Some(PlannedAction { action: Action::Read, at: now }),
         }
     }
 
-    /// It is still there, as far as could be seen.
-    pub fn looked(&mut self, now: Instant, chance: f64) {
-        self.look = self.look_every().map(|every| now + every.mul_f64(1.0 - LOOK_SPREAD * chance));
+    /// A check found the lease, or could not be made.
+    pub fn checked(&mut self, now: Instant, random: f64) {
+        self.next_check = self.check_interval().map(|every| now + every.mul_f64(1.0 - CHECK_JITTER * random));
     }
 
-    /// There is nothing to renew, or it may not be.
+    /// The credential is gone or cannot be renewed: it is read again at once.
     pub fn refused(&mut self, why: String, now: Instant) {
         self.last_error = Some(why);
-        self.look = None;
-        self.plan = Some(Plan { act: Act::Read, at: now });
+        self.next_check = None;
+        self.plan = Some(PlannedAction { action: Action::Read, at: now });
     }
 
-    /// It is tried again, some times before the end of what is held; not before Vault said.
-    pub fn failed(&mut self, act: Act, why: String, not_before: Option<Instant>, now: Instant, chance: f64) {
+    /// The action is retried, several times before the credential expires, but not before `not_before`.
+    pub fn failed(
+        &mut self,
+        action: Action,
+        why: String,
+        not_before: Option<Instant>,
+        now: Instant,
+        random: f64,
+    ) {
         self.last_error = Some(why);
-        // A source that fails is not asked for look-ups too.
-        self.look = None;
-        let wait = self.retry.next_delay(chance);
+        // No checks in addition to the retries of a source that fails.
+        self.next_check = None;
+        let wait = self.retry.next_delay(random);
         let left = self.terms.end().map(|end| end.saturating_duration_since(now));
         let wait = match left {
-            Some(Duration::ZERO) => wait.max(AFTER_THE_END),
-            Some(left) => wait.min(left / 4).max(SHORTEST),
+            Some(Duration::ZERO) => wait.max(RETRY_AFTER_EXPIRY),
+            Some(left) => wait.min(left / 4).max(MIN_PAUSE),
             None => wait,
         };
         let at = not_before.map_or(now + wait, |not_before| not_before.max(now + wait));
-        // When it is time to read it anew, a renewal is no use any more.
-        let act = match self.terms.due().is_some_and(|due| due <= at) {
-            true => Act::Read,
-            false => act,
+        // Too late for a renewal when the credential is due to be read again.
+        let action = match self.terms.read_again_at().is_some_and(|due| due <= at) {
+            true => Action::Read,
+            false => action,
         };
-        self.plan = Some(Plan { act, at });
+        self.plan = Some(PlannedAction { action, at });
     }
 
-    /// What it depends on was superseded (a new login): the credential ends `by` then, and is read again before.
-    pub fn superseded(&mut self, by: Option<Instant>, now: Instant, chance: f64) {
+    /// A new login superseded the token that the credential depends on: it ends at `by` and is read again before.
+    pub fn superseded(&mut self, by: Option<Instant>, now: Instant, random: f64) {
         if !self.terms.class.is_leased() {
             return;
         }
-        let overlap = by.map_or(ENDLESS_OVERLAP, |by| by.saturating_duration_since(now));
-        let spread = now + overlap.mul_f64(OVERLAP * chance);
-        let at = self.terms.due().map_or(spread, |due| due.min(spread));
+        let overlap = by.map_or(OVERLAP_WITHOUT_END, |by| by.saturating_duration_since(now));
+        let spread = now + overlap.mul_f64(OVERLAP_FRACTION * random);
+        let at = self.terms.read_again_at().map_or(spread, |due| due.min(spread));
         let at = match self.plan {
-            Some(Plan { act: Act::Read, at: planned }) => at.min(planned),
+            Some(PlannedAction { action: Action::Read, at: planned }) => at.min(planned),
             _ => at,
         };
-        self.plan = Some(Plan { act: Act::Read, at: at.max(self.terms.asked_at + SHORTEST) });
+        self.plan = Some(PlannedAction { action: Action::Read, at: at.max(self.terms.asked_at + MIN_PAUSE) });
     }
 
     fn succeeded(&mut self) {
@@ -162,32 +169,37 @@ impl RenewalSchedule {
         self.last_error = None;
     }
 
-    /// Only what depends on a token can have been revoked.
-    fn look_every(&self) -> Option<Duration> {
+    /// Only leases are checked: nothing else can be revoked.
+    fn check_interval(&self) -> Option<Duration> {
         match self.terms.class {
-            Class::Fixed => self.terms.life.map(|life| (life / LOOKS).clamp(SOONEST_LOOK, LATEST_LOOK)),
-            Class::Renewable => Some(LATEST_LOOK),
+            Class::Fixed => self
+                .terms
+                .life
+                .map(|life| (life / CHECKS_PER_LIFE).clamp(MIN_CHECK_INTERVAL, MAX_CHECK_INTERVAL)),
+            Class::Renewable => Some(MAX_CHECK_INTERVAL),
             Class::Advised { .. } | Class::OwnEnd | Class::Static { .. } => None,
         }
     }
 
-    fn plan_anew(&mut self, chance: f64) {
+    fn replan(&mut self, random: f64) {
         let Terms { class, asked_at, life, bound } = self.terms;
-        self.looked(asked_at, chance);
-        let earlier = 1.0 - SPREAD * chance;
+        self.checked(asked_at, random);
+        let earlier = 1.0 - JITTER * random;
         let wait = match class {
-            Class::Advised { every } | Class::Static { every } => Some((Act::Read, every.mul_f64(earlier))),
+            Class::Advised { every } | Class::Static { every } => {
+                Some((Action::Read, every.mul_f64(earlier)))
+            }
             Class::Renewable
                 if bound.is_none_or(|bound| life.is_some_and(|life| asked_at + life < bound)) =>
             {
-                life.map(|life| (Act::Renew, life.mul_f64(2.0 / 3.0 * earlier)))
+                life.map(|life| (Action::Renew, life.mul_f64(2.0 / 3.0 * earlier)))
             }
             Class::Renewable | Class::Fixed | Class::OwnEnd => self.terms.end().map(|end| {
                 let life = end.saturating_duration_since(asked_at);
-                (Act::Read, before_the_end(life).mul_f64(earlier))
+                (Action::Read, read_again_after(life).mul_f64(earlier))
             }),
         };
-        self.plan = wait.map(|(act, wait)| Plan { act, at: asked_at + wait.max(SHORTEST) });
+        self.plan = wait.map(|(action, wait)| PlannedAction { action, at: asked_at + wait.max(MIN_PAUSE) });
     }
 }
 
@@ -201,120 +213,131 @@ mod tests {
         Terms { class, asked_at: Instant::now(), life, bound: None }
     }
 
-    fn planned(schedule: &RenewalSchedule) -> (Act, f64) {
+    fn planned(schedule: &RenewalSchedule) -> (Action, f64) {
         let plan = schedule.plan().unwrap();
-        (plan.act, (plan.at - schedule.terms.asked_at).as_secs_f64())
+        (plan.action, (plan.at - schedule.terms.asked_at).as_secs_f64())
     }
 
     #[tokio::test(start_paused = true)]
     async fn each_class_has_its_plan() {
         let every = 5 * MINUTE;
         let hour = Some(60 * MINUTE);
-        for (class, life, act, latest) in [
-            (Class::Renewable, hour, Act::Renew, 2400.0),
-            (Class::Fixed, hour, Act::Read, 3060.0),
-            (Class::OwnEnd, hour, Act::Read, 3060.0),
-            (Class::Advised { every }, None, Act::Read, 300.0),
-            (Class::Static { every }, None, Act::Read, 300.0),
+        for (class, life, action, latest) in [
+            (Class::Renewable, hour, Action::Renew, 2400.0),
+            (Class::Fixed, hour, Action::Read, 3060.0),
+            (Class::OwnEnd, hour, Action::Read, 3060.0),
+            (Class::Advised { every }, None, Action::Read, 300.0),
+            (Class::Static { every }, None, Action::Read, 300.0),
         ] {
-            assert_eq!(planned(&RenewalSchedule::new(terms(class, life), 0.0)), (act, latest), "{class:?}");
+            assert_eq!(
+                planned(&RenewalSchedule::new(terms(class, life), 0.0)),
+                (action, latest),
+                "{class:?}"
+            );
             let earliest = planned(&RenewalSchedule::new(terms(class, life), 0.999)).1;
             assert!(earliest > latest * 0.9 && earliest < latest * 0.91, "{class:?}: {earliest}");
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_lease_is_looked_at_now_and_then_until_something_else_is_due() {
+    async fn a_lease_is_checked_now_and_then_until_something_else_is_due() {
         let day = 24 * 60 * MINUTE;
-        let looks = |class, life: Duration| -> Vec<u64> {
+        let checks = |class, life: Duration| -> Vec<u64> {
             let mut schedule = RenewalSchedule::new(terms(class, Some(life)), 0.0);
-            let mut looks = Vec::new();
-            while let Some(Plan { act: Act::Look, at }) = schedule.next() {
-                looks.push((at - schedule.terms.asked_at).as_secs());
-                schedule.looked(at, 0.0);
+            let mut checks = Vec::new();
+            while let Some(PlannedAction { action: Action::Check, at }) = schedule.next() {
+                checks.push((at - schedule.terms.asked_at).as_secs());
+                schedule.checked(at, 0.0);
             }
             assert_eq!(schedule.next(), schedule.plan());
-            looks
+            checks
         };
-        assert_eq!(looks(Class::Fixed, 10 * MINUTE), [200, 400]);
-        assert_eq!(looks(Class::Fixed, Duration::from_secs(24)), [10]);
-        assert!(looks(Class::Fixed, Duration::from_secs(12)).is_empty());
-        assert!(looks(Class::Renewable, 5 * MINUTE).is_empty());
-        assert_eq!(looks(Class::Renewable, 15 * MINUTE), [300]);
+        assert_eq!(checks(Class::Fixed, 10 * MINUTE), [200, 400]);
+        assert_eq!(checks(Class::Fixed, Duration::from_secs(24)), [10]);
+        assert!(checks(Class::Fixed, Duration::from_secs(12)).is_empty());
+        assert!(checks(Class::Renewable, 5 * MINUTE).is_empty());
+        assert_eq!(checks(Class::Renewable, 15 * MINUTE), [300]);
         for class in [Class::Fixed, Class::Renewable] {
-            assert!(looks(class, day).len() < 250, "no more often than every five minutes");
+            assert!(checks(class, day).len() < 250, "no more often than every five minutes");
         }
         for class in [Class::OwnEnd, Class::Static { every: day }, Class::Advised { every: day }] {
-            assert!(looks(class, day).is_empty());
+            assert!(checks(class, day).is_empty());
         }
-        // Nor while Vault does not do what it is asked for, or once it is known to be gone.
+        // No checks while the source fails, or once the lease is known to be gone.
         let mut schedule = RenewalSchedule::new(terms(Class::Fixed, Some(day)), 0.0);
         let asked_not_before = Some(Instant::now() + day);
-        schedule.failed(Act::Read, "busy".into(), asked_not_before, Instant::now(), 0.0);
+        schedule.failed(Action::Read, "busy".into(), asked_not_before, Instant::now(), 0.0);
         assert_eq!(schedule.next().map(|plan| Some(plan.at)), Some(asked_not_before));
         let mut schedule = RenewalSchedule::new(terms(Class::Fixed, Some(day)), 0.0);
         schedule.refused("gone".into(), Instant::now() + MINUTE * 10);
-        assert_eq!(schedule.next().map(|plan| plan.act), Some(Act::Read));
+        assert_eq!(schedule.next().map(|plan| plan.action), Some(Action::Read));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_has_no_end_needs_nothing_and_what_has_no_time_is_not_spun_on() {
+    async fn without_an_end_nothing_is_planned_and_a_life_of_zero_causes_no_busy_loop() {
         assert_eq!(RenewalSchedule::new(terms(Class::OwnEnd, None), 0.5).plan(), None);
         assert_eq!(RenewalSchedule::new(terms(Class::Renewable, None), 0.5).plan(), None);
         for class in [Class::Renewable, Class::Fixed, Class::OwnEnd, Class::Static { every: Duration::ZERO }]
         {
             for life in [Duration::ZERO, Duration::from_millis(1)] {
                 let (_, wait) = planned(&RenewalSchedule::new(terms(class, Some(life)), 0.9));
-                assert_eq!(wait, SHORTEST.as_secs_f64(), "{class:?}");
+                assert_eq!(wait, MIN_PAUSE.as_secs_f64(), "{class:?}");
             }
         }
-        // A hundred years, as far as a clock counts here.
+        // The longest life that is scheduled.
         let years = Duration::from_secs(10 * 365 * 24 * 3600);
-        assert_eq!(planned(&RenewalSchedule::new(terms(Class::Renewable, Some(years)), 0.0)).0, Act::Renew);
+        assert_eq!(
+            planned(&RenewalSchedule::new(terms(Class::Renewable, Some(years)), 0.0)).0,
+            Action::Renew
+        );
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_renewal_that_does_not_extend_is_the_beginning_of_the_end() {
+    async fn a_renewal_that_does_not_extend_is_followed_by_a_read() {
         let mut schedule = RenewalSchedule::new(terms(Class::Renewable, Some(MINUTE)), 0.0);
         tokio::time::advance(Duration::from_secs(40)).await;
         schedule.renewed(terms(Class::Renewable, Some(MINUTE)), Instant::now(), 0.0);
-        assert_eq!(planned(&schedule), (Act::Renew, 40.0));
+        assert_eq!(planned(&schedule), (Action::Renew, 40.0));
         tokio::time::advance(Duration::from_secs(40)).await;
         schedule.renewed(terms(Class::Renewable, Some(Duration::from_secs(50))), Instant::now(), 0.0);
-        assert_eq!(planned(&schedule), (Act::Read, 0.0), "success or not");
+        assert_eq!(planned(&schedule), (Action::Read, 0.0), "although the renewal succeeded");
         assert_eq!(schedule.renewals, 2);
         schedule.renewed(terms(Class::Renewable, Some(Duration::ZERO)), Instant::now(), 0.0);
-        assert_eq!(planned(&schedule), (Act::Read, 0.0));
+        assert_eq!(planned(&schedule), (Action::Read, 0.0));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_lease_that_its_token_cuts_off_is_not_renewed_but_replaced() {
+    async fn a_lease_that_its_token_ends_early_is_read_again_instead_of_renewed() {
         let cut = |life: u64, bound: u64| {
             let terms = terms(Class::Renewable, Some(Duration::from_secs(life)));
             let bound = Some(terms.asked_at + Duration::from_secs(bound));
             planned(&RenewalSchedule::new(Terms { bound, ..terms }, 0.0))
         };
-        assert_eq!(cut(60, 6), (Act::Read, 4.0));
-        assert_eq!(cut(60, 61), (Act::Renew, 40.0));
+        assert_eq!(cut(60, 6), (Action::Read, 4.0));
+        assert_eq!(cut(60, 61), (Action::Renew, 40.0));
     }
 
     #[tokio::test(start_paused = true)]
     async fn failures_are_retried_before_the_end_and_slower_after_it() {
         let start = Instant::now();
         let mut schedule = RenewalSchedule::new(terms(Class::Renewable, Some(MINUTE)), 0.0);
-        let mut tries = Vec::new();
+        let mut attempts = Vec::new();
         while start.elapsed() < 10 * MINUTE {
             let plan = schedule.plan().unwrap();
             tokio::time::sleep_until(plan.at).await;
-            tries.push((start.elapsed(), plan.act));
-            schedule.failed(plan.act, "sealed".into(), None, Instant::now(), 0.5);
+            attempts.push((start.elapsed(), plan.action));
+            schedule.failed(plan.action, "sealed".into(), None, Instant::now(), 0.5);
         }
-        let gaps: Vec<Duration> = tries.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
-        assert!(gaps.iter().all(|gap| (SHORTEST..=LONGEST * 2).contains(gap)), "{gaps:?}");
-        let before: Vec<_> = tries.iter().filter(|(at, _)| *at < MINUTE).collect();
-        assert!((6..20).contains(&before.len()), "{tries:?}");
-        assert_eq!(before.last().unwrap().1, Act::Read, "at last it is not renewed any more: {tries:?}");
-        assert!(tries.len() - before.len() < 25, "{tries:?}");
+        let gaps: Vec<Duration> = attempts.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
+        assert!(gaps.iter().all(|gap| (MIN_PAUSE..=MAX_RETRY_PAUSE * 2).contains(gap)), "{gaps:?}");
+        let before: Vec<_> = attempts.iter().filter(|(at, _)| *at < MINUTE).collect();
+        assert!((6..20).contains(&before.len()), "{attempts:?}");
+        assert_eq!(
+            before.last().unwrap().1,
+            Action::Read,
+            "at last it is not renewed any more: {attempts:?}"
+        );
+        assert!(attempts.len() - before.len() < 25, "{attempts:?}");
         assert_eq!(schedule.last_error.as_deref(), Some("sealed"));
     }
 
@@ -322,27 +345,27 @@ mod tests {
     async fn a_busy_vault_is_not_asked_before_the_time_it_gave() {
         let mut schedule = RenewalSchedule::new(terms(Class::Fixed, Some(MINUTE)), 0.0);
         let not_before = Instant::now() + Duration::from_secs(17);
-        schedule.failed(Act::Read, "busy".into(), Some(not_before), Instant::now(), 0.0);
+        schedule.failed(Action::Read, "busy".into(), Some(not_before), Instant::now(), 0.0);
         assert_eq!(schedule.plan().unwrap().at, not_before);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_login_that_turned_moves_what_hangs_from_it_and_nothing_else() {
+    async fn a_new_login_moves_the_reads_of_its_leases_and_of_nothing_else() {
         let now = Instant::now();
         let by = Some(now + Duration::from_secs(100));
-        let turned = |class, life, chance| {
+        let superseded = |class, life, random| {
             let mut schedule = RenewalSchedule::new(terms(class, Some(life)), 0.0);
-            schedule.superseded(by, now, chance);
+            schedule.superseded(by, now, random);
             planned(&schedule)
         };
         let hour = 60 * MINUTE;
-        assert_eq!(turned(Class::Renewable, hour, 0.4), (Act::Read, 30.0));
-        assert_eq!(turned(Class::Fixed, hour, 1.0), (Act::Read, 75.0));
+        assert_eq!(superseded(Class::Renewable, hour, 0.4), (Action::Read, 30.0));
+        assert_eq!(superseded(Class::Fixed, hour, 1.0), (Action::Read, 75.0));
         assert_eq!(
-            turned(Class::Fixed, Duration::from_secs(30), 1.0),
-            (Act::Read, 20.0),
+            superseded(Class::Fixed, Duration::from_secs(30), 1.0),
+            (Action::Read, 20.0),
             "its own end is nearer"
         );
-        assert_eq!(turned(Class::OwnEnd, hour, 0.4), (Act::Read, 3060.0));
+        assert_eq!(superseded(Class::OwnEnd, hour, 0.4), (Action::Read, 3060.0));
     }
 }

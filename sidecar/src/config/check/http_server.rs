@@ -7,8 +7,8 @@ use super::{Checker, servers};
 use crate::config::HttpServer;
 use crate::config::at::At;
 use crate::config::document::dotted;
-use crate::inject::Template;
 use crate::net::{AddressPolicy, Host, is_reserved_header};
+use cofferdam_secrets::Template;
 
 pub(super) fn check_http(
     checker: &mut Checker<'_, '_>,

@@ -9,7 +9,7 @@ use super::{Checker, present, span_of, vault};
 use crate::config::at::{At, Span};
 use crate::config::document::dotted;
 use crate::config::raw::{RawFormat, RawSecret, RawShort};
-use crate::secrets::{ExecFormat, Origin, SecretSpec, ShortValues, is_field_name};
+use cofferdam_secrets::{ExecFormat, Origin, SecretSpec, ShortValues, is_field_name};
 
 pub(super) fn check_secrets(
     checker: &mut Checker<'_, '_>,

@@ -10,8 +10,8 @@ use crate::config::at::At;
 use crate::config::document::dotted;
 use crate::config::raw::{RawReload, RawReplace, RawServer};
 use crate::config::{Reload, Replace, Retry, Server, ServerKind, StdioServer};
-use crate::inject::Template;
 use crate::policy::{Glob, Rules};
+use cofferdam_secrets::Template;
 
 /// A table of templates as it is written.
 pub(super) type RawTemplates = BTreeMap<At<String>, At<String>>;
@@ -187,7 +187,7 @@ pub(super) fn check_template(
     let template: Template = match written.value.parse() {
         Ok(template) => template,
         Err(error) => {
-            let error: crate::inject::InvalidTemplate = error;
+            let error: cofferdam_secrets::InvalidTemplate = error;
             checker.add(&written.span, format!("`{key}`: {error}"), error.hint());
             return None;
         }

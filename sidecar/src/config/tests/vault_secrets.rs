@@ -2,7 +2,7 @@
 
 use super::good;
 use super::vault::{VAULT, prepared, says_besides};
-use crate::secrets::{ExecFormat, Origin};
+use cofferdam_secrets::{ExecFormat, Origin};
 
 #[test]
 fn paths_in_vault_lead_where_they_seem_to() {

@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 
 use super::door::Granted;
 use super::wrapped::{Wrapped, creation_path};
-use crate::secret::{Readers, read_file};
+use crate::secret::{FileContent, read_file};
 use crate::vault::api::{Vault, post};
 use crate::vault::body::Body;
 use crate::vault::error::{Asked, Problem, VaultError};
@@ -160,7 +160,7 @@ async fn text(file: &Path, asked: &Asked) -> Result<Zeroizing<String>, VaultErro
 
 async fn bytes(file: &Path, asked: &Asked) -> Result<Zeroizing<Vec<u8>>, VaultError> {
     let path = file.to_owned();
-    let read = blocking(move || read_file(&path, MAX_CREDENTIAL, Readers::Few)).await;
+    let read = blocking(move || read_file(&path, MAX_CREDENTIAL, FileContent::Secret)).await;
     read.map_err(|error| credential(file, error_chain(&error), asked))
 }
 

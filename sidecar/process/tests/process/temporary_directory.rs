@@ -1,26 +1,18 @@
-//! What the tests of secrets share: a temporary directory, and the program that runs as the keeper of commands.
+//! A temporary directory for the tests of processes and of secrets.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use cofferdam::process;
+/// Removed on drop.
+pub(crate) struct TemporaryDirectory(PathBuf);
 
-/// What the sidecar does first, with the real binary as the keeper.
-pub(crate) fn prepare() {
-    process::use_keeper_program(env!("CARGO_BIN_EXE_cofferdam").into());
-    process::harden().expect("harden this process");
-}
-
-/// A temporary directory of one test, removed on drop.
-pub(crate) struct Folder(PathBuf);
-
-impl Folder {
+impl TemporaryDirectory {
     pub(crate) fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("cofferdam-secret-{}-{number}", std::process::id()));
-        std::fs::create_dir(&path).expect("a new folder");
+        let path = std::env::temp_dir().join(format!("cofferdam-test-{}-{number}", std::process::id()));
+        std::fs::create_dir(&path).expect("a new directory");
         Self(path)
     }
 
@@ -32,7 +24,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TemporaryDirectory {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }

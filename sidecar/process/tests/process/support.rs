@@ -1,13 +1,14 @@
-//! What the tests of processes stand on: small servers in Python, a sidecar that may be killed, and a patient eye on
-//! `/proc`. Everything waited for has a deadline; nothing is left running.
+//! What the tests of processes share: small servers in Python, a sidecar that may be killed, and waiting for what `/proc`
+//! shows. Every wait has a deadline, and nothing is left running.
+
+#[path = "temporary_directory.rs"]
+mod temporary_directory;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -17,11 +18,13 @@ use tokio::net::unix::pipe;
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
-/// Generous: the tests are about what happens, not how fast, and machines are busy.
-const DEADLINE: Duration = Duration::from_secs(30);
-const SCENE_SCRIPT: &str = "COFFERDAM_TEST_SCENE_SCRIPT";
+pub(crate) use temporary_directory::TemporaryDirectory;
 
-/// What the sidecar does first, with a binary that is a keeper and nothing else.
+/// Long, because machines are busy and no test is about speed.
+const DEADLINE: Duration = Duration::from_secs(30);
+const SERVER_SCRIPT: &str = "COFFERDAM_TEST_SERVER_SCRIPT";
+
+/// Prepares this process as the sidecar does, with `test-keeper` as the keeper's program.
 pub(crate) fn prepare() {
     process::use_keeper_program(env!("CARGO_BIN_EXE_test-keeper").into());
     process::harden().expect("harden this process");
@@ -41,7 +44,7 @@ pub(crate) async fn launch_python(script: &str, variables: &[(&str, &str)]) -> S
     process::launch(python(script, variables)).await.expect("launch python3")
 }
 
-/// What a program prints that runs in `/usr` with this environment.
+/// The output of a program that runs in `/usr` with this environment.
 pub(crate) async fn output_of(program: &str, args: &[&str], variables: &[(&str, &str)]) -> String {
     let args = args.iter().map(Into::into).collect();
     let launch =
@@ -68,7 +71,7 @@ pub(crate) async fn read_to_end(stdout: &mut pipe::Receiver) -> String {
     text
 }
 
-/// The numbers that a server prints on its first line.
+/// The process ids that a server prints on its first line.
 pub(crate) async fn read_pids(stdout: &mut pipe::Receiver, count: usize) -> Vec<u32> {
     parse_pids(&read_line(stdout).await, count)
 }
@@ -78,7 +81,7 @@ pub(crate) fn all_gone(pids: &[u32]) -> bool {
     pids.iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists())
 }
 
-/// Not alive. They may be zombies, where their new parent does not reap them.
+/// Not alive, but perhaps zombies, if their new parent does not reap them.
 pub(crate) fn all_dead(pids: &[u32]) -> bool {
     let state = |pid: &u32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -116,47 +119,21 @@ pub(crate) fn inheritable_descriptor() -> OwnedFd {
     file.into()
 }
 
-/// A folder of one test, removed with it.
-pub(crate) struct Folder(PathBuf);
-
-impl Folder {
-    pub(crate) fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("cofferdam-process-{}-{number}", std::process::id()));
-        std::fs::create_dir(&path).expect("a new folder");
-        Self(path)
-    }
-
-    pub(crate) fn executable(&self, name: &str, content: &str) -> PathBuf {
-        let path = self.0.join(name);
-        std::fs::write(&path, content).expect("write it");
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("make it executable");
-        path
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 /// A sidecar in a process of its own, with one server.
-pub(crate) struct Scene {
+pub(crate) struct SidecarProcess {
     sidecar: KnownChild,
     lines: mpsc::Receiver<String>,
     pub(crate) keeper: u32,
     pub(crate) servers: Vec<u32>,
 }
 
-impl Scene {
+impl SidecarProcess {
     pub(crate) fn start(script: &str, count: usize) -> Self {
-        #[expect(clippy::disallowed_methods, reason = "the sidecar of the scene has no keeper")]
+        #[expect(clippy::disallowed_methods, reason = "this sidecar has no keeper")]
         let mut command = Command::new(std::env::current_exe().expect("this program"));
         command
-            .args(["--exact", "the_sidecar_of_a_scene", "--nocapture", "--quiet"])
-            .env(SCENE_SCRIPT, script);
+            .args(["--exact", "the_sidecar_in_a_process_of_its_own", "--nocapture", "--quiet"])
+            .env(SERVER_SCRIPT, script);
         let mut sidecar = process::spawn_known(command.stdin(Stdio::piped()).stdout(Stdio::piped()))
             .expect("start a sidecar");
         let stdout = BufReader::new(sidecar.stdout.take().expect("it is piped"));
@@ -164,10 +141,10 @@ impl Scene {
         std::thread::spawn(move || {
             stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
         });
-        let mut scene = Self { sidecar, lines, keeper: 0, servers: Vec::new() };
-        scene.keeper = scene.expect_prefix("keeper: ").parse().expect("a number");
-        scene.servers = parse_pids(&scene.expect_prefix("servers: "), count);
-        scene
+        let mut started = Self { sidecar, lines, keeper: 0, servers: Vec::new() };
+        started.keeper = started.expect_prefix("keeper: ").parse().expect("a number");
+        started.servers = parse_pids(&started.expect_prefix("servers: "), count);
+        started
     }
 
     pub(crate) fn ask_to_end(&mut self) {
@@ -189,7 +166,7 @@ impl Scene {
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid.cast_signed()), signal).expect("send it");
     }
 
-    /// The rest of the next line that begins so; libtest prints lines of its own before.
+    /// The rest of the next line with this prefix, which may follow output of libtest.
     fn expect_prefix(&self, prefix: &str) -> String {
         loop {
             let line =
@@ -201,17 +178,17 @@ impl Scene {
     }
 }
 
-impl Drop for Scene {
+impl Drop for SidecarProcess {
     fn drop(&mut self) {
         let _ = self.sidecar.kill();
         let _ = self.sidecar.wait();
     }
 }
 
-/// The other side of a [`Scene`]; does nothing unless one has started this process.
-#[expect(clippy::print_stdout, reason = "the scene reads it")]
-pub(crate) fn play_sidecar() {
-    let Ok(script) = std::env::var(SCENE_SCRIPT) else { return };
+/// Runs in the process that [`SidecarProcess::start`] starts; does nothing in others.
+#[expect(clippy::print_stdout, reason = "the parent process reads it")]
+pub(crate) fn run_sidecar() {
+    let Ok(script) = std::env::var(SERVER_SCRIPT) else { return };
     prepare();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
@@ -224,7 +201,7 @@ pub(crate) fn play_sidecar() {
             if std::io::stdin().read_line(&mut line).is_ok_and(|length| length > 0) {
                 let _ = sender.send(());
             }
-            // Without a word its stdin ends only when the test is over.
+            // Otherwise stdin was closed, because the test is over.
         });
         tokio::select! {
             exit = server.exited() => println!("exited: {exit}"),

@@ -1,6 +1,7 @@
 //! The secrets of a session over a scripted source, on a paused clock.
 
 use std::collections::VecDeque;
+use std::sync::Mutex;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -9,19 +10,19 @@ use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
 use super::*;
-use crate::local::Unleased;
-use crate::renewal::Class;
-use crate::source::Lease;
+use crate::error::{SecretProblem, SourceFailure};
+use crate::renewal::{Class, Terms};
+use crate::source::{Ask, Lease, Unleased};
 use crate::spec::{Origin, ShortValues};
 use crate::value::Secret;
 
-/// How long each credential is valid.
+/// ReadRequest long each credential is valid.
 const LIFE: Duration = Duration::from_secs(600);
 
-/// Gives the next of its values at each read; fails when there is none.
+/// Returns the next of its values at each read; fails when there are none left.
 struct Scripted {
-    values: StdMutex<VecDeque<&'static str>>,
-    reads: StdMutex<Vec<Duration>>,
+    values: Mutex<VecDeque<&'static str>>,
+    reads: Mutex<Vec<Duration>>,
     began: Instant,
     changes: watch::Sender<u64>,
 }
@@ -29,8 +30,8 @@ struct Scripted {
 impl Scripted {
     fn failure(&self) -> SourceFailure {
         SourceFailure {
-            message: "there is none".into(),
-            detail: "there is none".into(),
+            message: "no value is left".into(),
+            detail: "no value is left".into(),
             next_step: "wait".into(),
             next_attempt: Instant::now() + Duration::from_secs(5),
             not_before: None,
@@ -67,8 +68,8 @@ impl Source for Scripted {
 
 fn session(values: &[&'static str]) -> (Arc<Scripted>, Arc<Credentials>, SecretSpec) {
     let source = Arc::new(Scripted {
-        values: StdMutex::new(values.iter().copied().collect()),
-        reads: StdMutex::default(),
+        values: Mutex::new(values.iter().copied().collect()),
+        reads: Mutex::default(),
         began: Instant::now(),
         changes: watch::Sender::default(),
     });
@@ -86,7 +87,7 @@ fn session(values: &[&'static str]) -> (Arc<Scripted>, Arc<Credentials>, SecretS
 const LIMITS: SourceLimits = SourceLimits { bytes: 1024, exec_timeout: Duration::from_secs(10) };
 
 fn scrubbed(credentials: &Credentials, text: &str) -> bool {
-    let needles = credentials.known.lock().unwrap().needles();
+    let needles = credentials.store.known.lock().unwrap().needles();
     needles.iter().any(|needle| **needle.value == *text.as_bytes())
 }
 
@@ -98,7 +99,7 @@ async fn a_credential_is_read_again_before_its_end_and_both_values_are_scrubbed(
     assert_eq!((first.generation, source.reads.lock().unwrap().len()), (1, 1));
     assert!(scrubbed(&credentials, "first-value") && !scrubbed(&credentials, "second-value"));
     sleep(LIFE - Duration::from_secs(5)).await;
-    assert!(changes.has_changed().unwrap(), "servers are told to take the second");
+    assert!(changes.has_changed().unwrap(), "servers are notified of the second");
     let second = credentials.obtain(&spec, LIMITS).await.unwrap();
     assert_eq!(second.generation, 2);
     assert!(first.is_live(), "the first is still valid when the second is there");
@@ -122,15 +123,15 @@ async fn equal_values_are_valid_for_longer_and_change_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_source_that_fails_is_retried_and_what_is_held_is_used_until_its_end() {
+async fn a_source_that_fails_is_retried_and_held_values_are_used_until_their_end() {
     let (source, credentials, spec) = session(&["only-value"]);
     let held = credentials.obtain(&spec, LIMITS).await.unwrap();
     sleep(LIFE - Duration::from_secs(5)).await;
     assert!(Arc::ptr_eq(&held, &credentials.obtain(&spec, LIMITS).await.unwrap()));
     let reads = source.reads.lock().unwrap().len();
     assert!(reads >= 3, "it is tried again: {reads}");
-    let shown = credentials.held();
-    assert_eq!(shown[0].last_error.as_deref(), Some("there is none"));
+    let shown = credentials.statuses();
+    assert_eq!(shown[0].last_error.as_deref(), Some("no value is left"));
     assert!(shown[0].unrevocable && shown[0].lease.is_none());
     advance(Duration::from_secs(10)).await;
     let error = credentials.obtain(&spec, LIMITS).await.unwrap_err();

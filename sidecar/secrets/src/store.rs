@@ -1,0 +1,215 @@
+//! What a session holds: the newest values of each secret, why a read failed, and which values its scrubber looks for.
+//!
+//! What must stay true: the scrubbers know a value before it can be used; the holder of older values can tell by their
+//! generation that newer ones exist; a source's failure is remembered until its next attempt is due.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+
+use arc_swap::ArcSwap;
+use relay_proto::name::Name;
+use tokio::sync::{Mutex, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::error::{SecretError, SecretProblem, SourceFailure};
+use super::known::{KnownValues, Learned, ScrubberUpdate};
+use super::local::LocalSource;
+use super::material::Material;
+use super::renewal::Terms;
+use super::reread::RereadBackoff;
+use super::source::{Ask, Asker, RevokedWith, Source};
+use super::spec::{SecretSpec, SourceLimits};
+use cofferdam_scrub::log_scrubber::LogScrubber;
+use cofferdam_scrub::{Needle, Scrubber};
+
+/// The secrets of one session, shared by its callers and the tasks that renew them.
+pub(super) struct Store {
+    /// `None` if no Vault is configured.
+    vault: Option<Arc<dyn Source>>,
+    local: LocalSource,
+    entries: StdMutex<BTreeMap<Name, Arc<Mutex<SecretEntry>>>>,
+    /// The same values as in `entries`, readable without waiting for a read under way.
+    newest: ArcSwap<BTreeMap<Name, Arc<Material>>>,
+    /// Counts how often a secret got new values.
+    changes: watch::Sender<u64>,
+    /// Only of secrets that may change.
+    pub(super) renewal_statuses: StdMutex<BTreeMap<Name, RenewalStatus>>,
+    scrubber: ArcSwap<Scrubber>,
+    /// The values from which `scrubber` was built.
+    pub(super) known: StdMutex<KnownValues>,
+    log: Arc<LogScrubber>,
+}
+
+/// One secret of the session. Its lock is held while the secret is read or renewed.
+#[derive(Default)]
+pub(super) struct SecretEntry {
+    pub(super) material: Option<Arc<Material>>,
+    /// Why the last read failed, and when the next attempt is due.
+    pub(super) failure: Option<SourceFailure>,
+    pub(super) renewal_task: Option<RenewalTask>,
+    /// Limits the reads that servers cause by refusing the values.
+    pub(super) reread_backoff: RereadBackoff,
+}
+
+/// What is needed to read a secret again.
+#[derive(Clone)]
+pub(super) struct ReadRequest {
+    pub(super) spec: Arc<SecretSpec>,
+    pub(super) limits: SourceLimits,
+    pub(super) asker: Asker,
+}
+
+/// Handle to the task that renews a secret.
+pub(super) struct RenewalTask {
+    pub(super) request: ReadRequest,
+    /// Tells the task the terms of what a caller has read.
+    pub(super) terms: watch::Sender<Terms>,
+    /// The task ends when this is cancelled.
+    pub(super) period: CancellationToken,
+}
+
+/// What the renewal task last reported, for [`SecretStatus`](super::credentials::SecretStatus).
+#[derive(Clone, Debug, Default)]
+pub(super) struct RenewalStatus {
+    pub(super) origin: String,
+    pub(super) renewals: u64,
+    pub(super) last_error: Option<String>,
+    pub(super) next: Option<Instant>,
+}
+
+impl Store {
+    pub(super) fn new(log: Arc<LogScrubber>, vault: Option<Arc<dyn Source>>) -> Self {
+        Self {
+            vault,
+            local: LocalSource::default(),
+            entries: StdMutex::default(),
+            newest: ArcSwap::default(),
+            changes: watch::Sender::default(),
+            renewal_statuses: StdMutex::default(),
+            scrubber: ArcSwap::from_pointee(Scrubber::new(Vec::new())),
+            known: StdMutex::default(),
+            log,
+        }
+    }
+
+    /// Reads the secret, even if current values are held, and remembers the values or the failure in `entry`.
+    pub(super) async fn read_from(
+        &self,
+        source: &dyn Source,
+        entry: &mut SecretEntry,
+        request: &ReadRequest,
+    ) -> Result<(Arc<Material>, Terms), SecretError> {
+        entry.failure = None;
+        let learn = |needles: &[Needle], revoked_with: RevokedWith| self.learn(needles, revoked_with);
+        let ReadRequest { spec, limits, asker } = request;
+        match source.read(Ask { spec, limits: *limits, asker: *asker, learn: &learn }).await {
+            Ok(lease) => {
+                let terms = lease.terms;
+                Ok((self.set_newest(entry, &spec.name, Material::new(spec, lease)), terms))
+            }
+            Err(cause) => {
+                let error = SecretError::new(spec, cause);
+                if let Some(failure) = error.failure() {
+                    // `detail` may quote the source: it is logged here and nowhere else.
+                    tracing::warn!(secret = %error.secret, why = failure.detail, "a secret was not read");
+                    entry.failure = Some(failure.clone());
+                }
+                self.record_failure(&error);
+                Err(error)
+            }
+        }
+    }
+
+    /// The source that a secret is read from.
+    pub(super) fn source(&self, spec: &SecretSpec) -> Result<&dyn Source, SecretError> {
+        match spec.origin.is_in_vault() {
+            true => self.vault.as_deref().ok_or_else(|| SecretError::new(spec, SecretProblem::NoVault)),
+            false => Ok(&self.local),
+        }
+    }
+
+    /// The values that were read last, by the name of their secret.
+    pub(super) fn newest(&self) -> Arc<BTreeMap<Name, Arc<Material>>> {
+        self.newest.load_full()
+    }
+
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// Makes these the newest values of the secret, after the scrubbers have learned them.
+    pub(super) fn set_newest(
+        &self,
+        entry: &mut SecretEntry,
+        name: &Name,
+        mut material: Material,
+    ) -> Arc<Material> {
+        self.learn(&material.needles(name), material.revoked_with());
+        if let Some(before) = entry.material.as_ref().filter(|before| material.is_equivalent_to(before)) {
+            let before = Arc::clone(before);
+            before.take_validity_from(material);
+            return before;
+        }
+        let is_change = entry.material.is_some();
+        material.generation = entry.material.as_ref().map_or(1, |before| before.generation + 1);
+        let material = Arc::new(material);
+        entry.material = Some(Arc::clone(&material));
+        self.newest.rcu(|newest| {
+            let mut newest = BTreeMap::clone(newest);
+            newest.insert(name.clone(), Arc::clone(&material));
+            newest
+        });
+        if is_change {
+            self.changes.send_modify(|changes| *changes += 1);
+        }
+        material
+    }
+
+    fn learn(&self, needles: &[Needle], revoked_with: RevokedWith) {
+        let mut known = self.known.lock().expect("no holder of this lock panics");
+        let Learned { scrubber, added_to_log, removed_from_log } =
+            known.learn(needles, revoked_with, Instant::now());
+        self.log.learn(&added_to_log);
+        if scrubber == ScrubberUpdate::Rebuild {
+            self.scrubber.store(Arc::new(Scrubber::new(known.needles())));
+        }
+        self.log.release(&removed_from_log);
+    }
+
+    pub(super) fn entry(&self, name: &Name) -> Arc<Mutex<SecretEntry>> {
+        let mut entries = self.entries.lock().expect("no holder of this lock panics");
+        Arc::clone(entries.entry(name.clone()).or_default())
+    }
+
+    pub(super) fn scrubber(&self) -> Arc<Scrubber> {
+        self.scrubber.load_full()
+    }
+
+    pub(super) fn record_failure(&self, error: &SecretError) {
+        let Some(failure) = error.failure() else { return };
+        let mut renewal_statuses = self.renewal_statuses.lock().unwrap_or_else(PoisonError::into_inner);
+        let status = renewal_statuses.entry(error.secret.clone()).or_default();
+        status.origin.clone_from(&error.origin);
+        status.last_error = Some(failure.detail.clone());
+        status.next = Some(failure.next_attempt);
+    }
+}
+
+impl ReadRequest {
+    pub(super) fn new(spec: &SecretSpec, limits: SourceLimits) -> Self {
+        Self { spec: Arc::new(spec.clone()), limits, asker: Asker::Caller }
+    }
+}
+
+impl RenewalTask {
+    pub(super) fn is_running(&self) -> bool {
+        !self.period.is_cancelled()
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.log.release(&self.known.get_mut().unwrap_or_else(PoisonError::into_inner).held_by_log());
+    }
+}
