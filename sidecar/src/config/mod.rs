@@ -43,7 +43,7 @@ pub use crate::secret::{InvalidVaultPath, Origin, SecretSpec as SecretSource, Sh
 pub use crate::servers::spec::{
     HttpServer, Reload, Replace, Retry, Scope, ServerKind, ServerSpec as Server, StdioServer,
 };
-pub use crate::vault::{AuthSettings as VaultAuth, SecretIdForm as SecretId, Settings as Vault};
+pub use cofferdam_vault::{AuthSettings as VaultAuth, SecretIdForm as SecretId, Settings as Vault};
 
 pub(crate) use check::relay::SHARED_DIRECTORIES;
 

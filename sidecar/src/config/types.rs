@@ -12,7 +12,6 @@ use super::Limits;
 use crate::audit::SyncMode;
 use crate::secret::SecretSpecs;
 use crate::servers::spec::ServerSpec;
-use crate::vault;
 
 /// A configuration that checked. Everything it names exists in it.
 #[derive(Debug)]
@@ -22,7 +21,7 @@ pub struct Config {
     pub relay: Relay,
     pub admin: Admin,
     /// Present wherever a secret comes from it.
-    pub vault: Option<vault::Settings>,
+    pub vault: Option<cofferdam_vault::Settings>,
     pub secrets: Arc<SecretSpecs>,
     pub servers: BTreeMap<Name, Arc<ServerSpec>>,
     pub grants: BTreeMap<Name, Arc<Grant>>,

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cofferdam_base::RateLimiter;
+use cofferdam_vault::AccessError;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -27,7 +28,6 @@ use crate::inject::files::{FileError, FileStore};
 use crate::inject::log_scrubber::LogScrubber;
 use crate::link::command::EndReason;
 use crate::session::Context;
-use crate::vault::access::AccessError;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ServeError {

@@ -7,7 +7,7 @@ use super::connection::Connection;
 use super::describe::{Credential, NotRevocable};
 use crate::process;
 use crate::servers::scoped::Beside;
-use crate::vault::revocation::Revoked;
+use cofferdam_vault::Revoked;
 
 /// What may be asked of a link.
 pub(crate) enum Command {

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
+use cofferdam_vault::{Access, AccessError, SessionVault, Whose};
 use relay_proto::name::Name;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
@@ -26,8 +27,6 @@ use crate::inject::log_scrubber::LogScrubber;
 use crate::secrets::Source;
 use crate::secrets::credentials::Credentials;
 use crate::servers::gate::{Gate, GateLimits};
-use crate::vault::access::{Access, AccessError};
-use crate::vault::session::{SessionVault, Whose};
 use audit_lookups::{LookupPermit, LookupPermits, SandboxPermit};
 use principal::{Enrolled, Principal};
 

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use cofferdam::vault::Kind;
-use cofferdam::vault::login::{Method, SecretId};
 use cofferdam_tests::openbao::{AppRole, OpenBao};
+use cofferdam_vault::Kind;
+use cofferdam_vault::login::{Method, SecretId};
 
 use crate::support::{approle, client, eventually, file, keep, secret_id, value};
 

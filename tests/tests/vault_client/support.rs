@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use cofferdam::vault::login::{Login, LoginToken, Method};
-use cofferdam::vault::{ClientSettings, Token, Vault, VaultError};
 use cofferdam_tests::deadline::{Deadline, PATIENCE};
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::vault::app_role;
 pub(crate) use cofferdam_tests::vault::file;
 pub(crate) use cofferdam_tests::vault_fault_proxy::second_address;
 pub(crate) use cofferdam_tests::vault_logins::secret_id;
+use cofferdam_vault::login::{Login, LoginToken, Method};
+use cofferdam_vault::{ClientSettings, Token, Vault, VaultError};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 

@@ -1,10 +1,10 @@
 //! Response wrapping: secret-ids that are opened once, by us, or raise an alarm.
 
-use cofferdam::vault::login::{Method, SecretId};
-use cofferdam::vault::{Kind, Problem, Spent};
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::vault::app_role;
 use cofferdam_tests::vault_logins::wrap;
+use cofferdam_vault::login::{Method, SecretId};
+use cofferdam_vault::{Kind, Problem, Spent};
 use serde_json::json;
 
 use crate::support::{approle, client, file, keep, token, told, value};
