@@ -57,7 +57,15 @@ pub enum AccessError {
 impl Access {
     /// Begins to log in, and to revoke what a sidecar before this one left behind. Waits for neither.
     pub fn start(settings: &Settings, state: &Path, tasks: &TaskTracker) -> Result<Arc<Self>, AccessError> {
-        let vault = client(settings)?;
+        Self::with_client(client(settings)?, settings, state, tasks)
+    }
+
+    pub(crate) fn with_client(
+        vault: Vault,
+        settings: &Settings,
+        state: &Path,
+        tasks: &TaskTracker,
+    ) -> Result<Arc<Self>, AccessError> {
         let (accessors, left_behind) = Accessors::open(state).map_err(AccessError::Accessors)?;
         let stop = CancellationToken::new();
         let login = Login::start(vault.clone(), method(&settings.auth), tasks, &stop);

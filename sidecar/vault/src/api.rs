@@ -77,6 +77,11 @@ impl Vault {
         Ok(Self { transport: Arc::new(transport) })
     }
 
+    #[cfg(test)]
+    pub(crate) fn fake(fake: Arc<crate::tests::FakeVault>) -> Self {
+        Self { transport: Arc::new(Transport::fake(fake)) }
+    }
+
     /// Any path that can be read. A success may have made a lease: do not ask twice for one answer.
     pub async fn read(&self, token: &Token, path: &str) -> Result<Envelope, VaultError> {
         self.call(&get(token, path)).await

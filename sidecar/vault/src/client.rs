@@ -43,6 +43,8 @@ pub(crate) struct Transport {
     /// Replaced when another client certificate is presented.
     dialer: ArcSwap<Dialer>,
     concurrency: Semaphore,
+    #[cfg(test)]
+    fake: Option<Arc<crate::tests::FakeVault>>,
 }
 
 pub(crate) struct Request<'a> {
@@ -72,7 +74,23 @@ impl Transport {
         roots: Arc<RootCertStore>,
     ) -> Result<Self, TrustError> {
         let dialer = ArcSwap::from_pointee(dialer(roots.clone(), None)?);
-        Ok(Self { address, namespace, roots, dialer, concurrency: Semaphore::new(MAX_CONCURRENT) })
+        Ok(Self {
+            address,
+            namespace,
+            roots,
+            dialer,
+            concurrency: Semaphore::new(MAX_CONCURRENT),
+            #[cfg(test)]
+            fake: None,
+        })
+    }
+
+    /// Sends nothing over the network: the fake answers.
+    #[cfg(test)]
+    pub(crate) fn fake(fake: Arc<crate::tests::FakeVault>) -> Self {
+        let address = "http://127.0.0.1:8200".parse().expect("it is an address");
+        let transport = Self::new(address, None, Arc::new(RootCertStore::empty()));
+        Self { fake: Some(fake), ..transport.expect("plain text needs no certificates") }
     }
 
     pub(crate) fn address(&self) -> &Address {
@@ -102,6 +120,10 @@ impl Transport {
                 return Err(fail(Problem::Unreachable { why }));
             }
         };
+        #[cfg(test)]
+        if let Some(fake) = &self.fake {
+            return fake.reply(request, deadline).await.map_err(fail);
+        }
         let limits = OneShotLimits { connect: CONNECT_TIMEOUT, deadline, body_bytes: MAX_RESPONSE_BYTES };
         let dialer = self.dialer.load_full();
         let response = send_once(&dialer, &self.address.endpoint, message, limits).await;

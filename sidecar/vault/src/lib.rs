@@ -48,6 +48,8 @@ mod revocation;
 mod session;
 mod settings;
 mod source;
+#[cfg(test)]
+mod tests;
 mod token;
 mod token_calls;
 mod trust;
