@@ -21,7 +21,6 @@ const KNOWN_CYCLES: &[(&str, &[&str])] = &[
     ("cofferdam-process", &["server", "warden"]),
     ("cofferdam-secrets", &["credentials", "reread", "upkeep"]),
     ("cofferdam-secrets", &["error", "expiring", "local", "material", "opened", "source"]),
-    ("cofferdam-vault", &["access", "accessors", "lent", "mint", "session"]),
 ];
 
 /// Types over a limit, each with its reason: a crate, a type, the reason.

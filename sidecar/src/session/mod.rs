@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
-use cofferdam_vault::{Access, AccessError, SessionVault, Whose};
+use cofferdam_vault::{Access, AccessError, SessionVault, TokenOwner};
 use relay_proto::name::Name;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
@@ -129,7 +129,7 @@ impl Session {
         };
         let id: Arc<str> = crate::random::id("s").into();
         let vault = context.vault.as_ref().map(|access| {
-            let whose = Whose {
+            let owner = TokenOwner {
                 session: id.to_string(),
                 sandbox: principal
                     .enrolment
@@ -143,7 +143,7 @@ impl Session {
                     .unwrap_or_default(),
                 until: expires,
             };
-            SessionVault::new(Arc::clone(access), whose)
+            SessionVault::new(Arc::clone(access), owner)
         });
         Self {
             id,

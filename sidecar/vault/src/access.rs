@@ -8,18 +8,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cofferdam_base::metrics::{self, Outcome};
-use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::accessors::Accessors;
 use crate::address::AddressError;
 use crate::api::{ClientSettings, SettingsError, Vault};
 use crate::envelope::Auth;
 use crate::error::{Asked, Kind, Problem, VaultError};
-use crate::lent::Released;
 use crate::login::{Login, LoginToken, Method, SecretId};
+use crate::revoker::{AccessorFiles, Revoker};
 use crate::settings::{AuthSettings, SecretIdForm, Settings};
 use crate::token_calls::{ChildToken, Mint};
 
@@ -34,11 +32,9 @@ pub struct Access {
     pub(crate) vault: Vault,
     pub(crate) login: Login,
     token_role: Option<String>,
-    pub(crate) accessors: Accessors,
+    pub(crate) revoker: Arc<Revoker>,
     turns: Turns,
     pub(crate) tasks: TaskTracker,
-    /// Receives tokens that are no longer in use.
-    pub(crate) released: mpsc::UnboundedSender<Released>,
     /// Set when revocations are no longer followed up.
     pub(crate) stop: CancellationToken,
 }
@@ -66,26 +62,19 @@ impl Access {
         state: &Path,
         tasks: &TaskTracker,
     ) -> Result<Arc<Self>, AccessError> {
-        let (accessors, left_behind) = Accessors::open(state).map_err(AccessError::Accessors)?;
+        let accessors = AccessorFiles::open(state).map_err(AccessError::Accessors)?;
         let stop = CancellationToken::new();
         let login = Login::start(vault.clone(), method(&settings.auth), tasks, &stop);
-        let (released, to_revoke) = mpsc::unbounded_channel();
-        let access = Arc::new(Self {
+        let revoker = Revoker::start(vault.clone(), login.clone(), accessors, tasks, stop.clone());
+        Ok(Arc::new(Self {
             vault,
             login,
             token_role: settings.token_role.clone(),
-            accessors,
+            revoker,
             turns: Turns(Mutex::new(Instant::now())),
             tasks: tasks.clone(),
-            released,
             stop,
-        });
-        tasks.spawn(Arc::clone(&access).revoke_released(to_revoke));
-        if !left_behind.is_empty() {
-            tracing::warn!(tokens = left_behind.len(), "a sidecar before this one left Vault tokens behind");
-            tasks.spawn(Arc::clone(&access).revoke_left_behind(left_behind));
-        }
-        Ok(access)
+        }))
     }
 
     /// A child of the login's token, with that login. Where Vault has ended the login before its time, of the next one.

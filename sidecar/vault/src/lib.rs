@@ -12,13 +12,11 @@
 //! | `api` | the calls; `kv`, `lease`, `wrapping` and `token_calls` are parts of it |
 //! | `capabilities` | what a token has to be allowed, and the lines of a policy that allow it |
 //! | `access` | client, login and what sessions need of both |
-//! | `accessors` | what is to be revoked after a crash, on disk |
 //! | `settings` | what the configuration says of Vault |
 //! | `session` | one session's tokens: the current one, and one for each lease |
-//! | `mint` | one more token for a session |
-//! | `lent` | a token of a session's, and what becomes of one that is no longer in use |
+//! | `session_token` | a token of a session, and which ones are outstanding |
 //! | `source` | Vault as a source of secrets |
-//! | `revocation` | the end of it: revoked, or pending and why |
+//! | `revoker` | revokes tokens that are released, of ended sessions, or left behind by an earlier sidecar |
 //! | [`login`] | the sidecar's own token: six ways to get it, one task that keeps it alive |
 //!
 //! What must stay true: no environment variable changes what is done here; no redirect is followed; no call is repeated
@@ -31,7 +29,6 @@
 #![forbid(unsafe_code)]
 
 mod access;
-mod accessors;
 mod address;
 mod api;
 mod body;
@@ -41,11 +38,10 @@ mod envelope;
 mod error;
 mod kv;
 mod lease;
-mod lent;
 pub mod login;
-mod mint;
-mod revocation;
+mod revoker;
 mod session;
+mod session_token;
 mod settings;
 mod source;
 #[cfg(test)]
@@ -63,9 +59,9 @@ pub use envelope::{Auth, Data, Envelope, WrapInfo};
 pub use error::{Asked, Kind, Problem, Said, Spent, VaultError};
 pub use kv::{KvSecret, KvVersion, Mount};
 pub use lease::LeaseFacts;
-pub use mint::Whose;
-pub use revocation::{LeaseEnd, Outcome, Revoked};
+pub use revoker::{LeaseEnd, Outcome, Revoked};
 pub use session::{Left, SessionVault};
+pub use session_token::TokenOwner;
 pub use settings::{AuthSettings, SecretIdForm, Settings};
 pub use token::{Accessor, LeaseId, Token, TokenError};
 pub use token_calls::{ChildToken, Mint, Renewable, TokenFacts};

@@ -11,24 +11,24 @@
 //! last link ended gives everything up; one that has a link again begins anew.
 
 mod hanging;
+mod mint;
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cofferdam_secrets::Asker;
 use tokio::sync::{Mutex, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::access::Access;
 use crate::api::Vault;
 use crate::error::{Asked, Kind, Problem, VaultError};
-use crate::lent::{HeldLease, Issued, Parentage};
 use crate::login::Trouble;
-use crate::mint::Whose;
+use crate::revoker::Revoked;
+use crate::session_token::{IssuedToken, OutstandingToken, OutstandingTokens, Parentage, TokenOwner};
 
-pub(crate) use crate::lent::SessionToken;
+pub(crate) use crate::session_token::SessionToken;
 
 /// While a caller waits, Vault is tried at most this often.
 pub(crate) const BETWEEN_TRIES: Duration = Duration::from_secs(5);
@@ -43,9 +43,10 @@ const NO_EARLIER: Duration = Duration::from_secs(2);
 #[derive(Clone)]
 pub struct SessionVault(Arc<Inner>);
 
-pub(crate) struct Inner {
-    pub(crate) access: Arc<Access>,
-    pub(crate) whose: Whose,
+struct Inner {
+    access: Arc<Access>,
+    owner: TokenOwner,
+    outstanding: Arc<OutstandingTokens>,
     state: Mutex<State>,
     presence: StdMutex<Presence>,
 }
@@ -53,8 +54,6 @@ pub(crate) struct Inner {
 #[derive(Default)]
 struct State {
     current: Option<Arc<SessionToken>>,
-    /// Everything that was made and is not known to be gone, the current one too, by number.
-    issued: BTreeMap<u64, GivenUp>,
     trouble: Option<Trouble>,
 }
 
@@ -67,13 +66,6 @@ struct Presence {
     given_up: u64,
     /// Ends when the last link leaves.
     period: CancellationToken,
-}
-
-/// A token, and what hangs from it.
-#[derive(Clone)]
-pub(crate) struct GivenUp {
-    pub(crate) token: Arc<Issued>,
-    pub(crate) lease: Option<HeldLease>,
 }
 
 /// With which token something was read that hangs from none.
@@ -90,9 +82,15 @@ pub enum Left {
 }
 
 impl SessionVault {
-    pub fn new(access: Arc<Access>, whose: Whose) -> Self {
+    pub fn new(access: Arc<Access>, owner: TokenOwner) -> Self {
         let presence = Presence { links: 0, made: 0, given_up: 0, period: access.stop.child_token() };
-        Self(Arc::new(Inner { access, whose, state: Mutex::default(), presence: presence.into() }))
+        Self(Arc::new(Inner {
+            access,
+            owner,
+            outstanding: Arc::default(),
+            state: Mutex::default(),
+            presence: presence.into(),
+        }))
     }
 
     /// One more link.
@@ -155,8 +153,23 @@ impl SessionVault {
         &self.0.access.vault
     }
 
-    pub(crate) fn inner(&self) -> &Arc<Inner> {
-        &self.0
+    /// Revokes what the session has given up, and reports at `deadline` at the latest. `None` where there was nothing.
+    pub async fn end(&self, deadline: Instant) -> Option<Revoked> {
+        let (report, mut seen) = watch::channel(None);
+        let inner = Arc::clone(&self.0);
+        self.0.access.tasks.spawn(async move { inner.revoke(&report).await });
+        // The sender is dropped when everything is revoked.
+        let all = async { while seen.changed().await.is_ok() {} };
+        let _ = timeout_at(deadline, all).await;
+        seen.borrow_and_update().clone()
+    }
+
+    /// A link that failed has left, and no caller waits for the report.
+    pub fn abandon(&self) {
+        if self.leave() == Left::Last {
+            let inner = Arc::clone(&self.0);
+            self.0.access.tasks.spawn(async move { inner.revoke(&watch::Sender::default()).await });
+        }
     }
 
     async fn spawned<F>(&self, make: impl FnOnce(Arc<Inner>) -> F) -> Result<Arc<SessionToken>, Trouble>
@@ -210,8 +223,9 @@ impl Inner {
         match self.mint().await {
             Ok(issued) => {
                 state.trouble = None;
-                state.issued.insert(issued.number, GivenUp { token: Arc::clone(&issued), lease: None });
-                let token = Arc::new(SessionToken::new(issued, Arc::downgrade(self), &self.access));
+                self.outstanding.insert(Arc::clone(&issued));
+                let released = self.access.revoker.released();
+                let token = Arc::new(SessionToken::new(issued, &self.outstanding, released));
                 state.current = Some(Arc::clone(&token));
                 Ok(token)
             }
@@ -223,8 +237,16 @@ impl Inner {
         }
     }
 
+    async fn revoke(&self, report: &watch::Sender<Option<Revoked>>) {
+        let began = Instant::now();
+        let tokens = self.give_up().await;
+        if !tokens.is_empty() {
+            self.access.revoker.revoke_session(tokens, began, report).await;
+        }
+    }
+
     /// Everything up to the last time that all links had left.
-    pub(crate) async fn give_up(&self) -> Vec<GivenUp> {
+    async fn give_up(&self) -> Vec<OutstandingToken> {
         let mut state = self.state.lock().await;
         let given_up = {
             let mut presence = self.presence();
@@ -234,23 +256,14 @@ impl Inner {
             }
             presence.given_up
         };
+        let tokens = self.outstanding.take_up_to(given_up);
+        // Released only now: a released token that is still outstanding would be revoked a second time.
         state.current.take_if(|token| token.issued().number <= given_up);
-        let later = state.issued.split_off(&(given_up + 1));
-        std::mem::replace(&mut state.issued, later).into_values().collect()
-    }
-
-    /// The lease of a token that is neither gone nor given up; none if there is no such token.
-    pub(crate) async fn still_has(&self, number: u64) -> Option<Option<HeldLease>> {
-        self.state.lock().await.issued.get(&number).map(|issued| issued.lease.clone())
-    }
-
-    /// It is gone.
-    pub(crate) async fn forget(&self, number: u64) {
-        self.state.lock().await.issued.remove(&number);
+        tokens
     }
 
     /// The number of one more token.
-    pub(crate) fn next_number(&self) -> u64 {
+    fn next_number(&self) -> u64 {
         let mut presence = self.presence();
         presence.made += 1;
         presence.made
@@ -274,12 +287,12 @@ impl SessionToken {
     }
 }
 
-impl Issued {
+impl IssuedToken {
     /// Whether the next caller that needs a token gets it.
     fn is_fresh(&self, generation: u64) -> bool {
-        let has_time = self
-            .expires
-            .is_none_or(|end| end.saturating_duration_since(Instant::now()) > (end - self.made) / LAST_PART);
+        let has_time = self.expires.is_none_or(|end| {
+            end.saturating_duration_since(Instant::now()) > (end - self.issued_at) / LAST_PART
+        });
         has_time && self.is_of_this_login(generation)
     }
 
@@ -298,7 +311,7 @@ pub(crate) fn next_try(error: &VaultError) -> Instant {
     Instant::now() + wait
 }
 
-pub(crate) fn over() -> VaultError {
+fn over() -> VaultError {
     let asked = Asked { method: http::Method::POST, path: "auth/token/create".into() };
     VaultError { asked, problem: Problem::Stopped }
 }

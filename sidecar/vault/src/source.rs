@@ -93,7 +93,7 @@ impl SessionVault {
             Some(id) => {
                 learn(&[id.needle("vault.lease-id")], revoked_with(Arc::downgrade(&token)));
                 terms.bound = self.bound(&token);
-                self.hold(spec.name.as_str(), Arc::new(id), &token).await.map_err(unavailable)?;
+                self.hold(spec.name.as_str(), Arc::new(id), &token).map_err(unavailable)?;
                 Arc::new(LeaseHold { token, session: self.clone() })
             }
             None => {

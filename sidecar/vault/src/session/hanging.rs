@@ -8,8 +8,8 @@ use tokio::time::Instant;
 use super::{BETWEEN_TRIES, NO_EARLIER, ReadWith, SessionToken, SessionVault, over};
 use crate::envelope::Envelope;
 use crate::error::{Kind, VaultError};
-use crate::lent::HeldLease;
 use crate::login::Trouble;
+use crate::session_token::SecretLease;
 use crate::token::LeaseId;
 
 impl SessionVault {
@@ -43,25 +43,15 @@ impl SessionVault {
     }
 
     /// A lease that Vault gave for this token. An error if the token is given up meanwhile.
-    pub(crate) async fn hold(
-        &self,
-        secret: &str,
-        id: Arc<LeaseId>,
-        token: &SessionToken,
-    ) -> Result<(), Trouble> {
-        let mut state = self.0.state.lock().await;
-        match state.issued.get_mut(&token.issued().number) {
-            Some(issued) => {
-                issued.lease = Some(HeldLease { secret: secret.into(), id });
-                Ok(())
-            }
-            None => Err(Trouble { error: over(), next: Instant::now() + BETWEEN_TRIES }),
-        }
+    pub(crate) fn hold(&self, secret: &str, id: Arc<LeaseId>, token: &SessionToken) -> Result<(), Trouble> {
+        let lease = SecretLease { secret: secret.into(), id };
+        let recorded = self.0.outstanding.record_lease(token.issued().number, lease);
+        recorded.ok_or_else(|| Trouble { error: over(), next: Instant::now() + BETWEEN_TRIES })
     }
 
     /// When what hangs from this token ends with it, where one that is made now would live longer.
     pub(crate) fn bound(&self, token: &SessionToken) -> Option<Instant> {
-        token.issued().expires.filter(|end| *end + NO_EARLIER < self.0.whose.until)
+        token.issued().expires.filter(|end| *end + NO_EARLIER < self.0.owner.until)
     }
 
     /// Whether this token ends with a login that is not the current one.
@@ -75,15 +65,19 @@ impl SessionVault {
         token: &SessionToken,
         increment: Option<Duration>,
     ) -> Result<Envelope, VaultError> {
-        let lease = self.0.still_has(token.issued().number).await.flatten().ok_or_else(over)?;
+        let lease = self.lease_of(token).ok_or_else(over)?;
         self.0.access.vault.renew_lease(token.reveal(), &lease.id, increment).await
     }
 
     /// Whether the lease is known to be gone that should hang from a token.
     pub(crate) async fn has_lost(&self, token: &SessionToken) -> bool {
-        match self.0.still_has(token.issued().number).await.flatten() {
-            Some(lease) => self.0.access.is_gone(&lease).await.is_ok(),
+        match self.lease_of(token) {
+            Some(lease) => self.0.access.revoker.confirm_gone(&lease).await.is_ok(),
             None => false,
         }
+    }
+
+    fn lease_of(&self, token: &SessionToken) -> Option<SecretLease> {
+        self.0.outstanding.find(token.issued().number)?.lease
     }
 }

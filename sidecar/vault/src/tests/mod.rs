@@ -10,13 +10,13 @@ use std::time::Duration;
 use cofferdam_secrets::{
     Ask, Asker, Lease, Origin, SecretProblem, SecretSpec, ShortValues, Source, SourceLimits,
 };
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::TaskTracker;
 
 use crate::access::Access;
 use crate::api::Vault;
-use crate::mint::Whose;
 use crate::session::SessionVault;
+use crate::session_token::TokenOwner;
 use crate::settings::{AuthSettings, Settings};
 pub(crate) use fake::FakeVault;
 
@@ -60,14 +60,14 @@ impl Sidecar {
 
     /// A session with one link, which may live this long.
     fn session(&self, life: Duration) -> SessionVault {
-        let whose = Whose {
+        let owner = TokenOwner {
             session: "s1".into(),
             sandbox: "box".into(),
             grant: "team".into(),
             policies: vec!["readonly".into()],
             until: Instant::now() + life,
         };
-        let session = SessionVault::new(Arc::clone(&self.access), whose);
+        let session = SessionVault::new(Arc::clone(&self.access), owner);
         session.enter();
         session
     }
@@ -81,7 +81,9 @@ impl Sidecar {
     async fn stop(self) -> (Arc<FakeVault>, PathBuf) {
         self.access.end().await;
         self.tasks.close();
-        self.tasks.wait().await;
+        timeout(Duration::from_secs(10), self.tasks.wait())
+            .await
+            .expect("every task ends soon after the stop");
         (Arc::clone(&self.vault), self.directory.clone())
     }
 

@@ -2,7 +2,7 @@
 
 use super::fake::{LOOK_UP_LEASE, LeaseEnd, READ, REVOKE_ACCESSOR, REVOKE_SELF};
 use super::*;
-use crate::revocation::{Outcome, Revoked};
+use crate::revoker::{Outcome, Revoked};
 use crate::session::Left;
 
 const HOUR: Duration = Duration::from_secs(3600);

@@ -8,26 +8,17 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
+use super::{Inner, over};
 use crate::error::VaultError;
-use crate::lent::{Issued, Parentage};
-use crate::session::{Inner, over};
+use crate::session_token::{IssuedToken, Parentage, TokenOwner};
 use crate::token::Accessor;
 use crate::token_calls::{ChildToken, Renewable};
 
-/// Whose tokens they are, and until when.
-pub struct Whose {
-    pub session: String,
-    pub sandbox: String,
-    pub grant: String,
-    pub policies: Vec<String>,
-    pub until: Instant,
-}
-
 impl Inner {
-    pub(crate) async fn mint(&self) -> Result<Arc<Issued>, VaultError> {
-        let Whose { session, sandbox, grant, policies, until } = &self.whose;
-        let made = Instant::now();
-        let left = until.saturating_duration_since(made);
+    pub(super) async fn mint(&self) -> Result<Arc<IssuedToken>, VaultError> {
+        let TokenOwner { session, sandbox, grant, policies, until } = &self.owner;
+        let issued_at = Instant::now();
+        let left = until.saturating_duration_since(issued_at);
         if left.is_zero() {
             return Err(over());
         }
@@ -43,12 +34,12 @@ impl Inner {
         let (auth, parent) = self.access.mint(&child).await?;
         let number = self.next_number();
         let expires = auth.expires();
-        let token = Issued {
+        let token = IssuedToken {
             parentage: if auth.orphan { Parentage::Orphan } else { Parentage::Child },
             token: auth.token,
             accessor: auth.accessor,
             number,
-            made,
+            issued_at,
             expires,
             parent,
             login: self.access.login.clone(),
@@ -56,16 +47,16 @@ impl Inner {
         if let Some(accessor) = token.accessor.clone() {
             self.write_down(accessor).await;
         }
-        tracing::info!(session, number, life = ?expires.map(|end| end - made), "the session has a Vault token");
+        tracing::info!(session, number, life = ?expires.map(|end| end - issued_at), "the session has a Vault token");
         Ok(Arc::new(token))
     }
 
     /// A token that is not written down is no reason to stop: it expires, as all do.
     async fn write_down(&self, accessor: Accessor) {
-        let (access, session) = (Arc::clone(&self.access), self.whose.session.clone());
-        let kept = tokio::task::spawn_blocking(move || access.accessors.keep(&accessor, &session));
+        let (access, session) = (Arc::clone(&self.access), self.owner.session.clone());
+        let kept = tokio::task::spawn_blocking(move || access.revoker.remember(&accessor, &session));
         if let Err(error) = kept.await.unwrap_or_else(|panic| Err(std::io::Error::other(panic))) {
-            let session = &self.whose.session;
+            let session = &self.owner.session;
             tracing::error!(%error, session, "after a crash this session's Vault token would live until it expires");
         }
     }
