@@ -85,7 +85,7 @@ impl Context {
                         tracing::error!(%error, "an alert of the login at Vault is not recorded");
                     }
                 };
-                access.tell_alerts(tell).await;
+                access.forward_alerts(tell).await;
             });
         }
         Ok(Self {

@@ -15,32 +15,32 @@ use tokio_util::task::TaskTracker;
 use crate::address::AddressError;
 use crate::api::{ClientSettings, SettingsError, Vault};
 use crate::envelope::Auth;
-use crate::error::{Asked, Kind, Problem, VaultError};
+use crate::error::{Kind, Problem, RequestLine, VaultError};
 use crate::login::{Login, LoginToken, Method, SecretId};
 use crate::revoker::{AccessorFiles, Revoker};
 use crate::settings::{AuthSettings, SecretIdForm, Settings};
 use crate::token_calls::{ChildToken, Mint};
 
-/// Between two new tokens, whichever sessions they are for: when a login turns, two hundred sessions want one.
-const BETWEEN_MINTS: Duration = Duration::from_millis(50);
-/// A caller that would wait longer for its turn is refused: it has ten seconds.
-const LONGEST_TURN: Duration = Duration::from_secs(4);
+/// Between two new tokens, whichever sessions they are for: when a login spacing, two hundred sessions want one.
+const TOKEN_INTERVAL: Duration = Duration::from_millis(50);
+/// A caller that would wait longer for its slot is refused: it has ten seconds.
+const MAX_SLOT_WAIT: Duration = Duration::from_secs(4);
 /// The end of the login itself.
-const END_TIME: Duration = Duration::from_secs(2);
+const LOGOUT_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub struct Access {
     pub(crate) vault: Vault,
     pub(crate) login: Login,
     token_role: Option<String>,
     pub(crate) revoker: Arc<Revoker>,
-    turns: Turns,
+    spacing: TokenSpacing,
     pub(crate) tasks: TaskTracker,
     /// Set when revocations are no longer followed up.
     pub(crate) stop: CancellationToken,
 }
 
-/// Turns to make a token: the next one is then.
-struct Turns(Mutex<Instant>);
+/// TokenSpacing to make a token: the next one is then.
+struct TokenSpacing(Mutex<Instant>);
 
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
@@ -71,7 +71,7 @@ impl Access {
             login,
             token_role: settings.token_role.clone(),
             revoker,
-            turns: Turns(Mutex::new(Instant::now())),
+            spacing: TokenSpacing(Mutex::new(Instant::now())),
             tasks: tasks.clone(),
             stop,
         }))
@@ -82,7 +82,7 @@ impl Access {
         let login = self.login.current().await?;
         let made = self.mint_under(&login, child).await;
         if made.as_ref().is_err_and(|error| error.kind() == Kind::Denied)
-            && let Some(next) = self.login.after(&login).await
+            && let Some(next) = self.login.successor_of(&login).await
         {
             return Ok((self.mint_under(&next, child).await?, next));
         }
@@ -91,11 +91,11 @@ impl Access {
 
     async fn mint_under(&self, login: &LoginToken, child: &ChildToken) -> Result<Auth, VaultError> {
         let mint = self.token_role.as_deref().map_or(Mint::Plain, Mint::Role);
-        let turn = self.turns.next().ok_or_else(|| VaultError {
-            asked: Asked { method: http::Method::POST, path: "auth/token/create".into() },
+        let slot = self.spacing.next_slot().ok_or_else(|| VaultError {
+            asked: RequestLine { method: http::Method::POST, path: "auth/token/create".into() },
             problem: Problem::Unreachable { why: "too many sessions want a token at once".into() },
         })?;
-        sleep_until(turn).await;
+        sleep_until(slot).await;
         let made = self.vault.create_child(&login.token, child, mint).await;
         metrics::vault().token(Outcome::of(&made));
         made
@@ -103,23 +103,23 @@ impl Access {
 
     /// Whether there is a login that lives.
     pub fn is_logged_in(&self) -> bool {
-        self.login.is_there()
+        self.login.is_logged_in()
     }
 
     /// Tells every alert of the login's, until that is over.
-    pub async fn tell_alerts(&self, tell: impl Fn(&str)) {
-        self.login.tell_alerts(tell).await;
+    pub async fn forward_alerts(&self, tell: impl Fn(&str)) {
+        self.login.forward_alerts(tell).await;
     }
 
     /// The login's generation now.
     pub(crate) fn generation(&self) -> u64 {
-        *self.login.changed().borrow()
+        *self.login.generations().borrow()
     }
 
     /// The end of the login, once every session is over.
     pub async fn end(&self) {
         self.stop.cancel();
-        match timeout(END_TIME, self.login.end()).await {
+        match timeout(LOGOUT_TIMEOUT, self.login.end()).await {
             Ok(Ok(())) => tracing::info!("the sidecar's login at Vault is over"),
             Ok(Err(error)) => {
                 tracing::warn!(why = error.explained(), "the login's token was not revoked; it expires");
@@ -129,15 +129,15 @@ impl Access {
     }
 }
 
-impl Turns {
-    /// When a caller that asks now has its turn; none where that would be too late.
-    fn next(&self) -> Option<Instant> {
+impl TokenSpacing {
+    /// When a caller that asks now has its slot; none where that would be too late.
+    fn next_slot(&self) -> Option<Instant> {
         let now = Instant::now();
         let mut next = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let turn = (*next).max(now);
-        (turn <= now + LONGEST_TURN).then(|| {
-            *next = turn + BETWEEN_MINTS;
-            turn
+        let slot = (*next).max(now);
+        (slot <= now + MAX_SLOT_WAIT).then(|| {
+            *next = slot + TOKEN_INTERVAL;
+            slot
         })
     }
 }
@@ -191,16 +191,16 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn tokens_are_made_at_a_bounded_rate_and_nobody_waits_too_long() {
-        let turns = Turns(Mutex::new(Instant::now()));
+    async fn tokens_are_made_at_a_bounded_rate_and_no_caller_waits_too_long() {
+        let spacing = TokenSpacing(Mutex::new(Instant::now()));
         let began = Instant::now();
-        let given: Vec<Instant> = std::iter::from_fn(|| turns.next()).collect();
+        let given: Vec<Instant> = std::iter::from_fn(|| spacing.next_slot()).collect();
         assert_eq!(given.len(), 81, "one now, and twenty in each of four seconds");
-        assert!(given.windows(2).all(|pair| pair[1] - pair[0] == BETWEEN_MINTS));
-        assert_eq!(*given.last().unwrap() - began, LONGEST_TURN);
-        tokio::time::advance(BETWEEN_MINTS).await;
-        assert!(turns.next().is_some() && turns.next().is_none());
-        tokio::time::advance(2 * LONGEST_TURN).await;
-        assert_eq!(turns.next(), Some(Instant::now()), "quiet times save nothing up");
+        assert!(given.windows(2).all(|pair| pair[1] - pair[0] == TOKEN_INTERVAL));
+        assert_eq!(*given.last().unwrap() - began, MAX_SLOT_WAIT);
+        tokio::time::advance(TOKEN_INTERVAL).await;
+        assert!(spacing.next_slot().is_some() && spacing.next_slot().is_none());
+        tokio::time::advance(2 * MAX_SLOT_WAIT).await;
+        assert_eq!(spacing.next_slot(), Some(Instant::now()), "quiet times save nothing up");
     }
 }

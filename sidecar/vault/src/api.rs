@@ -16,7 +16,7 @@ use crate::address::{Address, AddressError};
 use crate::body::Body;
 use crate::client::{HEALTH, Reply, Request, Transport};
 use crate::envelope::{Auth, Data, Envelope};
-use crate::error::{Problem, Said, VaultError};
+use crate::error::{Problem, VaultError, VaultMessages};
 use crate::token::Token;
 use crate::trust::{self, TrustError};
 
@@ -186,8 +186,8 @@ pub(crate) fn refusal(request: &Request<'_>, reply: &Reply) -> VaultError {
     let problem = match status {
         300..=399 => Problem::Redirect { status, host: reply.host.clone() },
         _ => {
-            let said = Said::read(&reply.body, request.secrets());
-            Problem::Status { status, said, retry_after: reply.retry_after }
+            let messages = VaultMessages::read(&reply.body, request.secrets());
+            Problem::Status { status, messages, retry_after: reply.retry_after }
         }
     };
     VaultError { asked: request.asked(), problem }

@@ -21,7 +21,7 @@ use zeroize::Zeroizing;
 
 use crate::address::Address;
 use crate::body::Body;
-use crate::error::{Asked, Problem, Said, VaultError};
+use crate::error::{Problem, RequestLine, VaultError, VaultMessages};
 use crate::token::Token;
 use crate::trust::TrustError;
 
@@ -109,7 +109,7 @@ impl Transport {
         let message = self.message(request).ok_or_else(|| {
             fail(Problem::Status {
                 status: 400,
-                said: Said::ours("this is no path in Vault; nothing was sent"),
+                messages: VaultMessages::of_client("this is no path in Vault; nothing was sent"),
                 retry_after: None,
             })
         })?;
@@ -172,8 +172,8 @@ impl Transport {
 }
 
 impl Request<'_> {
-    pub(crate) fn asked(&self) -> Asked {
-        Asked { method: self.method.clone(), path: self.path.clone() }
+    pub(crate) fn asked(&self) -> RequestLine {
+        RequestLine { method: self.method.clone(), path: self.path.clone() }
     }
 
     /// What no error may repeat.

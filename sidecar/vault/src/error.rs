@@ -24,14 +24,14 @@ const MIN_TOKEN_TAIL: usize = 16;
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("ask Vault for {asked}")]
 pub struct VaultError {
-    pub asked: Asked,
+    pub asked: RequestLine,
     #[source]
     pub problem: Problem,
 }
 
 /// The method and path of a request.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Asked {
+pub struct RequestLine {
     pub method: Method,
     pub path: String,
 }
@@ -43,8 +43,8 @@ pub enum Problem {
     #[error("read the credential `{}`: {why}", file.display())]
     Credential { file: PathBuf, why: String },
     /// A lease that Vault does not know: expired, revoked or never there; it does not say which.
-    #[error("Vault does not know this lease any more{said}")]
-    Gone { said: Said },
+    #[error("Vault does not know this lease any more{messages}")]
+    Gone { messages: VaultMessages },
     #[error("Vault's answer cannot be read: {why}")]
     Malformed { why: &'static str },
     /// It was sent and may have been done.
@@ -52,8 +52,8 @@ pub enum Problem {
     NoAnswer { why: String },
     #[error("a standby pointed elsewhere (HTTP {status}{}); redirects are not followed", at(host.as_deref()))]
     Redirect { status: u16, host: Option<String> },
-    #[error("{}{said}", meaning(*status))]
-    Status { status: u16, said: Said, retry_after: Option<Duration> },
+    #[error("{}{messages}", meaning(*status))]
+    Status { status: u16, messages: VaultMessages, retry_after: Option<Duration> },
     #[error("the sidecar's login has ended")]
     Stopped,
     #[error("Vault's answer has more than {limit} bytes")]
@@ -68,16 +68,16 @@ pub enum Problem {
     WrapForeign { expected: String },
     /// A response-wrapped secret that is not there any more.
     #[error("{}", spent(*by))]
-    WrapSpent { by: Spent },
+    WrapSpent { by: UnwrappedBy },
 }
 
 /// Who may have opened a wrap that is gone.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Spent {
+pub enum UnwrappedBy {
     /// We asked for it once and never saw the answer.
-    PerhapsUs,
+    PerhapsSidecar,
     /// We never asked.
-    SomebodyElse,
+    AnotherParty,
 }
 
 /// What a caller decides by.
@@ -97,7 +97,7 @@ pub enum Kind {
     Failed,
     /// The lease is over.
     Gone,
-    /// Asked wrongly: again will not help.
+    /// RequestLine wrongly: again will not help.
     Invalid,
     /// An answer that is none of Vault's, or too large a one.
     Malformed,
@@ -114,7 +114,7 @@ pub enum Kind {
 
 /// The sentences of Vault's `errors`, safe to show.
 #[derive(Clone, Default, Eq, PartialEq)]
-pub struct Said(Vec<String>);
+pub struct VaultMessages(Vec<String>);
 
 impl VaultError {
     pub fn kind(&self) -> Kind {
@@ -181,7 +181,7 @@ impl VaultError {
     /// name of its owner.
     pub(crate) fn outcome(&self) -> String {
         match &self.problem {
-            Problem::Gone { .. } => Problem::Gone { said: Said::default() }.to_string(),
+            Problem::Gone { .. } => Problem::Gone { messages: VaultMessages::default() }.to_string(),
             Problem::Status { status, .. } => meaning(*status),
             problem => problem.to_string(),
         }
@@ -193,13 +193,13 @@ impl VaultError {
     }
 }
 
-impl fmt::Display for Asked {
+impl fmt::Display for RequestLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} `{}`", self.method, self.path)
     }
 }
 
-impl Said {
+impl VaultMessages {
     /// Reads the `errors` of an answer, without `hidden` and without anything like a token.
     pub(crate) fn read<'a>(answer: &[u8], hidden: impl Iterator<Item = &'a str>) -> Self {
         #[derive(Deserialize)]
@@ -215,7 +215,7 @@ impl Said {
     }
 
     /// A sentence of our own.
-    pub(crate) fn ours(sentence: &str) -> Self {
+    pub(crate) fn of_client(sentence: &str) -> Self {
         Self(vec![sentence.to_owned()])
     }
 
@@ -224,13 +224,13 @@ impl Said {
     }
 }
 
-impl fmt::Display for Said {
+impl fmt::Display for VaultMessages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|sentence| write!(f, ": {sentence}"))
     }
 }
 
-impl fmt::Debug for Said {
+impl fmt::Debug for VaultMessages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(&self.0).finish()
     }
@@ -259,12 +259,12 @@ fn at(host: Option<&str>) -> String {
     host.map(|host| format!(" to `{host}`")).unwrap_or_default()
 }
 
-fn spent(by: Spent) -> &'static str {
+fn spent(by: UnwrappedBy) -> &'static str {
     match by {
-        Spent::PerhapsUs => {
+        UnwrappedBy::PerhapsSidecar => {
             "ALERT: the wrapped secret-id is spent; Vault may have given it to us in an answer that was lost, or to another party"
         }
-        Spent::SomebodyElse => {
+        UnwrappedBy::AnotherParty => {
             "ALERT: the wrapped secret-id was already unwrapped, revoked or left to expire, and not by us: another party may have it"
         }
     }
@@ -320,8 +320,11 @@ mod tests {
     use super::*;
 
     fn status(status: u16) -> VaultError {
-        let asked = Asked { method: Method::GET, path: "database/creds/readonly".into() };
-        VaultError { asked, problem: Problem::Status { status, said: Said::default(), retry_after: None } }
+        let asked = RequestLine { method: Method::GET, path: "database/creds/readonly".into() };
+        VaultError {
+            asked,
+            problem: Problem::Status { status, messages: VaultMessages::default(), retry_after: None },
+        }
     }
 
     #[test]
@@ -352,12 +355,12 @@ mod tests {
     #[test]
     fn what_vault_says_is_told_without_what_was_sent() {
         let answer = br#"{"errors": ["no role my-secret-id-CANARY for hvs.CANARYCANARYCANARY01 or\n\t* b.CANARYCANARY-CANARY_01, sorry"]}"#;
-        let said = Said::read(answer, ["my-secret-id-CANARY", ""].into_iter());
-        assert_eq!(said.to_string(), ": no role [hidden] for [hidden] or * [hidden] sorry");
-        assert!(!format!("{said:?}").contains("CANARY"));
-        assert_eq!(Said::read(b"<html>CANARY", std::iter::empty()).to_string(), "");
+        let messages = VaultMessages::read(answer, ["my-secret-id-CANARY", ""].into_iter());
+        assert_eq!(messages.to_string(), ": no role [hidden] for [hidden] or * [hidden] sorry");
+        assert!(!format!("{messages:?}").contains("CANARY"));
+        assert_eq!(VaultMessages::read(b"<html>CANARY", std::iter::empty()).to_string(), "");
         let long = format!(r#"{{"errors": ["{}", "b", "c", "d"]}}"#, "ä".repeat(4000));
-        let said = Said::read(long.as_bytes(), std::iter::empty()).to_string();
-        assert!(said.len() < 300 && said.ends_with(": c"), "{said}");
+        let messages = VaultMessages::read(long.as_bytes(), std::iter::empty()).to_string();
+        assert!(messages.len() < 300 && messages.ends_with(": c"), "{messages}");
     }
 }

@@ -67,8 +67,10 @@ impl Vault {
 
 fn gone(error: VaultError) -> VaultError {
     match error.problem {
-        Problem::Status { status: 400, said, .. } if UNKNOWN_LEASE.iter().any(|text| said.contains(text)) => {
-            VaultError { problem: Problem::Gone { said }, ..error }
+        Problem::Status { status: 400, messages, .. }
+            if UNKNOWN_LEASE.iter().any(|text| messages.contains(text)) =>
+        {
+            VaultError { problem: Problem::Gone { messages }, ..error }
         }
         problem => VaultError { problem, ..error },
     }

@@ -56,7 +56,7 @@ pub use address::{Address, AddressError};
 pub use api::{ClientSettings, Health, SettingsError, Vault};
 pub use capabilities::{Capability, Need, Verdict, policy_lines};
 pub use envelope::{Auth, Data, Envelope, WrapInfo};
-pub use error::{Asked, Kind, Problem, Said, Spent, VaultError};
+pub use error::{Kind, Problem, RequestLine, UnwrappedBy, VaultError, VaultMessages};
 pub use kv::{KvSecret, KvVersion, Mount};
 pub use lease::LeaseFacts;
 pub use revoker::{LeaseEnd, Outcome, Revoked};

@@ -10,8 +10,8 @@
 //! one that was made is known here and on disk before anybody uses it, and until it is known to be gone. A session whose
 //! last link ended gives everything up; one that has a link again begins anew.
 
-mod hanging;
-mod mint;
+mod issue;
+mod validity;
 
 use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -23,38 +23,38 @@ use tokio_util::sync::CancellationToken;
 
 use crate::access::Access;
 use crate::api::Vault;
-use crate::error::{Asked, Kind, Problem, VaultError};
-use crate::login::Trouble;
+use crate::error::{Kind, Problem, RequestLine, VaultError};
+use crate::login::RetryableFailure;
 use crate::revoker::Revoked;
 use crate::session_token::{IssuedToken, OutstandingToken, OutstandingTokens, Parentage, TokenOwner};
 
 pub(crate) use crate::session_token::SessionToken;
 
 /// While a caller waits, Vault is tried at most this often.
-pub(crate) const BETWEEN_TRIES: Duration = Duration::from_secs(5);
+pub(crate) const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// What a busy Vault asks for is honoured up to this.
-const LONGEST_ASKED: Duration = Duration::from_secs(30);
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
 /// A token with less of its life left than this part is replaced when it is next needed.
-const LAST_PART: u32 = 6;
+const LAST_SHARE: u32 = 6;
 /// A token that ends no earlier than this before its session is as good as one can be had.
-const NO_EARLIER: Duration = Duration::from_secs(2);
+const EXPIRY_TOLERANCE: Duration = Duration::from_secs(2);
 
 /// Cheap to clone.
 #[derive(Clone)]
-pub struct SessionVault(Arc<Inner>);
+pub struct SessionVault(Arc<SessionInner>);
 
-struct Inner {
+struct SessionInner {
     access: Arc<Access>,
     owner: TokenOwner,
     outstanding: Arc<OutstandingTokens>,
-    state: Mutex<State>,
+    state: Mutex<TokenState>,
     presence: StdMutex<Presence>,
 }
 
 #[derive(Default)]
-struct State {
+struct TokenState {
     current: Option<Arc<SessionToken>>,
-    trouble: Option<Trouble>,
+    failure: Option<RetryableFailure>,
 }
 
 /// Links that are there, and the tokens that are not to be used any more.
@@ -70,7 +70,7 @@ struct Presence {
 
 /// With which token something was read that hangs from none.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct ReadWith {
+pub(crate) struct ReadMark {
     number: u64,
 }
 
@@ -84,7 +84,7 @@ pub enum Left {
 impl SessionVault {
     pub fn new(access: Arc<Access>, owner: TokenOwner) -> Self {
         let presence = Presence { links: 0, made: 0, given_up: 0, period: access.stop.child_token() };
-        Self(Arc::new(Inner {
+        Self(Arc::new(SessionInner {
             access,
             owner,
             outstanding: Arc::default(),
@@ -123,13 +123,16 @@ impl SessionVault {
 
     /// The token to use now, for what lends nothing. A token that is being made is finished even if no caller waits for it
     /// any more.
-    pub(crate) async fn token(&self, asker: Asker) -> Result<Arc<SessionToken>, Trouble> {
-        self.spawned(|inner| inner.current_or_new(asker)).await
+    pub(crate) async fn token(&self, asker: Asker) -> Result<Arc<SessionToken>, RetryableFailure> {
+        self.in_own_task(|inner| inner.current_or_new(asker)).await
     }
 
     /// A token with a single user: the leases made with it end with it.
-    pub(crate) async fn token_for_a_lease(&self, asker: Asker) -> Result<Arc<SessionToken>, Trouble> {
-        self.spawned(|inner| inner.take_or_new(asker)).await
+    pub(crate) async fn token_for_a_lease(
+        &self,
+        asker: Asker,
+    ) -> Result<Arc<SessionToken>, RetryableFailure> {
+        self.in_own_task(|inner| inner.take_or_new(asker)).await
     }
 
     /// Nothing was lent for this token: others may use it.
@@ -146,7 +149,7 @@ impl SessionVault {
 
     /// The login's generation, and each one after it.
     pub(crate) fn logins(&self) -> watch::Receiver<u64> {
-        self.0.access.login.changed()
+        self.0.access.login.generations()
     }
 
     pub(crate) fn client(&self) -> &Vault {
@@ -172,39 +175,47 @@ impl SessionVault {
         }
     }
 
-    async fn spawned<F>(&self, make: impl FnOnce(Arc<Inner>) -> F) -> Result<Arc<SessionToken>, Trouble>
+    async fn in_own_task<F>(
+        &self,
+        make: impl FnOnce(Arc<SessionInner>) -> F,
+    ) -> Result<Arc<SessionToken>, RetryableFailure>
     where
-        F: Future<Output = Result<Arc<SessionToken>, Trouble>> + Send + 'static,
+        F: Future<Output = Result<Arc<SessionToken>, RetryableFailure>> + Send + 'static,
     {
         let made = self.0.access.tasks.spawn(make(Arc::clone(&self.0)));
-        made.await.unwrap_or_else(|_| Err(Trouble { error: over(), next: Instant::now() + BETWEEN_TRIES }))
+        made.await.unwrap_or_else(|_| {
+            Err(RetryableFailure { error: session_ended(), next_attempt: Instant::now() + RETRY_INTERVAL })
+        })
     }
 }
 
-impl Inner {
-    async fn current_or_new(self: Arc<Self>, asker: Asker) -> Result<Arc<SessionToken>, Trouble> {
+impl SessionInner {
+    async fn current_or_new(self: Arc<Self>, asker: Asker) -> Result<Arc<SessionToken>, RetryableFailure> {
         let mut state = self.state.lock().await;
-        self.renew_current(&mut state, asker).await
+        self.valid_current(&mut state, asker).await
     }
 
-    async fn take_or_new(self: Arc<Self>, asker: Asker) -> Result<Arc<SessionToken>, Trouble> {
+    async fn take_or_new(self: Arc<Self>, asker: Asker) -> Result<Arc<SessionToken>, RetryableFailure> {
         let mut state = self.state.lock().await;
-        let token = self.renew_current(&mut state, asker).await?;
+        let token = self.valid_current(&mut state, asker).await?;
         state.current = None;
         // A reader who has it still lets it go soon; it lends nothing.
         Ok(token)
     }
 
     /// Sees to it that there is a current token.
-    async fn renew_current(
+    async fn valid_current(
         self: &Arc<Self>,
-        state: &mut State,
+        state: &mut TokenState,
         asker: Asker,
-    ) -> Result<Arc<SessionToken>, Trouble> {
+    ) -> Result<Arc<SessionToken>, RetryableFailure> {
         let given_up = {
             let presence = self.presence();
             if presence.links == 0 {
-                return Err(Trouble { error: over(), next: Instant::now() + BETWEEN_TRIES });
+                return Err(RetryableFailure {
+                    error: session_ended(),
+                    next_attempt: Instant::now() + RETRY_INTERVAL,
+                });
             }
             presence.given_up
         };
@@ -215,14 +226,14 @@ impl Inner {
             return Ok(token);
         }
         let now = Instant::now();
-        if let Some(trouble) =
-            state.trouble.clone().filter(|trouble| trouble.next > now && waits(asker, trouble))
+        if let Some(failure) =
+            state.failure.clone().filter(|failure| failure.next_attempt > now && must_wait(asker, failure))
         {
-            return live.ok_or(trouble);
+            return live.ok_or(failure);
         }
-        match self.mint().await {
+        match self.issue().await {
             Ok(issued) => {
-                state.trouble = None;
+                state.failure = None;
                 self.outstanding.insert(Arc::clone(&issued));
                 let released = self.access.revoker.released();
                 let token = Arc::new(SessionToken::new(issued, &self.outstanding, released));
@@ -230,9 +241,9 @@ impl Inner {
                 Ok(token)
             }
             Err(error) => {
-                let trouble = Trouble { next: next_try(&error), error };
-                state.trouble = Some(trouble.clone());
-                live.ok_or(trouble)
+                let failure = RetryableFailure { next_attempt: next_attempt(&error), error };
+                state.failure = Some(failure.clone());
+                live.ok_or(failure)
             }
         }
     }
@@ -276,14 +287,14 @@ impl Inner {
 
 /// Whether the time until the next attempt is waited out. The upkeep of a secret has a backoff of its own, and waits only
 /// where Vault asked for it.
-fn waits(asker: Asker, trouble: &Trouble) -> bool {
-    asker == Asker::Caller || matches!(trouble.error.kind(), Kind::Busy { .. })
+fn must_wait(asker: Asker, failure: &RetryableFailure) -> bool {
+    asker == Asker::Caller || matches!(failure.error.kind(), Kind::Busy { .. })
 }
 
 impl SessionToken {
     /// What is read with it, and does not hang from it, says this.
-    pub(crate) fn mark(&self) -> ReadWith {
-        ReadWith { number: self.issued().number }
+    pub(crate) fn mark(&self) -> ReadMark {
+        ReadMark { number: self.issued().number }
     }
 }
 
@@ -291,7 +302,7 @@ impl IssuedToken {
     /// Whether the next caller that needs a token gets it.
     fn is_fresh(&self, generation: u64) -> bool {
         let has_time = self.expires.is_none_or(|end| {
-            end.saturating_duration_since(Instant::now()) > (end - self.issued_at) / LAST_PART
+            end.saturating_duration_since(Instant::now()) > (end - self.issued_at) / LAST_SHARE
         });
         has_time && self.is_of_this_login(generation)
     }
@@ -303,15 +314,15 @@ impl IssuedToken {
 }
 
 /// When something that failed is tried again.
-pub(crate) fn next_try(error: &VaultError) -> Instant {
+pub(crate) fn next_attempt(error: &VaultError) -> Instant {
     let wait = match error.kind() {
-        Kind::Busy { retry_after: Some(asked) } => asked.clamp(BETWEEN_TRIES, LONGEST_ASKED),
-        _ => BETWEEN_TRIES,
+        Kind::Busy { retry_after: Some(asked) } => asked.clamp(RETRY_INTERVAL, MAX_RETRY_AFTER),
+        _ => RETRY_INTERVAL,
     };
     Instant::now() + wait
 }
 
-fn over() -> VaultError {
-    let asked = Asked { method: http::Method::POST, path: "auth/token/create".into() };
+fn session_ended() -> VaultError {
+    let asked = RequestLine { method: http::Method::POST, path: "auth/token/create".into() };
     VaultError { asked, problem: Problem::Stopped }
 }

@@ -26,9 +26,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::Vault;
 use crate::envelope::{Data, Envelope};
-use crate::error::{Asked, Kind, Problem, VaultError};
-use crate::login::Trouble;
-use crate::session::{BETWEEN_TRIES, ReadWith, SessionToken, SessionVault, next_try};
+use crate::error::{Kind, Problem, RequestLine, VaultError};
+use crate::login::RetryableFailure;
+use crate::session::{RETRY_INTERVAL, ReadMark, SessionToken, SessionVault, next_attempt};
 use crate::token::LeaseId;
 
 /// A credential that says it has no time left is about to be replaced: read again that often.
@@ -52,7 +52,7 @@ struct LeaseHold {
 
 /// The hold of values that were read without a lease.
 struct ReadHold {
-    read_with: ReadWith,
+    read_mark: ReadMark,
     session: SessionVault,
 }
 
@@ -71,9 +71,9 @@ impl Source for SessionVault {
             Origin::Kv { path, .. } | Origin::Vault { path, .. } => path.to_string(),
             Origin::Env(_) | Origin::Exec { .. } | Origin::File(_) => String::new(),
         };
-        let asked = Asked { method: http::Method::GET, path };
+        let asked = RequestLine { method: http::Method::GET, path };
         let error = VaultError { asked, problem: Problem::Unreachable { why: "it takes too long".into() } };
-        failure(Trouble { error, next: Instant::now() + BETWEEN_TRIES })
+        source_failure(RetryableFailure { error, next_attempt: Instant::now() + RETRY_INTERVAL })
     }
 
     fn period(&self) -> CancellationToken {
@@ -86,21 +86,21 @@ impl SessionVault {
         let Ask { spec, limits, asker, learn } = request;
         let (answer, token) = ask(spec, (self, asker), learn).await?;
         let Answer { data, request_id, lease, class, asked_at, life } = answer;
-        let read_with = token.mark();
+        let read_mark = token.mark();
         let mut terms = Terms { class, asked_at, life, bound: None };
         let hash = lease.as_ref().map(LeaseId::hash);
         let hold: Arc<dyn Hold> = match lease {
             Some(id) => {
                 learn(&[id.needle("vault.lease-id")], revoked_with(Arc::downgrade(&token)));
                 terms.bound = self.bound(&token);
-                self.hold(spec.name.as_str(), Arc::new(id), &token).map_err(unavailable)?;
+                self.record_lease(spec.name.as_str(), Arc::new(id), &token).map_err(unavailable)?;
                 Arc::new(LeaseHold { token, session: self.clone() })
             }
             None => {
                 if let Origin::Vault { .. } = spec.origin {
                     self.give_back(token).await;
                 }
-                Arc::new(ReadHold { read_with, session: self.clone() })
+                Arc::new(ReadHold { read_mark, session: self.clone() })
             }
         };
         if data.as_bytes().len() > limits.bytes {
@@ -121,9 +121,9 @@ impl Hold for LeaseHold {
         let Self { token, session } = self;
         if session.is_given_up(token) {
             Validity::Gone
-        } else if session.is_of_a_former_login(token) {
+        } else if session.is_of_former_login(token) {
             Validity::Superseded { by: token.ends() }
-        } else if session.vouches_for(token) {
+        } else if session.is_current(token) {
             Validity::Current
         } else {
             Validity::Gone
@@ -144,7 +144,9 @@ impl Hold for LeaseHold {
                 }),
                 Err(error) => Err(match error.kind() {
                     Kind::Gone => Failure::Gone { why: error.explained() },
-                    Kind::Denied if session.is_dead(token).await => Failure::Gone { why: error.explained() },
+                    Kind::Denied if session.is_token_revoked(token).await => {
+                        Failure::Gone { why: error.explained() }
+                    }
                     Kind::Denied | Kind::Invalid | Kind::Missing => {
                         Failure::Refused { why: error.explained() }
                     }
@@ -157,7 +159,7 @@ impl Hold for LeaseHold {
 
     fn check(&self) -> BoxFuture<'_, Result<(), Failure>> {
         async move {
-            match self.session.has_lost(&self.token).await {
+            match self.session.is_lease_gone(&self.token).await {
                 true => Err(Failure::Gone { why: "it was revoked in Vault".into() }),
                 false => Ok(()),
             }
@@ -176,7 +178,7 @@ impl Hold for ReadHold {
     }
 
     fn validity(&self) -> Validity {
-        match self.session.has_read(self.read_with) {
+        match self.session.is_read_current(self.read_mark) {
             true => Validity::Current,
             false => Validity::Gone,
         }
@@ -203,19 +205,21 @@ async fn ask(
 ) -> Result<(Answer, Arc<SessionToken>), SecretProblem> {
     let mut token = token_for(&spec.origin, (session, asker), learn).await?;
     let mut answer = request(session.client(), &token, &spec.origin).await;
-    if answer.as_ref().is_err_and(|error| error.kind() == Kind::Denied) && session.is_dead(&token).await {
+    if answer.as_ref().is_err_and(|error| error.kind() == Kind::Denied)
+        && session.is_token_revoked(&token).await
+    {
         token = token_for(&spec.origin, (session, asker), learn).await?;
         answer = request(session.client(), &token, &spec.origin).await;
     }
     match answer {
         Ok(answer) => Ok((answer, token)),
         Err(error) => {
-            let trouble = Trouble { next: next_try(&error), error };
+            let failure = RetryableFailure { next_attempt: next_attempt(&error), error };
             // Where Vault did not say no, it may have lent something that we do not know of: that ends with the token.
-            if is_refusal(&trouble.error) && matches!(spec.origin, Origin::Vault { .. }) {
+            if is_refusal(&failure.error) && matches!(spec.origin, Origin::Vault { .. }) {
                 session.give_back(token).await;
             }
-            Err(unavailable(trouble))
+            Err(unavailable(failure))
         }
     }
 }
@@ -245,16 +249,16 @@ fn is_refusal(error: &VaultError) -> bool {
     said_no || matches!(error.problem, Problem::Unreachable { .. })
 }
 
-fn unavailable(trouble: Trouble) -> SecretProblem {
-    failure(trouble).into()
+fn unavailable(failure: RetryableFailure) -> SecretProblem {
+    source_failure(failure).into()
 }
 
-fn failure(Trouble { error, next }: Trouble) -> SourceFailure {
+fn source_failure(RetryableFailure { error, next_attempt }: RetryableFailure) -> SourceFailure {
     SourceFailure {
         message: format!("{error}: {}", error.outcome()),
         detail: error.explained(),
         next_step: error.next_step().into(),
-        next_attempt: next,
+        next_attempt,
         not_before: not_before(&error),
     }
 }

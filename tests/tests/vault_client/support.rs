@@ -64,7 +64,7 @@ pub(crate) fn keep(vault: Vault, method: Method) -> Kept {
 impl Kept {
     /// The token of this generation or a later one, once it is there.
     pub(crate) async fn generation(&self, wanted: u64) -> Arc<LoginToken> {
-        let mut changed = self.login.changed();
+        let mut changed = self.login.generations();
         let reached = changed.wait_for(|generation| *generation >= wanted);
         let reached = tokio::time::timeout(PATIENCE, reached).await;
         reached

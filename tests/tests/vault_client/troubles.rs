@@ -33,11 +33,11 @@ async fn a_sealed_server_is_said_to_be_sealed_and_the_login_comes_back_by_itself
     assert!(health.sealed && health.status == 503, "{health:?}");
     let kept = keep(vault, method);
     assert_eq!(kept.login.current().await.unwrap_err().kind(), Kind::Sealed);
-    let trouble = kept.login.trouble().unwrap();
+    let trouble = kept.login.last_failure().unwrap();
     assert_eq!(trouble.error.kind(), Kind::Sealed);
     server.unseal();
     kept.generation(1).await;
-    assert!(kept.login.trouble().is_none());
+    assert!(kept.login.last_failure().is_none());
     assert!(!server.audit().is_empty(), "the configured server writes its audit log");
 }
 

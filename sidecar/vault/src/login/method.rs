@@ -9,11 +9,11 @@ use cofferdam_base::text::error_chain;
 use cofferdam_secrets::{Readers, read_file};
 use zeroize::Zeroizing;
 
-use super::door::Granted;
-use super::wrapped::{Wrapped, creation_path};
+use super::backend::GrantedToken;
+use super::wrapped::{WrappedSecretId, creation_path};
 use crate::api::{Vault, post};
 use crate::body::Body;
-use crate::error::{Asked, Problem, VaultError};
+use crate::error::{Problem, RequestLine, VaultError};
 use crate::token::Token;
 use crate::trust::read_identity;
 
@@ -69,17 +69,17 @@ pub enum SecretId {
 }
 
 /// A method and what it has learned: a secret-id that was unwrapped is kept here.
-pub(super) struct Visitor {
+pub(super) struct Authenticator {
     method: Method,
-    wrapped: Wrapped,
+    wrapped: WrappedSecretId,
 }
 
-impl Visitor {
+impl Authenticator {
     pub(super) fn new(method: Method) -> Self {
-        Self { method, wrapped: Wrapped::default() }
+        Self { method, wrapped: WrappedSecretId::default() }
     }
 
-    pub(super) async fn log_in(&mut self, vault: &Vault) -> Result<Granted, VaultError> {
+    pub(super) async fn log_in(&mut self, vault: &Vault) -> Result<GrantedToken, VaultError> {
         let asked = self.method.asked();
         let body = match &self.method {
             Method::AppRole { mount, role_id_file, secret_id } => {
@@ -109,7 +109,7 @@ impl Visitor {
             Method::TokenFile { path } => {
                 let token = token(path, &asked).await?;
                 let facts = vault.lookup_self(&token).await?;
-                return Ok(Granted::found(token, facts));
+                return Ok(GrantedToken::found(token, facts));
             }
             Method::Userpass { password_file, .. } => {
                 Body::new().secret("password", text(password_file, &asked).await?)
@@ -121,33 +121,33 @@ impl Visitor {
 
 impl Method {
     /// The request that logs in.
-    pub(super) fn asked(&self) -> Asked {
+    pub(super) fn asked(&self) -> RequestLine {
         let path = match self {
             Self::AppRole { mount, .. }
             | Self::Cert { mount, .. }
             | Self::Jwt { mount, .. }
             | Self::Kubernetes { mount, .. } => format!("auth/{mount}/login"),
             Self::TokenFile { .. } => {
-                return Asked { method: http::Method::GET, path: "auth/token/lookup-self".into() };
+                return RequestLine { method: http::Method::GET, path: "auth/token/lookup-self".into() };
             }
             Self::Userpass { mount, username, .. } => format!("auth/{mount}/login/{username}"),
         };
-        Asked { method: http::Method::POST, path }
+        RequestLine { method: http::Method::POST, path }
     }
 }
 
-pub(super) async fn token(file: &Path, asked: &Asked) -> Result<Token, VaultError> {
+pub(super) async fn token(file: &Path, asked: &RequestLine) -> Result<Token, VaultError> {
     let bytes = bytes(file, asked).await?;
     Token::read(&bytes).map_err(|error| credential(file, error.to_string(), asked))
 }
 
 /// Whether a file can be read and holds something, without keeping it.
-pub(super) async fn credential_is_there(file: &Path, asked: &Asked) -> Result<(), VaultError> {
+pub(super) async fn credential_is_there(file: &Path, asked: &RequestLine) -> Result<(), VaultError> {
     text(file, asked).await.map(drop)
 }
 
 /// A text without the newline at its end.
-async fn text(file: &Path, asked: &Asked) -> Result<Zeroizing<String>, VaultError> {
+async fn text(file: &Path, asked: &RequestLine) -> Result<Zeroizing<String>, VaultError> {
     let bytes = bytes(file, asked).await?;
     let text = std::str::from_utf8(&bytes).map_err(|_| credential(file, "it is no text".into(), asked))?;
     let text = text.strip_suffix('\n').unwrap_or(text);
@@ -158,7 +158,7 @@ async fn text(file: &Path, asked: &Asked) -> Result<Zeroizing<String>, VaultErro
     }
 }
 
-async fn bytes(file: &Path, asked: &Asked) -> Result<Zeroizing<Vec<u8>>, VaultError> {
+async fn bytes(file: &Path, asked: &RequestLine) -> Result<Zeroizing<Vec<u8>>, VaultError> {
     let path = file.to_owned();
     let read = blocking(move || read_file(&path, MAX_CREDENTIAL, Readers::Few)).await;
     read.map_err(|error| credential(file, error_chain(&error), asked))
@@ -169,6 +169,6 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     tokio::task::spawn_blocking(work).await.expect("reading a file does not panic")
 }
 
-fn credential(file: &Path, why: String, asked: &Asked) -> VaultError {
+fn credential(file: &Path, why: String, asked: &RequestLine) -> VaultError {
     VaultError { asked: asked.clone(), problem: Problem::Credential { file: file.to_owned(), why } }
 }

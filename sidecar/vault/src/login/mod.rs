@@ -7,18 +7,18 @@
 //! | `once` | one login that is not kept alive |
 //! | `keeper` | the task: renews, logs in anew with overlap, waits after failures |
 //! | `pace` | how long to wait, for what |
-//! | `door` | the seam between the keeper and Vault |
+//! | `backend` | the seam between the keeper and Vault |
 //!
 //! What must stay true: a token is replaced while the one before still lives; a caller that asks for the current one never gets
 //! one that is over; a failure is waited out, never spun on; the token of a user's own file is never revoked.
 
-mod door;
-mod keeper;
+mod backend;
 mod method;
 mod once;
-mod pace;
+mod task;
 #[cfg(test)]
 mod tests;
+mod timing;
 mod wrapped;
 
 use std::fmt;
@@ -33,17 +33,17 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::api::Vault;
-use crate::error::{Asked, Kind, Problem, VaultError};
+use crate::error::{Kind, Problem, RequestLine, VaultError};
 use crate::token::{Accessor, Token};
-use door::VaultDoor;
-use keeper::Keeper;
+use backend::VaultBackend;
 pub use method::{Method, SecretId};
-pub use once::Once;
+pub use once::SingleLogin;
+use task::LoginTask;
 
 /// A caller gets its answer, good or bad, within this: it has ten seconds.
-const PATIENCE: Duration = Duration::from_secs(9);
+const MAX_WAIT: Duration = Duration::from_secs(9);
 /// How long a caller that was refused with a dead token waits for the next.
-const NEXT_LOGIN: Duration = Duration::from_secs(3);
+const MAX_SUCCESSOR_WAIT: Duration = Duration::from_secs(3);
 /// Tokens of earlier logins that still live; more than these are left to expire.
 const MAX_RETIRED: usize = 16;
 
@@ -52,7 +52,7 @@ const MAX_RETIRED: usize = 16;
 pub struct Login {
     vault: Vault,
     ownership: Ownership,
-    shared: Arc<Shared>,
+    shared: Arc<SharedLogin>,
 }
 
 /// A token that Vault gave for a login.
@@ -70,34 +70,34 @@ pub struct LoginToken {
 
 /// Why there is no login, and when the next try is.
 #[derive(Clone, Debug)]
-pub struct Trouble {
+pub struct RetryableFailure {
     pub error: VaultError,
-    pub next: Instant,
+    pub next_attempt: Instant,
 }
 
 /// Whose token it is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Ownership {
-    Ours,
-    TheUsers,
+    Sidecar,
+    User,
 }
 
-struct Shared {
-    state: watch::Sender<State>,
+struct SharedLogin {
+    state: watch::Sender<LoginState>,
     generation: watch::Sender<u64>,
     /// How many callers are waiting for a token.
     waiting: AtomicUsize,
     /// The generation that a caller was refused with; zero for none.
-    doubted: AtomicU64,
+    refused_generation: AtomicU64,
     wake: Notify,
     retired: Mutex<Vec<Arc<LoginToken>>>,
     stop: CancellationToken,
 }
 
 #[derive(Clone, Debug, Default)]
-struct State {
+struct LoginState {
     current: Option<Arc<LoginToken>>,
-    trouble: Option<Trouble>,
+    failure: Option<RetryableFailure>,
     /// Tries that are over, well or not.
     finished: u64,
 }
@@ -106,9 +106,9 @@ impl Login {
     /// Starts the task that logs in and stays so, until `stop`.
     pub fn start(vault: Vault, method: Method, tasks: &TaskTracker, stop: &CancellationToken) -> Self {
         let ownership = Ownership::of(&method);
-        let shared = Shared::new(stop.child_token());
-        let keeper = Keeper::new(VaultDoor::new(vault.clone(), method), shared.clone());
-        tasks.spawn(keeper.run());
+        let shared = SharedLogin::new(stop.child_token());
+        let task = LoginTask::new(VaultBackend::new(vault.clone(), method), shared.clone());
+        tasks.spawn(task.run());
         Self { vault, ownership, shared }
     }
 
@@ -118,7 +118,7 @@ impl Login {
     }
 
     /// Tells the generation of the current token, and each one after it; zero while there was none.
-    pub fn changed(&self) -> watch::Receiver<u64> {
+    pub fn generations(&self) -> watch::Receiver<u64> {
         self.shared.generation.subscribe()
     }
 
@@ -134,40 +134,40 @@ impl Login {
     }
 
     /// Vault refused something with this token: is it still alive? If not, there will be a new one.
-    pub fn doubt(&self, generation: u64) {
-        self.shared.doubted.store(generation, Ordering::Release);
+    pub fn report_refusal(&self, generation: u64) {
+        self.shared.refused_generation.store(generation, Ordering::Release);
         self.shared.wake.notify_one();
     }
 
     /// Vault refused something with this token: the next one, once it is there, if this one is dead. Where it lives, or
     /// that cannot be known, none.
-    pub(crate) async fn after(&self, refused: &LoginToken) -> Option<Arc<LoginToken>> {
+    pub(crate) async fn successor_of(&self, refused: &LoginToken) -> Option<Arc<LoginToken>> {
         let is_next = |generation: u64| generation > refused.generation;
-        let mut changed = self.changed();
+        let mut changed = self.generations();
         if !is_next(*changed.borrow()) {
             let found = self.vault.lookup_self(&refused.token).await;
             if !found.is_err_and(|error| error.kind() == Kind::Denied) {
                 return None;
             }
-            self.doubt(refused.generation);
+            self.report_refusal(refused.generation);
         }
-        timeout(NEXT_LOGIN, changed.wait_for(|generation| is_next(*generation))).await.ok()?.ok()?;
+        timeout(MAX_SUCCESSOR_WAIT, changed.wait_for(|generation| is_next(*generation))).await.ok()?.ok()?;
         self.shared.state.borrow().live()
     }
 
     /// Whether there is a valid token, without a request.
-    pub fn is_there(&self) -> bool {
+    pub fn is_logged_in(&self) -> bool {
         self.shared.state.borrow().live().is_some()
     }
 
     /// Tells every alert as it comes, not each time that it is still so; until the login is over.
-    pub(crate) async fn tell_alerts(&self, tell: impl Fn(&str)) {
+    pub(crate) async fn forward_alerts(&self, tell: impl Fn(&str)) {
         let mut state = self.shared.state.subscribe();
         let mut told = None;
         while let Some(Ok(())) = self.shared.stop.run_until_cancelled(state.changed()).await {
-            let trouble = state.borrow_and_update().trouble.clone();
-            let alert = trouble.filter(|trouble| trouble.error.kind() == Kind::Alert);
-            let alert = alert.map(|trouble| trouble.error.explained());
+            let failure = state.borrow_and_update().failure.clone();
+            let alert = failure.filter(|failure| failure.error.kind() == Kind::Alert);
+            let alert = alert.map(|failure| failure.error.explained());
             if let Some(alert) = alert.as_deref().filter(|alert| told.as_deref() != Some(*alert)) {
                 tell(alert);
             }
@@ -176,15 +176,15 @@ impl Login {
     }
 
     /// Why logging in or renewing fails at present.
-    pub fn trouble(&self) -> Option<Trouble> {
-        self.shared.state.borrow().trouble.clone()
+    pub fn last_failure(&self) -> Option<RetryableFailure> {
+        self.shared.state.borrow().failure.clone()
     }
 
     /// The end: revokes every token of this login that may still live, and with them all that hangs from them. A user's
     /// own token is left alone. A login that is under way is given up; its token, if it becomes one, ends by itself.
     pub async fn end(&self) -> Result<(), VaultError> {
         self.shared.stop.cancel();
-        if self.ownership == Ownership::TheUsers {
+        if self.ownership == Ownership::User {
             return Ok(());
         }
         let tokens = self.shared.take_all();
@@ -197,8 +197,8 @@ impl Login {
 impl Ownership {
     fn of(method: &Method) -> Self {
         match method {
-            Method::TokenFile { .. } => Self::TheUsers,
-            _ => Self::Ours,
+            Method::TokenFile { .. } => Self::User,
+            _ => Self::Sidecar,
         }
     }
 }
@@ -209,13 +209,13 @@ impl LoginToken {
     }
 }
 
-impl Shared {
+impl SharedLogin {
     fn new(stop: CancellationToken) -> Arc<Self> {
         Arc::new(Self {
             state: watch::Sender::default(),
             generation: watch::Sender::default(),
             waiting: AtomicUsize::new(0),
-            doubted: AtomicU64::new(0),
+            refused_generation: AtomicU64::new(0),
             wake: Notify::new(),
             retired: Mutex::default(),
             stop,
@@ -231,25 +231,25 @@ impl Shared {
             }
             state.finished
         };
-        let _waiting = Waiting::new(self);
+        let _waiting = WaitingCaller::new(self);
         let outcome = async {
             loop {
                 // The sender is ours.
                 let _ = state.changed().await;
                 let state = state.borrow_and_update();
-                match (state.live(), &state.trouble) {
+                match (state.live(), &state.failure) {
                     (Some(token), _) => return Ok(token),
-                    (None, Some(trouble)) if state.finished > finished => return Err(trouble.error.clone()),
+                    (None, Some(failure)) if state.finished > finished => return Err(failure.error.clone()),
                     _ => {}
                 }
             }
         };
-        match timeout(PATIENCE, self.stop.run_until_cancelled(outcome)).await {
+        match timeout(MAX_WAIT, self.stop.run_until_cancelled(outcome)).await {
             Ok(Some(outcome)) => outcome,
             Ok(None) => Err(of_login(Problem::Stopped)),
             Err(_) => {
                 let late = || of_login(Problem::Unreachable { why: "logging in takes too long".into() });
-                Err(self.state.borrow().trouble.as_ref().map_or_else(late, |trouble| trouble.error.clone()))
+                Err(self.state.borrow().failure.as_ref().map_or_else(late, |failure| failure.error.clone()))
             }
         }
     }
@@ -267,21 +267,21 @@ impl Shared {
         }
         self.state.send_modify(|state| {
             state.current = Some(token);
-            state.trouble = None;
+            state.failure = None;
             state.finished += 1;
         });
         self.generation.send_if_modified(|published| std::mem::replace(published, generation) != generation);
     }
 
-    fn fail(&self, trouble: Trouble) {
+    fn fail(&self, failure: RetryableFailure) {
         self.state.send_modify(|state| {
-            state.trouble = Some(trouble);
+            state.failure = Some(failure);
             state.finished += 1;
         });
     }
 
     /// The current token turned out to be dead.
-    fn bury(&self) {
+    fn discard_current(&self) {
         self.state.send_modify(|state| state.current = None);
     }
 
@@ -293,7 +293,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl LoginState {
     fn live(&self) -> Option<Arc<LoginToken>> {
         self.current.as_ref().filter(|token| token.is_live()).cloned()
     }
@@ -310,23 +310,23 @@ impl fmt::Debug for Login {
 }
 
 /// A caller that waits for a token, counted.
-struct Waiting<'a>(&'a Shared);
+struct WaitingCaller<'a>(&'a SharedLogin);
 
-impl<'a> Waiting<'a> {
-    fn new(shared: &'a Shared) -> Self {
+impl<'a> WaitingCaller<'a> {
+    fn new(shared: &'a SharedLogin) -> Self {
         shared.waiting.fetch_add(1, Ordering::AcqRel);
         shared.wake.notify_one();
         Self(shared)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingCaller<'_> {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
 fn of_login(problem: Problem) -> VaultError {
-    let asked = Asked { method: http::Method::POST, path: "auth".into() };
+    let asked = RequestLine { method: http::Method::POST, path: "auth".into() };
     VaultError { asked, problem }
 }

@@ -1,11 +1,11 @@
-//! The keeper on paused time, with a door that answers as a test says. What the real server does is in
+//! The keeper on paused time, with a backend that answers as a test says. What the real server does is in
 //! `tests/tests/vault_client`.
 
 use std::collections::VecDeque;
 
-use super::door::{Door, Granted};
+use super::backend::{GrantedToken, LoginBackend};
 use super::*;
-use crate::error::{Kind, Said};
+use crate::error::{Kind, VaultMessages};
 
 type Answer = Result<(&'static str, u64), u16>;
 
@@ -30,13 +30,13 @@ fn next(lines: &mut VecDeque<Answer>) -> Answer {
     }
 }
 
-fn granted(answer: Answer, renewable: bool) -> Result<Granted, VaultError> {
+fn granted(answer: Answer, renewable: bool) -> Result<GrantedToken, VaultError> {
     let (token, life) = answer.map_err(|status| {
         let retry_after = (status == 429).then_some(Duration::from_secs(20));
-        of_login(Problem::Status { status, said: Said::default(), retry_after })
+        of_login(Problem::Status { status, messages: VaultMessages::default(), retry_after })
     })?;
     let life = Duration::from_secs(life);
-    Ok(Granted {
+    Ok(GrantedToken {
         token: Arc::new(Token::read(token.as_bytes()).unwrap()),
         accessor: None,
         life,
@@ -68,10 +68,10 @@ impl Script {
         (answer, lines.renewable)
     }
 
-    fn start(&self) -> Arc<Shared> {
-        let shared = Shared::new(CancellationToken::new());
+    fn start(&self) -> Arc<SharedLogin> {
+        let shared = SharedLogin::new(CancellationToken::new());
         let tasks = TaskTracker::new();
-        tasks.spawn(keeper::Keeper::new(self.clone(), shared.clone()).run());
+        tasks.spawn(task::LoginTask::new(self.clone(), shared.clone()).run());
         shared
     }
 
@@ -84,24 +84,24 @@ impl Script {
     }
 }
 
-impl Door for Script {
-    async fn log_in(&mut self) -> Result<Granted, VaultError> {
+impl LoginBackend for Script {
+    async fn log_in(&mut self) -> Result<GrantedToken, VaultError> {
         let (answer, renewable) = self.say("login");
         granted(answer, renewable)
     }
 
-    async fn renew(&mut self, held: &LoginToken, _: Duration) -> Result<Granted, VaultError> {
+    async fn renew(&mut self, held: &LoginToken, _: Duration) -> Result<GrantedToken, VaultError> {
         let (answer, renewable) = self.say("renew");
-        granted(answer, renewable).map(|granted| Granted { token: held.token.clone(), ..granted })
+        granted(answer, renewable).map(|granted| GrantedToken { token: held.token.clone(), ..granted })
     }
 
-    async fn look(&mut self, _: &LoginToken) -> Result<(), VaultError> {
+    async fn verify(&mut self, _: &LoginToken) -> Result<(), VaultError> {
         granted(self.say("look").0, true).map(drop)
     }
 }
 
 /// Within a day on the paused clock.
-async fn second_generation(shared: &Shared) {
+async fn second_generation(shared: &SharedLogin) {
     let mut changed = shared.generation.subscribe();
     let second = changed.wait_for(|generation| *generation == 2);
     tokio::time::timeout(Duration::from_secs(24 * 3600), second).await.expect("a second token").unwrap();
@@ -161,7 +161,7 @@ async fn an_outage_is_waited_out_with_the_token_that_is_held() {
     let shared = script.start();
     seconds(3500).await;
     assert_eq!(shared.current().await.unwrap().generation, 1, "held and still good");
-    assert_eq!(shared.state.borrow().trouble.as_ref().unwrap().error.kind(), Kind::Sealed);
+    assert_eq!(shared.state.borrow().failure.as_ref().unwrap().error.kind(), Kind::Sealed);
     seconds(101).await;
     let asked = Instant::now();
     assert_eq!(shared.current().await.unwrap_err().kind(), Kind::Sealed);
@@ -216,7 +216,7 @@ async fn a_doubted_token_is_looked_at_and_only_a_dead_one_is_replaced() {
     let shared = script.start();
     shared.current().await.unwrap();
     let doubt = |generation| {
-        shared.doubted.store(generation, Ordering::Release);
+        shared.refused_generation.store(generation, Ordering::Release);
         shared.wake.notify_one();
     };
     // A storm of refusals by policy neither storms Vault nor puts the renewal off.
@@ -255,7 +255,7 @@ async fn a_token_without_end_is_left_alone_and_the_end_answers_those_who_wait() 
     seconds(30 * 24 * 3600).await;
     assert_eq!(script.seen(), ["login"]);
     assert!(shared.current().await.unwrap().expires.is_none());
-    shared.bury();
+    shared.discard_current();
     shared.stop.cancel();
     assert_eq!(shared.current().await.unwrap_err().kind(), Kind::Stopped);
 }

@@ -6,29 +6,29 @@
 use zeroize::Zeroizing;
 
 use crate::api::Vault;
-use crate::error::{Asked, Kind, Problem, Spent, VaultError};
+use crate::error::{Kind, Problem, RequestLine, UnwrappedBy, VaultError};
 use crate::token::Token;
 
 /// What became of the wrap that was delivered last.
 #[derive(Default)]
-pub(super) struct Wrapped {
+pub(super) struct WrappedSecretId {
     /// Which wrap the rest is about.
     fingerprint: Option<[u8; 32]>,
-    state: State,
+    state: WrapState,
 }
 
 #[derive(Default)]
-enum State {
+enum WrapState {
     #[default]
     New,
     /// We asked for it and saw no answer.
-    Asked,
+    RequestLine,
     Open(Zeroizing<String>),
     /// An alert: told again, not tried again.
     Bad(VaultError),
 }
 
-impl Wrapped {
+impl WrappedSecretId {
     /// The secret-id that is in `wrap`, or was. A wrap that was not made by the path `made_by` is not opened.
     pub(super) async fn secret_id(
         &mut self,
@@ -41,23 +41,23 @@ impl Wrapped {
             *self = Self { fingerprint: Some(fingerprint), ..Self::default() };
         }
         let spent = match &self.state {
-            State::New => Spent::SomebodyElse,
-            State::Asked => Spent::PerhapsUs,
-            State::Open(secret_id) => return Ok(secret_id.clone()),
-            State::Bad(error) => return Err(error.clone()),
+            WrapState::New => UnwrappedBy::AnotherParty,
+            WrapState::RequestLine => UnwrappedBy::PerhapsSidecar,
+            WrapState::Open(secret_id) => return Ok(secret_id.clone()),
+            WrapState::Bad(error) => return Err(error.clone()),
         };
-        match look(vault, wrap, made_by, spent).await {
+        match verify_wrap(vault, wrap, made_by, spent).await {
             Err(error) if error.kind() == Kind::Alert => return Err(self.alert(error.asked, error.problem)),
             looked => looked?,
         }
-        self.state = State::Asked;
+        self.state = WrapState::RequestLine;
         let envelope = match vault.unwrap(wrap).await {
             Err(error) if is_refusal(&error) => {
                 return Err(self.alert(error.asked, Problem::WrapSpent { by: spent }));
             }
             Err(error) => {
                 if matches!(error.problem, Problem::Unreachable { .. }) {
-                    self.state = State::New;
+                    self.state = WrapState::New;
                 }
                 return Err(error);
             }
@@ -65,7 +65,7 @@ impl Wrapped {
         };
         match envelope.data.and_then(|data| data.text("secret_id")) {
             Some(secret_id) => {
-                self.state = State::Open(secret_id.clone());
+                self.state = WrapState::Open(secret_id.clone());
                 Ok(secret_id)
             }
             None => {
@@ -75,16 +75,21 @@ impl Wrapped {
         }
     }
 
-    fn alert(&mut self, asked: Asked, problem: Problem) -> VaultError {
+    fn alert(&mut self, asked: RequestLine, problem: Problem) -> VaultError {
         let error = VaultError { asked, problem };
         tracing::error!(why = %error.problem, next_step = error.next_step(), "the wrapped secret-id cannot be used");
-        self.state = State::Bad(error.clone());
+        self.state = WrapState::Bad(error.clone());
         error
     }
 }
 
 /// Looks at a wrap, which stays as it is: is it there, and was it made by `made_by`?
-pub(super) async fn look(vault: &Vault, wrap: &Token, made_by: &str, spent: Spent) -> Result<(), VaultError> {
+pub(super) async fn verify_wrap(
+    vault: &Vault,
+    wrap: &Token,
+    made_by: &str,
+    spent: UnwrappedBy,
+) -> Result<(), VaultError> {
     let problem = match vault.wrapping_lookup(wrap).await {
         // The whole path: one that only begins so belongs to another role.
         Ok(facts) if facts.creation_path == made_by => return Ok(()),
@@ -95,8 +100,8 @@ pub(super) async fn look(vault: &Vault, wrap: &Token, made_by: &str, spent: Spen
     Err(VaultError { asked: asked(), problem })
 }
 
-fn asked() -> Asked {
-    Asked { method: http::Method::POST, path: "sys/wrapping/lookup".into() }
+fn asked() -> RequestLine {
+    RequestLine { method: http::Method::POST, path: "sys/wrapping/lookup".into() }
 }
 
 /// Vault says of a wrap that was used, expired or was revoked that it is not valid, with 400; older ones with 403.

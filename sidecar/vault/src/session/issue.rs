@@ -8,19 +8,19 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::{Inner, over};
+use super::{SessionInner, session_ended};
 use crate::error::VaultError;
 use crate::session_token::{IssuedToken, Parentage, TokenOwner};
 use crate::token::Accessor;
 use crate::token_calls::{ChildToken, Renewable};
 
-impl Inner {
-    pub(super) async fn mint(&self) -> Result<Arc<IssuedToken>, VaultError> {
+impl SessionInner {
+    pub(super) async fn issue(&self) -> Result<Arc<IssuedToken>, VaultError> {
         let TokenOwner { session, sandbox, grant, policies, until } = &self.owner;
         let issued_at = Instant::now();
         let left = until.saturating_duration_since(issued_at);
         if left.is_zero() {
-            return Err(over());
+            return Err(session_ended());
         }
         let metadata = [("session", session), ("sandbox", sandbox), ("grant", grant)];
         let child = ChildToken {
@@ -45,14 +45,14 @@ impl Inner {
             login: self.access.login.clone(),
         };
         if let Some(accessor) = token.accessor.clone() {
-            self.write_down(accessor).await;
+            self.write_accessor(accessor).await;
         }
         tracing::info!(session, number, life = ?expires.map(|end| end - issued_at), "the session has a Vault token");
         Ok(Arc::new(token))
     }
 
     /// A token that is not written down is no reason to stop: it expires, as all do.
-    async fn write_down(&self, accessor: Accessor) {
+    async fn write_accessor(&self, accessor: Accessor) {
         let (access, session) = (Arc::clone(&self.access), self.owner.session.clone());
         let kept = tokio::task::spawn_blocking(move || access.revoker.remember(&accessor, &session));
         if let Err(error) = kept.await.unwrap_or_else(|panic| Err(std::io::Error::other(panic))) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::LoginToken;
-use super::method::{Method, Visitor};
+use super::method::{Authenticator, Method};
 use crate::api::Vault;
 use crate::envelope::Auth;
 use crate::error::VaultError;
@@ -14,7 +14,7 @@ use crate::token::{Accessor, Token};
 use crate::token_calls::TokenFacts;
 
 /// What a login or a renewal gave.
-pub(super) struct Granted {
+pub(super) struct GrantedToken {
     pub(super) token: Arc<Token>,
     pub(super) accessor: Option<Accessor>,
     /// Zero means for ever.
@@ -24,44 +24,44 @@ pub(super) struct Granted {
     pub(super) policies: Vec<String>,
 }
 
-pub(super) trait Door: Send {
-    fn log_in(&mut self) -> impl Future<Output = Result<Granted, VaultError>> + Send;
+pub(super) trait LoginBackend: Send {
+    fn log_in(&mut self) -> impl Future<Output = Result<GrantedToken, VaultError>> + Send;
     fn renew(
         &mut self,
         held: &LoginToken,
         increment: Duration,
-    ) -> impl Future<Output = Result<Granted, VaultError>> + Send;
+    ) -> impl Future<Output = Result<GrantedToken, VaultError>> + Send;
     /// Whether Vault still knows the token.
-    fn look(&mut self, held: &LoginToken) -> impl Future<Output = Result<(), VaultError>> + Send;
+    fn verify(&mut self, held: &LoginToken) -> impl Future<Output = Result<(), VaultError>> + Send;
 }
 
-pub(super) struct VaultDoor {
+pub(super) struct VaultBackend {
     vault: Vault,
-    visitor: Visitor,
+    authenticator: Authenticator,
 }
 
-impl VaultDoor {
+impl VaultBackend {
     pub(super) fn new(vault: Vault, method: Method) -> Self {
-        Self { vault, visitor: Visitor::new(method) }
+        Self { vault, authenticator: Authenticator::new(method) }
     }
 }
 
-impl Door for VaultDoor {
-    async fn log_in(&mut self) -> Result<Granted, VaultError> {
-        self.visitor.log_in(&self.vault).await
+impl LoginBackend for VaultBackend {
+    async fn log_in(&mut self) -> Result<GrantedToken, VaultError> {
+        self.authenticator.log_in(&self.vault).await
     }
 
-    async fn renew(&mut self, held: &LoginToken, increment: Duration) -> Result<Granted, VaultError> {
+    async fn renew(&mut self, held: &LoginToken, increment: Duration) -> Result<GrantedToken, VaultError> {
         let auth = self.vault.renew_self(&held.token, Some(increment)).await?;
-        Ok(Granted { token: held.token.clone(), ..Granted::from(auth) })
+        Ok(GrantedToken { token: held.token.clone(), ..GrantedToken::from(auth) })
     }
 
-    async fn look(&mut self, held: &LoginToken) -> Result<(), VaultError> {
+    async fn verify(&mut self, held: &LoginToken) -> Result<(), VaultError> {
         self.vault.lookup_self(&held.token).await.map(drop)
     }
 }
 
-impl From<Auth> for Granted {
+impl From<Auth> for GrantedToken {
     fn from(auth: Auth) -> Self {
         Self {
             expires: auth.expires(),
@@ -74,7 +74,7 @@ impl From<Auth> for Granted {
     }
 }
 
-impl Granted {
+impl GrantedToken {
     /// A token that was there before, and what Vault knows of it.
     pub(super) fn found(token: Token, facts: TokenFacts) -> Self {
         Self {
