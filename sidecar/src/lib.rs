@@ -16,7 +16,7 @@
 //! | [`servers`] | a link's server: start, restart, handshake; stdio or HTTP | secrets, process |
 //! | [`enrolment`] | who may come: tickets, keys and their epochs, sockets | names |
 //! | [`secrets`] | where credentials come from, the one type that holds them, and what is filled with them | process, scrub |
-//! | [`vault`] | the client of Vault, the login that is kept alive, and what a session has there | secrets, scrub |
+//! | [`cofferdam_vault`] | the client of Vault, the login that is kept alive, and the tokens and leases of a session | secrets, net, scrub |
 //! | [`process`] | server processes and the keepers that end them; the only `unsafe` | nothing |
 //! | [`policy`] | which requests may pass | names |
 //! | [`audit`] | the chain of decisions and outcomes | policy, metrics |
@@ -25,7 +25,7 @@
 //! | [`config`] | the configuration: raw, checked, immutable | policy and template syntax |
 //! | [`clock`], [`random`], [`atomic_file`] | wall-clock time; random bytes; files that are whole or not there | nothing |
 //!
-//! `audit`, `policy`, `process`, `scrub`, `secrets`, `servers` and, in `cofferdam-base`, `clock`, `random`, `atomic_file` and `metrics` are crates
+//! `audit`, `policy`, `process`, `scrub`, `secrets`, `servers`, `vault` and, in `cofferdam-base`, `clock`, `random`, `atomic_file` and `metrics` are crates
 //! of their own beside `src`.
 
 #![forbid(unsafe_code)]
@@ -55,4 +55,3 @@ pub(crate) mod session;
 mod terminal;
 #[cfg(test)]
 mod turn_counter;
-pub mod vault;

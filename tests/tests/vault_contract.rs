@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use cofferdam::vault::login::{Login, Method, SecretId};
-use cofferdam::vault::{Accessor, ChildToken, ClientSettings, KvVersion, Mint, Renewable, Token, Vault};
 use cofferdam_tests::certificates::Authority;
 use cofferdam_tests::deadline::PATIENCE;
 use cofferdam_tests::http::{Reply, Request, listen};
+use cofferdam_vault::login::{Login, Method, SecretId};
+use cofferdam_vault::{Accessor, ChildToken, ClientSettings, KvVersion, Mint, Renewable, Token, Vault};
 use rustify::endpoint::Endpoint;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;

@@ -5,6 +5,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cofferdam_vault::Revoked;
+
 use super::arguments::{
     Arguments, AuditCommand, CheckArguments, Command, EnrollArguments, SessionsArguments, ShowArguments,
     TailArguments, VerifyArguments,
@@ -17,7 +19,6 @@ use crate::link::command::{Description, Processes, ScopeProcess};
 use crate::link::registry::EndedLink;
 use crate::terminal;
 use crate::terminal::failure::{Failure, Sysexit};
-use crate::vault::revocation::Revoked;
 use crate::{audit, daemon, demo, enrolment, process};
 use cofferdam_scrub::log_scrubber::LogScrubber;
 

@@ -39,11 +39,11 @@ pub use schema::schema;
 pub use types::*;
 
 // Names that callers still use for types that live with their users.
-pub use crate::vault::{AuthSettings as VaultAuth, SecretIdForm as SecretId, Settings as Vault};
 pub use cofferdam_secrets::{InvalidVaultPath, Origin, SecretSpec as SecretSource, ShortValues, VaultPath};
 pub use cofferdam_servers::spec::{
     HttpServer, Reload, Replace, Retry, Scope, ServerKind, ServerSpec as Server, StdioServer,
 };
+pub use cofferdam_vault::{AuthSettings as VaultAuth, SecretIdForm as SecretId, Settings as Vault};
 
 pub(crate) use check::relay::SHARED_DIRECTORIES;
 

@@ -10,7 +10,6 @@ use relay_proto::name::Name;
 
 use super::Limits;
 use crate::audit::SyncMode;
-use crate::vault;
 use cofferdam_secrets::SecretSpecs;
 use cofferdam_servers::spec::ServerSpec;
 
@@ -22,7 +21,7 @@ pub struct Config {
     pub relay: Relay,
     pub admin: Admin,
     /// Present wherever a secret comes from it.
-    pub vault: Option<vault::Settings>,
+    pub vault: Option<cofferdam_vault::Settings>,
     pub secrets: Arc<SecretSpecs>,
     pub servers: BTreeMap<Name, Arc<ServerSpec>>,
     pub grants: BTreeMap<Name, Arc<Grant>>,

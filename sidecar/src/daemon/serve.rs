@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cofferdam_base::RateLimiter;
+use cofferdam_vault::AccessError;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -25,7 +26,6 @@ use crate::enrolment::key::{self, KeyError};
 use crate::enrolment::{ALERTS_PER_MINUTE, Enrolments, StoreError};
 use crate::link::command::EndReason;
 use crate::session::Context;
-use crate::vault::access::AccessError;
 use cofferdam_scrub::log_scrubber::LogScrubber;
 use cofferdam_secrets::files::{FileError, FileStore};
 

@@ -6,8 +6,8 @@ use tokio::sync::oneshot;
 use super::connection::Connection;
 use super::describe::{Credential, NotRevocable};
 use crate::process;
-use crate::vault::revocation::Revoked;
 use cofferdam_servers as servers;
+use cofferdam_vault::Revoked;
 
 /// What may be asked of a link.
 pub(crate) enum Command {

@@ -18,7 +18,7 @@ use super::describe::NotRevocable;
 use super::peer::{Credit, Peer};
 use crate::audit::{Event, EventRecord};
 use crate::session::principal::Enrolled;
-use crate::vault::session::Left;
+use cofferdam_vault::Left;
 
 /// The whole end, Vault included; what is not revoked by then is said to be pending.
 const END_TIME: Duration = Duration::from_millis(4500);

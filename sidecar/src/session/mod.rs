@@ -15,14 +15,13 @@ use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
+use cofferdam_vault::{Access, AccessError, SessionVault, TokenOwner};
 use relay_proto::name::Name;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::audit::{Audit, Budget, BudgetLimits, Event, EventRecord};
 use crate::config::Config;
-use crate::vault::access::{Access, AccessError};
-use crate::vault::session::{SessionVault, Whose};
 use audit_lookups::{LookupPermit, LookupPermits, SandboxPermit};
 use cofferdam_scrub::log_scrubber::LogScrubber;
 use cofferdam_secrets::Source;
@@ -86,7 +85,7 @@ impl Context {
                         tracing::error!(%error, "an alert of the login at Vault is not recorded");
                     }
                 };
-                access.tell_alerts(tell).await;
+                access.forward_alerts(tell).await;
             });
         }
         Ok(Self {
@@ -132,7 +131,7 @@ impl Session {
         };
         let id: Arc<str> = crate::random::id("s").into();
         let vault = context.vault.as_ref().map(|access| {
-            let whose = Whose {
+            let owner = TokenOwner {
                 session: id.to_string(),
                 sandbox: principal
                     .enrolment
@@ -146,7 +145,7 @@ impl Session {
                     .unwrap_or_default(),
                 until: expires,
             };
-            SessionVault::new(Arc::clone(access), whose)
+            SessionVault::new(Arc::clone(access), owner)
         });
         Self {
             id,

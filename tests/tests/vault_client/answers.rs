@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use cofferdam::vault::{Kind, KvVersion, Problem};
 use cofferdam_tests::http::{Reply, listen};
+use cofferdam_vault::{Kind, KvVersion, Problem};
 use serde_json::json;
 
 use crate::support::{Replay, client_at, token, told};

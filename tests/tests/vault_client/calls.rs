@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use cofferdam::vault::{ChildToken, ClientSettings, Kind, KvVersion, Mint, Renewable, Vault};
 use cofferdam_tests::http::{Reply, listen};
 use cofferdam_tests::openbao::{KvEngine, OpenBao};
 use cofferdam_tests::vault::{certificate_authority, certificates_live, token_role};
+use cofferdam_vault::{ChildToken, ClientSettings, Kind, KvVersion, Mint, Renewable, Vault};
 use serde_json::{Value, json};
 use vaultrs::kv2;
 

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use cofferdam::vault::login::{Method, SecretId};
-use cofferdam::vault::{ChildToken, Mint};
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::vault::{certificate_authority, certificates_live};
+use cofferdam_vault::login::{Method, SecretId};
+use cofferdam_vault::{ChildToken, Mint};
 use serde_json::json;
 
 use crate::support::{approle, client, file, keep, root, secret_id, told, value};

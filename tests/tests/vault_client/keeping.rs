@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use cofferdam::vault::Kind;
-use cofferdam::vault::login::{Method, SecretId};
 use cofferdam_tests::openbao::{AppRole, OpenBao};
+use cofferdam_vault::Kind;
+use cofferdam_vault::login::{Method, SecretId};
 
 use crate::support::{approle, client, eventually, file, keep, secret_id, value};
 
@@ -79,11 +79,11 @@ async fn a_token_revoked_behind_our_back_is_replaced_once_it_is_doubted() {
     let first = kept.login.current().await.unwrap();
     // Refused by policy, not dead: nothing changes.
     assert_eq!(vault.read(&first.token, "sys/mounts").await.unwrap_err().kind(), Kind::Denied);
-    kept.login.doubt(first.generation);
+    kept.login.report_refusal(first.generation);
     let accessor = first.accessor.as_ref().unwrap().as_str();
     server.revoke_accessor(accessor);
     assert_eq!(vault.lookup_self(&first.token).await.unwrap_err().kind(), Kind::Denied);
-    kept.login.doubt(first.generation);
+    kept.login.report_refusal(first.generation);
     let second = kept.generation(2).await;
     vault.lookup_self(&second.token).await.unwrap();
 }

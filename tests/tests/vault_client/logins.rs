@@ -1,12 +1,12 @@
 //! Each way to log in, for real.
 
-use cofferdam::vault::Kind;
-use cofferdam::vault::login::{Method, SecretId};
 use cofferdam_tests::certificates::Authority;
 use cofferdam_tests::encodings::base64url;
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::vault::new_token;
 use cofferdam_tests::vault_logins::{service_account, user, web_token};
+use cofferdam_vault::Kind;
+use cofferdam_vault::login::{Method, SecretId};
 use serde_json::json;
 
 use crate::support::{approle, client, client_over_tls, eventually, file, keep, secret_id, told, value};

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use cofferdam::vault::login::{Login, LoginToken, Method};
-use cofferdam::vault::{ClientSettings, Token, Vault, VaultError};
 use cofferdam_tests::deadline::{Deadline, PATIENCE};
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::vault::app_role;
 pub(crate) use cofferdam_tests::vault::file;
 pub(crate) use cofferdam_tests::vault_fault_proxy::second_address;
 pub(crate) use cofferdam_tests::vault_logins::secret_id;
+use cofferdam_vault::login::{Login, LoginToken, Method};
+use cofferdam_vault::{ClientSettings, Token, Vault, VaultError};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
@@ -64,7 +64,7 @@ pub(crate) fn keep(vault: Vault, method: Method) -> Kept {
 impl Kept {
     /// The token of this generation or a later one, once it is there.
     pub(crate) async fn generation(&self, wanted: u64) -> Arc<LoginToken> {
-        let mut changed = self.login.changed();
+        let mut changed = self.login.generations();
         let reached = changed.wait_for(|generation| *generation >= wanted);
         let reached = tokio::time::timeout(PATIENCE, reached).await;
         reached

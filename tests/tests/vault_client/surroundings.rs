@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use cofferdam::vault::Problem;
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::port::free_place;
 use cofferdam_tests::process::{command, output_of};
+use cofferdam_vault::Problem;
 
 use crate::support::{client_at, client_over_tls};
 

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use cofferdam::vault::login::{Method, SecretId};
-use cofferdam::vault::{Kind, Problem};
 use cofferdam_tests::certificates::Authority;
 use cofferdam_tests::deadline::PATIENCE;
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::port::free_place;
+use cofferdam_vault::login::{Method, SecretId};
+use cofferdam_vault::{Kind, Problem};
 use serde_json::json;
 
 use crate::support::{
@@ -33,11 +33,11 @@ async fn a_sealed_server_is_said_to_be_sealed_and_the_login_comes_back_by_itself
     assert!(health.sealed && health.status == 503, "{health:?}");
     let kept = keep(vault, method);
     assert_eq!(kept.login.current().await.unwrap_err().kind(), Kind::Sealed);
-    let trouble = kept.login.trouble().unwrap();
+    let trouble = kept.login.last_failure().unwrap();
     assert_eq!(trouble.error.kind(), Kind::Sealed);
     server.unseal();
     kept.generation(1).await;
-    assert!(kept.login.trouble().is_none());
+    assert!(kept.login.last_failure().is_none());
     assert!(!server.audit().is_empty(), "the configured server writes its audit log");
 }
 
@@ -80,16 +80,16 @@ async fn only_the_given_authority_is_believed() {
     }
     // The right authority, and a certificate for another name.
     let other = format!("https://{}", second_address(tls.place));
-    let settings = cofferdam::vault::ClientSettings {
+    let settings = cofferdam_vault::ClientSettings {
         address: other.parse().unwrap(),
         namespace: None,
         ca_file: Some(tls.ca_file.clone()),
     };
-    let refused = cofferdam::vault::Vault::new(&settings).unwrap().health().await.unwrap_err();
+    let refused = cofferdam_vault::Vault::new(&settings).unwrap().health().await.unwrap_err();
     assert!(refused.explained().contains("not valid for name"), "{}", refused.explained());
     let empty = file(&server, "empty.pem", "no certificate at all");
-    let settings = cofferdam::vault::ClientSettings { ca_file: Some(empty), ..settings };
-    let refused = cofferdam::vault::Vault::new(&settings).unwrap_err();
+    let settings = cofferdam_vault::ClientSettings { ca_file: Some(empty), ..settings };
+    let refused = cofferdam_vault::Vault::new(&settings).unwrap_err();
     assert!(refused.to_string().contains("no certificate"), "{refused}");
 }
 

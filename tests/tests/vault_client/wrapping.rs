@@ -1,10 +1,10 @@
 //! Response wrapping: secret-ids that are opened once, by us, or raise an alarm.
 
-use cofferdam::vault::login::{Method, SecretId};
-use cofferdam::vault::{Kind, Problem, Spent};
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::vault::app_role;
 use cofferdam_tests::vault_logins::wrap;
+use cofferdam_vault::login::{Method, SecretId};
+use cofferdam_vault::{Kind, Problem, UnwrappedBy};
 use serde_json::json;
 
 use crate::support::{approle, client, file, keep, token, told, value};
@@ -40,7 +40,7 @@ async fn a_wrapped_secret_id_is_opened_once_and_serves_every_later_login() {
     let thief = keep(client(&server), method(role_id, wrapped.clone(), "agent"));
     let alert = thief.login.current().await.unwrap_err();
     assert_eq!(alert.kind(), Kind::Alert, "{}", alert.explained());
-    assert!(matches!(alert.problem, Problem::WrapSpent { by: Spent::SomebodyElse }), "{alert:?}");
+    assert!(matches!(alert.problem, Problem::WrapSpent { by: UnwrappedBy::AnotherParty }), "{alert:?}");
     assert!(
         alert.explained().contains("ALERT") && alert.explained().contains("destroy"),
         "{}",

@@ -2,14 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use cofferdam_vault::{Auth, Kind, KvVersion, Need, VaultError, Verdict};
 use relay_proto::name::Name;
 
 use super::login::{self, MayMint};
 use super::report::{Report, Section, Wanted, listed};
 use super::visit::Visit;
 use crate::config::{self, Config, Grant, Origin, VaultPath};
-use crate::vault::capabilities::{Need, Verdict};
-use crate::vault::{Auth, Kind, KvVersion, VaultError};
 
 /// What asks for a token with an entity behind it.
 const OF_ENTITIES: &str = "identity/oidc/token/";

@@ -2,13 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use cofferdam_vault::{Kind, Mint, Need, VaultError, Verdict};
 use serde::Deserialize;
 
 use super::report::{Report, Section, Wanted, listed};
 use super::visit::{Owner, Visit, told};
 use crate::config::{self, Config, Grant};
-use crate::vault::capabilities::{Need, Verdict};
-use crate::vault::{Kind, Mint, VaultError};
 
 /// Whether the login can make tokens for sessions.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

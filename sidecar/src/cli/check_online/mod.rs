@@ -19,13 +19,13 @@ mod visit;
 use std::pin::pin;
 use std::process::ExitCode;
 
+use cofferdam_vault::login::SingleLogin;
+use cofferdam_vault::{Health, Kind, Problem, Vault, VaultError};
+
 use super::interruption::interruption;
 use crate::config::{self, Config};
 use crate::process;
 use crate::terminal::failure::{Failure, Sysexit};
-use crate::vault::access;
-use crate::vault::login::Once;
-use crate::vault::{Health, Kind, Problem, Vault, VaultError};
 use report::Report;
 use visit::Visit;
 
@@ -52,7 +52,8 @@ async fn ask(
     stop: impl Future<Output = ()>,
 ) -> Result<(), Failure> {
     let mut stop = pin!(stop);
-    let vault = access::client(settings).map_err(|error| Failure::new(Sysexit::Configuration, error))?;
+    let vault =
+        cofferdam_vault::client(settings).map_err(|error| Failure::new(Sysexit::Configuration, error))?;
     let health = tokio::select! {
         health = vault.health() => health.map_err(failure)?,
         () = &mut stop => return Err(interrupted()),
@@ -97,7 +98,7 @@ async fn enter(
     report: &mut Report,
 ) -> Result<Option<Visit>, Failure> {
     let method = settings.auth.method();
-    let once = Once::log_in(&vault, access::method(&settings.auth)).await.map_err(|error| {
+    let login = SingleLogin::log_in(&vault, cofferdam_vault::method(&settings.auth)).await.map_err(|error| {
         let hint = match &error.problem {
             Problem::WrapSpent { .. } => {
                 "if a sidecar runs with it, that sidecar has unwrapped it, which is fine until its next start; if none \
@@ -108,10 +109,10 @@ async fn enter(
         let code = sysexit(&error);
         Failure::new(code, error).hint(hint)
     })?;
-    Ok(match once {
-        Once::Ours(token) => Some(Visit::new(vault, token, visit::Owner::Us)),
-        Once::TheUsers(token) => Some(Visit::new(vault, token, visit::Owner::User)),
-        Once::Wrapped { made_by } => {
+    Ok(match login {
+        SingleLogin::SidecarToken(token) => Some(Visit::new(vault, token, visit::Owner::Us)),
+        SingleLogin::UserToken(token) => Some(Visit::new(vault, token, visit::Owner::User)),
+        SingleLogin::Wrapped { made_by } => {
             report.say(&format!("login {method}: the secret-id is wrapped, by `{made_by}` as it should be"));
             report.unasked(
                 "what the policies allow, for the wrap is good for one login and was not opened; log in another way to ask",

@@ -4,9 +4,10 @@
 
 use std::process::ExitCode;
 
+use cofferdam_vault::{Need, Verdict, policy_lines};
+
 use crate::terminal;
 use crate::terminal::failure::{Failure, Sysexit};
-use crate::vault::capabilities::{Need, Verdict, policy_lines};
 
 #[derive(Default)]
 pub(super) struct Report {

@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use cofferdam_vault::login::LoginToken;
+use cofferdam_vault::{Auth, ChildToken, Kind, Mint, Renewable, Token, Vault, VaultError};
 use futures_util::future::join_all;
 use tokio::sync::{Mutex, MutexGuard};
 
 use super::report::Report;
 use crate::config::Grant;
-use crate::vault::login::LoginToken;
-use crate::vault::{Auth, ChildToken, Kind, Mint, Renewable, Token, Vault, VaultError};
 
 /// Nothing that is made here lives longer.
 pub(super) const LIFE: Duration = Duration::from_secs(60);

@@ -1,0 +1,206 @@
+//! The sidecar's way into Vault: one client, one login, and what sessions need of both.
+//!
+//! What must stay true: tokens of sessions are made at a bounded rate in total; the login outlives the revocations
+//! that need it; nothing is begun after the end.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use cofferdam_base::metrics::{self, Outcome};
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::address::AddressError;
+use crate::api::{ClientSettings, SettingsError, Vault};
+use crate::envelope::Auth;
+use crate::error::{Kind, Problem, RequestLine, VaultError};
+use crate::login::{Login, LoginToken, Method, SecretId};
+use crate::revoker::{AccessorFiles, Revoker};
+use crate::settings::{AuthSettings, SecretIdForm, Settings};
+use crate::token_calls::{ChildToken, Mint};
+
+/// Between two new tokens, whichever sessions they are for: when a login spacing, two hundred sessions want one.
+const TOKEN_INTERVAL: Duration = Duration::from_millis(50);
+/// A caller that would wait longer for its slot is refused: it has ten seconds.
+const MAX_SLOT_WAIT: Duration = Duration::from_secs(4);
+/// The end of the login itself.
+const LOGOUT_TIMEOUT: Duration = Duration::from_secs(2);
+
+pub struct Access {
+    pub(crate) vault: Vault,
+    pub(crate) login: Login,
+    token_role: Option<String>,
+    pub(crate) revoker: Arc<Revoker>,
+    spacing: TokenSpacing,
+    pub(crate) tasks: TaskTracker,
+    /// Set when revocations are no longer followed up.
+    pub(crate) stop: CancellationToken,
+}
+
+/// TokenSpacing to make a token: the next one is then.
+struct TokenSpacing(Mutex<Instant>);
+
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    #[error("prepare the way to Vault")]
+    Settings(#[from] SettingsError),
+    #[error("keep what is to be revoked after a crash in `state-dir`")]
+    Accessors(#[source] std::io::Error),
+}
+
+impl Access {
+    /// Begins to log in, and to revoke what a sidecar before this one left behind. Waits for neither.
+    pub fn start(settings: &Settings, state: &Path, tasks: &TaskTracker) -> Result<Arc<Self>, AccessError> {
+        Self::with_client(client(settings)?, settings, state, tasks)
+    }
+
+    pub(crate) fn with_client(
+        vault: Vault,
+        settings: &Settings,
+        state: &Path,
+        tasks: &TaskTracker,
+    ) -> Result<Arc<Self>, AccessError> {
+        let accessors = AccessorFiles::open(state).map_err(AccessError::Accessors)?;
+        let stop = CancellationToken::new();
+        let login = Login::start(vault.clone(), method(&settings.auth), tasks, &stop);
+        let revoker = Revoker::start(vault.clone(), login.clone(), accessors, tasks, stop.clone());
+        Ok(Arc::new(Self {
+            vault,
+            login,
+            token_role: settings.token_role.clone(),
+            revoker,
+            spacing: TokenSpacing(Mutex::new(Instant::now())),
+            tasks: tasks.clone(),
+            stop,
+        }))
+    }
+
+    /// A child of the login's token, with that login. Where Vault has ended the login before its time, of the next one.
+    pub(crate) async fn mint(&self, child: &ChildToken) -> Result<(Auth, Arc<LoginToken>), VaultError> {
+        let login = self.login.current().await?;
+        let made = self.mint_under(&login, child).await;
+        if made.as_ref().is_err_and(|error| error.kind() == Kind::Denied)
+            && let Some(next) = self.login.successor_of(&login).await
+        {
+            return Ok((self.mint_under(&next, child).await?, next));
+        }
+        Ok((made?, login))
+    }
+
+    async fn mint_under(&self, login: &LoginToken, child: &ChildToken) -> Result<Auth, VaultError> {
+        let mint = self.token_role.as_deref().map_or(Mint::Plain, Mint::Role);
+        let slot = self.spacing.next_slot().ok_or_else(|| VaultError {
+            asked: RequestLine { method: http::Method::POST, path: "auth/token/create".into() },
+            problem: Problem::Unreachable { why: "too many sessions want a token at once".into() },
+        })?;
+        sleep_until(slot).await;
+        let made = self.vault.create_child(&login.token, child, mint).await;
+        metrics::vault().token(Outcome::of(&made));
+        made
+    }
+
+    /// Whether there is a login that lives.
+    pub fn is_logged_in(&self) -> bool {
+        self.login.is_logged_in()
+    }
+
+    /// Tells every alert of the login's, until that is over.
+    pub async fn forward_alerts(&self, tell: impl Fn(&str)) {
+        self.login.forward_alerts(tell).await;
+    }
+
+    /// The login's generation now.
+    pub(crate) fn generation(&self) -> u64 {
+        *self.login.generations().borrow()
+    }
+
+    /// The end of the login, once every session is over.
+    pub async fn end(&self) {
+        self.stop.cancel();
+        match timeout(LOGOUT_TIMEOUT, self.login.end()).await {
+            Ok(Ok(())) => tracing::info!("the sidecar's login at Vault is over"),
+            Ok(Err(error)) => {
+                tracing::warn!(why = error.explained(), "the login's token was not revoked; it expires");
+            }
+            Err(_) => tracing::warn!("the login's token was not revoked in time; it expires"),
+        }
+    }
+}
+
+impl TokenSpacing {
+    /// When a caller that asks now has its slot; none where that would be too late.
+    fn next_slot(&self) -> Option<Instant> {
+        let now = Instant::now();
+        let mut next = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = (*next).max(now);
+        (slot <= now + MAX_SLOT_WAIT).then(|| {
+            *next = slot + TOKEN_INTERVAL;
+            slot
+        })
+    }
+}
+
+/// A client as it is configured; sends nothing.
+pub fn client(settings: &Settings) -> Result<Vault, SettingsError> {
+    let address =
+        settings.address.to_string().parse().map_err(|error: AddressError| SettingsError::from(error))?;
+    Vault::new(&ClientSettings {
+        address,
+        namespace: settings.namespace.as_ref().map(ToString::to_string),
+        ca_file: settings.ca_file.clone(),
+    })
+}
+
+pub fn method(auth: &AuthSettings) -> Method {
+    match auth {
+        AuthSettings::AppRole { mount, role_id_file, secret_id_file, secret_id } => Method::AppRole {
+            mount: mount.to_string(),
+            role_id_file: role_id_file.clone(),
+            secret_id: match secret_id {
+                SecretIdForm::Plain => SecretId::Plain { file: secret_id_file.clone() },
+                SecretIdForm::Wrapped { role } => {
+                    SecretId::Wrapped { file: secret_id_file.clone(), role: role.clone() }
+                }
+            },
+        },
+        AuthSettings::Cert { mount, cert_file, key_file, role } => Method::Cert {
+            mount: mount.to_string(),
+            certificate_file: cert_file.clone(),
+            key_file: key_file.clone(),
+            role: Some(role.clone()),
+        },
+        AuthSettings::Jwt { mount, role, jwt_file } => {
+            Method::Jwt { mount: mount.to_string(), role: role.clone(), jwt_file: jwt_file.clone() }
+        }
+        AuthSettings::Kubernetes { mount, role, jwt_file } => {
+            Method::Kubernetes { mount: mount.to_string(), role: role.clone(), jwt_file: jwt_file.clone() }
+        }
+        AuthSettings::TokenFile { path } => Method::TokenFile { path: path.clone() },
+        AuthSettings::Userpass { mount, username, password_file } => Method::Userpass {
+            mount: mount.to_string(),
+            username: username.clone(),
+            password_file: password_file.clone(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn tokens_are_made_at_a_bounded_rate_and_no_caller_waits_too_long() {
+        let spacing = TokenSpacing(Mutex::new(Instant::now()));
+        let began = Instant::now();
+        let given: Vec<Instant> = std::iter::from_fn(|| spacing.next_slot()).collect();
+        assert_eq!(given.len(), 81, "one now, and twenty in each of four seconds");
+        assert!(given.windows(2).all(|pair| pair[1] - pair[0] == TOKEN_INTERVAL));
+        assert_eq!(*given.last().unwrap() - began, MAX_SLOT_WAIT);
+        tokio::time::advance(TOKEN_INTERVAL).await;
+        assert!(spacing.next_slot().is_some() && spacing.next_slot().is_none());
+        tokio::time::advance(2 * MAX_SLOT_WAIT).await;
+        assert_eq!(spacing.next_slot(), Some(Instant::now()), "quiet times save nothing up");
+    }
+}

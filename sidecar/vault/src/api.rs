@@ -1,0 +1,194 @@
+//! The calls that the sidecar makes. Each is one request; none is repeated here.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ::http::Method;
+use ::http::header::HeaderValue;
+use cofferdam_base::metrics;
+use cofferdam_net::Identity;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use tokio::time::Instant;
+
+use crate::address::{Address, AddressError};
+use crate::body::Body;
+use crate::client::{HEALTH, Reply, Request, Transport};
+use crate::envelope::{Auth, Data, Envelope};
+use crate::error::{Problem, VaultError, VaultMessages};
+use crate::token::Token;
+use crate::trust::{self, TrustError};
+
+/// A client of one Vault. Cheap to clone.
+#[derive(Clone)]
+pub struct Vault {
+    transport: Arc<Transport>,
+}
+
+/// Which Vault, and why it is believed.
+#[derive(Clone, Debug)]
+pub struct ClientSettings {
+    pub address: Address,
+    pub namespace: Option<String>,
+    /// Then nothing else is trusted.
+    pub ca_file: Option<PathBuf>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    #[error("a namespace is a path of plain characters")]
+    Namespace,
+    #[error(transparent)]
+    Trust(#[from] TrustError),
+}
+
+/// The health of a node; needs no token.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default)]
+pub struct Health {
+    pub initialized: bool,
+    pub sealed: bool,
+    pub standby: bool,
+    pub version: String,
+    pub cluster_name: String,
+    /// 200 active, 429 standby, 472 and 473 other standbys, 501 not initialised, 503 sealed.
+    #[serde(skip)]
+    pub status: u16,
+}
+
+impl Vault {
+    /// Reads the certificate authorities, so it may block; sends nothing.
+    pub fn new(settings: &ClientSettings) -> Result<Self, SettingsError> {
+        let namespace = match settings.namespace.as_deref().map(|name| name.trim_matches('/')) {
+            None | Some("") => None,
+            Some(name) if name.bytes().all(|byte| byte.is_ascii_graphic()) => {
+                Some(HeaderValue::from_str(name).map_err(|_| SettingsError::Namespace)?)
+            }
+            Some(_) => return Err(SettingsError::Namespace),
+        };
+        let roots = match settings.address.needs_roots() {
+            true => trust::roots(settings.ca_file.as_deref())?,
+            false => Arc::new(rustls::RootCertStore::empty()),
+        };
+        let transport = Transport::new(settings.address.clone(), namespace, roots)?;
+        Ok(Self { transport: Arc::new(transport) })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn fake(fake: Arc<crate::tests::FakeVault>) -> Self {
+        Self { transport: Arc::new(Transport::fake(fake)) }
+    }
+
+    /// Any path that can be read. A success may have made a lease: do not ask twice for one answer.
+    pub async fn read(&self, token: &Token, path: &str) -> Result<Envelope, VaultError> {
+        self.call(&get(token, path)).await
+    }
+
+    /// Any path that is read by writing to it: certificates, signatures, tokens of other systems.
+    pub async fn write(
+        &self,
+        token: &Token,
+        path: &str,
+        values: &Map<String, Value>,
+    ) -> Result<Envelope, VaultError> {
+        let body = values.iter().fold(Body::new(), |body, (name, value)| body.with(name, value.clone()));
+        self.call(&post(Some(token), path, body)).await
+    }
+
+    /// What this token may do at each path, in the order asked.
+    pub async fn capabilities_self(
+        &self,
+        token: &Token,
+        paths: &[&str],
+    ) -> Result<Vec<Vec<String>>, VaultError> {
+        let request = post(Some(token), "sys/capabilities-self", Body::new().with("paths", paths));
+        let (data, _) = self.data(&request).await?;
+        let found: Map<String, Value> = data.read().map_err(|why| malformed(&request, why))?;
+        let at = |path: &&str| found.get(*path).cloned().and_then(|list| serde_json::from_value(list).ok());
+        let listed =
+            paths.iter().map(|path| at(path).ok_or_else(|| malformed(&request, "it leaves out a path")));
+        listed.collect()
+    }
+
+    /// How the node is. A sealed or standing-by node is an answer too.
+    pub async fn health(&self) -> Result<Health, VaultError> {
+        let request = Request { method: Method::GET, path: HEALTH.into(), token: None, body: None };
+        let reply = self.transport.send(&request).await?;
+        match reply.status {
+            200 | 429 | 472 | 473 | 501 | 503 => {
+                let health: Health = serde_json::from_slice(&reply.body)
+                    .map_err(|_| malformed(&request, "it is not the JSON of `sys/health`"))?;
+                Ok(Health { status: reply.status, ..health })
+            }
+            _ => Err(refusal(&request, &reply)),
+        }
+    }
+
+    /// One request, its envelope.
+    pub(crate) async fn call(&self, request: &Request<'_>) -> Result<Envelope, VaultError> {
+        let asked_at = Instant::now();
+        let answer = self.transport.send(request).await.and_then(|reply| match reply.status {
+            200..=299 => {
+                let envelope =
+                    Envelope::read(&reply.body, asked_at).map_err(|why| malformed(request, why))?;
+                Ok(Envelope { date: reply.date, ..envelope })
+            }
+            _ => Err(refusal(request, &reply)),
+        });
+        if let Err(error) = &answer {
+            metrics::vault().failure(error.kind().into());
+        }
+        answer
+    }
+
+    /// The same for calls that give a token.
+    pub(crate) async fn auth(&self, request: &Request<'_>) -> Result<Auth, VaultError> {
+        self.call(request).await?.auth.ok_or_else(|| malformed(request, "there is no token in it"))
+    }
+
+    /// The same for calls that give data, with Vault's id of the request.
+    pub(crate) async fn data(&self, request: &Request<'_>) -> Result<(Data, String), VaultError> {
+        let envelope = self.call(request).await?;
+        let data = envelope.data.ok_or_else(|| malformed(request, "there is no data in it"))?;
+        Ok((data, envelope.request_id))
+    }
+
+    /// Shows this certificate from now on.
+    pub(crate) fn present(&self, identity: Identity) -> Result<(), TrustError> {
+        self.transport.present(identity)
+    }
+}
+
+impl fmt::Debug for Vault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Vault({})", self.transport.address())
+    }
+}
+
+pub(crate) fn get<'a>(token: &'a Token, path: &str) -> Request<'a> {
+    Request { method: Method::GET, path: path.to_owned(), token: Some(token), body: None }
+}
+
+pub(crate) fn post<'a>(token: Option<&'a Token>, path: &str, body: Body) -> Request<'a> {
+    Request { method: Method::POST, path: path.to_owned(), token, body: Some(body) }
+}
+
+pub(crate) fn malformed(request: &Request<'_>, why: &'static str) -> VaultError {
+    VaultError { asked: request.asked(), problem: Problem::Malformed { why } }
+}
+
+/// An answer that is none, as an error.
+pub(crate) fn refusal(request: &Request<'_>, reply: &Reply) -> VaultError {
+    let status = reply.status;
+    let problem = match status {
+        300..=399 => Problem::Redirect { status, host: reply.host.clone() },
+        _ => {
+            let messages = VaultMessages::read(&reply.body, request.secrets());
+            Problem::Status { status, messages, retry_after: reply.retry_after }
+        }
+    };
+    VaultError { asked: request.asked(), problem }
+}

@@ -1,0 +1,102 @@
+//! What is sent: a JSON object in wiped memory, which remembers which of its values no error may repeat.
+
+use serde_json::Value;
+use zeroize::Zeroizing;
+
+use crate::token::{LeaseId, Token};
+
+/// Each character of a text becomes at most this many in JSON.
+const WORST_ESCAPE: usize = 6;
+
+/// A request's body, member by member.
+#[derive(Default)]
+pub(crate) struct Body {
+    members: Vec<(String, Member)>,
+}
+
+enum Member {
+    Open(Value),
+    Secret(Zeroizing<String>),
+}
+
+impl Body {
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.members.push((name.to_owned(), Member::Open(value.into())));
+        self
+    }
+
+    pub(crate) fn secret(mut self, name: &str, value: Zeroizing<String>) -> Self {
+        self.members.push((name.to_owned(), Member::Secret(value)));
+        self
+    }
+
+    pub(crate) fn token(self, name: &str, token: &Token) -> Self {
+        self.secret(name, Zeroizing::new(token.expose().to_owned()))
+    }
+
+    pub(crate) fn lease(self, name: &str, lease: &LeaseId) -> Self {
+        self.secret(name, Zeroizing::new(lease.expose().to_owned()))
+    }
+
+    /// What no error may repeat, even if Vault does.
+    pub(crate) fn secrets(&self) -> impl Iterator<Item = &str> {
+        self.members.iter().filter_map(|(_, member)| match member {
+            Member::Open(_) => None,
+            Member::Secret(text) => Some(text.as_str()),
+        })
+    }
+
+    pub(crate) fn encode(&self) -> Zeroizing<Vec<u8>> {
+        let length = |(name, member): &(String, Member)| {
+            let value = match member {
+                Member::Open(value) => value.to_string().len(),
+                Member::Secret(text) => text.len() * WORST_ESCAPE,
+            };
+            name.len() * WORST_ESCAPE + value + 8
+        };
+        // All the room at once: growing would leave copies that are not wiped.
+        let mut encoded =
+            Zeroizing::new(Vec::with_capacity(2 + self.members.iter().map(length).sum::<usize>()));
+        encoded.push(b'{');
+        for (index, (name, member)) in self.members.iter().enumerate() {
+            if index > 0 {
+                encoded.push(b',');
+            }
+            let written = serde_json::to_writer(&mut *encoded, name).and_then(|()| {
+                encoded.push(b':');
+                match member {
+                    Member::Open(value) => serde_json::to_writer(&mut *encoded, value),
+                    Member::Secret(text) => serde_json::to_writer(&mut *encoded, text.as_str()),
+                }
+            });
+            written.expect("memory takes what is written to it");
+        }
+        encoded.push(b'}');
+        encoded
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn it_is_json_and_never_grows() {
+        let secret = Zeroizing::new("quo\"te\u{1}\n".repeat(50));
+        let body = Body::new()
+            .with("ttl", "5s")
+            .secret("secret_id", secret.clone())
+            .with("policies", vec!["a", "b"]);
+        let encoded = body.encode();
+        let read: Value = serde_json::from_slice(&encoded).unwrap();
+        assert_eq!(read, json!({"ttl": "5s", "secret_id": secret.as_str(), "policies": ["a", "b"]}));
+        assert_eq!(body.secrets().collect::<Vec<_>>(), [secret.as_str()]);
+        assert_eq!(Body::new().encode().as_slice(), b"{}");
+    }
+}

@@ -1,0 +1,127 @@
+//! What a token has to be allowed, whether it is, and the lines of a policy that allow it.
+//!
+//! What must stay true: asking reads no secret and changes nothing; paths are as Vault's API has them, below the namespace
+//! in which the policy is written.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use crate::api::Vault;
+use crate::error::VaultError;
+use crate::token::Token;
+
+/// What can be allowed at a path, as far as the sidecar needs it.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Capability {
+    Read,
+    Update,
+}
+
+/// A capability at a path.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Need {
+    pub path: String,
+    pub capability: Capability,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Verdict {
+    Allowed,
+    Lacks,
+}
+
+impl Vault {
+    /// Whether the token is allowed each of these, in their order.
+    pub async fn verdicts(&self, token: &Token, needs: &[Need]) -> Result<Vec<Verdict>, VaultError> {
+        let paths: Vec<&str> = needs.iter().map(|need| need.path.as_str()).collect();
+        let found = self.capabilities_self(token, &paths).await?;
+        Ok(needs.iter().zip(found).map(|(need, allowed)| need.capability.verdict(&allowed)).collect())
+    }
+}
+
+impl Need {
+    pub fn read(path: impl Into<String>) -> Self {
+        Self { path: path.into(), capability: Capability::Read }
+    }
+
+    pub fn update(path: impl Into<String>) -> Self {
+        Self { path: path.into(), capability: Capability::Update }
+    }
+}
+
+impl Capability {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Update => "update",
+        }
+    }
+
+    fn verdict(self, allowed: &[String]) -> Verdict {
+        match allowed.iter().any(|allowed| allowed == self.name() || allowed == "root") {
+            true => Verdict::Allowed,
+            false => Verdict::Lacks,
+        }
+    }
+}
+
+impl fmt::Display for Capability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// The lines of a policy that allow all of this. `within` stands before each path: the namespace, as the one that the
+/// policy is written in sees it.
+pub fn policy_lines<'a>(needs: impl IntoIterator<Item = &'a Need>, within: &str) -> String {
+    let mut by_path: BTreeMap<&str, BTreeSet<Capability>> = BTreeMap::new();
+    for need in needs {
+        by_path.entry(&need.path).or_default().insert(need.capability);
+    }
+    let block = |(path, capabilities): (&str, BTreeSet<Capability>)| {
+        let quoted: Vec<String> = capabilities.iter().map(|capability| format!("\"{capability}\"")).collect();
+        // Nothing else in a path of the configuration means something inside quotes.
+        let path = format!("{within}{path}").replace('"', "\\\"");
+        format!("path \"{path}\" {{\n  capabilities = [{}]\n}}\n", quoted.join(", "))
+    };
+    by_path.into_iter().map(block).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_has_one_block_with_all_that_is_needed_there() {
+        let needs = [
+            Need::update("pki/issue/agent"),
+            Need::read("database/creds/readonly"),
+            Need::read("pki/issue/agent"),
+            Need::read("database/creds/readonly"),
+        ];
+        assert_eq!(
+            policy_lines(&needs, ""),
+            "path \"database/creds/readonly\" {\n  capabilities = [\"read\"]\n}\n\
+             path \"pki/issue/agent\" {\n  capabilities = [\"read\", \"update\"]\n}\n"
+        );
+        assert_eq!(
+            policy_lines(&[Need::read("kv/a \"b\"")], "team-a/"),
+            "path \"team-a/kv/a \\\"b\\\"\" {\n  capabilities = [\"read\"]\n}\n"
+        );
+    }
+
+    #[test]
+    fn what_is_not_named_is_lacking() {
+        let list = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        for (allowed, read, update) in [
+            (list(&["deny"]), Verdict::Lacks, Verdict::Lacks),
+            (list(&["read", "list"]), Verdict::Allowed, Verdict::Lacks),
+            (list(&["create", "update"]), Verdict::Lacks, Verdict::Allowed),
+            (list(&["root"]), Verdict::Allowed, Verdict::Allowed),
+            (list(&[]), Verdict::Lacks, Verdict::Lacks),
+        ] {
+            assert_eq!(Capability::Read.verdict(&allowed), read, "{allowed:?}");
+            assert_eq!(Capability::Update.verdict(&allowed), update, "{allowed:?}");
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! One request, one response: all requests to Vault go through here.
+//!
+//! What must stay true: each request has its own connection, so that it is always known whether it was sent and nothing is
+//! sent twice; no redirect is followed; connecting, the whole exchange, the size of the response and the number of
+//! concurrent requests are bounded; tokens, bodies and responses are in wiped memory; a path leads where it says.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use ::http::header::{CONNECTION, DATE, HOST, HeaderMap, HeaderName, HeaderValue, LOCATION, RETRY_AFTER};
+use ::http::{Method, Uri};
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use cofferdam_base::text::{error_chain, is_unreserved, percent_encoded};
+use cofferdam_net::{Dialer, Identity, OneShotError, OneShotLimits, Trust, client_config, send_once};
+use http_body_util::Full;
+use rustls::RootCertStore;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout_at};
+use zeroize::Zeroizing;
+
+use crate::address::Address;
+use crate::body::Body;
+use crate::error::{Problem, RequestLine, VaultError, VaultMessages};
+use crate::token::Token;
+use crate::trust::TrustError;
+
+/// Resolving, TCP and TLS.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// From the call to the last byte of the response.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// A secret is a few KB; a response of a megabyte is a mistake.
+const MAX_RESPONSE_BYTES: usize = 1024 * 1024;
+/// Below Vault's default quota and our number of sockets; two hundred sessions that start at once need no more.
+const MAX_CONCURRENT: usize = 32;
+/// Seconds. A longer `Retry-After` is cut to this.
+const MAX_RETRY_AFTER: u64 = 3600;
+
+pub(crate) struct Transport {
+    address: Address,
+    namespace: Option<HeaderValue>,
+    roots: Arc<RootCertStore>,
+    /// Replaced when another client certificate is presented.
+    dialer: ArcSwap<Dialer>,
+    concurrency: Semaphore,
+    #[cfg(test)]
+    fake: Option<Arc<crate::tests::FakeVault>>,
+}
+
+pub(crate) struct Request<'a> {
+    pub(crate) method: Method,
+    pub(crate) path: String,
+    pub(crate) token: Option<&'a Token>,
+    pub(crate) body: Option<Body>,
+}
+
+/// The path of a node's health check.
+pub(crate) const HEALTH: &str = "sys/health";
+
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) retry_after: Option<Duration>,
+    /// Vault's own clock.
+    pub(crate) date: Option<SystemTime>,
+    /// The host that a redirect points to.
+    pub(crate) host: Option<String>,
+    pub(crate) body: Zeroizing<Vec<u8>>,
+}
+
+impl Transport {
+    pub(crate) fn new(
+        address: Address,
+        namespace: Option<HeaderValue>,
+        roots: Arc<RootCertStore>,
+    ) -> Result<Self, TrustError> {
+        let dialer = ArcSwap::from_pointee(dialer(roots.clone(), None)?);
+        Ok(Self {
+            address,
+            namespace,
+            roots,
+            dialer,
+            concurrency: Semaphore::new(MAX_CONCURRENT),
+            #[cfg(test)]
+            fake: None,
+        })
+    }
+
+    /// Sends nothing over the network: the fake answers.
+    #[cfg(test)]
+    pub(crate) fn fake(fake: Arc<crate::tests::FakeVault>) -> Self {
+        let address = "http://127.0.0.1:8200".parse().expect("it is an address");
+        let transport = Self::new(address, None, Arc::new(RootCertStore::empty()));
+        Self { fake: Some(fake), ..transport.expect("plain text needs no certificates") }
+    }
+
+    pub(crate) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Presents this certificate on every later connection.
+    pub(crate) fn present(&self, identity: Identity) -> Result<(), TrustError> {
+        self.dialer.store(Arc::new(dialer(self.roots.clone(), Some(identity))?));
+        Ok(())
+    }
+
+    pub(crate) async fn send(&self, request: &Request<'_>) -> Result<Reply, VaultError> {
+        let fail = |problem| VaultError { asked: request.asked(), problem };
+        let deadline = Instant::now() + REQUEST_TIMEOUT;
+        let message = self.message(request).ok_or_else(|| {
+            fail(Problem::Status {
+                status: 400,
+                messages: VaultMessages::of_client("this is no path in Vault; nothing was sent"),
+                retry_after: None,
+            })
+        })?;
+        let _permit = match timeout_at(deadline, self.concurrency.acquire()).await {
+            Ok(Ok(permit)) => permit,
+            _ => {
+                let why = format!("{MAX_CONCURRENT} requests are waiting for it already");
+                return Err(fail(Problem::Unreachable { why }));
+            }
+        };
+        #[cfg(test)]
+        if let Some(fake) = &self.fake {
+            return fake.reply(request, deadline).await.map_err(fail);
+        }
+        let limits = OneShotLimits { connect: CONNECT_TIMEOUT, deadline, body_bytes: MAX_RESPONSE_BYTES };
+        let dialer = self.dialer.load_full();
+        let response = send_once(&dialer, &self.address.endpoint, message, limits).await;
+        let (head, body) = response.map_err(|error| fail(problem(error)))?.into_parts();
+        Ok(Reply {
+            status: head.status.as_u16(),
+            retry_after: header(&head.headers, RETRY_AFTER)
+                .and_then(|seconds| seconds.trim().parse().ok())
+                .map(|seconds: u64| Duration::from_secs(seconds.min(MAX_RETRY_AFTER))),
+            date: header(&head.headers, DATE).and_then(|date| httpdate::parse_http_date(date).ok()),
+            host: header(&head.headers, LOCATION)
+                .and_then(|location| location.parse::<Uri>().ok())
+                .and_then(|location| location.host().map(str::to_owned)),
+            body,
+        })
+    }
+
+    fn message(&self, request: &Request<'_>) -> Option<::http::Request<Full<Bytes>>> {
+        let uri: Uri = format!("{}/v1/{}", self.address.prefix, encoded(&request.path)?).parse().ok()?;
+        let mut builder = ::http::Request::builder()
+            .method(request.method.clone())
+            .uri(uri)
+            .header(HOST, self.address.authority.as_str())
+            .header(CONNECTION, "close")
+            // Vault's protection against server-side request forgery.
+            .header("x-vault-request", "true");
+        // The health of a node does not depend on a namespace, and Vault refuses the header there.
+        if let Some(namespace) = self.namespace.as_ref().filter(|_| request.path != HEALTH) {
+            builder = builder.header("x-vault-namespace", namespace);
+        }
+        if let Some(token) = request.token {
+            let bytes = Bytes::from_owner(Zeroizing::new(token.expose().as_bytes().to_vec()));
+            let mut value = HeaderValue::from_maybe_shared(bytes).ok()?;
+            value.set_sensitive(true);
+            builder = builder.header("x-vault-token", value);
+        }
+        let body = match &request.body {
+            Some(body) => {
+                builder = builder.header("content-type", "application/json");
+                Bytes::from_owner(body.encode())
+            }
+            None => Bytes::new(),
+        };
+        builder.body(Full::new(body)).ok()
+    }
+}
+
+impl Request<'_> {
+    pub(crate) fn asked(&self) -> RequestLine {
+        RequestLine { method: self.method.clone(), path: self.path.clone() }
+    }
+
+    /// What no error may repeat.
+    pub(crate) fn secrets(&self) -> impl Iterator<Item = &str> {
+        let token = self.token.map(Token::expose);
+        token.into_iter().chain(self.body.iter().flat_map(Body::secrets))
+    }
+}
+
+fn dialer(roots: Arc<RootCertStore>, identity: Option<Identity>) -> Result<Dialer, TrustError> {
+    let config = client_config(roots, identity).map_err(TrustError::Pair)?;
+    Ok(Dialer::trusting(Trust::Given(config)))
+}
+
+fn problem(error: OneShotError) -> Problem {
+    match error {
+        OneShotError::BadLength => Problem::Malformed { why: "its length is no number" },
+        OneShotError::Broken(error) => Problem::NoAnswer { why: error_chain(&error) },
+        OneShotError::Connect(error) => Problem::Unreachable { why: error_chain(&error) },
+        OneShotError::TimedOut => {
+            Problem::NoAnswer { why: format!("it took longer than {} s", REQUEST_TIMEOUT.as_secs()) }
+        }
+        OneShotError::TooLarge { limit } => Problem::TooLarge { limit },
+    }
+}
+
+fn header(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
+}
+
+/// The percent-encoded path; `None` where it could lead to another path than the one written.
+fn encoded(path: &str) -> Option<String> {
+    let is_odd = |segment: &str| matches!(segment, "" | "." | "..");
+    if path.split('/').any(is_odd) || path.chars().any(char::is_control) {
+        return None;
+    }
+    let mut encoded = String::with_capacity(path.len());
+    for byte in path.bytes() {
+        match byte {
+            b'/' | b':' | b'@' | b'+' | b'=' | b',' => encoded.push(char::from(byte)),
+            byte if is_unreserved(byte) => encoded.push(char::from(byte)),
+            byte => encoded.extend(percent_encoded(byte).map(char::from)),
+        }
+    }
+    Some(encoded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_leads_where_it_says() {
+        assert_eq!(
+            encoded("secret/data/my app?x#y%2e").as_deref(),
+            Some("secret/data/my%20app%3Fx%23y%252e")
+        );
+        assert_eq!(encoded("auth/userpass/login/ä").as_deref(), Some("auth/userpass/login/%C3%A4"));
+        for bad in ["", "/", "/secret", "secret/", "secret//x", "secret/../sys/seal", "a/./b", "a\nb"] {
+            assert_eq!(encoded(bad), None, "{bad:?}");
+        }
+    }
+}

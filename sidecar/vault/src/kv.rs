@@ -1,0 +1,145 @@
+//! Key-value secrets: which version of the engine a path belongs to is found out, not configured.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::api::{Vault, get, malformed};
+use crate::client::Request;
+use crate::envelope::{Data, Envelope};
+use crate::error::{Kind, VaultError};
+use crate::token::Token;
+
+/// The version of the engine, with the part of a path that is its mount, slash and all.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum KvVersion {
+    V1,
+    V2 { mount: String },
+}
+
+/// A secret as it is kept.
+#[derive(Debug)]
+pub struct KvSecret {
+    pub data: Data,
+    /// Of the secret; only the second version of the engine counts.
+    pub version: Option<u64>,
+    /// How often the writer asks to look again; the first version's advisory `ttl`.
+    pub refresh: Option<Duration>,
+    pub request_id: String,
+}
+
+/// An engine and where it is.
+#[derive(Deserialize)]
+pub struct Mount {
+    /// With a slash at its end.
+    path: String,
+    #[serde(rename = "type")]
+    pub kind: String,
+    options: Option<MountOptions>,
+}
+
+#[derive(Deserialize)]
+struct MountOptions {
+    version: Option<String>,
+}
+
+impl Mount {
+    /// None where it keeps no key-value secrets.
+    pub fn kv_version(self, path: &str) -> Option<KvVersion> {
+        let version = self.options.and_then(|options| options.version);
+        match (self.kind.as_str(), version.as_deref()) {
+            ("kv", Some("2")) if path.starts_with(&self.path) => Some(KvVersion::V2 { mount: self.path }),
+            ("kv" | "generic" | "cubbyhole", _) => Some(KvVersion::V1),
+            _ => None,
+        }
+    }
+}
+
+impl KvVersion {
+    /// Where the API has the secret that people know as `path`.
+    pub fn api_path(&self, path: &str) -> String {
+        match self {
+            Self::V1 => path.to_owned(),
+            Self::V2 { mount } => {
+                format!("{mount}data/{}", path.strip_prefix(mount.as_str()).unwrap_or(path))
+            }
+        }
+    }
+}
+
+impl Vault {
+    /// Reads `MOUNT/PATH`, as people write it for either version of the engine.
+    pub async fn kv_read(&self, token: &Token, path: &str) -> Result<KvSecret, VaultError> {
+        let version = self.kv_version(token, path).await?;
+        self.kv_read_as(token, path, &version).await
+    }
+
+    /// Asks Vault which engine is behind a path. A token that may not even know that gets its answer from looking: a
+    /// path below the first segment that answers as the second version does is of the second version.
+    pub async fn kv_version(&self, token: &Token, path: &str) -> Result<KvVersion, VaultError> {
+        let request = mount_request(token, path);
+        match self.mount(token, path).await {
+            Ok(mount) => mount
+                .kv_version(path)
+                .ok_or_else(|| malformed(&request, "the mount behind this path keeps no key-value secrets")),
+            Err(error) if matches!(error.kind(), Kind::Denied | Kind::Invalid | Kind::Missing) => {
+                self.kv_probe(token, path).await
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Which engine is behind a path. Reads nothing of what it keeps. To a token that is allowed nothing there, and where
+    /// nothing is mounted, Vault says the same: [`Kind::Denied`].
+    pub async fn mount(&self, token: &Token, path: &str) -> Result<Mount, VaultError> {
+        let request = mount_request(token, path);
+        let (data, _) = self.data(&request).await?;
+        data.read().map_err(|why| malformed(&request, why))
+    }
+
+    pub async fn kv_read_as(
+        &self,
+        token: &Token,
+        path: &str,
+        version: &KvVersion,
+    ) -> Result<KvSecret, VaultError> {
+        #[derive(Deserialize)]
+        struct Metadata {
+            version: u64,
+        }
+        let request = get(token, &version.api_path(path));
+        if *version == KvVersion::V1 {
+            let Envelope { data, lease_duration, request_id, .. } = self.call(&request).await?;
+            let data = data.ok_or_else(|| malformed(&request, "there is no data in it"))?;
+            let refresh = data.text("ttl").is_some().then_some(lease_duration).filter(|ttl| !ttl.is_zero());
+            return Ok(KvSecret { data, version: None, refresh, request_id });
+        }
+        let (outer, request_id) = self.data(&request).await?;
+        let metadata = outer.part("metadata").and_then(|metadata| metadata.read::<Metadata>().ok());
+        match (outer.part("data"), metadata) {
+            (Some(data), Some(Metadata { version })) => {
+                Ok(KvSecret { data, version: Some(version), refresh: None, request_id })
+            }
+            _ => Err(malformed(&request, "it has not the form of a versioned secret")),
+        }
+    }
+
+    async fn kv_probe(&self, token: &Token, path: &str) -> Result<KvVersion, VaultError> {
+        let Some((first, _)) = path.split_once('/') else { return Ok(KvVersion::V1) };
+        let versioned = KvVersion::V2 { mount: format!("{first}/") };
+        match self.kv_read_as(token, path, &versioned).await {
+            Ok(_) => Ok(versioned),
+            // Not of that form, or not for us there: the plain path says what is the matter.
+            Err(error)
+                if matches!(error.kind(), Kind::Denied | Kind::Invalid | Kind::Malformed | Kind::Missing) =>
+            {
+                Ok(KvVersion::V1)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn mount_request<'a>(token: &'a Token, path: &str) -> Request<'a> {
+    get(token, &format!("sys/internal/ui/mounts/{path}"))
+}

@@ -1,0 +1,77 @@
+//! Calls about leases. `sys/leases/revoke` is not among them: who may call it may revoke anybody's.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use tokio::time::Instant;
+
+use crate::api::{Vault, malformed, post};
+use crate::body::Body;
+use crate::envelope::{Envelope, end};
+use crate::error::{Problem, VaultError};
+use crate::token::{LeaseId, Token};
+
+/// How Vault says that a lease is over, or never was; both with status 400.
+const UNKNOWN_LEASE: [&str; 2] = ["lease not found", "invalid lease"];
+
+/// What Vault knows of a lease.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct LeaseFacts {
+    pub ttl: Duration,
+    pub renewable: bool,
+    pub asked_at: Instant,
+}
+
+impl LeaseFacts {
+    pub fn expires(&self) -> Option<Instant> {
+        end(self.asked_at, self.ttl)
+    }
+}
+
+impl Vault {
+    /// Asks for `increment` from now. [`Kind::Gone`](crate::Kind::Gone) means: read the secret anew. Less than asked for
+    /// is a success to Vault: look at `lease_duration`.
+    pub async fn renew_lease(
+        &self,
+        token: &Token,
+        lease: &LeaseId,
+        increment: Option<Duration>,
+    ) -> Result<Envelope, VaultError> {
+        let mut body = Body::new().lease("lease_id", lease);
+        if let Some(increment) = increment {
+            body = body.with("increment", increment.as_secs().max(1));
+        }
+        self.call(&post(Some(token), "sys/leases/renew", body)).await.map_err(gone)
+    }
+
+    /// [`Kind::Gone`](crate::Kind::Gone) once it is over.
+    pub async fn lookup_lease(&self, token: &Token, lease: &LeaseId) -> Result<LeaseFacts, VaultError> {
+        #[derive(Deserialize)]
+        struct Raw {
+            /// Below zero when it is overdue.
+            ttl: i64,
+            #[serde(default)]
+            renewable: bool,
+        }
+        let asked_at = Instant::now();
+        let request = post(Some(token), "sys/leases/lookup", Body::new().lease("lease_id", lease));
+        let (data, _) = self.data(&request).await.map_err(gone)?;
+        let Raw { ttl, renewable } = data.read().map_err(|why| malformed(&request, why))?;
+        Ok(LeaseFacts {
+            ttl: Duration::from_secs(u64::try_from(ttl).unwrap_or_default()),
+            renewable,
+            asked_at,
+        })
+    }
+}
+
+fn gone(error: VaultError) -> VaultError {
+    match error.problem {
+        Problem::Status { status: 400, messages, .. }
+            if UNKNOWN_LEASE.iter().any(|text| messages.contains(text)) =>
+        {
+            VaultError { problem: Problem::Gone { messages }, ..error }
+        }
+        problem => VaultError { problem, ..error },
+    }
+}

@@ -1,0 +1,69 @@
+//! Vault and OpenBao: the client, and the login that everything else hangs from.
+//!
+//! | module | what it is for |
+//! |---|---|
+//! | `address` | where Vault is; plain text to loopback only |
+//! | `trust` | which certificate authorities are trusted; the client certificate |
+//! | `client` | one request, one response: time, size and memory are bounded here |
+//! | `body` | what is sent, in wiped memory |
+//! | `envelope` | what comes back: lease, warnings, wrapping, login, data |
+//! | `error` | what was asked, what the answer means, what to do next |
+//! | `token` | tokens, accessors and lease ids, none of which print |
+//! | `api` | the calls; `kv`, `lease`, `wrapping` and `token_calls` are parts of it |
+//! | `capabilities` | what a token has to be allowed, and the lines of a policy that allow it |
+//! | `access` | client, login and what sessions need of both |
+//! | `settings` | what the configuration says of Vault |
+//! | `session` | one session's tokens: the current one, and one for each lease |
+//! | `session_token` | a token of a session, and which ones are outstanding |
+//! | `source` | Vault as a source of secrets |
+//! | `revoker` | revokes tokens that are released, of ended sessions, or left behind by an earlier sidecar |
+//! | [`login`] | the sidecar's own token: six ways to get it, one task that keeps it alive |
+//!
+//! What must stay true: no environment variable changes what is done here; no redirect is followed; no call is repeated
+//! behind the caller's back, for each success may have made a lease; no token, body or lease id is in any `Debug`,
+//! `Display` or log; expiry is counted from before the request, on a clock that tests can pause.
+//!
+//! **Memory.** Tokens, lease ids, bodies and data are wiped when dropped. The buffers of the HTTP and TLS layers are not;
+//! they are freed with the connection, which lives for one request.
+
+#![forbid(unsafe_code)]
+
+mod access;
+mod address;
+mod api;
+mod body;
+mod capabilities;
+mod client;
+mod envelope;
+mod error;
+mod kv;
+mod lease;
+pub mod login;
+mod revoker;
+mod session;
+mod session_token;
+mod settings;
+mod source;
+#[cfg(test)]
+mod tests;
+mod token;
+mod token_calls;
+mod trust;
+mod wrapping;
+
+pub use access::{Access, AccessError, client, method};
+pub use address::{Address, AddressError};
+pub use api::{ClientSettings, Health, SettingsError, Vault};
+pub use capabilities::{Capability, Need, Verdict, policy_lines};
+pub use envelope::{Auth, Data, Envelope, WrapInfo};
+pub use error::{Kind, Problem, RequestLine, UnwrappedBy, VaultError, VaultMessages};
+pub use kv::{KvSecret, KvVersion, Mount};
+pub use lease::LeaseFacts;
+pub use revoker::{LeaseEnd, Outcome, Revoked};
+pub use session::{Left, SessionVault};
+pub use session_token::TokenOwner;
+pub use settings::{AuthSettings, SecretIdForm, Settings};
+pub use token::{Accessor, LeaseId, Token, TokenError};
+pub use token_calls::{ChildToken, Mint, Renewable, TokenFacts};
+pub use trust::TrustError;
+pub use wrapping::WrapFacts;

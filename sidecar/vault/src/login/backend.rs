@@ -1,0 +1,89 @@
+//! The seam between the keeper, which knows about time, and Vault, which knows about tokens.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::LoginToken;
+use super::method::{Authenticator, Method};
+use crate::api::Vault;
+use crate::envelope::Auth;
+use crate::error::VaultError;
+use crate::token::{Accessor, Token};
+use crate::token_calls::TokenFacts;
+
+/// What a login or a renewal gave.
+pub(super) struct GrantedToken {
+    pub(super) token: Arc<Token>,
+    pub(super) accessor: Option<Accessor>,
+    /// Zero means for ever.
+    pub(super) life: Duration,
+    pub(super) expires: Option<Instant>,
+    pub(super) renewable: bool,
+    pub(super) policies: Vec<String>,
+}
+
+pub(super) trait LoginBackend: Send {
+    fn log_in(&mut self) -> impl Future<Output = Result<GrantedToken, VaultError>> + Send;
+    fn renew(
+        &mut self,
+        held: &LoginToken,
+        increment: Duration,
+    ) -> impl Future<Output = Result<GrantedToken, VaultError>> + Send;
+    /// Whether Vault still knows the token.
+    fn verify(&mut self, held: &LoginToken) -> impl Future<Output = Result<(), VaultError>> + Send;
+}
+
+pub(super) struct VaultBackend {
+    vault: Vault,
+    authenticator: Authenticator,
+}
+
+impl VaultBackend {
+    pub(super) fn new(vault: Vault, method: Method) -> Self {
+        Self { vault, authenticator: Authenticator::new(method) }
+    }
+}
+
+impl LoginBackend for VaultBackend {
+    async fn log_in(&mut self) -> Result<GrantedToken, VaultError> {
+        self.authenticator.log_in(&self.vault).await
+    }
+
+    async fn renew(&mut self, held: &LoginToken, increment: Duration) -> Result<GrantedToken, VaultError> {
+        let auth = self.vault.renew_self(&held.token, Some(increment)).await?;
+        Ok(GrantedToken { token: held.token.clone(), ..GrantedToken::from(auth) })
+    }
+
+    async fn verify(&mut self, held: &LoginToken) -> Result<(), VaultError> {
+        self.vault.lookup_self(&held.token).await.map(drop)
+    }
+}
+
+impl From<Auth> for GrantedToken {
+    fn from(auth: Auth) -> Self {
+        Self {
+            expires: auth.expires(),
+            life: auth.lease_duration,
+            accessor: auth.accessor,
+            renewable: auth.renewable,
+            policies: auth.policies,
+            token: Arc::new(auth.token),
+        }
+    }
+}
+
+impl GrantedToken {
+    /// A token that was there before, and what Vault knows of it.
+    pub(super) fn found(token: Token, facts: TokenFacts) -> Self {
+        Self {
+            expires: facts.expires(),
+            token: Arc::new(token),
+            accessor: facts.accessor,
+            life: facts.ttl,
+            renewable: facts.renewable,
+            policies: facts.policies,
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! The sidecar's own login: one current token, kept alive by one task.
+//!
+//! | module | what it is for |
+//! |---|---|
+//! | `method` | the six ways to log in; credential files are read anew at each login |
+//! | `wrapped` | a response-wrapped secret-id: looked at, opened once, kept in memory |
+//! | `once` | one login that is not kept alive |
+//! | `keeper` | the task: renews, logs in anew with overlap, waits after failures |
+//! | `pace` | how long to wait, for what |
+//! | `backend` | the seam between the keeper and Vault |
+//!
+//! What must stay true: a token is replaced while the one before still lives; a caller that asks for the current one never gets
+//! one that is over; a failure is waited out, never spun on; the token of a user's own file is never revoked.
+
+mod backend;
+mod method;
+mod once;
+mod task;
+#[cfg(test)]
+mod tests;
+mod timing;
+mod wrapped;
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::api::Vault;
+use crate::error::{Kind, Problem, RequestLine, VaultError};
+use crate::token::{Accessor, Token};
+use backend::VaultBackend;
+pub use method::{Method, SecretId};
+pub use once::SingleLogin;
+use task::LoginTask;
+
+/// A caller gets its answer, good or bad, within this: it has ten seconds.
+const MAX_WAIT: Duration = Duration::from_secs(9);
+/// How long a caller that was refused with a dead token waits for the next.
+const MAX_SUCCESSOR_WAIT: Duration = Duration::from_secs(3);
+/// Tokens of earlier logins that still live; more than these are left to expire.
+const MAX_RETIRED: usize = 16;
+
+/// The login. Cheap to clone.
+#[derive(Clone)]
+pub struct Login {
+    vault: Vault,
+    ownership: Ownership,
+    shared: Arc<SharedLogin>,
+}
+
+/// A token that Vault gave for a login.
+#[derive(Debug)]
+pub struct LoginToken {
+    pub token: Arc<Token>,
+    pub accessor: Option<Accessor>,
+    /// None means never.
+    pub expires: Option<Instant>,
+    pub renewable: bool,
+    pub policies: Vec<String>,
+    /// Grows by one with each new token; a renewal changes nothing.
+    pub generation: u64,
+}
+
+/// Why there is no login, and when the next try is.
+#[derive(Clone, Debug)]
+pub struct RetryableFailure {
+    pub error: VaultError,
+    pub next_attempt: Instant,
+}
+
+/// Whose token it is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Ownership {
+    Sidecar,
+    User,
+}
+
+struct SharedLogin {
+    state: watch::Sender<LoginState>,
+    generation: watch::Sender<u64>,
+    /// How many callers are waiting for a token.
+    waiting: AtomicUsize,
+    /// The generation that a caller was refused with; zero for none.
+    refused_generation: AtomicU64,
+    wake: Notify,
+    retired: Mutex<Vec<Arc<LoginToken>>>,
+    stop: CancellationToken,
+}
+
+#[derive(Clone, Debug, Default)]
+struct LoginState {
+    current: Option<Arc<LoginToken>>,
+    failure: Option<RetryableFailure>,
+    /// Tries that are over, well or not.
+    finished: u64,
+}
+
+impl Login {
+    /// Starts the task that logs in and stays so, until `stop`.
+    pub fn start(vault: Vault, method: Method, tasks: &TaskTracker, stop: &CancellationToken) -> Self {
+        let ownership = Ownership::of(&method);
+        let shared = SharedLogin::new(stop.child_token());
+        let task = LoginTask::new(VaultBackend::new(vault.clone(), method), shared.clone());
+        tasks.spawn(task.run());
+        Self { vault, ownership, shared }
+    }
+
+    /// The token to use now. Where there is none, waits for the next try to log in and gives what came of it.
+    pub async fn current(&self) -> Result<Arc<LoginToken>, VaultError> {
+        self.shared.current().await
+    }
+
+    /// Tells the generation of the current token, and each one after it; zero while there was none.
+    pub fn generations(&self) -> watch::Receiver<u64> {
+        self.shared.generation.subscribe()
+    }
+
+    /// When the token of this generation ends, as far as is known now. None means never; one that is not known any more
+    /// has ended.
+    pub(crate) fn end_of(&self, generation: u64) -> Option<Instant> {
+        let is_it = |token: &&Arc<LoginToken>| token.generation == generation;
+        if let Some(token) = self.shared.state.borrow().current.as_ref().filter(is_it) {
+            return token.expires;
+        }
+        let retired = self.shared.retired.lock().unwrap_or_else(PoisonError::into_inner);
+        retired.iter().find(is_it).map_or_else(|| Some(Instant::now()), |token| token.expires)
+    }
+
+    /// Vault refused something with this token: is it still alive? If not, there will be a new one.
+    pub fn report_refusal(&self, generation: u64) {
+        self.shared.refused_generation.store(generation, Ordering::Release);
+        self.shared.wake.notify_one();
+    }
+
+    /// Vault refused something with this token: the next one, once it is there, if this one is dead. Where it lives, or
+    /// that cannot be known, none.
+    pub(crate) async fn successor_of(&self, refused: &LoginToken) -> Option<Arc<LoginToken>> {
+        let is_next = |generation: u64| generation > refused.generation;
+        let mut changed = self.generations();
+        if !is_next(*changed.borrow()) {
+            let found = self.vault.lookup_self(&refused.token).await;
+            if !found.is_err_and(|error| error.kind() == Kind::Denied) {
+                return None;
+            }
+            self.report_refusal(refused.generation);
+        }
+        timeout(MAX_SUCCESSOR_WAIT, changed.wait_for(|generation| is_next(*generation))).await.ok()?.ok()?;
+        self.shared.state.borrow().live()
+    }
+
+    /// Whether there is a valid token, without a request.
+    pub fn is_logged_in(&self) -> bool {
+        self.shared.state.borrow().live().is_some()
+    }
+
+    /// Tells every alert as it comes, not each time that it is still so; until the login is over.
+    pub(crate) async fn forward_alerts(&self, tell: impl Fn(&str)) {
+        let mut state = self.shared.state.subscribe();
+        let mut told = None;
+        while let Some(Ok(())) = self.shared.stop.run_until_cancelled(state.changed()).await {
+            let failure = state.borrow_and_update().failure.clone();
+            let alert = failure.filter(|failure| failure.error.kind() == Kind::Alert);
+            let alert = alert.map(|failure| failure.error.explained());
+            if let Some(alert) = alert.as_deref().filter(|alert| told.as_deref() != Some(*alert)) {
+                tell(alert);
+            }
+            told = alert;
+        }
+    }
+
+    /// Why logging in or renewing fails at present.
+    pub fn last_failure(&self) -> Option<RetryableFailure> {
+        self.shared.state.borrow().failure.clone()
+    }
+
+    /// The end: revokes every token of this login that may still live, and with them all that hangs from them. A user's
+    /// own token is left alone. A login that is under way is given up; its token, if it becomes one, ends by itself.
+    pub async fn end(&self) -> Result<(), VaultError> {
+        self.shared.stop.cancel();
+        if self.ownership == Ownership::User {
+            return Ok(());
+        }
+        let tokens = self.shared.take_all();
+        // All at once: together they take no longer than one.
+        let revoked = join_all(tokens.iter().map(|token| self.vault.revoke_self(&token.token))).await;
+        revoked.into_iter().collect()
+    }
+}
+
+impl Ownership {
+    fn of(method: &Method) -> Self {
+        match method {
+            Method::TokenFile { .. } => Self::User,
+            _ => Self::Sidecar,
+        }
+    }
+}
+
+impl LoginToken {
+    pub fn is_live(&self) -> bool {
+        self.expires.is_none_or(|end| end > Instant::now())
+    }
+}
+
+impl SharedLogin {
+    fn new(stop: CancellationToken) -> Arc<Self> {
+        Arc::new(Self {
+            state: watch::Sender::default(),
+            generation: watch::Sender::default(),
+            waiting: AtomicUsize::new(0),
+            refused_generation: AtomicU64::new(0),
+            wake: Notify::new(),
+            retired: Mutex::default(),
+            stop,
+        })
+    }
+
+    async fn current(&self) -> Result<Arc<LoginToken>, VaultError> {
+        let mut state = self.state.subscribe();
+        let finished = {
+            let state = state.borrow_and_update();
+            if let Some(token) = state.live() {
+                return Ok(token);
+            }
+            state.finished
+        };
+        let _waiting = WaitingCaller::new(self);
+        let outcome = async {
+            loop {
+                // The sender is ours.
+                let _ = state.changed().await;
+                let state = state.borrow_and_update();
+                match (state.live(), &state.failure) {
+                    (Some(token), _) => return Ok(token),
+                    (None, Some(failure)) if state.finished > finished => return Err(failure.error.clone()),
+                    _ => {}
+                }
+            }
+        };
+        match timeout(MAX_WAIT, self.stop.run_until_cancelled(outcome)).await {
+            Ok(Some(outcome)) => outcome,
+            Ok(None) => Err(of_login(Problem::Stopped)),
+            Err(_) => {
+                let late = || of_login(Problem::Unreachable { why: "logging in takes too long".into() });
+                Err(self.state.borrow().failure.as_ref().map_or_else(late, |failure| failure.error.clone()))
+            }
+        }
+    }
+
+    /// Puts a token into the place of the one before, which lives on for those who use it.
+    fn publish(&self, token: Arc<LoginToken>) {
+        let generation = token.generation;
+        let before = self.state.borrow().current.clone();
+        if let Some(before) = before.filter(|before| before.generation != generation) {
+            let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
+            retired.retain(|token| token.is_live());
+            if retired.len() < MAX_RETIRED {
+                retired.push(before);
+            }
+        }
+        self.state.send_modify(|state| {
+            state.current = Some(token);
+            state.failure = None;
+            state.finished += 1;
+        });
+        self.generation.send_if_modified(|published| std::mem::replace(published, generation) != generation);
+    }
+
+    fn fail(&self, failure: RetryableFailure) {
+        self.state.send_modify(|state| {
+            state.failure = Some(failure);
+            state.finished += 1;
+        });
+    }
+
+    /// The current token turned out to be dead.
+    fn discard_current(&self) {
+        self.state.send_modify(|state| state.current = None);
+    }
+
+    fn take_all(&self) -> Vec<Arc<LoginToken>> {
+        let mut tokens = std::mem::take(&mut *self.retired.lock().unwrap_or_else(PoisonError::into_inner));
+        self.state.send_modify(|state| tokens.extend(state.current.take()));
+        tokens.retain(|token| token.is_live());
+        tokens
+    }
+}
+
+impl LoginState {
+    fn live(&self) -> Option<Arc<LoginToken>> {
+        self.current.as_ref().filter(|token| token.is_live()).cloned()
+    }
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.shared.state.borrow();
+        f.debug_struct("Login")
+            .field("vault", &self.vault)
+            .field("current", &state.current)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A caller that waits for a token, counted.
+struct WaitingCaller<'a>(&'a SharedLogin);
+
+impl<'a> WaitingCaller<'a> {
+    fn new(shared: &'a SharedLogin) -> Self {
+        shared.waiting.fetch_add(1, Ordering::AcqRel);
+        shared.wake.notify_one();
+        Self(shared)
+    }
+}
+
+impl Drop for WaitingCaller<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+fn of_login(problem: Problem) -> VaultError {
+    let asked = RequestLine { method: http::Method::POST, path: "auth".into() };
+    VaultError { asked, problem }
+}

@@ -1,0 +1,286 @@
+//! The task that keeps the login: renews at two thirds of a token's life, logs in anew while the old token still lives,
+//! waits after failures.
+//!
+//! What must stay true: between two requests there is a pause; a renewal that Vault calls a success but that did not
+//! give the full life back is taken for the beginning of the token's end; a token that is held is used until it is over,
+//! whatever fails meanwhile.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use cofferdam_base::metrics::{self, Outcome};
+use tokio::time::{Instant, sleep_until};
+
+use super::backend::{GrantedToken, LoginBackend};
+use super::timing::{self, LoginBackoff};
+use super::{LoginToken, RetryableFailure, SharedLogin};
+use crate::error::{Kind, VaultError};
+
+/// A renewal that gives less than this part of the full life back has met the token's maximum.
+const EXTENDED_SHARE: f64 = 0.9;
+/// With less than this part of its life left, a token that cannot be renewed is replaced instead.
+const LAST_SHARE: f64 = 0.25;
+/// However often it is refused_generation.
+const VERIFICATION_INTERVAL: Duration = Duration::from_secs(2);
+/// A timer is set no further ahead than this; then it is looked at again.
+const MAX_TIMER: Duration = Duration::from_secs(24 * 3600);
+/// A file whose token is about to end is looked at again at least this often.
+const MAX_FILE_RECHECK: Duration = Duration::from_secs(60);
+
+pub(super) struct LoginTask<D> {
+    backend: D,
+    shared: Arc<SharedLogin>,
+    held: Option<HeldLogin>,
+    next: NextAction,
+    /// When to look whether a refused_generation token lives.
+    verify_at: Option<Instant>,
+    backoff: LoginBackoff,
+    generation: u64,
+    last_attempt: Instant,
+    last_verified: Option<Instant>,
+    /// Vault asked not to be asked before.
+    not_before: Instant,
+}
+
+struct HeldLogin {
+    token: Arc<LoginToken>,
+    /// What it was given when it was new.
+    full_life: Duration,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct NextAction {
+    action: Action,
+    at: Instant,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Action {
+    LogIn,
+    Renew,
+}
+
+impl<D: LoginBackend> LoginTask<D> {
+    pub(super) fn new(backend: D, shared: Arc<SharedLogin>) -> Self {
+        let now = Instant::now();
+        Self {
+            backend,
+            shared,
+            held: None,
+            next: NextAction { action: Action::LogIn, at: now },
+            verify_at: None,
+            backoff: LoginBackoff::default(),
+            generation: 0,
+            last_attempt: now,
+            last_verified: None,
+            not_before: now,
+        }
+    }
+
+    pub(super) async fn run(mut self) {
+        let stop = self.shared.stop.clone();
+        stop.run_until_cancelled(async {
+            loop {
+                self.wait().await;
+                let now = Instant::now();
+                if self.verify_at.take_if(|at| *at <= now).is_some() {
+                    self.last_verified = Some(now);
+                    self.verify().await;
+                    continue;
+                }
+                self.last_attempt = now;
+                match self.next.action {
+                    Action::LogIn => self.log_in().await,
+                    Action::Renew => self.renew().await,
+                }
+            }
+        })
+        .await;
+    }
+
+    /// Until the plan is due; sooner for a caller that waits or was refused.
+    async fn wait(&mut self) {
+        loop {
+            self.schedule_verification();
+            let now = Instant::now();
+            let mut at = self.next.at;
+            let is_awaited = self.shared.waiting.load(Ordering::Acquire) > 0;
+            if is_awaited && !self.held.as_ref().is_some_and(|held| held.token.is_live()) {
+                at = at.min(self.last_attempt + timing::AWAITED_DELAY).max(self.not_before);
+            }
+            at = at.min(self.verify_at.unwrap_or(at));
+            if at <= now {
+                return;
+            }
+            tokio::select! {
+                () = sleep_until(at.min(now + MAX_TIMER)) => {}
+                () = self.shared.wake.notified() => {}
+            }
+        }
+    }
+
+    fn schedule_verification(&mut self) {
+        let refused_generation = self.shared.refused_generation.swap(0, Ordering::AcqRel);
+        if self.held.as_ref().is_some_and(|held| held.token.generation == refused_generation) {
+            let now = Instant::now();
+            let at = self
+                .last_verified
+                .map_or(now, |look| now.max(look + VERIFICATION_INTERVAL))
+                .max(self.not_before);
+            self.verify_at.get_or_insert(at);
+        }
+    }
+
+    async fn log_in(&mut self) {
+        let granted = self.backend.log_in().await;
+        metrics::vault().login(Outcome::of(&granted));
+        match granted {
+            Ok(granted) => self.accept(granted),
+            Err(error) => self.fail(Action::LogIn, error),
+        }
+    }
+
+    async fn renew(&mut self) {
+        let Some(HeldLogin { token, full_life }) = self.held.as_ref() else {
+            return self.schedule_now(Action::LogIn);
+        };
+        let full_life = *full_life;
+        let renewed = self.backend.renew(token, full_life).await;
+        metrics::vault().login_renewal(Outcome::of(&renewed));
+        match renewed {
+            Ok(granted) => {
+                self.backoff.succeeded();
+                let life = granted.life;
+                let is_extended =
+                    life.is_zero() || life.as_secs_f64() >= full_life.as_secs_f64() * EXTENDED_SHARE;
+                let renewed = LoginToken { generation: self.generation, ..granted.into_token(0) };
+                self.publish(renewed, full_life.max(life));
+                match is_extended {
+                    true => self.schedule_renewal(life),
+                    false => {
+                        tracing::info!(
+                            ?life,
+                            ?full_life,
+                            "the login's token meets its maximum; logging in anew"
+                        );
+                        self.schedule_now(Action::LogIn);
+                    }
+                }
+            }
+            // Dead, or not allowed to be renewed: both need a new one.
+            Err(error)
+                if matches!(error.kind(), Kind::Denied | Kind::Gone | Kind::Invalid | Kind::Missing) =>
+            {
+                tracing::info!(why = %error.problem, "the login's token cannot be renewed; logging in anew");
+                self.schedule_now(Action::LogIn);
+            }
+            Err(error) => self.fail(Action::Renew, error),
+        }
+    }
+
+    async fn verify(&mut self) {
+        let Some(held) = self.held.as_ref() else { return };
+        // Where it is valid, or that cannot be known, the plan stays.
+        if let Err(error) = self.backend.verify(&held.token).await
+            && matches!(error.kind(), Kind::Denied | Kind::Gone | Kind::Missing)
+        {
+            tracing::warn!("the login's token is dead before its time; logging in anew");
+            self.held = None;
+            self.shared.discard_current();
+            self.schedule_now(Action::LogIn);
+        }
+    }
+
+    /// A login worked.
+    fn accept(&mut self, granted: GrantedToken) {
+        self.backoff.succeeded();
+        let life = granted.life;
+        let is_the_same = self.held.as_ref().is_some_and(|held| held.token.token.is_same_as(&granted.token));
+        if !is_the_same {
+            self.generation += 1;
+        }
+        let token = granted.into_token(self.generation);
+        let full_life = match &self.held {
+            Some(held) if is_the_same => held.full_life.max(life),
+            _ => life,
+        };
+        let generation = self.generation;
+        self.publish(token, full_life);
+        if is_the_same && !life.is_zero() && life.as_secs_f64() < full_life.as_secs_f64() * EXTENDED_SHARE {
+            // A file that was not renewed yet.
+            tracing::warn!(left = ?life, "the token of the file is about to end: put a new one there");
+            let wait = (life / 3).clamp(timing::MIN_DELAY, MAX_FILE_RECHECK);
+            self.next = NextAction { action: Action::LogIn, at: Instant::now() + wait };
+            return;
+        }
+        tracing::info!(generation, ?life, "logged in to Vault");
+        self.schedule_renewal(life);
+    }
+
+    fn publish(&mut self, token: LoginToken, full_life: Duration) {
+        let token = Arc::new(token);
+        self.shared.publish(token.clone());
+        self.held = Some(HeldLogin { token, full_life });
+    }
+
+    fn fail(&mut self, action: Action, error: VaultError) {
+        let mut wait = self.backoff.failed();
+        let mut action = action;
+        if let Some(held) = &self.held
+            && let Some(left) = held.left().filter(|left| !left.is_zero())
+        {
+            wait = timing::before_expiry(wait, left);
+            if left.as_secs_f64() < held.full_life.as_secs_f64() * LAST_SHARE {
+                action = Action::LogIn;
+            }
+        } else {
+            action = Action::LogIn;
+        }
+        let now = Instant::now();
+        if let Kind::Busy { retry_after } = error.kind() {
+            self.not_before = now + timing::retry_pause(retry_after);
+        }
+        let at = (now + wait).max(self.not_before);
+        tracing::warn!(asked = %error.asked, why = %error.problem, next_step = error.next_step(), wait = ?(at - now), "Vault did not keep the login");
+        self.next = NextAction { action, at };
+        self.shared.fail(RetryableFailure { error, next_attempt: at });
+    }
+
+    /// After a login or a full renewal.
+    fn schedule_renewal(&mut self, life: Duration) {
+        let now = Instant::now();
+        let Some(held) = &self.held else { return };
+        let action = if held.token.renewable { Action::Renew } else { Action::LogIn };
+        let at = match life.is_zero() {
+            true => now + MAX_TIMER * 365,
+            false => timing::renew_at(now, held.left().unwrap_or(life)),
+        };
+        self.next = NextAction { action, at };
+    }
+
+    fn schedule_now(&mut self, action: Action) {
+        let at = (self.last_attempt + timing::MIN_DELAY).max(self.not_before);
+        self.next = NextAction { action, at };
+    }
+}
+
+impl HeldLogin {
+    /// None for ever.
+    fn left(&self) -> Option<Duration> {
+        self.token.expires.map(|end| end.saturating_duration_since(Instant::now()))
+    }
+}
+
+impl GrantedToken {
+    fn into_token(self, generation: u64) -> LoginToken {
+        LoginToken {
+            token: self.token,
+            accessor: self.accessor,
+            expires: self.expires,
+            renewable: self.renewable,
+            policies: self.policies,
+            generation,
+        }
+    }
+}

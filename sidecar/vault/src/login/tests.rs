@@ -1,0 +1,261 @@
+//! The keeper on paused time, with a backend that answers as a test says. What the real server does is in
+//! `tests/tests/vault_client`.
+
+use std::collections::VecDeque;
+
+use super::backend::{GrantedToken, LoginBackend};
+use super::*;
+use crate::error::{Kind, VaultMessages};
+
+type Answer = Result<(&'static str, u64), u16>;
+
+/// Plays Vault: a token and its life in seconds, or a status. The last answer is repeated.
+#[derive(Clone, Default)]
+struct Script(Arc<Mutex<Lines>>);
+
+#[derive(Default)]
+struct Lines {
+    logins: VecDeque<Answer>,
+    renewals: VecDeque<Answer>,
+    looks: VecDeque<Answer>,
+    seen: Vec<(&'static str, Instant)>,
+    renewable: bool,
+}
+
+fn next(lines: &mut VecDeque<Answer>) -> Answer {
+    match lines.len() {
+        0 => Err(500),
+        1 => lines[0],
+        _ => lines.pop_front().expect("there are two"),
+    }
+}
+
+fn granted(answer: Answer, renewable: bool) -> Result<GrantedToken, VaultError> {
+    let (token, life) = answer.map_err(|status| {
+        let retry_after = (status == 429).then_some(Duration::from_secs(20));
+        of_login(Problem::Status { status, messages: VaultMessages::default(), retry_after })
+    })?;
+    let life = Duration::from_secs(life);
+    Ok(GrantedToken {
+        token: Arc::new(Token::read(token.as_bytes()).unwrap()),
+        accessor: None,
+        life,
+        expires: (!life.is_zero()).then(|| Instant::now() + life),
+        renewable,
+        policies: Vec::new(),
+    })
+}
+
+impl Script {
+    fn new(logins: &[Answer], renewals: &[Answer]) -> Self {
+        let script = Self::default();
+        let mut lines = script.0.lock().unwrap();
+        lines.logins = logins.iter().copied().collect();
+        lines.renewals = renewals.iter().copied().collect();
+        lines.renewable = !renewals.is_empty();
+        drop(lines);
+        script
+    }
+
+    fn say(&self, what: &'static str) -> (Answer, bool) {
+        let mut lines = self.0.lock().unwrap();
+        lines.seen.push((what, Instant::now()));
+        let answer = match what {
+            "login" => next(&mut lines.logins),
+            "renew" => next(&mut lines.renewals),
+            _ => next(&mut lines.looks),
+        };
+        (answer, lines.renewable)
+    }
+
+    fn start(&self) -> Arc<SharedLogin> {
+        let shared = SharedLogin::new(CancellationToken::new());
+        let tasks = TaskTracker::new();
+        tasks.spawn(task::LoginTask::new(self.clone(), shared.clone()).run());
+        shared
+    }
+
+    fn seen(&self) -> Vec<&'static str> {
+        self.0.lock().unwrap().seen.iter().map(|(what, _)| *what).collect()
+    }
+
+    fn times(&self, wanted: &str) -> Vec<Instant> {
+        self.0.lock().unwrap().seen.iter().filter(|(what, _)| *what == wanted).map(|(_, at)| *at).collect()
+    }
+}
+
+impl LoginBackend for Script {
+    async fn log_in(&mut self) -> Result<GrantedToken, VaultError> {
+        let (answer, renewable) = self.say("login");
+        granted(answer, renewable)
+    }
+
+    async fn renew(&mut self, held: &LoginToken, _: Duration) -> Result<GrantedToken, VaultError> {
+        let (answer, renewable) = self.say("renew");
+        granted(answer, renewable).map(|granted| GrantedToken { token: held.token.clone(), ..granted })
+    }
+
+    async fn verify(&mut self, _: &LoginToken) -> Result<(), VaultError> {
+        granted(self.say("look").0, true).map(drop)
+    }
+}
+
+/// Within a day on the paused clock.
+async fn second_generation(shared: &SharedLogin) {
+    let mut changed = shared.generation.subscribe();
+    let second = changed.wait_for(|generation| *generation == 2);
+    tokio::time::timeout(Duration::from_secs(24 * 3600), second).await.expect("a second token").unwrap();
+}
+
+async fn seconds(time: u64) {
+    tokio::time::sleep(Duration::from_secs(time)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_day_of_renewals_is_one_token_and_one_renewal_per_two_thirds() {
+    let script = Script::new(&[Ok(("s.one", 3600))], &[Ok(("s.one", 3600))]);
+    let shared = script.start();
+    let start = Instant::now();
+    seconds(24 * 3600).await;
+    let renewals = script.times("renew");
+    assert!((36..=40).contains(&renewals.len()), "{}", renewals.len());
+    let first = renewals[0] - start;
+    assert!((2160..=2400).contains(&first.as_secs()), "{first:?}");
+    assert_eq!(script.times("login").len(), 1);
+    assert_eq!(shared.current().await.unwrap().generation, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_does_not_extend_brings_a_new_login_while_the_old_token_lives() {
+    let script = Script::new(
+        &[Ok(("s.one", 60)), Ok(("s.two", 60))],
+        &[Ok(("s.one", 60)), Ok(("s.one", 20)), Ok(("s.two", 60))],
+    );
+    let shared = script.start();
+    let first = shared.current().await.unwrap();
+    second_generation(&shared).await;
+    let second = shared.current().await.unwrap();
+    assert_eq!(script.seen(), ["login", "renew", "renew", "login"]);
+    assert_eq!((first.generation, second.generation), (1, 2));
+    let old = shared.retired.lock().unwrap()[0].clone();
+    assert!(
+        old.token.is_same_as(&first.token) && old.is_live(),
+        "the old token lives on for those who use it"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_renewed_is_replaced_at_two_thirds() {
+    let script = Script::new(&[Ok(("s.one", 90)), Ok(("s.two", 90)), Ok(("s.three", 90))], &[]);
+    let shared = script.start();
+    let start = Instant::now();
+    seconds(61).await;
+    assert_eq!(shared.current().await.unwrap().generation, 2);
+    let second = script.times("login")[1] - start;
+    assert!((54..=60).contains(&second.as_secs()), "{second:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_is_waited_out_with_the_token_that_is_held() {
+    let script = Script::new(&[Ok(("s.one", 3600)), Err(503)], &[Err(503)]);
+    let shared = script.start();
+    seconds(3500).await;
+    assert_eq!(shared.current().await.unwrap().generation, 1, "held and still good");
+    assert_eq!(shared.state.borrow().failure.as_ref().unwrap().error.kind(), Kind::Sealed);
+    seconds(101).await;
+    let asked = Instant::now();
+    assert_eq!(shared.current().await.unwrap_err().kind(), Kind::Sealed);
+    assert!(asked.elapsed() < Duration::from_secs(10));
+    script.0.lock().unwrap().logins = [Ok(("s.two", 3600))].into();
+    assert_eq!(shared.current().await.unwrap().generation, 2, "recovery needs no caller");
+    let tries = script.seen().len();
+    assert!(tries < 100, "{tries} tries in twenty minutes of outage");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_spins_and_whoever_waits_is_tried_for_every_five_seconds() {
+    let script = Script::new(&[Err(403)], &[]);
+    let shared = script.start();
+    seconds(3600).await;
+    let idle = script.times("login").len();
+    assert!((60..=90).contains(&idle), "{idle} tries in an idle hour");
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(600) {
+        let asked = Instant::now();
+        assert_eq!(shared.current().await.unwrap_err().kind(), Kind::Denied);
+        assert!(asked.elapsed() <= Duration::from_secs(9), "{:?}", asked.elapsed());
+    }
+    let awaited = script.times("login").len() - idle;
+    assert!((118..=122).contains(&awaited), "{awaited} tries in ten minutes of waiting");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_busy_vault_is_left_alone_as_long_as_it_asks() {
+    let script = Script::new(&[Err(429), Ok(("s.one", 60))], &[]);
+    let shared = script.start();
+    let start = Instant::now();
+    while shared.current().await.is_err() {}
+    assert!(start.elapsed() >= Duration::from_secs(20), "{:?}", start.elapsed());
+    assert_eq!(script.seen(), ["login", "login"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn lives_of_a_second_do_not_make_a_storm() {
+    let script = Script::new(&[Ok(("s.one", 1)), Ok(("s.two", 1))], &[Ok(("s.one", 0)), Err(403)]);
+    script.0.lock().unwrap().renewals = [Err(403)].into();
+    let _shared = script.start();
+    seconds(100).await;
+    let tries = script.seen().len();
+    assert!(tries <= 201, "{tries} requests in 100 s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_doubted_token_is_looked_at_and_only_a_dead_one_is_replaced() {
+    let script = Script::new(&[Ok(("s.one", 3600)), Ok(("s.two", 3600))], &[Ok(("s.one", 3600))]);
+    script.0.lock().unwrap().looks = [Ok(("s.one", 3600))].into();
+    let shared = script.start();
+    shared.current().await.unwrap();
+    let doubt = |generation| {
+        shared.refused_generation.store(generation, Ordering::Release);
+        shared.wake.notify_one();
+    };
+    // A storm of refusals by policy neither storms Vault nor puts the renewal off.
+    for _ in 0..26_000 {
+        doubt(1);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let looks = script.times("look").len();
+    assert!((1200..=1310).contains(&looks), "{looks}");
+    assert_eq!(script.times("renew").len(), 1);
+    assert_eq!(script.times("login").len(), 1);
+    script.0.lock().unwrap().looks = [Err(403)].into();
+    doubt(1);
+    second_generation(&shared).await;
+    doubt(1);
+    seconds(10).await;
+    assert_eq!(script.times("login").len(), 2, "a doubt about an older token is no doubt");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_token_again_is_no_new_generation() {
+    let script =
+        Script::new(&[Ok(("s.one", 60)), Ok(("s.one", 20)), Ok(("s.one", 13)), Ok(("s.two", 60))], &[]);
+    let shared = script.start();
+    seconds(41).await;
+    assert_eq!(shared.current().await.unwrap().generation, 1);
+    seconds(18).await;
+    assert_eq!(shared.current().await.unwrap().generation, 2);
+    assert_eq!(script.times("login").len(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_without_end_is_left_alone_and_the_end_answers_those_who_wait() {
+    let script = Script::new(&[Ok(("s.root", 0))], &[Ok(("s.root", 0))]);
+    let shared = script.start();
+    seconds(30 * 24 * 3600).await;
+    assert_eq!(script.seen(), ["login"]);
+    assert!(shared.current().await.unwrap().expires.is_none());
+    shared.discard_current();
+    shared.stop.cancel();
+    assert_eq!(shared.current().await.unwrap_err().kind(), Kind::Stopped);
+}

@@ -1,0 +1,116 @@
+//! Accessors of sessions' tokens on disk: after a crash the next sidecar revokes the tokens by them.
+//!
+//! What must stay true: no token is ever written, only its accessor; a file exists before its token is used, and until
+//! Vault has confirmed that the token is gone; only the sidecar's user can read it.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use cofferdam_base::atomic_file::{self, Replace};
+use cofferdam_base::text::hex;
+use ring::digest::{SHA256, digest};
+use serde::{Deserialize, Serialize};
+
+use crate::token::Accessor;
+
+/// Bytes. A file holds two short texts.
+const MAX_FILE: u64 = 4096;
+/// More tokens than a sidecar has.
+const MAX_FILES: usize = 10_000;
+
+pub(crate) struct AccessorFiles {
+    directory: PathBuf,
+}
+
+/// A token that an earlier sidecar made and did not revoke.
+pub(crate) struct LeftBehind {
+    pub(super) accessor: Accessor,
+    pub(super) session: String,
+    file: PathBuf,
+}
+
+#[derive(Deserialize, Serialize)]
+struct Contents {
+    accessor: String,
+    session: String,
+}
+
+impl AccessorFiles {
+    /// Every file that exists now was left behind by an earlier sidecar.
+    pub(crate) fn open(state: &Path) -> io::Result<(Self, Vec<LeftBehind>)> {
+        let directory = state.join("vault");
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
+        let mut left_behind = Vec::new();
+        for entry in fs::read_dir(&directory)?.take(MAX_FILES).flatten() {
+            let file = entry.path();
+            if file.extension().is_none_or(|end| end != "json") {
+                let _ = fs::remove_file(&file);
+                continue;
+            }
+            let read = atomic_file::read_bounded(&file, MAX_FILE);
+            match read.ok().and_then(|bytes| serde_json::from_slice::<Contents>(&bytes).ok()) {
+                Some(Contents { accessor, session }) => {
+                    left_behind.push(LeftBehind { accessor: Accessor::new(accessor), session, file });
+                }
+                None => {
+                    tracing::error!(file = %file.display(), "not a file with a Vault accessor; remove it");
+                }
+            }
+        }
+        Ok((Self { directory }, left_behind))
+    }
+
+    /// Blocks.
+    pub(super) fn write(&self, accessor: &Accessor, session: &str) -> io::Result<()> {
+        let contents = Contents { accessor: accessor.as_str().into(), session: session.into() };
+        let bytes = serde_json::to_vec(&contents)?;
+        atomic_file::write_file(&self.directory, &self.file(accessor), &bytes, Replace::Always)
+    }
+
+    /// Blocks.
+    pub(super) fn remove(&self, accessor: &Accessor) {
+        let _ = fs::remove_file(self.file(accessor));
+    }
+
+    fn file(&self, accessor: &Accessor) -> PathBuf {
+        let hash = digest(&SHA256, accessor.as_str().as_bytes());
+        self.directory.join(format!("{}.json", hex(&hash.as_ref()[..16])))
+    }
+}
+
+impl LeftBehind {
+    /// Blocks.
+    pub(super) fn remove_file(&self) {
+        let _ = fs::remove_file(&self.file);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn accessors_are_private_and_found_by_the_next_sidecar() {
+        let state =
+            std::env::temp_dir().join(format!("cofferdam-accessors-{}", cofferdam_base::random::hex::<8>()));
+        let (files, left_behind) = AccessorFiles::open(&state).unwrap();
+        assert!(left_behind.is_empty());
+        let accessor = Accessor::new("abcdefgh12345678");
+        files.write(&accessor, "s1").unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&files.file(&accessor)), mode(&state.join("vault"))), (0o600, 0o700));
+        assert!(!files.file(&accessor).to_string_lossy().contains("abcdefgh"));
+        fs::write(state.join("vault/broken.json"), "{").unwrap();
+        let (_, left_behind) = AccessorFiles::open(&state).unwrap();
+        assert_eq!(left_behind.len(), 1);
+        let found = &left_behind[0];
+        assert_eq!((found.accessor.as_str(), found.session.as_str()), ("abcdefgh12345678", "s1"));
+        files.remove(&accessor);
+        assert!(AccessorFiles::open(&state).unwrap().1.is_empty());
+        fs::remove_dir_all(&state).unwrap();
+    }
+}

@@ -1,0 +1,68 @@
+//! What a checked configuration says of Vault: where it is and how the sidecar logs in.
+//!
+//! What must stay true: nothing here holds a credential, only the names of the files that do.
+
+use std::path::{Path, PathBuf};
+
+use cofferdam_secrets::VaultPath;
+
+/// Vault or OpenBao, from `[vault]`.
+#[derive(Debug, Eq, PartialEq)]
+pub struct Settings {
+    /// A scheme, a host and perhaps a port, no more; `http` to loopback only, by what is written.
+    pub address: http::Uri,
+    /// Visible ASCII: it is sent in a header.
+    pub namespace: Option<VaultPath>,
+    /// It held certificates when it was checked. Where it is named, nothing else is trusted.
+    pub ca_file: Option<PathBuf>,
+    pub auth: AuthSettings,
+    /// Session tokens are minted through this role; without it, as plain children.
+    pub token_role: Option<String>,
+}
+
+/// How the sidecar logs in. Files are read at each login, so they may change. A mount is below `auth/`, which is not part of it.
+#[derive(Debug, Eq, PartialEq)]
+pub enum AuthSettings {
+    AppRole { mount: VaultPath, role_id_file: PathBuf, secret_id_file: PathBuf, secret_id: SecretIdForm },
+    Cert { mount: VaultPath, cert_file: PathBuf, key_file: PathBuf, role: String },
+    Jwt { mount: VaultPath, role: String, jwt_file: PathBuf },
+    Kubernetes { mount: VaultPath, role: String, jwt_file: PathBuf },
+    TokenFile { path: PathBuf },
+    Userpass { mount: VaultPath, username: String, password_file: PathBuf },
+}
+
+/// What a secret-id file holds.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum SecretIdForm {
+    /// The secret-id itself.
+    Plain,
+    /// `secret-id-wrapped = true`: a wrapping token, good for one unwrapping, made by the `secret-id` path of this AppRole.
+    Wrapped { role: String },
+}
+
+impl AuthSettings {
+    /// The method's name, as it is written.
+    pub fn method(&self) -> &'static str {
+        match self {
+            Self::AppRole { .. } => "approle",
+            Self::Cert { .. } => "cert",
+            Self::Jwt { .. } => "jwt",
+            Self::Kubernetes { .. } => "kubernetes",
+            Self::TokenFile { .. } => "token-file",
+            Self::Userpass { .. } => "userpass",
+        }
+    }
+
+    /// Every file that logging in needs, by its key.
+    pub fn files(&self) -> Vec<(&'static str, &Path)> {
+        match self {
+            Self::AppRole { role_id_file, secret_id_file, .. } => {
+                vec![("role-id-file", role_id_file), ("secret-id-file", secret_id_file)]
+            }
+            Self::Cert { cert_file, key_file, .. } => vec![("cert-file", cert_file), ("key-file", key_file)],
+            Self::Jwt { jwt_file, .. } | Self::Kubernetes { jwt_file, .. } => vec![("jwt-file", jwt_file)],
+            Self::TokenFile { path } => vec![("path", path)],
+            Self::Userpass { password_file, .. } => vec![("password-file", password_file)],
+        }
+    }
+}

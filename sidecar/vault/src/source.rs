@@ -1,0 +1,326 @@
+//! Vault as a source of secrets: each is read with a token of the session's own.
+//!
+//! What must stay true: scrubbers know a token before it is used, and a lease's id before the secret can be used; what may
+//! create a lease is requested with a token that has no other use, and the lease depends on that token alone; a lease is
+//! never believed to outlive its token; the session knows every lease, so that it can be revoked; a field that cannot be
+//! used fails only the templates that name it.
+
+use std::any::Any;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use cofferdam_base::metrics::{self, Outcome};
+use cofferdam_secrets::embedded_expiry::{self, FAR};
+use cofferdam_secrets::fields;
+use cofferdam_secrets::renewal::{Class, Failure, Terms};
+use cofferdam_secrets::{
+    Ask, Asker, Hold, Learn, Lease, LeaseUse, Origin, RevokedWith, SecretProblem, SecretSpec, Source,
+    SourceError, SourceFailure, Validity,
+};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::api::Vault;
+use crate::envelope::{Data, Envelope};
+use crate::error::{Kind, Problem, RequestLine, VaultError};
+use crate::login::RetryableFailure;
+use crate::session::{RETRY_INTERVAL, ReadMark, SessionToken, SessionVault, next_attempt};
+use crate::token::LeaseId;
+
+/// A credential that says it has no time left is about to be replaced: read again that often.
+const ABOUT_TO_CHANGE: Duration = Duration::from_secs(10);
+
+/// What Vault answered.
+struct Answer {
+    data: Data,
+    request_id: String,
+    lease: Option<LeaseId>,
+    class: Class,
+    asked_at: Instant,
+    life: Option<Duration>,
+}
+
+/// The hold of a lease: it is revoked with its token once this is dropped.
+struct LeaseHold {
+    token: Arc<SessionToken>,
+    session: SessionVault,
+}
+
+/// The hold of values that were read without a lease.
+struct ReadHold {
+    read_mark: ReadMark,
+    session: SessionVault,
+}
+
+impl Source for SessionVault {
+    fn read<'a>(&'a self, ask: Ask<'a>) -> BoxFuture<'a, Result<Lease, SecretProblem>> {
+        async move {
+            let read = self.read_lease(ask).await;
+            metrics::vault().read(Outcome::of(&read));
+            read
+        }
+        .boxed()
+    }
+
+    fn too_slow(&self, spec: &SecretSpec) -> SourceFailure {
+        let path = match &spec.origin {
+            Origin::Kv { path, .. } | Origin::Vault { path, .. } => path.to_string(),
+            Origin::Env(_) | Origin::Exec { .. } | Origin::File(_) => String::new(),
+        };
+        let asked = RequestLine { method: http::Method::GET, path };
+        let error = VaultError { asked, problem: Problem::Unreachable { why: "it takes too long".into() } };
+        source_failure(RetryableFailure { error, next_attempt: Instant::now() + RETRY_INTERVAL })
+    }
+
+    fn period(&self) -> CancellationToken {
+        SessionVault::period(self)
+    }
+}
+
+impl SessionVault {
+    async fn read_lease(&self, request: Ask<'_>) -> Result<Lease, SecretProblem> {
+        let Ask { spec, limits, asker, learn } = request;
+        let (answer, token) = ask(spec, (self, asker), learn).await?;
+        let Answer { data, request_id, lease, class, asked_at, life } = answer;
+        let read_mark = token.mark();
+        let mut terms = Terms { class, asked_at, life, bound: None };
+        let hash = lease.as_ref().map(LeaseId::hash);
+        let hold: Arc<dyn Hold> = match lease {
+            Some(id) => {
+                learn(&[id.needle("vault.lease-id")], revoked_with(Arc::downgrade(&token)));
+                terms.bound = self.bound(&token);
+                self.record_lease(spec.name.as_str(), Arc::new(id), &token).map_err(unavailable)?;
+                Arc::new(LeaseHold { token, session: self.clone() })
+            }
+            None => {
+                if let Origin::Vault { .. } = spec.origin {
+                    self.give_back(token).await;
+                }
+                Arc::new(ReadHold { read_mark, session: self.clone() })
+            }
+        };
+        if data.as_bytes().len() > limits.bytes {
+            return Err(SourceError::TooLarge { limit: limits.bytes }.into());
+        }
+        let public: BTreeSet<String> = spec.public.iter().cloned().collect();
+        let fields = fields::parse_each(data.as_bytes(), &public, spec.short)?;
+        Ok(Lease { fields, terms, hold, used: Some(Arc::new(LeaseUse { hash, request_id })) })
+    }
+}
+
+impl Hold for LeaseHold {
+    fn ends(&self) -> Option<Instant> {
+        self.token.ends()
+    }
+
+    fn validity(&self) -> Validity {
+        let Self { token, session } = self;
+        if session.is_given_up(token) {
+            Validity::Gone
+        } else if session.is_of_former_login(token) {
+            Validity::Superseded { by: token.ends() }
+        } else if session.is_current(token) {
+            Validity::Current
+        } else {
+            Validity::Gone
+        }
+    }
+
+    fn renew(&self, increment: Option<Duration>) -> BoxFuture<'_, Result<Terms, Failure>> {
+        let Self { token, session } = self;
+        async move {
+            let renewed = session.renew_lease(token, increment).await;
+            metrics::vault().renewal(Outcome::of(&renewed));
+            match renewed {
+                Ok(envelope) => Ok(Terms {
+                    class: Class::Renewable,
+                    asked_at: envelope.asked_at,
+                    life: Some(envelope.lease_duration),
+                    bound: session.bound(token),
+                }),
+                Err(error) => Err(match error.kind() {
+                    Kind::Gone => Failure::Gone { why: error.explained() },
+                    Kind::Denied if session.is_token_revoked(token).await => {
+                        Failure::Gone { why: error.explained() }
+                    }
+                    Kind::Denied | Kind::Invalid | Kind::Missing => {
+                        Failure::Refused { why: error.explained() }
+                    }
+                    _ => Failure::Later { why: error.explained(), not_before: not_before(&error) },
+                }),
+            }
+        }
+        .boxed()
+    }
+
+    fn check(&self) -> BoxFuture<'_, Result<(), Failure>> {
+        async move {
+            match self.session.is_lease_gone(&self.token).await {
+                true => Err(Failure::Gone { why: "it was revoked in Vault".into() }),
+                false => Ok(()),
+            }
+        }
+        .boxed()
+    }
+
+    fn changes(&self) -> watch::Receiver<u64> {
+        self.session.logins()
+    }
+}
+
+impl Hold for ReadHold {
+    fn ends(&self) -> Option<Instant> {
+        None
+    }
+
+    fn validity(&self) -> Validity {
+        match self.session.is_read_current(self.read_mark) {
+            true => Validity::Current,
+            false => Validity::Gone,
+        }
+    }
+
+    fn renew(&self, _increment: Option<Duration>) -> BoxFuture<'_, Result<Terms, Failure>> {
+        async { Err(Failure::Refused { why: "there is no lease".into() }) }.boxed()
+    }
+
+    fn check(&self) -> BoxFuture<'_, Result<(), Failure>> {
+        async { Ok(()) }.boxed()
+    }
+
+    fn changes(&self) -> watch::Receiver<u64> {
+        self.session.logins()
+    }
+}
+
+/// Asks with a token of the session's; with a new one, once, if that turns out to be dead.
+async fn ask(
+    spec: &SecretSpec,
+    (session, asker): (&SessionVault, Asker),
+    learn: &Learn<'_>,
+) -> Result<(Answer, Arc<SessionToken>), SecretProblem> {
+    let mut token = token_for(&spec.origin, (session, asker), learn).await?;
+    let mut answer = request(session.client(), &token, &spec.origin).await;
+    if answer.as_ref().is_err_and(|error| error.kind() == Kind::Denied)
+        && session.is_token_revoked(&token).await
+    {
+        token = token_for(&spec.origin, (session, asker), learn).await?;
+        answer = request(session.client(), &token, &spec.origin).await;
+    }
+    match answer {
+        Ok(answer) => Ok((answer, token)),
+        Err(error) => {
+            let failure = RetryableFailure { next_attempt: next_attempt(&error), error };
+            // Where Vault did not say no, it may have lent something that we do not know of: that ends with the token.
+            if is_refusal(&failure.error) && matches!(spec.origin, Origin::Vault { .. }) {
+                session.give_back(token).await;
+            }
+            Err(unavailable(failure))
+        }
+    }
+}
+
+async fn token_for(
+    origin: &Origin,
+    (session, asker): (&SessionVault, Asker),
+    learn: &Learn<'_>,
+) -> Result<Arc<SessionToken>, SecretProblem> {
+    let token = match origin {
+        Origin::Vault { .. } => session.token_for_a_lease(asker).await,
+        _ => session.token(asker).await,
+    };
+    let token = token.map_err(unavailable)?;
+    let [own, login] = token.needles();
+    learn(&[own], revoked_with(Arc::downgrade(&token)));
+    learn(&[login], revoked_with(token.parent()));
+    Ok(token)
+}
+
+/// Whether nothing was done.
+fn is_refusal(error: &VaultError) -> bool {
+    let said_no = matches!(
+        error.kind(),
+        Kind::Busy { .. } | Kind::Denied | Kind::Invalid | Kind::Missing | Kind::Sealed | Kind::Standby
+    );
+    said_no || matches!(error.problem, Problem::Unreachable { .. })
+}
+
+fn unavailable(failure: RetryableFailure) -> SecretProblem {
+    source_failure(failure).into()
+}
+
+fn source_failure(RetryableFailure { error, next_attempt }: RetryableFailure) -> SourceFailure {
+    SourceFailure {
+        message: format!("{error}: {}", error.outcome()),
+        detail: error.explained(),
+        next_step: error.next_step().into(),
+        next_attempt,
+        not_before: not_before(&error),
+    }
+}
+
+/// A busy Vault may say when.
+fn not_before(error: &VaultError) -> Option<Instant> {
+    match error.kind() {
+        Kind::Busy { retry_after: Some(asked) } => Some(Instant::now() + asked),
+        _ => None,
+    }
+}
+
+fn revoked_with<T: Any + Send + Sync>(owner: Weak<T>) -> RevokedWith {
+    RevokedWith::Owner(owner)
+}
+
+async fn request(vault: &Vault, token: &SessionToken, origin: &Origin) -> Result<Answer, VaultError> {
+    let asked_at = Instant::now();
+    let envelope = match origin {
+        Origin::Kv { path, refresh } => {
+            let secret = vault.kv_read(token.reveal(), path.as_str()).await?;
+            let class = match secret.refresh {
+                Some(every) if every < *refresh => Class::Advised { every },
+                _ => Class::Static { every: *refresh },
+            };
+            let (data, request_id) = (secret.data, secret.request_id);
+            return Ok(Answer { data, request_id, lease: None, class, asked_at, life: None });
+        }
+        Origin::Vault { path, write: Some(values) } => {
+            let values = values.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+            vault.write(token.reveal(), path.as_str(), &values).await?
+        }
+        Origin::Vault { path, write: None } => vault.read(token.reveal(), path.as_str()).await?,
+        Origin::Env(_) | Origin::Exec { .. } | Origin::File(_) => unreachable!("not in Vault"),
+    };
+    let Envelope { data, request_id, lease_id: lease, lease_duration, renewable, date, .. } = envelope;
+    let data = data.unwrap_or_else(Data::empty);
+    let said = Some(lease_duration).filter(|life| !life.is_zero()).map(|life| life.min(FAR));
+    let now = date.unwrap_or_else(cofferdam_base::clock::now);
+    let asked = || match origin {
+        Origin::Vault { write: Some(values), .. } => embedded_expiry::asked_for(values),
+        _ => None,
+    };
+    let (class, life) = match (&lease, said) {
+        (Some(_), Some(said)) => match embedded_expiry::inside(data.as_bytes(), now) {
+            // No renewal would help. One that is over already is so by a clock that is wrong.
+            Some(own) if own < said && !own.is_zero() => (Class::Fixed, Some(own)),
+            _ if renewable => (Class::Renewable, Some(said)),
+            _ => (Class::Fixed, Some(said)),
+        },
+        // To renew it would not say more.
+        (Some(_), None) => match embedded_expiry::of(data.as_bytes(), now) {
+            Some(Duration::ZERO) => (Class::Fixed, Some(ABOUT_TO_CHANGE)),
+            own => (Class::Fixed, own.or_else(asked)),
+        },
+        (None, said) => match (embedded_expiry::of(data.as_bytes(), now), said) {
+            (Some(Duration::ZERO), _) => (Class::Advised { every: ABOUT_TO_CHANGE }, None),
+            (Some(life), _) => (Class::OwnEnd, Some(life)),
+            // Without a lease it is advice.
+            (None, Some(every)) => (Class::Advised { every }, None),
+            (None, None) => (Class::OwnEnd, asked()),
+        },
+    };
+    Ok(Answer { data, request_id, lease, class, asked_at, life })
+}

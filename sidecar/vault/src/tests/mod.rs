@@ -1,0 +1,125 @@
+//! Sessions, their tokens and the revocation of both on paused time, against a Vault inside the process.
+
+mod fake;
+mod revocation;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cofferdam_secrets::{
+    Ask, Asker, Lease, Origin, SecretProblem, SecretSpec, ShortValues, Source, SourceLimits,
+};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::task::TaskTracker;
+
+use crate::access::Access;
+use crate::api::Vault;
+use crate::session::SessionVault;
+use crate::session_token::TokenOwner;
+use crate::settings::{AuthSettings, Settings};
+pub(crate) use fake::FakeVault;
+
+/// A sidecar's access to a fake Vault, with a state directory of its own.
+struct Sidecar {
+    vault: Arc<FakeVault>,
+    access: Arc<Access>,
+    tasks: TaskTracker,
+    directory: PathBuf,
+}
+
+impl Sidecar {
+    fn start() -> Self {
+        let directory =
+            std::env::temp_dir().join(format!("cofferdam-vault-{}", cofferdam_base::random::hex::<8>()));
+        std::fs::create_dir(&directory).unwrap();
+        Self::start_with(Arc::default(), directory)
+    }
+
+    fn start_with(vault: Arc<FakeVault>, directory: PathBuf) -> Self {
+        let token_file = directory.join("token");
+        cofferdam_base::atomic_file::write_file(
+            &directory,
+            &token_file,
+            fake::LOGIN_TOKEN.as_bytes(),
+            cofferdam_base::atomic_file::Replace::Always,
+        )
+        .unwrap();
+        let settings = Settings {
+            address: http::Uri::from_static("http://127.0.0.1:8200"),
+            namespace: None,
+            ca_file: None,
+            auth: AuthSettings::TokenFile { path: token_file },
+            token_role: None,
+        };
+        let tasks = TaskTracker::new();
+        let client = Vault::fake(Arc::clone(&vault));
+        let access = Access::with_client(client, &settings, &directory, &tasks).unwrap();
+        Self { vault, access, tasks, directory }
+    }
+
+    /// A session with one link, which may live this long.
+    fn session(&self, life: Duration) -> SessionVault {
+        let owner = TokenOwner {
+            session: "s1".into(),
+            sandbox: "box".into(),
+            grant: "team".into(),
+            policies: vec!["readonly".into()],
+            until: Instant::now() + life,
+        };
+        let session = SessionVault::new(Arc::clone(&self.access), owner);
+        session.enter();
+        session
+    }
+
+    /// How many accessors are on disk.
+    fn accessor_files(&self) -> usize {
+        std::fs::read_dir(self.directory.join("vault")).unwrap().count()
+    }
+
+    /// The end of the process: what is not done stays as it is.
+    async fn stop(self) -> (Arc<FakeVault>, PathBuf) {
+        self.access.end().await;
+        self.tasks.close();
+        timeout(Duration::from_secs(10), self.tasks.wait())
+            .await
+            .expect("every task ends soon after the stop");
+        (Arc::clone(&self.vault), self.directory.clone())
+    }
+
+    fn clean_up(self) {
+        std::fs::remove_dir_all(&self.directory).unwrap();
+    }
+}
+
+async fn read(session: &SessionVault) -> Result<Lease, SecretProblem> {
+    let spec = SecretSpec {
+        name: "db".parse().unwrap(),
+        origin: Origin::Vault { path: "database/creds/readonly".parse().unwrap(), write: None },
+        public: Vec::new(),
+        short: ShortValues::Refuse,
+    };
+    let limits = SourceLimits { bytes: 4096, exec_timeout: Duration::from_secs(1) };
+    session.read(Ask { spec: &spec, limits, asker: Asker::Caller, learn: &|_, _| {} }).await
+}
+
+async fn read_many(session: &SessionVault, count: usize) -> Vec<Lease> {
+    let mut leases = Vec::new();
+    for _ in 0..count {
+        leases.push(read(session).await.unwrap());
+    }
+    leases
+}
+
+/// Waits up to an hour of the paused clock.
+async fn until(mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_secs(3600), "it never happens");
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn seconds(time: u64) {
+    sleep(Duration::from_secs(time)).await;
+}
