@@ -1,7 +1,7 @@
 //! `[limits]` as each part of the sidecar takes it: a part knows its own bounds and nothing of the configuration.
 
 use super::Limits;
-use crate::secret::SourceLimits;
+use crate::secrets::SourceLimits;
 use crate::servers::gate::GateLimits;
 use crate::servers::spec::ServerLimits;
 

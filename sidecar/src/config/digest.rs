@@ -9,12 +9,13 @@ use std::sync::Arc;
 use cofferdam_base::text::hex;
 use relay_proto::name::Name;
 
-use super::{Grant, Retry, Server};
-use crate::inject::Template;
+use super::Grant;
 use crate::policy::Glob;
+use crate::secrets::Template;
+use crate::servers::spec::{Retry, ServerSpec};
 
 pub(super) fn policy_digest(
-    servers: &BTreeMap<Name, Arc<Server>>,
+    servers: &BTreeMap<Name, Arc<ServerSpec>>,
     grants: &BTreeMap<Name, Arc<Grant>>,
 ) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, canonical(servers, grants).as_bytes());
@@ -22,7 +23,7 @@ pub(super) fn policy_digest(
 }
 
 /// Names and patterns hold no control characters, so lines cannot be forged.
-fn canonical(servers: &BTreeMap<Name, Arc<Server>>, grants: &BTreeMap<Name, Arc<Grant>>) -> String {
+fn canonical(servers: &BTreeMap<Name, Arc<ServerSpec>>, grants: &BTreeMap<Name, Arc<Grant>>) -> String {
     let mut lines = vec!["cofferdam policy 1".to_owned()];
     for server in servers.values() {
         lines.push(format!("server {}", server.name));
@@ -46,7 +47,7 @@ fn canonical(servers: &BTreeMap<Name, Arc<Server>>, grants: &BTreeMap<Name, Arc<
 
 /// Which credentials a tool runs with, where that depends on the tool: scopes in their order, for the first wins, and
 /// what is left to all other tools.
-fn scopes(server: &Server) -> Vec<String> {
+fn scopes(server: &ServerSpec) -> Vec<String> {
     let mut lines = Vec::new();
     for scope in &server.scopes {
         lines.push("  scope".into());

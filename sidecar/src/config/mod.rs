@@ -38,12 +38,8 @@ pub use problem::{Place, Problem, Problems};
 pub use schema::schema;
 pub use types::*;
 
-// Names that callers still use for types that live with their users.
-pub use crate::secret::{InvalidVaultPath, Origin, SecretSpec as SecretSource, ShortValues, VaultPath};
-pub use crate::servers::spec::{
-    HttpServer, Reload, Replace, Retry, Scope, ServerKind, ServerSpec as Server, StdioServer,
-};
-pub use crate::vault::{AuthSettings as VaultAuth, SecretIdForm as SecretId, Settings as Vault};
+// For `call` alone, until it imports these from `servers::spec`.
+pub use crate::servers::spec::{Scope, ServerSpec as Server};
 
 pub(crate) use check::relay::SHARED_DIRECTORIES;
 

@@ -10,7 +10,7 @@ use relay_proto::name::Name;
 
 use super::Limits;
 use crate::audit::SyncMode;
-use crate::secret::SecretSpecs;
+use crate::secrets::SecretSpecs;
 use crate::servers::spec::ServerSpec;
 use crate::vault;
 

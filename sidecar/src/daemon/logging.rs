@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::inject::log_scrubber::LogScrubber;
+use crate::secrets::log_scrubber::LogScrubber;
 
 /// Starts the log. `COFFERDAM_LOG` chooses what is logged, as in `cofferdam=debug`.
 pub(crate) fn start(scrubber: Arc<LogScrubber>) {

@@ -23,9 +23,9 @@ use crate::audit::{self, Audit, AuditError, Event};
 use crate::config::Config;
 use crate::enrolment::key::{self, KeyError};
 use crate::enrolment::{ALERTS_PER_MINUTE, Enrolments, StoreError};
-use crate::inject::files::{FileError, FileStore};
-use crate::inject::log_scrubber::LogScrubber;
 use crate::link::command::EndReason;
+use crate::secrets::files::{FileError, FileStore};
+use crate::secrets::log_scrubber::LogScrubber;
 use crate::session::Context;
 use crate::vault::access::AccessError;
 

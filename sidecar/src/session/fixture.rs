@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::Context;
 use crate::audit::{self, Audit};
 use crate::config::check_text;
-use crate::inject::files::FileStore;
+use crate::secrets::files::FileStore;
 
 /// One server, one grant; the directory is gone afterwards.
 pub(crate) struct Fixture {

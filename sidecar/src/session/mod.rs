@@ -21,10 +21,10 @@ use tokio_util::task::TaskTracker;
 
 use crate::audit::{Audit, Budget, BudgetLimits, Event, EventRecord};
 use crate::config::Config;
-use crate::inject::files::FileStore;
-use crate::inject::log_scrubber::LogScrubber;
 use crate::secrets::Source;
 use crate::secrets::credentials::Credentials;
+use crate::secrets::files::FileStore;
+use crate::secrets::log_scrubber::LogScrubber;
 use crate::servers::gate::{Gate, GateLimits};
 use crate::vault::access::{Access, AccessError};
 use crate::vault::session::{SessionVault, Whose};

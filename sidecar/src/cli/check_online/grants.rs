@@ -7,9 +7,10 @@ use relay_proto::name::Name;
 use super::login::{self, MayMint};
 use super::report::{Report, Section, Wanted, listed};
 use super::visit::Visit;
-use crate::config::{self, Config, Grant, Origin, VaultPath};
+use crate::config::{Config, Grant};
+use crate::secrets::{Origin, VaultPath};
 use crate::vault::capabilities::{Need, Verdict};
-use crate::vault::{Auth, Kind, KvVersion, VaultError};
+use crate::vault::{Auth, Kind, KvVersion, Settings, VaultError};
 
 /// What asks for a token with an entity behind it.
 const OF_ENTITIES: &str = "identity/oidc/token/";
@@ -17,7 +18,7 @@ const NOWHERE: &str = "correct the path, or enable and configure that engine";
 
 pub(super) async fn look(
     config: &Config,
-    settings: &config::Vault,
+    settings: &Settings,
     grant: &Grant,
     visit: &Visit,
     may_mint: MayMint,

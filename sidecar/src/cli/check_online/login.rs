@@ -6,9 +6,10 @@ use serde::Deserialize;
 
 use super::report::{Report, Section, Wanted, listed};
 use super::visit::{Owner, Visit, told};
-use crate::config::{self, Config, Grant};
+use crate::config::{Config, Grant};
+use crate::secrets::VaultPath;
 use crate::vault::capabilities::{Need, Verdict};
-use crate::vault::{Kind, Mint, VaultError};
+use crate::vault::{Kind, Mint, Settings, VaultError};
 
 /// Whether the login can make tokens for sessions.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -19,7 +20,7 @@ pub(super) enum MayMint {
 
 pub(super) async fn look(
     config: &Config,
-    settings: &config::Vault,
+    settings: &Settings,
     visit: &Visit,
     report: &mut Report,
 ) -> Result<MayMint, VaultError> {
@@ -94,7 +95,7 @@ pub(super) async fn look(
 }
 
 /// How session tokens are made.
-pub(super) fn mint(settings: &config::Vault) -> Mint<'_> {
+pub(super) fn mint(settings: &Settings) -> Mint<'_> {
     settings.token_role.as_deref().map_or(Mint::Plain, Mint::Role)
 }
 
@@ -167,7 +168,7 @@ async fn token_role(
 }
 
 /// A token that Vault does not make for a grant: why, and what to do.
-pub(super) fn no_token(settings: &config::Vault, grant: &Grant, error: &VaultError, report: &mut Report) {
+pub(super) fn no_token(settings: &Settings, grant: &Grant, error: &VaultError, report: &mut Report) {
     let policies = listed(&grant.vault_policies);
     let next = match mint(settings) {
         Mint::Plain => {
@@ -182,8 +183,8 @@ pub(super) fn no_token(settings: &config::Vault, grant: &Grant, error: &VaultErr
     report.problem(&told(error), &next);
 }
 
-fn configured(settings: &config::Vault) -> &str {
-    settings.namespace.as_ref().map_or("", config::VaultPath::as_str)
+fn configured(settings: &Settings) -> &str {
+    settings.namespace.as_ref().map_or("", VaultPath::as_str)
 }
 
 /// What stands before a path in a policy of the namespace `of`, for a request in the namespace `at`.

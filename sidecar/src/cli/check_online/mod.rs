@@ -20,12 +20,12 @@ use std::pin::pin;
 use std::process::ExitCode;
 
 use super::interruption::interruption;
-use crate::config::{self, Config};
+use crate::config::Config;
 use crate::process;
 use crate::terminal::failure::{Failure, Sysexit};
 use crate::vault::access;
 use crate::vault::login::Once;
-use crate::vault::{Health, Kind, Problem, Vault, VaultError};
+use crate::vault::{Health, Kind, Problem, Settings, Vault, VaultError};
 use report::Report;
 use visit::Visit;
 
@@ -47,7 +47,7 @@ pub(super) fn run(config: &Config) -> Result<ExitCode, Failure> {
 
 async fn ask(
     config: &Config,
-    settings: &config::Vault,
+    settings: &Settings,
     report: &mut Report,
     stop: impl Future<Output = ()>,
 ) -> Result<(), Failure> {
@@ -91,11 +91,7 @@ fn interrupted() -> Failure {
 }
 
 /// Logs in. None where a login would use up a one-time credential: then Vault cannot be asked.
-async fn enter(
-    vault: Vault,
-    settings: &config::Vault,
-    report: &mut Report,
-) -> Result<Option<Visit>, Failure> {
+async fn enter(vault: Vault, settings: &Settings, report: &mut Report) -> Result<Option<Visit>, Failure> {
     let method = settings.auth.method();
     let once = Once::log_in(&vault, access::method(&settings.auth)).await.map_err(|error| {
         let hint = match &error.problem {
@@ -123,7 +119,7 @@ async fn enter(
 
 async fn look_around(
     config: &Config,
-    settings: &config::Vault,
+    settings: &Settings,
     visit: &Visit,
     report: &mut Report,
 ) -> Result<(), VaultError> {
@@ -134,7 +130,7 @@ async fn look_around(
     Ok(())
 }
 
-fn described(health: &Health, settings: &config::Vault) -> String {
+fn described(health: &Health, settings: &Settings) -> String {
     let seal = match (health.initialized, health.sealed) {
         (false, _) => "not initialised",
         (true, true) => "sealed",

@@ -6,16 +6,18 @@ use std::sync::Arc;
 use relay_proto::name::Name;
 
 use super::{Checker, Section, vault};
+use crate::config::Grant;
 use crate::config::at::At;
 use crate::config::raw::RawGrant;
-use crate::config::{Grant, SecretSource, Server};
+use crate::secrets::SecretSpec;
+use crate::servers::spec::ServerSpec;
 
 /// Servers that use Vault, each with one of its Vault secrets.
 type VaultUses = BTreeMap<Name, Name>;
 
 pub(super) fn vault_uses(
-    servers: &BTreeMap<Name, Arc<Server>>,
-    secrets: &BTreeMap<Name, Arc<SecretSource>>,
+    servers: &BTreeMap<Name, Arc<ServerSpec>>,
+    secrets: &BTreeMap<Name, Arc<SecretSpec>>,
 ) -> VaultUses {
     let in_vault = |name: &&Name| secrets.get(*name).is_some_and(|secret| secret.origin.is_in_vault());
     let used = servers.values().filter_map(|server| {

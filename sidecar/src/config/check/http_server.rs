@@ -4,11 +4,11 @@ use http::{HeaderName, HeaderValue, Uri};
 
 use super::servers::RawTemplates;
 use super::{Checker, servers};
-use crate::config::HttpServer;
 use crate::config::at::At;
 use crate::config::document::dotted;
-use crate::inject::Template;
 use crate::net::{AddressPolicy, Host, is_reserved_header};
+use crate::secrets::Template;
+use crate::servers::spec::HttpServer;
 
 pub(super) fn check_http(
     checker: &mut Checker<'_, '_>,

@@ -10,7 +10,10 @@ use super::paths::normal;
 use super::{Checker, Section, port, span_of};
 use crate::config::at::At;
 use crate::config::raw::{RawAdmin, RawRelay};
-use crate::config::{Admin, Origin, Relay, SecretSource, Server, ServerKind, UnixRelay, Vault};
+use crate::config::{Admin, Relay, UnixRelay};
+use crate::secrets::{Origin, SecretSpec};
+use crate::servers::spec::{ServerKind, ServerSpec};
+use crate::vault;
 
 /// Directories that all programs use: mounted into a sandbox, they would expose the files of all of them.
 pub(crate) const SHARED_DIRECTORIES: [&str; 7] =
@@ -112,9 +115,9 @@ pub(super) fn private_paths(
     checker: &Checker<'_, '_>,
     state_dir: Option<&Path>,
     admin: Option<&Admin>,
-    vault: Option<&Vault>,
-    secrets: &BTreeMap<Name, Arc<SecretSource>>,
-    servers: &BTreeMap<Name, Arc<Server>>,
+    vault: Option<&vault::Settings>,
+    secrets: &BTreeMap<Name, Arc<SecretSpec>>,
+    servers: &BTreeMap<Name, Arc<ServerSpec>>,
 ) -> Vec<(String, PathBuf)> {
     let mut places = vec![("this configuration".to_owned(), normal(checker.setting.file))];
     places.extend(state_dir.map(|path| ("`state-dir`".to_owned(), path.to_owned())));

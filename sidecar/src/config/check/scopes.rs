@@ -8,8 +8,8 @@ use super::{Checker, http_server, present, servers, span_of};
 use crate::config::at::At;
 use crate::config::document::dotted;
 use crate::config::raw::RawScope;
-use crate::config::{HttpServer, Scope, ServerKind, StdioServer};
 use crate::policy::Glob;
+use crate::servers::spec::{HttpServer, Scope, ServerKind, StdioServer};
 
 /// `kind` is missing where the server itself is wrong; then only the tools can be checked.
 pub(super) fn check_scopes(

@@ -9,9 +9,9 @@ use super::{Checker, Section, http_server, present, scopes, secrets, span_of};
 use crate::config::at::At;
 use crate::config::document::dotted;
 use crate::config::raw::{RawReload, RawReplace, RawServer};
-use crate::config::{Reload, Replace, Retry, Server, ServerKind, StdioServer};
-use crate::inject::Template;
 use crate::policy::{Glob, Rules};
+use crate::secrets::{InvalidTemplate, Template};
+use crate::servers::spec::{Reload, Replace, Retry, ServerKind, ServerSpec, StdioServer};
 
 /// A table of templates as it is written.
 pub(super) type RawTemplates = BTreeMap<At<String>, At<String>>;
@@ -19,7 +19,7 @@ pub(super) type RawTemplates = BTreeMap<At<String>, At<String>>;
 pub(super) fn check_servers(
     checker: &mut Checker<'_, '_>,
     raw: BTreeMap<At<String>, RawServer>,
-) -> BTreeMap<Name, Arc<Server>> {
+) -> BTreeMap<Name, Arc<ServerSpec>> {
     let checked = raw.into_iter().filter_map(|(written, server)| {
         let name = checker.name("a server", &written);
         let server = check_server(checker, &written, name, server)?;
@@ -33,7 +33,7 @@ fn check_server(
     written: &At<String>,
     name: Option<Name>,
     mut raw: RawServer,
-) -> Option<Server> {
+) -> Option<ServerSpec> {
     let table = dotted(&["servers", &written.value]);
     let call_timeout =
         checker.time(&format!("{table}.call-timeout"), raw.call_timeout.take(), "4m", "100ms"..="1d");
@@ -56,7 +56,7 @@ fn check_server(
         true => rules,
         false => rules.by_tool(),
     };
-    Some(Server { name: name?, kind: kind?, rules, call_timeout, retry, replace, reload, scopes })
+    Some(ServerSpec { name: name?, kind: kind?, rules, call_timeout, retry, replace, reload, scopes })
 }
 
 fn check_kind(
@@ -187,7 +187,7 @@ pub(super) fn check_template(
     let template: Template = match written.value.parse() {
         Ok(template) => template,
         Err(error) => {
-            let error: crate::inject::InvalidTemplate = error;
+            let error: InvalidTemplate = error;
             checker.add(&written.span, format!("`{key}`: {error}"), error.hint());
             return None;
         }

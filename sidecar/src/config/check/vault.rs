@@ -11,14 +11,15 @@ use super::http_server::is_loopback;
 use super::{Checker, span_of, vault_auth};
 use crate::config::at::At;
 use crate::config::raw::{RawVault, RawVaultAuth, RawVaultMethod};
-use crate::config::{Vault, VaultPath};
+use crate::secrets::VaultPath;
+use crate::vault::Settings;
 
 const ADDRESS_HINT: &str = "write one such as `https://vault.example.com:8200`";
 
 /// A longer name of a role or a policy is taken for a mistake.
 pub(super) const MAX_NAME_BYTES: usize = 128;
 
-pub(super) fn check_vault(checker: &mut Checker<'_, '_>, raw: At<RawVault>) -> Option<Vault> {
+pub(super) fn check_vault(checker: &mut Checker<'_, '_>, raw: At<RawVault>) -> Option<Settings> {
     let At { value: raw, span } = raw;
     let damaged = checker.damage.touches(&["vault"]);
     if raw.address.is_none() && !damaged {
@@ -46,7 +47,7 @@ pub(super) fn check_vault(checker: &mut Checker<'_, '_>, raw: At<RawVault>) -> O
     let token_role =
         raw.token_role.and_then(|written| vault_auth::check_role(checker, "vault.token-role", &written));
     let auth = raw.auth.and_then(|written| vault_auth::check_auth(checker, written));
-    Some(Vault { address: address?, namespace, ca_file, auth: auth?, token_role })
+    Some(Settings { address: address?, namespace, ca_file, auth: auth?, token_role })
 }
 
 /// A path in Vault, written at `key`.

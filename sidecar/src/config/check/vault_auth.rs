@@ -6,9 +6,10 @@ use super::Checker;
 use super::vault::{MAX_NAME_BYTES, check_vault_path};
 use crate::config::at::{At, Span};
 use crate::config::raw::{RawVaultAuth, RawVaultMethod};
-use crate::config::{SecretId, VaultAuth, VaultPath};
+use crate::secrets::VaultPath;
+use crate::vault::{AuthSettings, SecretIdForm};
 
-pub(super) fn check_auth(checker: &mut Checker<'_, '_>, raw: At<RawVaultAuth>) -> Option<VaultAuth> {
+pub(super) fn check_auth(checker: &mut Checker<'_, '_>, raw: At<RawVaultAuth>) -> Option<AuthSettings> {
     let At { value: raw, span } = raw;
     let Some(At { value: method, .. }) = raw.method else {
         if !checker.damage.touches(&["vault", "auth"]) {
@@ -52,25 +53,25 @@ pub(super) fn check_auth(checker: &mut Checker<'_, '_>, raw: At<RawVaultAuth>) -
         None => method.name().parse().ok(),
     };
     Some(match method {
-        RawVaultMethod::Approle => VaultAuth::AppRole {
+        RawVaultMethod::Approle => AuthSettings::AppRole {
             mount: mount?,
             role_id_file: role_id_file?,
             secret_id_file: secret_id_file?,
             secret_id: match form {
-                Form::Plain => SecretId::Plain,
-                Form::Wrapped => SecretId::Wrapped { role: role? },
+                Form::Plain => SecretIdForm::Plain,
+                Form::Wrapped => SecretIdForm::Wrapped { role: role? },
             },
         },
         RawVaultMethod::Cert => {
-            VaultAuth::Cert { mount: mount?, cert_file: cert_file?, key_file: key_file?, role: role? }
+            AuthSettings::Cert { mount: mount?, cert_file: cert_file?, key_file: key_file?, role: role? }
         }
-        RawVaultMethod::Jwt => VaultAuth::Jwt { mount: mount?, role: role?, jwt_file: jwt_file? },
+        RawVaultMethod::Jwt => AuthSettings::Jwt { mount: mount?, role: role?, jwt_file: jwt_file? },
         RawVaultMethod::Kubernetes => {
-            VaultAuth::Kubernetes { mount: mount?, role: role?, jwt_file: jwt_file? }
+            AuthSettings::Kubernetes { mount: mount?, role: role?, jwt_file: jwt_file? }
         }
-        RawVaultMethod::TokenFile => VaultAuth::TokenFile { path: path? },
+        RawVaultMethod::TokenFile => AuthSettings::TokenFile { path: path? },
         RawVaultMethod::Userpass => {
-            VaultAuth::Userpass { mount: mount?, username: username?, password_file: password_file? }
+            AuthSettings::Userpass { mount: mount?, username: username?, password_file: password_file? }
         }
     })
 }

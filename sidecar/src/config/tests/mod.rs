@@ -12,6 +12,8 @@ mod vault_secrets;
 use std::path::{Path, PathBuf};
 
 use super::*;
+use crate::secrets::Origin;
+use crate::servers::spec::ServerKind;
 
 fn environment() -> Environment {
     Environment::new(1000, |name| (name == "HOME").then(|| "/home/ada".into())).with_files(certificates)

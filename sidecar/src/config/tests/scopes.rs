@@ -2,10 +2,11 @@
 
 use super::vault::{prepared, says_besides};
 use super::*;
+use crate::servers::spec::{Reload, Replace, ServerSpec};
 
 const SECRETS: &str = "[secrets.read]\nenv = 'R'\n[secrets.write]\nenv = 'W'\n";
 
-fn server(config: &Config, name: &str) -> std::sync::Arc<Server> {
+fn server(config: &Config, name: &str) -> std::sync::Arc<ServerSpec> {
     std::sync::Arc::clone(&config.servers[&name.parse().unwrap()])
 }
 

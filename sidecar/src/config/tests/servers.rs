@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::net::RESERVED_HEADERS;
+use crate::servers::spec::Retry;
 
 #[test]
 fn one_kind_of_server() {

@@ -2,12 +2,14 @@
 
 use super::vault::{prepared, says_besides};
 use super::*;
+use crate::secrets::VaultPath;
+use crate::vault::{AuthSettings, SecretIdForm};
 
 fn vault(auth: &str) -> String {
     format!("[vault]\naddress = 'https://v'\nauth = {{ {auth} }}\n")
 }
 
-fn auth(text: &str) -> VaultAuth {
+fn auth(text: &str) -> AuthSettings {
     prepared(&vault(text)).vault.unwrap().auth
 }
 
@@ -20,40 +22,45 @@ fn each_method_has_its_keys_and_its_mount() {
     let role = || "agent".to_owned();
     assert_eq!(
         auth("method = 'approle', role-id-file = 'r', secret-id-file = '/s'"),
-        VaultAuth::AppRole {
+        AuthSettings::AppRole {
             mount: path("approle"),
             role_id_file: "/etc/r".into(),
             secret_id_file: "/s".into(),
-            secret_id: SecretId::Plain
+            secret_id: SecretIdForm::Plain
         }
     );
     assert_eq!(
         auth(
             "method = 'approle', role-id-file = '/r', secret-id-file = '/s', secret-id-wrapped = true, role = 'agent', mount = 'a/b'"
         ),
-        VaultAuth::AppRole {
+        AuthSettings::AppRole {
             mount: path("a/b"),
             role_id_file: "/r".into(),
             secret_id_file: "/s".into(),
-            secret_id: SecretId::Wrapped { role: role() }
+            secret_id: SecretIdForm::Wrapped { role: role() }
         }
     );
     assert_eq!(
         auth("method = 'cert', cert-file = '/c', key-file = '/k', role = 'agent'"),
-        VaultAuth::Cert { mount: path("cert"), cert_file: "/c".into(), key_file: "/k".into(), role: role() }
+        AuthSettings::Cert {
+            mount: path("cert"),
+            cert_file: "/c".into(),
+            key_file: "/k".into(),
+            role: role()
+        }
     );
     assert_eq!(
         auth("method = 'jwt', role = 'agent', jwt-file = '/j'"),
-        VaultAuth::Jwt { mount: path("jwt"), role: role(), jwt_file: "/j".into() }
+        AuthSettings::Jwt { mount: path("jwt"), role: role(), jwt_file: "/j".into() }
     );
     assert_eq!(
         auth("method = 'kubernetes', role = 'agent', jwt-file = '/j', mount = 'k8s'"),
-        VaultAuth::Kubernetes { mount: path("k8s"), role: role(), jwt_file: "/j".into() }
+        AuthSettings::Kubernetes { mount: path("k8s"), role: role(), jwt_file: "/j".into() }
     );
-    assert_eq!(auth("method = 'token-file', path = '/t'"), VaultAuth::TokenFile { path: "/t".into() });
+    assert_eq!(auth("method = 'token-file', path = '/t'"), AuthSettings::TokenFile { path: "/t".into() });
     assert_eq!(
         auth("method = 'userpass', username = 'agent', password-file = '/p'"),
-        VaultAuth::Userpass { mount: path("userpass"), username: role(), password_file: "/p".into() }
+        AuthSettings::Userpass { mount: path("userpass"), username: role(), password_file: "/p".into() }
     );
 }
 
