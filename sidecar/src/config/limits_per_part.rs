@@ -1,4 +1,5 @@
-//! `[limits]` as each part of the sidecar takes it: a part knows its own bounds and nothing of the configuration.
+//! Converts `[limits]` into the limits of each part of the sidecar: a part knows its own limits and does not import
+//! `config`.
 
 use super::Limits;
 use crate::secrets::SourceLimits;
