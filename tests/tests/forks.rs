@@ -247,7 +247,7 @@ fn the_copied_state_of_a_running_shim_leaves_one_and_the_other_is_told_what_to_d
         assert!(trouble["message"].as_str().unwrap().contains(word), "{word}: {trouble}");
     }
     let alert = alerts(&world).remove(0);
-    assert!(alert["detail"].as_str().unwrap().contains("left behind"), "{alert}");
+    assert!(alert["detail"].as_str().unwrap().contains("outdated copy"), "{alert}");
     assert!(refused.is_running());
     assert_eq!(copied.call_text("echo", json!({"text": "on"})), "on");
 

@@ -69,7 +69,7 @@ fn a_hello_that_comes_byte_by_byte_is_not_waited_for() {
     }
     bystander.is_answered();
     assert!(slow.is_empty(), "{} connections outlived their time to say Hello", slow.len());
-    world.wait_until("they were told why", || world.log().contains("no Hello came in time"));
+    world.wait_until("they were told why", || world.log().contains("no Hello arrived in time"));
     assert_eq!(world.connected("tools").call_text("echo", json!({"text": "a newcomer"})), "a newcomer");
 }
 

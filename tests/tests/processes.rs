@@ -389,7 +389,7 @@ fn a_session_that_is_killed_while_its_server_starts_ends_too() {
         !session.is_empty()
     });
     let told = world.cofferdam_text(&["kill", &session]);
-    assert!(told.contains("still dying"), "what was not seen to end is not called ended: {told}");
+    assert!(told.contains("have not exited yet"), "what was not seen to end is not called ended: {told}");
     assert!(!world.sessions().to_string().contains(&session));
 }
 

@@ -20,16 +20,16 @@ fn where_nothing_lacks_nothing_is_read_made_or_left() {
     let before = tokens(&bao, |_| true).len();
     let said = succeeds(&world);
     for line in [
-        "login token-file: a token with `agent`, `default`, `sidecar`, yours, and left alone\n",
-        "  ok     update auth/token/create: makes the tokens of sessions\n",
-        "  ok     update auth/token/renew-self: keeps the login alive\n",
+        "login token-file: a token with `agent`, `default`, `sidecar`, your own token, which is not revoked\n",
+        "  ok      update auth/token/create: creates the tokens of sessions\n",
+        "  ok      update auth/token/renew-self: renews the login\n",
         "grant dev: a session's token has `agent`\n",
-        "  ok     update pki/issue/agent: secret `cert` of server `tools`\n",
-        "  ok     read   secret/data/github: secret `github` of server `tools`\n",
+        "  ok      update pki/issue/agent: secret `cert` of server `tools`\n",
+        "  ok      read   secret/data/github: secret `github` of server `tools`\n",
     ] {
         assert!(said.contains(line), "{line}{said}");
     }
-    assert!(said.contains("unsealed") && said.ends_with("\nnothing lacks\n"), "{said}");
+    assert!(said.contains("unsealed") && said.ends_with("\nnothing is missing\n"), "{said}");
     assert_eq!(said, succeeds(&world), "the same is said again");
     assert_eq!((tokens(&bao, |_| true).len(), leases(&bao)), (before, 0));
     let login = login_token(&bao);
@@ -157,7 +157,7 @@ fn tokens_that_cannot_be_made_say_why_and_what_next() {
     let auth = format!("auth = {{ method = \"token-file\", path = {file:?} }}");
     let (code, said, _) = online(&with_secrets(connected(&bao, &auth)).prepare());
     assert_eq!(code, 77, "{said}");
-    assert!(said.contains("  WRONG  ask Vault for POST `auth/token/create`"), "{said}");
+    assert!(said.contains("  WRONG   ask Vault for POST `auth/token/create`"), "{said}");
     assert!(said.contains("next: log in with `agent` too, or set `token-role` in [vault]"), "{said}");
     // A role that may give other policies, then none at all.
     let auth = minter(&bao, &mut token_role(&["other"]));
@@ -180,7 +180,7 @@ fn tokens_that_cannot_be_made_say_why_and_what_next() {
     assert!(
         code == 77
             && said.contains(
-                "next: make it: `bao write auth/token/roles/cofferdam allowed_policies=agent renewable=false`"
+                "next: create it: `bao write auth/token/roles/cofferdam allowed_policies=agent renewable=false`"
             ),
         "{said}"
     );
@@ -189,7 +189,7 @@ fn tokens_that_cannot_be_made_say_why_and_what_next() {
     fs::write(&file, counted).unwrap();
     let auth = format!("auth = {{ method = \"token-file\", path = {file:?} }}");
     let (code, said, _) = online(&with_secrets(connected(&bao, &auth)).prepare());
-    assert!(code == 77 && said.contains("is good for 7 more requests"), "{said}");
+    assert!(code == 77 && said.contains("can be used for 7 more requests"), "{said}");
 }
 
 #[test]
@@ -207,13 +207,13 @@ fn paths_that_lead_nowhere_are_found_though_the_policy_allows_them() {
     let (code, said, _) = online(&world);
     assert_eq!(code, 77, "{said}");
     for line in [
-        "  WRONG  nothing is mounted at `databse/creds/readonly`\n",
-        "  WRONG  `kv = \"pki/issue/agent\"` (secret `cert` of server `tools`) leads to an engine of type `pki`\n",
-        "  WRONG  `identity/oidc/token/agent` needs a token with an entity, and the session's has none\n",
+        "  WRONG   nothing is mounted at `databse/creds/readonly`\n",
+        "  WRONG   `kv = \"pki/issue/agent\"` (secret `cert` of server `tools`) is in an engine of type `pki`\n",
+        "  WRONG   `identity/oidc/token/agent` needs a token with an entity, and the session's has none\n",
     ] {
         assert!(said.contains(line), "{line}{said}");
     }
-    assert!(!said.contains("LACKS") && !said.contains("\nadd to "), "{said}");
+    assert!(!said.contains("MISSING") && !said.contains("\nadd to "), "{said}");
 }
 
 #[test]
@@ -255,10 +255,10 @@ fn a_wrap_is_looked_up_and_not_opened() {
     );
     let world = with_secrets(connected(&bao, &auth)).prepare();
     let said = succeeds(&world);
-    assert!(said.contains("by `auth/approle/role/sidecar/secret-id` as it should be"), "{said}");
+    assert!(said.contains("by `auth/approle/role/sidecar/secret-id` as expected"), "{said}");
     assert!(
-        said.contains("NOT ASKED: what the policies allow")
-            && said.ends_with("\nnothing lacks of what was asked\n"),
+        said.contains("NOT CHECKED: what the policies allow")
+            && said.ends_with("\nnothing is missing, as far as it was checked\n"),
         "{said}"
     );
     // Of another role: not ours, and not opened either.

@@ -92,7 +92,7 @@ fn readiness_waits_for_the_login_and_what_vault_does_is_counted() {
     let world = watched(with_certificate(&bao), place).start();
     let (status, text) = look(place, "/readyz");
     assert_eq!(status, 503, "{text}");
-    assert!(text.contains("no login at Vault"), "{text}");
+    assert!(text.contains("not logged in to Vault"), "{text}");
     assert_eq!(look(place, "/healthz").0, 200);
     assert_eq!(number(&look(place, "/metrics").1, "cofferdam_vault_logged_in"), Some(0));
     bao.thaw();

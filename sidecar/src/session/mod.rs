@@ -38,13 +38,13 @@ pub(crate) struct Context {
     pub(crate) tasks: TaskTracker,
     pub(crate) files: FileStore,
     pub(crate) log: Arc<LogScrubber>,
-    /// None where the configuration of the start has no [vault].
+    /// `None` if the configuration at the start had no `[vault]`.
     pub(crate) vault: Option<Arc<Access>>,
     lookups: LookupPermits,
     gates: Mutex<BTreeMap<Name, Arc<Gate>>>,
-    /// The limits of every gate, as they were at the start: a grant that comes later is treated as the others are.
+    /// The limits of every gate, from the configuration at the start: they also apply to grants that a reload adds.
     gate_limits: GateLimits,
-    /// Plays the processes of every stdio server.
+    /// Replaces the processes of every stdio server.
     #[cfg(test)]
     pub(crate) script: std::sync::OnceLock<crate::servers::scripted::Script>,
 }
@@ -53,10 +53,10 @@ pub(crate) struct Context {
 pub(crate) struct Session {
     pub(crate) id: Arc<str>,
     pub(crate) grant: Name,
-    /// None on the shared socket.
+    /// `None` on the shared socket.
     pub(crate) enrolment: Option<Enrolled>,
     pub(crate) credentials: Arc<Credentials>,
-    /// What the session has in Vault. None where the sidecar has no Vault.
+    /// The session's token and leases in Vault. `None` if the sidecar has no Vault.
     pub(crate) vault: Option<SessionVault>,
     pub(crate) budget: Budget,
     pub(crate) gate: Arc<Gate>,
@@ -80,13 +80,13 @@ impl Context {
         if let Some(access) = vault.clone() {
             let audit = audit.clone();
             tasks.spawn(async move {
-                let tell = |alert: &str| {
+                let record_alert = |alert: &str| {
                     let record = EventRecord { detail: Some(alert), ..EventRecord::new(Event::Alert) };
                     if let Err(error) = audit.event(&record) {
-                        tracing::error!(%error, "an alert of the login at Vault is not recorded");
+                        tracing::error!(%error, "an alert about the Vault login was not recorded");
                     }
                 };
-                access.tell_alerts(tell).await;
+                access.tell_alerts(record_alert).await;
             });
         }
         Ok(Self {
@@ -104,13 +104,13 @@ impl Context {
         })
     }
 
-    /// Processes of stdio servers that there are now.
+    /// The number of running processes of stdio servers.
     pub(crate) fn processes(&self) -> usize {
         let gates = self.gates.lock().expect("no holder of this lock panics");
         gates.values().map(|gate| gate.processes()).sum()
     }
 
-    /// The gate of a grant outlives its sessions: a sandbox that comes back finds its old starts counted.
+    /// The gate of a grant outlives its sessions, so that a sandbox cannot reset its counters by reconnecting.
     pub(crate) fn gate(&self, grant: &Name) -> Arc<Gate> {
         let mut gates = self.gates.lock().expect("no holder of this lock panics");
         Arc::clone(gates.entry(grant.clone()).or_insert_with(|| Arc::new(Gate::new(self.gate_limits))))
@@ -171,7 +171,7 @@ impl Session {
         }
     }
 
-    /// Waits until this session may search the audit. Can be dropped at any time.
+    /// Waits until this session may search the audit. Cancel-safe.
     pub(crate) async fn lookup_permit(&self) -> Option<LookupPermit> {
         self.context.lookups.acquire(&self.lookup).await
     }

@@ -295,7 +295,7 @@ fn a_sandbox_is_attached_once() {
     assert_eq!(nothing.wait().code(), Some(66));
     assert!(nothing.said().contains("start `/no/such/program`"), "{}", nothing.said());
     let talker = Attach::start(&scene.world, &["exec", "--grant", "dev", "--", "echo", "Last login: today"]);
-    talker.wait_until_said("nothing but the hub may write to its stdout");
+    talker.wait_until_said("only the hub may write to its stdout");
 }
 
 /// A client that asks for a sandbox and disconnects before the response does not hold it.
