@@ -75,7 +75,7 @@ fn a_server_that_floods_slows_its_own_link_only() {
 }
 
 #[test]
-fn a_sandbox_that_sends_faster_than_its_server_takes_slows_its_own_link_only() {
+fn a_sandbox_that_sends_faster_than_its_server_reads_slows_its_own_link_only() {
     let mut world = bounded()
         .server("tools", Server::fixture())
         .server("stuck", Server::fixture_that("never-reads"))

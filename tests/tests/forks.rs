@@ -46,7 +46,7 @@ fn links(world: &World) -> Vec<String> {
 }
 
 #[test]
-fn ten_shims_of_one_sandbox_come_back_after_a_blip_and_none_is_taken_for_a_clone() {
+fn ten_shims_of_one_sandbox_reconnect_and_none_is_taken_for_a_clone() {
     let (mut world, tcp) = place();
     let sandbox = Sandbox::enrolled(&world);
     let mut shims: Vec<Harness> = (0..10).map(|_| sandbox.connected()).collect();
@@ -74,7 +74,7 @@ fn ten_shims_of_one_sandbox_come_back_after_a_blip_and_none_is_taken_for_a_clone
 }
 
 #[test]
-fn of_two_clones_that_come_at_once_exactly_one_survives() {
+fn of_two_clones_that_connect_at_once_exactly_one_continues() {
     let (world, _tcp) = place();
     for round in 0..4 {
         let original = rested(&world);
@@ -98,7 +98,7 @@ fn of_two_clones_that_come_at_once_exactly_one_survives() {
 }
 
 #[test]
-fn of_two_clones_that_were_both_welcomed_the_first_to_speak_survives() {
+fn of_two_welcomed_clones_the_first_to_send_a_frame_continues() {
     let (world, _tcp) = place();
     let sandbox = rested(&world);
     let (mut one, mut other) = (sandbox.relay(), sandbox.relay());
@@ -136,7 +136,7 @@ fn a_late_hello_does_not_cost_the_owner_its_epoch() {
 
 /// The same where what it shows has turned already: its sender is gone, unlike a copy's.
 #[test]
-fn a_hello_that_comes_when_its_epoch_has_turned_raises_no_alert() {
+fn a_delayed_hello_with_an_outdated_epoch_raises_no_alert() {
     let (world, _tcp) = place();
     let sandbox = rested(&world);
     let before = sandbox.copy();
@@ -155,7 +155,7 @@ fn a_hello_that_comes_when_its_epoch_has_turned_raises_no_alert() {
 
 /// A new link costs a sync of the disk, and a place comes before that.
 #[test]
-fn a_sandbox_without_a_place_for_a_link_writes_nothing() {
+fn a_sandbox_over_its_link_limit_causes_no_disk_writes() {
     let tcp = CuttableTcp::start();
     let world =
         World::new().server("tools", Server::fixture()).relay(&tcp.relay_lines()).limit("links = 2").start();
@@ -179,7 +179,7 @@ fn a_sandbox_without_a_place_for_a_link_writes_nothing() {
 
 /// The disk is full for long, and a sandbox can come again and again.
 #[test]
-fn enrolments_that_are_not_written_down_do_not_fill_the_log() {
+fn enrolments_that_cannot_be_saved_do_not_fill_the_log() {
     let (world, _tcp) = place();
     let sandbox = rested(&world);
     let (store, aside) = (world.layout().state.join("enrolments"), world.layout().state.join("aside"));
@@ -207,7 +207,7 @@ fn enrolments(world: &World) -> Vec<(std::path::PathBuf, u64)> {
 
 /// A request for another enrolment's link is an alert; it cannot fill the audit with alerts.
 #[test]
-fn a_link_of_another_sandbox_is_refused_and_the_alerts_are_few() {
+fn resuming_a_link_of_another_sandbox_is_refused_and_alerts_are_limited() {
     let (world, _tcp) = place();
     let (owner, thief) = (rested(&world), rested(&world));
     let welcome = welcomed(owner.relay().say(key_hello(&owner, None)));
@@ -226,7 +226,7 @@ fn a_link_of_another_sandbox_is_refused_and_the_alerts_are_few() {
 }
 
 #[test]
-fn the_copied_state_of_a_running_shim_leaves_one_and_the_other_is_told_what_to_do() {
+fn with_copied_state_one_shim_continues_and_the_other_is_told_what_to_do() {
     let (world, _tcp) = place();
     let original = Sandbox::enrolled(&world);
     let mut running = original.connected();
@@ -263,7 +263,7 @@ fn the_copied_state_of_a_running_shim_leaves_one_and_the_other_is_told_what_to_d
 }
 
 #[test]
-fn stolen_state_is_found_out_at_the_owners_next_use() {
+fn stolen_state_is_detected_at_the_owners_next_use() {
     let (world, _tcp) = place();
     let owner = rested(&world);
     let thief = owner.copy();
@@ -305,7 +305,7 @@ fn epochs_that_were_never_issued_are_refused() {
 }
 
 #[test]
-fn a_goodbye_before_the_welcome_does_not_turn_the_epoch() {
+fn a_goodbye_before_the_welcome_does_not_advance_the_epoch() {
     let (world, _tcp) = place();
     let sandbox = rested(&world);
     let mut relay = sandbox.relay();
@@ -321,7 +321,7 @@ fn a_goodbye_before_the_welcome_does_not_turn_the_epoch() {
 }
 
 #[test]
-fn a_link_that_answers_keeps_its_place_and_a_dead_one_gives_it_up() {
+fn a_link_whose_connection_answers_is_kept_and_a_dead_one_is_replaced() {
     let (world, _tcp) = place();
     let sandbox = rested(&world);
     let mut first = sandbox.relay();

@@ -67,7 +67,7 @@ fn attacks() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 #[test]
-fn a_hostile_hub_is_bounded_and_disturbs_no_other() {
+fn a_hostile_hub_is_bounded_and_disturbs_no_other_sandbox() {
     let mut world = World::new().server("tools", Server::fixture()).relay("heartbeat = \"1s\"").start();
     let pin: PublicKey = world.cofferdam_text(&["key"]).trim().parse().expect("a key");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");

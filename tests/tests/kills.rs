@@ -58,7 +58,7 @@ fn a_server_that_is_killed_under_load_runs_nothing_twice() {
 }
 
 #[test]
-fn a_sidecar_that_stands_still_for_too_long_runs_nothing_that_was_answered() {
+fn a_stopped_sidecar_runs_nothing_that_was_answered_meanwhile() {
     let mut world = strict().relay("heartbeat = \"1s\"").start();
     let mut conversation = Conversation::begin(impatient(&world), Random::new(1));
     conversation.hold(10);
@@ -80,7 +80,7 @@ fn a_sidecar_that_stands_still_for_too_long_runs_nothing_that_was_answered() {
 }
 
 #[test]
-fn a_shim_that_stands_still_for_longer_than_the_heartbeat_goes_on_where_it_was() {
+fn a_shim_that_is_stopped_longer_than_the_heartbeat_continues_its_requests() {
     let world = strict().relay("heartbeat = \"1s\"").start();
     let mut conversation = Conversation::begin(world.shim(SERVER), Random::new(1));
     for _ in 0..2 {

@@ -61,7 +61,7 @@ fn an_id_in_flight_cannot_be_used_again_without_a_shim_either() {
 
 /// The shim drops late answers too; here the sidecar is alone.
 #[test]
-fn a_late_answer_does_not_leave_the_host() {
+fn a_late_response_does_not_leave_the_host() {
     let world = World::new().server("tools", Server::fixture()).start();
     let mut sandbox = RawRelay::welcomed(&world.layout().relay, "tools");
     let slow = |id: u32, ms: u32| {
@@ -79,7 +79,7 @@ fn a_late_answer_does_not_leave_the_host() {
 }
 
 #[test]
-fn bytes_that_are_no_text_are_refused() {
+fn invalid_utf_8_is_refused() {
     let (world, mut shim) = started();
     let mut line = HIDDEN.as_bytes().to_vec();
     let place = line.len() - 6;
@@ -137,7 +137,7 @@ fn an_id_in_flight_cannot_be_used_again() {
 }
 
 #[test]
-fn a_message_that_is_too_large_is_refused_by_its_id_wherever_that_stands() {
+fn a_message_that_is_too_large_is_refused_under_its_id_wherever_the_id_is() {
     let (world, mut shim) = started();
     let filler = "x".repeat(11 * 1024 * 1024);
     let lines = [
@@ -160,7 +160,7 @@ fn a_message_that_is_too_large_is_refused_by_its_id_wherever_that_stands() {
 
 /// Towards the harness only the envelope counts: a sloppy but harmless result still arrives.
 #[test]
-fn a_servers_garbage_is_passed_over() {
+fn malformed_output_of_a_server_is_skipped() {
     for mode in ["plain", "starts-with-garbage"] {
         let world = World::new().server("tools", Server::fixture_that(mode)).start();
         let mut shim = world.connected("tools");

@@ -99,7 +99,7 @@ impl Drop for Upgraded {
 }
 
 #[test]
-fn an_old_configuration_checks() {
+fn an_old_configuration_is_valid() {
     let output = {
         let mut check = command(built("COFFERDAM_BIN", "cofferdam"));
         check.args(["check", "-c"]).arg(old().join("full.toml"));
@@ -138,7 +138,7 @@ fn an_old_enrolment_can_be_killed() {
 }
 
 #[test]
-fn an_old_audit_verifies_and_goes_on() {
+fn an_old_audit_verifies_and_is_continued() {
     let mut upgraded = Upgraded::start();
     let mut shim = upgraded.shim();
     shim.call_text("echo", json!({"text": "hello"}));

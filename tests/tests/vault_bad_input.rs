@@ -45,7 +45,7 @@ fn refuses(sandbox: &mut SingleSandbox, server: &str, words: &[&str]) {
 type Change = fn(&mut Value);
 
 #[test]
-fn a_mount_that_is_not_there() {
+fn a_missing_mount_is_refused() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let all: &[&str] = &["read", "update"];
     bao.policy("agent", &[("secret/data/github", &["read"]), ("nomount/*", all)]);
@@ -68,7 +68,7 @@ fn a_mount_that_is_not_there() {
 }
 
 #[test]
-fn values_that_are_no_texts_and_secrets_that_are_empty() {
+fn values_that_are_not_text_and_empty_secrets_are_handled() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let odd = json!({"number": 1234567890, "real": 12345678.5, "flag": true, "nothing": null, "list": ["a"], "short": "x"});
     bao.write_secret("odd", json!(odd));
@@ -143,7 +143,7 @@ fn a_field_that_cannot_be_used_is_refused_where_it_is_used() {
 }
 
 #[test]
-fn a_certificate_of_another_name() {
+fn a_certificate_for_another_name_is_refused() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
     let tls = bao.tls.as_ref().unwrap();
     let elsewhere = format!("https://{}", second_address(tls.place));
@@ -158,7 +158,7 @@ fn a_certificate_of_another_name() {
 
 /// Its clock and ours differ by years: what it says of an end is by its own.
 #[test]
-fn a_clock_that_is_not_ours() {
+fn a_clock_that_differs_from_vaults_does_no_harm() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     bao.mount_kv("plain", KvEngine::V1);
     bao.policy("agent", &[("plain/token", &["read"])]);
@@ -189,7 +189,7 @@ fn a_clock_that_is_not_ours() {
 
 /// What no server says: rewritten in live answers.
 #[test]
-fn rewritten_lives_of_nothing_and_of_for_ever_neither_spin_nor_harm() {
+fn rewritten_lease_durations_of_zero_and_of_100_years_are_handled() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let changes: [(&str, Change); 6] = [
         ("a lease of 0", |answer| answer["lease_duration"] = json!(0)),
@@ -235,7 +235,7 @@ fn rewritten_lives_of_nothing_and_of_for_ever_neither_spin_nor_harm() {
 }
 
 #[test]
-fn rewritten_lives_of_tokens_neither_spin_nor_harm() {
+fn rewritten_token_durations_are_handled() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let changes: [(&str, &str, Change); 4] = [
         ("auth/token/create", "a century", |answer| answer["auth"]["lease_duration"] = json!(u64::MAX)),

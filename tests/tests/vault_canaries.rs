@@ -17,7 +17,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 #[test]
-fn nothing_of_vault_is_anywhere_but_in_the_server_that_should_have_it() {
+fn secrets_from_vault_are_found_only_in_the_server_that_should_have_them() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let stored_value = unique(&bao);
     let role_id = approle(&bao, &mut app_role(&["sidecar", "agent"], "10m"));

@@ -14,7 +14,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 #[test]
-fn where_nothing_lacks_nothing_is_read_made_or_left() {
+fn a_check_without_findings_reads_no_secret_and_leaves_no_token() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
     let world = with_secrets(world(&bao)).prepare();
     let before = tokens(&bao, |_| true).len();
@@ -50,7 +50,7 @@ fn where_nothing_lacks_nothing_is_read_made_or_left() {
 }
 
 #[test]
-fn what_is_printed_mends_what_lacks_whatever_the_engine() {
+fn the_printed_lines_fix_the_policies_for_every_engine() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let auth = minter(&bao, &mut token_role(&["agent"]));
     bao.mount_kv("teams/old", KvEngine::V1);
@@ -102,7 +102,7 @@ fn what_is_printed_mends_what_lacks_whatever_the_engine() {
 }
 
 #[test]
-fn a_policy_is_written_where_its_namespace_is() {
+fn printed_paths_fit_the_namespace_of_their_policy() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     bao.api("POST", "sys/namespaces/team-a", json!({}));
     let within = |method: &str, path: &str, body: Value| {
@@ -149,7 +149,7 @@ fn a_policy_is_written_where_its_namespace_is() {
 }
 
 #[test]
-fn tokens_that_cannot_be_made_say_why_and_what_next() {
+fn tokens_that_cannot_be_created_are_reported_with_the_next_step() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     // A login that may make tokens, but has not the policies that they should have.
     let poor = bao.create_token(new_token(&["sidecar"]).ttl("10m"));
@@ -193,7 +193,7 @@ fn tokens_that_cannot_be_made_say_why_and_what_next() {
 }
 
 #[test]
-fn paths_that_lead_nowhere_are_found_though_the_policy_allows_them() {
+fn paths_without_an_engine_are_reported_although_the_policy_allows_them() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     bao.policy("agent", &[("*", &["read", "update"])]);
     let server =
@@ -217,7 +217,7 @@ fn paths_that_lead_nowhere_are_found_though_the_policy_allows_them() {
 }
 
 #[test]
-fn tokens_without_the_default_policy_are_told_what_it_would_have_given() {
+fn for_tokens_without_the_default_policy_its_lines_are_printed() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let auth = minter(&bao, token_role(&["agent"]).token_no_default_policy(true).orphan(true));
     let world = with_secrets(connected(&bao, &auth)).prepare();
@@ -242,7 +242,7 @@ fn tokens_without_the_default_policy_are_told_what_it_would_have_given() {
 }
 
 #[test]
-fn a_wrap_is_looked_up_and_not_opened() {
+fn a_wrapping_token_is_looked_up_and_not_unwrapped() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     minter(&bao, &mut token_role(&["agent"]));
     let wrap = |path: &str| wrap(&bao, path, &json!({}));
@@ -282,7 +282,7 @@ fn a_wrap_is_looked_up_and_not_opened() {
 }
 
 #[test]
-fn a_check_that_cannot_ask_says_why() {
+fn a_check_that_cannot_reach_or_use_vault_reports_the_reason() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
     let ready = with_secrets(world(&bao)).prepare();
     let login = bao.directory.path().join("token");

@@ -59,7 +59,7 @@ fn done(bao: &OpenBao, path: &str) -> usize {
 }
 
 #[test]
-fn nothing_is_left_of_an_interrupted_check_but_the_users_own_token() {
+fn an_interrupted_check_revokes_all_tokens_except_the_users_own() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
     for (path, signal) in [
         ("auth/token/lookup-self", Signal::SIGINT),
@@ -74,7 +74,7 @@ fn nothing_is_left_of_an_interrupted_check_but_the_users_own_token() {
 }
 
 #[test]
-fn nothing_is_left_of_an_interrupted_check_with_a_login_of_its_own() {
+fn an_interrupted_check_revokes_its_own_login_too() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
     // Orphans do not end with the login.
     let auth = minter(&bao, token_role(&["agent"]).orphan(true));

@@ -69,7 +69,7 @@ fn a_signed_ssh_certificate_is_replaced_before_its_end() {
 
 /// The answer to this gives its lifetime under a name of its own, which only the configuration knows.
 #[test]
-fn the_life_that_was_asked_for_counts_where_the_answer_says_none() {
+fn the_requested_ttl_is_used_if_the_response_has_none() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     bao.enable_login("approle", "approle");
     bao.app_role("robot", &mut app_role(&["default"], "10m"));
@@ -108,7 +108,7 @@ fn a_token_of_kubernetes_is_replaced_before_its_end_and_its_lease_ends_with_it()
 
 /// Where a lease says more or nothing, and where there is none: rewritten in live answers.
 #[test]
-fn a_rewritten_web_token_whose_lease_does_not_say_it_has_an_end_of_its_own() {
+fn a_web_token_is_replaced_before_its_own_expiry_whatever_its_lease_says() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let cluster = Cluster::start(Duration::from_secs(18));
     cluster.prepare(&bao);

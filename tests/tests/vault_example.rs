@@ -58,7 +58,7 @@ fn the_guide_and_the_example_are_the_same() {
 }
 
 #[test]
-fn a_line_that_a_policy_of_the_example_lacks_is_named_and_mends_it() {
+fn a_missing_policy_line_of_the_example_is_printed_and_fixes_it() {
     let Some(desk) = Desk::with_example() else { return };
     desk.succeeds("./set-up");
     for policy in ["agent-dev", "cofferdam"] {

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 const ARGUMENT: &str = "an-argument-that-is-not-counted";
 
 #[test]
-fn numbers_follow_what_happens_and_tell_no_secret() {
+fn metrics_count_events_and_contain_no_secret() {
     let place = free_place();
     let server = Server::fixture().env("SECRET", "{local.value}").allow(&["echo"]);
     let world = watched(World::new().secret_file("local", CANARY).server("tools", server), place).start();
@@ -56,7 +56,7 @@ fn numbers_follow_what_happens_and_tell_no_secret() {
 }
 
 #[test]
-fn strangers_and_odd_requests_are_told_nothing_and_delay_no_other() {
+fn unexpected_requests_get_no_metrics_and_delay_no_other() {
     let place = free_place();
     let mut world = watched(World::new().server("tools", Server::fixture()), place).start();
     let asked = |head: &str| ask(place, format!("{head}\r\n\r\n").as_bytes()).map(|(status, _)| status);
@@ -85,7 +85,7 @@ fn strangers_and_odd_requests_are_told_nothing_and_delay_no_other() {
 }
 
 #[test]
-fn readiness_waits_for_the_login_and_what_vault_does_is_counted() {
+fn readiness_waits_for_the_login_and_vault_requests_are_counted() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let place = free_place();
     bao.freeze();
@@ -118,7 +118,7 @@ fn readiness_waits_for_the_login_and_what_vault_does_is_counted() {
 }
 
 #[test]
-fn what_vault_refuses_is_counted_by_its_kind() {
+fn failures_of_vault_are_counted_by_kind() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let place = free_place();
     let server = Server::fixture().env("SECRET", "{other.token}").allow(&["*"]);
@@ -132,7 +132,7 @@ fn what_vault_refuses_is_counted_by_its_kind() {
 }
 
 #[test]
-fn sessions_shows_each_lease_and_what_went_wrong() {
+fn sessions_shows_each_lease_and_its_last_error() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let write = "write = { common_name = \"agent.internal\", ttl = \"8s\" }";
     let world = world(&bao)

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_explained() {
+    fn unknown_arguments_are_explained() {
         assert!(mode("--slow").unwrap_err().starts_with("usage"));
         assert!(mode("--only").is_err());
         assert!(mode("codec medium 3").is_err());
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn only_those_who_were_named_take_part() {
+    fn only_the_named_contenders_run() {
         let Ok(Mode::Run(plan)) = mode("--only direct --quick") else { panic!("a plan") };
         assert!(plan.includes("direct") && !plan.includes("cofferdam"));
     }

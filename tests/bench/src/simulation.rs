@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn two_hundred_sessions_for_five_hours_neither_lapse_nor_drift_nor_flock() {
+    async fn two_hundred_sessions_for_five_hours_have_no_lapse_drift_or_burst() {
         let shape = Shape::promised();
         let seen = simulate(&shape).await;
         assert_eq!(seen.lapses, 0);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn everything_is_read_anew_before_its_login_ends_and_not_at_once() {
+    async fn everything_is_read_again_before_its_login_ends_and_spread_out() {
         let hour = Duration::from_secs(3600);
         let lent = Lent { class: Class::Renewable, life: 20 * hour, longest: Duration::MAX };
         let shape = Shape { leases: vec![lent; 3], login: Some(hour), ..Shape::promised() };

@@ -24,7 +24,7 @@ const CUTS: usize = 12;
 const CALLS_AT_ONCE: usize = 5;
 
 #[test]
-fn calls_over_an_inherited_descriptor_survive_tearing_and_delays() {
+fn calls_over_an_inherited_descriptor_survive_split_writes_and_delays() {
     let tally = over_many_links("fd", |calls, seed| {
         let world = World::new().server(SERVER, Server::fixture()).start();
         let (shim, proxy) = handed_down(&world, Plan::torn(&mut Random::new(seed)));
@@ -37,7 +37,7 @@ fn calls_over_an_inherited_descriptor_survive_tearing_and_delays() {
 }
 
 #[test]
-fn calls_over_an_inherited_descriptor_that_is_cut_are_answered_honestly() {
+fn calls_over_an_inherited_descriptor_that_is_cut_get_true_answers() {
     let mut seeds = Random::new(Random::seed());
     let mut fates = BTreeMap::new();
     let mut tally = Tally::default();

@@ -18,7 +18,7 @@ use relay_proto::frame::{Frame, PREFACE};
 use serde_json::json;
 
 #[test]
-fn every_byte_of_an_opening_and_of_headers_is_cut_over_unix() {
+fn a_cut_at_every_byte_of_the_handshake_and_of_headers_loses_nothing_over_unix() {
     every_byte_is_cut(&LinkKind::UNIX);
 }
 

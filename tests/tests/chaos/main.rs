@@ -56,7 +56,7 @@ fn calls_over_a_hubs_pipe_survive_chaos() {
 }
 
 #[test]
-fn a_port_that_the_host_dials_is_dialled_again_and_again() {
+fn the_host_reconnects_to_a_port_after_every_cut() {
     let kind = &LinkKind::LISTEN;
     let world = (kind.configure)(World::new().server(SERVER, Server::fixture())).start();
     let proxy = Proxy::start(&(kind.front)(&world), (kind.sidecar)(&world), |_| Plan::default());

@@ -18,7 +18,7 @@ struct Case {
 
 /// All at once: each waits as long as a handshake may.
 #[test]
-fn each_trouble_has_a_name_and_a_next_step() {
+fn each_connection_problem_is_reported_with_the_next_step() {
     let peers = Peers::new();
     let (world, place) = with_a_port(|builder, _| builder);
     let old = peers.tls(&[&rustls::version::TLS12], |_| async {});

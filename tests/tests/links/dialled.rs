@@ -24,7 +24,7 @@ fn listening(place: SocketAddr, sidecar: &Identity) -> Harness {
 }
 
 #[test]
-fn the_sidecar_comes_by_tcp_or_web_socket() {
+fn the_sidecar_connects_by_tcp_or_web_socket() {
     let peers = Peers::new();
     let world = World::new().server("tools", Server::fixture()).start();
     for way in [Way::Tcp, Way::WebSocket] {
@@ -42,7 +42,7 @@ fn the_sidecar_comes_by_tcp_or_web_socket() {
 
 /// Platforms show a sandbox's port under a name of theirs, end the TLS there and pass a WebSocket on.
 #[test]
-fn attach_dials_a_web_socket_behind_a_proxy_that_ends_its_tls() {
+fn attach_dials_a_web_socket_behind_a_proxy_that_terminates_its_tls() {
     let peers = Peers::new();
     let world = World::new().server("tools", Server::fixture()).start();
     let place = free_place();
@@ -66,7 +66,7 @@ fn attach_dials_a_web_socket_behind_a_proxy_that_ends_its_tls() {
 
 /// A reconnect with the key resumes the link.
 #[test]
-fn the_newest_one_with_the_key_wins() {
+fn the_newest_connection_with_the_key_wins() {
     let peers = Peers::new();
     let world = World::new().server("tools", Server::fixture()).start();
     let (place, sidecar) = (free_place(), Identity::generate().unwrap());
@@ -87,7 +87,7 @@ fn the_newest_one_with_the_key_wins() {
 }
 
 #[test]
-fn strangers_get_nothing_and_disturb_nothing() {
+fn peers_without_the_key_get_nothing_and_disturb_nothing() {
     let peers = Peers::new();
     let world = World::new().server("tools", Server::fixture()).start();
     let (place, sidecar) = (free_place(), Identity::generate().unwrap());
@@ -122,7 +122,7 @@ fn strangers_get_nothing_and_disturb_nothing() {
 }
 
 #[test]
-fn a_port_that_all_the_world_sees_must_be_asked_for() {
+fn a_public_port_needs_the_expose_flag() {
     let said = |arguments: &[&str]| {
         let mut command = command(built("COFFERDAM_SHIM_BIN", "cofferdam-shim"));
         command.env_clear().args(arguments);

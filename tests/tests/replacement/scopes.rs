@@ -55,7 +55,7 @@ fn each_process_is_replaced_for_its_own_credential_only() {
 }
 
 #[test]
-fn calls_of_both_go_on_and_each_runs_once_while_both_are_replaced() {
+fn calls_of_both_scopes_continue_and_run_once_while_both_processes_are_replaced() {
     let Some(mut scene) = Scene::scoped("plain", "") else { return };
     let mut harness = scene.world.connected("tools");
     harness.request("tools/list", json!({}));
@@ -105,7 +105,7 @@ fn calls_of_both_go_on_and_each_runs_once_while_both_are_replaced() {
 }
 
 #[test]
-fn progress_and_cancellation_of_a_call_in_a_scope_are_its_own_process_s() {
+fn progress_and_cancellation_of_a_call_in_a_scope_go_to_its_process() {
     let Some(mut scene) = Scene::scoped("plain", "") else { return };
     let mut harness = scene.world.connected("tools");
     let (base, first) = (process(&mut harness), process_of_scope(&mut harness));
@@ -131,7 +131,7 @@ fn progress_and_cancellation_of_a_call_in_a_scope_are_its_own_process_s() {
 }
 
 #[test]
-fn an_answer_reaches_the_process_that_asked_although_all_ask_under_one_id() {
+fn a_response_reaches_the_process_that_asked_although_all_use_one_id() {
     let Some(mut scene) = Scene::scoped("plain", "") else { return };
     let mut harness = scene.world.connected("tools");
     let asks = |harness: &mut Harness, tool: &str| {
@@ -157,7 +157,7 @@ fn an_answer_reaches_the_process_that_asked_although_all_ask_under_one_id() {
 }
 
 #[test]
-fn a_process_of_a_scope_that_dies_is_followed_at_once_and_harms_nothing_else() {
+fn a_scopes_process_that_dies_is_replaced_at_once_and_affects_no_other() {
     let Some(mut scene) = Scene::scoped("starts-slowly", "") else { return };
     let mut harness = scene.world.connected("tools");
     let (base, first) = (process(&mut harness), process_of_scope(&mut harness));
@@ -181,7 +181,7 @@ fn a_process_of_a_scope_that_dies_is_followed_at_once_and_harms_nothing_else() {
 }
 
 #[test]
-fn what_is_on_record_is_what_the_process_has_that_takes_calls_and_not_one_that_was_given_up() {
+fn the_audit_names_the_credential_of_the_current_process_not_of_an_abandoned_one() {
     let Some(mut scene) = Scene::scoped("plain", "") else { return };
     let mut harness = scene.world.connected("tools");
     let first = process_of_scope(&mut harness);

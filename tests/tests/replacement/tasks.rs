@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::scene::{Scene, process, process_of_scope};
 
 #[test]
-fn a_task_is_asked_for_where_it_was_made_and_keeps_its_process() {
+fn requests_about_a_task_go_to_its_process_which_is_kept() {
     let Some(mut scene) = Scene::new("plain", "", "") else { return };
     let mut harness = scene.world.connected("tools");
     let first = process(&mut harness);
@@ -29,7 +29,7 @@ fn a_task_is_asked_for_where_it_was_made_and_keeps_its_process() {
 }
 
 #[test]
-fn a_task_of_a_scope_is_asked_for_at_the_process_of_its_scope() {
+fn requests_about_a_task_of_a_scope_go_to_the_process_of_that_scope() {
     let Some(mut scene) = Scene::scoped("plain", "") else { return };
     let mut harness = scene.world.connected("tools");
     let (base, scope) = (process(&mut harness), process_of_scope(&mut harness));
@@ -60,7 +60,7 @@ fn a_task_of_a_scope_is_asked_for_at_the_process_of_its_scope() {
 }
 
 #[test]
-fn a_task_of_a_process_that_was_given_up_is_asked_for_there() {
+fn requests_about_a_task_go_to_its_draining_process() {
     let Some(scene) = Scene::scoped("plain", "") else { return };
     let mut harness = scene.world.connected("tools");
     let first = process_of_scope(&mut harness);

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::support::{assert_shut_out, logged_in, started};
 
 #[test]
-fn a_real_server_asks_a_real_database_with_a_user_of_its_own() {
+fn a_real_server_queries_a_real_database_with_its_own_user() {
     let Some(database) = Database::start() else { return };
     let Some(server) = Server::postgres() else { return };
     database.role("agent", LONG);
@@ -54,7 +54,7 @@ fn after_a_stopped_sidecar_no_database_user_is_left() {
 }
 
 #[test]
-fn what_a_killed_sidecar_left_cannot_log_in_after_the_next_start() {
+fn database_users_of_a_killed_sidecar_cannot_log_in_after_the_next_start() {
     let Some(database) = Database::start() else { return };
     let mut world = started(&database, |builder| builder);
     let (harness, url) = logged_in(&database, &world);
@@ -67,7 +67,7 @@ fn what_a_killed_sidecar_left_cannot_log_in_after_the_next_start() {
 }
 
 #[test]
-fn a_database_that_is_down_leaves_its_users_pending_and_gone_later() {
+fn users_of_a_database_that_is_down_are_pending_and_removed_later() {
     let Some(mut database) = Database::start() else { return };
     let world = started(&database, |builder| builder);
     let (_harness, url) = logged_in(&database, &world);

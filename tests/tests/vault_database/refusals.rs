@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::support::{logged_in, started, with_fixture};
 
 #[test]
-fn a_role_that_is_deleted_refuses_the_next_process_and_harms_no_other_server() {
+fn a_deleted_database_role_refuses_the_next_process_and_affects_no_other_server() {
     let Some(database) = Database::start() else { return };
     let world = started(&database, |builder| builder.server("other", Server::fixture().allow(&["*"])));
     let (mut harness, _) = logged_in(&database, &world);
@@ -28,7 +28,7 @@ fn a_role_that_is_deleted_refuses_the_next_process_and_harms_no_other_server() {
 }
 
 #[test]
-fn an_engine_that_cannot_log_in_refuses_and_needs_no_restart() {
+fn an_engine_that_cannot_log_in_is_refused_and_recovers_without_a_restart() {
     let Some(database) = Database::start() else { return };
     database.role("agent", LONG);
     database.connect("not-the-password-of-the-owner");

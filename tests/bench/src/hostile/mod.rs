@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_attacker_says_at_its_end_is_a_count_and_a_time() {
+    fn an_attackers_last_line_has_a_count_and_a_time() {
         assert_eq!(done("1200 0.5"), Some(Done { count: 1200, seconds: 0.5 }));
         assert_eq!(done("1200 0"), None);
         assert_eq!(done("at work"), None);

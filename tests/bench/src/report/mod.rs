@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attacked_link_is_compared_with_a_quiet_one_and_the_load_is_told() {
+    fn an_attacked_link_is_compared_with_a_quiet_one_and_the_load_is_shown() {
         let attacked = |attack, median, per_second| Attacked {
             attack,
             small: small(median),
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_contender_that_failed_is_named_with_the_reason_and_without_places() {
+    fn a_failed_contender_is_named_with_the_reason() {
         let text = findings().text("");
         assert!(text.contains("**broken** failed: start broken.py: no such file"), "{text}");
         assert!(chart::svg(&findings().standings).contains(">failed<"));

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_notification_gets_nothing_and_the_unknown_an_error() {
+    fn a_notification_gets_no_response_and_an_unknown_method_an_error() {
         let mut out = Vec::new();
         serve(&b"{\"method\":\"notifications/initialized\"}\n\n"[..], &mut out).unwrap();
         assert!(out.is_empty());
