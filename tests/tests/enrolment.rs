@@ -382,7 +382,7 @@ fn invalid_enrolments_are_refused_with_the_reason() {
         (&["--grant", "nobody"], "`dev`"),
         (&["--grant", "dev", "--ttl", "9h"], "allows (28800 s)"),
         (&["--grant", "dev", "--ttl", "10ms", "--socket", "/x"], "at least a second"),
-        (&["--grant", "dev", "--name", "a\u{1b}b", "--socket", "/x/y"], "terminal"),
+        (&["--grant", "dev", "--name", "a\u{1b}b", "--socket", "/x/y"], "control characters"),
     ];
     for (arguments, word) in refused {
         let output = world.cofferdam(&[&["enroll"], arguments].concat());

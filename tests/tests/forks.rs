@@ -188,7 +188,7 @@ fn enrolments_that_cannot_be_saved_do_not_fill_the_log() {
         let refusal = refused(sandbox.relay().say(key_hello(&sandbox, None)));
         assert_eq!((refusal.code.as_str(), refusal.retry), ("relay_unavailable", Retry::AfterMs(2000)));
     }
-    let lines = world.log().matches("an enrolment was not written down").count();
+    let lines = world.log().matches("an enrolment was not saved").count();
     assert!((1..=6).contains(&lines), "{lines}");
     std::fs::rename(&aside, &store).unwrap();
     leave(sandbox.connected());

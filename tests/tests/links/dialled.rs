@@ -61,7 +61,7 @@ fn attach_dials_a_web_socket_behind_a_proxy_that_terminates_its_tls() {
 
     // The port itself has no TLS around its WebSocket.
     let attach = Attach::start(&world, &["dial", &format!("wss://{place}/"), "--grant", "dev"]);
-    attach.wait_until_said(&format!("dial {place} without wss://"));
+    attach.wait_until_said(&format!("use {place} without wss://"));
 }
 
 /// A reconnect with the key resumes the link.
