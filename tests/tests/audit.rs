@@ -31,7 +31,7 @@ fn a_call_has_a_decision_and_an_outcome() {
     assert!(!String::from_utf8_lossy(&world.audit_bytes()).contains("argument-that-is-not-recorded"));
 }
 
-/// The server dies in the call: what stands in the audit was written before it.
+/// The server dies in the call, so the decision was recorded before it.
 #[test]
 fn the_decision_of_a_call_that_killed_its_server_is_recorded() {
     let world = World::new().server("tools", Server::fixture()).start();

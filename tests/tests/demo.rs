@@ -1,4 +1,4 @@
-//! `cofferdam demo` works on embedded defaults, with the static shim and with whatever it finds itself.
+//! `cofferdam demo` works with its built-in configuration, with the static shim and with itself as the shim.
 
 use std::process::Output;
 
@@ -24,7 +24,7 @@ fn the_demo_uses_bubblewrap_if_it_is_installed() {
     assert!(said.to_lowercase().contains("bubblewrap"), "{said}");
 }
 
-/// The demonstration, alone in an empty directory.
+/// Runs the demo in an empty home directory.
 fn demo(arguments: &[&str]) -> Output {
     let home = tempfile::tempdir().expect("a temporary directory can be made");
     let mut command = command(built("COFFERDAM_BIN", "cofferdam"));

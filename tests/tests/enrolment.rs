@@ -1,4 +1,4 @@
-//! Who may come: enrolments that outlive shims, sidecars and lost answers; and what is said where one is no good.
+//! Enrolments: they survive restarts of shims and sidecars and lost responses, and invalid ones are refused with the reason.
 
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 
@@ -22,7 +22,7 @@ fn assert_answers(harness: &mut Harness, text: &str) {
     assert_eq!(harness.call_text("echo", json!({"text": text})), text);
 }
 
-/// The sentence reached all three: the waiting call, stderr, and `status`.
+/// Asserts that the message reached the waiting call, stderr and `status`.
 #[track_caller]
 fn assert_told(sandbox: &Sandbox, code: &str, word: &str) {
     let mut shim = sandbox.shim();
@@ -86,7 +86,7 @@ fn a_restarted_sandbox_reconnects_although_its_environment_has_a_used_ticket() {
         harness.close_stdin();
         harness.wait_for_exit();
     }
-    // A new string beside a good key is left unused.
+    // A new string beside a valid key is not used.
     sandbox.put(&enroll(&world, &[]));
     let mut harness = shim(&sandbox);
     harness.initialize();
@@ -191,7 +191,7 @@ fn invalid_tickets_are_refused_with_distinct_reasons() {
     late.put(&string);
     assert_told(&late, "ticket_refused", "expired before it was used");
 
-    // The right sidecar and key, another one's ticket.
+    // The right sidecar and key, with the ticket of another sidecar.
     let parts = |string: &str| string.splitn(5, ':').map(str::to_owned).collect::<Vec<_>>();
     let (mut mixed, theirs) = (parts(&enroll(&world, &[])), parts(&enroll(&other_world, &[])));
     mixed[3].clone_from(&theirs[3]);

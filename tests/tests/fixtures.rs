@@ -1,4 +1,4 @@
-//! The fixture and the harness prove themselves on each other, without a sidecar: what a test relies on must be true.
+//! Tests of the fixture and the harness themselves, without a sidecar: other tests rely on both.
 
 use std::time::Duration;
 

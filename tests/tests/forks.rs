@@ -1,5 +1,5 @@
-//! Sandboxes are snapshotted and cloned, keys and all: of two copies exactly one goes on, the other is told what to do,
-//! and a shim that merely lost its connection is not taken for a copy.
+//! Sandboxes that are snapshotted or cloned with their keys: of two copies exactly one continues, the other is told what
+//! to do, and a shim that only lost its connection is not taken for a copy.
 
 use cofferdam_tests::cuttable_tcp::CuttableTcp;
 use cofferdam_tests::deadline::wait_until;
@@ -65,7 +65,7 @@ fn ten_shims_of_one_sandbox_reconnect_and_none_is_taken_for_a_clone() {
         all_answer(&mut shims, &format!("after blip {blip}"));
     }
     assert_eq!(links(&world), before, "all of them resumed their links");
-    // And where there is nothing to resume, they all enter anew, at once.
+    // Without links to resume, all of them open new ones at once.
     world.kill9_sidecar();
     world.start_sidecar();
     all_answer(&mut shims, "after a restart");
@@ -84,14 +84,14 @@ fn of_two_clones_that_connect_at_once_exactly_one_continues() {
         let answers: Vec<Value> = shims.iter_mut().zip(&ids).map(|(shim, id)| shim.answer_to(id)).collect();
         let refused: Vec<&Value> = answers.iter().filter(|answer| answer.get("error").is_some()).collect();
         assert_eq!(refused.len(), 1, "round {round}: {answers:?}");
-        // One that was let in for a moment cannot know how far its request came.
+        // One that was connected for a moment cannot know whether its request ran.
         assert!(["clone_refused", "outcome_unknown"].contains(&refusal_of(refused[0])), "{refused:?}");
         assert!(
             refused[0]["error"]["message"].as_str().unwrap().contains("copy of this sandbox"),
             "{refused:?}"
         );
         assert!(!alerts(&world).is_empty());
-        // The survivor goes on, with new shims too.
+        // The one that continues can start new shims too.
         let survivor = if answers[0].get("error").is_none() { &original } else { &clone };
         leave(survivor.connected());
     }
@@ -120,7 +120,7 @@ fn of_two_welcomed_clones_the_first_to_send_a_frame_continues() {
     assert_eq!(alerts(&world).len(), 1);
 }
 
-/// A connection that the shim gave up on may be heard after the one that it made instead.
+/// The Hello of an abandoned connection may arrive after that of its successor.
 #[test]
 fn a_late_hello_does_not_cost_the_owner_its_epoch() {
     let (world, _tcp) = place();
@@ -134,7 +134,7 @@ fn a_late_hello_does_not_cost_the_owner_its_epoch() {
     assert!(alerts(&world).is_empty(), "{:?}", alerts(&world));
 }
 
-/// The same where what it shows has turned already: its sender is gone, unlike a copy's.
+/// The same with an epoch that is outdated already: unlike a copy, its sender has disconnected.
 #[test]
 fn a_delayed_hello_with_an_outdated_epoch_raises_no_alert() {
     let (world, _tcp) = place();
@@ -153,7 +153,7 @@ fn a_delayed_hello_with_an_outdated_epoch_raises_no_alert() {
     leave(sandbox.connected());
 }
 
-/// A new link costs a sync of the disk, and a place comes before that.
+/// A new link costs an fsync; the link limit is checked before that.
 #[test]
 fn a_sandbox_over_its_link_limit_causes_no_disk_writes() {
     let tcp = CuttableTcp::start();
@@ -177,7 +177,7 @@ fn a_sandbox_over_its_link_limit_causes_no_disk_writes() {
     drop(kept);
 }
 
-/// The disk is full for long, and a sandbox can come again and again.
+/// A disk may be full for long, and a sandbox can retry all the time.
 #[test]
 fn enrolments_that_cannot_be_saved_do_not_fill_the_log() {
     let (world, _tcp) = place();
@@ -235,7 +235,7 @@ fn with_copied_state_one_shim_continues_and_the_other_is_told_what_to_do() {
     assert_eq!(copied.call_text("echo", json!({"text": "the copy was first"})), "the copy was first");
     assert!(alerts(&world).is_empty(), "there is no alert yet");
 
-    // The original needs a new link, and is found out to be the one that was left behind.
+    // The original needs a new link, and its state is the outdated one now.
     let mut refused = original.shim();
     let answer = refused.initialize();
     assert_eq!(refusal_of(&answer), "clone_refused", "{answer}");
@@ -251,7 +251,7 @@ fn with_copied_state_one_shim_continues_and_the_other_is_told_what_to_do() {
     assert!(refused.is_running());
     assert_eq!(copied.call_text("echo", json!({"text": "on"})), "on");
 
-    // What it is told to do helps, without a restart.
+    // The advice in the message helps, without a restart.
     original.put(&cofferdam_tests::sandbox::enroll(&world, &[]));
     let mut answered = Value::Null;
     wait_until("it was enrolled afresh", || {
@@ -272,7 +272,7 @@ fn stolen_state_is_detected_at_the_owners_next_use() {
     let answer = owner.shim().initialize();
     assert_eq!(refusal_of(&answer), "clone_refused");
     assert_eq!(alerts(&world).len(), 1);
-    // And the other way round: used by the owner first, it is of no use to the thief.
+    // In the other order: if the owner uses it first, the thief is refused.
     let owner = rested(&world);
     let thief = owner.copy();
     leave(owner.connected());
@@ -296,7 +296,7 @@ fn epochs_that_were_never_issued_are_refused() {
         let answer = thief.shim().initialize();
         assert_eq!(refusal_of(&answer), "clone_refused", "{epoch:.80}: {answer}");
     }
-    // With a burnt ticket instead.
+    // With a used ticket instead.
     let thief = sandbox.copy();
     thief.edit(|saved| drop(saved.as_object_mut().unwrap().remove("epoch")));
     assert_eq!(refusal_of(&thief.shim().initialize()), "ticket_refused");
@@ -328,7 +328,7 @@ fn a_link_whose_connection_answers_is_kept_and_a_dead_one_is_replaced() {
     let welcome = welcomed(first.say(key_hello(&sandbox, None)));
     first.send_frame(&Frame::Ack(Ack { seq: 0, window: 1 << 20 }));
 
-    // A copy of the memory, while the original is alive: it answers the question.
+    // A copy of the memory, while the original is alive and answers the ping.
     let mut copy = sandbox.relay();
     copy.greet_with(key_hello(&sandbox, Some(&welcome)));
     loop {
@@ -353,7 +353,7 @@ fn a_link_whose_connection_answers_is_kept_and_a_dead_one_is_replaced() {
     second.send_frame(&Frame::Ping);
     assert_eq!(next(&mut second), Frame::Pong);
 
-    // Another copy comes too late, with a token that has turned.
+    // Another copy comes too late, with an outdated token.
     let mut late = sandbox.relay();
     let refusal = refused(late.say(key_hello(&sandbox, Some(&welcome))));
     assert_eq!((refusal.code.as_str(), refusal.retry), ("clone_refused", Retry::Never));
@@ -369,7 +369,7 @@ fn late_bytes_of_a_dead_connection_are_no_sign_of_life() {
     first.send_frame(&Frame::Ack(Ack { seq: 0, window: 1 << 20 }));
     let mut second = sandbox.relay();
     second.greet_with(key_hello(&sandbox, Some(&welcome)));
-    // They arrive while the question is open; only its answer would count.
+    // They arrive while the ping is open; only the pong would count.
     for _ in 0..3 {
         first.send_frame(&Frame::Ping);
         first.send_frame(&Frame::Ack(Ack { seq: 0, window: 1 << 20 }));

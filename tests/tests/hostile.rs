@@ -1,4 +1,4 @@
-//! A sandbox that speaks the relay protocol itself, to harm: what it costs the host is bounded, and other links go on.
+//! A hostile sandbox that speaks the relay protocol itself: its cost to the host is bounded, and other links continue.
 
 use cofferdam_tests::process::{cpu_time, peak_memory_kib};
 use cofferdam_tests::relay::{Next, RawRelay, hello};
@@ -10,7 +10,7 @@ use relay_proto::frame::{Frame, MaybeRan, PREFACE};
 use serde_json::json;
 
 const MANY_MEGABYTES: usize = 256 * 1024 * 1024;
-/// What a sidecar with a few links may have taken at its peak.
+/// The peak memory that a sidecar with a few links may have.
 const ENOUGH_KIB: u64 = 96 * 1024;
 
 /// Encodes message after message, as if every one of them had been acknowledged.

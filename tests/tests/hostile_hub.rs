@@ -1,4 +1,4 @@
-//! A hub that is not ours at the other end of a pipe: it is bounded, its pipe ends, and other links are undisturbed.
+//! A hostile hub at the other end of a pipe: it is bounded, its pipe ends, and other links are undisturbed.
 
 use std::time::Duration;
 
@@ -101,7 +101,7 @@ async fn pipe(listener: &TcpListener, pin: &PublicKey) -> BoxedStream {
     timeout(Duration::from_secs(40), come).await.expect("the sidecar dials")
 }
 
-/// Sends it, and reads until the sidecar has had enough, or has had all of it and stays calm.
+/// Sends the bytes, and reads until the sidecar closes the pipe or has taken all of them.
 async fn attack(pipe: &mut BoxedStream, bytes: &[u8]) {
     let (mut reading, mut writing) = tokio::io::split(pipe);
     let send = async {

@@ -1,5 +1,5 @@
-//! A sandbox that opens, holds and breaks links to harm: each is refused or bounded, memory stays flat, and the links of
-//! others are answered all the while.
+//! A hostile sandbox that opens, holds and breaks links: each is refused or bounded, memory stays flat, and links of other
+//! sandboxes are answered meanwhile.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -15,7 +15,7 @@ use relay_proto::delivery::Outbox;
 use relay_proto::frame::{Ack, Frame, MaybeRan, PREFACE};
 use serde_json::json;
 
-/// What is not flat: more than this above what the sidecar had after the first round.
+/// Memory counts as flat if it grows by no more than this after the first round.
 const FLAT_KIB: u64 = 16 * 1024;
 
 /// Another sandbox's link, which must get responses whatever happens.

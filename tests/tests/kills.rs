@@ -11,7 +11,7 @@ use cofferdam_tests::world::{Builder, World};
 use nix::sys::signal::Signal;
 
 const ROUNDS: usize = 8;
-/// Fewer: a server that dies again and again is started ever later.
+/// Fewer: a server that dies repeatedly is restarted with growing delays.
 const SERVER_ROUNDS: usize = 4;
 
 #[test]
@@ -96,7 +96,7 @@ fn a_shim_that_is_stopped_longer_than_the_heartbeat_continues_its_requests() {
     conversation.assert_flawless(&world);
 }
 
-/// A server that answers nothing before its handshake: a new process must be told it.
+/// A server that needs its handshake first: it must be replayed to a new process.
 fn strict() -> Builder {
     World::new().server(SERVER, Server::fixture_that("demands-handshake"))
 }
@@ -121,7 +121,7 @@ fn ran(fates: &BTreeMap<Fate, usize>) -> usize {
     fates.get(&Fate::Ran).copied().unwrap_or_default()
 }
 
-/// So that what comes next hits the calls at another point each time; nothing depends on it.
+/// A random delay, so that the kill hits the calls at different points; nothing depends on it.
 fn a_moment(random: &mut Random) {
     std::thread::sleep(std::time::Duration::from_micros(random.within(0..=4000)));
 }

@@ -1,6 +1,6 @@
-//! No message may mean one thing to us and another to a laxer parser.
+//! No message may mean one thing to the sidecar and another to a more lenient parser.
 //!
-//! The fixture is that laxer parser (`fixtures.rs` shows that each trick works on it), and it counts what ran.
+//! The fixture is that lenient parser (`fixtures.rs` shows that each trick works on it), and it counts what ran.
 
 use cofferdam_tests::harness::{Harness, refusal_of, text_of};
 use cofferdam_tests::relay::RawRelay;
@@ -22,7 +22,7 @@ fn malformed_messages_are_refused_and_nothing_hidden_runs() {
         let answer = shim.next_message();
         assert_eq!(refusal_of(&answer), "message_malformed", "{what}: {answer}");
         assert_eq!(answer["error"]["code"], -32600, "{what}: {answer}");
-        // Some lines are so broken that no id can be trusted; never may it be another than the one that stands there.
+        // Some lines are so malformed that no id can be trusted; the response must never have another id than the line.
         assert!(answer["id"] == id || answer["id"] == Value::Null, "{what}: {answer}");
     }
     nothing_hidden_ran(&world, &mut shim);
@@ -158,7 +158,7 @@ fn a_message_that_is_too_large_is_refused_under_its_id_wherever_the_id_is() {
     nothing_hidden_ran(&world, &mut shim);
 }
 
-/// Towards the harness only the envelope counts: a sloppy but harmless result still arrives.
+/// Towards the harness only the envelope is checked: a sloppy but harmless result still arrives.
 #[test]
 fn malformed_output_of_a_server_is_skipped() {
     for mode in ["plain", "starts-with-garbage"] {
@@ -175,7 +175,7 @@ fn malformed_output_of_a_server_is_skipped() {
     }
 }
 
-/// What is wrong with a line, the line, and the id that an answer may carry.
+/// What is wrong with a line, the line, and the id that the response may have.
 fn malformed() -> Vec<(&'static str, String, Value)> {
     let deep = format!(
         r#"{{"jsonrpc":"2.0","id":9,"method":"ping","params":{{"x":{}1{}}}}}"#,

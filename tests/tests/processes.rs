@@ -1,4 +1,4 @@
-//! The end is the end, and what may have run is never run again.
+//! Processes end with their session, and a request that may have run is never run again.
 
 use std::time::Duration;
 
@@ -159,7 +159,7 @@ fn a_restarted_sidecar_runs_nothing_twice() {
     }
 }
 
-/// The sidecar is stopped before it can read the request, and killed: the audit is the witness that it never left.
+/// The sidecar is stopped before it can read the request, and killed: the audit shows that it was never forwarded.
 #[test]
 fn a_request_that_the_old_sidecar_never_decided_runs_on_the_new_one() {
     let mut world = World::new().server("tools", Server::fixture_that("demands-handshake")).start();
@@ -335,7 +335,7 @@ fn a_new_process_waits_for_the_end_of_the_old_one() {
     let world = World::new().server("tools", shell(&log, leaves)).limit("processes = 1").start();
     let mut shim = world.connected("tools");
     assert_eq!(refusal_of(&shim.call("leave", json!({}))), "outcome_unknown");
-    // It ignores SIGTERM, so it lives for all of its grace; its place is its own until then.
+    // It ignores SIGTERM, so it lives for all of its grace and counts towards the limit until then.
     assert!(shim.call("echo", json!({})).get("result").is_some());
     let processes = log.processes();
     assert_eq!(processes.len(), 2);

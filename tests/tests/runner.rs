@@ -1,4 +1,4 @@
-//! `tests/runner` loses no test: what it lists it starts, and what gives no result has failed.
+//! `tests/runner` loses no test: every listed test is started, and a test without a result has failed.
 //!
 //! It is run with a `cargo` that builds nothing and names one test program, a script whose tests behave as their names
 //! say.

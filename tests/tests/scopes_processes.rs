@@ -1,5 +1,5 @@
-//! The second process that a stdio server has for the tools of a scope: what it is told, who gets what it says, and how
-//! it ends. A change of the configuration reaches it at the next call.
+//! The separate process of a stdio server for the tools of a scope: its handshake and settings, its messages, and its end.
+//! A change of the configuration applies to the next call.
 
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::harness::{refusal_of, text_of};
@@ -72,7 +72,7 @@ fn responses_reach_the_right_one_of_two_processes_that_use_the_same_id() {
     let asked: Vec<Value> =
         (0..2).map(|_| harness.message_with_method("elicitation/create")["id"].clone()).collect();
     assert_ne!(asked[0], asked[1]);
-    // Who asked which is not said: each answer must come back to the call whose process asked it.
+    // The requests do not tell their process: each response must reach the process that asked.
     for (id, name) in asked.iter().zip(["first", "second"]).rev() {
         harness.send(
             &json!({"jsonrpc": "2.0", "id": id, "result": {"action": "accept", "content": {"name": name}}}),
@@ -143,7 +143,7 @@ fn a_crash_of_a_scopes_process_affects_its_own_calls_only() {
     let processes = world.fixture_processes("tools");
     assert_eq!((processes.len(), is_alive(processes[0])), (3, true));
     assert_eq!(world.times_executed("tools", "rw_crash"), 1);
-    // And the other way round.
+    // And vice versa.
     let goes_on = harness.send_call("rw_slow", json!({"ms": 1500}));
     wait_until("it runs", || world.times_executed("tools", "rw_slow") == 2);
     assert_eq!(refusal_of(&harness.call("crash", json!({}))), "outcome_unknown");

@@ -1,4 +1,4 @@
-//! What survives a connection that is cut, and what a harness hears when its server does not survive.
+//! What survives a cut connection, and what a harness is told when its server dies.
 
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::harness::{Harness, refusal_of, text_of};
@@ -220,7 +220,7 @@ enum End {
     Sidecar,
 }
 
-/// What a harness says once, and a new process must hear too.
+/// Messages that a harness sends once, and that must be replayed to a new process.
 fn settle_in(shim: &mut Harness) {
     shim.request("tools/list", json!({}));
     shim.request("logging/setLevel", json!({"level": "info"}));
@@ -230,7 +230,7 @@ fn settle_in(shim: &mut Harness) {
     shim.request("resources/unsubscribe", json!({"uri": "file:///dropped"}));
 }
 
-/// The second process heard it, before anything else, under ids of our own.
+/// Asserts that the second process got them first, under the sidecar's own ids.
 #[track_caller]
 fn assert_successor_knows(world: &World, ids: &str) {
     let heard = world.heard("tools");
@@ -255,7 +255,7 @@ fn assert_successor_knows(world: &World, ids: &str) {
     }
 }
 
-/// The request was taken back once, and a late response to it is dropped.
+/// Asserts that the request was cancelled once, and that a late response to it is dropped.
 #[track_caller]
 fn expect_no_answer_to(shim: &mut Harness, asked: &Value, world: &World) {
     let taken_back = shim.message_with_method("notifications/cancelled");
@@ -270,7 +270,7 @@ fn expect_no_answer_to(shim: &mut Harness, asked: &Value, world: &World) {
     assert_eq!(heard_of(shim, "notifications/cancelled"), 1, "once: {}", world.log());
 }
 
-/// To which listener the news was told that tools changed.
+/// The listener that was notified of changed tools.
 fn changed_for(shim: &mut Harness) -> Value {
     let changed = shim.message_with_method("notifications/tools/list_changed");
     changed["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"].clone()
@@ -283,7 +283,7 @@ fn heard_of(shim: &Harness, method: &str) -> usize {
     messages.filter(|message| message["method"] == method).count()
 }
 
-/// How often a process of the fixture heard this.
+/// How often a process of the fixture got this method.
 fn count_heard(world: &World, process: usize, method: &str) -> usize {
     let heard = world.heard("tools");
     heard.get(process).map_or(0, |heard| heard.iter().filter(|message| message["method"] == method).count())

@@ -1,4 +1,4 @@
-//! A harness's line becomes a tool call on the host and comes back: whole, once, and in the harness's own spelling.
+//! A harness's line becomes a tool call on the host, and its result comes back complete, once, and with its id unchanged.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;

@@ -1,4 +1,4 @@
-//! Bad input and trouble on the host: a clear error, nothing lost, and other links undisturbed.
+//! Bad input and failures on the host: a clear error, nothing lost, and other links undisturbed.
 
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::time::Duration;

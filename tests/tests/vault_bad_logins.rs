@@ -1,5 +1,5 @@
-//! Logins that are no use: refused clearly, with path and server, told to the host's people where it is an alert, and no
-//! server of the same session that needs no login is harmed. Another credential in the file helps, without a restart.
+//! Logins that fail: requests are refused with path and server, attacks raise an alert, and servers of the same session that
+//! need no login are not affected. A valid credential in the file helps, without a restart.
 
 use cofferdam_tests::certificates::Authority;
 use cofferdam_tests::deadline::wait_until;
@@ -33,7 +33,7 @@ fn a_wrapped_secret_id_that_another_party_unwrapped_is_refused() {
     for _ in 0..3 {
         refused(&mut harness, "tools", &words);
     }
-    // Told in the log and the audit, and not asked again and again.
+    // It is in the log and the audit, and not retried all the time.
     let world = &sandbox.world;
     assert!(world.log().contains("ALERT: the wrapped secret-id was already unwrapped"));
     let alerts = || world.audit().iter().filter(|record| record["event"] == "alert").count();
@@ -135,7 +135,7 @@ fn web_tokens_outside_their_validity_are_refused() {
         &[NEEDED, "POST `auth/jwt/login`", "HTTP 400", "correct the path, the role"],
     );
     let log = || sandbox.world.log();
-    // What Vault says of it is told on the host alone.
+    // Vault's own message is shown on the host only.
     assert!(log().contains("expired"));
     file(&bao, "jwt", &early);
     wait_until("the other one was read", || {

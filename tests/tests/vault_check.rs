@@ -1,4 +1,4 @@
-//! `cofferdam check --online` against a real OpenBao: what it finds, what it says, and that nothing of it lasts.
+//! `cofferdam check --online` against a real OpenBao: what it finds and prints, and that it leaves nothing behind.
 
 use std::fs;
 use std::path::PathBuf;
@@ -151,7 +151,7 @@ fn printed_paths_fit_the_namespace_of_their_policy() {
 #[test]
 fn tokens_that_cannot_be_created_are_reported_with_the_next_step() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    // A login that may make tokens, but has not the policies that they should have.
+    // A login that may create tokens, but lacks the policies that they should have.
     let poor = bao.create_token(new_token(&["sidecar"]).ttl("10m"));
     let file = write(&bao, "poor", &poor);
     let auth = format!("auth = {{ method = \"token-file\", path = {file:?} }}");
@@ -159,7 +159,7 @@ fn tokens_that_cannot_be_created_are_reported_with_the_next_step() {
     assert_eq!(code, 77, "{said}");
     assert!(said.contains("  WRONG   ask Vault for POST `auth/token/create`"), "{said}");
     assert!(said.contains("next: log in with `agent` too, or set `token-role` in [vault]"), "{said}");
-    // A role that may give other policies, then none at all.
+    // A role that allows other policies, then no role at all.
     let auth = minter(&bao, &mut token_role(&["other"]));
     let world = with_secrets(connected(&bao, &auth)).prepare();
     let (code, said, _) = online(&world);
@@ -184,7 +184,7 @@ fn tokens_that_cannot_be_created_are_reported_with_the_next_step() {
             ),
         "{said}"
     );
-    // A token that is used up by asking is not asked with.
+    // A token with limited uses is not used for the checks.
     let counted = bao.create_token(new_token(&["sidecar", "agent"]).num_uses(9_u64));
     fs::write(&file, counted).unwrap();
     let auth = format!("auth = {{ method = \"token-file\", path = {file:?} }}");
@@ -261,7 +261,7 @@ fn a_wrapping_token_is_looked_up_and_not_unwrapped() {
             && said.ends_with("\nnothing is missing, as far as it was checked\n"),
         "{said}"
     );
-    // Of another role: not ours, and not opened either.
+    // Created by another role: it is not unwrapped either.
     bao.app_role("other", &mut AppRole::default());
     let foreign = wrap("auth/approle/role/other/secret-id");
     write(&bao, "wrap", &foreign);
@@ -320,7 +320,7 @@ fn with_secrets(builder: Builder) -> Builder {
         .server("tools", server)
 }
 
-/// The exit code of the check, what it said and what it complained of. Neither has a token.
+/// The check's exit code, stdout and stderr. Asserts that no token is in them.
 #[track_caller]
 fn online(world: &World) -> (i32, String, String) {
     let output = world.cofferdam(&["check", "--online"]);

@@ -37,7 +37,7 @@ fn the_example_works_as_written() {
     desk.succeeds("./set-up");
     let said = desk.succeeds("cofferdam check --online");
     assert!(said.ends_with("nothing is missing\n"), "{said}");
-    // Once more changes nothing but the secret-id.
+    // Running it again changes only the secret-id.
     desk.succeeds("./set-up && cofferdam check --online");
     desk.works_and_leaves_nothing();
 }
@@ -138,7 +138,7 @@ impl Desk {
         Some(desk)
     }
 
-    /// With the files of the example, and the secrets that it speaks of.
+    /// With the files of the example and the secrets that it uses.
     #[track_caller]
     fn with_example() -> Option<Self> {
         let desk = Self::new()?;
@@ -194,7 +194,7 @@ impl Desk {
         self.succeeds(&format!("bao policy write {name} changed.hcl"));
     }
 
-    /// Serves what is configured, uses both servers, and looks at what is left in Vault when all is over.
+    /// Runs the sidecar, uses both servers, and checks that nothing remains in Vault afterwards.
     #[track_caller]
     fn works_and_leaves_nothing(&self) {
         let mut serve = self.shell();

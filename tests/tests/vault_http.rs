@@ -1,5 +1,5 @@
-//! HTTP servers whose credentials are in a real OpenBao: the newest on every request, one read when the server refuses it,
-//! and words when there is none.
+//! HTTP servers whose credentials are in a real OpenBao: the newest one on every request, one read when the server refuses
+//! it, and a refusal with the reason when there is none.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! What the sidecar does by itself to keep what Vault lends: in these tests no client asks for a credential twice.
+//! How the sidecar renews and replaces leases by itself: in these tests no client asks for a credential twice.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 const NEWER: &str = "ghp-CANARY-of-the-next-version";
 const NEWEST: &str = "ghp-CANARY-of-the-version-after-that";
 
-/// Whether the sidecar knows this value: it scrubs it from what a server says.
+/// Whether the sidecar knows this value: then it scrubs it from a server's output.
 fn is_known(harness: &mut Harness, value: &str) -> bool {
     let answer = harness.call("echo", json!({"text": value})).to_string();
     assert!(answer.contains("result"), "{answer}");
@@ -190,7 +190,7 @@ fn a_credential_without_a_lease_is_replaced_before_it_expires() {
         seen.insert(last_request(&world));
         seen.len() > 2
     });
-    // Nothing was lent, so one token is enough for all of it.
+    // There is no lease, so one token is enough for all reads.
     assert_eq!(accessors(&bao), first);
 }
 

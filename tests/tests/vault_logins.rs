@@ -1,4 +1,4 @@
-//! Each way to log in, from the configuration of a real sidecar to a server that has its credential, and to the end of it.
+//! Each login method with a real sidecar: a server gets its credential, and the login is revoked at the end.
 
 use cofferdam_tests::certificates::Authority;
 use cofferdam_tests::deadline::wait_until;
@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 /// What a login of the sidecar's own may do.
 const POLICIES: [&str; 2] = ["sidecar", "agent"];
 
-/// A session gets its credential through this login, gives it back, and the sidecar's stop is the end of the login,
-/// which Vault knows by this name.
+/// Asserts that a session gets its credential through this login and returns it, and that the sidecar's stop ends the
+/// login, which Vault lists under this name.
 #[track_caller]
 fn serves(bao: &OpenBao, builder: Builder, login: &str) {
     let is_login = |token: &Value| token["display_name"].as_str().is_some_and(|name| name.starts_with(login));

@@ -1,4 +1,4 @@
-//! The monitoring port: alive, ready, metrics. Nothing on it is a secret, and only this host is answered.
+//! The port for health checks and metrics: it shows no secret, and answers this host only.
 
 use std::net::{SocketAddr, TcpStream};
 
@@ -74,7 +74,7 @@ fn unexpected_requests_get_no_metrics_and_delay_no_other() {
     let long = format!("GET /metrics HTTP/1.1\r\n{here}\r\nX: {}", "x".repeat(100_000));
     assert_ne!(asked(&long), Some(200));
     assert_ne!(asked("nonsense"), Some(200));
-    // More silent ones than there are places: the longest silent make room.
+    // More silent connections than slots: those that have been silent longest are closed.
     let sidecar = world.sidecar().id();
     let open = || std::fs::read_dir(format!("/proc/{sidecar}/fd")).map(Iterator::count).unwrap();
     let before = open();

@@ -1,4 +1,4 @@
-//! One pipe into a sandbox: a hub in it, `cofferdam attach` outside; and what becomes of calls when any of them dies.
+//! One pipe into a sandbox, with a hub inside and `cofferdam attach` outside; and calls while any of them dies.
 
 mod own_socket;
 mod ports;
@@ -22,7 +22,7 @@ use cofferdam_tests::world::World;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-/// A world with one server, and a place for a hub.
+/// A world with one server, and a directory for a hub's socket.
 struct Scene {
     world: World,
     directory: tempfile::TempDir,
@@ -54,7 +54,7 @@ impl Scene {
     }
 }
 
-/// Calls that take a while and calls that do not, none of them waited for.
+/// Sends slow and quick calls without waiting for them.
 fn send_calls(shim: &mut Harness, round: usize, count: usize) -> Vec<(Value, String)> {
     (0..count)
         .map(|number| match number % 3 {
@@ -327,7 +327,7 @@ fn a_hub_that_pins_another_key_refuses_with_the_reason() {
     assert!(!scene.socket().exists(), "no shim is let come");
 }
 
-/// Of those who attach one sandbox at once, one has it; the others leave no enrolments behind.
+/// Of several concurrent attaches of one sandbox one succeeds; the others leave no enrolments behind.
 #[test]
 fn concurrent_attaches_of_one_sandbox_create_one_enrolment() {
     let scene = Scene::new();

@@ -1,4 +1,4 @@
-//! The hub's own socket: whose it is, who else may want it, and what stands in its way.
+//! The hub's own socket: stale sockets, sockets of other programs, second hubs, and obstacles in its directory.
 
 use std::os::fd::OwnedFd;
 

@@ -1,4 +1,4 @@
-//! Trouble on the way: named in the shim's stderr, in its status and in the answer to a waiting call, with a next step.
+//! Connection problems: reported on the shim's stderr, in its status and in the answer to a waiting call, with the next step.
 
 use cofferdam_tests::harness::Harness;
 use cofferdam_tests::port::free_place;

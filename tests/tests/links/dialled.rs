@@ -1,4 +1,4 @@
-//! Sandboxes that the host dials into.
+//! Sandboxes that the host connects to.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -101,7 +101,7 @@ fn peers_without_the_key_get_nothing_and_disturb_nothing() {
     assert!(shim.answer_to(&id).get("result").is_some());
     shim.notify("notifications/initialized", json!({}));
 
-    // Others while the sidecar is there; more of them who stall than there are places.
+    // Other peers while the sidecar is connected; more of them stall than there are slots.
     assert!(!peers.dial(place, Way::WebSocket, &other, relay).is_in());
     let stalled: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(place).unwrap()).collect();
     for said in [&b"cofferdam-relay/1\n"[..], b"SSH-2.0-x\r\n", b"cofferdam-dial/9\n"] {
@@ -114,7 +114,7 @@ fn peers_without_the_key_get_nothing_and_disturb_nothing() {
     }
     assert_eq!(shim.call_text("add", json!({"a": 1, "b": 2})), "3");
     assert!(!dialled.is_over());
-    // A sidecar that comes again finds a place among them.
+    // A sidecar that reconnects still gets a slot.
     let again = peers.dial(place, Way::Tcp, &sidecar, relay);
     assert!(again.is_in());
     assert_eq!(shim.call_text("add", json!({"a": 3, "b": 4})), "7");

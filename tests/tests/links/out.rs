@@ -143,7 +143,7 @@ fn other_protocols_at_the_port_disturb_no_link() {
         let said = String::from_utf8_lossy(&said);
         assert!(said.is_empty() || said.starts_with("HTTP/1.1 426 ") || said.starts_with('\u{15}'), "{said}");
     }
-    // More who say nothing, or half of something, than there are places.
+    // More silent or incomplete connections than slots.
     let _silent: Vec<TcpStream> = (0..200)
         .map(|number| {
             let mut stream = TcpStream::connect(place).unwrap();

@@ -1,4 +1,4 @@
-//! What is under way while a process takes over from another: it ends where it began, once.
+//! Calls in flight while a process is replaced: each ends in the process where it began, once.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

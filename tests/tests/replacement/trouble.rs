@@ -1,4 +1,4 @@
-//! Successors that do not start, differ or die; predecessors that die; links that end in the middle of it.
+//! Replacements that do not start, differ or die; old processes that die; links that end during a replacement.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ fn tools_that_were_never_listed_are_compared_too() {
     differs("gains-a-tool", "the tools of the new process differ");
 }
 
-/// This server's second process is another in this, and does not take over.
+/// The second process of a server in this mode differs from the first, and does not take over.
 #[track_caller]
 fn differs(mode: &str, words: &str) {
     let Some(mut scene) = Scene::new(mode, "", "") else { return };

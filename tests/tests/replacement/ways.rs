@@ -1,4 +1,4 @@
-//! The ways in which a new credential may reach a server: not while it is busy, not at all, in its files.
+//! The other settings of `replace` and `reload`: when idle, never, and in files.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -117,7 +117,7 @@ fn a_lease_ends_with_the_process_that_was_replaced() {
     assert_eq!(leases(&bao), 2, "the old one is needed still");
     assert_eq!(text_of(&harness.answer_to(&long)), "late");
     wait_until("the old lease is gone", || leases(&bao) == 1 && lease_id(&bao) != lease);
-    // By then it was over by itself. Its token would not be for hours.
+    // By then it had expired by itself; its token would expire hours later.
     wait_until("it was revoked", || {
         session_tokens(&bao).iter().all(|token| token["accessor"] != tokens[0]["accessor"])
     });

@@ -1,4 +1,4 @@
-//! A login over time: renewals, the end of a token's life, tokens that die before it.
+//! A login over time: renewals, the maximum lifetime, and tokens that are revoked early.
 
 use std::path::PathBuf;
 

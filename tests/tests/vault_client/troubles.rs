@@ -1,4 +1,4 @@
-//! A real server that is sealed, frozen, gone, busy, or not the one it should be.
+//! A real server that is sealed, frozen, dead, busy, or has another certificate.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Response wrapping: secret-ids that are opened once, by us, or raise an alarm.
+//! Response wrapping: secret-ids are unwrapped once, by the sidecar, or raise an alert.
 
 use cofferdam::vault::login::{Method, SecretId};
 use cofferdam::vault::{Kind, Problem, Spent};

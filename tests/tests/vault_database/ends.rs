@@ -1,4 +1,4 @@
-//! What a session's user can do, and that it can do nothing any more once the session is over, however that ended.
+//! A session's database user works during the session and cannot log in after it, however the session ended.
 
 use cofferdam_tests::database::{Database, LONG};
 use cofferdam_tests::deadline::wait_until;
@@ -74,7 +74,7 @@ fn users_of_a_database_that_is_down_are_pending_and_removed_later() {
     database.postgres.stop();
     let session = world.sessions()[0]["session"].as_str().unwrap().to_owned();
     let told = world.cofferdam_text(&["kill", &session]);
-    // Vault has ended the token; what hangs from it waits for the database.
+    // Vault has revoked the token; its leases wait for the database.
     assert!(told.contains("Vault token: revoked after "), "{told}");
     assert!(told.contains(" of `db`: pending (Vault is still revoking it)"), "{told}");
     let end = world.audit().into_iter().rfind(|record| record["event"] == "link_end").unwrap();

@@ -1,4 +1,4 @@
-//! No user to be had: the refusal names path and server, other links go on, and nothing has to be restarted.
+//! When no database user can be created, the refusal names path and server, other links continue, and no restart is needed.
 
 use cofferdam_tests::database::{Database, LONG};
 use cofferdam_tests::deadline::wait_until;
@@ -20,7 +20,7 @@ fn a_deleted_database_role_refuses_the_next_process_and_affects_no_other_server(
     assert!(harness.call("echo", json!({"text": "still here"})).get("result").is_some());
     let refused = world.shim("tools").initialize();
     assert_refused(&refused, "`tools`");
-    // No user was left behind by the try.
+    // The attempt left no user behind.
     assert_eq!(database.users().len(), 1);
     assert!(other.call("echo", json!({"text": "unharmed"})).get("result").is_some());
     database.role("agent", LONG);
