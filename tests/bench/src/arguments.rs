@@ -1,4 +1,4 @@
-//! What was asked for.
+//! The command line of the benchmark.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use crate::measure::Pace;
 pub(crate) enum Mode {
     /// Be the hostile sandbox of a sidecar that listens there, until the input ends.
     Attack(Attack, PathBuf),
-    /// Encode and decode so many frames; run under callgrind.
+    /// Encode and decode this many frames; run under callgrind.
     Codec(Body, u64),
     Run(Plan),
     /// Keep one core awake.
@@ -39,7 +39,7 @@ impl Plan {
     }
 }
 
-/// The mode, or what to say about arguments that are none.
+/// The mode, or an error message for invalid arguments.
 pub(crate) fn read(arguments: impl Iterator<Item = String>) -> Result<Mode, String> {
     let arguments: Vec<String> = arguments.collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();

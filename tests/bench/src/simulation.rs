@@ -10,10 +10,10 @@ use cofferdam::secrets::renewal::{
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// How long this Vault takes for an answer.
+/// The simulated Vault's response time.
 const LATENCY: Duration = Duration::from_millis(20);
 
-/// What each session has, and for how long.
+/// The parameters of a simulation.
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
     pub(crate) sessions: u32,
@@ -21,7 +21,7 @@ pub(crate) struct Shape {
     pub(crate) time: Duration,
     /// Sessions begin one after the other within this.
     pub(crate) arrival: Duration,
-    /// How long a login lives; another one comes after two thirds of that. None where it does not end.
+    /// The lifetime of a login, which is replaced after two thirds of it. `None`: unlimited.
     pub(crate) login: Option<Duration>,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Lent {
     pub(crate) longest: Duration,
 }
 
-/// What this Vault saw.
+/// What the simulated Vault counted.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) reads: u64,
@@ -46,7 +46,7 @@ pub(crate) struct Seen {
     pub(crate) lapses: u64,
     /// Requests in each second that had any.
     pub(crate) seconds: BTreeMap<u64, u64>,
-    /// The same without looks: what cannot be put off.
+    /// The same without look-ups, which can be postponed.
     pub(crate) seconds_without_looks: BTreeMap<u64, u64>,
 }
 
@@ -83,7 +83,7 @@ fn most(seconds: &BTreeMap<u64, u64>) -> u64 {
     seconds.values().copied().max().unwrap_or_default()
 }
 
-/// Runs it. The clock must be paused, or it takes as long as it says.
+/// Runs the simulation. The clock must be paused; otherwise it runs in real time.
 pub(crate) async fn simulate(shape: &Shape) -> Seen {
     let vault = Arc::new(Counting { began: Instant::now(), login: shape.login, seen: Mutex::default() });
     let mut tasks = JoinSet::new();
@@ -241,7 +241,7 @@ mod tests {
         // The second is renewed until that does not extend it, and then replaced; the third is only replaced.
         let replaced = seen.reads as f64 / f64::from(shape.sessions);
         assert!((45.0..65.0).contains(&replaced), "{replaced}");
-        // Those that are not renewed are looked at two or three times before.
+        // Those that are not renewed are looked up two or three times before.
         let looks = seen.looks as f64 / f64::from(shape.sessions);
         assert!((2.0 * 35.0..4.0 * 37.0).contains(&looks), "{looks}");
         // Six hundred leases that came within a minute are ten a second; chance makes that three times as many at most.

@@ -3,14 +3,14 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`chart`] | the picture |
-//! | [`hold`] | the numbers to hold, and whether they were |
+//! | [`hold`] | the promised numbers, and whether they were kept |
 //! | [`hostile`] | an honest link beside a hostile sandbox |
 //! | [`leases`] | what keeping leases costs |
 //! | [`machine`] | the shape of the machine and the versions of the contenders: no host names, no paths |
 //! | [`method`] | how it is measured |
 //! | [`table`] | the text |
-//! | [`turnover`] | calls while credentials of Vault's are replaced |
-//! | [`units`] | numbers as people read them |
+//! | [`turnover`] | calls while credentials from Vault are replaced |
+//! | [`units`] | readable numbers |
 //!
 //! What was written by hand under `## Notes` is kept from one run to the next.
 
@@ -54,7 +54,7 @@ pub(crate) struct Findings {
     pub(crate) date: String,
 }
 
-/// Something about cofferdam alone.
+/// A measurement of cofferdam alone.
 #[derive(Debug)]
 pub(crate) enum Trial<T> {
     Done(T),
