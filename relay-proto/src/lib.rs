@@ -42,10 +42,3 @@ pub mod name;
 pub mod notice;
 pub mod oversize;
 pub mod replay;
-
-/// The former names of [`replay`], for callers that were not moved yet.
-pub mod memory {
-    pub use crate::replay::{
-        Accepted, OwnRequest as Question, OwnResponse as Heard, Replay as Memory, ReplayMessage as Saying,
-    };
-}

@@ -5,7 +5,7 @@ mod support;
 
 use std::time::Duration;
 
-use cofferdam::secrets::{
+use cofferdam_secrets::{
     ExecFormat, Material, Origin, SecretError, SecretSpec, ShortValues, SourceLimits, fetch,
 };
 

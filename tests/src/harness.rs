@@ -3,7 +3,7 @@
 //! It parses what it receives only to find answers; what it sends is exactly what the test says. Every read has a
 //! deadline, and everything received is kept, so that a failure can show it.
 
-mod ear;
+mod read_switch;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::deadline::{Deadline, PATIENCE};
 use crate::process::{Running, into_file};
-use ear::{Ear, Reading};
+use read_switch::{ReadSwitch, Reading};
 
 /// A child with MCP on its stdio.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub struct Harness {
     aside: Vec<Value>,
     next_id: u64,
     era: Era,
-    ear: Arc<Ear>,
+    read_switch: Arc<ReadSwitch>,
     stderr: PathBuf,
     _directory: tempfile::TempDir,
 }
@@ -54,12 +54,12 @@ impl Harness {
         let input = process.child.stdin.take();
         let output = process.child.stdout.take().expect("stdout was asked for");
         let (sender, lines) = channel();
-        let ear = Arc::new(Ear::default());
-        let theirs = Arc::clone(&ear);
+        let read_switch = Arc::new(ReadSwitch::default());
+        let reader_switch = Arc::clone(&read_switch);
         std::thread::spawn(move || {
             let mut output = BufReader::new(output);
             loop {
-                theirs.wait_until_open();
+                reader_switch.wait_until_reading();
                 let mut line = Vec::new();
                 match output.read_until(b'\n', &mut line) {
                     Ok(0) | Err(_) => return,
@@ -76,7 +76,7 @@ impl Harness {
             aside: Vec::new(),
             next_id: 1,
             era: Era::Legacy,
-            ear,
+            read_switch,
             stderr,
             _directory: directory,
         }
@@ -206,11 +206,11 @@ impl Harness {
 
     /// Leaves what the child writes where it is, but for a line that is being read.
     pub fn stop_reading(&mut self) {
-        self.ear.set(Reading::Stopped);
+        self.read_switch.set(Reading::Stopped);
     }
 
     pub fn read_again(&mut self) {
-        self.ear.set(Reading::Going);
+        self.read_switch.set(Reading::Going);
     }
 
     /// The next line with its newline.

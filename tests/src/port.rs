@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_different_and_can_be_listened_at() {
+    fn addresses_differ_and_can_be_listened_on() {
         let places: Vec<SocketAddr> = (0..ADDRESSES / 2).map(|_| free_place()).collect();
         let addresses: BTreeSet<_> = places.iter().map(SocketAddr::ip).collect();
         let ports: BTreeSet<_> = places.iter().map(SocketAddr::port).collect();

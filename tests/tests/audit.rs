@@ -31,9 +31,9 @@ fn a_call_has_a_decision_and_an_outcome() {
     assert!(!String::from_utf8_lossy(&world.audit_bytes()).contains("argument-that-is-not-recorded"));
 }
 
-/// The server dies in the call: what stands in the audit was written before it.
+/// The server dies in the call, so the decision was recorded before it.
 #[test]
-fn the_decision_of_a_call_that_killed_its_server_is_there() {
+fn the_decision_of_a_call_that_killed_its_server_is_recorded() {
     let world = World::new().server("tools", Server::fixture()).start();
     world.connected("tools").call("crash", json!({}));
     assert_eq!(world.decisions()[0]["tool"], "crash");
@@ -77,7 +77,7 @@ fn one_session_link_or_call_can_be_shown() {
 }
 
 #[test]
-fn sessions_say_who_is_here() {
+fn sessions_lists_the_sessions() {
     let world = World::new()
         .secret_file("local", "value-of-the-secret-2")
         .server("tools", Server::fixture().env("SECRET", "{local.value}").deny(&["write_*"]))
@@ -157,7 +157,7 @@ fn a_cut_tail_is_found_by_its_head() {
 }
 
 #[test]
-fn a_torn_last_line_is_marked_at_the_next_start() {
+fn an_incomplete_last_line_is_marked_at_the_next_start() {
     let mut world = written();
     world.kill9_sidecar();
     let file = world.audit_files().pop().expect("there is an audit file");
@@ -172,7 +172,7 @@ fn a_torn_last_line_is_marked_at_the_next_start() {
 }
 
 #[test]
-fn files_rotate_and_the_chain_goes_on() {
+fn files_rotate_and_the_chain_continues() {
     let world = World::new().server("tools", Server::fixture()).limit("audit-file-bytes = \"64KiB\"").start();
     let mut shim = world.connected("tools");
     for _ in 0..200 {
@@ -183,7 +183,7 @@ fn files_rotate_and_the_chain_goes_on() {
 }
 
 #[test]
-fn one_session_cannot_write_the_disk_full() {
+fn one_session_cannot_fill_the_disk() {
     let world =
         World::new().server("tools", Server::fixture()).limit("audit-session-bytes = \"64KiB\"").start();
     let mut greedy = world.connected("tools");

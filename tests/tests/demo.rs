@@ -1,4 +1,4 @@
-//! `cofferdam demo` works on embedded defaults, with the static shim and with whatever it finds itself.
+//! `cofferdam demo` works with its built-in configuration, with the static shim and with itself as the shim.
 
 use std::process::Output;
 
@@ -6,25 +6,25 @@ use cofferdam_tests::process::{built, command, output_of};
 use cofferdam_tests::tools::Tool;
 
 #[test]
-fn the_demo_works_with_nothing_given() {
+fn the_demo_runs_without_arguments() {
     succeeded(&demo(&[]));
 }
 
 #[test]
-fn the_demo_works_with_the_static_shim_and_says_so() {
+fn the_demo_runs_with_the_static_shim_and_prints_its_path() {
     let shim = built("COFFERDAM_SHIM_BIN", "cofferdam-shim").display().to_string();
     let said = succeeded(&demo(&["--shim", &shim]));
     assert!(said.contains(&shim), "it says which shim it used:\n{said}");
 }
 
 #[test]
-fn the_demo_uses_a_sandbox_where_there_is_one() {
+fn the_demo_uses_bubblewrap_if_it_is_installed() {
     let Some(_) = Tool::Bubblewrap.path() else { return };
     let said = succeeded(&demo(&[]));
     assert!(said.to_lowercase().contains("bubblewrap"), "{said}");
 }
 
-/// The demonstration, alone in an empty directory.
+/// Runs the demo in an empty home directory.
 fn demo(arguments: &[&str]) -> Output {
     let home = tempfile::tempdir().expect("a temporary directory can be made");
     let mut command = command(built("COFFERDAM_BIN", "cofferdam"));

@@ -1,4 +1,4 @@
-//! Who may come: enrolments that outlive shims, sidecars and lost answers; and what is said where one is no good.
+//! Enrolments: they survive restarts of shims and sidecars and lost responses, and invalid ones are refused with the reason.
 
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 
@@ -22,7 +22,7 @@ fn assert_answers(harness: &mut Harness, text: &str) {
     assert_eq!(harness.call_text("echo", json!({"text": text})), text);
 }
 
-/// The sentence reached all three: the waiting call, stderr, and `status`.
+/// Asserts that the message reached the waiting call, stderr and `status`.
 #[track_caller]
 fn assert_told(sandbox: &Sandbox, code: &str, word: &str) {
     let mut shim = sandbox.shim();
@@ -42,7 +42,7 @@ fn alerts(world: &World) -> Vec<Value> {
 }
 
 #[test]
-fn a_string_in_a_file_lets_one_sandbox_in() {
+fn an_enrolment_string_in_a_file_admits_one_sandbox() {
     let (world, _tcp) = place();
     let sandbox = Sandbox::new();
     let string = enroll(&world, &["--name", "bench 7", "--ttl", "1h"]);
@@ -70,7 +70,7 @@ fn a_string_in_a_file_lets_one_sandbox_in() {
 }
 
 #[test]
-fn a_sandbox_restarted_after_lunch_comes_back_whatever_its_environment_still_says() {
+fn a_restarted_sandbox_reconnects_although_its_environment_has_a_used_ticket() {
     let (world, _tcp) = place();
     let sandbox = Sandbox::new();
     let string = enroll(&world, &[]);
@@ -86,7 +86,7 @@ fn a_sandbox_restarted_after_lunch_comes_back_whatever_its_environment_still_say
         harness.close_stdin();
         harness.wait_for_exit();
     }
-    // A new string beside a good key is left unused.
+    // A new string beside a valid key is not used.
     sandbox.put(&enroll(&world, &[]));
     let mut harness = shim(&sandbox);
     harness.initialize();
@@ -119,7 +119,7 @@ fn after_a_restart_of_the_sidecar_every_sandbox_reconnects() {
 }
 
 #[test]
-fn a_lost_welcome_burns_nothing() {
+fn a_lost_welcome_does_not_use_up_the_ticket() {
     let (world, tcp) = place();
     let sandbox = Sandbox::enrolled(&world);
     // First with the ticket, then with an epoch.
@@ -152,7 +152,7 @@ fn shims_that_start_together_share_one_ticket_and_one_session() {
 }
 
 #[test]
-fn a_shim_that_was_there_before_its_enrolment_finds_it() {
+fn a_running_shim_finds_its_enrolment_string() {
     let (world, _tcp) = place();
     let sandbox = Sandbox::new();
     let mut shim = sandbox.shim();
@@ -170,7 +170,7 @@ fn a_shim_that_was_there_before_its_enrolment_finds_it() {
 }
 
 #[test]
-fn tickets_that_are_no_good_are_told_apart() {
+fn invalid_tickets_are_refused_with_distinct_reasons() {
     let (world, _tcp) = place();
     let string = enroll(&world, &[]);
     let (other_world, _other_wire) = place();
@@ -182,27 +182,27 @@ fn tickets_that_are_no_good_are_told_apart() {
     second.put(&string);
     assert_told(&second, "ticket_refused", "used before");
     assert_eq!(alerts(&world).len(), 2, "the shim's and the status's: {:?}", alerts(&world));
-    assert!(alerts(&world)[0]["detail"].as_str().unwrap().contains("ticket was used again"));
+    assert!(alerts(&world)[0]["detail"].as_str().unwrap().contains("ticket was used a second time"));
 
     let late = Sandbox::new();
     late.put(&enroll(&world, &["--ticket-ttl", "1s"]));
     let string = std::fs::read_to_string(late.enrolment_file()).unwrap();
-    wait_until("its time is over", || world.log().contains("enrolment over"));
+    wait_until("its time is over", || world.log().contains("enrolment expired"));
     late.put(&string);
     assert_told(&late, "ticket_refused", "expired before it was used");
 
-    // The right sidecar and key, another one's ticket.
+    // The right sidecar and key, with the ticket of another sidecar.
     let parts = |string: &str| string.splitn(5, ':').map(str::to_owned).collect::<Vec<_>>();
     let (mut mixed, theirs) = (parts(&enroll(&world, &[])), parts(&enroll(&other_world, &[])));
     mixed[3].clone_from(&theirs[3]);
     let foreign = Sandbox::new();
     foreign.put(&mixed.join(":"));
-    assert_told(&foreign, "ticket_refused", "knows no such ticket");
+    assert_told(&foreign, "ticket_refused", "unknown to this sidecar");
     assert_answers(&mut first.connected(), "undisturbed");
 }
 
 #[test]
-fn a_refused_sandbox_is_enrolled_anew_without_a_restart() {
+fn a_refused_sandbox_is_enrolled_again_without_a_restart() {
     let (world, _tcp) = place();
     let sandbox = Sandbox::new();
     sandbox.put(&enroll(&world, &["--ttl", "2s"]));
@@ -222,7 +222,7 @@ fn a_refused_sandbox_is_enrolled_anew_without_a_restart() {
 }
 
 #[test]
-fn a_new_string_is_used_at_once_where_the_old_enrolment_is_over() {
+fn a_new_enrolment_string_is_used_at_once_if_the_old_enrolment_has_ended() {
     let (world, _tcp) = place();
     let sandbox = Sandbox::enrolled(&world);
     let mut shim = sandbox.connected();
@@ -252,14 +252,14 @@ fn kill_ends_the_enrolment_and_its_shims_are_told_what_to_do() {
         assert!(answer["error"]["message"].as_str().unwrap().contains("`cofferdam enroll`"), "{answer}");
         wait_until("stderr has it", || shim.stderr().contains("`cofferdam enroll`"));
     }
-    assert_told(&sandbox, "session_ended", "ended by the host's administrator");
+    assert_told(&sandbox, "session_ended", "ended on the host");
     assert_answers(&mut other, "undisturbed");
     let ends = world.audit().into_iter().filter(|record| record["event"] == "link_end");
     assert!(ends.filter(|end| end["detail"].as_str().unwrap().starts_with("killed")).count() >= 2);
 }
 
 #[test]
-fn another_key_than_the_pinned_one_is_not_spoken_to() {
+fn a_sidecar_with_another_key_than_the_pinned_one_is_refused() {
     let (world, _tcp) = place();
     let sandbox = Sandbox::new();
     let string = enroll(&world, &[]);
@@ -278,7 +278,7 @@ fn another_key_than_the_pinned_one_is_not_spoken_to() {
 }
 
 #[test]
-fn a_state_directory_that_cannot_be_written_is_named_and_burns_no_ticket() {
+fn an_unwritable_state_directory_is_reported_and_uses_up_no_ticket() {
     let (world, _tcp) = place();
     let sandbox = Sandbox::enrolled(&world);
     std::fs::write(sandbox.state(), "a file in the way").unwrap();
@@ -292,7 +292,7 @@ fn a_state_directory_that_cannot_be_written_is_named_and_burns_no_ticket() {
 }
 
 #[test]
-fn a_socket_is_made_for_one_sandbox() {
+fn a_socket_is_created_for_one_sandbox() {
     let mut world = World::new().server("tools", Server::fixture()).start();
     let directory = world.layout().root().join("box");
     let link = enroll(&world, &["--socket", directory.to_str().unwrap(), "--name", "box"]);
@@ -326,7 +326,7 @@ fn a_socket_is_made_for_one_sandbox() {
 }
 
 #[test]
-fn a_socket_is_not_made_in_a_directory_in_use() {
+fn a_socket_is_not_created_in_a_directory_in_use() {
     let world = World::new().server("tools", Server::fixture()).start();
     let root = world.layout().root().to_owned();
     let taken = root.join("taken");
@@ -362,7 +362,7 @@ fn a_socket_is_not_made_in_a_directory_in_use() {
 }
 
 #[test]
-fn users_that_are_not_named_may_not_use_a_socket_of_their_own_either() {
+fn users_that_are_not_listed_may_not_use_a_sandboxs_own_socket() {
     let world = World::new().server("tools", Server::fixture()).relay("unix-uids = [4242]").prepare();
     let mut world = world;
     world.launch();
@@ -375,14 +375,14 @@ fn users_that_are_not_named_may_not_use_a_socket_of_their_own_either() {
 }
 
 #[test]
-fn what_cannot_be_enrolled_is_said() {
+fn invalid_enrolments_are_refused_with_the_reason() {
     let world = World::new().server("tools", Server::fixture()).start();
     let refused: [(&[&str], &str); 5] = [
         (&["--grant", "dev"], "relay.tls"),
         (&["--grant", "nobody"], "`dev`"),
         (&["--grant", "dev", "--ttl", "9h"], "allows (28800 s)"),
         (&["--grant", "dev", "--ttl", "10ms", "--socket", "/x"], "at least a second"),
-        (&["--grant", "dev", "--name", "a\u{1b}b", "--socket", "/x/y"], "terminal"),
+        (&["--grant", "dev", "--name", "a\u{1b}b", "--socket", "/x/y"], "control characters"),
     ];
     for (arguments, word) in refused {
         let output = world.cofferdam(&[&["enroll"], arguments].concat());

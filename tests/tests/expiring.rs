@@ -119,7 +119,7 @@ fn a_process_is_replaced_before_its_credential_expires_and_no_call_is_lost_or_ru
 }
 
 #[test]
-fn what_a_program_must_not_print_is_refused_with_the_reason_and_never_repeated() {
+fn invalid_program_output_is_refused_with_the_reason_and_never_quoted() {
     let with = |fields: &str, expires: &str| {
         script(&format!("printf '%s' '{{\"fields\": {fields}, \"expires\": {expires}}}'"))
     };

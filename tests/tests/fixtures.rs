@@ -1,4 +1,4 @@
-//! The fixture and the harness prove themselves on each other, without a sidecar: what a test relies on must be true.
+//! Tests of the fixture and the harness themselves, without a sidecar: other tests rely on both.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ fn every_execution_is_counted() {
 
 /// The point of the fixture: were one of these let through, the hidden call would be counted.
 #[test]
-fn every_trick_of_a_laxer_parser_works_on_the_fixture() {
+fn the_fixture_parses_messages_leniently() {
     let hidden = r#"{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"delete_everything"}}"#;
     let tricks = [
         format!("[{hidden}]\n"),
@@ -70,7 +70,7 @@ fn every_leak_leaks() {
 }
 
 #[test]
-fn a_server_can_ask_with_the_id_it_was_asked_with() {
+fn a_server_can_use_the_id_of_the_request_it_got() {
     let mut bare = Bare::start(&[]);
     let id = bare.harness.send_call("ask_client", json!({"id": "same"}));
     let question = bare.harness.message_with_method("roots/list");
@@ -80,7 +80,7 @@ fn a_server_can_ask_with_the_id_it_was_asked_with() {
 }
 
 #[test]
-fn a_strict_server_wants_its_handshake_first() {
+fn a_strict_server_requires_the_handshake_first() {
     let mut bare = Bare::start(&["demands-handshake"]);
     let code = |answer: Value| answer["error"]["code"].clone();
     assert_eq!(code(bare.harness.request("tools/list", json!({}))), -32002);
@@ -99,7 +99,7 @@ fn ids_are_respelled() {
 }
 
 #[test]
-fn trouble_is_made_as_ordered() {
+fn the_fixture_misbehaves_as_ordered() {
     let mut bare = Bare::start(&["starts-with-garbage"]);
     for _ in 0..7 {
         bare.harness.next_line();

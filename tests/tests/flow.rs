@@ -12,12 +12,12 @@ use serde_json::{Value, json};
 const MESSAGE_KIB: u64 = 256;
 const WINDOW_KIB: u64 = 256;
 const REQUESTS: u64 = 192;
-/// `limits.link-memory`: as little as the others let it be.
+/// `limits.link-memory`: as small as the other limits allow.
 const LINK_MIB: u64 = 30;
 const LINKS: u64 = 2;
 /// Nearly a whole message, so that all of the flood is under way at once.
 const ANSWER_KIB: u64 = 240;
-/// What all of them are made to carry, were there no bounds: well above the ceiling.
+/// The amount that would be buffered without limits: well above the ceiling.
 const FLOOD_KIB: u64 = 88 * 1024;
 
 #[test]
@@ -75,7 +75,7 @@ fn a_server_that_floods_slows_its_own_link_only() {
 }
 
 #[test]
-fn a_sandbox_that_sends_faster_than_its_server_takes_slows_its_own_link_only() {
+fn a_sandbox_that_sends_faster_than_its_server_reads_slows_its_own_link_only() {
     let mut world = bounded()
         .server("tools", Server::fixture())
         .server("stuck", Server::fixture_that("never-reads"))
@@ -107,7 +107,7 @@ fn bounded() -> Builder {
         .limit(&format!("link-memory = \"{LINK_MIB}MiB\""))
 }
 
-/// A harness that does not read what it is told any more.
+/// A harness that has stopped reading.
 fn deaf(world: &World, server: &str) -> Harness {
     let mut harness = world.connected(server);
     harness.stop_reading();

@@ -1,5 +1,5 @@
-//! Sandboxes are snapshotted and cloned, keys and all: of two copies exactly one goes on, the other is told what to do,
-//! and a shim that merely lost its connection is not taken for a copy.
+//! Sandboxes that are snapshotted or cloned with their keys: of two copies exactly one continues, the other is told what
+//! to do, and a shim that only lost its connection is not taken for a copy.
 
 use cofferdam_tests::cuttable_tcp::CuttableTcp;
 use cofferdam_tests::deadline::wait_until;
@@ -46,7 +46,7 @@ fn links(world: &World) -> Vec<String> {
 }
 
 #[test]
-fn ten_shims_of_one_sandbox_come_back_after_a_blip_and_none_is_taken_for_a_clone() {
+fn ten_shims_of_one_sandbox_reconnect_and_none_is_taken_for_a_clone() {
     let (mut world, tcp) = place();
     let sandbox = Sandbox::enrolled(&world);
     let mut shims: Vec<Harness> = (0..10).map(|_| sandbox.connected()).collect();
@@ -65,7 +65,7 @@ fn ten_shims_of_one_sandbox_come_back_after_a_blip_and_none_is_taken_for_a_clone
         all_answer(&mut shims, &format!("after blip {blip}"));
     }
     assert_eq!(links(&world), before, "all of them resumed their links");
-    // And where there is nothing to resume, they all enter anew, at once.
+    // Without links to resume, all of them open new ones at once.
     world.kill9_sidecar();
     world.start_sidecar();
     all_answer(&mut shims, "after a restart");
@@ -74,7 +74,7 @@ fn ten_shims_of_one_sandbox_come_back_after_a_blip_and_none_is_taken_for_a_clone
 }
 
 #[test]
-fn of_two_clones_that_come_at_once_exactly_one_survives() {
+fn of_two_clones_that_connect_at_once_exactly_one_continues() {
     let (world, _tcp) = place();
     for round in 0..4 {
         let original = rested(&world);
@@ -84,21 +84,21 @@ fn of_two_clones_that_come_at_once_exactly_one_survives() {
         let answers: Vec<Value> = shims.iter_mut().zip(&ids).map(|(shim, id)| shim.answer_to(id)).collect();
         let refused: Vec<&Value> = answers.iter().filter(|answer| answer.get("error").is_some()).collect();
         assert_eq!(refused.len(), 1, "round {round}: {answers:?}");
-        // One that was let in for a moment cannot know how far its request came.
+        // One that was connected for a moment cannot know whether its request ran.
         assert!(["clone_refused", "outcome_unknown"].contains(&refusal_of(refused[0])), "{refused:?}");
         assert!(
             refused[0]["error"]["message"].as_str().unwrap().contains("copy of this sandbox"),
             "{refused:?}"
         );
         assert!(!alerts(&world).is_empty());
-        // The survivor goes on, with new shims too.
+        // The one that continues can start new shims too.
         let survivor = if answers[0].get("error").is_none() { &original } else { &clone };
         leave(survivor.connected());
     }
 }
 
 #[test]
-fn of_two_clones_that_were_both_welcomed_the_first_to_speak_survives() {
+fn of_two_welcomed_clones_the_first_to_send_a_frame_continues() {
     let (world, _tcp) = place();
     let sandbox = rested(&world);
     let (mut one, mut other) = (sandbox.relay(), sandbox.relay());
@@ -120,7 +120,7 @@ fn of_two_clones_that_were_both_welcomed_the_first_to_speak_survives() {
     assert_eq!(alerts(&world).len(), 1);
 }
 
-/// A connection that the shim gave up on may be heard after the one that it made instead.
+/// The Hello of an abandoned connection may arrive after that of its successor.
 #[test]
 fn a_late_hello_does_not_cost_the_owner_its_epoch() {
     let (world, _tcp) = place();
@@ -134,9 +134,9 @@ fn a_late_hello_does_not_cost_the_owner_its_epoch() {
     assert!(alerts(&world).is_empty(), "{:?}", alerts(&world));
 }
 
-/// The same where what it shows has turned already: its sender is gone, unlike a copy's.
+/// The same with an epoch that is outdated already: unlike a copy, its sender has disconnected.
 #[test]
-fn a_hello_that_comes_when_its_epoch_has_turned_raises_no_alert() {
+fn a_delayed_hello_with_an_outdated_epoch_raises_no_alert() {
     let (world, _tcp) = place();
     let sandbox = rested(&world);
     let before = sandbox.copy();
@@ -153,9 +153,9 @@ fn a_hello_that_comes_when_its_epoch_has_turned_raises_no_alert() {
     leave(sandbox.connected());
 }
 
-/// A new link costs a sync of the disk, and a place comes before that.
+/// A new link costs an fsync; the link limit is checked before that.
 #[test]
-fn a_sandbox_without_a_place_for_a_link_writes_nothing() {
+fn a_sandbox_over_its_link_limit_causes_no_disk_writes() {
     let tcp = CuttableTcp::start();
     let world =
         World::new().server("tools", Server::fixture()).relay(&tcp.relay_lines()).limit("links = 2").start();
@@ -177,9 +177,9 @@ fn a_sandbox_without_a_place_for_a_link_writes_nothing() {
     drop(kept);
 }
 
-/// The disk is full for long, and a sandbox can come again and again.
+/// A disk may be full for long, and a sandbox can retry all the time.
 #[test]
-fn enrolments_that_are_not_written_down_do_not_fill_the_log() {
+fn enrolments_that_cannot_be_saved_do_not_fill_the_log() {
     let (world, _tcp) = place();
     let sandbox = rested(&world);
     let (store, aside) = (world.layout().state.join("enrolments"), world.layout().state.join("aside"));
@@ -188,7 +188,7 @@ fn enrolments_that_are_not_written_down_do_not_fill_the_log() {
         let refusal = refused(sandbox.relay().say(key_hello(&sandbox, None)));
         assert_eq!((refusal.code.as_str(), refusal.retry), ("relay_unavailable", Retry::AfterMs(2000)));
     }
-    let lines = world.log().matches("an enrolment was not written down").count();
+    let lines = world.log().matches("an enrolment was not saved").count();
     assert!((1..=6).contains(&lines), "{lines}");
     std::fs::rename(&aside, &store).unwrap();
     leave(sandbox.connected());
@@ -207,7 +207,7 @@ fn enrolments(world: &World) -> Vec<(std::path::PathBuf, u64)> {
 
 /// A request for another enrolment's link is an alert; it cannot fill the audit with alerts.
 #[test]
-fn a_link_of_another_sandbox_is_refused_and_the_alerts_are_few() {
+fn resuming_a_link_of_another_sandbox_is_refused_and_alerts_are_limited() {
     let (world, _tcp) = place();
     let (owner, thief) = (rested(&world), rested(&world));
     let welcome = welcomed(owner.relay().say(key_hello(&owner, None)));
@@ -226,7 +226,7 @@ fn a_link_of_another_sandbox_is_refused_and_the_alerts_are_few() {
 }
 
 #[test]
-fn the_copied_state_of_a_running_shim_leaves_one_and_the_other_is_told_what_to_do() {
+fn with_copied_state_one_shim_continues_and_the_other_is_told_what_to_do() {
     let (world, _tcp) = place();
     let original = Sandbox::enrolled(&world);
     let mut running = original.connected();
@@ -235,7 +235,7 @@ fn the_copied_state_of_a_running_shim_leaves_one_and_the_other_is_told_what_to_d
     assert_eq!(copied.call_text("echo", json!({"text": "the copy was first"})), "the copy was first");
     assert!(alerts(&world).is_empty(), "there is no alert yet");
 
-    // The original needs a new link, and is found out to be the one that was left behind.
+    // The original needs a new link, and its state is the outdated one now.
     let mut refused = original.shim();
     let answer = refused.initialize();
     assert_eq!(refusal_of(&answer), "clone_refused", "{answer}");
@@ -247,11 +247,11 @@ fn the_copied_state_of_a_running_shim_leaves_one_and_the_other_is_told_what_to_d
         assert!(trouble["message"].as_str().unwrap().contains(word), "{word}: {trouble}");
     }
     let alert = alerts(&world).remove(0);
-    assert!(alert["detail"].as_str().unwrap().contains("left behind"), "{alert}");
+    assert!(alert["detail"].as_str().unwrap().contains("outdated copy"), "{alert}");
     assert!(refused.is_running());
     assert_eq!(copied.call_text("echo", json!({"text": "on"})), "on");
 
-    // What it is told to do helps, without a restart.
+    // The advice in the message helps, without a restart.
     original.put(&cofferdam_tests::sandbox::enroll(&world, &[]));
     let mut answered = Value::Null;
     wait_until("it was enrolled afresh", || {
@@ -263,7 +263,7 @@ fn the_copied_state_of_a_running_shim_leaves_one_and_the_other_is_told_what_to_d
 }
 
 #[test]
-fn stolen_state_is_found_out_at_the_owners_next_use() {
+fn stolen_state_is_detected_at_the_owners_next_use() {
     let (world, _tcp) = place();
     let owner = rested(&world);
     let thief = owner.copy();
@@ -272,7 +272,7 @@ fn stolen_state_is_found_out_at_the_owners_next_use() {
     let answer = owner.shim().initialize();
     assert_eq!(refusal_of(&answer), "clone_refused");
     assert_eq!(alerts(&world).len(), 1);
-    // And the other way round: used by the owner first, it is of no use to the thief.
+    // In the other order: if the owner uses it first, the thief is refused.
     let owner = rested(&world);
     let thief = owner.copy();
     leave(owner.connected());
@@ -296,7 +296,7 @@ fn epochs_that_were_never_issued_are_refused() {
         let answer = thief.shim().initialize();
         assert_eq!(refusal_of(&answer), "clone_refused", "{epoch:.80}: {answer}");
     }
-    // With a burnt ticket instead.
+    // With a used ticket instead.
     let thief = sandbox.copy();
     thief.edit(|saved| drop(saved.as_object_mut().unwrap().remove("epoch")));
     assert_eq!(refusal_of(&thief.shim().initialize()), "ticket_refused");
@@ -305,7 +305,7 @@ fn epochs_that_were_never_issued_are_refused() {
 }
 
 #[test]
-fn a_goodbye_before_the_welcome_does_not_turn_the_epoch() {
+fn a_goodbye_before_the_welcome_does_not_advance_the_epoch() {
     let (world, _tcp) = place();
     let sandbox = rested(&world);
     let mut relay = sandbox.relay();
@@ -321,14 +321,14 @@ fn a_goodbye_before_the_welcome_does_not_turn_the_epoch() {
 }
 
 #[test]
-fn a_link_that_answers_keeps_its_place_and_a_dead_one_gives_it_up() {
+fn a_link_whose_connection_answers_is_kept_and_a_dead_one_is_replaced() {
     let (world, _tcp) = place();
     let sandbox = rested(&world);
     let mut first = sandbox.relay();
     let welcome = welcomed(first.say(key_hello(&sandbox, None)));
     first.send_frame(&Frame::Ack(Ack { seq: 0, window: 1 << 20 }));
 
-    // A copy of the memory, while the original is alive: it answers the question.
+    // A copy of the memory, while the original is alive and answers the ping.
     let mut copy = sandbox.relay();
     copy.greet_with(key_hello(&sandbox, Some(&welcome)));
     loop {
@@ -353,7 +353,7 @@ fn a_link_that_answers_keeps_its_place_and_a_dead_one_gives_it_up() {
     second.send_frame(&Frame::Ping);
     assert_eq!(next(&mut second), Frame::Pong);
 
-    // Another copy comes too late, with a token that has turned.
+    // Another copy comes too late, with an outdated token.
     let mut late = sandbox.relay();
     let refusal = refused(late.say(key_hello(&sandbox, Some(&welcome))));
     assert_eq!((refusal.code.as_str(), refusal.retry), ("clone_refused", Retry::Never));
@@ -369,7 +369,7 @@ fn late_bytes_of_a_dead_connection_are_no_sign_of_life() {
     first.send_frame(&Frame::Ack(Ack { seq: 0, window: 1 << 20 }));
     let mut second = sandbox.relay();
     second.greet_with(key_hello(&sandbox, Some(&welcome)));
-    // They arrive while the question is open; only its answer would count.
+    // They arrive while the ping is open; only the pong would count.
     for _ in 0..3 {
         first.send_frame(&Frame::Ping);
         first.send_frame(&Frame::Ack(Ack { seq: 0, window: 1 << 20 }));

@@ -16,7 +16,7 @@ fn claude_code_calls_the_bare_fixture() {
 }
 
 #[test]
-fn claude_code_calls_the_bare_fixture_that_knows_initialize_only() {
+fn claude_code_calls_the_bare_fixture_that_supports_initialize_only() {
     calls_the_bare_fixture(Agent::ClaudeCode, &["legacy"]);
 }
 

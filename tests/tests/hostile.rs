@@ -1,4 +1,4 @@
-//! A sandbox that speaks the relay protocol itself, to harm: what it costs the host is bounded, and other links go on.
+//! A hostile sandbox that speaks the relay protocol itself: its cost to the host is bounded, and other links continue.
 
 use cofferdam_tests::process::{cpu_time, peak_memory_kib};
 use cofferdam_tests::relay::{Next, RawRelay, hello};
@@ -10,7 +10,7 @@ use relay_proto::frame::{Frame, MaybeRan, PREFACE};
 use serde_json::json;
 
 const MANY_MEGABYTES: usize = 256 * 1024 * 1024;
-/// What a sidecar with a few links may have taken at its peak.
+/// The peak memory that a sidecar with a few links may have.
 const ENOUGH_KIB: u64 = 96 * 1024;
 
 /// Encodes message after message, as if every one of them had been acknowledged.
@@ -54,7 +54,7 @@ fn refusals_that_are_not_read_fill_no_memory() {
 }
 
 #[test]
-fn pings_of_a_deaf_shim_fill_no_memory() {
+fn pings_of_a_shim_that_does_not_read_fill_no_memory() {
     let mut world = World::new().server("tools", Server::fixture()).start();
     let mut relay = RawRelay::connect(&world.layout().relay);
     relay.take_up("tools");
@@ -67,7 +67,7 @@ fn pings_of_a_deaf_shim_fill_no_memory() {
 }
 
 #[test]
-fn a_deaf_shim_costs_no_time() {
+fn a_shim_that_does_not_read_costs_no_processor_time() {
     let mut world = World::new().server("tools", Server::fixture()).relay("heartbeat = \"1s\"").start();
     let mut relay = RawRelay::connect(&world.layout().relay);
     relay.take_up("tools");
@@ -86,7 +86,7 @@ fn a_deaf_shim_costs_no_time() {
 }
 
 #[test]
-fn a_shim_whose_server_does_not_read_is_noticed_when_it_goes() {
+fn the_exit_of_a_shim_is_noticed_while_its_server_does_not_read() {
     let world = World::new()
         .server("tools", Server::fixture_that("never-reads"))
         .relay("resume-grace = \"0s\"")
@@ -132,7 +132,7 @@ fn stolen_links_are_refused_and_fill_no_audit() {
 }
 
 #[test]
-fn what_may_have_run_is_looked_up_a_few_times_and_no_more() {
+fn audit_lookups_of_requests_that_may_have_run_are_limited() {
     let world = World::new().server("tools", Server::fixture()).start();
     let mut relay = RawRelay::connect(&world.layout().relay);
     relay.take_up("tools");

@@ -1,4 +1,4 @@
-//! A hub that is not ours at the other end of a pipe: it is bounded, its pipe ends, and other links are undisturbed.
+//! A hostile hub at the other end of a pipe: it is bounded, its pipe ends, and other links are undisturbed.
 
 use std::time::Duration;
 
@@ -67,7 +67,7 @@ fn attacks() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 #[test]
-fn a_hostile_hub_is_bounded_and_disturbs_no_other() {
+fn a_hostile_hub_is_bounded_and_disturbs_no_other_sandbox() {
     let mut world = World::new().server("tools", Server::fixture()).relay("heartbeat = \"1s\"").start();
     let pin: PublicKey = world.cofferdam_text(&["key"]).trim().parse().expect("a key");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -101,7 +101,7 @@ async fn pipe(listener: &TcpListener, pin: &PublicKey) -> BoxedStream {
     timeout(Duration::from_secs(40), come).await.expect("the sidecar dials")
 }
 
-/// Sends it, and reads until the sidecar has had enough, or has had all of it and stays calm.
+/// Sends the bytes, and reads until the sidecar closes the pipe or has taken all of them.
 async fn attack(pipe: &mut BoxedStream, bytes: &[u8]) {
     let (mut reading, mut writing) = tokio::io::split(pipe);
     let send = async {

@@ -1,5 +1,5 @@
-//! A sandbox that opens, holds and breaks links to harm: each is refused or bounded, memory stays flat, and the links of
-//! others are answered all the while.
+//! A hostile sandbox that opens, holds and breaks links: each is refused or bounded, memory stays flat, and links of other
+//! sandboxes are answered meanwhile.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -15,7 +15,7 @@ use relay_proto::delivery::Outbox;
 use relay_proto::frame::{Ack, Frame, MaybeRan, PREFACE};
 use serde_json::json;
 
-/// What is not flat: more than this above what the sidecar had after the first round.
+/// Memory counts as flat if it grows by no more than this after the first round.
 const FLAT_KIB: u64 = 16 * 1024;
 
 /// Another sandbox's link, which must get responses whatever happens.
@@ -54,7 +54,7 @@ fn ten_thousand_half_open_connections_keep_no_client_out() {
 }
 
 #[test]
-fn a_hello_that_comes_byte_by_byte_is_not_waited_for() {
+fn a_hello_sent_byte_by_byte_times_out() {
     let world = World::new().server("tools", Server::fixture()).limit("greeting-timeout = \"2s\"").start();
     let mut bystander = Bystander(world.connected("tools"));
     let mut opening = PREFACE.to_vec();
@@ -69,7 +69,7 @@ fn a_hello_that_comes_byte_by_byte_is_not_waited_for() {
     }
     bystander.is_answered();
     assert!(slow.is_empty(), "{} connections outlived their time to say Hello", slow.len());
-    world.wait_until("they were told why", || world.log().contains("no Hello came in time"));
+    world.wait_until("they were told why", || world.log().contains("no Hello arrived in time"));
     assert_eq!(world.connected("tools").call_text("echo", json!({"text": "a newcomer"})), "a newcomer");
 }
 
@@ -122,7 +122,7 @@ fn frames_that_no_shim_sends_end_their_link_and_no_other() {
 }
 
 #[test]
-fn a_resume_that_has_received_what_was_never_sent_is_refused_and_costs_the_owner_nothing() {
+fn a_resume_that_acknowledges_unsent_frames_is_refused_without_harm_to_the_owner() {
     let world = World::new().server("tools", Server::fixture()).start();
     let mut owner = RawRelay::connect(&world.layout().relay);
     let welcome = owner.take_up("tools");
@@ -148,7 +148,7 @@ fn a_resume_that_has_received_what_was_never_sent_is_refused_and_costs_the_owner
 }
 
 #[test]
-fn a_million_tiny_messages_fill_nothing() {
+fn a_million_tiny_messages_use_no_memory() {
     const COUNT: usize = 1_000_000;
     let mut world = World::new().server("tools", Server::fixture()).start();
     let mut bystander = Bystander(world.connected("tools"));

@@ -43,7 +43,7 @@ fn a_restarted_sidecar_opens_the_session_again() {
 }
 
 #[test]
-fn a_credential_goes_out_in_a_header_and_does_not_come_back() {
+fn a_credential_is_sent_in_a_header_and_scrubbed_from_responses() {
     for behaviour in [Behaviour::Json, Behaviour::Events] {
         let server = HttpFixture::start(behaviour.clone());
         let world = World::new()
@@ -103,7 +103,7 @@ fn private_addresses_are_refused_unless_the_configuration_says_otherwise() {
 }
 
 #[test]
-fn a_failing_server_is_an_honest_error() {
+fn a_failing_server_is_reported_as_an_error() {
     for status in [401, 500] {
         let server = HttpFixture::start(Behaviour::Fails(status));
         let world = World::new().server("remote", local(&server.url())).start();
@@ -131,7 +131,7 @@ fn the_stateless_era_sends_its_headers() {
 }
 
 #[test]
-fn a_header_that_cannot_be_filled_sends_nothing() {
+fn a_request_whose_header_cannot_be_filled_is_not_sent() {
     let server = HttpFixture::start(Behaviour::Json);
     let world = World::new()
         .secret_file("local", &json!({"token": SECRET}).to_string())
@@ -143,7 +143,7 @@ fn a_header_that_cannot_be_filled_sends_nothing() {
 }
 
 #[test]
-fn calls_that_meet_a_forgotten_session_run_once_in_a_new_one() {
+fn calls_in_an_expired_session_run_once_in_a_new_one() {
     let server = ForgetfulServer::start();
     let world = World::new().server("remote", local(&server.url())).start();
     let mut shim = world.connected("remote");
@@ -161,7 +161,7 @@ fn calls_that_meet_a_forgotten_session_run_once_in_a_new_one() {
 
 /// A request in a session that the server forgot does not wait for a response any more.
 #[test]
-fn what_a_server_asked_in_a_forgotten_session_is_taken_back() {
+fn open_requests_of_an_expired_session_are_cancelled() {
     let server = ForgetfulServer::start();
     let world = World::new().server("remote", local(&server.url())).start();
     let mut shim = world.connected("remote");
@@ -179,7 +179,7 @@ fn what_a_server_asked_in_a_forgotten_session_is_taken_back() {
 
 /// The connection is cut when the call has arrived: it may have run.
 #[test]
-fn what_an_http_server_did_not_answer_runs_once_more_where_the_tool_allows_it() {
+fn a_call_without_http_response_runs_once_more_if_the_tool_allows_it() {
     for (tool, retry, cuts, expected) in [
         ("reading", "true", 1, Ok(2)),
         ("reading", "true", 9, Err(2)),

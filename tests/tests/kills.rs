@@ -11,7 +11,7 @@ use cofferdam_tests::world::{Builder, World};
 use nix::sys::signal::Signal;
 
 const ROUNDS: usize = 8;
-/// Fewer: a server that dies again and again is started ever later.
+/// Fewer: a server that dies repeatedly is restarted with growing delays.
 const SERVER_ROUNDS: usize = 4;
 
 #[test]
@@ -58,7 +58,7 @@ fn a_server_that_is_killed_under_load_runs_nothing_twice() {
 }
 
 #[test]
-fn a_sidecar_that_stands_still_for_too_long_runs_nothing_that_was_answered() {
+fn a_stopped_sidecar_runs_nothing_that_was_answered_meanwhile() {
     let mut world = strict().relay("heartbeat = \"1s\"").start();
     let mut conversation = Conversation::begin(impatient(&world), Random::new(1));
     conversation.hold(10);
@@ -80,7 +80,7 @@ fn a_sidecar_that_stands_still_for_too_long_runs_nothing_that_was_answered() {
 }
 
 #[test]
-fn a_shim_that_stands_still_for_longer_than_the_heartbeat_goes_on_where_it_was() {
+fn a_shim_that_is_stopped_longer_than_the_heartbeat_continues_its_requests() {
     let world = strict().relay("heartbeat = \"1s\"").start();
     let mut conversation = Conversation::begin(world.shim(SERVER), Random::new(1));
     for _ in 0..2 {
@@ -96,7 +96,7 @@ fn a_shim_that_stands_still_for_longer_than_the_heartbeat_goes_on_where_it_was()
     conversation.assert_flawless(&world);
 }
 
-/// A server that answers nothing before its handshake: a new process must be told it.
+/// A server that needs its handshake first: it must be replayed to a new process.
 fn strict() -> Builder {
     World::new().server(SERVER, Server::fixture_that("demands-handshake"))
 }
@@ -121,7 +121,7 @@ fn ran(fates: &BTreeMap<Fate, usize>) -> usize {
     fates.get(&Fate::Ran).copied().unwrap_or_default()
 }
 
-/// So that what comes next hits the calls at another point each time; nothing depends on it.
+/// A random delay, so that the kill hits the calls at different points; nothing depends on it.
 fn a_moment(random: &mut Random) {
     std::thread::sleep(std::time::Duration::from_micros(random.within(0..=4000)));
 }

@@ -76,7 +76,7 @@ fn a_cut_cable_loses_nothing_and_repeats_nothing() {
 }
 
 #[test]
-fn srt_lets_a_shim_out_through_its_proxy() {
+fn a_shim_in_srt_connects_through_its_proxy() {
     // What `NO_PROXY` inside excepts: only `--proxy` leads there.
     let place = SocketAddr::from((Ipv4Addr::LOCALHOST, free_place().port()));
     let world = world(&[&format!("tls = \"{place}\"")]);

@@ -100,7 +100,7 @@ fn a_machine_that_listens_is_dialled_by_vsock() {
 /// All of a sandbox is in it twice: memory, key, epoch, and the token of a link with a call under way.
 #[test]
 #[ignore = "minutes: just slow"]
-fn of_a_snapshot_that_is_restored_twice_one_goes_on() {
+fn of_a_snapshot_that_is_restored_twice_one_continues() {
     let Some(machine) = Machine::open() else { return };
     let port = free_place().port();
     let world = World::new()

@@ -1,6 +1,6 @@
-//! No message may mean one thing to us and another to a laxer parser.
+//! No message may mean one thing to the sidecar and another to a more lenient parser.
 //!
-//! The fixture is that laxer parser (`fixtures.rs` shows that each trick works on it), and it counts what ran.
+//! The fixture is that lenient parser (`fixtures.rs` shows that each trick works on it), and it counts what ran.
 
 use cofferdam_tests::harness::{Harness, refusal_of, text_of};
 use cofferdam_tests::relay::RawRelay;
@@ -22,7 +22,7 @@ fn malformed_messages_are_refused_and_nothing_hidden_runs() {
         let answer = shim.next_message();
         assert_eq!(refusal_of(&answer), "message_malformed", "{what}: {answer}");
         assert_eq!(answer["error"]["code"], -32600, "{what}: {answer}");
-        // Some lines are so broken that no id can be trusted; never may it be another than the one that stands there.
+        // Some lines are so malformed that no id can be trusted; the response must never have another id than the line.
         assert!(answer["id"] == id || answer["id"] == Value::Null, "{what}: {answer}");
     }
     nothing_hidden_ran(&world, &mut shim);
@@ -61,7 +61,7 @@ fn an_id_in_flight_cannot_be_used_again_without_a_shim_either() {
 
 /// The shim drops late answers too; here the sidecar is alone.
 #[test]
-fn a_late_answer_does_not_leave_the_host() {
+fn a_late_response_does_not_leave_the_host() {
     let world = World::new().server("tools", Server::fixture()).start();
     let mut sandbox = RawRelay::welcomed(&world.layout().relay, "tools");
     let slow = |id: u32, ms: u32| {
@@ -79,7 +79,7 @@ fn a_late_answer_does_not_leave_the_host() {
 }
 
 #[test]
-fn bytes_that_are_no_text_are_refused() {
+fn invalid_utf_8_is_refused() {
     let (world, mut shim) = started();
     let mut line = HIDDEN.as_bytes().to_vec();
     let place = line.len() - 6;
@@ -137,7 +137,7 @@ fn an_id_in_flight_cannot_be_used_again() {
 }
 
 #[test]
-fn a_message_that_is_too_large_is_refused_by_its_id_wherever_that_stands() {
+fn a_message_that_is_too_large_is_refused_under_its_id_wherever_the_id_is() {
     let (world, mut shim) = started();
     let filler = "x".repeat(11 * 1024 * 1024);
     let lines = [
@@ -158,9 +158,9 @@ fn a_message_that_is_too_large_is_refused_by_its_id_wherever_that_stands() {
     nothing_hidden_ran(&world, &mut shim);
 }
 
-/// Towards the harness only the envelope counts: a sloppy but harmless result still arrives.
+/// Towards the harness only the envelope is checked: a sloppy but harmless result still arrives.
 #[test]
-fn a_servers_garbage_is_passed_over() {
+fn malformed_output_of_a_server_is_skipped() {
     for mode in ["plain", "starts-with-garbage"] {
         let world = World::new().server("tools", Server::fixture_that(mode)).start();
         let mut shim = world.connected("tools");
@@ -175,7 +175,7 @@ fn a_servers_garbage_is_passed_over() {
     }
 }
 
-/// What is wrong with a line, the line, and the id that an answer may carry.
+/// What is wrong with a line, the line, and the id that the response may have.
 fn malformed() -> Vec<(&'static str, String, Value)> {
     let deep = format!(
         r#"{{"jsonrpc":"2.0","id":9,"method":"ping","params":{{"x":{}1{}}}}}"#,

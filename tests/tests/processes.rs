@@ -1,4 +1,4 @@
-//! The end is the end, and what may have run is never run again.
+//! Processes end with their session, and a request that may have run is never run again.
 
 use std::time::Duration;
 
@@ -83,7 +83,7 @@ fn an_orderly_stop_ends_everything() {
 }
 
 #[test]
-fn a_killed_session_is_over() {
+fn a_killed_session_ends() {
     let world = World::new().server("tools", Server::fixture_that("double-fork")).start();
     let mut shim = world.connected("tools");
     all_started(&world, "double-fork");
@@ -103,7 +103,7 @@ fn a_killed_session_is_over() {
 }
 
 #[test]
-fn a_session_can_be_killed_while_the_configuration_is_broken() {
+fn a_session_can_be_killed_while_the_configuration_is_invalid() {
     let world = World::new().server("tools", Server::fixture()).start();
     let mut shim = world.connected("tools");
     let session = world.sessions()[0]["session"].as_str().unwrap().to_owned();
@@ -114,7 +114,7 @@ fn a_session_can_be_killed_while_the_configuration_is_broken() {
 }
 
 #[test]
-fn a_crash_is_answered_at_once_and_the_server_comes_back() {
+fn calls_of_a_crashed_server_are_answered_at_once_and_it_is_restarted() {
     let world = World::new().server("tools", Server::fixture_that("demands-handshake")).start();
     let mut shim = world.connected("tools");
     let slow = shim.send_call("slow", json!({"ms": 60_000}));
@@ -159,7 +159,7 @@ fn a_restarted_sidecar_runs_nothing_twice() {
     }
 }
 
-/// The sidecar is stopped before it can read the request, and killed: the audit is the witness that it never left.
+/// The sidecar is stopped before it can read the request, and killed: the audit shows that it was never forwarded.
 #[test]
 fn a_request_that_the_old_sidecar_never_decided_runs_on_the_new_one() {
     let mut world = World::new().server("tools", Server::fixture_that("demands-handshake")).start();
@@ -181,7 +181,7 @@ fn a_request_that_the_old_sidecar_never_decided_runs_on_the_new_one() {
 
 /// The same from the sidecar's side, where a shim claims that a request may have run.
 #[test]
-fn the_audit_is_the_witness_of_what_may_have_run() {
+fn the_audit_decides_what_may_have_run() {
     let world = World::new().server("tools", Server::fixture()).start();
     let mut sandbox = RawRelay::welcomed(&world.layout().relay, "tools");
     let call = |id: u32| {
@@ -200,7 +200,7 @@ fn the_audit_is_the_witness_of_what_may_have_run() {
 }
 
 #[test]
-fn an_expired_session_is_over() {
+fn an_expired_session_ends() {
     let mut world = World::new().server("tools", Server::fixture_that("double-fork")).prepare();
     // The grant is the last table.
     let text = std::fs::read_to_string(&world.layout().config).unwrap();
@@ -285,7 +285,7 @@ fn a_flood_on_stderr_neither_blocks_nor_fills_the_log() {
 }
 
 #[test]
-fn a_connect_and_kill_loop_cannot_pile_up_processes() {
+fn a_connect_and_kill_loop_accumulates_no_processes() {
     let world = World::new()
         .server("tools", Server::fixture_that("ignores-term"))
         .limit("processes = 3")
@@ -304,7 +304,7 @@ fn a_connect_and_kill_loop_cannot_pile_up_processes() {
 }
 
 #[test]
-fn starts_are_counted_by_the_minute() {
+fn starts_are_limited_per_minute() {
     let world = World::new().server("tools", Server::fixture()).limit("starts-per-minute = 2").start();
     drop((world.connected("tools"), world.connected("tools")));
     let answer = world.shim("tools").initialize();
@@ -314,7 +314,7 @@ fn starts_are_counted_by_the_minute() {
 }
 
 #[test]
-fn a_server_that_closes_its_stdin_hangs_no_call() {
+fn a_call_does_not_hang_if_the_server_closes_its_stdin() {
     let log = Log::new();
     let world = World::new()
         .server("tools", shell(&log, r#"*slow*) exec 0<&-; note closed; while :; do sleep 1; done;;"#))
@@ -335,7 +335,7 @@ fn a_new_process_waits_for_the_end_of_the_old_one() {
     let world = World::new().server("tools", shell(&log, leaves)).limit("processes = 1").start();
     let mut shim = world.connected("tools");
     assert_eq!(refusal_of(&shim.call("leave", json!({}))), "outcome_unknown");
-    // It ignores SIGTERM, so it lives for all of its grace; its place is its own until then.
+    // It ignores SIGTERM, so it lives for all of its grace and counts towards the limit until then.
     assert!(shim.call("echo", json!({})).get("result").is_some());
     let processes = log.processes();
     assert_eq!(processes.len(), 2);
@@ -344,7 +344,7 @@ fn a_new_process_waits_for_the_end_of_the_old_one() {
 }
 
 #[test]
-fn a_second_handshake_is_the_only_one_a_new_process_hears() {
+fn a_new_process_gets_the_second_handshake_only() {
     let log = Log::new();
     let world = World::new().server("tools", shell(&log, "*crash*) exit 9;;")).start();
     let mut shim = world.connected("tools");
@@ -356,7 +356,7 @@ fn a_second_handshake_is_the_only_one_a_new_process_hears() {
 }
 
 #[test]
-fn a_long_first_call_is_not_taken_for_a_silent_server() {
+fn a_server_is_not_restarted_during_a_long_first_call() {
     let world =
         World::new().server("tools", Server::fixture()).limit("server-start-timeout = \"1s\"").start();
     let mut shim = world.shim("tools");
@@ -389,7 +389,7 @@ fn a_session_that_is_killed_while_its_server_starts_ends_too() {
         !session.is_empty()
     });
     let told = world.cofferdam_text(&["kill", &session]);
-    assert!(told.contains("still dying"), "what was not seen to end is not called ended: {told}");
+    assert!(told.contains("have not exited yet"), "what was not seen to end is not called ended: {told}");
     assert!(!world.sessions().to_string().contains(&session));
 }
 

@@ -14,7 +14,7 @@ const SAFE: [(&str, &str); 2] = [
 ];
 
 #[test]
-fn what_its_server_died_with_runs_once_more_where_the_tool_allows_it() {
+fn a_call_whose_server_died_runs_once_more_if_the_tool_allows_it() {
     for (tool, rule) in SAFE {
         let world = World::new().server("tools", retrying("demands-handshake")).start();
         let mut shim = world.connected("tools");
@@ -28,7 +28,7 @@ fn what_its_server_died_with_runs_once_more_where_the_tool_allows_it() {
 }
 
 #[test]
-fn what_does_not_allow_it_does_not_run_again() {
+fn a_call_of_a_tool_that_does_not_allow_it_does_not_run_again() {
     for (server, tool) in [
         (retrying("plain"), "falter_sending"),
         (Server::fixture(), "falter_reading"),
@@ -56,7 +56,7 @@ fn nothing_runs_a_third_time() {
 
 /// The harness never listed the tools, so the sidecar must ask the server, in either era.
 #[test]
-fn a_server_is_asked_what_its_tools_allow() {
+fn a_server_is_asked_whether_its_tools_may_be_repeated() {
     for (mode, tool, outcome) in [
         ("demands-handshake", "falter_putting", Ok("ran on 2")),
         ("lists-in-pages", "falter_putting", Ok("ran on 2")),
@@ -84,7 +84,7 @@ fn a_server_is_asked_what_its_tools_allow() {
 }
 
 #[test]
-fn what_an_old_sidecar_sent_runs_once_more_on_a_new_one() {
+fn a_call_that_an_old_sidecar_sent_runs_once_more_on_a_new_one() {
     let mut world = World::new().server("tools", retrying("demands-handshake")).start();
     let mut shim = world.connected("tools");
     let hang = json!({"how": "hang"});
@@ -127,7 +127,7 @@ fn a_new_sidecar_does_not_run_a_third_time_what_the_old_one_repeated() {
 }
 
 #[test]
-fn what_the_rules_deny_by_now_is_not_repeated() {
+fn a_call_that_the_rules_deny_meanwhile_is_not_repeated() {
     let mut world = World::new().server("tools", retrying("plain")).start();
     let mut shim = world.connected("tools");
     shim.request("tools/list", json!({}));
@@ -158,7 +158,7 @@ fn a_request_that_waits_to_be_repeated_can_be_cancelled() {
 }
 
 #[test]
-fn no_request_waits_for_ever_for_a_server_that_does_not_list_its_tools() {
+fn no_request_waits_forever_for_a_server_that_does_not_list_its_tools() {
     let server = retrying("hides-its-tools").line("call-timeout = \"1s\"");
     let world = World::new().server("tools", server).start();
     let mut shim = world.connected("tools");
@@ -169,7 +169,7 @@ fn no_request_waits_for_ever_for_a_server_that_does_not_list_its_tools() {
 
 /// A sandbox that knew how the sidecar asks could have itself answered in its place, with tools that it may not see.
 #[test]
-fn an_id_of_the_sidecars_own_is_not_the_harnesss_to_use() {
+fn a_harness_may_not_use_ids_of_the_sidecar() {
     let world = World::new().server("tools", retrying("plain").allow(&["falter_*"])).start();
     let mut shim = world.connected("tools");
     shim.send(&json!({"jsonrpc": "2.0", "id": "cofferdam-replay-1", "method": "ping"}));

@@ -76,7 +76,7 @@ fn an_unknown_method_passes_only_by_name_where_there_are_rules() {
 }
 
 #[test]
-fn what_is_not_granted_and_what_does_not_exist_are_refused_alike() {
+fn servers_that_are_not_granted_and_that_do_not_exist_are_refused_alike() {
     let world = World::new()
         .server("mine", Server::fixture())
         .server("theirs", Server::fixture())
@@ -110,7 +110,7 @@ fn every_request_is_decided_not_only_calls() {
 }
 
 #[test]
-fn a_narrowed_rule_binds_at_the_next_call() {
+fn a_narrowed_rule_applies_to_the_next_call() {
     let mut world = World::new().server("tools", Server::fixture()).start();
     let mut shim = world.connected("tools");
     shim.request("tools/list", json!({}));
@@ -124,7 +124,7 @@ fn a_narrowed_rule_binds_at_the_next_call() {
 }
 
 #[test]
-fn a_reload_that_does_not_check_changes_nothing() {
+fn a_reload_of_an_invalid_configuration_changes_nothing() {
     let mut world = World::new().server("tools", Server::fixture()).start();
     let mut shim = world.connected("tools");
     world.rewrite(|builder| {
@@ -152,7 +152,7 @@ fn a_hangup_reloads_too() {
 }
 
 #[test]
-fn a_reload_names_what_waits_for_a_restart() {
+fn a_reload_names_keys_that_need_a_restart() {
     let mut world = World::new().server("tools", Server::fixture()).start();
     assert!(!world.cofferdam_text(&["reload"]).contains("restart"), "nothing has changed");
     let id = nix::unistd::geteuid();
@@ -176,7 +176,7 @@ fn a_reload_names_what_waits_for_a_restart() {
 }
 
 #[test]
-fn a_withdrawn_grant_binds_at_the_next_call() {
+fn a_withdrawn_grant_applies_to_the_next_call() {
     let mut world =
         World::new().server("tools", Server::fixture()).server("other", Server::fixture()).start();
     let mut shim = world.connected("tools");

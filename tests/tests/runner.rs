@@ -1,4 +1,4 @@
-//! `tests/runner` loses no test: what it lists it starts, and what gives no result has failed.
+//! `tests/runner` loses no test: every listed test is started, and a test without a result has failed.
 //!
 //! It is run with a `cargo` that builds nothing and names one test program, a script whose tests behave as their names
 //! say.
@@ -100,7 +100,7 @@ fn last_line(text: &str) -> &str {
 }
 
 #[test]
-fn success_is_said_in_one_closing_line() {
+fn success_is_reported_in_one_closing_line() {
     let (said, succeeded) = Stage::new().run("passes passes_too left_out", &[]);
     assert!(succeeded, "{said}");
     assert_eq!(last_line(&said), "2 passed, 0 failed, 1 skipped");
@@ -108,7 +108,7 @@ fn success_is_said_in_one_closing_line() {
 }
 
 #[test]
-fn a_test_without_a_success_of_its_own_has_failed() {
+fn a_test_that_does_not_report_success_has_failed() {
     for test in ["fails", "crashes", "says_nothing", "finds_nothing", "pretends"] {
         let (said, succeeded) = Stage::new().run(&format!("passes {test} passes_too"), &[]);
         assert!(!succeeded, "{test}: {said}");

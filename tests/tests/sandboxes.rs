@@ -105,7 +105,7 @@ fn a_forbidden_unix_socket_is_named_in_the_answer() {
 }
 
 #[test]
-fn srt_leads_out_through_its_proxy_only() {
+fn srt_allows_connections_through_its_proxy_only() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback can be bound");
     let allowed = listener.local_addr().expect("it is bound").to_string();
     let other = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback can be bound");

@@ -82,7 +82,7 @@ fn the_audit_names_the_secrets_that_a_call_ran_with() {
 }
 
 #[test]
-fn what_could_run_with_another_credential_than_was_decided_is_refused() {
+fn a_call_that_could_run_with_another_credential_than_decided_is_refused() {
     let world = secrets(World::new()).server("tools", scoped(Server::fixture())).start();
     let mut harness = world.connected("tools");
     harness.call_text("rw_count", json!({}));
@@ -157,7 +157,7 @@ fn each_http_request_has_the_header_of_its_tool() {
 
 /// A task is available only to the scope that it was made for.
 #[test]
-fn a_question_about_a_task_has_the_header_of_the_tool_that_made_it() {
+fn a_request_about_a_task_has_the_header_of_the_tool_that_created_it() {
     let server = HttpFixture::start(Behaviour::Json);
     let world = secrets(World::new()).server("remote", scoped_http(&server)).start();
     let mut harness = world.connected("remote");
@@ -174,7 +174,7 @@ fn a_question_about_a_task_has_the_header_of_the_tool_that_made_it() {
 }
 
 #[test]
-fn in_the_stateless_era_too() {
+fn stateless_requests_have_the_header_of_their_tool() {
     let server = HttpFixture::start(Behaviour::Json);
     let world = secrets(World::new())
         .server("remote", scoped_http(&server))
@@ -224,7 +224,7 @@ fn a_scope_of_an_http_server_may_be_the_first_that_is_used_and_may_come_with_a_r
 }
 
 #[test]
-fn a_credential_that_cannot_be_had_refuses_the_tools_of_its_scope_only() {
+fn an_unavailable_credential_refuses_the_tools_of_its_scope_only() {
     let remote = HttpFixture::start(Behaviour::Json);
     let world = World::new()
         .secret_file("reader", READER)
@@ -267,7 +267,7 @@ fn a_call_that_was_cancelled_while_its_credential_was_read_is_not_made() {
 }
 
 #[test]
-fn a_scope_has_a_secret_of_vaults_and_the_audit_says_so() {
+fn a_scope_uses_a_vault_secret_and_the_audit_names_it() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let world = vault::world(&bao)
         .secret_file("reader", READER)

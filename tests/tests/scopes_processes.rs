@@ -1,5 +1,5 @@
-//! The second process that a stdio server has for the tools of a scope: what it is told, who gets what it says, and how
-//! it ends. A change of the configuration reaches it at the next call.
+//! The separate process of a stdio server for the tools of a scope: its handshake and settings, its messages, and its end.
+//! A change of the configuration applies to the next call.
 
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::harness::{refusal_of, text_of};
@@ -13,7 +13,7 @@ const READER: &str = "reader-CANARY-of-scopes-1234";
 const WRITER: &str = "writer-CANARY-of-scopes-5678";
 
 #[test]
-fn it_is_told_what_the_base_was_told() {
+fn a_scopes_process_gets_the_handshake_and_settings_of_the_link() {
     let world = world(Server::fixture_that("demands-handshake")).start();
     let mut harness = world.connected("tools");
     harness.request("logging/setLevel", json!({"level": "debug"}));
@@ -53,7 +53,7 @@ fn it_is_told_what_the_base_was_told() {
 }
 
 #[test]
-fn a_harness_that_waits_for_nothing_is_served() {
+fn a_harness_that_does_not_wait_for_responses_is_served() {
     let world = world(Server::fixture_that("demands-handshake")).start();
     let mut harness = world.shim("tools");
     harness.send_initialize();
@@ -63,7 +63,7 @@ fn a_harness_that_waits_for_nothing_is_served() {
 }
 
 #[test]
-fn requests_of_two_processes_with_the_same_id_are_answered_to_who_asked() {
+fn responses_reach_the_right_one_of_two_processes_that_use_the_same_id() {
     let world = world(Server::fixture()).start();
     let mut harness = world.connected("tools");
     let arguments = json!({"method": "elicitation/create", "id": 7, "params": {"message": "who?"}});
@@ -72,7 +72,7 @@ fn requests_of_two_processes_with_the_same_id_are_answered_to_who_asked() {
     let asked: Vec<Value> =
         (0..2).map(|_| harness.message_with_method("elicitation/create")["id"].clone()).collect();
     assert_ne!(asked[0], asked[1]);
-    // Who asked which is not said: each answer must come back to the call whose process asked it.
+    // The requests do not tell their process: each response must reach the process that asked.
     for (id, name) in asked.iter().zip(["first", "second"]).rev() {
         harness.send(
             &json!({"jsonrpc": "2.0", "id": id, "result": {"action": "accept", "content": {"name": name}}}),
@@ -85,7 +85,7 @@ fn requests_of_two_processes_with_the_same_id_are_answered_to_who_asked() {
 }
 
 #[test]
-fn a_request_of_a_process_that_died_is_taken_back_and_the_others_stay() {
+fn open_requests_of_a_dead_process_are_cancelled_and_others_stay() {
     let world = world(Server::fixture()).start();
     let mut harness = world.connected("tools");
     let arguments = json!({"method": "elicitation/create", "id": 7, "params": {}});
@@ -104,7 +104,7 @@ fn a_request_of_a_process_that_died_is_taken_back_and_the_others_stay() {
 }
 
 #[test]
-fn progress_comes_back_and_a_cancellation_goes_where_the_call_is() {
+fn progress_and_cancellation_work_for_calls_in_a_scope() {
     let world = world(Server::fixture()).start();
     let mut harness = world.connected("tools");
     let slow =
@@ -128,7 +128,7 @@ fn progress_comes_back_and_a_cancellation_goes_where_the_call_is() {
 }
 
 #[test]
-fn its_crash_is_its_calls_trouble_only() {
+fn a_crash_of_a_scopes_process_affects_its_own_calls_only() {
     let world = world(Server::fixture()).start();
     let mut harness = world.connected("tools");
     let goes_on = harness.send_call("slow", json!({"ms": 1500}));
@@ -143,7 +143,7 @@ fn its_crash_is_its_calls_trouble_only() {
     let processes = world.fixture_processes("tools");
     assert_eq!((processes.len(), is_alive(processes[0])), (3, true));
     assert_eq!(world.times_executed("tools", "rw_crash"), 1);
-    // And the other way round.
+    // And vice versa.
     let goes_on = harness.send_call("rw_slow", json!({"ms": 1500}));
     wait_until("it runs", || world.times_executed("tools", "rw_slow") == 2);
     assert_eq!(refusal_of(&harness.call("crash", json!({}))), "outcome_unknown");
@@ -151,7 +151,7 @@ fn its_crash_is_its_calls_trouble_only() {
 }
 
 #[test]
-fn what_is_repeated_is_repeated_in_its_scope() {
+fn a_retry_runs_in_its_scope() {
     let world = world(Server::fixture().line("retry = true").env("X", "x")).start();
     let mut harness = world.connected("tools");
     harness.request("tools/list", json!({}));
@@ -163,7 +163,7 @@ fn what_is_repeated_is_repeated_in_its_scope() {
 }
 
 #[test]
-fn it_ends_with_its_link() {
+fn a_scopes_process_ends_with_its_link() {
     let world = world(Server::fixture_that("ignores-term")).start();
     let mut harness = world.connected("tools");
     harness.call_text("rw_count", json!({}));
@@ -182,7 +182,7 @@ fn it_ends_with_its_link() {
 }
 
 #[test]
-fn it_takes_a_place_in_the_grant() {
+fn a_scopes_process_counts_towards_the_grants_limit() {
     let world = world(Server::fixture()).limit("processes = 1").start();
     let mut harness = world.connected("tools");
     let answer = harness.call("rw_count", json!({}));
@@ -192,7 +192,7 @@ fn it_takes_a_place_in_the_grant() {
 }
 
 #[test]
-fn scopes_that_a_reload_brings_bind_at_the_next_call() {
+fn scopes_that_a_reload_adds_apply_to_the_next_call() {
     let one_for_all = Server::fixture().env("SECRET", "{writer.value}");
     let mut world = secrets(World::new()).server("tools", one_for_all).start();
     let mut harness = world.connected("tools");
@@ -217,7 +217,7 @@ fn scopes_that_a_reload_brings_bind_at_the_next_call() {
 }
 
 #[test]
-fn scopes_that_a_reload_changes_or_takes_away_bind_at_the_next_call() {
+fn scopes_that_a_reload_changes_or_removes_apply_to_the_next_call() {
     let mut world = world(Server::fixture()).start();
     let mut harness = world.connected("tools");
     assert_eq!(secret_of(&mut harness, "rw_env"), "[redacted:writer.value]");

@@ -37,7 +37,7 @@ fn a_leak_is_redacted_in_every_encoding() {
 }
 
 #[test]
-fn a_leak_is_redacted_wherever_it_stands() {
+fn a_leak_is_redacted_wherever_it_is() {
     let world = leaky(fixture());
     let mut shim = world.connected("tools");
     for place in ["error", "error-data", "escapes", "key", "log", "stderr"] {
@@ -93,7 +93,7 @@ fn the_sidecars_own_log_lines_are_redacted() {
 }
 
 #[test]
-fn a_secret_of_many_lines_is_redacted_line_by_line() {
+fn a_multi_line_secret_is_redacted_line_by_line() {
     let secret =
         "-----BEGIN KEY-----\nfirst-line-of-the-key-41\nsecond-line-of-the-key-42\n-----END KEY-----";
     let world = World::new()
@@ -214,7 +214,7 @@ fn only_the_server_has_the_secret_in_its_environment_or_arguments() {
 
 /// Ids are the harness's own: one that happens to be a secret's value is still the only one it knows an answer by.
 #[test]
-fn an_id_that_is_a_secret_comes_back() {
+fn a_request_id_that_equals_a_secret_is_returned_unchanged() {
     const DIGITS: &str = "48151623421";
     let world =
         World::new().secret_file("local", DIGITS).server("tools", fixture().deny(&["write_*"])).start();
@@ -237,7 +237,7 @@ fn an_id_that_is_a_secret_comes_back() {
 
 /// A line of stderr is cut before it is logged; the cut must not leave half of a secret unrecognised.
 #[test]
-fn a_secret_on_stderr_is_not_cut_in_two() {
+fn a_secret_on_stderr_is_redacted_across_reads() {
     let server = Server::command([
         "sh",
         "-c",
@@ -256,7 +256,7 @@ fn a_secret_on_stderr_is_not_cut_in_two() {
 }
 
 #[test]
-fn a_command_that_gives_a_secret_is_bounded() {
+fn the_command_of_a_secret_is_bounded() {
     let world = World::new()
         .limit("secret-exec-timeout = \"1s\"")
         .limit("secret-bytes = \"1KiB\"")
@@ -274,7 +274,7 @@ fn a_command_that_gives_a_secret_is_bounded() {
 }
 
 #[test]
-fn a_secret_that_cannot_be_had_refuses_its_server_alone() {
+fn an_unavailable_secret_refuses_its_server_only() {
     let world = World::new()
         .secret_exec("broken", &["false"])
         .secret_file("short", "tiny")

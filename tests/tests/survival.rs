@@ -1,4 +1,4 @@
-//! What survives a connection that is cut, and what a harness hears when its server does not survive.
+//! What survives a cut connection, and what a harness is told when its server dies.
 
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::harness::{Harness, refusal_of, text_of};
@@ -32,7 +32,7 @@ fn progress_survives_a_cut_and_comes_once_and_in_order() {
 }
 
 #[test]
-fn a_cancellation_survives_a_cut_and_is_heard_once() {
+fn a_cancellation_survives_a_cut_and_is_delivered_once() {
     let world = World::new().server("tools", Server::fixture()).capturing().start();
     let mut shim = world.connected("tools");
     let slow = shim.send_call("slow", json!({"ms": 2000}));
@@ -64,7 +64,7 @@ fn a_listener_survives_a_cut() {
 }
 
 #[test]
-fn what_a_server_asks_survives_a_cut() {
+fn a_request_of_a_server_survives_a_cut() {
     let world = World::new().server("tools", Server::fixture()).capturing().start();
     let mut shim = world.connected("tools");
     let call =
@@ -79,7 +79,7 @@ fn what_a_server_asks_survives_a_cut() {
 }
 
 #[test]
-fn after_kill_9_of_the_server_its_successor_knows_what_it_knew() {
+fn after_kill_9_of_the_server_its_settings_are_replayed_to_the_next_process() {
     let world = World::new().server("tools", Server::fixture_that("gains-a-tool")).start();
     let mut shim = world.connected("tools");
     settle_in(&mut shim);
@@ -102,7 +102,7 @@ fn after_kill_9_of_the_server_its_successor_knows_what_it_knew() {
 }
 
 #[test]
-fn after_kill_9_of_the_sidecar_the_new_server_knows_what_the_old_one_knew() {
+fn after_kill_9_of_the_sidecar_settings_are_replayed_to_the_new_server() {
     let mut world = World::new().server("tools", Server::fixture_that("gains-a-tool")).start();
     let mut shim = world.connected("tools");
     settle_in(&mut shim);
@@ -119,7 +119,7 @@ fn after_kill_9_of_the_sidecar_the_new_server_knows_what_the_old_one_knew() {
 }
 
 #[test]
-fn a_stateless_harness_has_its_listener_opened_again_and_hears_of_other_tools() {
+fn a_stateless_listener_is_opened_again_and_changed_tools_are_announced() {
     for end in [End::Server, End::Sidecar] {
         let mut world = World::new().server("tools", Server::fixture_that("gains-a-tool")).start();
         let mut shim = world.shim("tools");
@@ -147,7 +147,7 @@ fn a_stateless_harness_has_its_listener_opened_again_and_hears_of_other_tools() 
 }
 
 #[test]
-fn a_server_that_falls_over_its_listener_is_not_started_without_end() {
+fn a_server_that_crashes_on_its_listener_is_not_restarted_without_limit() {
     let world = World::new().server("tools", Server::command(["/bin/sh", "-c", DIES_LISTENING])).start();
     let mut shim = world.shim("tools");
     shim.discover();
@@ -157,7 +157,7 @@ fn a_server_that_falls_over_its_listener_is_not_started_without_end() {
 }
 
 #[test]
-fn a_shim_that_is_stopped_for_longer_than_the_heartbeats_comes_back() {
+fn a_shim_that_is_stopped_longer_than_the_heartbeats_reconnects() {
     let world = World::new().server("tools", Server::fixture()).relay("heartbeat = \"200ms\"").start();
     let mut shim = world.connected("tools");
     let slow = shim.send_call("slow", json!({"ms": 1500, "steps": 5}));
@@ -174,7 +174,7 @@ fn a_shim_that_is_stopped_for_longer_than_the_heartbeats_comes_back() {
 
 /// The sidecar would find out by itself after three heartbeats: a minute, and no test waits for so long.
 #[test]
-fn a_shim_whose_connection_died_unnoticed_has_its_link_back_at_once() {
+fn a_shim_whose_connection_died_unnoticed_resumes_its_link_at_once() {
     let world = World::new().server("tools", Server::fixture()).capturing().start();
     let mut shim = world.connected("tools");
     let slow = shim.send_call("slow", json!({"ms": 500}));
@@ -187,7 +187,7 @@ fn a_shim_whose_connection_died_unnoticed_has_its_link_back_at_once() {
 }
 
 #[test]
-fn a_copy_of_a_link_that_answers_is_refused_and_reported() {
+fn a_copy_of_a_link_in_use_is_refused_and_reported() {
     let world = World::new().server("tools", Server::fixture()).start();
     let mut owner = RawRelay::connect(&world.layout().relay);
     let welcome = owner.take_up("tools");
@@ -220,7 +220,7 @@ enum End {
     Sidecar,
 }
 
-/// What a harness says once, and a new process must hear too.
+/// Messages that a harness sends once, and that must be replayed to a new process.
 fn settle_in(shim: &mut Harness) {
     shim.request("tools/list", json!({}));
     shim.request("logging/setLevel", json!({"level": "info"}));
@@ -230,7 +230,7 @@ fn settle_in(shim: &mut Harness) {
     shim.request("resources/unsubscribe", json!({"uri": "file:///dropped"}));
 }
 
-/// The second process heard it, before anything else, under ids of our own.
+/// Asserts that the second process got them first, under the sidecar's own ids.
 #[track_caller]
 fn assert_successor_knows(world: &World, ids: &str) {
     let heard = world.heard("tools");
@@ -255,7 +255,7 @@ fn assert_successor_knows(world: &World, ids: &str) {
     }
 }
 
-/// The request was taken back once, and a late response to it is dropped.
+/// Asserts that the request was cancelled once, and that a late response to it is dropped.
 #[track_caller]
 fn expect_no_answer_to(shim: &mut Harness, asked: &Value, world: &World) {
     let taken_back = shim.message_with_method("notifications/cancelled");
@@ -270,7 +270,7 @@ fn expect_no_answer_to(shim: &mut Harness, asked: &Value, world: &World) {
     assert_eq!(heard_of(shim, "notifications/cancelled"), 1, "once: {}", world.log());
 }
 
-/// To which listener the news was told that tools changed.
+/// The listener that was notified of changed tools.
 fn changed_for(shim: &mut Harness) -> Value {
     let changed = shim.message_with_method("notifications/tools/list_changed");
     changed["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"].clone()
@@ -283,7 +283,7 @@ fn heard_of(shim: &Harness, method: &str) -> usize {
     messages.filter(|message| message["method"] == method).count()
 }
 
-/// How often a process of the fixture heard this.
+/// How often a process of the fixture got this method.
 fn count_heard(world: &World, process: usize, method: &str) -> usize {
     let heard = world.heard("tools");
     heard.get(process).map_or(0, |heard| heard.iter().filter(|message| message["method"] == method).count())

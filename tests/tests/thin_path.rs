@@ -1,4 +1,4 @@
-//! A harness's line becomes a tool call on the host and comes back: whole, once, and in the harness's own spelling.
+//! A harness's line becomes a tool call on the host, and its result comes back complete, once, and with its id unchanged.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
@@ -21,7 +21,7 @@ fn a_call_goes_out_and_its_result_comes_back() {
 }
 
 #[test]
-fn the_stateless_era_goes_through_too() {
+fn a_stateless_call_goes_out_and_its_result_comes_back() {
     let world = World::new().server("tools", Server::fixture()).start();
     let mut shim = world.shim("tools");
     assert_eq!(shim.discover()["result"]["supportedVersions"][0], "2026-07-28");
@@ -94,7 +94,7 @@ fn large_messages_pass_both_ways() {
 }
 
 #[test]
-fn what_is_too_large_for_a_harness_is_refused_by_its_id() {
+fn a_response_that_is_too_large_is_refused_under_its_id() {
     let world = World::new().server("tools", Server::fixture()).start();
     let mut shim = world.connected("tools");
     let answer = shim.call("big", json!({"bytes": 11 * 1024 * 1024}));
@@ -127,7 +127,7 @@ fn a_cancelled_call_is_not_answered() {
 }
 
 #[test]
-fn a_server_asks_the_harness_and_hears_the_answer() {
+fn a_server_sends_a_request_to_the_harness_and_gets_the_response() {
     let world = World::new().server("tools", Server::fixture()).start();
     let mut shim = world.connected("tools");
     for id in [json!(null), json!("same"), json!(1), json!("text")] {
@@ -176,7 +176,7 @@ fn too_many_requests_at_once_are_refused_and_do_not_run() {
 }
 
 #[test]
-fn a_shim_that_comes_before_its_sidecar_waits() {
+fn a_shim_that_starts_before_its_sidecar_waits() {
     let mut world = World::new().server("tools", Server::fixture()).prepare();
     let mut shim = world.shim("tools");
     let id = shim.send_initialize();
@@ -226,7 +226,7 @@ fn neither_the_shims_nor_the_sidecars_environment_reaches_a_server() {
 }
 
 #[test]
-fn a_socket_can_be_handed_down() {
+fn a_socket_can_be_inherited() {
     let world = World::new().server("tools", Server::fixture()).start();
     let socket = UnixStream::connect(&world.layout().relay).expect("the relay takes connections");
     nix::fcntl::fcntl(&socket, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty()))
@@ -241,7 +241,7 @@ fn a_socket_can_be_handed_down() {
 }
 
 #[test]
-fn a_link_by_environment_and_the_grants_one_server_by_default() {
+fn the_link_comes_from_the_environment_and_the_only_server_is_the_default() {
     let world = World::new().server("tools", Server::fixture()).start();
     let shim = cofferdam_tests::process::built("COFFERDAM_SHIM_BIN", "cofferdam-shim");
     let mut command = cofferdam_tests::process::command(shim);
@@ -253,7 +253,7 @@ fn a_link_by_environment_and_the_grants_one_server_by_default() {
 
 /// A client that was written by others and parses strictly.
 #[tokio::test(flavor = "current_thread")]
-async fn the_official_client_is_content() {
+async fn the_official_client_works() {
     use rmcp::ServiceExt;
     let world = World::new().server("tools", Server::fixture()).start();
     let mut command = world.shim_command();

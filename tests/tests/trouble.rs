@@ -1,4 +1,4 @@
-//! Bad input and trouble on the host: a clear error, nothing lost, and other links undisturbed.
+//! Bad input and failures on the host: a clear error, nothing lost, and other links undisturbed.
 
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::time::Duration;
@@ -45,7 +45,7 @@ const BAD_CONFIGURATIONS: [(&str, &str, Option<usize>, &str); 10] = [
 ];
 
 #[test]
-fn what_is_wrong_with_a_configuration_is_said_with_its_line() {
+fn problems_of_a_configuration_are_reported_with_their_lines() {
     let world = World::new().prepare();
     for (what, text, line, word) in BAD_CONFIGURATIONS {
         std::fs::write(&world.layout().config, text).unwrap();
@@ -89,7 +89,7 @@ fn an_admin_socket_or_the_state_in_the_sandboxs_directory_is_refused() {
 }
 
 #[test]
-fn a_sound_configuration_checks_and_nothing_is_touched() {
+fn checking_a_valid_configuration_has_no_side_effects() {
     let world =
         World::new().secret_file("local", "a-secret-value").server("tools", Server::fixture()).prepare();
     let checked = world.cofferdam(&["check"]);
@@ -100,7 +100,7 @@ fn a_sound_configuration_checks_and_nothing_is_touched() {
 }
 
 #[test]
-fn strangers_on_the_relay_are_refused_and_others_do_not_notice() {
+fn unknown_clients_on_the_relay_are_refused_and_disturb_no_other() {
     let world = World::new().server("tools", Server::fixture()).limit("greeting-timeout = \"1s\"").start();
     let mut shim = world.connected("tools");
     let mut good_hello = Vec::new();
@@ -157,7 +157,7 @@ fn refusals_of_the_relay_have_their_codes() {
 }
 
 #[test]
-fn silent_strangers_cannot_take_all_the_places() {
+fn silent_connections_cannot_take_all_slots() {
     // No handshake times out while this test waits: a slot can only be taken from a silent connection.
     let world = World::new().server("tools", Server::fixture()).limit("greeting-timeout = \"1m\"").start();
     let mut strangers: Vec<RawRelay> = (0..200).map(|_| RawRelay::connect(&world.layout().relay)).collect();
@@ -190,7 +190,7 @@ fn a_flood_of_refusals_does_not_fill_the_log() {
 }
 
 #[test]
-fn a_directory_that_leads_into_the_sandboxs_directory_stops_the_start() {
+fn a_symbolic_link_into_the_sandboxs_directory_stops_the_start() {
     for (what, name) in [("admin.socket", "admin"), ("state-dir", "state")] {
         let mut world = World::new().server("tools", Server::fixture()).prepare();
         let (directory, relay) = (world.layout().root().join(name), world.layout().root().join("relay"));
@@ -215,7 +215,7 @@ fn a_socket_that_may_be_in_use_is_left_alone() {
 }
 
 #[test]
-fn a_stop_leaves_alone_what_took_the_sockets_place() {
+fn a_stop_does_not_remove_a_file_that_replaced_the_socket() {
     let mut world = World::new().server("tools", Server::fixture()).start();
     std::fs::remove_file(&world.layout().relay).unwrap();
     let _other = UnixListener::bind(&world.layout().relay).unwrap();
@@ -225,7 +225,7 @@ fn a_stop_leaves_alone_what_took_the_sockets_place() {
 }
 
 #[test]
-fn links_are_few_and_their_places_come_back() {
+fn the_number_of_links_is_limited_and_ended_links_free_it() {
     let world = World::new().server("tools", Server::fixture()).limit("links = 2").start();
     let mut first = world.connected("tools");
     let _second = world.connected("tools");
@@ -238,7 +238,7 @@ fn links_are_few_and_their_places_come_back() {
 }
 
 #[test]
-fn links_are_counted_by_the_minute() {
+fn new_links_are_limited_per_minute() {
     let world = World::new().server("tools", Server::fixture()).limit("links-per-minute = 2").start();
     for _ in 0..2 {
         drop(RawRelay::welcomed(&world.layout().relay, "tools"));
@@ -249,7 +249,7 @@ fn links_are_counted_by_the_minute() {
 }
 
 #[test]
-fn only_the_named_users_may_come() {
+fn only_the_listed_users_may_connect() {
     let ourselves = nix::unistd::geteuid().as_raw();
     let world = World::new()
         .server("tools", Server::fixture())
@@ -298,7 +298,7 @@ fn a_full_state_directory_refuses_calls_and_they_do_not_run() {
 }
 
 #[test]
-fn a_state_directory_that_cannot_be_written_stops_the_start() {
+fn an_unwritable_state_directory_stops_the_start() {
     let mut world = World::new().server("tools", Server::fixture()).prepare();
     let state = world.layout().state.display().to_string();
     let text =
@@ -311,7 +311,7 @@ fn a_state_directory_that_cannot_be_written_stops_the_start() {
 }
 
 #[test]
-fn a_stale_socket_is_replaced_and_a_live_one_is_respected() {
+fn a_stale_socket_is_replaced_and_one_in_use_is_not() {
     let mut world = World::new().server("tools", Server::fixture()).start();
     world.kill9_sidecar();
     assert!(world.layout().relay.exists(), "kill -9 leaves the socket behind");
@@ -326,7 +326,7 @@ fn a_stale_socket_is_replaced_and_a_live_one_is_respected() {
 }
 
 #[test]
-fn a_second_sidecar_leaves_the_first_alone() {
+fn a_second_sidecar_does_not_disturb_the_first() {
     let world = World::new().server("tools", Server::fixture()).start();
     let mut shim = world.connected("tools");
     let second = world.cofferdam(&["serve"]);
@@ -340,7 +340,7 @@ fn a_second_sidecar_leaves_the_first_alone() {
 }
 
 #[test]
-fn commands_without_a_daemon_say_so() {
+fn commands_without_a_running_sidecar_report_that() {
     let world = World::new().server("tools", Server::fixture()).prepare();
     for arguments in [&["sessions"][..], &["reload"], &["kill", "x"]] {
         let output = world.cofferdam(arguments);
@@ -351,7 +351,7 @@ fn commands_without_a_daemon_say_so() {
 }
 
 #[test]
-fn a_shim_without_a_sidecar_stays_and_says_so_in_the_end() {
+fn a_shim_without_a_sidecar_keeps_running_and_answers_after_its_timeout() {
     let world = World::new().server("tools", Server::fixture()).prepare();
     let mut shim = world.shim("tools");
     let id = shim.send_initialize();

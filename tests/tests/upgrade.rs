@@ -1,4 +1,4 @@
-//! What an earlier version wrote still loads: its configuration, its audit, its enrolments, its sandboxes' state.
+//! Files of an earlier version still load: configuration, audit, enrolments and the state of sandboxes.
 //!
 //! `tests/upgrade` holds it, one folder per version, with keys that were made for this test alone. `@ROOT@`, `@PORT@` and
 //! `@SERVER@` stand for places of the test, and an enrolment's end is moved into the future; the rest is as it was written.
@@ -19,7 +19,7 @@ const TOKEN: &str = "test-token-7f3Kq9Zx18";
 /// The audit's last number in the old state.
 const OLD_RECORDS: u64 = 44;
 
-/// A sidecar of the current version on what version 0.1.0 left.
+/// A sidecar of the current version with the files of version 0.1.0.
 struct Upgraded {
     root: tempfile::TempDir,
     sandbox: Sandbox,
@@ -99,7 +99,7 @@ impl Drop for Upgraded {
 }
 
 #[test]
-fn an_old_configuration_checks() {
+fn an_old_configuration_is_valid() {
     let output = {
         let mut check = command(built("COFFERDAM_BIN", "cofferdam"));
         check.args(["check", "-c"]).arg(old().join("full.toml"));
@@ -120,7 +120,7 @@ fn a_sandbox_that_an_old_sidecar_enrolled_connects() {
         record["event"] == "session_start" && record["detail"] == "grant dev, sandbox old-sandbox"
     };
     assert!(upgraded.audit()[OLD_RECORDS as usize..].iter().any(named), "it has its name");
-    // A second link proves that the key's epoch went on from the old one.
+    // A second link proves that the key's epoch continued from the old one.
     let mut second = upgraded.shim();
     assert_eq!(second.call_text("echo", json!({"text": "again"})), "again");
     cofferdam_tests::encodings::assert_absent("the log", &read(&upgraded.root.path().join("log")), TOKEN);
@@ -138,7 +138,7 @@ fn an_old_enrolment_can_be_killed() {
 }
 
 #[test]
-fn an_old_audit_verifies_and_goes_on() {
+fn an_old_audit_verifies_and_is_continued() {
     let mut upgraded = Upgraded::start();
     let mut shim = upgraded.shim();
     shim.call_text("echo", json!({"text": "hello"}));

@@ -70,7 +70,7 @@ fn a_lease_is_gone_when_its_shim_was_killed_and_does_not_come_back() {
 }
 
 #[test]
-fn what_vault_does_not_answer_is_pending_and_gone_later() {
+fn a_revocation_without_response_is_pending_and_done_later() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let proxy = VaultFaultProxy::in_front_of(bao.place);
     let world = with_certificate_in(connected_at(&proxy.address(), &token_file(&bao))).start();
@@ -90,7 +90,7 @@ fn what_vault_does_not_answer_is_pending_and_gone_later() {
 }
 
 #[test]
-fn a_token_that_ends_is_replaced_and_its_secret_read_anew() {
+fn an_expiring_token_is_replaced_and_its_secret_read_again() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let auth = minter(&bao, token_role(&["agent"]).token_explicit_max_ttl("6s"));
     let world = with_certificate_in(connected(&bao, &auth)).start();
@@ -123,7 +123,7 @@ fn tokens_and_lease_ids_are_scrubbed() {
 }
 
 #[test]
-fn a_kill_revokes_and_says_so() {
+fn a_kill_revokes_and_reports_it() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let world = with_certificate(&bao).start();
     let _harness = world.connected("tools");
@@ -152,7 +152,7 @@ fn an_orderly_stop_revokes_everything_but_the_users_own_token() {
 }
 
 #[test]
-fn what_a_killed_sidecar_left_behind_is_revoked_by_the_next() {
+fn tokens_of_a_killed_sidecar_are_revoked_by_the_next() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let mut world = with_certificate(&bao).start();
     let harness = world.connected("tools");
@@ -170,7 +170,7 @@ fn what_a_killed_sidecar_left_behind_is_revoked_by_the_next() {
 }
 
 #[test]
-fn a_sealed_vault_refuses_with_the_next_try_and_needs_no_restart() {
+fn a_sealed_vault_is_refused_with_the_next_attempt_and_needs_no_restart() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
     let world = with_certificate(&bao).start();
     bao.seal();
@@ -188,7 +188,7 @@ fn a_sealed_vault_refuses_with_the_next_try_and_needs_no_restart() {
 }
 
 #[test]
-fn a_login_of_the_sidecars_own_and_a_token_role_leave_nothing_either() {
+fn with_an_approle_login_and_a_token_role_nothing_remains_either() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let auth = minter(&bao, token_role(&["agent"]).orphan(true));
     let mut world = with_certificate_in(connected(&bao, &auth)).start();

@@ -1,7 +1,6 @@
-//! What Vault may hold, or be asked, that is no use: refused clearly, with path and server, and no other server of the
-//! same session is harmed.
+//! Unusable secrets and paths in Vault: refused with path and server, without effect on other servers of the same session.
 //!
-//! Logins that are no use: `vault_bad_logins`. Answers that are torn, huge or no answers at all: `vault_client::answers`.
+//! For failing logins see `vault_bad_logins`; for cut, huge and invalid responses `vault_client::answers`.
 
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ use cofferdam_tests::world::Builder;
 use serde_json::{Value, json};
 use vaultrs::{kv2, pki};
 
-/// A session of the servers of `builder` and of one that has nothing to do with what is bad.
+/// A session with the servers of `builder` and with one that works.
 fn beside_a_good_one(builder: Builder) -> Builder {
     builder
         .secret("github", "kv = \"secret/github\"")
@@ -29,7 +28,7 @@ fn uses(template: &str) -> Server {
     Server::fixture().env("SECRET", template).allow(&["*"])
 }
 
-/// The server is refused in these words; the good one, whose secret was not read before, is not.
+/// Asserts that the server is refused in these words, and that the one that works is not.
 #[track_caller]
 fn refuses(sandbox: &mut SingleSandbox, server: &str, words: &[&str]) {
     let mut harness = sandbox.shim(server);
@@ -41,11 +40,11 @@ fn refuses(sandbox: &mut SingleSandbox, server: &str, words: &[&str]) {
     leave(good);
 }
 
-/// What is made of an answer of Vault's.
+/// A change to a response of Vault.
 type Change = fn(&mut Value);
 
 #[test]
-fn a_mount_that_is_not_there() {
+fn a_missing_mount_is_refused() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let all: &[&str] = &["read", "update"];
     bao.policy("agent", &[("secret/data/github", &["read"]), ("nomount/*", all)]);
@@ -68,7 +67,7 @@ fn a_mount_that_is_not_there() {
 }
 
 #[test]
-fn values_that_are_no_texts_and_secrets_that_are_empty() {
+fn values_that_are_not_text_and_empty_secrets_are_handled() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let odd = json!({"number": 1234567890, "real": 12345678.5, "flag": true, "nothing": null, "list": ["a"], "short": "x"});
     bao.write_secret("odd", json!(odd));
@@ -143,7 +142,7 @@ fn a_field_that_cannot_be_used_is_refused_where_it_is_used() {
 }
 
 #[test]
-fn a_certificate_of_another_name() {
+fn a_certificate_for_another_name_is_refused() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
     let tls = bao.tls.as_ref().unwrap();
     let elsewhere = format!("https://{}", second_address(tls.place));
@@ -156,9 +155,9 @@ fn a_certificate_of_another_name() {
     assert_eq!(bao.audit().len(), asked, "no request was made");
 }
 
-/// Its clock and ours differ by years: what it says of an end is by its own.
+/// Vault's clock and ours differ by years: its expiry times are by its own clock.
 #[test]
-fn a_clock_that_is_not_ours() {
+fn a_clock_that_differs_from_vaults_does_no_harm() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     bao.mount_kv("plain", KvEngine::V1);
     bao.policy("agent", &[("plain/token", &["read"])]);
@@ -187,9 +186,9 @@ fn a_clock_that_is_not_ours() {
     assert_eq!(proxy.count("plain/token"), 1, "{:?}", proxy.seen());
 }
 
-/// What no server says: rewritten in live answers.
+/// Values that no server sends, written into live responses.
 #[test]
-fn rewritten_lives_of_nothing_and_of_for_ever_neither_spin_nor_harm() {
+fn rewritten_lease_durations_of_zero_and_of_100_years_are_handled() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let changes: [(&str, Change); 6] = [
         ("a lease of 0", |answer| answer["lease_duration"] = json!(0)),
@@ -235,7 +234,7 @@ fn rewritten_lives_of_nothing_and_of_for_ever_neither_spin_nor_harm() {
 }
 
 #[test]
-fn rewritten_lives_of_tokens_neither_spin_nor_harm() {
+fn rewritten_token_durations_are_handled() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let changes: [(&str, &str, Change); 4] = [
         ("auth/token/create", "a century", |answer| answer["auth"]["lease_duration"] = json!(u64::MAX)),

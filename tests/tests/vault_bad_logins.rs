@@ -1,5 +1,5 @@
-//! Logins that are no use: refused clearly, with path and server, told to the host's people where it is an alert, and no
-//! server of the same session that needs no login is harmed. Another credential in the file helps, without a restart.
+//! Logins that fail: requests are refused with path and server, attacks raise an alert, and servers of the same session that
+//! need no login are not affected. A valid credential in the file helps, without a restart.
 
 use cofferdam_tests::certificates::Authority;
 use cofferdam_tests::deadline::wait_until;
@@ -17,7 +17,7 @@ use serde_json::json;
 const NEEDED: &str = "pki/issue/agent";
 
 #[test]
-fn a_wrapped_secret_id_that_was_opened_before_us() {
+fn a_wrapped_secret_id_that_another_party_unwrapped_is_refused() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let role_id = approle(&bao, &mut app_role(&["sidecar", "agent"], "10m"));
     let stolen = wrapped_secret_id(&bao);
@@ -33,7 +33,7 @@ fn a_wrapped_secret_id_that_was_opened_before_us() {
     for _ in 0..3 {
         refused(&mut harness, "tools", &words);
     }
-    // Told in the log and the audit, and not asked again and again.
+    // It is in the log and the audit, and not retried all the time.
     let world = &sandbox.world;
     assert!(world.log().contains("ALERT: the wrapped secret-id was already unwrapped"));
     let alerts = || world.audit().iter().filter(|record| record["event"] == "alert").count();
@@ -48,7 +48,7 @@ fn a_wrapped_secret_id_that_was_opened_before_us() {
 }
 
 #[test]
-fn a_wrapped_secret_id_whose_answer_was_lost_may_be_ours() {
+fn an_unwrap_whose_response_was_lost_raises_an_alert() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let role_id = approle(&bao, &mut app_role(&["sidecar", "agent"], "10m"));
     let wrapped = file(&bao, "wrapped", &wrapped_secret_id(&bao));
@@ -80,7 +80,7 @@ fn a_wrapped_secret_id_whose_answer_was_lost_may_be_ours() {
 }
 
 #[test]
-fn a_secret_id_that_is_used_up() {
+fn a_used_up_secret_id_is_refused() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let mut role = app_role(&["sidecar", "agent"], "2s");
     let role_id = approle(&bao, role.token_max_ttl("2s").secret_id_num_uses(1_u64));
@@ -119,7 +119,7 @@ fn a_secret_id_that_is_used_up() {
 }
 
 #[test]
-fn web_tokens_of_another_time() {
+fn web_tokens_outside_their_validity_are_refused() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let claims = |not_before: u64, expires: u64| json!({"sub": "job", "aud": "vault", "iat": 1_700_000_000_u64, "nbf": not_before, "exp": expires});
     let good = signed_web_token(&bao, &claims(1_700_000_000, 4_000_000_000));
@@ -135,7 +135,7 @@ fn web_tokens_of_another_time() {
         &[NEEDED, "POST `auth/jwt/login`", "HTTP 400", "correct the path, the role"],
     );
     let log = || sandbox.world.log();
-    // What Vault says of it is told on the host alone.
+    // Vault's own message is shown on the host only.
     assert!(log().contains("expired"));
     file(&bao, "jwt", &early);
     wait_until("the other one was read", || {
@@ -151,7 +151,7 @@ fn web_tokens_of_another_time() {
 }
 
 #[test]
-fn a_client_certificate_of_another_name() {
+fn a_client_certificate_with_another_name_is_refused() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
     let clients = Authority::new();
     bao.enable_login("cert", "cert");

@@ -1,5 +1,5 @@
-//! Unique values for everything that Vault ever gave or was given, then a search for them wherever they have no business;
-//! and the two audit logs, laid side by side.
+//! Unique values for everything secret that Vault receives or sends, and a search for them wherever they must not be; and a
+//! comparison of the two audit logs.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 #[test]
-fn nothing_of_vault_is_anywhere_but_in_the_server_that_should_have_it() {
+fn secrets_from_vault_are_found_only_in_the_server_that_should_have_them() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let stored_value = unique(&bao);
     let role_id = approle(&bao, &mut app_role(&["sidecar", "agent"], "10m"));
@@ -40,7 +40,7 @@ fn nothing_of_vault_is_anywhere_but_in_the_server_that_should_have_it() {
         .capturing()
         .start();
     let mut shims = ["stored", "lent", "web", "bare"].map(|server| world.connected(server));
-    // Servers that say all they know, in every way they can.
+    // Servers that leak all they know, in every encoding.
     for harness in &mut shims[..2] {
         harness.call("env", json!({}));
         for place in ["result", "error", "error-data", "stderr", "log", "key", "escapes"] {

@@ -1,4 +1,4 @@
-//! `cofferdam check --online` against a real OpenBao: what it finds, what it says, and that nothing of it lasts.
+//! `cofferdam check --online` against a real OpenBao: what it finds and prints, and that it leaves nothing behind.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,22 +14,22 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 #[test]
-fn where_nothing_lacks_nothing_is_read_made_or_left() {
+fn a_check_without_findings_reads_no_secret_and_leaves_no_token() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
     let world = with_secrets(world(&bao)).prepare();
     let before = tokens(&bao, |_| true).len();
     let said = succeeds(&world);
     for line in [
-        "login token-file: a token with `agent`, `default`, `sidecar`, yours, and left alone\n",
-        "  ok     update auth/token/create: makes the tokens of sessions\n",
-        "  ok     update auth/token/renew-self: keeps the login alive\n",
+        "login token-file: a token with `agent`, `default`, `sidecar`, your own token, which is not revoked\n",
+        "  ok      update auth/token/create: creates the tokens of sessions\n",
+        "  ok      update auth/token/renew-self: renews the login\n",
         "grant dev: a session's token has `agent`\n",
-        "  ok     update pki/issue/agent: secret `cert` of server `tools`\n",
-        "  ok     read   secret/data/github: secret `github` of server `tools`\n",
+        "  ok      update pki/issue/agent: secret `cert` of server `tools`\n",
+        "  ok      read   secret/data/github: secret `github` of server `tools`\n",
     ] {
         assert!(said.contains(line), "{line}{said}");
     }
-    assert!(said.contains("unsealed") && said.ends_with("\nnothing lacks\n"), "{said}");
+    assert!(said.contains("unsealed") && said.ends_with("\nnothing is missing\n"), "{said}");
     assert_eq!(said, succeeds(&world), "the same is said again");
     assert_eq!((tokens(&bao, |_| true).len(), leases(&bao)), (before, 0));
     let login = login_token(&bao);
@@ -50,7 +50,7 @@ fn where_nothing_lacks_nothing_is_read_made_or_left() {
 }
 
 #[test]
-fn what_is_printed_mends_what_lacks_whatever_the_engine() {
+fn the_printed_lines_fix_the_policies_for_every_engine() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let auth = minter(&bao, &mut token_role(&["agent"]));
     bao.mount_kv("teams/old", KvEngine::V1);
@@ -102,7 +102,7 @@ fn what_is_printed_mends_what_lacks_whatever_the_engine() {
 }
 
 #[test]
-fn a_policy_is_written_where_its_namespace_is() {
+fn printed_paths_fit_the_namespace_of_their_policy() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     bao.api("POST", "sys/namespaces/team-a", json!({}));
     let within = |method: &str, path: &str, body: Value| {
@@ -149,17 +149,17 @@ fn a_policy_is_written_where_its_namespace_is() {
 }
 
 #[test]
-fn tokens_that_cannot_be_made_say_why_and_what_next() {
+fn tokens_that_cannot_be_created_are_reported_with_the_next_step() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    // A login that may make tokens, but has not the policies that they should have.
+    // A login that may create tokens, but lacks the policies that they should have.
     let poor = bao.create_token(new_token(&["sidecar"]).ttl("10m"));
     let file = write(&bao, "poor", &poor);
     let auth = format!("auth = {{ method = \"token-file\", path = {file:?} }}");
     let (code, said, _) = online(&with_secrets(connected(&bao, &auth)).prepare());
     assert_eq!(code, 77, "{said}");
-    assert!(said.contains("  WRONG  ask Vault for POST `auth/token/create`"), "{said}");
+    assert!(said.contains("  WRONG   ask Vault for POST `auth/token/create`"), "{said}");
     assert!(said.contains("next: log in with `agent` too, or set `token-role` in [vault]"), "{said}");
-    // A role that may give other policies, then none at all.
+    // A role that allows other policies, then no role at all.
     let auth = minter(&bao, &mut token_role(&["other"]));
     let world = with_secrets(connected(&bao, &auth)).prepare();
     let (code, said, _) = online(&world);
@@ -180,20 +180,20 @@ fn tokens_that_cannot_be_made_say_why_and_what_next() {
     assert!(
         code == 77
             && said.contains(
-                "next: make it: `bao write auth/token/roles/cofferdam allowed_policies=agent renewable=false`"
+                "next: create it: `bao write auth/token/roles/cofferdam allowed_policies=agent renewable=false`"
             ),
         "{said}"
     );
-    // A token that is used up by asking is not asked with.
+    // A token with limited uses is not used for the checks.
     let counted = bao.create_token(new_token(&["sidecar", "agent"]).num_uses(9_u64));
     fs::write(&file, counted).unwrap();
     let auth = format!("auth = {{ method = \"token-file\", path = {file:?} }}");
     let (code, said, _) = online(&with_secrets(connected(&bao, &auth)).prepare());
-    assert!(code == 77 && said.contains("is good for 7 more requests"), "{said}");
+    assert!(code == 77 && said.contains("can be used for 7 more requests"), "{said}");
 }
 
 #[test]
-fn paths_that_lead_nowhere_are_found_though_the_policy_allows_them() {
+fn paths_without_an_engine_are_reported_although_the_policy_allows_them() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     bao.policy("agent", &[("*", &["read", "update"])]);
     let server =
@@ -207,17 +207,17 @@ fn paths_that_lead_nowhere_are_found_though_the_policy_allows_them() {
     let (code, said, _) = online(&world);
     assert_eq!(code, 77, "{said}");
     for line in [
-        "  WRONG  nothing is mounted at `databse/creds/readonly`\n",
-        "  WRONG  `kv = \"pki/issue/agent\"` (secret `cert` of server `tools`) leads to an engine of type `pki`\n",
-        "  WRONG  `identity/oidc/token/agent` needs a token with an entity, and the session's has none\n",
+        "  WRONG   nothing is mounted at `databse/creds/readonly`\n",
+        "  WRONG   `kv = \"pki/issue/agent\"` (secret `cert` of server `tools`) is in an engine of type `pki`\n",
+        "  WRONG   `identity/oidc/token/agent` needs a token with an entity, and the session's has none\n",
     ] {
         assert!(said.contains(line), "{line}{said}");
     }
-    assert!(!said.contains("LACKS") && !said.contains("\nadd to "), "{said}");
+    assert!(!said.contains("MISSING") && !said.contains("\nadd to "), "{said}");
 }
 
 #[test]
-fn tokens_without_the_default_policy_are_told_what_it_would_have_given() {
+fn for_tokens_without_the_default_policy_its_lines_are_printed() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let auth = minter(&bao, token_role(&["agent"]).token_no_default_policy(true).orphan(true));
     let world = with_secrets(connected(&bao, &auth)).prepare();
@@ -242,7 +242,7 @@ fn tokens_without_the_default_policy_are_told_what_it_would_have_given() {
 }
 
 #[test]
-fn a_wrap_is_looked_up_and_not_opened() {
+fn a_wrapping_token_is_looked_up_and_not_unwrapped() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     minter(&bao, &mut token_role(&["agent"]));
     let wrap = |path: &str| wrap(&bao, path, &json!({}));
@@ -255,13 +255,13 @@ fn a_wrap_is_looked_up_and_not_opened() {
     );
     let world = with_secrets(connected(&bao, &auth)).prepare();
     let said = succeeds(&world);
-    assert!(said.contains("by `auth/approle/role/sidecar/secret-id` as it should be"), "{said}");
+    assert!(said.contains("by `auth/approle/role/sidecar/secret-id` as expected"), "{said}");
     assert!(
-        said.contains("NOT ASKED: what the policies allow")
-            && said.ends_with("\nnothing lacks of what was asked\n"),
+        said.contains("NOT CHECKED: what the policies allow")
+            && said.ends_with("\nnothing is missing, as far as it was checked\n"),
         "{said}"
     );
-    // Of another role: not ours, and not opened either.
+    // Created by another role: it is not unwrapped either.
     bao.app_role("other", &mut AppRole::default());
     let foreign = wrap("auth/approle/role/other/secret-id");
     write(&bao, "wrap", &foreign);
@@ -282,7 +282,7 @@ fn a_wrap_is_looked_up_and_not_opened() {
 }
 
 #[test]
-fn a_check_that_cannot_ask_says_why() {
+fn a_check_that_cannot_reach_or_use_vault_reports_the_reason() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
     let ready = with_secrets(world(&bao)).prepare();
     let login = bao.directory.path().join("token");
@@ -320,7 +320,7 @@ fn with_secrets(builder: Builder) -> Builder {
         .server("tools", server)
 }
 
-/// The exit code of the check, what it said and what it complained of. Neither has a token.
+/// The check's exit code, stdout and stderr. Asserts that no token is in them.
 #[track_caller]
 fn online(world: &World) -> (i32, String, String) {
     let output = world.cofferdam(&["check", "--online"]);

@@ -1,4 +1,4 @@
-//! `cofferdam check --online` that is ended in the middle: whatever it was doing, no token of its own is left.
+//! `cofferdam check --online` that is interrupted: whatever it was doing, it leaves no token behind.
 
 use std::fs;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use serde_json::Value;
 /// Longer than a signal needs to arrive, shorter than the check waits for an answer.
 const HELD_UP: Duration = Duration::from_millis(1500);
 
-/// Ends a check while Vault is about to do what is asked at `path`; it does so even if the client is gone.
+/// Interrupts a check while Vault processes a request to `path`, which it completes even if the client is gone.
 #[track_caller]
 fn interrupted(bao: &OpenBao, auth: &str, path: &str, signal: Signal) {
     let proxy = VaultFaultProxy::in_front_of(bao.place);
@@ -52,14 +52,14 @@ fn accessors(bao: &OpenBao) -> Vec<String> {
     all
 }
 
-/// How often Vault has answered there.
+/// How many responses Vault has sent for this path.
 fn done(bao: &OpenBao, path: &str) -> usize {
     let is_it = |line: &&Value| line["type"] == "response" && line["request"]["path"] == path;
     bao.audit().iter().filter(is_it).count()
 }
 
 #[test]
-fn nothing_is_left_of_an_interrupted_check_but_the_users_own_token() {
+fn an_interrupted_check_revokes_all_tokens_except_the_users_own() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
     for (path, signal) in [
         ("auth/token/lookup-self", Signal::SIGINT),
@@ -74,7 +74,7 @@ fn nothing_is_left_of_an_interrupted_check_but_the_users_own_token() {
 }
 
 #[test]
-fn nothing_is_left_of_an_interrupted_check_with_a_login_of_its_own() {
+fn an_interrupted_check_revokes_its_own_login_too() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
     // Orphans do not end with the login.
     let auth = minter(&bao, token_role(&["agent"]).orphan(true));

@@ -1,5 +1,5 @@
-//! Credentials of engines that have ways of their own to say how long they live: certificates of SSH's, tokens of
-//! Kubernetes, secret-ids. Each is replaced before its end under a process that would otherwise keep it.
+//! Credentials of engines that state a lifetime in their own way: SSH certificates, Kubernetes tokens, secret-ids. Each is
+//! replaced before it expires.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use cofferdam::clock::{Rfc3339, now};
+use cofferdam_base::clock::{Rfc3339, now};
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::encodings::base64url;
 use cofferdam_tests::harness::Harness;
@@ -23,12 +23,12 @@ use cofferdam_tests::vault_fault_proxy::{Action, VaultFaultProxy};
 use cofferdam_tests::world::World;
 use serde_json::{Value, json};
 
-/// What is done to an answer on its way.
+/// A change to a response in transit.
 type Change = fn(&mut Value);
 
 /// Its private half does not exist any more.
 const PUBLIC_KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAl1afZInVzhjjratVny6T7GE6JGdFZlJZZxYW4VbTa1";
-/// What a cluster gives the engine to ask with.
+/// The engine's own token for the cluster.
 const ENGINES_OWN: &str = "token-of-the-engine";
 const CREDS: &str = "sys/leases/lookup/kubernetes/creds/agent";
 
@@ -63,13 +63,13 @@ fn a_signed_ssh_certificate_is_replaced_before_its_end() {
     let (begin, later) = valid(process(&mut harness));
     assert!(begin < end && end < later, "{begin} {end} {later}");
     wait_until("the old process is gone", || !is_alive(first));
-    // Nothing was lent, so one token was enough.
+    // There is no lease, so one token was enough.
     assert_eq!(session_tokens(&bao).len(), 1);
 }
 
 /// The answer to this gives its lifetime under a name of its own, which only the configuration knows.
 #[test]
-fn the_life_that_was_asked_for_counts_where_the_answer_says_none() {
+fn the_requested_ttl_is_used_if_the_response_has_none() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     bao.enable_login("approle", "approle");
     bao.app_role("robot", &mut app_role(&["default"], "10m"));
@@ -102,13 +102,13 @@ fn a_token_of_kubernetes_is_replaced_before_its_end_and_its_lease_ends_with_it()
     wait_until("the first lease is gone", || !list(&bao, CREDS).contains(&lease[0]));
     leave(harness);
     wait_until("nothing is left", || list(&bao, CREDS).is_empty() && session_tokens(&bao).is_empty());
-    // The cluster is not told: to it they are good until their own end.
+    // The cluster is not told: for it they stay valid until they expire.
     assert_eq!(cluster.heard.load(Ordering::SeqCst), cluster.issued().len());
 }
 
 /// Where a lease says more or nothing, and where there is none: rewritten in live answers.
 #[test]
-fn a_rewritten_web_token_whose_lease_does_not_say_it_has_an_end_of_its_own() {
+fn a_web_token_is_replaced_before_its_own_expiry_whatever_its_lease_says() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let cluster = Cluster::start(Duration::from_secs(18));
     cluster.prepare(&bao);
@@ -139,13 +139,13 @@ fn a_rewritten_web_token_whose_lease_does_not_say_it_has_an_end_of_its_own() {
     }
 }
 
-/// Which process answers a call now.
+/// The process that answers calls now.
 #[track_caller]
 fn process(harness: &mut Harness) -> u32 {
     harness.call_text("process", json!({})).parse().expect("a process's number")
 }
 
-/// What a process was given in a variable.
+/// The value of a process's environment variable.
 #[track_caller]
 fn variable(process: u32, name: &str) -> String {
     let (environment, begins) = (environment(process), format!("{name}="));

@@ -27,7 +27,7 @@ fn the_set_up_of_the_guide_works_as_written() {
     let script = blocks(GUIDE, "bash").concat();
     let script = script.strip_suffix("cofferdam serve\n").expect("at the end it is served");
     let said = desk.succeeds(script);
-    assert!(said.ends_with("nothing lacks\n"), "{said}");
+    assert!(said.ends_with("nothing is missing\n"), "{said}");
     desk.works_and_leaves_nothing();
 }
 
@@ -36,8 +36,8 @@ fn the_example_works_as_written() {
     let Some(desk) = Desk::with_example() else { return };
     desk.succeeds("./set-up");
     let said = desk.succeeds("cofferdam check --online");
-    assert!(said.ends_with("nothing lacks\n"), "{said}");
-    // Once more changes nothing but the secret-id.
+    assert!(said.ends_with("nothing is missing\n"), "{said}");
+    // Running it again changes only the secret-id.
     desk.succeeds("./set-up && cofferdam check --online");
     desk.works_and_leaves_nothing();
 }
@@ -58,7 +58,7 @@ fn the_guide_and_the_example_are_the_same() {
 }
 
 #[test]
-fn a_line_that_a_policy_of_the_example_lacks_is_named_and_mends_it() {
+fn a_missing_policy_line_of_the_example_is_printed_and_fixes_it() {
     let Some(desk) = Desk::with_example() else { return };
     desk.succeeds("./set-up");
     for policy in ["agent-dev", "cofferdam"] {
@@ -73,7 +73,7 @@ fn a_line_that_a_policy_of_the_example_lacks_is_named_and_mends_it() {
             assert_eq!(output.status.code(), Some(77), "{said}{complaint}");
             assert!(
                 complaint
-                    .starts_with("error: Vault is not ready for this configuration: 1 lacking, 0 wrong\n"),
+                    .starts_with("error: Vault is not ready for this configuration: 1 missing, 0 wrong\n"),
                 "{complaint}"
             );
             let (told, lines) = said
@@ -81,7 +81,7 @@ fn a_line_that_a_policy_of_the_example_lacks_is_named_and_mends_it() {
                 .and_then(|(told, rest)| Some((told, rest.split_once(":\n\n")?.1)))
                 .expect(&said);
             assert_eq!(without_comments(lines), *lacking, "{said}");
-            assert_eq!(told.matches("  LACKS ").count(), 1, "{said}");
+            assert_eq!(told.matches("  MISSING ").count(), 1, "{said}");
             desk.write_policy(policy, &format!("{rest}{lines}"));
             desk.succeeds("cofferdam check --online");
         }
@@ -103,7 +103,8 @@ fn a_wrapped_secret_id_is_delivered_as_the_guide_says() {
     for _ in 0..2 {
         let said = desk.succeeds("cofferdam check --online");
         assert!(
-            said.contains("was not opened") && said.ends_with("nothing lacks of what was asked\n"),
+            said.contains("was not unwrapped")
+                && said.ends_with("nothing is missing, as far as it was checked\n"),
             "{said}"
         );
     }
@@ -137,7 +138,7 @@ impl Desk {
         Some(desk)
     }
 
-    /// With the files of the example, and the secrets that it speaks of.
+    /// With the files of the example and the secrets that it uses.
     #[track_caller]
     fn with_example() -> Option<Self> {
         let desk = Self::new()?;
@@ -193,7 +194,7 @@ impl Desk {
         self.succeeds(&format!("bao policy write {name} changed.hcl"));
     }
 
-    /// Serves what is configured, uses both servers, and looks at what is left in Vault when all is over.
+    /// Runs the sidecar, uses both servers, and checks that nothing remains in Vault afterwards.
     #[track_caller]
     fn works_and_leaves_nothing(&self) {
         let mut serve = self.shell();

@@ -1,5 +1,5 @@
-//! HTTP servers whose credentials are in a real OpenBao: the newest on every request, one read when the server refuses it,
-//! and words when there is none.
+//! HTTP servers whose credentials are in a real OpenBao: the newest one on every request, one read when the server refuses
+//! it, and a refusal with the reason when there is none.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 const NEXT: &str = "ghp-CANARY-after-rotation-0815";
 
 #[test]
-fn the_newest_header_goes_out_with_every_request_and_the_audit_names_its_read() {
+fn every_request_has_the_newest_header_and_the_audit_names_its_read() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
     let server = HttpFixture::start(Behaviour::Json);
     let world = world(&bao)
@@ -50,7 +50,7 @@ fn the_newest_header_goes_out_with_every_request_and_the_audit_names_its_read() 
 }
 
 #[test]
-fn a_refused_credential_is_read_anew_once_and_the_calls_run() {
+fn a_refused_credential_is_read_again_once_and_the_calls_run() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
     let (only, server) = accepting(CANARY);
     let world =
@@ -140,7 +140,7 @@ fn a_call_that_waited_for_a_process_is_audited_with_the_read_of_that_process() {
 }
 
 #[test]
-fn a_handshake_that_cannot_be_repeated_for_want_of_a_credential_says_so() {
+fn a_handshake_that_lacks_a_credential_to_be_repeated_is_refused_with_that_reason() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
     let sessions = Sessions { accepted: format!("Bearer {CANARY}"), number: 0 };
     let sessions = Arc::new(Mutex::new(sessions));
@@ -166,7 +166,7 @@ fn a_handshake_that_cannot_be_repeated_for_want_of_a_credential_says_so() {
 }
 
 #[test]
-fn a_server_that_refuses_everything_does_not_make_us_read_for_each_call() {
+fn a_server_that_refuses_everything_does_not_cause_a_read_for_each_call() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
     let (only, server) = accepting(CANARY);
     let world =
@@ -213,7 +213,7 @@ fn a_changed_file_is_found_when_the_server_refuses_what_was_in_it() {
 }
 
 #[test]
-fn a_credential_that_is_over_while_vault_is_silent_refuses_in_words_and_recovers() {
+fn an_expired_credential_while_vault_is_silent_is_refused_and_recovers() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let (server, other) = (HttpFixture::start(Behaviour::Json), HttpFixture::start(Behaviour::Json));
     let write = "write = { common_name = \"agent.internal\", ttl = \"4s\" }";

@@ -1,4 +1,4 @@
-//! What the sidecar does by itself to keep what Vault lends: in these tests no client asks for a credential twice.
+//! How the sidecar renews and replaces leases by itself: in these tests no client asks for a credential twice.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 const NEWER: &str = "ghp-CANARY-of-the-next-version";
 const NEWEST: &str = "ghp-CANARY-of-the-version-after-that";
 
-/// Whether the sidecar knows this value: it scrubs it from what a server says.
+/// Whether the sidecar knows this value: then it scrubs it from a server's output.
 fn is_known(harness: &mut Harness, value: &str) -> bool {
     let answer = harness.call("echo", json!({"text": value})).to_string();
     assert!(answer.contains("result"), "{answer}");
@@ -65,7 +65,7 @@ fn another_version_of_a_key_value_secret_is_noticed() {
 }
 
 #[test]
-fn a_key_value_secret_with_a_ttl_is_looked_at_that_often() {
+fn a_key_value_secret_with_a_ttl_is_read_that_often() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     bao.mount_kv("plain", KvEngine::V1);
     bao.policy("agent", &[("plain/github", &["read"])]);
@@ -107,7 +107,7 @@ fn a_lease_is_replaced_before_its_end_and_ends_with_its_last_user() {
 
 /// One with its token, the other one alone; neither can be renewed, and neither is due for a while.
 #[test]
-fn a_lease_that_the_operator_revoked_is_noticed_although_it_is_not_due() {
+fn a_lease_that_the_operator_revoked_is_noticed_before_its_renewal_is_due() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     certificates_live(&bao, "60s");
     let certificate = "vault = \"pki/issue/agent\"\nwrite = { common_name = \"agent.internal\" }";
@@ -149,7 +149,7 @@ fn a_session_ends_all_its_leases_at_once() {
 }
 
 #[test]
-fn what_hangs_from_a_login_is_replaced_before_that_ends() {
+fn leases_that_depend_on_a_login_are_replaced_before_the_login_ends() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let auth = minter(&bao, &mut token_role(&["agent"]));
     bao.app_role("sidecar", app_role(&["minter"], "12s").token_max_ttl("12s"));
@@ -169,7 +169,7 @@ fn what_hangs_from_a_login_is_replaced_before_that_ends() {
 }
 
 #[test]
-fn what_has_no_lease_but_an_end_is_replaced_before_it() {
+fn a_credential_without_a_lease_is_replaced_before_it_expires() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let auth = minter(&bao, &mut token_role(&["agent"]));
     bao.api("POST", "identity/oidc/key/agents", json!({"allowed_client_ids": ["*"]}));
@@ -190,12 +190,12 @@ fn what_has_no_lease_but_an_end_is_replaced_before_it() {
         seen.insert(last_request(&world));
         seen.len() > 2
     });
-    // Nothing was lent, so one token is enough for all of it.
+    // There is no lease, so one token is enough for all reads.
     assert_eq!(accessors(&bao), first);
 }
 
 #[test]
-fn a_path_that_is_denied_costs_no_tokens() {
+fn a_denied_path_creates_no_tokens() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     bao.policy("agent", &[("pki/issue/another", &["update"])]);
     let proxy = VaultFaultProxy::in_front_of(bao.place);

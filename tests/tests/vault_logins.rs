@@ -1,4 +1,4 @@
-//! Each way to log in, from the configuration of a real sidecar to a server that has its credential, and to the end of it.
+//! Each login method with a real sidecar: a server gets its credential, and the login is revoked at the end.
 
 use cofferdam_tests::certificates::Authority;
 use cofferdam_tests::deadline::wait_until;
@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 /// What a login of the sidecar's own may do.
 const POLICIES: [&str; 2] = ["sidecar", "agent"];
 
-/// A session gets its credential through this login, gives it back, and the sidecar's stop is the end of the login,
-/// which Vault knows by this name.
+/// Asserts that a session gets its credential through this login and returns it, and that the sidecar's stop ends the
+/// login, which Vault lists under this name.
 #[track_caller]
 fn serves(bao: &OpenBao, builder: Builder, login: &str) {
     let is_login = |token: &Value| token["display_name"].as_str().is_some_and(|name| name.starts_with(login));
@@ -34,7 +34,7 @@ fn serves(bao: &OpenBao, builder: Builder, login: &str) {
 }
 
 #[test]
-fn by_a_token_file_which_stays_the_users() {
+fn login_with_a_token_file_that_is_not_revoked() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let mut world = with_certificate_in(connected(&bao, &token_file(&bao))).start();
     leave(world.connected("tools"));
@@ -45,7 +45,7 @@ fn by_a_token_file_which_stays_the_users() {
 }
 
 #[test]
-fn by_an_approle() {
+fn login_with_an_approle() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let role_id = approle(&bao, &mut app_role(&POLICIES, "10m"));
     let secret_id = file(&bao, "secret-id", &format!("{}\n", secret_id(&bao)));
@@ -56,7 +56,7 @@ fn by_an_approle() {
 }
 
 #[test]
-fn by_a_wrapped_secret_id_which_is_opened_once_and_serves_later_logins() {
+fn login_with_a_wrapped_secret_id_that_is_unwrapped_once() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
     let role_id = approle(&bao, app_role(&POLICIES, "2s").token_max_ttl("3s"));
     let wrapped = file(&bao, "wrapped", &wrapped_secret_id(&bao));
@@ -76,7 +76,7 @@ fn by_a_wrapped_secret_id_which_is_opened_once_and_serves_later_logins() {
 }
 
 #[test]
-fn by_a_web_token_of_the_servers_own_issuer() {
+fn login_with_a_web_token_of_the_servers_own_issuer() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let jwt_file = file(&bao, "jwt", &web_token(&bao, &POLICIES));
     let auth = format!("auth = {{ method = \"jwt\", role = \"agent\", jwt-file = {jwt_file:?} }}");
@@ -84,7 +84,7 @@ fn by_a_web_token_of_the_servers_own_issuer() {
 }
 
 #[test]
-fn by_a_service_account_of_kubernetes() {
+fn login_with_a_kubernetes_service_account() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let jwt_file = file(&bao, "jwt", &service_account(&bao, &POLICIES));
     let auth = format!("auth = {{ method = \"kubernetes\", role = \"agent\", jwt-file = {jwt_file:?} }}");
@@ -92,7 +92,7 @@ fn by_a_service_account_of_kubernetes() {
 }
 
 #[test]
-fn by_a_certificate() {
+fn login_with_a_certificate() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
     let clients = Authority::new();
     bao.enable_login("cert", "cert");
@@ -107,7 +107,7 @@ fn by_a_certificate() {
 }
 
 #[test]
-fn by_a_password() {
+fn login_with_a_password() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     bao.enable_login("people", "userpass");
     user(&bao, "people", "agent", "correct horse", &POLICIES);

@@ -38,7 +38,7 @@ fn an_accessor_from_the_disk_is_no_token_and_no_token_is_on_the_disk() {
 }
 
 #[test]
-fn a_sessions_token_does_what_its_grant_says_and_makes_no_other() {
+fn a_sessions_token_is_limited_to_its_grants_policies_and_creates_no_other() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     // The role gives all its policies where none are named.
     let auth = minter(&bao, &mut token_role(&["agent", "minter"]));
@@ -66,7 +66,7 @@ fn a_sessions_token_does_what_its_grant_says_and_makes_no_other() {
 }
 
 #[test]
-fn a_lease_without_a_token_can_be_neither_kept_alive_nor_looked_at() {
+fn a_lease_can_be_neither_renewed_nor_looked_up_without_a_token() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let auth = minter(&bao, &mut token_role(&["agent"]));
     let server = Server::fixture().file("key.pem", "{cert.private_key}").env("KEY", "{file:key.pem}");

@@ -1,4 +1,4 @@
-//! The monitoring port: alive, ready, metrics. Nothing on it is a secret, and only this host is answered.
+//! The port for health checks and metrics: it shows no secret, and answers this host only.
 
 use std::net::{SocketAddr, TcpStream};
 
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 const ARGUMENT: &str = "an-argument-that-is-not-counted";
 
 #[test]
-fn numbers_follow_what_happens_and_tell_no_secret() {
+fn metrics_count_events_and_contain_no_secret() {
     let place = free_place();
     let server = Server::fixture().env("SECRET", "{local.value}").allow(&["echo"]);
     let world = watched(World::new().secret_file("local", CANARY).server("tools", server), place).start();
@@ -56,7 +56,7 @@ fn numbers_follow_what_happens_and_tell_no_secret() {
 }
 
 #[test]
-fn strangers_and_odd_requests_are_told_nothing_and_delay_no_other() {
+fn unexpected_requests_get_no_metrics_and_delay_no_other() {
     let place = free_place();
     let mut world = watched(World::new().server("tools", Server::fixture()), place).start();
     let asked = |head: &str| ask(place, format!("{head}\r\n\r\n").as_bytes()).map(|(status, _)| status);
@@ -74,7 +74,7 @@ fn strangers_and_odd_requests_are_told_nothing_and_delay_no_other() {
     let long = format!("GET /metrics HTTP/1.1\r\n{here}\r\nX: {}", "x".repeat(100_000));
     assert_ne!(asked(&long), Some(200));
     assert_ne!(asked("nonsense"), Some(200));
-    // More silent ones than there are places: the longest silent make room.
+    // More silent connections than slots: those that have been silent longest are closed.
     let sidecar = world.sidecar().id();
     let open = || std::fs::read_dir(format!("/proc/{sidecar}/fd")).map(Iterator::count).unwrap();
     let before = open();
@@ -85,14 +85,14 @@ fn strangers_and_odd_requests_are_told_nothing_and_delay_no_other() {
 }
 
 #[test]
-fn readiness_waits_for_the_login_and_what_vault_does_is_counted() {
+fn readiness_waits_for_the_login_and_vault_requests_are_counted() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let place = free_place();
     bao.freeze();
     let world = watched(with_certificate(&bao), place).start();
     let (status, text) = look(place, "/readyz");
     assert_eq!(status, 503, "{text}");
-    assert!(text.contains("no login at Vault"), "{text}");
+    assert!(text.contains("not logged in to Vault"), "{text}");
     assert_eq!(look(place, "/healthz").0, 200);
     assert_eq!(number(&look(place, "/metrics").1, "cofferdam_vault_logged_in"), Some(0));
     bao.thaw();
@@ -118,7 +118,7 @@ fn readiness_waits_for_the_login_and_what_vault_does_is_counted() {
 }
 
 #[test]
-fn what_vault_refuses_is_counted_by_its_kind() {
+fn failures_of_vault_are_counted_by_kind() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let place = free_place();
     let server = Server::fixture().env("SECRET", "{other.token}").allow(&["*"]);
@@ -132,7 +132,7 @@ fn what_vault_refuses_is_counted_by_its_kind() {
 }
 
 #[test]
-fn sessions_shows_each_lease_and_what_went_wrong() {
+fn sessions_shows_each_lease_and_its_last_error() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let write = "write = { common_name = \"agent.internal\", ttl = \"8s\" }";
     let world = world(&bao)

@@ -6,12 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_base::RateLimiter;
+use cofferdam_secrets::credentials::Credentials;
 use relay_proto::name::Name;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::time::Instant;
-
-use cofferdam_secrets::credentials::Credentials;
 
 pub(crate) struct Source {
     pub(crate) server: Name,

@@ -7,13 +7,13 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use cofferdam_servers::spec::Retry;
 use relay_proto::json;
 use relay_proto::limits::MAX_TOOL_NAME;
 use relay_proto::mcp::{Method, ReplayRole};
 
 use super::decode::Request;
 use super::shown_tools::ShownTools;
-use cofferdam_servers::spec::Retry;
 
 /// The tools of one server, as listed on one link.
 #[derive(Debug, Default)]
@@ -46,7 +46,7 @@ pub(super) enum Repeat {
 /// A server cannot make us remember more tools than this; the others are not repeated.
 const MAX_TOOLS: usize = 4096;
 
-// Each begins with [`crate::audit::RETRY`]: by that the audit knows what was repeated.
+// Each begins with [`cofferdam_audit::RETRY`]: by that the audit knows what was repeated.
 const LISTENS: &str = "retry: subscriptions/listen only listens";
 const METHOD: &str = "retry: the method can be repeated";
 const READ_ONLY: &str = "retry: annotations.readOnlyHint";
@@ -109,8 +109,8 @@ mod tests {
     use relay_proto::mcp;
 
     use super::*;
-    use crate::audit::RETRY;
     use crate::call::decode::{Inbound, decode};
+    use cofferdam_audit::RETRY;
 
     fn repeat(catalogue: &ToolCatalogue, retry: Retry, method: &str, tool: &str) -> Repeat {
         let bytes = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{"name":"{tool}"}}}}"#);

@@ -4,6 +4,9 @@
 
 use std::sync::Arc;
 
+use cofferdam_audit::{self as audit, DecisionRecord, FollowedBy, Mac, SecretUse};
+use cofferdam_policy::{self as policy, Decision, Glob, Verdict};
+use cofferdam_secrets::{Reads, Secrets};
 use relay_proto::delivery::Received;
 use relay_proto::envelope::IdValue;
 use relay_proto::mcp;
@@ -16,10 +19,7 @@ use super::catalogue::{Repeat, ToolCatalogue};
 use super::decode::{Inbound, Request};
 use super::parked::ParkReason;
 use super::tasks::TaskTable;
-use crate::audit::{self, DecisionRecord, FollowedBy, Mac, SecretUse};
 use crate::config::{Config, Scope, Server};
-use crate::policy::{self, Decision, Glob, Verdict};
-use cofferdam_secrets::{Reads, Secrets};
 
 /// What follows from admission and decision.
 #[expect(clippy::large_enum_variant, reason = "almost all are decided, and moved straight into a vector")]

@@ -6,6 +6,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use cofferdam_base::metrics::RequestOutcome;
+use cofferdam_policy::Verdict;
 use cofferdam_servers::{
     Outbound, Outgoing, ProcessId, Recipients, SendResult, ServerSet, SlotKey, Target, WhenNotReady,
 };
@@ -22,8 +24,6 @@ use super::in_flight::{Attempt, Call, ReplyHandling};
 use super::parked::Unsent;
 use super::record::Recorded;
 use super::{Cancelled, Pipeline, Turn};
-use crate::metrics::RequestOutcome;
-use crate::policy::Verdict;
 
 /// A call that is ready to be registered and sent once its decision is written.
 pub(crate) struct Prepared {

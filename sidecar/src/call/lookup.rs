@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use cofferdam_audit::RecordedAttempts;
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -13,7 +14,6 @@ use tokio::time::timeout;
 
 use super::admit::PriorAttempts;
 use super::parked::{LOOKUP_TIME, SearchNumber};
-use crate::audit::RecordedAttempts;
 use crate::session::Session;
 
 pub(crate) struct Lookups {

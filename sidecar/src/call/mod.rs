@@ -45,6 +45,7 @@ mod used_secrets;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use cofferdam_audit::{self as audit, CallResult};
 use cofferdam_servers::{ProcessId, ServerSet, SlotKey, ToolList};
 use relay_proto::code::Code;
 use relay_proto::delivery::Received;
@@ -63,7 +64,6 @@ use self::parked::{ParkReason, Parked, Work};
 use self::server_requests::ServerRequests;
 use self::tasks::TaskTable;
 use self::used_secrets::held_secrets;
-use crate::audit::{self, CallResult};
 use crate::config::Config;
 use crate::session::Session;
 

@@ -4,6 +4,8 @@
 //! that asked; a process is kept for as long as a request or task waits for it, within its limit; what became of a
 //! replacement is in the log and the audit.
 
+use cofferdam_audit::{self as audit, EventRecord};
+use cofferdam_base::metrics::{self, Outcome};
 use cofferdam_servers::{
     Notice, Outbound, Outgoing, ProcessId, ReplacementOutcome, Role, ServerSet, Target, WhenNotReady,
 };
@@ -12,8 +14,6 @@ use tokio::time::Instant;
 
 use super::reply::ServerTurn;
 use super::{CallerContext, Pipeline};
-use crate::audit::{self, EventRecord};
-use crate::metrics::{self, Outcome};
 
 impl Pipeline {
     /// Does what is due about the processes of this link's server.

@@ -7,6 +7,10 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use cofferdam_audit::{self as audit, AuditError, CallResult, OutcomeRecord, SecretUse};
+use cofferdam_base::metrics::{self, RequestOutcome, ServerTally};
+use cofferdam_policy as policy;
+use cofferdam_scrub::Scrubber;
 use relay_proto::code::Code;
 use tokio::time::Instant;
 
@@ -14,11 +18,7 @@ use super::CallerContext;
 use super::decide::Decided;
 use super::in_flight::Call;
 use super::used_secrets::{HeldSecrets, other_uses, secret_uses};
-use crate::audit::{self, AuditError, CallResult, OutcomeRecord, SecretUse};
 use crate::config::Config;
-use crate::metrics::{self, RequestOutcome, ServerTally};
-use crate::policy;
-use crate::scrub::Scrubber;
 
 pub(crate) struct Recorder {
     outcomes: Vec<Outcome>,

@@ -6,10 +6,9 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use cofferdam_scrub::Scrubber;
 use relay_proto::envelope::{self, Kind, Strictness};
 use relay_proto::json;
-
-use crate::scrub::Scrubber;
 
 /// Scrubbed lines, in order, until the link takes them.
 #[derive(Debug, Default)]

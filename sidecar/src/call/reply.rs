@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use cofferdam_audit::CallResult;
 use cofferdam_servers::spec::Retry;
 use cofferdam_servers::{
     DID_NOT_RUN, Event, Opened, Outbound, Outgoing, ProcessId, Role, ServerSet, SlotKey, Target, WhenNotReady,
@@ -21,7 +22,6 @@ use super::process_events::forwards_notification;
 use super::replies::{TooLarge, scrub_response};
 use super::retry::forget_setting;
 use super::{CallerContext, Pipeline};
-use crate::audit::CallResult;
 
 /// One event of a server process, taken through the pipeline.
 pub(super) struct ServerTurn<'a> {

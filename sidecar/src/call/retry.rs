@@ -9,6 +9,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use cofferdam_audit::CallResult;
 use cofferdam_servers::{NextPage, Outbound, ServerSet, SlotKey, ToolList};
 use relay_proto::code::Code;
 use relay_proto::delivery::Received;
@@ -23,7 +24,6 @@ use super::admit::{Incoming, Prior, PriorAttempts, Waiting};
 use super::catalogue::Coverage;
 use super::in_flight::{Call, ReplyHandling};
 use super::reply::ServerTurn;
-use crate::audit::CallResult;
 use crate::config::Config;
 
 /// `_meta` members that every request of the stateless era carries; others belong to the one request.

@@ -4,10 +4,9 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::ops::Range;
 
+use cofferdam_policy::Rules;
 use relay_proto::json;
 use relay_proto::limits::MAX_TOOL_NAME;
-
-use crate::policy::Rules;
 
 /// The tools that this harness was shown. A call of one of these that is denied now is refused as `tool_denied`; of any
 /// other denied tool, like one of a tool that does not exist.

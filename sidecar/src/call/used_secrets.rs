@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use cofferdam_audit::SecretUse;
 use cofferdam_secrets::{Reads, Secrets};
 use cofferdam_servers::ServerSet;
 use cofferdam_servers::spec::Scope;
 use relay_proto::name::Name;
 
 use super::decide::Decided;
-use crate::audit::SecretUse;
 use crate::session::Session;
 
 /// The secrets that are held when the decisions about some messages are written down.

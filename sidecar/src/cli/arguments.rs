@@ -1,4 +1,4 @@
-//! What can be typed.
+//! The commands and options of the command line.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -8,33 +8,33 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::config;
 
-/// Credentials for sandboxed agents' tools, on the host's side of the dam.
+/// Runs MCP servers with their credentials on the host, for agents in sandboxes.
 #[derive(Debug, Parser)]
 #[command(name = "cofferdam", version, propagate_version = true)]
 pub(super) struct Arguments {
     #[command(subcommand)]
     pub(super) command: Command,
 
-    /// The configuration; else ./cofferdam.toml, then the user's and the system's configuration folder
+    /// The configuration file. Default: ./cofferdam.toml, then cofferdam/cofferdam.toml in the user's configuration directory, then /etc/cofferdam/cofferdam.toml
     #[arg(short, long, global = true, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Reach into a sandbox that cannot reach out, and stay there until interrupted
+    /// Connect to a sandbox that cannot connect out, and keep it connected until interrupted
     #[command(subcommand)]
     Attach(AttachCommand),
-    /// Read the record of decisions and outcomes
+    /// Read and verify the audit of decisions and outcomes
     #[command(subcommand)]
     Audit(AuditCommand),
-    /// Say everything that is wrong with the configuration, without side effects
+    /// Check the configuration and list all its problems, without side effects
     Check(CheckArguments),
-    /// Watch a credential being used and never seen; needs no configuration
+    /// Show how a credential is used that the sandbox never sees; needs no configuration
     Demo(DemoArguments),
-    /// Let one sandbox in: prints the string that its shim needs
+    /// Enrol one sandbox: prints the enrolment string for its shim
     Enroll(EnrollArguments),
-    /// End a session: its links, its processes, its credentials, its enrolment
+    /// End a session: its links, server processes, credentials and enrolment
     Kill(KillArguments),
     /// Print the sidecar's public key, which sandboxes pin
     Key,
@@ -42,15 +42,15 @@ pub(super) enum Command {
     Reload,
     /// Run the sidecar
     Serve,
-    /// Show who is here
+    /// List sessions
     Sessions(SessionsArguments),
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum AttachCommand {
-    /// Dial a hub or a shim that listens
+    /// Connect to a hub or a shim that listens
     Dial(DialArguments),
-    /// Run a command whose stdin and stdout lead to a hub: `docker exec -i`, `ssh -T`, `kubectl exec -i`, …
+    /// Run a command whose stdin and stdout are connected to a hub: `docker exec -i`, `ssh -T`, `kubectl exec -i`, …
     Exec(ExecArguments),
 }
 
@@ -59,19 +59,19 @@ pub(super) struct AttachTerms {
     /// What the sandbox may use
     #[arg(long)]
     pub(super) grant: String,
-    /// What people call it, and by what it is known when it is attached again; else the command or the address
+    /// The sandbox's name, by which it is recognised when it is attached again. Default: the command or the address
     #[arg(long)]
     pub(super) name: Option<String>,
-    /// How long it may stay; else as long as the grant lasts
+    /// How long the sandbox stays enrolled. Default and maximum: the grant's `ttl`
     #[arg(long, value_name = "TIME", value_parser = config::parse_duration)]
     pub(super) ttl: Option<Duration>,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct DialArguments {
-    /// HOST:PORT; wss://HOST[:PORT]/PATH where the port is exposed as a WebSocket; vsock:CID:PORT of a virtual machine, or
-    /// vsock:PATH:PORT where its monitor has a Unix socket for its vsock (Firecracker and the like)
-    pub(super) place: String,
+    /// HOST:PORT; wss://HOST[:PORT]/PATH if the port is exposed as a WebSocket; vsock:CID:PORT of a virtual machine, or
+    /// vsock:PATH:PORT if its monitor has a Unix socket for its vsock (as Firecracker has)
+    pub(super) address: String,
     #[command(flatten)]
     pub(super) terms: AttachTerms,
 }
@@ -80,7 +80,7 @@ pub(super) struct DialArguments {
 pub(super) struct ExecArguments {
     #[command(flatten)]
     pub(super) terms: AttachTerms,
-    /// The command; {pin} in it becomes this sidecar's public key, for the hub's --pin
+    /// The command. {pin} in it is replaced by this sidecar's public key, for the hub's --pin
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(super) command: Vec<OsString>,
 }
@@ -91,7 +91,7 @@ pub(super) enum AuditCommand {
     Show(ShowArguments),
     /// Show the last records
     Tail(TailArguments),
-    /// Check the chain from the first record to the last
+    /// Verify the hash chain from the first record to the last
     Verify(VerifyArguments),
 }
 
@@ -100,14 +100,14 @@ pub(super) struct CheckArguments {
     /// Print the JSON Schema of the configuration instead
     #[arg(long)]
     pub(super) schema: bool,
-    /// Ask Vault too: is it there, does the login work, what do the policies lack? Reads no secret
+    /// Also check Vault: whether it can be reached, the login works and the policies suffice. Reads no secret
     #[arg(long, conflicts_with = "schema")]
     pub(super) online: bool,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct DemoArguments {
-    /// The static shim to put into the sandbox; else this program plays the shim
+    /// The static shim to use in the sandbox. Default: this program, run as the shim
     #[arg(long, value_name = "FILE")]
     pub(super) shim: Option<PathBuf>,
 }
@@ -117,57 +117,58 @@ pub(super) struct EnrollArguments {
     /// What the sandbox may use
     #[arg(long)]
     pub(super) grant: String,
-    /// How long it may come; else as long as the grant lasts
+    /// How long the sandbox stays enrolled. Default and maximum: the grant's `ttl`
     #[arg(long, value_name = "TIME", value_parser = config::parse_duration)]
     pub(super) ttl: Option<Duration>,
-    /// How soon it must come for the first time
+    /// How soon the sandbox must connect for the first time
     #[arg(long, value_name = "TIME", value_parser = config::parse_duration, default_value = "2m", conflicts_with = "socket")]
     pub(super) ticket_ttl: Duration,
-    /// What people call it
+    /// The sandbox's name, for lists and logs
     #[arg(long)]
     pub(super) name: Option<String>,
-    /// Make a socket in this directory, to be mounted into the sandbox, instead of a ticket
+    /// Instead of printing a ticket, create a socket in this directory, which is to be mounted into the sandbox
     #[arg(long, value_name = "DIR")]
     pub(super) socket: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct KillArguments {
-    /// As `cofferdam sessions` shows it; or an enrolment, as `cofferdam enroll` names it
+    /// The id of a session, as `cofferdam sessions` lists it, or of an enrolment, as `cofferdam enroll` prints it
     pub(super) session: String,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct SessionsArguments {
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct ShowArguments {
+    /// SESSION, LINK, SESSION/LINK or SESSION/LINK/SEQ
     pub(super) id: String,
-    /// As they are on disk
+    /// Print the JSON lines of the audit files
     #[arg(long)]
     pub(super) json: bool,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct TailArguments {
-    /// How many
+    /// How many records to print
     #[arg(short = 'n', long, default_value_t = 20, value_name = "COUNT")]
     pub(super) lines: u64,
-    /// Go on with new ones until interrupted
+    /// Print new records as they are written, until interrupted
     #[arg(short, long)]
     pub(super) follow: bool,
-    /// As they are on disk
+    /// Print the JSON lines of the audit files
     #[arg(long)]
     pub(super) json: bool,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct VerifyArguments {
-    /// The last hash that was seen, to find a cut tail
+    /// A hash that was printed earlier as `head`: fails if the record with it is no longer there
     #[arg(long, value_name = "HASH")]
     pub(super) head: Option<String>,
 }

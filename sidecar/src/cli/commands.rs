@@ -1,26 +1,28 @@
-//! What the commands do.
+//! Runs the commands.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cofferdam_audit as audit;
+use cofferdam_audit::Selector;
+use cofferdam_process as process;
+use cofferdam_scrub::log_scrubber::LogScrubber;
 use cofferdam_vault::Revoked;
 
 use super::arguments::{
     Arguments, AuditCommand, CheckArguments, Command, EnrollArguments, SessionsArguments, ShowArguments,
     TailArguments, VerifyArguments,
 };
-use crate::audit::Selector;
 use crate::config::{self, Config, Environment};
-use crate::daemon::admin::client::{self, AskError};
-use crate::daemon::admin::{Answer, Question};
+use crate::daemon::admin::client::{self, AdminError};
+use crate::daemon::admin::{AdminRequest, AdminResponse};
 use crate::link::command::{Description, Processes, ScopeProcess};
 use crate::link::registry::EndedLink;
 use crate::terminal;
 use crate::terminal::failure::{Failure, Sysexit};
-use crate::{audit, daemon, demo, enrolment, process};
-use cofferdam_scrub::log_scrubber::LogScrubber;
+use crate::{daemon, demo, enrolment};
 
 pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let file = arguments.config.as_deref();
@@ -75,48 +77,49 @@ fn check(file: Option<&Path>, arguments: &CheckArguments) -> Result<ExitCode, Fa
     Ok(ExitCode::SUCCESS)
 }
 
-/// The string is data; what to do with it is talk.
+/// Prints the enrolment string to stdout, and what to do with it to stderr.
 fn enroll(file: Option<&Path>, arguments: EnrollArguments) -> Result<ExitCode, Failure> {
     let EnrollArguments { grant, ttl, ticket_ttl, name, socket } = arguments;
     let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    let how = match &socket {
-        Some(_) => {
-            "mount that directory into the sandbox, and set COFFERDAM_RELAY there to this link".to_owned()
-        }
+    let next_step = match &socket {
+        Some(_) => "mount the directory into the sandbox and set COFFERDAM_RELAY there to the printed link"
+            .to_owned(),
         None => format!(
-            "the string is good for one sandbox, which must use it within {} s: write it to a file that the sandbox's \
-             COFFERDAM_ENROLL_FILE names, or to /run/cofferdam/enroll there, or set COFFERDAM_ENROLL to it",
+            "the string enrols one sandbox, which must use it within {} s. In the sandbox, write it to the file named by \
+             COFFERDAM_ENROLL_FILE or to /run/cofferdam/enroll, or set COFFERDAM_ENROLL to it",
             ticket_ttl.as_secs()
         ),
     };
-    let question = Question::Enroll {
+    let enroll = AdminRequest::Enroll {
         grant,
         name,
         ttl_ms: ttl.map(milliseconds),
         ticket_ttl_ms: milliseconds(ticket_ttl),
         socket,
     };
-    match ask(file, &question)? {
-        Answer::Enrolled { enrolment, expires_in_seconds, text } => {
-            eprintln!("enrolment {enrolment}, for {expires_in_seconds} s; {how}");
+    match request(file, &enroll)? {
+        AdminResponse::Enrolled { enrolment, expires_in_seconds, text } => {
+            eprintln!("enrolment {enrolment}, valid for {expires_in_seconds} s; {next_step}");
             terminal::line(&text);
             Ok(ExitCode::SUCCESS)
         }
-        Answer::Refused { why } => Err(Failure::new(Sysexit::Unavailable, why)),
-        _ => Err(odd_answer()),
+        AdminResponse::Refused { why } => Err(Failure::new(Sysexit::Unavailable, why)),
+        _ => Err(unexpected_response()),
     }
 }
 
 fn key(file: Option<&Path>) -> Result<ExitCode, Failure> {
     let (_, config) = load(file)?;
-    let identity = enrolment::key::load_or_make(&config.state_dir)
+    let identity = enrolment::key::load_or_create(&config.state_dir)
         .map_err(|error| Failure::new(Sysexit::NoInput, error).hint("run this as the sidecar's user"))?;
     terminal::line(&identity.public().to_string());
     Ok(ExitCode::SUCCESS)
 }
 
 fn sessions(file: Option<&Path>, arguments: &SessionsArguments) -> Result<ExitCode, Failure> {
-    let Answer::Sessions { sessions } = ask(file, &Question::Sessions)? else { return Err(odd_answer()) };
+    let AdminResponse::Sessions { sessions } = request(file, &AdminRequest::Sessions)? else {
+        return Err(unexpected_response());
+    };
     if arguments.json {
         terminal::line(&serde_json::to_string_pretty(&sessions).expect("descriptions are plain data"));
     } else if sessions.is_empty() {
@@ -156,7 +159,7 @@ fn session_line(session: &Description) -> String {
     )
 }
 
-/// Below the line of its link, its process in the same column.
+/// The line of a scope's process, below that of its link and with the pid in the same column.
 fn scope_line(session: &Description, scope: &ScopeProcess) -> String {
     format!(
         "{:<18} {:<18} {:<30} {:<8} tools {}",
@@ -165,8 +168,8 @@ fn scope_line(session: &Description, scope: &ScopeProcess) -> String {
 }
 
 fn kill(file: Option<&Path>, session: String) -> Result<ExitCode, Failure> {
-    match ask(file, &Question::Kill { session })? {
-        Answer::Killed { links, enrolment, total_ms } => {
+    match request(file, &AdminRequest::Kill { session })? {
+        AdminResponse::Killed { links, enrolment, total_ms } => {
             for link in &links {
                 terminal::line(&ended_line(link));
                 for line in link.ended.vault.iter().flat_map(Revoked::lines) {
@@ -177,41 +180,41 @@ fn kill(file: Option<&Path>, session: String) -> Result<ExitCode, Failure> {
                 }
             }
             if let Some(enrolment) = enrolment {
-                terminal::line(&format!("enrolment {enrolment}: ended; its sandbox is not let in again"));
+                terminal::line(&format!("enrolment {enrolment}: ended; its sandbox cannot connect again"));
             }
             terminal::line(&format!("ended after {total_ms} ms"));
             Ok(ExitCode::SUCCESS)
         }
-        Answer::Refused { why } => {
-            Err(Failure::new(Sysexit::NoInput, why).hint("`cofferdam sessions` shows who is here"))
+        AdminResponse::Refused { why } => {
+            Err(Failure::new(Sysexit::NoInput, why).hint("`cofferdam sessions` lists the sessions"))
         }
-        _ => Err(odd_answer()),
+        _ => Err(unexpected_response()),
     }
 }
 
 fn ended_line(link: &EndedLink) -> String {
     let processes = match link.ended.processes {
-        Processes::AllEnded => "server and all its descendants ended",
-        Processes::StillDying => "processes of the server were killed and are still dying",
+        Processes::AllEnded => "the server and all its descendants ended",
+        Processes::StillDying => "processes of the server were killed but have not exited yet",
     };
     format!(
-        "link {}: {processes} after {} ms; {} calls were unanswered",
+        "link {}: {processes} after {} ms; {} calls had no response",
         link.link, link.ended.server_ended_ms, link.ended.calls_unanswered
     )
 }
 
 fn reload(file: Option<&Path>) -> Result<ExitCode, Failure> {
-    match ask(file, &Question::Reload)? {
-        Answer::Reloaded { policy, at_restart } => {
+    match request(file, &AdminRequest::Reload)? {
+        AdminResponse::Reloaded { policy, at_restart } => {
             terminal::line(&format!("reloaded; policy {policy}"));
             if !at_restart.is_empty() {
                 terminal::line(&format!("takes effect at restart: {}", at_restart.join(", ")));
             }
             Ok(ExitCode::SUCCESS)
         }
-        Answer::Refused { why } => Err(Failure::new(Sysexit::Configuration, why)
-            .hint("nothing has changed; correct the configuration and reload again")),
-        _ => Err(odd_answer()),
+        AdminResponse::Refused { why } => Err(Failure::new(Sysexit::Configuration, why)
+            .hint("the old configuration stays in effect; correct the file and reload again")),
+        _ => Err(unexpected_response()),
     }
 }
 
@@ -236,9 +239,10 @@ fn audit_show(directory: &Path, arguments: &ShowArguments) -> Result<ExitCode, F
     .map_err(|error| Failure::new(Sysexit::NoInput, error))?;
     match found {
         true => Ok(ExitCode::SUCCESS),
-        false => Err(Failure::new(Sysexit::NoInput, format!("no record names `{}`", arguments.id)).hint(
-            "give SESSION, LINK, SESSION/LINK or SESSION/LINK/SEQ, as `cofferdam audit tail` shows them",
-        )),
+        false => Err(Failure::new(Sysexit::NoInput, format!("no record belongs to `{}`", arguments.id))
+            .hint(
+                "give SESSION, LINK, SESSION/LINK or SESSION/LINK/SEQ, as `cofferdam audit tail` shows them",
+            )),
     }
 }
 
@@ -258,14 +262,20 @@ fn audit_tail(directory: &Path, arguments: &TailArguments) -> Result<ExitCode, F
 
 fn audit_verify(directory: &Path, arguments: &VerifyArguments) -> Result<ExitCode, Failure> {
     let verified = audit::verify(directory, arguments.head.as_deref()).map_err(|error| {
-        Failure::new(Sysexit::Data, error).hint("the audit was changed outside the sidecar")
+        Failure::new(Sysexit::Data, error)
+            .hint("the audit files were changed by another program than the sidecar")
     })?;
-    terminal::line(&format!("{} records in {} files: the chain holds", verified.records, verified.files));
+    terminal::line(&format!("{} records in {} files: the chain is intact", verified.records, verified.files));
     if let Some(place) = &verified.last_torn {
-        terminal::line(&format!("{} torn lines were marked at a start; the last at {place}", verified.torn));
+        terminal::line(&format!(
+            "{} incomplete lines were found and marked when a sidecar started; the last at {place}",
+            verified.torn
+        ));
     }
     if let Some(place) = &verified.unfinished {
-        terminal::line(&format!("{place}: a line without its end; it is being written, or the sidecar died"));
+        terminal::line(&format!(
+            "{place}: the last line is incomplete: it is being written, or the sidecar was killed"
+        ));
     }
     if let Some(head) = &verified.head {
         terminal::line(&format!("head {}", head.hash.as_str()));
@@ -288,7 +298,7 @@ fn load(file: Option<&Path>) -> Result<(PathBuf, Config), Failure> {
 
 fn find(file: Option<&Path>) -> Result<PathBuf, Failure> {
     config::find(file, &Environment::of_process()).map_err(|error| {
-        Failure::new(Sysexit::NoInput, error).hint("write one, or see `cofferdam demo`, which needs none")
+        Failure::new(Sysexit::NoInput, error).hint("write one, or run `cofferdam demo`, which needs none")
     })
 }
 
@@ -296,26 +306,26 @@ fn admin_socket(file: Option<&Path>) -> Result<PathBuf, Failure> {
     let path = find(file)?;
     match config::load(&path) {
         Ok(config) => Ok(config.admin.socket),
-        // The daemon runs with what the file said before.
+        // The daemon may be running with an earlier version of the file.
         Err(problems) => {
             config::admin_socket(&path).ok_or_else(|| Failure::new(Sysexit::Configuration, problems))
         }
     }
 }
 
-fn ask(file: Option<&Path>, question: &Question) -> Result<Answer, Failure> {
+fn request(file: Option<&Path>, request: &AdminRequest) -> Result<AdminResponse, Failure> {
     let socket = admin_socket(file)?;
-    client::ask(&socket, question).map_err(|error| {
+    client::send(&socket, request).map_err(|error| {
         let hint = match &error {
-            AskError::Connect { .. } => {
+            AdminError::Connect { .. } => {
                 "is `cofferdam serve` running with this configuration, and as this user?"
             }
-            AskError::Answer(_) | AskError::Talk(_) => "look at the sidecar's log",
+            AdminError::Response(_) | AdminError::Io(_) => "look at the sidecar's log",
         };
         Failure::new(Sysexit::Unavailable, error).hint(hint)
     })
 }
 
-fn odd_answer() -> Failure {
-    Failure::new(Sysexit::Software, "the sidecar answered something else: is it of the same version?")
+fn unexpected_response() -> Failure {
+    Failure::new(Sysexit::Software, "the sidecar sent an unexpected response: does it have the same version?")
 }

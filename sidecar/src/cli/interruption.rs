@@ -1,10 +1,11 @@
-//! What ends a command that stays: SIGINT or SIGTERM.
+//! Waits for SIGINT or SIGTERM, which end a long-running command.
 
 use std::io;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Is over when one of them comes. From now on neither ends the process by itself.
+/// The returned future completes at the first of the two signals. Once this was called, neither signal ends the process
+/// by itself.
 pub(super) fn interruption() -> io::Result<impl Future<Output = ()>> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;

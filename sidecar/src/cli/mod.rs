@@ -1,12 +1,12 @@
-//! The command line. Stdout is data, stderr is talk, exit codes follow sysexits.
+//! The command line. Data goes to stdout, messages to stderr; exit codes are those of sysexits(3).
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`attach`] | reaching into a sandbox, for as long as it is wanted |
-//! | [`arguments`] | what can be typed |
-//! | [`commands`] | what it does |
-//! | [`check_online`] | what Vault says of a configuration |
-//! | [`interruption`] | what ends a command that stays |
+//! | [`attach`] | `attach`: keeps a sandbox connected that cannot connect out |
+//! | [`arguments`] | commands and options |
+//! | [`commands`] | the other commands |
+//! | [`check_online`] | `check --online`: asks Vault whether the configuration can work |
+//! | [`interruption`] | SIGINT and SIGTERM |
 
 mod arguments;
 mod attach;
@@ -18,16 +18,17 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
+use cofferdam_process as process;
 
-use crate::{demo, process};
+use crate::demo;
 use arguments::Arguments;
 
-/// The first argument by which this program runs as the keeper of one server.
+/// The first argument that makes this program run as the keeper of one server.
 const KEEPER: &str = "keeper";
 
-/// The whole program.
+/// Runs the program.
 pub fn main() -> ExitCode {
-    // These three are other programs in the same file. A keeper must be one before any thread exists.
+    // These three are other programs in the same binary. A keeper must start before any thread exists.
     let first = std::env::args_os().nth(1).unwrap_or_default();
     match first.to_str() {
         Some(KEEPER) => return process::keeper_main(),

@@ -1,28 +1,29 @@
-//! One short text for "which rules decided this": it stands in every audit record.
+//! The policy digest: a hash of all rules, which every audit record carries to show which rules decided.
 //!
-//! Must stay true: two configurations have one digest exactly when they decide alike by what they say, whatever
-//! the order they say it in.
+//! What must stay true: two configurations have the same digest exactly when their rules and grants are the same; the
+//! order in which they are written makes no difference, except for scopes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use cofferdam_base::text::hex;
+use cofferdam_policy::Glob;
+use cofferdam_secrets::Template;
+use cofferdam_servers::spec::{Retry, ServerSpec};
 use relay_proto::name::Name;
 
-use super::{Grant, Retry, Server};
-use crate::policy::Glob;
-use cofferdam_secrets::Template;
+use super::Grant;
 
 pub(super) fn policy_digest(
-    servers: &BTreeMap<Name, Arc<Server>>,
+    servers: &BTreeMap<Name, Arc<ServerSpec>>,
     grants: &BTreeMap<Name, Arc<Grant>>,
 ) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, canonical(servers, grants).as_bytes());
     hex(digest.as_ref())
 }
 
-/// Names and patterns hold no control characters, so lines cannot be forged.
-fn canonical(servers: &BTreeMap<Name, Arc<Server>>, grants: &BTreeMap<Name, Arc<Grant>>) -> String {
+/// One line per rule. Names and patterns contain no control characters, so no name can imitate a line.
+fn canonical(servers: &BTreeMap<Name, Arc<ServerSpec>>, grants: &BTreeMap<Name, Arc<Grant>>) -> String {
     let mut lines = vec!["cofferdam policy 1".to_owned()];
     for server in servers.values() {
         lines.push(format!("server {}", server.name));
@@ -44,9 +45,9 @@ fn canonical(servers: &BTreeMap<Name, Arc<Server>>, grants: &BTreeMap<Name, Arc<
     lines.join("\n")
 }
 
-/// Which credentials a tool runs with, where that depends on the tool: scopes in their order, for the first wins, and
-/// what is left to all other tools.
-fn scopes(server: &Server) -> Vec<String> {
+/// Which credentials each tool runs with, for servers with scopes. Scopes keep their order, because the first match wins;
+/// the credentials of all other tools come last.
+fn scopes(server: &ServerSpec) -> Vec<String> {
     let mut lines = Vec::new();
     for scope in &server.scopes {
         lines.push("  scope".into());

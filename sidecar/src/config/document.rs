@@ -1,34 +1,34 @@
-//! From text to raw: one bad entry must not hide the next.
+//! From TOML text to raw types, in a way that one bad entry does not hide the next.
 //!
-//! The text is parsed into a tree that remembers places. Whatever in it does not fit the raw types is reported,
-//! taken out, and the rest is read again, until all of the rest fits.
+//! The text is parsed into a tree with positions. An entry that does not fit the raw types is reported and removed from the
+//! tree, and the rest is deserialized again, until all of it fits.
 
 use serde::Deserialize;
 use toml::de::{DeTable, DeValue, Deserializer};
 
-use super::at::Span;
 use super::problem::Report;
 use super::raw::RawConfig;
+use super::spanned::Span;
 use super::suggest::nearest;
 
-/// Each problem found costs another reading; a file with this many is better fixed in steps.
-const MAX_READINGS: usize = 100;
+/// Each problem costs another deserialization, so the number of problems is bounded.
+const MAX_PROBLEMS: usize = 100;
 
-/// What could be read, and where entries were taken out of it.
+/// The entries that could be read, and which ones were removed.
 #[derive(Debug)]
 pub(super) struct Document {
     pub(super) raw: RawConfig,
-    pub(super) damage: Damage,
+    pub(super) removed: RemovedEntries,
 }
 
-/// Entries that were reported and taken out. What they would have said is not known, so nothing that seems to be
-/// missing beside them is worth a second complaint.
+/// Paths of entries that were reported and removed. A required key that is missing beside a removed entry is not reported:
+/// the removed entry may be that key with a typing mistake.
 #[derive(Debug, Default)]
-pub(super) struct Damage(Vec<Vec<String>>);
+pub(super) struct RemovedEntries(Vec<Vec<String>>);
 
-impl Damage {
-    /// Whether an entry of this table, or a table around it, was taken out.
-    pub(super) fn touches(&self, table: &[&str]) -> bool {
+impl RemovedEntries {
+    /// Whether an entry of this table, or of a table around it, was removed.
+    pub(super) fn affects(&self, table: &[&str]) -> bool {
         self.0.iter().any(|path| {
             let depth = path.len().min(table.len());
             path.len() <= table.len() + 1 && path[..depth] == table[..depth]
@@ -36,67 +36,67 @@ impl Damage {
     }
 }
 
-/// Reads all that can be read; `None` where the text is not TOML.
+/// Reads all valid entries. `None` if the text is not TOML or has too many problems.
 pub(super) fn read(text: &str, report: &mut Report<'_>) -> Option<Document> {
     let (mut tree, errors) = DeTable::parse_recoverable(text);
-    if report_syntax(text, &errors, report) == Syntax::Broken {
+    if report_syntax(text, &errors, report) == Syntax::Invalid {
         return None;
     }
-    let mut damage = Damage::default();
+    let mut removed = RemovedEntries::default();
     loop {
         let error = match RawConfig::deserialize(Deserializer::from(tree.clone())) {
-            Ok(raw) => return Some(Document { raw, damage }),
+            Ok(raw) => return Some(Document { raw, removed }),
             Err(error) => error,
         };
         let span = error.span().unwrap_or_default();
-        let Some(found) = find(tree.get_ref(), &span) else {
-            // Every misfit stands somewhere; should one ever not, its words may quote a value and are kept back.
+        let Some(misfit) = find(tree.get_ref(), &span) else {
+            // Not expected: every error has a position. Its message may quote a value, so it is not shown.
             report.add(&span, "something does not fit the schema", "compare with cofferdam.schema.json");
             return None;
         };
-        report_misfit(error.message(), &span, &found, report);
-        if report.len() >= MAX_READINGS {
-            report.add_anywhere("there are more problems than are shown here", "correct these first");
+        report_misfit(error.message(), &span, &misfit, report);
+        if report.len() >= MAX_PROBLEMS {
+            report.add_for_file("there are more problems than are shown here", "correct these first");
             return None;
         }
-        take_out(tree.get_mut(), &found.path, &span);
-        damage.0.push(found.path);
+        remove_entry(tree.get_mut(), &misfit.path, &span);
+        removed.0.push(misfit.path);
     }
 }
 
 #[derive(Eq, PartialEq)]
 enum Syntax {
-    Broken,
-    /// Perhaps with keys that are set twice, which leave a tree that can be checked.
-    Sound,
+    Invalid,
+    /// A tree that can be checked, even if some keys are set twice.
+    Parsed,
 }
 
 fn report_syntax(text: &str, errors: &[toml::de::Error], report: &mut Report<'_>) -> Syntax {
-    let (doubled, broken): (Vec<_>, Vec<_>) =
+    let (duplicates, others): (Vec<_>, Vec<_>) =
         errors.iter().partition(|error| error.message() == "duplicate key");
-    let mut doubled_headers = Vec::new();
-    for error in doubled {
-        report_duplicate(text, &error.span().unwrap_or_default(), &mut doubled_headers, report);
+    let mut duplicate_tables = Vec::new();
+    for error in duplicates {
+        report_duplicate(text, &error.span().unwrap_or_default(), &mut duplicate_tables, report);
     }
-    // The parser goes on, but whatever it stumbles over behind the first place follows from that one.
-    let first = broken.iter().min_by_key(|error| error.span().unwrap_or_default().start);
+    // Only the first error is shown: the later ones usually follow from it.
+    let first = others.iter().min_by_key(|error| error.span().unwrap_or_default().start);
     if let Some(error) = first {
         let message = format!("this is not TOML: {}", error.message());
         let hint = "correct this first: the rest cannot be read without it";
         report.add(&error.span().unwrap_or_default(), message, hint);
-        return Syntax::Broken;
+        return Syntax::Invalid;
     }
-    Syntax::Sound
+    Syntax::Parsed
 }
 
-/// `doubled_headers` are the lines of tables that are defined a second time: their keys are doubled too, then,
-/// which is not worth saying.
-fn report_duplicate(text: &str, span: &Span, doubled_headers: &mut Vec<usize>, report: &mut Report<'_>) {
+/// `duplicate_tables` are the lines where a table is defined a second time. Duplicate keys in such a table are not
+/// reported again.
+fn report_duplicate(text: &str, span: &Span, duplicate_tables: &mut Vec<usize>, report: &mut Report<'_>) {
     let header = |line: &str| line.trim().split_inclusive(']').next().unwrap_or_default().to_owned();
-    let number = report.place(span).line;
+    let number = report.position(span).line;
     let lines: Vec<&str> = text.lines().take(number).collect();
     let own = lines.iter().rposition(|line| line.trim_start().starts_with('['));
-    if own.is_some_and(|own| doubled_headers.contains(&own)) {
+    if own.is_some_and(|own| duplicate_tables.contains(&own)) {
         return;
     }
     let Some(own) = own.filter(|own| own + 1 == number) else {
@@ -106,35 +106,39 @@ fn report_duplicate(text: &str, span: &Span, doubled_headers: &mut Vec<usize>, r
     };
     let written = header(lines[own]);
     let first = lines[..own].iter().position(|earlier| header(earlier) == written);
-    let place = first.map(|index| format!(", first on line {}", index + 1)).unwrap_or_default();
+    let first_line = first.map(|index| format!(", first on line {}", index + 1)).unwrap_or_default();
     report.add(
         span,
-        format!("`{written}` is defined twice{place}"),
+        format!("`{written}` is defined twice{first_line}"),
         "give one of the two another name, or make one table of them",
     );
-    doubled_headers.push(own);
+    duplicate_tables.push(own);
 }
 
-/// An entry of the tree, with what stands at the place that was looked for.
-struct Found {
+/// An entry of the tree that does not fit its raw type.
+struct Misfit {
     path: Vec<String>,
-    kind: &'static str,
+    value_type: &'static str,
     role: Role,
 }
 
 #[derive(Clone, Copy)]
 enum Role {
-    Element,
+    ArrayElement,
     Entry,
 }
 
-/// The entry whose key or value (or an element of whose array) stands exactly there. Tables in an array have no names:
-/// their entries are found as if they stood in one.
-fn find(table: &DeTable<'_>, span: &Span) -> Option<Found> {
+/// Finds the entry whose key, value or array element has exactly this span. Tables in an array have no names, so the path
+/// of their entries does not tell them apart.
+fn find(table: &DeTable<'_>, span: &Span) -> Option<Misfit> {
     table.iter().find_map(|(key, value)| {
         let name = || key.get_ref().clone().into_owned();
         if key.span() == *span {
-            return Some(Found { path: vec![name()], kind: kind(value.get_ref()), role: Role::Entry });
+            return Some(Misfit {
+                path: vec![name()],
+                value_type: type_name(value.get_ref()),
+                role: Role::Entry,
+            });
         }
         let inside = match value.get_ref() {
             DeValue::Table(inner) => find(inner, span),
@@ -143,22 +147,26 @@ fn find(table: &DeTable<'_>, span: &Span) -> Option<Found> {
             }
             _ => None,
         };
-        if let Some(mut found) = inside {
-            found.path.insert(0, name());
-            return Some(found);
+        if let Some(mut misfit) = inside {
+            misfit.path.insert(0, name());
+            return Some(misfit);
         }
-        kind_at(value, span, Role::Entry).map(|(kind, role)| Found { path: vec![name()], kind, role })
+        type_at(value, span, Role::Entry).map(|(value_type, role)| Misfit {
+            path: vec![name()],
+            value_type,
+            role,
+        })
     })
 }
 
-fn kind_at(value: &toml::Spanned<DeValue<'_>>, span: &Span, role: Role) -> Option<(&'static str, Role)> {
+fn type_at(value: &toml::Spanned<DeValue<'_>>, span: &Span, role: Role) -> Option<(&'static str, Role)> {
     if value.span() == *span {
-        return Some((kind(value.get_ref()), role));
+        return Some((type_name(value.get_ref()), role));
     }
-    value.get_ref().as_array()?.iter().find_map(|element| kind_at(element, span, Role::Element))
+    value.get_ref().as_array()?.iter().find_map(|element| type_at(element, span, Role::ArrayElement))
 }
 
-fn kind(value: &DeValue<'_>) -> &'static str {
+fn type_name(value: &DeValue<'_>) -> &'static str {
     match value {
         DeValue::Array(_) => "an array",
         DeValue::Boolean(_) => "a boolean",
@@ -170,18 +178,18 @@ fn kind(value: &DeValue<'_>) -> &'static str {
     }
 }
 
-fn take_out(table: &mut DeTable<'_>, path: &[String], span: &Span) {
+fn remove_entry(table: &mut DeTable<'_>, path: &[String], span: &Span) {
     match path {
         [] => {}
         [key] => drop(table.remove(key.as_str())),
         [key, rest @ ..] => match table.get_mut(key.as_str()).map(toml::Spanned::get_mut) {
-            Some(DeValue::Table(inner)) => take_out(inner, rest, span),
+            Some(DeValue::Table(inner)) => remove_entry(inner, rest, span),
             Some(DeValue::Array(elements)) => {
                 for element in elements.iter_mut() {
                     if let DeValue::Table(inner) = element.get_mut()
                         && find(inner, span).is_some()
                     {
-                        take_out(inner, rest, span);
+                        remove_entry(inner, rest, span);
                     }
                 }
             }
@@ -190,13 +198,13 @@ fn take_out(table: &mut DeTable<'_>, path: &[String], span: &Span) {
     }
 }
 
-/// Serde's sentences in the words of the file, without the value that it quotes.
-fn report_misfit(message: &str, span: &Span, found: &Found, report: &mut Report<'_>) {
-    let key = dotted(&found.path);
+/// Translates serde's error message into the terms of the file, without the value that serde quotes.
+fn report_misfit(message: &str, span: &Span, misfit: &Misfit, report: &mut Report<'_>) {
+    let key = dotted(&misfit.path);
     let expected = message.split_once(", expected ").map(|(_, expected)| expected).unwrap_or_default();
     if message.starts_with("unknown field ") {
         let known: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
-        report.add(span, format!("unknown key `{key}`"), hint_for_unknown(&found.path, &known));
+        report.add(span, format!("unknown key `{key}`"), hint_for_unknown(&misfit.path, &known));
     } else if message.starts_with("unknown variant ") {
         report.add(span, format!("`{key}` has a value that is not known"), format!("use {expected}"));
     } else if message.starts_with("invalid type") || message.starts_with("invalid value") {
@@ -207,13 +215,13 @@ fn report_misfit(message: &str, span: &Span, found: &Found, report: &mut Report<
             "i64" => "a whole number",
             other => other.strip_prefix("struct ").map_or(other, |_| "a table"),
         };
-        let verb = match found.role {
-            Role::Element => "hold",
+        let verb = match misfit.role {
+            Role::ArrayElement => "hold",
             Role::Entry => "be",
         };
-        report.add(span, format!("`{key}` cannot {verb} {}", found.kind), format!("write {expected}"));
+        report.add(span, format!("`{key}` cannot {verb} {}", misfit.value_type), format!("write {expected}"));
     } else {
-        // Our own types: they say what they expected and quote nothing.
+        // Errors of the types in `quantities`: "expected …", without a value.
         let expected = message.strip_prefix("expected ").unwrap_or(message);
         report.add(span, format!("`{key}` cannot be read"), format!("write {expected}"));
     }
@@ -221,7 +229,7 @@ fn report_misfit(message: &str, span: &Span, found: &Found, report: &mut Report<
 
 fn hint_for_unknown(path: &[String], known: &[&str]) -> String {
     let key = path.last().map(String::as_str).unwrap_or_default();
-    let inline_value = || {
+    let known_keys = || {
         match path {
         [table, _, _] if table == "secrets" => {
             "a secret names its source, `file`, `env`, `exec`, `kv` or `vault`; its value is never written here"
@@ -230,14 +238,14 @@ fn hint_for_unknown(path: &[String], known: &[&str]) -> String {
         _ => format!("the keys here are {}", list(known)),
     }
     };
-    nearest(key, known.iter().copied()).map_or_else(inline_value, |near| format!("did you mean `{near}`?"))
+    nearest(key, known.iter().copied()).map_or_else(known_keys, |near| format!("did you mean `{near}`?"))
 }
 
 fn list(names: &[&str]) -> String {
     names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// `servers.github.env.TOKEN`, with quotes where TOML wants them.
+/// A key's path such as `servers.github.env.TOKEN`, with quotes where TOML requires them.
 pub(super) fn dotted<S: AsRef<str>>(path: &[S]) -> String {
     let part = |key: &S| {
         let key = key.as_ref();

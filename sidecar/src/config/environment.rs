@@ -1,5 +1,5 @@
-//! What the configuration may know of the process around it: variables, the user, and files of certificates. Passed
-//! in, so that reading a configuration is a pure function.
+//! The process environment as the configuration sees it: environment variables, the user id, and certificate files. It is
+//! passed in, so that checking a configuration has no other inputs.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 const FILE_NAME: &str = "cofferdam.toml";
 
-/// A bundle of every public CA is a quarter of this; a device or a wrong file is not.
+/// Bundles of all public CAs have about 250 KB. The bound stops at a device or a wrong file.
 const MAX_CERTIFICATE_BYTES: u64 = 1024 * 1024;
 
 pub struct Environment {
@@ -23,9 +23,9 @@ type Lookup = dyn Fn(&str) -> Option<OsString> + Send + Sync;
 type ReadFile = dyn Fn(&Path) -> io::Result<Vec<u8>> + Send + Sync;
 
 #[derive(Debug, Eq, PartialEq, thiserror::Error)]
-#[error("found no configuration; looked for {}", .looked.iter().map(|path| format!("`{}`", path.display())).collect::<Vec<_>>().join(", "))]
+#[error("found no configuration; looked for {}", .searched.iter().map(|path| format!("`{}`", path.display())).collect::<Vec<_>>().join(", "))]
 pub struct NoConfiguration {
-    pub looked: Vec<PathBuf>,
+    pub searched: Vec<PathBuf>,
 }
 
 impl NoConfiguration {
@@ -34,23 +34,24 @@ impl NoConfiguration {
     }
 }
 
-/// Where the configuration is: what was named, or the first of the usual places that has one.
+/// The path of the configuration: the explicit one, or the first of the default paths that exists.
 pub fn find(explicit: Option<&Path>, environment: &Environment) -> Result<PathBuf, NoConfiguration> {
     if let Some(path) = explicit {
         return Ok(path.to_owned());
     }
-    let user = environment.directory("XDG_CONFIG_HOME", ".config");
-    let places =
+    let user = environment.xdg_directory("XDG_CONFIG_HOME", ".config");
+    let directories =
         [Some(PathBuf::from(".")), user.map(|home| home.join("cofferdam")), Some("/etc/cofferdam".into())];
-    let looked: Vec<PathBuf> = places.into_iter().flatten().map(|place| place.join(FILE_NAME)).collect();
-    match looked.iter().find(|path| path.exists()) {
+    let searched: Vec<PathBuf> =
+        directories.into_iter().flatten().map(|directory| directory.join(FILE_NAME)).collect();
+    match searched.iter().find(|path| path.exists()) {
         Some(path) => Ok(path.clone()),
-        None => Err(NoConfiguration { looked }),
+        None => Err(NoConfiguration { searched }),
     }
 }
 
 impl Environment {
-    /// One without files.
+    /// An environment without files.
     pub fn new(user: u32, variable: impl Fn(&str) -> Option<OsString> + Send + Sync + 'static) -> Self {
         let file = |_: &Path| Err(io::ErrorKind::NotFound.into());
         Self { variable: Box::new(variable), user, file: Box::new(file) }
@@ -61,7 +62,7 @@ impl Environment {
         Self { file: Box::new(file), ..self }
     }
 
-    /// This process's own.
+    /// The environment of this process.
     pub fn of_process() -> Self {
         Self::new(nix::unistd::getuid().as_raw(), |name| std::env::var_os(name)).with_files(read_certificates)
     }
@@ -74,25 +75,25 @@ impl Environment {
         if self.user == 0 {
             return Some("/var/lib/cofferdam".into());
         }
-        self.directory("XDG_STATE_HOME", ".local/state").map(|state| state.join("cofferdam"))
+        self.xdg_directory("XDG_STATE_HOME", ".local/state").map(|state| state.join("cofferdam"))
     }
 
     pub(super) fn default_admin_socket(&self, state_dir: &Path) -> PathBuf {
         if self.user == 0 {
             return "/run/cofferdam/admin/admin.sock".into();
         }
-        match self.absolute("XDG_RUNTIME_DIR") {
+        match self.absolute_path("XDG_RUNTIME_DIR") {
             Some(runtime) => runtime.join("cofferdam/admin/admin.sock"),
             None => state_dir.join("admin/admin.sock"),
         }
     }
 
-    fn directory(&self, variable: &str, below_home: &str) -> Option<PathBuf> {
-        self.absolute(variable).or_else(|| Some(self.absolute("HOME")?.join(below_home)))
+    fn xdg_directory(&self, variable: &str, below_home: &str) -> Option<PathBuf> {
+        self.absolute_path(variable).or_else(|| Some(self.absolute_path("HOME")?.join(below_home)))
     }
 
     /// The XDG specification says to ignore relative paths.
-    fn absolute(&self, variable: &str) -> Option<PathBuf> {
+    fn absolute_path(&self, variable: &str) -> Option<PathBuf> {
         (self.variable)(variable).map(PathBuf::from).filter(|path| path.is_absolute())
     }
 }
@@ -103,7 +104,7 @@ impl fmt::Debug for Environment {
     }
 }
 
-/// Links are followed, for mounted certificates are behind some; a pipe is not waited for.
+/// Follows symbolic links, because mounted certificates often are some. Does not block on a pipe.
 fn read_certificates(path: &Path) -> io::Result<Vec<u8>> {
     let file = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
     if !file.metadata()?.is_file() {
@@ -122,16 +123,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn certificates_are_in_files_that_end() {
-        let said = |path: &str| read_certificates(Path::new(path)).unwrap_err().to_string();
-        assert_eq!(said("/nonexistent/ca.pem"), "No such file or directory (os error 2)");
-        assert_eq!(said("/dev/zero"), "it is not a regular file");
-        assert_eq!(said("/tmp"), "it is not a regular file");
-        let path = std::env::temp_dir().join(crate::random::id("cofferdam-certificates-"));
+    fn certificates_are_read_from_regular_files_of_bounded_size() {
+        let error_of = |path: &str| read_certificates(Path::new(path)).unwrap_err().to_string();
+        assert_eq!(error_of("/nonexistent/ca.pem"), "No such file or directory (os error 2)");
+        assert_eq!(error_of("/dev/zero"), "it is not a regular file");
+        assert_eq!(error_of("/tmp"), "it is not a regular file");
+        let path = std::env::temp_dir().join(cofferdam_base::random::id("cofferdam-certificates-"));
         std::fs::write(&path, vec![b'x'; 1024 * 1024]).unwrap();
         assert_eq!(read_certificates(&path).unwrap().len(), 1024 * 1024);
         std::fs::write(&path, vec![b'x'; 1024 * 1024 + 1]).unwrap();
-        let large = said(path.to_str().unwrap());
+        let large = error_of(path.to_str().unwrap());
         std::fs::remove_file(&path).unwrap();
         assert_eq!(large, "it is larger than 1 MiB");
     }
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_user_has_directories_and_root_has_others() {
+    fn default_directories_differ_for_root() {
         let plain = user(&[("HOME", "/home/ada")]);
         assert_eq!(plain.default_state_dir().unwrap(), Path::new("/home/ada/.local/state/cofferdam"));
         assert_eq!(plain.default_admin_socket(Path::new("/state")), Path::new("/state/admin/admin.sock"));
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_error_says_where_it_looked() {
+    fn the_error_lists_the_searched_paths() {
         let nowhere = user(&[("XDG_CONFIG_HOME", "/nonexistent/config")]);
         let error = find(None, &nowhere).unwrap_err();
         assert_eq!(

@@ -1,32 +1,33 @@
-//! The configuration: raw (what was written), then checked (what it means), then immutable.
+//! The configuration file: read into raw types, checked, then immutable.
 //!
 //! | where | what |
 //! |---|---|
-//! | `document`, `raw`, `at`, `units` | text to raw types that know their places |
-//! | `check` | raw to checked: every rule, every problem at once |
-//! | `types`, `limits`, `bounds` | what a checked configuration is; specs of secrets, servers and Vault live with their users |
-//! | `environment` | defaults and where the file is |
-//! | `problem`, `suggest` | what is said when it is wrong |
-//! | `digest`, `schema` | what others need of it: the audit, editors |
+//! | `document`, `raw`, `spanned`, `quantities` | TOML text to raw types; each value keeps its position in the file |
+//! | `check` | raw to checked types; reports every problem of the file, not only the first |
+//! | `types`, `limits`, `limits_per_part` | the checked types; specs of secrets, servers and Vault live in the modules that use them |
+//! | `environment` | environment variables, defaults, and where the file is searched for |
+//! | `problem`, `suggest` | error messages with line numbers and suggestions |
+//! | `digest` | the hash of all rules that every audit record carries |
+//! | `schema` | the JSON Schema for editors |
 //!
-//! Must stay true: unknown keys are errors; nothing is guessed; a credential never stands in the file, and the
-//! values that stand in it are never repeated in an error.
+//! What must stay true: unknown keys are errors; no value is guessed; the file has no key that takes a credential; error
+//! messages never quote a value of the file, because a credential may be written there by mistake.
 
-mod at;
-mod bounds;
 mod check;
 mod digest;
 mod document;
 mod environment;
 mod limits;
+mod limits_per_part;
 mod problem;
+mod quantities;
 mod raw;
 mod schema;
+mod spanned;
 mod suggest;
 #[cfg(test)]
 mod tests;
 mod types;
-mod units;
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -34,27 +35,23 @@ use std::path::{Path, PathBuf};
 
 pub use environment::{Environment, NoConfiguration, find};
 pub use limits::Limits;
-pub use problem::{Place, Problem, Problems};
+pub use problem::{Position, Problem, Problems};
 pub use schema::schema;
 pub use types::*;
 
-// Names that callers still use for types that live with their users.
-pub use cofferdam_secrets::{InvalidVaultPath, Origin, SecretSpec as SecretSource, ShortValues, VaultPath};
-pub use cofferdam_servers::spec::{
-    HttpServer, Reload, Replace, Retry, Scope, ServerKind, ServerSpec as Server, StdioServer,
-};
-pub use cofferdam_vault::{AuthSettings as VaultAuth, SecretIdForm as SecretId, Settings as Vault};
+// For `call` alone, until it imports these from `servers::spec`.
+pub use cofferdam_servers::spec::{Scope, ServerSpec as Server};
 
 pub(crate) use check::relay::SHARED_DIRECTORIES;
 
-/// A configuration is a few kilobytes; this stops at a wrong file, or one that never ends.
+/// A configuration has a few kilobytes. The bound stops at a wrong file, and at a device that never ends.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
 /// Reads and checks a file, with the defaults of this process's user.
 pub fn load(path: &Path) -> Result<Config, Problems> {
-    let whole = |message: String, hint: &str| Problems {
+    let file_problem = |message: String, hint: &str| Problems {
         path: path.to_owned(),
-        list: vec![Problem { place: None, message, hint: hint.to_owned() }],
+        list: vec![Problem { position: None, message, hint: hint.to_owned() }],
     };
     let bytes = read(path).map_err(|error| {
         let hint = match error.kind() {
@@ -62,51 +59,51 @@ pub fn load(path: &Path) -> Result<Config, Problems> {
             io::ErrorKind::PermissionDenied => "make it readable for the user that runs the sidecar",
             _ => "`-c FILE` names another",
         };
-        whole(format!("cannot read the configuration: {error}"), hint)
+        file_problem(format!("cannot read the configuration: {error}"), hint)
     })?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(whole("the file is larger than 1 MiB".to_owned(), "is this the configuration?"));
+        return Err(file_problem("the file is larger than 1 MiB".to_owned(), "is this the configuration?"));
     }
     let text = String::from_utf8(bytes).map_err(|error| {
         let valid = error.utf8_error().valid_up_to();
         let line = error.as_bytes()[..valid].iter().filter(|byte| **byte == b'\n').count() + 1;
-        whole(format!("line {line} is not UTF-8"), "save the file as UTF-8")
+        file_problem(format!("line {line} is not UTF-8"), "save the file as UTF-8")
     })?;
     check_text(&text, path)
 }
 
-/// Where the admin socket is, as far as a file that does not check any more still says: the sidecar that was started
-/// with it runs on, and a session must be possible to end even then.
+/// Finds the admin socket in a file that has errors. The sidecar that was started with an earlier version of the file may
+/// still be running, and `kill` must reach it.
 pub fn admin_socket(path: &Path) -> Option<PathBuf> {
     let table: toml::Table = String::from_utf8(read(path).ok()?).ok()?.parse().ok()?;
     let folder = std::path::absolute(path).ok()?.parent()?.to_owned();
-    let place = |value: Option<&toml::Value>| value.and_then(|value| Some(folder.join(value.as_str()?)));
+    let path_in = |value: Option<&toml::Value>| value.and_then(|value| Some(folder.join(value.as_str()?)));
     let environment = Environment::of_process();
-    place(table.get("admin").and_then(|admin| admin.get("socket"))).or_else(|| {
-        let state = place(table.get("state-dir")).or_else(|| environment.default_state_dir())?;
+    path_in(table.get("admin").and_then(|admin| admin.get("socket"))).or_else(|| {
+        let state = path_in(table.get("state-dir")).or_else(|| environment.default_state_dir())?;
         Some(environment.default_admin_socket(&state))
     })
 }
 
-/// A duration as it is written in the file, for the command line.
+/// Parses a duration of the command line, in the same format as in the file.
 pub(crate) fn parse_duration(text: &str) -> Result<std::time::Duration, String> {
-    crate::duration::parse(text).map_err(|error| error.to_string())
+    cofferdam_base::duration::parse(text).map_err(|error| error.to_string())
 }
 
-/// Checks a text as if it stood at `path`, with the defaults of this process's user.
+/// Checks a text as if it were the file at `path`, with the defaults of this process's user.
 pub fn check_text(text: &str, path: &Path) -> Result<Config, Problems> {
     check_text_in(text, path, &Environment::of_process())
 }
 
-/// The pure form: the same text, an absolute path and the same environment give the same result.
+/// Without side effects: the same text, absolute path and environment give the same result.
 pub fn check_text_in(text: &str, path: &Path, environment: &Environment) -> Result<Config, Problems> {
     let file = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let mut report = problem::Report::new(text);
-    let setting = check::Setting { file: &file, environment };
+    let context = check::CheckContext { file: &file, environment };
     let config =
-        document::read(text, &mut report).and_then(|document| check::check(document, setting, &mut report));
+        document::read(text, &mut report).and_then(|document| check::check(document, context, &mut report));
     match config {
-        Some(config) if report.is_clean() => Ok(config),
+        Some(config) if report.is_empty() => Ok(config),
         _ => Err(report.into_problems(path.to_owned())),
     }
 }

@@ -1,13 +1,13 @@
-//! What is wrong with a configuration: each problem with its line, what it is, and the next step.
+//! Problems of a configuration: each with its line, a message and a hint.
 //!
-//! Must stay true: messages repeat names that stand in the file (of keys, servers, secrets, placeholders), never
-//! its values. A credential may be written there by mistake, and these texts reach logs.
+//! What must stay true: messages quote names of the file (of keys, servers, secrets, placeholders), never its values. A
+//! credential may be written there by mistake, and these messages reach logs.
 
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-use super::at::{At, Span};
+use super::spanned::{Span, Spanned};
 
 /// Everything that is wrong with one file, in the order of its lines.
 #[derive(Debug, Eq, PartialEq)]
@@ -18,16 +18,16 @@ pub struct Problems {
 
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Problem {
-    /// None where the file as a whole is the problem.
-    pub place: Option<Place>,
+    /// `None` for a problem of the file as a whole.
+    pub position: Option<Position>,
     pub message: String,
-    /// The next step.
+    /// What to do about it.
     pub hint: String,
 }
 
-/// Both count from one; the column counts characters.
+/// Line and column, both counted from one. The column counts characters, not bytes.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub struct Place {
+pub struct Position {
     pub line: usize,
     pub column: usize,
 }
@@ -41,10 +41,10 @@ impl fmt::Display for Problems {
                 writeln!(f)?;
             }
             write!(f, "{}:", self.path.display())?;
-            if let Some(place) = problem.place {
-                write!(f, "{}:", place.line)?;
+            if let Some(position) = problem.position {
+                write!(f, "{}:", position.line)?;
             }
-            write!(f, " {}\n  hint: {}", visible(&problem.message), visible(&problem.hint))?;
+            write!(f, " {}\n  hint: {}", escaped(&problem.message), escaped(&problem.hint))?;
         }
         Ok(())
     }
@@ -63,48 +63,48 @@ impl<'a> Report<'a> {
     }
 
     pub(super) fn add(&mut self, span: &Span, message: impl Into<String>, hint: impl Into<String>) {
-        let place = Some(self.place(span));
-        self.list.push(Problem { place, message: message.into(), hint: hint.into() });
+        let position = Some(self.position(span));
+        self.list.push(Problem { position, message: message.into(), hint: hint.into() });
     }
 
-    /// A problem of the file as a whole.
-    pub(super) fn add_anywhere(&mut self, message: impl Into<String>, hint: impl Into<String>) {
-        self.list.push(Problem { place: None, message: message.into(), hint: hint.into() });
+    /// Adds a problem of the file as a whole.
+    pub(super) fn add_for_file(&mut self, message: impl Into<String>, hint: impl Into<String>) {
+        self.list.push(Problem { position: None, message: message.into(), hint: hint.into() });
     }
 
-    /// A value that must lie in a range; what is outside is reported.
-    pub(super) fn within<T: Copy + Ord + fmt::Display>(
+    /// Returns the value when it lies in the range, and reports it otherwise.
+    pub(super) fn check_range<T: Copy + Ord + fmt::Display>(
         &mut self,
         key: &str,
-        written: &At<T>,
+        written: &Spanned<T>,
         range: RangeInclusive<T>,
     ) -> Option<T> {
         if range.contains(&written.value) {
             return Some(written.value);
         }
-        let (least, most) = range.into_inner();
-        let complaint = match written.value < least {
+        let (min, max) = range.into_inner();
+        let complaint = match written.value < min {
             true => "too small",
             false => "too large",
         };
         self.add(
             &written.span,
             format!("`{key}` is {complaint}"),
-            format!("use a value from {least} to {most}"),
+            format!("use a value from {min} to {max}"),
         );
         None
     }
 
-    pub(super) fn place(&self, span: &Span) -> Place {
+    pub(super) fn position(&self, span: &Span) -> Position {
         let before = &self.text[..self.text.floor_char_boundary(span.start)];
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-        Place {
+        Position {
             line: before.bytes().filter(|byte| *byte == b'\n').count() + 1,
             column: before[line_start..].chars().count() + 1,
         }
     }
 
-    pub(super) fn is_clean(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
@@ -113,13 +113,13 @@ impl<'a> Report<'a> {
     }
 
     pub(super) fn into_problems(mut self, path: PathBuf) -> Problems {
-        self.list.sort_by_key(|problem| problem.place);
+        self.list.sort_by_key(|problem| problem.position);
         Problems { path, list: self.list }
     }
 }
 
-/// Keys can hold anything; a terminal should not obey them.
-fn visible(text: &str) -> String {
+/// Escapes control characters: a key can contain any, and a terminal would obey them.
+fn escaped(text: &str) -> String {
     let show = |character: char| match character.is_control() {
         true => character.escape_default().to_string(),
         false => character.to_string(),

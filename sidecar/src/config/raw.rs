@@ -1,38 +1,38 @@
-//! The configuration as it is written. The JSON Schema is made from these types, so their comments are what an
-//! editor shows.
+//! The raw types: the keys of the file. The JSON Schema and the configuration guide are generated from these types, so
+//! their comments are what an editor shows.
 //!
-//! Must stay true: every key is optional here and unknown keys are errors. What is required, and what fits with
-//! what, is for the checks to say, all of it at once.
+//! What must stay true: every key is optional here and unknown keys are errors. `check` reports missing keys and keys that
+//! exclude each other, all of them at once.
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::at::At;
 use super::limits::RawLimits;
-use super::units::Time;
+use super::quantities::RawDuration;
+use super::spanned::Spanned;
 
 /// The configuration of the Cofferdam sidecar, `cofferdam.toml`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 #[schemars(rename = "Config")]
 pub(super) struct RawConfig {
-    /// Audit, enrolments and keys live here. Default: the user's state directory, or `/var/lib/cofferdam` for root.
-    pub(super) state_dir: Option<At<String>>,
-    /// When a decision counts as written. Default: `write`.
+    /// The directory for the audit, enrolments and keys. Default: the user's state directory, or `/var/lib/cofferdam` for root.
+    pub(super) state_dir: Option<Spanned<String>>,
+    /// How durable an audit record must be before its call is made. Default: `write`.
     pub(super) audit_sync: Option<RawAuditSync>,
     pub(super) relay: RawRelay,
     pub(super) admin: RawAdmin,
-    /// Vault or OpenBao, where secrets come from it.
-    pub(super) vault: Option<At<RawVault>>,
-    /// Credentials by name: where they come from, never what they are.
-    pub(super) secrets: BTreeMap<At<String>, RawSecret>,
+    /// Vault or OpenBao, for secrets that come from there.
+    pub(super) vault: Option<Spanned<RawVault>>,
+    /// Credentials by name: where each comes from, never its value.
+    pub(super) secrets: BTreeMap<Spanned<String>, RawSecret>,
     /// MCP servers by name: a command (stdio) or a URL (streamable HTTP).
-    pub(super) servers: BTreeMap<At<String>, RawServer>,
+    pub(super) servers: BTreeMap<Spanned<String>, RawServer>,
     /// Grants by name: which servers a sandbox may use, and for how long.
-    pub(super) grants: BTreeMap<At<String>, RawGrant>,
-    /// Every bound of the sidecar.
+    pub(super) grants: BTreeMap<Spanned<String>, RawGrant>,
+    /// Limits of the sidecar.
     pub(super) limits: RawLimits,
 }
 
@@ -40,9 +40,9 @@ pub(super) struct RawConfig {
 #[serde(rename_all = "kebab-case")]
 #[schemars(rename = "AuditSync")]
 pub(super) enum RawAuditSync {
-    /// fsynced before the call, grouped with its neighbours: survives the host.
+    /// The record is fsynced before the call, together with others: it survives a crash of the host.
     Call,
-    /// `write(2)` returned: survives the sidecar.
+    /// `write(2)` has returned before the call: the record survives a crash of the sidecar.
     Write,
 }
 
@@ -51,25 +51,25 @@ pub(super) enum RawAuditSync {
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 #[schemars(rename = "Relay")]
 pub(super) struct RawRelay {
-    /// The Unix socket that shims connect to. Mount its directory, which holds nothing else, into the sandbox.
-    pub(super) unix: Option<At<String>>,
-    /// The grant of every process that can open that socket.
-    pub(super) unix_grant: Option<At<String>>,
-    /// Who may connect, by user id. Default: the sidecar's own user, and root.
-    pub(super) unix_uids: Option<At<Vec<At<i64>>>>,
-    /// `HOST:PORT` to listen on for sandboxes that dial out; WebSocket upgrades are taken on the same port.
-    pub(super) tls: Option<At<String>>,
-    /// How sandboxes reach that port: `HOST:PORT`, or a whole link, as `wss://HOST/PATH` behind a load balancer that ends
-    /// TLS. Default: `tls`, where that is an address that others can reach.
-    pub(super) advertise: Option<At<String>>,
-    /// How long a lost link is kept for its shim to come back; paused sandboxes want hours. Default: `2m`.
+    /// The shared Unix socket that shims connect to. Its directory is mounted into sandboxes and must contain nothing else.
+    pub(super) unix: Option<Spanned<String>>,
+    /// The grant of every client of that socket.
+    pub(super) unix_grant: Option<Spanned<String>>,
+    /// User ids that may connect to Unix sockets. Default: the sidecar's own user and root.
+    pub(super) unix_uids: Option<Spanned<Vec<Spanned<i64>>>>,
+    /// `HOST:PORT` to listen on for sandboxes that connect over the network; the same port accepts WebSocket upgrades.
+    pub(super) tls: Option<Spanned<String>>,
+    /// How sandboxes reach that port: `HOST:PORT`, or a link such as `wss://HOST/PATH` for a load balancer that terminates
+    /// TLS. Default: the value of `tls`. Required when `tls` is `0.0.0.0` or `[::]`.
+    pub(super) advertise: Option<Spanned<String>>,
+    /// How long a disconnected link waits for its shim to reconnect; paused sandboxes need hours. Default: `2m`.
     #[schemars(extend("default" = "2m"))]
-    pub(super) resume_grace: Option<At<Time>>,
-    /// How often a silent link is asked for a sign of life. Default: `20s`.
+    pub(super) resume_grace: Option<Spanned<RawDuration>>,
+    /// After how long without traffic a link is pinged. Default: `20s`.
     #[schemars(extend("default" = "20s"))]
-    pub(super) heartbeat: Option<At<Time>>,
-    /// Directories of microVMs are made in this one; each has the VM's hybrid vsock sockets.
-    pub(super) vsock_dir: Option<At<String>>,
+    pub(super) heartbeat: Option<Spanned<RawDuration>>,
+    /// The directory for sockets of microVMs: each VM gets a subdirectory with its hybrid vsock sockets.
+    pub(super) vsock_dir: Option<Spanned<String>>,
 }
 
 /// How the command line reaches the daemon.
@@ -77,10 +77,10 @@ pub(super) struct RawRelay {
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 #[schemars(rename = "Admin")]
 pub(super) struct RawAdmin {
-    /// The daemon's own socket, mode 0600. Never inside the relay's directory.
-    pub(super) socket: Option<At<String>>,
-    /// `HOST:PORT` of loopback, for `/healthz`, `/readyz` and `/metrics`; there is no default, and without it the port is not opened.
-    pub(super) http: Option<At<String>>,
+    /// The admin socket, mode 0600. It must not lie in the directory of `relay.unix`.
+    pub(super) socket: Option<Spanned<String>>,
+    /// A loopback `HOST:PORT` for `/healthz`, `/readyz` and `/metrics`. Without it the port is not opened.
+    pub(super) http: Option<Spanned<String>>,
 }
 
 /// Where Vault is, and how the sidecar logs in.
@@ -89,44 +89,44 @@ pub(super) struct RawAdmin {
 #[schemars(rename = "Vault")]
 pub(super) struct RawVault {
     /// `https://HOST:PORT`; `http://` to loopback only.
-    pub(super) address: Option<At<String>>,
-    pub(super) namespace: Option<At<String>>,
-    /// Certificates in PEM to trust. Where it is set, nothing else is trusted.
-    pub(super) ca_file: Option<At<String>>,
-    pub(super) auth: Option<At<RawVaultAuth>>,
-    /// Mint the tokens of sessions through this token role. Default: as children of the sidecar's own.
-    pub(super) token_role: Option<At<String>>,
+    pub(super) address: Option<Spanned<String>>,
+    pub(super) namespace: Option<Spanned<String>>,
+    /// A PEM file with the only certificate authorities to trust. Default: the host's.
+    pub(super) ca_file: Option<Spanned<String>>,
+    pub(super) auth: Option<Spanned<RawVaultAuth>>,
+    /// The token role that creates the tokens of sessions. Default: they are created as children of the sidecar's own token.
+    pub(super) token_role: Option<Spanned<String>>,
 }
 
-/// How the sidecar logs in: `method`, and the keys that it needs. Files are read anew at each login.
+/// How the sidecar logs in: `method`, and the keys of that method. Files are read again at each login.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 #[schemars(rename = "VaultAuth")]
 pub(super) struct RawVaultAuth {
-    pub(super) method: Option<At<RawVaultMethod>>,
+    pub(super) method: Option<Spanned<RawVaultMethod>>,
     /// Where the method is mounted, without `auth/`. Default: the method's name. Not for `token-file`.
-    pub(super) mount: Option<At<String>>,
-    /// The file with the token: `token-file`.
-    pub(super) path: Option<At<String>>,
-    /// `approle`
-    pub(super) role_id_file: Option<At<String>>,
-    /// `approle`
-    pub(super) secret_id_file: Option<At<String>>,
-    /// Whether that file holds a wrapping token, which is unwrapped once: `approle`. Default: false.
-    pub(super) secret_id_wrapped: Option<At<bool>>,
-    /// `cert`, `jwt` and `kubernetes`; with `approle` the AppRole's name, where the secret-id is wrapped: a wrap that was
-    /// not made by `auth/MOUNT/role/ROLE/secret-id` is not opened.
-    pub(super) role: Option<At<String>>,
-    /// `jwt` and `kubernetes`
-    pub(super) jwt_file: Option<At<String>>,
-    /// `cert`: the certificate in PEM, with its chain.
-    pub(super) cert_file: Option<At<String>>,
-    /// `cert`: its key in PEM.
-    pub(super) key_file: Option<At<String>>,
-    /// `userpass`
-    pub(super) username: Option<At<String>>,
-    /// `userpass`
-    pub(super) password_file: Option<At<String>>,
+    pub(super) mount: Option<Spanned<String>>,
+    /// `token-file`: the file with the token.
+    pub(super) path: Option<Spanned<String>>,
+    /// `approle`: the file with the role-id.
+    pub(super) role_id_file: Option<Spanned<String>>,
+    /// `approle`: the file with the secret-id.
+    pub(super) secret_id_file: Option<Spanned<String>>,
+    /// `approle`: whether `secret-id-file` holds a wrapping token, which is unwrapped once. Default: false.
+    pub(super) secret_id_wrapped: Option<Spanned<bool>>,
+    /// `cert`, `jwt` and `kubernetes`: the role to log in with. `approle` with a wrapped secret-id: the AppRole's name; a
+    /// wrapping token that was not created by `auth/MOUNT/role/ROLE/secret-id` is not unwrapped.
+    pub(super) role: Option<Spanned<String>>,
+    /// `jwt` and `kubernetes`: the file with the JWT.
+    pub(super) jwt_file: Option<Spanned<String>>,
+    /// `cert`: the client certificate and its chain in PEM.
+    pub(super) cert_file: Option<Spanned<String>>,
+    /// `cert`: the certificate's private key in PEM.
+    pub(super) key_file: Option<Spanned<String>>,
+    /// `userpass`: the user's name.
+    pub(super) username: Option<Spanned<String>>,
+    /// `userpass`: the file with the password.
+    pub(super) password_file: Option<Spanned<String>>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq)]
@@ -141,31 +141,31 @@ pub(super) enum RawVaultMethod {
     Userpass,
 }
 
-/// A named source of credential fields: exactly one of `file`, `env`, `exec`, `kv` and `vault`.
+/// A source of one credential, which may have several fields: exactly one of `file`, `env`, `exec`, `kv` and `vault`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 #[schemars(rename = "Secret")]
 pub(super) struct RawSecret {
-    /// A file to read. A JSON object gives its fields; anything else is the field `value`, one trailing newline trimmed.
-    pub(super) file: Option<At<String>>,
+    /// A file to read. A JSON object gives the fields; any other content is the field `value`, without one trailing newline.
+    pub(super) file: Option<Spanned<String>>,
     /// An environment variable of the sidecar, read like a file.
-    pub(super) env: Option<At<String>>,
+    pub(super) env: Option<Spanned<String>>,
     /// A program and its arguments (no shell) whose output is read like a file.
-    pub(super) exec: Option<At<Vec<String>>>,
-    /// What the program of `exec` prints. `plain`: as a file holds it. `expiring`: a credential that ends, as `{"fields": {…}, "expires": "RFC 3339"}` or in the form of AWS's `credential_process` (fields `access_key_id`, `secret_access_key`, `session_token`); the program is run again before that. Default: `plain`.
-    pub(super) format: Option<At<RawFormat>>,
-    /// A path of Vault that makes a credential when it is read, as `database/creds/readonly`: a lease per session.
-    pub(super) vault: Option<At<String>>,
-    /// A path in a KV engine of Vault, as `secret/github`; which version the engine has is found out.
-    pub(super) kv: Option<At<String>>,
-    /// What is written to the path of `vault`, for those that must be written to, as `pki/issue/agent`.
-    pub(super) write: Option<At<BTreeMap<String, At<serde_json::Value>>>>,
-    /// How often a newer version of a `kv` secret is looked for. Default: `5m`.
+    pub(super) exec: Option<Spanned<Vec<String>>>,
+    /// What the program of `exec` prints. `plain`: the same as `file` may hold. `expiring`: a credential with an end, as `{"fields": {…}, "expires": "RFC 3339"}` or in the form of AWS's `credential_process` (fields `access_key_id`, `secret_access_key`, `session_token`); the program is run again before the credential expires. Default: `plain`.
+    pub(super) format: Option<Spanned<RawFormat>>,
+    /// A Vault path that creates a credential when it is read, such as `database/creds/readonly`. Each session gets its own lease.
+    pub(super) vault: Option<Spanned<String>>,
+    /// A path in a KV engine of Vault, such as `secret/github`. The engine's version (1 or 2) is detected.
+    pub(super) kv: Option<Spanned<String>>,
+    /// Parameters for a `vault` path that must be written to instead of read, such as `pki/issue/agent`.
+    pub(super) write: Option<Spanned<BTreeMap<String, Spanned<serde_json::Value>>>>,
+    /// How often a `kv` secret is checked for a newer version. Default: `5m`.
     #[schemars(extend("default" = "5m"))]
-    pub(super) refresh: Option<At<Time>>,
-    /// Fields that are not secret: neither scrubbed nor too short.
-    pub(super) public: Option<Vec<At<String>>>,
-    /// Whether values under 8 bytes may be used; they are hard to scrub without hitting innocent text. Default: `refuse`.
+    pub(super) refresh: Option<Spanned<RawDuration>>,
+    /// Fields that are not secret: they are not scrubbed and may be short.
+    pub(super) public: Option<Vec<Spanned<String>>>,
+    /// Whether values under 8 bytes may be used. Scrubbing them would also remove unrelated text. Default: `refuse`.
     pub(super) short: Option<RawShort>,
 }
 
@@ -191,49 +191,49 @@ pub(super) enum RawShort {
 #[schemars(rename = "Server")]
 pub(super) struct RawServer {
     /// The program and its arguments; never a shell.
-    pub(super) command: Option<At<Vec<String>>>,
+    pub(super) command: Option<Spanned<Vec<String>>>,
     /// Environment variables: `{secret.field}`, `{secret.field:url}` percent-encoded, `{file:NAME}`; `{{` and `}}` are braces.
-    pub(super) env: Option<At<BTreeMap<At<String>, At<String>>>>,
-    /// Files by name, with templates as in `env`: mode 0600, in memory; `{file:NAME}` is the path.
-    pub(super) files: Option<At<BTreeMap<At<String>, At<String>>>>,
-    /// Where the server is. `http://` carries headers to loopback only.
-    pub(super) url: Option<At<String>>,
+    pub(super) env: Option<Spanned<BTreeMap<Spanned<String>, Spanned<String>>>>,
+    /// Files by name, with templates as in `env`. They have mode 0600 and are kept in memory; `{file:NAME}` is a file's path.
+    pub(super) files: Option<Spanned<BTreeMap<Spanned<String>, Spanned<String>>>>,
+    /// The server's URL. With `http://`, headers are allowed for loopback addresses only.
+    pub(super) url: Option<Spanned<String>>,
     /// Headers of every request, with templates as in `env`.
-    pub(super) headers: Option<At<BTreeMap<At<String>, At<String>>>>,
+    pub(super) headers: Option<Spanned<BTreeMap<Spanned<String>, Spanned<String>>>>,
     /// Whether the host may resolve to private or link-local addresses. Default: false.
-    pub(super) private: Option<At<bool>>,
+    pub(super) private: Option<Spanned<bool>>,
     /// Which tools are offered. Default: all.
     pub(super) tools: RawTools,
-    /// Methods that this version does not know, allowed by name; patterns as in `tools`.
-    pub(super) methods: Vec<At<String>>,
-    /// How long a call may take. Default: `4m`, for Codex gives up at five.
+    /// Patterns, as in `tools`, of MCP methods to allow that this version does not know.
+    pub(super) methods: Vec<Spanned<String>>,
+    /// How long a call may take. Default: `4m`, because Codex gives up after five minutes.
     #[schemars(extend("default" = "4m"))]
-    pub(super) call_timeout: Option<At<Time>>,
-    /// Send once more what may have run: calls of tools that say they are idempotent or read-only, and methods that only
-    /// read. Default: false, which answers `outcome_unknown`.
-    pub(super) retry: Option<At<bool>>,
-    /// How a new credential of Vault's reaches a running process. Default: `hitless`.
-    pub(super) replace: Option<At<RawReplace>>,
-    /// That the server re-reads its `files`, and when: then they are written anew in place, and the process stays. A
-    /// secret that stands in `env` too cannot be changed that way; for that one the process is replaced.
-    pub(super) reload: Option<At<RawReload>>,
-    /// Tools that run with other credentials. Where several scopes name a tool, the first of them is the tool's. With
-    /// scopes, methods that this version does not know pass only where `methods` names them.
-    pub(super) scopes: Option<At<Vec<At<RawScope>>>>,
+    pub(super) call_timeout: Option<Spanned<RawDuration>>,
+    /// Whether requests that may have run are sent once more: calls of tools that declare themselves idempotent or read-only,
+    /// and methods that only read. Default: false; such requests are answered with `outcome_unknown`.
+    pub(super) retry: Option<Spanned<bool>>,
+    /// How a running process gets a new credential. Default: `hitless`.
+    pub(super) replace: Option<Spanned<RawReplace>>,
+    /// When the server reads its `files` again. With this key, files are rewritten in place and the process keeps running.
+    /// For a secret that is also in `env` the process is replaced all the same.
+    pub(super) reload: Option<Spanned<RawReload>>,
+    /// Tools that run with other credentials. If several scopes match a tool, the first one applies. With scopes, methods
+    /// that this version does not know are allowed only if `methods` names them.
+    pub(super) scopes: Option<Spanned<Vec<Spanned<RawScope>>>>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schemars(rename = "Replace")]
 pub(super) enum RawReplace {
-    /// By another process, which takes over between two calls. Calls that run finish on the old one, for at most
-    /// `limits.replace-drain`.
+    /// A new process is started with the new credential and takes over between two calls. Running calls finish on the old
+    /// process, within `limits.replace-drain`.
     Hitless,
-    /// By another process, which takes over when no call runs, no task is open and nothing is asked of the harness, or
-    /// when the old credential is over. The two run side by side for a moment.
+    /// A new process is started and takes over when no call, task or request to the harness is open, or when the old
+    /// credential expires. Both processes run for a moment.
     Idle,
-    /// Not at all: a process keeps the credential that it was started with for as long as it runs, also when that has
-    /// ended. The next one gets a new one.
+    /// A process keeps its credential as long as it runs, even after the credential has expired. The next process gets a
+    /// new one.
     Never,
 }
 
@@ -241,51 +241,52 @@ pub(super) enum RawReplace {
 #[serde(rename_all = "kebab-case")]
 #[schemars(rename = "Reload")]
 pub(super) enum RawReload {
-    /// It notices by itself that a file has changed.
+    /// The server notices changed files by itself.
     File,
-    /// On SIGHUP.
+    /// The server reads its files again on SIGHUP.
     Sighup,
 }
 
-/// Some tools, and what they run with: these entries, and the server's own where a scope does not name them.
+/// Some tools of a server, and the entries that replace or extend the server's own `env`, `files` or `headers` for them.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 #[schemars(rename = "Scope")]
 pub(super) struct RawScope {
-    /// Patterns on tools' names, as in the server's `tools`.
-    pub(super) tools: Option<Vec<At<String>>>,
-    /// As the server's, for servers with `command`: these tools have a process of their own, started by the first call of
-    /// one of them. It counts in `limits.processes`.
-    pub(super) env: Option<At<BTreeMap<At<String>, At<String>>>>,
-    /// As the server's, for servers with `command`.
-    pub(super) files: Option<At<BTreeMap<At<String>, At<String>>>>,
-    /// As the server's, for servers with `url`: calls of these tools are sent with them, in the same MCP session.
-    pub(super) headers: Option<At<BTreeMap<At<String>, At<String>>>>,
+    /// Patterns of tool names, as in the server's `tools`.
+    pub(super) tools: Option<Vec<Spanned<String>>>,
+    /// Environment variables, for servers with `command`. These tools run in a separate process, which the first call of one
+    /// of them starts. It counts towards `limits.processes`.
+    pub(super) env: Option<Spanned<BTreeMap<Spanned<String>, Spanned<String>>>>,
+    /// Files, for servers with `command`.
+    pub(super) files: Option<Spanned<BTreeMap<Spanned<String>, Spanned<String>>>>,
+    /// Headers, for servers with `url`. Calls of these tools are sent with them, in the same MCP session.
+    pub(super) headers: Option<Spanned<BTreeMap<Spanned<String>, Spanned<String>>>>,
 }
 
-/// Rules on tools' names; `*` is any run of characters, `?` is one. `deny` goes before `ask` before `allow`.
+/// Patterns of tool names: `*` matches any characters, `?` exactly one. `deny` takes precedence over `ask`, `ask` over `allow`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 #[schemars(rename = "Tools")]
 pub(super) struct RawTools {
-    /// Where present, what no list names is denied.
-    pub(super) allow: Option<Vec<At<String>>>,
-    /// Refused until a person approves.
-    pub(super) ask: Vec<At<String>>,
-    /// Hidden and refused.
-    pub(super) deny: Vec<At<String>>,
+    /// Allowed tools. If this list is present, tools that no list names are denied.
+    pub(super) allow: Option<Vec<Spanned<String>>>,
+    /// Tools that need a person's approval. This version cannot ask for it, so their calls are refused.
+    pub(super) ask: Vec<Spanned<String>>,
+    /// Tools that are hidden and refused.
+    pub(super) deny: Vec<Spanned<String>>,
 }
 
-/// What a sandbox may use.
+/// What a sandbox may use, and for how long.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 #[schemars(rename = "Grant")]
 pub(super) struct RawGrant {
-    /// Servers by name.
-    pub(super) servers: Option<Vec<At<String>>>,
-    /// What the tokens of its sessions may do in Vault. Required where a server uses Vault: never all that the sidecar may.
-    pub(super) vault_policies: Option<At<Vec<At<String>>>>,
+    /// Names of the servers.
+    pub(super) servers: Option<Vec<Spanned<String>>>,
+    /// Policies of its sessions' Vault tokens. Required when one of its servers uses Vault: sessions never inherit the
+    /// sidecar's own policies.
+    pub(super) vault_policies: Option<Spanned<Vec<Spanned<String>>>>,
     /// How long the grant lasts from enrolment. Default: `8h`.
     #[schemars(extend("default" = "8h"))]
-    pub(super) ttl: Option<At<Time>>,
+    pub(super) ttl: Option<Spanned<RawDuration>>,
 }

@@ -1,5 +1,5 @@
-//! The JSON Schema of the configuration, for editors. `sidecar/cofferdam.schema.json` is this text; a test keeps
-//! it fresh, and `UPDATE_SCHEMA=1 cargo test -p cofferdam --lib config::schema` writes it anew.
+//! The JSON Schema of the configuration, for editors. A test compares it with `sidecar/cofferdam.schema.json`;
+//! `UPDATE_SCHEMA=1 cargo test -p cofferdam --lib config::schema` updates that file.
 
 use schemars::Schema;
 use schemars::generate::SchemaSettings;
@@ -17,7 +17,7 @@ pub fn schema() -> String {
     format!("{text}\n")
 }
 
-/// TOML has no null: what may be left out cannot be written as nothing.
+/// Removes `null` from the types of optional keys: TOML has no null.
 #[derive(Clone)]
 struct WithoutNull;
 
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_schema_in_the_tree_is_fresh() {
+    fn the_schema_file_is_up_to_date() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/cofferdam.schema.json");
         if std::env::var_os("UPDATE_SCHEMA").is_some() {
             std::fs::write(path, schema()).unwrap();
@@ -57,12 +57,12 @@ mod tests {
         let written = std::fs::read_to_string(path).unwrap_or_default();
         assert!(
             written == schema(),
-            "cofferdam.schema.json is stale: run `UPDATE_SCHEMA=1 cargo test -p cofferdam --lib config::schema`"
+            "cofferdam.schema.json is out of date: run `UPDATE_SCHEMA=1 cargo test -p cofferdam --lib config::schema`"
         );
     }
 
     #[test]
-    fn every_limit_has_its_reason_and_its_default() {
+    fn every_limit_has_a_description_and_a_default() {
         let schema: serde_json::Value = serde_json::from_str(&schema()).unwrap();
         let limits = schema["$defs"]["Limits"]["properties"].as_object().unwrap();
         assert!(limits.contains_key("message-bytes"));

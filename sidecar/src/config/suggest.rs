@@ -1,8 +1,8 @@
 //! "Did you mean …?" for keys and names.
 
-/// The candidate that is written most like `word`, if any is close enough to be meant.
+/// The candidate that is most similar to `word`, if one is similar enough to be a likely typing mistake.
 pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // A third of the word may be wrong; a word with more differences was meant otherwise.
+    // At most a third of the characters may differ.
     let tolerance = word.chars().count() / 3;
     candidates
         .into_iter()
@@ -12,7 +12,7 @@ pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a s
         .map(|(_, candidate)| candidate)
 }
 
-/// Insertions, removals, replacements and swaps of neighbours that make one word the other.
+/// The Damerau–Levenshtein distance: insertions, deletions, replacements and swaps of neighbouring characters.
 fn distance(one: &str, other: &str) -> usize {
     let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
     let mut before_last: Vec<usize> = Vec::new();
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slips_of_the_finger() {
+    fn typing_mistakes_get_a_suggestion() {
         let keys = ["command", "env", "files", "headers", "url"];
         assert_eq!(nearest("comand", keys), Some("command"));
         assert_eq!(nearest("evn", keys), Some("env"));

@@ -1,51 +1,52 @@
-//! What a configuration means once it has checked. Immutable: a reload makes a new one.
+//! The checked configuration. It is immutable: a reload builds a new one.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cofferdam_audit::SyncMode;
+use cofferdam_secrets::SecretSpecs;
+use cofferdam_servers::spec::ServerSpec;
+use cofferdam_vault as vault;
 use relay_proto::address::{Address, HostPort};
 use relay_proto::name::Name;
 
 use super::Limits;
-use crate::audit::SyncMode;
-use cofferdam_secrets::SecretSpecs;
-use cofferdam_servers::spec::ServerSpec;
 
-/// A configuration that checked. Everything it names exists in it.
+/// A valid configuration: every server, secret and grant that it refers to is defined in it.
 #[derive(Debug)]
 pub struct Config {
     pub state_dir: PathBuf,
     pub audit_sync: SyncMode,
     pub relay: Relay,
     pub admin: Admin,
-    /// Present wherever a secret comes from it.
-    pub vault: Option<cofferdam_vault::Settings>,
+    /// Always present when a secret comes from Vault.
+    pub vault: Option<vault::Settings>,
     pub secrets: Arc<SecretSpecs>,
     pub servers: BTreeMap<Name, Arc<ServerSpec>>,
     pub grants: BTreeMap<Name, Arc<Grant>>,
     pub limits: Limits,
-    /// SHA-256 in hex of what decides: servers' rules and grants, in a canonical order.
+    /// SHA-256 in hex of the servers' rules and of the grants, in a canonical order.
     pub policy_digest: String,
 }
 
 #[derive(Debug)]
 pub struct Relay {
     pub unix: Option<UnixRelay>,
-    /// Who may connect to Unix sockets, by peer credentials; none means the sidecar's own user, and root.
+    /// User ids that may connect to Unix sockets, compared with the peer's credentials. `None`: the sidecar's own user and root.
     pub uids: Option<Vec<u32>>,
     pub tls: Option<TlsRelay>,
-    /// A socket that is made for one sandbox below this directory has the name that a microVM's vsock gives it.
+    /// Below this directory, the socket of a single sandbox gets the file name that a microVM monitor expects for its vsock.
     pub vsock_dir: Option<PathBuf>,
     pub resume_grace: Duration,
     pub heartbeat: Duration,
 }
 
-/// The shared Unix socket: each link on it is a session of its own.
+/// The shared Unix socket. Each link on it has its own session.
 #[derive(Debug)]
 pub struct UnixRelay {
-    /// Its directory is mounted into sandboxes: nothing else that this configuration names lies in there.
+    /// The socket's directory is mounted into sandboxes, so no other path of this configuration lies in it.
     pub path: PathBuf,
     pub grant: Name,
 }
@@ -54,14 +55,14 @@ pub struct UnixRelay {
 #[derive(Debug)]
 pub struct TlsRelay {
     pub listen: HostPort,
-    /// What an enrolment string names: `tls://` or `wss://`.
+    /// The address in enrolment strings: `tls://` or `wss://`.
     pub advertise: Address,
 }
 
 #[derive(Debug)]
 pub struct Admin {
     pub socket: PathBuf,
-    /// Always of loopback.
+    /// Always a loopback address.
     pub http: Option<HostPort>,
 }
 
@@ -69,7 +70,7 @@ pub struct Admin {
 pub struct Grant {
     pub name: Name,
     pub servers: Vec<Name>,
-    /// What its sessions' tokens may do in Vault, and nothing besides. Not empty where a server of the grant uses Vault.
+    /// The only policies of its sessions' Vault tokens. Not empty when a server of the grant uses Vault.
     pub vault_policies: Vec<String>,
     pub ttl: Duration,
 }

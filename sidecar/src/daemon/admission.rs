@@ -7,6 +7,8 @@
 use std::sync::{Arc, PoisonError};
 use std::time::SystemTime;
 
+use cofferdam_audit::Event;
+use cofferdam_base::clock;
 use relay_proto::code::Code;
 use relay_proto::control::{Hello, Proof, Purpose, Refusal, Retry};
 use relay_proto::key::PublicKey;
@@ -14,23 +16,21 @@ use relay_proto::name::Name;
 use tokio::time::Instant;
 
 use super::state::Daemon;
-use crate::audit::Event;
-use crate::clock;
 use crate::config::Config;
 use crate::enrolment::{Confirmed, Denied, Enrolment, Fingerprint, KeyProof, NEXT_STEP};
 use crate::session::principal::{Enrolled, EnrolledBy, EpochOffer, OfferOutcome, Principal};
 
 /// How a connection reached the sidecar.
 #[derive(Clone, Debug)]
-pub(crate) enum Door {
-    /// A pipe from the host into a sandbox: everything on it belongs to that sandbox.
+pub(crate) enum ConnectionSource {
+    /// Through a pipe from the host into a sandbox: everything on it belongs to that sandbox.
     Attached { enrolment: Arc<str> },
-    /// TLS: the peer has proved this key.
-    Key { key: PublicKey },
-    /// A socket that was made for one sandbox.
-    Own { enrolment: Arc<str>, uid: Option<u32> },
-    /// The shared Unix socket.
-    Shared {
+    /// Over TLS: the peer has proved this key.
+    Tls { key: PublicKey },
+    /// Through a socket that was created for one sandbox.
+    OwnSocket { enrolment: Arc<str>, uid: Option<u32> },
+    /// Through the shared Unix socket.
+    SharedSocket {
         /// The peer's user, as the kernel reports it.
         uid: Option<u32>,
     },
@@ -59,50 +59,54 @@ impl From<Refusal> for Refused {
 pub(super) fn recognise(
     daemon: &Daemon,
     config: &Config,
-    door: &Door,
+    source: &ConnectionSource,
     hello: &Hello,
 ) -> Result<Principal, Refused> {
     let now = clock::now();
-    match door {
-        Door::Attached { enrolment } => {
-            without_a_ticket(hello)?;
-            let enrolment = daemon.enrolments.find(enrolment, now).map_err(|_| over(ATTACH_AGAIN))?;
-            Ok(visitor(enrolment, EnrolledBy::Place, ATTACH_AGAIN, now))
+    match source {
+        ConnectionSource::Attached { enrolment } => {
+            refuse_ticket_or_key(hello)?;
+            let enrolment =
+                daemon.enrolments.find(enrolment, now).map_err(|_| enrolment_ended(ATTACH_AGAIN))?;
+            Ok(principal(enrolment, EnrolledBy::Connection, ATTACH_AGAIN, now))
         }
-        Door::Key { key } => {
+        ConnectionSource::Tls { key } => {
             let proof = KeyProof::of(&hello.proof).ok_or_else(|| {
-                let message = "over TLS a sandbox comes with a ticket or a key's epoch: upgrade the shim";
+                let message =
+                    "over TLS a sandbox must show a ticket or an epoch of its key: upgrade the shim";
                 refuse(Code::TicketRefused, message, Retry::Never)
             })?;
             let known = match (&proof, hello.purpose) {
                 // The epoch is checked when a new link is opened; resuming one takes its token.
                 (KeyProof::Epoch(_), Purpose::Link) => daemon.enrolments.recognise(key, now),
-                (KeyProof::Epoch(_) | KeyProof::Ticket(_), _) => daemon.enrolments.look(key, &proof, now),
+                (KeyProof::Epoch(_) | KeyProof::Ticket(_), _) => daemon.enrolments.check(key, &proof, now),
             };
             let enrolment = known.map_err(|denied| Refused::denied(key, denied))?;
-            Ok(visitor(enrolment, EnrolledBy::Key, NEXT_STEP, now))
+            Ok(principal(enrolment, EnrolledBy::Key, NEXT_STEP, now))
         }
-        Door::Own { enrolment, uid } => {
-            peer(config, *uid)?;
-            without_a_ticket(hello)?;
-            let enrolment = daemon.enrolments.find(enrolment, now).map_err(|_| over(SOCKET_AGAIN))?;
-            Ok(visitor(enrolment, EnrolledBy::Place, SOCKET_AGAIN, now))
+        ConnectionSource::OwnSocket { enrolment, uid } => {
+            check_uid(config, *uid)?;
+            refuse_ticket_or_key(hello)?;
+            let enrolment =
+                daemon.enrolments.find(enrolment, now).map_err(|_| enrolment_ended(SOCKET_AGAIN))?;
+            Ok(principal(enrolment, EnrolledBy::Connection, SOCKET_AGAIN, now))
         }
-        Door::Shared { uid } => {
+        ConnectionSource::SharedSocket { uid } => {
             let Some(relay) = &config.relay.unix else {
                 let message = "the relay socket is not configured any more";
                 return Err(refuse(Code::SessionEnded, message, Retry::Never).into());
             };
-            peer(config, *uid)?;
-            without_a_ticket(hello)?;
+            check_uid(config, *uid)?;
+            refuse_ticket_or_key(hello)?;
             Ok(Principal::anonymous(relay.grant.clone()))
         }
     }
 }
 
 /// The server that the peer asks for, or the only one it is granted.
-pub(super) fn server(config: &Config, visitor: &Principal, hello: &Hello) -> Result<Name, Refusal> {
-    let granted = config.grants.get(&visitor.grant).map(|grant| grant.servers.as_slice()).unwrap_or_default();
+pub(super) fn server(config: &Config, principal: &Principal, hello: &Hello) -> Result<Name, Refusal> {
+    let granted =
+        config.grants.get(&principal.grant).map(|grant| grant.servers.as_slice()).unwrap_or_default();
     let names = || granted.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
     match (&hello.server, granted) {
         (Some(server), _) if granted.contains(server) => Ok(server.clone()),
@@ -119,10 +123,10 @@ pub(super) fn server(config: &Config, visitor: &Principal, hello: &Hello) -> Res
 }
 
 /// For a new link: whether the peer's key would be accepted. Changes nothing.
-pub(super) fn look(daemon: &Daemon, door: &Door, hello: &Hello) -> Result<(), Refused> {
-    let Door::Key { key } = door else { return Ok(()) };
+pub(super) fn check_key(daemon: &Daemon, source: &ConnectionSource, hello: &Hello) -> Result<(), Refused> {
+    let ConnectionSource::Tls { key } = source else { return Ok(()) };
     let known = match KeyProof::of(&hello.proof) {
-        Some(proof) => daemon.enrolments.look(key, &proof, clock::now()),
+        Some(proof) => daemon.enrolments.check(key, &proof, clock::now()),
         None => Err(Denied::UnknownKey),
     };
     known.map(drop).map_err(|denied| Refused::denied(key, denied))
@@ -131,10 +135,10 @@ pub(super) fn look(daemon: &Daemon, door: &Door, hello: &Hello) -> Result<(), Re
 /// For a new link: uses up the ticket, or advances the epoch, of a peer with a key.
 pub(super) async fn offer(
     daemon: &Daemon,
-    door: &Door,
+    source: &ConnectionSource,
     hello: &Hello,
 ) -> Result<Option<EpochOffer>, Refused> {
-    let Door::Key { key } = door else { return Ok(None) };
+    let ConnectionSource::Tls { key } = source else { return Ok(None) };
     let (store, proof, shown) = (Arc::clone(&daemon.enrolments), hello.proof.clone(), *key);
     let admitted = daemon.context.tasks.spawn_blocking(move || match KeyProof::of(&proof) {
         Some(proof) => store.admit(&shown, &proof, clock::now()),
@@ -147,13 +151,13 @@ pub(super) async fn offer(
     let (store, tasks, id) = (Arc::clone(&daemon.enrolments), daemon.context.tasks.clone(), enrolment.id);
     let fingerprint = Fingerprint::of_epoch(&epoch);
     let confirm = move || match store.confirm(&id, &fingerprint) {
-        Confirmed::Known => OfferOutcome::Accepted,
-        Confirmed::LeftBehind => OfferOutcome::Superseded,
-        Confirmed::Turned => {
+        Confirmed::AlreadyCurrent => OfferOutcome::Accepted,
+        Confirmed::Outdated => OfferOutcome::Superseded,
+        Confirmed::NowCurrent => {
             // Until it is on disk both epochs are accepted after a restart, so no sandbox is locked out.
             tasks.spawn_blocking(move || {
                 if let Err(error) = store.save(&id) {
-                    tracing::error!(%error, enrolment = %id, "an epoch was not written down");
+                    tracing::error!(%error, enrolment = %id, "an epoch was not saved");
                 }
             });
             OfferOutcome::Accepted
@@ -167,9 +171,9 @@ pub(super) fn refuse(code: Code, message: &str, retry: Retry) -> Refusal {
 }
 
 const ATTACH_AGAIN: &str = "run `cofferdam attach` on the host again";
-const SOCKET_AGAIN: &str = "run `cofferdam enroll --socket` on the host again, then start the harness anew";
+const SOCKET_AGAIN: &str = "run `cofferdam enroll --socket` on the host again, then restart the harness";
 
-fn visitor(enrolment: Enrolment, kind: EnrolledBy, next_step: &'static str, now: SystemTime) -> Principal {
+fn principal(enrolment: Enrolment, kind: EnrolledBy, next_step: &'static str, now: SystemTime) -> Principal {
     let left = enrolment.expires.duration_since(now).unwrap_or_default();
     let name = enrolment.name.map_or_else(|| Arc::clone(&enrolment.id), Arc::from);
     let enrolled = Enrolled { id: enrolment.id, name, expires: Instant::now() + left, kind, next_step };
@@ -178,11 +182,11 @@ fn visitor(enrolment: Enrolment, kind: EnrolledBy, next_step: &'static str, now:
 
 /// Records an alert where two peers used one credential, and logs a full disk.
 pub(super) fn raise_alert(daemon: &Daemon, key: &PublicKey, denied: &Denied) {
-    if let Some(enrolment) = denied.alarming()
+    if let Some(enrolment) = denied.alert_about()
         && daemon.enrolments.may_alert(&enrolment.id)
     {
         let name = enrolment.name.as_deref().map(|name| format!(" ({name})")).unwrap_or_default();
-        let why = denied.alarm();
+        let why = denied.alert_text();
         tracing::warn!(enrolment = %enrolment.id, %key, why, "ticket or key used twice");
         daemon.record(Event::Alert, Some(&format!("enrolment {}{name}: {why}; key {key}", enrolment.id)));
     }
@@ -190,25 +194,25 @@ pub(super) fn raise_alert(daemon: &Daemon, key: &PublicKey, denied: &Denied) {
     if let Denied::NotWritten(error) = denied
         && daemon.unwritten.lock().unwrap_or_else(PoisonError::into_inner).allows(Instant::now())
     {
-        tracing::error!(error = error as &dyn std::error::Error, "an enrolment was not written down");
+        tracing::error!(error = error as &dyn std::error::Error, "an enrolment was not saved");
     }
 }
 
-fn over(next_step: &str) -> Refusal {
-    refuse(Code::SessionEnded, &format!("the enrolment of this sandbox is over; {next_step}"), Retry::Never)
+fn enrolment_ended(next_step: &str) -> Refusal {
+    refuse(Code::SessionEnded, &format!("the enrolment of this sandbox has ended; {next_step}"), Retry::Never)
 }
 
-fn without_a_ticket(hello: &Hello) -> Result<(), Refusal> {
+fn refuse_ticket_or_key(hello: &Hello) -> Result<(), Refusal> {
     match hello.proof {
         Proof::Socket => Ok(()),
         Proof::Key { .. } | Proof::Ticket { .. } => {
-            let message = "this socket takes no ticket or key: connect without one";
+            let message = "this socket accepts no ticket or key: connect without one";
             Err(refuse(Code::TicketRefused, message, Retry::Never))
         }
     }
 }
 
-fn peer(config: &Config, uid: Option<u32>) -> Result<(), Refusal> {
+fn check_uid(config: &Config, uid: Option<u32>) -> Result<(), Refusal> {
     // Without a list: the sidecar's own user and root. The socket's mode alone does not ensure that, since it stays
     // unchanged when the list is removed by a reload.
     let own = [nix::unistd::geteuid().as_raw(), 0];

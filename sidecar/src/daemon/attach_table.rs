@@ -2,7 +2,7 @@
 //!
 //! What must stay true: a sandbox has one enrolment, whichever pipe leads to it, so its links resume through the next one;
 //! of two pipes to one sandbox the newer is used, and the older has ended before anything from the newer is read; an
-//! enrolment without a holder ends when the grace of its links is over.
+//! enrolment without a holder ends after the grace of its links.
 
 use std::collections::HashMap;
 use std::net::Shutdown;
@@ -22,8 +22,8 @@ use crate::enrolment::Enrolment;
 #[derive(Default)]
 pub(crate) struct AttachTable {
     pub(super) table: Mutex<Table>,
-    /// Held while an enrolment is made: of two requests for the same sandbox, the second finds the first one's.
-    pub(super) making: tokio::sync::Mutex<()>,
+    /// Locked while an enrolment is created: of two requests for the same sandbox, the second finds the first one's.
+    pub(super) creating: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
@@ -48,7 +48,7 @@ pub(super) struct Attached {
 }
 
 pub(super) struct Holder {
-    pub(super) news: mpsc::Sender<News>,
+    pub(super) events: mpsc::Sender<AttachEvent>,
     pub(super) over: CancellationToken,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct PipeEnd {
 /// What the holder of a sandbox is sent, one JSON line each.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(tag = "news", rename_all = "kebab-case")]
-pub(crate) enum News {
+pub(crate) enum AttachEvent {
     /// The pipe leads to a hub or a shim that has proven this key.
     Attached { key: String },
     /// This pipe ended or could not be established.
@@ -71,10 +71,10 @@ pub(crate) enum News {
     Over { why: String },
 }
 
-/// When the registry has ended the links, their goodbyes are sent; this is the time for the last bytes to leave.
+/// After the links have ended and their goodbyes are queued: how long the last bytes may take to be sent.
 pub(super) const LAST_BYTES: Duration = Duration::from_millis(100);
-/// News that are queued for a holder that does not read; any more are dropped.
-pub(super) const MAX_NEWS: usize = 16;
+/// Events that are queued for a holder that does not read; further ones are dropped.
+pub(super) const MAX_EVENTS: usize = 16;
 /// A pipe whose socket is shut ends at once; the timeout guards against a bug.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -94,18 +94,18 @@ impl AttachTable {
         }
     }
 
-    /// The enrolment has ended, and its links have sent their goodbyes: ends the pipe when those had time to leave.
+    /// The enrolment has ended, and its links have sent their goodbyes: ends the pipe when those had time to be sent.
     pub(super) async fn end_after_goodbyes(&self, enrolment: &str, stop: &CancellationToken) {
         // At a stop, the pipes themselves wait this long.
         let _ = stop.run_until_cancelled(sleep(LAST_BYTES)).await;
         self.end(enrolment);
     }
 
-    /// Queues news for the holder of this sandbox, without waiting.
-    pub(super) fn tell(&self, enrolment: &str, news: News) {
+    /// Queues an event for the holder of this sandbox, without waiting.
+    pub(super) fn notify(&self, enrolment: &str, event: AttachEvent) {
         let table = self.lock();
         if let Some(holder) = table.attached(enrolment).and_then(|attached| attached.holder.as_ref()) {
-            let _ = holder.news.try_send(news);
+            let _ = holder.events.try_send(event);
         }
     }
 

@@ -12,39 +12,39 @@ use super::handshake_slots::HandshakeSlot;
 use crate::link::connection::{Connection, LEAVING_TIME};
 
 /// Peers that are watched at a time, in the whole sidecar; any more are refused at once.
-const AT_ONCE: usize = 32;
+const MAX_WATCHED: usize = 32;
 
 pub(super) struct DisconnectWatch(Semaphore);
 
 /// What a refused peer holds until its refusal is sent.
 pub(super) struct StillConnected<'a> {
     _slot: Option<HandshakeSlot>,
-    _turn: Option<SemaphorePermit<'a>>,
+    _permit: Option<SemaphorePermit<'a>>,
 }
 
 impl DisconnectWatch {
     pub(super) fn new() -> Self {
-        Self(Semaphore::new(AT_ONCE))
+        Self(Semaphore::new(MAX_WATCHED))
     }
 
-    /// Waits whether the peer disconnects by itself. None if it has.
+    /// Waits a moment for the peer to disconnect by itself. `None` if it did.
     pub(super) async fn still_connected(
         &self,
         connection: &mut Connection,
         slot: HandshakeSlot,
     ) -> Option<StillConnected<'_>> {
-        let Ok(turn) = self.0.try_acquire() else {
+        let Ok(permit) = self.0.try_acquire() else {
             return Some(slot.into());
         };
         drop(slot);
         let left = connection.leaves_within(LEAVING_TIME).await;
-        (!left).then_some(StillConnected { _slot: None, _turn: Some(turn) })
+        (!left).then_some(StillConnected { _slot: None, _permit: Some(permit) })
     }
 }
 
 impl From<HandshakeSlot> for StillConnected<'_> {
     fn from(slot: HandshakeSlot) -> Self {
-        Self { _slot: Some(slot), _turn: None }
+        Self { _slot: Some(slot), _permit: None }
     }
 }
 
@@ -72,27 +72,27 @@ mod tests {
         let slot = slots.take().await;
         assert_eq!(slot.await_hello(ready(())).await, Ok(()));
         let (mut connection, far) = connected();
-        let mut looking = std::pin::pin!(disconnect_watch.still_connected(&mut connection, slot));
-        assert!(futures_util::poll!(&mut looking).is_pending());
+        let mut watching = std::pin::pin!(disconnect_watch.still_connected(&mut connection, slot));
+        assert!(futures_util::poll!(&mut watching).is_pending());
         let next = timeout(LEAVING_TIME / 2, slots.take()).await;
         assert!(next.is_ok(), "the next connection gets the slot");
         drop(far);
-        assert!(looking.await.is_none(), "it has disconnected");
+        assert!(watching.await.is_none(), "it has disconnected");
     }
 
     #[tokio::test(start_paused = true)]
     async fn few_peers_are_watched_at_a_time() {
         let (disconnect_watch, slots) =
-            (DisconnectWatch::new(), HandshakeSlots::new(2 * AT_ONCE, CancellationToken::new()));
+            (DisconnectWatch::new(), HandshakeSlots::new(2 * MAX_WATCHED, CancellationToken::new()));
         let mut ends = Vec::new();
-        let mut looking = Vec::new();
-        for _ in 0..AT_ONCE {
+        let mut watching = Vec::new();
+        for _ in 0..MAX_WATCHED {
             let (mut connection, far) = connected();
             let (slot, disconnect_watch) = (slots.take().await, &disconnect_watch);
-            looking
+            watching
                 .push(Box::pin(async move { disconnect_watch.still_connected(&mut connection, slot).await }));
             ends.push(far);
-            assert!(futures_util::poll!(looking.last_mut().expect("it was just pushed")).is_pending());
+            assert!(futures_util::poll!(watching.last_mut().expect("it was just pushed")).is_pending());
         }
         let began = Instant::now();
         let (mut connection, _far) = connected();

@@ -1,9 +1,11 @@
-//! Making and ending enrolments, for clients of the admin socket; and ending each one when it expires.
+//! Creates and ends enrolments for clients of the admin socket, and ends each one when it expires.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use cofferdam_audit::Event;
+use cofferdam_base::clock;
 use relay_proto::address::Address;
 use relay_proto::name::Name;
 use tokio::time::sleep;
@@ -12,13 +14,11 @@ use super::path_isolation::{self, PathIsolationError};
 use super::state::Daemon;
 use super::supervise::supervise;
 use super::unix_socket::SocketError;
-use crate::audit::Event;
-use crate::clock;
-use crate::enrolment::{Enrolment, NotMade, StoreError, Swept, Terms};
+use crate::enrolment::{Enrolment, NotCreated, StoreError, Swept, Terms};
 use crate::link::command::EndReason;
 use crate::link::registry::Ending;
 
-/// What a client of the admin socket asks for.
+/// A client's request for an enrolment.
 #[derive(Clone, Debug)]
 pub(crate) struct EnrollRequest {
     pub(crate) grant: Name,
@@ -31,7 +31,7 @@ pub(crate) struct EnrollRequest {
 /// How the sandbox will connect.
 #[derive(Clone, Debug)]
 pub(crate) enum EnrollVia {
-    /// The host reaches into it.
+    /// The host connects to it.
     Attached,
     Socket {
         directory: PathBuf,
@@ -51,15 +51,15 @@ pub(crate) struct Enrolled {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EnrollError {
     #[error(transparent)]
-    Apart(#[from] PathIsolationError),
+    PathIsolation(#[from] PathIsolationError),
     #[error("the sidecar failed; see its log")]
     Failed,
-    #[error("there is no grant `{0}`; there are: {1}")]
+    #[error("there is no grant `{0}`; the grants are: {1}")]
     Grant(Name, String),
     #[error(transparent)]
-    NotMade(#[from] NotMade),
+    NotCreated(#[from] NotCreated),
     #[error(
-        "sandboxes cannot dial in: `relay.tls` is not configured; set it and `relay.advertise`, or use `--socket DIR`"
+        "sandboxes cannot connect: `relay.tls` is not configured; set it and `relay.advertise`, or use `--socket DIR`"
     )]
     NoAddress,
     #[error(transparent)]
@@ -81,7 +81,8 @@ pub(crate) struct Killed {
 
 /// The wall clock may jump, so it is read at least this often.
 const LONGEST_SLEEP: Duration = Duration::from_secs(30);
-const SHORTEST: Duration = Duration::from_secs(1);
+/// The shortest lifetime of an enrolment or a ticket.
+const MIN_TTL: Duration = Duration::from_secs(1);
 
 impl Daemon {
     pub(crate) async fn enroll(self: &Arc<Self>, request: EnrollRequest) -> Result<Enrolled, EnrollError> {
@@ -89,9 +90,9 @@ impl Daemon {
         // Expired enrolments free their names, limits and directories.
         self.end_expired().await;
         let enrolled = match request.via {
-            EnrollVia::Ticket { ttl } if ttl < SHORTEST => return Err(EnrollError::TooShort),
+            EnrollVia::Ticket { ttl } if ttl < MIN_TTL => return Err(EnrollError::TooShort),
             EnrollVia::Ticket { ttl } => self.issue(terms, ttl).await?,
-            EnrollVia::Socket { directory } => self.make_socket(terms, directory).await?,
+            EnrollVia::Socket { directory } => self.create_socket(terms, directory).await?,
             EnrollVia::Attached => {
                 let store = Arc::clone(&self.enrolments);
                 let made = self.context.tasks.spawn_blocking(move || store.attach(terms, clock::now()));
@@ -167,11 +168,11 @@ impl Daemon {
         let sweep = self.context.tasks.spawn_blocking(move || store.sweep(clock::now()));
         let swept = sweep.await.unwrap_or_else(|failed| match failed.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            // The runtime is shutting down.
+            // Cancelled: the runtime is shutting down.
             Err(_) => Swept::default(),
         });
-        for id in swept.over {
-            tracing::info!(enrolment = %id, "enrolment over");
+        for id in swept.ended {
+            tracing::info!(enrolment = %id, "enrolment expired");
             self.own.close(&id);
             let daemon = Arc::clone(self);
             self.context.tasks.spawn(async move {
@@ -193,22 +194,22 @@ impl Daemon {
         if ttl > grant.ttl {
             return Err(EnrollError::TooLong { grant: request.grant.clone(), max: grant.ttl });
         }
-        if ttl < SHORTEST {
+        if ttl < MIN_TTL {
             return Err(EnrollError::TooShort);
         }
-        let most = config.limits.enrolments;
-        Ok(Terms { grant: request.grant.clone(), name: request.name.clone(), ttl, most })
+        let max = config.limits.enrolments;
+        Ok(Terms { grant: request.grant.clone(), name: request.name.clone(), ttl, max_enrolments: max })
     }
 
-    /// The address at which sandboxes dial this sidecar.
-    fn dialled_address(&self) -> Option<Address> {
-        // The port is the one of the start; the advertised name may have been reloaded.
+    /// The address by which sandboxes connect to this sidecar.
+    fn advertised_address(&self) -> Option<Address> {
+        // A reload changes the advertised address, but does not open the port.
         self.started.relay.tls.as_ref()?;
         self.context.config.load().relay.tls.as_ref().map(|tls| tls.advertise.clone())
     }
 
     async fn issue(&self, terms: Terms, ttl: Duration) -> Result<Enrolled, EnrollError> {
-        let relay = self.dialled_address().ok_or(EnrollError::NoAddress)?;
+        let relay = self.advertised_address().ok_or(EnrollError::NoAddress)?;
         let store = Arc::clone(&self.enrolments);
         let issued = self.context.tasks.spawn_blocking(move || store.issue(terms, ttl, clock::now()));
         let (enrolment, ticket) = issued.await.map_err(|_| EnrollError::Failed)??;
@@ -216,7 +217,7 @@ impl Daemon {
         Ok(Enrolled { enrolment, text: string.to_string() })
     }
 
-    async fn make_socket(
+    async fn create_socket(
         self: &Arc<Self>,
         terms: Terms,
         directory: PathBuf,
@@ -229,8 +230,8 @@ impl Daemon {
             &directory,
             &others,
         )?;
-        let (store, place) = (Arc::clone(&self.enrolments), directory.clone());
-        let made = self.context.tasks.spawn_blocking(move || store.socket(terms, place, clock::now()));
+        let (store, path) = (Arc::clone(&self.enrolments), directory.clone());
+        let made = self.context.tasks.spawn_blocking(move || store.socket(terms, path, clock::now()));
         let enrolment = made.await.map_err(|_| EnrollError::Failed)??;
         if let Err(error) = self.open_own_socket(&enrolment.id, &directory) {
             let (store, id) = (Arc::clone(&self.enrolments), Arc::clone(&enrolment.id));

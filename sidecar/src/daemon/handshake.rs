@@ -2,6 +2,7 @@
 
 use std::sync::PoisonError;
 
+use cofferdam_audit::Event;
 use relay_proto::code::Code;
 use relay_proto::control::{Hello, Purpose, Refusal, Retry, Status};
 use relay_proto::frame::{DecodeError, Frame};
@@ -9,11 +10,10 @@ use relay_proto::limits::VERSION;
 use relay_proto::name::Name;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::admission::{self, Door, Refused, refuse};
+use super::admission::{self, ConnectionSource, Refused, refuse};
 use super::handshake_slots::{HandshakeSlot, SlotLost};
 use super::state::Daemon;
 use super::status;
-use crate::audit::Event;
 use crate::link::command::EndReason;
 use crate::link::connection::{Connection, Lost, Transport};
 use crate::link::registry::{NotOpened, NotResumed};
@@ -32,7 +32,7 @@ enum NoHello {
 /// A new connection, and how it reached the sidecar.
 pub(crate) struct Arrival {
     pub(crate) stream: Box<dyn Transport>,
-    pub(crate) door: Door,
+    pub(crate) source: ConnectionSource,
 }
 
 /// Runs the handshake of a new connection.
@@ -41,30 +41,30 @@ pub(crate) async fn accept(daemon: &Daemon, arrival: Arrival, slot: HandshakeSlo
     accept_until(daemon, arrival, slot, until).await;
 }
 
-/// The same, with the rest of a time that has begun already.
+/// Like [`accept`], with a deadline that the caller has set.
 pub(super) async fn accept_until(daemon: &Daemon, arrival: Arrival, slot: HandshakeSlot, until: Instant) {
     let config = daemon.context.config.load_full();
-    let Arrival { stream, door } = arrival;
+    let Arrival { stream, source } = arrival;
     let mut connection = Connection::new(stream);
     let hello = match slot.await_hello(hello(until, &mut connection)).await {
         Ok(Ok(hello)) => hello,
         Ok(Err(NoHello::Refused(refusal))) => {
             return refuse_connection(daemon, connection, refusal.into(), slot).await;
         }
-        // Disconnected, or its slot went to another connection: no answer.
+        // Disconnected, or its slot went to another connection: no response.
         Ok(Err(NoHello::Gone)) | Err(SlotLost) => return,
     };
-    let recognised = admission::recognise(daemon, &config, &door, &hello);
-    if let (Purpose::Status, Ok(visitor)) = (hello.purpose, &recognised) {
-        return send_status(connection, status::status(daemon, &config, visitor)).await;
+    let recognised = admission::recognise(daemon, &config, &source, &hello);
+    if let (Purpose::Status, Ok(principal)) = (hello.purpose, &recognised) {
+        return send_status(connection, status::status(daemon, &config, principal)).await;
     }
     let admitted =
-        recognised.and_then(|visitor| Ok((admission::server(&config, &visitor, &hello)?, visitor)));
+        recognised.and_then(|principal| Ok((admission::server(&config, &principal, &hello)?, principal)));
     match admitted {
         Err(refused) => refuse_connection(daemon, connection, refused, slot).await,
-        Ok((server, visitor)) => {
+        Ok((server, principal)) => {
             if let Err((refused, connection)) =
-                open_or_resume(daemon, &door, &visitor, hello, server, connection).await
+                open_or_resume(daemon, &source, &principal, hello, server, connection).await
             {
                 refuse_connection(daemon, connection, refused, slot).await;
             }
@@ -72,7 +72,7 @@ pub(super) async fn accept_until(daemon: &Daemon, arrival: Arrival, slot: Handsh
     }
 }
 
-/// Answers a request for the status.
+/// Sends the status that a peer asked for.
 async fn send_status(mut connection: Connection, status: Status) {
     connection.push(&Frame::Status(status));
     // A peer that does not read it in time does not get it.
@@ -86,8 +86,8 @@ async fn refuse_connection(
     slot: HandshakeSlot,
 ) {
     let Refused { refusal, denied } = refused;
-    let alarming = denied.as_deref().is_some_and(|(_, denied)| denied.alarming().is_some());
-    let staying = match alarming {
+    let alerts = denied.as_deref().is_some_and(|(_, denied)| denied.alert_about().is_some());
+    let staying = match alerts {
         true => daemon.disconnect_watch.still_connected(&mut connection, slot).await,
         false => Some(slot.into()),
     };
@@ -108,7 +108,7 @@ async fn refuse_connection(
 async fn hello(until: Instant, connection: &mut Connection) -> Result<Hello, NoHello> {
     let malformed = |why: &str| NoHello::Refused(refuse(Code::MessageMalformed, why, Retry::AfterMs(1000)));
     match timeout_at(until, connection.next()).await {
-        Err(_) => Err(malformed("no Hello came in time")),
+        Err(_) => Err(malformed("no Hello arrived in time")),
         Ok(Err(Lost::Closed | Lost::Io(_))) => Err(NoHello::Gone),
         Ok(Err(Lost::Protocol(DecodeError::OtherVersion { ours, theirs }))) => {
             Err(NoHello::Refused(version(ours, &[theirs])))
@@ -122,25 +122,24 @@ async fn hello(until: Instant, connection: &mut Connection) -> Result<Hello, NoH
 
 async fn open_or_resume(
     daemon: &Daemon,
-    door: &Door,
-    visitor: &Principal,
+    source: &ConnectionSource,
+    principal: &Principal,
     mut hello: Hello,
     server: Name,
     connection: Connection,
 ) -> Result<(), (Refused, Connection)> {
     let connection = match hello.resume.take() {
-        Some(resume) => match daemon.registry.resume(visitor, connection, resume).await {
+        Some(resume) => match daemon.registry.resume(principal, connection, resume).await {
             Ok(()) => return Ok(()),
             // That link has ended: the shim gets a new one and sees that it was not resumed.
             Err(NotResumed::Over(connection)) => connection,
             Err(NotResumed::Foreign(connection)) => {
-                daemon.alert_foreign_link(visitor);
-                let message =
-                    "that link is another sandbox's; a new one is given to a shim that asks for none";
+                daemon.alert_foreign_link(principal);
+                let message = "the link belongs to another sandbox; connect without it to get a new link";
                 return Err((refuse(Code::CloneRefused, message, Retry::AfterMs(1000)).into(), connection));
             }
             Err(NotResumed::Busy(connection)) => {
-                let message = "the link is there, but too busy to be resumed now";
+                let message = "the link is too busy to be resumed now";
                 return Err((
                     refuse(Code::RelayUnavailable, message, Retry::AfterMs(1000)).into(),
                     connection,
@@ -151,20 +150,20 @@ async fn open_or_resume(
     };
     // Limits are checked before anything is synced to disk, so a sandbox over its limit causes no disk writes; and the
     // key before the limits, so an outdated key takes up none of them.
-    if let Err(refused) = admission::look(daemon, door, &hello) {
+    if let Err(refused) = admission::check_key(daemon, source, &hello) {
         return Err((refused, connection));
     }
-    let reserved = match daemon.registry.reserve(&daemon.context, visitor) {
+    let reserved = match daemon.registry.reserve(&daemon.context, principal) {
         Ok(reserved) => reserved,
         Err(error) => return Err((not_opened(error).into(), connection)),
     };
-    let offer = match admission::offer(daemon, door, &hello).await {
+    let offer = match admission::offer(daemon, source, &hello).await {
         Ok(offer) => offer,
         Err(refused) => return Err((refused, connection)),
     };
     reserved.open(server, connection, offer);
-    if let Some(enrolled) = &visitor.enrolment
-        && daemon.enrolments.find(&enrolled.id, crate::clock::now()).is_err()
+    if let Some(enrolled) = &principal.enrolment
+        && daemon.enrolments.find(&enrolled.id, cofferdam_base::clock::now()).is_err()
     {
         // The enrolment ended during this handshake, before the link was in the registry.
         drop(daemon.registry.end_enrolment(&enrolled.id, EndReason::Killed).await);
@@ -193,8 +192,8 @@ fn version(ours: u16, theirs: &[u16]) -> Refusal {
 
 impl Daemon {
     /// Rate limited: a peer can ask for foreign links as often as it likes.
-    fn alert_foreign_link(&self, visitor: &Principal) {
-        let (who, may) = match &visitor.enrolment {
+    fn alert_foreign_link(&self, principal: &Principal) {
+        let (who, may) = match &principal.enrolment {
             Some(enrolled) => (
                 format!("enrolment {} ({})", enrolled.id, enrolled.name),
                 self.enrolments.may_alert(&enrolled.id),

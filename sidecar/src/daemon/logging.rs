@@ -3,10 +3,9 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 
+use cofferdam_scrub::log_scrubber::LogScrubber;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
-
-use cofferdam_scrub::log_scrubber::LogScrubber;
 
 /// Starts the log. `COFFERDAM_LOG` chooses what is logged, as in `cofferdam=debug`.
 pub(crate) fn start(scrubber: Arc<LogScrubber>) {

@@ -1,4 +1,4 @@
-//! Which paths must not be visible in a sandbox: everything in the directory of a relay socket is.
+//! Checks that no private path lies in the directory of a relay socket, where sandboxes can see it.
 //!
 //! `check` compares paths as they are written, since it opens nothing. Here they are compared as the file system resolves
 //! them, symbolic links followed, before anything is created.
@@ -12,10 +12,10 @@ use crate::config::{Config, SHARED_DIRECTORIES};
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PathIsolationError {
     #[error(
-        "`{key}` resolves to `{place}`, inside the relay's directory `{directory}`, which sandboxes can open; \
+        "`{key}` resolves to `{path}`, inside the relay's directory `{directory}`, which sandboxes can open; \
          give `{of}` a directory that holds nothing else"
     )]
-    Inside { key: &'static str, place: PathBuf, directory: PathBuf, of: &'static str },
+    Inside { key: &'static str, path: PathBuf, directory: PathBuf, of: &'static str },
     #[error("`{0}` is not an absolute path; give the full path of a directory")]
     NotAbsolute(PathBuf),
     #[error(
@@ -23,17 +23,17 @@ pub(crate) enum PathIsolationError {
     )]
     Shared(PathBuf),
     #[error(
-        "`{place}` is not for this sandbox alone: {with} is in it or contains it; choose a directory that holds nothing else"
+        "`{directory}` is not for this sandbox alone: {with} is in it or contains it; choose a directory that holds nothing else"
     )]
-    NotItsOwn { place: PathBuf, with: String },
+    NotItsOwn { directory: PathBuf, with: String },
     #[error("list the directory `{path}`")]
-    Look {
+    List {
         path: PathBuf,
         #[source]
         source: io::Error,
     },
     #[error("resolve the path `{path}`")]
-    Unknown {
+    Resolve {
         path: PathBuf,
         #[source]
         source: io::Error,
@@ -48,9 +48,9 @@ pub(super) fn check_configuration(config: &Config) -> Result<(), PathIsolationEr
         let Some(directory) = directory else { continue };
         let directory = resolve(directory)?;
         for (key, path) in [("admin.socket", &config.admin.socket), ("state-dir", &config.state_dir)] {
-            let place = resolve(path)?;
-            if place.starts_with(&directory) {
-                return Err(PathIsolationError::Inside { key, place, directory, of });
+            let path = resolve(path)?;
+            if path.starts_with(&directory) {
+                return Err(PathIsolationError::Inside { key, path, directory, of });
             }
         }
     }
@@ -68,11 +68,12 @@ pub(super) fn check_sandbox_directory(
     if !directory.is_absolute() {
         return Err(PathIsolationError::NotAbsolute(directory.into()));
     }
-    let place = resolve(directory)?;
+    let resolved = resolve(directory)?;
     let machines = config.relay.vsock_dir.as_deref().map(resolve).transpose()?;
-    if SHARED_DIRECTORIES.iter().any(|shared| place == Path::new(shared)) || machines.as_ref() == Some(&place)
+    if SHARED_DIRECTORIES.iter().any(|shared| resolved == Path::new(shared))
+        || machines.as_ref() == Some(&resolved)
     {
-        return Err(PathIsolationError::Shared(place));
+        return Err(PathIsolationError::Shared(resolved));
     }
     let relay = config.relay.unix.as_ref().and_then(|unix| unix.path.parent());
     let own = [("`state-dir`", Some(&*config.state_dir)), ("`relay.unix`", relay)];
@@ -80,39 +81,42 @@ pub(super) fn check_sandbox_directory(
     let others = others.iter().map(|other| (format!("the socket in `{}`", other.display()), other.as_path()));
     for (with, path) in own.chain(others.clone()) {
         let path = resolve(path)?;
-        let same_again = others.clone().any(|(_, other)| other == place && path == place);
-        if !same_again && (path.starts_with(&place) || place.starts_with(&path)) {
-            return Err(PathIsolationError::NotItsOwn { place, with });
+        let same_again = others.clone().any(|(_, other)| other == resolved && path == resolved);
+        if !same_again && (path.starts_with(&resolved) || resolved.starts_with(&path)) {
+            return Err(PathIsolationError::NotItsOwn { directory: resolved, with });
         }
     }
     for (with, path) in
         [("`admin.socket`", config.admin.socket.as_path()), ("the configuration", config_file)]
     {
-        if resolve(path)?.starts_with(&place) {
-            return Err(PathIsolationError::NotItsOwn { place, with: with.into() });
+        if resolve(path)?.starts_with(&resolved) {
+            return Err(PathIsolationError::NotItsOwn { directory: resolved, with: with.into() });
         }
     }
-    check_contents(place)
+    check_contents(resolved)
 }
 
-/// Only sockets of ours are in the directory, and only its owner can write to it.
-fn check_contents(place: PathBuf) -> Result<PathBuf, PathIsolationError> {
-    let looked = |source| PathIsolationError::Look { path: place.clone(), source };
-    let entries = match std::fs::read_dir(&place) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(place),
-        entries => entries.map_err(looked)?,
+/// Checks that the directory contains only sockets of ours, and that other users cannot write to it.
+fn check_contents(resolved: PathBuf) -> Result<PathBuf, PathIsolationError> {
+    let read_error = |source| PathIsolationError::List { path: resolved.clone(), source };
+    let entries = match std::fs::read_dir(&resolved) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(resolved),
+        entries => entries.map_err(read_error)?,
     };
-    if std::fs::metadata(&place).map_err(looked)?.permissions().mode() & 0o002 != 0 {
-        return Err(PathIsolationError::Shared(place));
+    if std::fs::metadata(&resolved).map_err(read_error)?.permissions().mode() & 0o002 != 0 {
+        return Err(PathIsolationError::Shared(resolved));
     }
     for entry in entries {
-        let name = entry.map_err(looked)?.file_name();
+        let name = entry.map_err(read_error)?.file_name();
         // The last two are a microVM's: the monitor's own socket, and the one for its guest's port.
         if !["relay.sock", "vsock", "vsock_7443"].iter().any(|ours| name == *ours) {
-            return Err(PathIsolationError::NotItsOwn { place, with: format!("`{}`", name.display()) });
+            return Err(PathIsolationError::NotItsOwn {
+                directory: resolved,
+                with: format!("`{}`", name.display()),
+            });
         }
     }
-    Ok(place)
+    Ok(resolved)
 }
 
 /// The path with symbolic links followed. Components that do not exist yet are kept as they are written.
@@ -130,7 +134,7 @@ fn resolve(path: &Path) -> Result<PathBuf, PathIsolationError> {
                     missing.push(name);
                     existing = parent;
                 }
-                _ => return Err(PathIsolationError::Unknown { path: path.into(), source }),
+                _ => return Err(PathIsolationError::Resolve { path: path.into(), source }),
             },
         }
     }
@@ -142,7 +146,7 @@ mod tests {
 
     #[test]
     fn links_are_followed_and_missing_components_are_kept() {
-        let directory = std::env::temp_dir().join(crate::random::id("cofferdam-apart-"));
+        let directory = std::env::temp_dir().join(cofferdam_base::random::id("cofferdam-path-isolation-"));
         std::fs::create_dir_all(directory.join("relay")).unwrap();
         std::os::unix::fs::symlink("relay", directory.join("elsewhere")).unwrap();
         let real_directory = directory.canonicalize().unwrap();

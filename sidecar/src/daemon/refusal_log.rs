@@ -1,4 +1,4 @@
-//! Refused connections in the log: at most ten a second with their reasons, the others as a count.
+//! Refused connections in the log: at most ten a second with their reasons; the others are counted.
 //!
 //! Any client that reaches a listener can be refused as often as it likes, and chooses part of the reason's text.
 
@@ -15,7 +15,7 @@ pub(super) struct RefusalLog(Mutex<Lines>);
 
 struct Lines {
     limit: RateLimiter,
-    /// RefusalLog that were not written since the last report.
+    /// Refusals since the last report that were not logged.
     more: u64,
 }
 
@@ -30,7 +30,7 @@ enum Line {
 
 /// The others are reported this long after the first of them.
 const REPORT_AFTER: Duration = Duration::from_secs(1);
-/// Enough to see who connects and why it is refused; few enough that nothing else is pushed out of the log.
+/// Enough to see which peers are refused and why; few enough not to crowd out other lines.
 const LINES_PER_SECOND: u32 = 10;
 /// Characters of a reason in the log.
 const MAX_REASON: usize = 200;
@@ -91,12 +91,12 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_flood_is_ten_lines_a_second_and_a_number() {
+    async fn a_flood_gives_ten_lines_a_second_and_a_count() {
         let refusals = RefusalLog::default();
         let lines: Vec<Line> = (0..1000).map(|_| refusals.count()).collect();
         assert_eq!(lines.iter().filter(|line| **line == Line::Written).count(), 10);
         let ends = Instant::now() + REPORT_AFTER;
-        assert_eq!(lines[10], Line::FirstCounted(ends), "one of them says how many more there were");
+        assert_eq!(lines[10], Line::FirstCounted(ends), "one later line reports the count");
         assert!(lines[11..].iter().all(|line| *line == Line::Counted));
         sleep_until(ends).await;
         assert_eq!(refusals.take_more(), 990);

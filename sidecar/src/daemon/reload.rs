@@ -5,9 +5,10 @@
 
 use std::sync::Arc;
 
+use cofferdam_audit::Event;
+
 use super::state::Daemon;
 use super::unix_socket::Mode;
-use crate::audit::Event;
 use crate::config::{self, Config, Problems};
 
 /// The result of a reload.

@@ -4,7 +4,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use cofferdam_audit::{self as audit, Audit, AuditError, Event};
 use cofferdam_base::RateLimiter;
+use cofferdam_scrub::log_scrubber::LogScrubber;
+use cofferdam_secrets::files::{FileError, FileStore};
 use cofferdam_vault::AccessError;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
@@ -15,26 +18,23 @@ use super::admin::http::{AdminPort, AdminPortError};
 use super::admin::server;
 use super::attach_table::AttachTable;
 use super::disconnect_watch::DisconnectWatch;
-use super::listen::{Listening, Port, PortError, accept};
+use super::listen::{Port, PortError, SocketKind, accept};
 use super::own_sockets::OwnSockets;
 use super::path_isolation::{self, PathIsolationError};
 use super::state::Daemon;
 use super::unix_socket::{Mode, Socket, SocketError};
-use crate::audit::{self, Audit, AuditError, Event};
 use crate::config::Config;
 use crate::enrolment::key::{self, KeyError};
 use crate::enrolment::{ALERTS_PER_MINUTE, Enrolments, StoreError};
 use crate::link::command::EndReason;
 use crate::session::Context;
-use cofferdam_scrub::log_scrubber::LogScrubber;
-use cofferdam_secrets::files::{FileError, FileStore};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ServeError {
     #[error(transparent)]
     AdminPort(#[from] AdminPortError),
     #[error(transparent)]
-    Apart(#[from] PathIsolationError),
+    PathIsolation(#[from] PathIsolationError),
     #[error(transparent)]
     Audit(#[from] AuditError),
     #[error(transparent)]
@@ -53,7 +53,7 @@ pub(crate) enum ServeError {
     Vault(#[from] AccessError),
 }
 
-/// For what remains of a stop after the sessions have ended.
+/// For the remaining tasks of a stop, after the sessions have ended.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs until SIGTERM or SIGINT.
@@ -71,7 +71,7 @@ pub(crate) async fn serve(
         file_bytes: config.limits.audit_file_bytes,
         field_bytes: config.limits.audit_field_bytes,
     })?;
-    let identity = key::load_or_make(&config.state_dir)?;
+    let identity = key::load_or_create(&config.state_dir)?;
     let enrolments = Arc::new(Enrolments::open(&config.state_dir)?);
     let relay = match &config.relay.unix {
         Some(unix) => Some(Socket::bind(&unix.path, Mode::of(&config.relay))?),
@@ -82,7 +82,7 @@ pub(crate) async fn serve(
         None => None,
     };
     let admin = Socket::bind(&config.admin.socket, Mode::Owner)?;
-    let watch = match &config.admin.http {
+    let admin_port = match &config.admin.http {
         Some(address) => Some(AdminPort::bind(address).await?),
         None => None,
     };
@@ -106,14 +106,15 @@ pub(crate) async fn serve(
     daemon.record(Event::SidecarStart, Some(env!("CARGO_PKG_VERSION")));
     daemon.context.tasks.spawn(server::run(Arc::clone(&daemon), admin.listener()));
     if let Some(relay) = &relay {
-        let accepting = accept(Arc::clone(&daemon), relay.listener(), Listening::Shared, daemon.stop.clone());
+        let accepting =
+            accept(Arc::clone(&daemon), relay.listener(), SocketKind::Shared, daemon.stop.clone());
         daemon.context.tasks.spawn(accepting);
     }
     if let Some(port) = port {
         daemon.context.tasks.spawn(port.run(Arc::clone(&daemon)));
     }
-    if let Some(watch) = watch {
-        daemon.context.tasks.spawn(watch.run(Arc::clone(&daemon)));
+    if let Some(admin_port) = admin_port {
+        daemon.context.tasks.spawn(admin_port.run(Arc::clone(&daemon)));
     }
     daemon.open_own_sockets();
     daemon.await_attaches();

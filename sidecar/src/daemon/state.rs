@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
+use cofferdam_audit::{Event, EventRecord};
 use cofferdam_base::RateLimiter;
 use relay_carriage::identity::Identity;
 use tokio::sync::Notify;
@@ -12,7 +13,6 @@ use super::attach_table::AttachTable;
 use super::disconnect_watch::DisconnectWatch;
 use super::own_sockets::OwnSockets;
 use super::refusal_log::RefusalLog;
-use crate::audit::{Event, EventRecord};
 use crate::config::Config;
 use crate::enrolment::Enrolments;
 use crate::link::registry::Registry;

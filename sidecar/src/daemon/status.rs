@@ -1,4 +1,4 @@
-//! The answer to a sandbox that asks for its status. Opens no link and uses up nothing.
+//! The status of a sandbox, which its shim can ask for. Asking opens no link and uses up no ticket.
 
 use relay_proto::control::Status;
 use tokio::time::Instant;
@@ -7,13 +7,13 @@ use super::state::Daemon;
 use crate::config::Config;
 use crate::session::principal::Principal;
 
-pub(super) fn status(daemon: &Daemon, config: &Config, visitor: &Principal) -> Status {
-    let enrolled = visitor.enrolment.as_ref();
+pub(super) fn status(daemon: &Daemon, config: &Config, principal: &Principal) -> Status {
+    let enrolled = principal.enrolment.as_ref();
     let standing = enrolled.and_then(|enrolled| daemon.registry.standing(&enrolled.id));
     Status {
         name: enrolled.map(|enrolled| enrolled.name.to_string()),
-        grant: visitor.grant.clone(),
-        servers: servers(config, visitor),
+        grant: principal.grant.clone(),
+        servers: servers(config, principal),
         session: standing.as_ref().map(|(session, _)| session.to_string()),
         links: standing.map_or(0, |(_, links)| links as u64),
         expires_in_seconds: enrolled
@@ -22,10 +22,11 @@ pub(super) fn status(daemon: &Daemon, config: &Config, visitor: &Principal) -> S
     }
 }
 
-/// As many as fit a frame: a name has at most 64 bytes, a control body 16 KiB.
-const MOST_SERVERS: usize = 200;
+/// As many as fit in a frame: a name has at most 64 bytes, a control body 16 KiB.
+const MAX_SERVERS: usize = 200;
 
-fn servers(config: &Config, visitor: &Principal) -> Vec<relay_proto::name::Name> {
-    let granted = config.grants.get(&visitor.grant).map(|grant| grant.servers.as_slice()).unwrap_or_default();
-    granted.iter().take(MOST_SERVERS).cloned().collect()
+fn servers(config: &Config, principal: &Principal) -> Vec<relay_proto::name::Name> {
+    let granted =
+        config.grants.get(&principal.grant).map(|grant| grant.servers.as_slice()).unwrap_or_default();
+    granted.iter().take(MAX_SERVERS).cloned().collect()
 }

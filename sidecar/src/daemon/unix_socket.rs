@@ -1,4 +1,4 @@
-//! Unix sockets of the sidecar: a stale one is replaced, one in use is respected.
+//! Unix sockets of the sidecar: a stale file is replaced, a socket in use is left alone.
 //!
 //! What must stay true: a socket's name appears with its final mode and accepts connections from then on, never before;
 //! only what is certainly stale is replaced; only a file that is still ours is removed. The directory may be visible in a
@@ -26,11 +26,11 @@ pub(super) struct Socket {
     listener: Arc<UnixListener>,
     directory: OwnedFd,
     name: OsString,
-    /// It cannot be another file's while the listener lives.
+    /// No other file has it while the listener is open.
     identity: Identity,
 }
 
-/// Who may open it.
+/// Which users may connect.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Mode {
     AnyUser,
@@ -59,14 +59,14 @@ pub(crate) enum SocketError {
     },
 }
 
-/// Which file it is, whatever its name.
+/// Identifies a file independently of its name.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Identity {
     device: u64,
     inode: u64,
 }
 
-/// Connections that the kernel keeps for us.
+/// Connections that the kernel queues until they are accepted.
 const BACKLOG: i32 = 1024;
 
 impl Mode {
@@ -154,7 +154,7 @@ fn make_sure_it_is_free(directory: &OwnedFd, name: &OsStr, path: &Path) -> Resul
 
 /// Listens under a temporary name, then renames the socket, which also replaces a stale one.
 fn place(directory: &OwnedFd, name: &OsStr, mode: Mode) -> io::Result<(UnixListener, Identity)> {
-    let hidden: OsString = format!(".{}", crate::random::hex::<8>()).into();
+    let hidden: OsString = format!(".{}", cofferdam_base::random::hex::<8>()).into();
     let socket = stream_socket()?;
     bind(socket.as_raw_fd(), &address(directory, &hidden)?)?;
     let placed = (|| {
@@ -197,7 +197,7 @@ mod tests {
 
     impl Directory {
         fn new() -> Self {
-            let path = std::env::temp_dir().join(crate::random::id("cofferdam-socket-"));
+            let path = std::env::temp_dir().join(cofferdam_base::random::id("cofferdam-socket-"));
             std::fs::create_dir(&path).unwrap();
             Self(path)
         }
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_may_be_in_use_is_left_alone() {
+    async fn a_file_that_may_be_in_use_is_left_alone() {
         let directory = Directory::new();
         let _other = UnixDatagram::bind(directory.socket()).unwrap();
         let error = Socket::bind(&directory.socket(), Mode::Owner).unwrap_err();
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn somebody_elses_socket_in_our_place_stays() {
+    async fn a_socket_of_another_process_at_our_path_is_not_removed() {
         let directory = Directory::new();
         let socket = Socket::bind(&directory.socket(), Mode::Owner).unwrap();
         std::fs::remove_file(directory.socket()).unwrap();

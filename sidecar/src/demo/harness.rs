@@ -1,4 +1,4 @@
-//! The demo's harness: speaks MCP to the shim over its stdio, line by line, and keeps every byte that came out.
+//! The demo's harness: speaks MCP to the shim over its stdio, line by line, and keeps every line that the shim wrote.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -16,12 +16,12 @@ pub(super) struct Harness {
     lines: Receiver<String>,
     reader: Option<JoinHandle<()>>,
     last_id: u64,
-    /// Everything the sandbox's side has got to see.
+    /// All lines that left the shim.
     pub(super) seen: String,
 }
 
-/// Every answer of the demo's comes at once; a shim without a sidecar says so after 20 seconds.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The demo's server responds at once; a shim without a sidecar reports that after 20 seconds.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Harness {
     pub(super) fn start(mut command: Command) -> Result<Self, DemoError> {
@@ -48,9 +48,9 @@ impl Harness {
         self.shim.id()
     }
 
-    /// Makes the handshake as harnesses of the 2025 revisions do.
+    /// Performs the handshake of the 2025 revisions.
     pub(super) fn initialize(&mut self) -> Result<Value, DemoError> {
-        let answer = self.request(
+        let response = self.request(
             "initialize",
             &json!({
                 "protocolVersion": "2025-11-25",
@@ -58,38 +58,38 @@ impl Harness {
                 "clientInfo": { "name": "cofferdam-demo", "version": env!("CARGO_PKG_VERSION") },
             }),
         )?;
-        self.say(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }))?;
-        Ok(answer)
+        self.send(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }))?;
+        Ok(response)
     }
 
-    /// Asks and waits for the answer with the same id.
+    /// Sends a request and waits for the response with the same id.
     pub(super) fn request(&mut self, method: &str, params: &Value) -> Result<Value, DemoError> {
         self.last_id += 1;
         let id = self.last_id;
-        self.say(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }))?;
+        self.send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }))?;
         loop {
             let line = self
                 .lines
-                .recv_timeout(PATIENCE)
-                .map_err(|_| DemoError::NoAnswer { method: method.into() })?;
+                .recv_timeout(RESPONSE_TIMEOUT)
+                .map_err(|_| DemoError::NoResponse { method: method.into() })?;
             self.seen.push_str(&line);
             self.seen.push('\n');
-            let answer: Value = serde_json::from_str(&line).unwrap_or_default();
-            if answer["id"] == id {
-                return Ok(answer);
+            let response: Value = serde_json::from_str(&line).unwrap_or_default();
+            if response["id"] == id {
+                return Ok(response);
             }
         }
     }
 
-    fn say(&mut self, message: &Value) -> Result<(), DemoError> {
+    fn send(&mut self, message: &Value) -> Result<(), DemoError> {
         let stdin = self.stdin.as_mut().expect("stdin is open until the harness is dropped");
-        writeln!(stdin, "{message}").map_err(|source| DemoError::Io { what: "speak to the shim", source })
+        writeln!(stdin, "{message}").map_err(|source| DemoError::Io { what: "write to the shim", source })
     }
 }
 
 impl Drop for Harness {
     fn drop(&mut self) {
-        // End of file is how a harness says goodbye.
+        // A harness ends a stdio server by closing its stdin.
         self.stdin = None;
         let _ = self.shim.wait();
         if let Some(reader) = self.reader.take() {

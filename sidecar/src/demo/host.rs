@@ -14,24 +14,25 @@ use tokio::time::Instant;
 
 use super::DemoError;
 use super::SERVER;
-use super::server::{GOOD_KEY_VARIABLE, KEY_VARIABLE, fingerprint};
+use super::server::{KEY_VARIABLE, VALID_KEY_VARIABLE, fingerprint};
 
 pub(super) struct Host {
     pub(super) directory: PathBuf,
-    /// What must not be seen. The demo made it up, so it may look for it everywhere.
+    /// The secret. The demo generated it, so it may search all output for it.
     pub(super) key: String,
     sidecar: Child,
 }
 
-/// The sidecar is ready, or gone, within this time.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// The time in which the sidecar starts, or stops.
+const START_TIMEOUT: Duration = Duration::from_secs(15);
 
 impl Host {
     pub(super) fn start(program: &Path) -> Result<Self, DemoError> {
         let doing = |what| move |source| DemoError::Io { what, source };
-        let directory = std::env::temp_dir().join(format!("cofferdam-demo-{}", crate::random::hex::<6>()));
+        let directory =
+            std::env::temp_dir().join(format!("cofferdam-demo-{}", cofferdam_base::random::hex::<6>()));
         DirBuilder::new().mode(0o700).create(&directory).map_err(doing("make a directory for the demo"))?;
-        let key = format!("shop-{}", crate::random::hex::<20>());
+        let key = format!("shop-{}", cofferdam_base::random::hex::<20>());
         write_private(&directory.join("shop.key"), &key).map_err(doing("write the demo's secret"))?;
         let config = directory.join("cofferdam.toml");
         write_private(&config, &configuration(program, &directory, &key))
@@ -75,7 +76,7 @@ impl Host {
             let pid = Pid::from_raw(self.sidecar.id().cast_signed());
             // It may be gone already; then there is nothing to signal.
             let _ = kill(pid, Signal::SIGTERM);
-            let deadline = Instant::now() + PATIENCE;
+            let deadline = Instant::now() + START_TIMEOUT;
             while let Ok(None) = self.sidecar.try_wait()
                 && Instant::now() < deadline
             {
@@ -88,7 +89,7 @@ impl Host {
 
     fn wait_until_ready(&mut self) -> Result<(), DemoError> {
         let socket = self.relay_directory().join("relay.sock");
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + START_TIMEOUT;
         while UnixStream::connect(&socket).is_err() {
             let gone = !matches!(self.sidecar.try_wait(), Ok(None));
             if gone || Instant::now() > deadline {
@@ -114,7 +115,7 @@ fn write_private(path: &Path, text: &str) -> io::Result<()> {
 fn configuration(program: &Path, directory: &Path, key: &str) -> String {
     let program = program.display();
     let directory = directory.display();
-    let good = fingerprint(key);
+    let valid = fingerprint(key);
     format!(
         r#"state-dir = "{directory}/state"
 
@@ -130,7 +131,7 @@ file = "{directory}/shop.key"
 
 [servers.orders]
 command = ["{program}", "{SERVER}"]
-env = {{ {KEY_VARIABLE} = "{{shop.value}}", {GOOD_KEY_VARIABLE} = "{good}" }}
+env = {{ {KEY_VARIABLE} = "{{shop.value}}", {VALID_KEY_VARIABLE} = "{valid}" }}
 tools = {{ deny = ["delete_*"] }}
 
 [grants.demo]

@@ -1,14 +1,14 @@
-//! `cofferdam demo`: the whole path on embedded defaults.
+//! `cofferdam demo`: a whole set-up with a built-in configuration.
 //!
-//! A real sidecar, a real sandbox where bubblewrap is there, and the requests a harness would make: one that uses a
-//! credential, one that tries to leak it, one that the rules deny. Everything it claims it has looked at.
+//! It runs a real sidecar, a real sandbox if bubblewrap is available, and the requests of a harness: one that uses a
+//! credential, one that tries to leak it, one that the rules deny. Every claim that it prints has been checked.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | [`harness`] | MCP over the shim's stdio |
 //! | [`host`] | the sidecar with its secret and configuration |
-//! | [`sandbox`] | bubblewrap, or nothing |
-//! | [`server`] | the MCP server behind it all |
+//! | [`sandbox`] | bubblewrap, or no isolation |
+//! | [`server`] | the MCP server |
 
 mod harness;
 mod host;
@@ -20,18 +20,18 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use cofferdam_audit as audit;
+use cofferdam_scrub::{Needle, Scrubber};
 use serde_json::{Value, json};
 
-use crate::audit;
-use crate::scrub::{Needle, Scrubber};
 use crate::terminal::line;
 use harness::Harness;
 use host::Host;
-use sandbox::{Shim, Walls};
+use sandbox::{Isolation, Shim};
 
-/// The first argument by which this program runs as a shim, where no static one is given.
+/// The first argument that makes this program run as a shim, if no static one is given.
 pub(crate) const SHIM: &str = "shim";
-/// The first argument by which this program runs as the demo's MCP server.
+/// The first argument that makes this program run as the demo's MCP server.
 pub(crate) const SERVER: &str = "demo-server";
 
 #[derive(Debug, thiserror::Error)]
@@ -42,14 +42,14 @@ pub(crate) enum DemoError {
         #[source]
         source: io::Error,
     },
-    #[error("the credential got out: it was found in {place}")]
+    #[error("the credential leaked: it was found in {place}")]
     Leaked { place: &'static str },
-    #[error("no answer to `{method}` came out of the sandbox")]
-    NoAnswer { method: String },
-    #[error("the sidecar did not start; its log says:\n{log}")]
+    #[error("no response to `{method}` came from the sandbox")]
+    NoResponse { method: String },
+    #[error("the sidecar did not start; its log:\n{log}")]
     NoSidecar { log: String },
-    #[error("the answer to `{asked}` is not what the demo promises: {answer}")]
-    Odd { asked: &'static str, answer: String },
+    #[error("the response to `{request}` is not the expected one: {response}")]
+    Unexpected { request: &'static str, response: String },
 }
 
 pub(crate) fn run(shim: Option<PathBuf>) -> Result<ExitCode, DemoError> {
@@ -59,17 +59,17 @@ pub(crate) fn run(shim: Option<PathBuf>) -> Result<ExitCode, DemoError> {
         Some(path) => Shim::Static(path.canonicalize().map_err(doing("find the shim that was given"))?),
         None => Shim::Itself(program.clone()),
     };
-    line("Cofferdam demo: a credential that is used and never seen\n");
+    line("Cofferdam demo: a credential that the sandbox uses but never sees\n");
     let mut host = Host::start(&program)?;
-    tell_host(&host);
-    let walls = sandbox::walls(&shim, &host.relay_directory());
-    tell_sandbox(walls, &shim);
-    let mut harness = Harness::start(sandbox::command(walls, &shim, &host.relay_directory()))?;
-    talk(&mut harness)?;
-    tell_sight(&harness, walls);
+    print_host(&host);
+    let isolation = sandbox::isolation(&shim, &host.relay_directory());
+    print_sandbox(isolation, &shim);
+    let mut harness = Harness::start(sandbox::command(isolation, &shim, &host.relay_directory()))?;
+    make_requests(&mut harness)?;
+    print_visible(&harness, isolation);
     let seen = harness.seen.clone();
     drop(harness);
-    tell_decisions(&host)?;
+    print_decisions(&host)?;
     host.stop();
     search(&host, &seen)?;
     line(
@@ -81,7 +81,7 @@ pub(crate) fn run(shim: Option<PathBuf>) -> Result<ExitCode, DemoError> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn tell_host(host: &Host) {
+fn print_host(host: &Host) {
     line("The host");
     line(&format!(
         "  sidecar   process {}, configuration and state in {}",
@@ -89,36 +89,34 @@ fn tell_host(host: &Host) {
         host.directory.display()
     ));
     line(&format!(
-        "  secret    shop.value: {} characters in a file of the host's, made up just now",
+        "  secret    shop.value: {} characters in a file on the host, generated just now",
         host.key.len()
     ));
     line("  server    `orders`, started on the host with SHOP_API_KEY={shop.value}; rule: deny delete_*\n");
 }
 
-fn tell_sandbox(walls: Walls, shim: &Shim) {
+fn print_sandbox(isolation: Isolation, shim: &Shim) {
     line("The sandbox");
-    match walls {
-        Walls::Bubblewrap => {
-            line("  walls     bubblewrap: own namespaces, no network, no files but those below")
+    match isolation {
+        Isolation::Bubblewrap => {
+            line("  isolation bubblewrap: own namespaces, no network, no files except those below")
         }
-        Walls::None => {
+        Isolation::None => {
             line(
-                "  walls     NONE: bubblewrap is missing or not permitted here, so the shim is a bare child process",
+                "  isolation NONE: bubblewrap is missing or not permitted here, so the shim is an ordinary child process",
             );
-            line("            (install it with `apt install bubblewrap` to see the real thing)");
+            line("            (install it with `apt install bubblewrap` to run the demo in a real sandbox)");
         }
     }
     match shim {
-        Shim::Itself(_) => {
-            line("  shim      this program, re-executed as the shim (give a static one with --shim)\n")
-        }
+        Shim::Itself(_) => line("  shim      this program, run as the shim (--shim names a static one)\n"),
         Shim::Static(path) => line(&format!("  shim      {}\n", path.display())),
     }
 }
 
-/// The requests of a harness, each with what must come back.
-fn talk(harness: &mut Harness) -> Result<(), DemoError> {
-    line("The harness, inside, speaks MCP to the shim");
+/// Makes the requests of a harness, and checks each response.
+fn make_requests(harness: &mut Harness) -> Result<(), DemoError> {
+    line("The harness, in the sandbox, speaks MCP to the shim");
     harness.initialize()?;
     let listed = harness.request("tools/list", &json!({}))?;
     let tools: Vec<&str> = listed["result"]["tools"]
@@ -129,51 +127,51 @@ fn talk(harness: &mut Harness) -> Result<(), DemoError> {
         .collect();
     show("tools/list", &tools.join(", "));
     if !tools.contains(&"list_orders") || tools.contains(&"delete_orders") {
-        return Err(DemoError::Odd { asked: "tools/list", answer: listed.to_string() });
+        return Err(DemoError::Unexpected { request: "tools/list", response: listed.to_string() });
     }
-    for (tool, promised) in [
+    for (tool, expected) in [
         ("list_orders", "the shop accepted the key"),
         ("print_environment", "[redacted:shop.value]"),
         ("delete_orders", "Unknown tool"),
     ] {
-        let answer = harness.request("tools/call", &json!({ "name": tool, "arguments": {} }))?;
-        let text = text_of(&answer);
+        let response = harness.request("tools/call", &json!({ "name": tool, "arguments": {} }))?;
+        let text = text_of(&response);
         show(&format!("tools/call {tool}"), &text);
-        if !text.contains(promised) {
-            return Err(DemoError::Odd { asked: tool, answer: answer.to_string() });
+        if !text.contains(expected) {
+            return Err(DemoError::Unexpected { request: tool, response: response.to_string() });
         }
     }
     Ok(())
 }
 
-fn text_of(answer: &Value) -> String {
-    let result = answer["result"]["content"][0]["text"].as_str();
-    result.or_else(|| answer["error"]["message"].as_str()).unwrap_or_default().to_string()
+fn text_of(response: &Value) -> String {
+    let result = response["result"]["content"][0]["text"].as_str();
+    result.or_else(|| response["error"]["message"].as_str()).unwrap_or_default().to_string()
 }
 
-fn show(asked: &str, answer: &str) {
-    line(&format!("  -> {asked}"));
-    for answer in answer.lines() {
-        line(&format!("     {answer}"));
+fn show(request: &str, response: &str) {
+    line(&format!("  -> {request}"));
+    for text in response.lines() {
+        line(&format!("     {text}"));
     }
 }
 
-/// What is there to be seen from inside, looked at from outside.
-fn tell_sight(harness: &Harness, walls: Walls) {
-    let inside = sandbox::Sight::of(harness.pid());
+/// Prints what the shim's process can see, read from outside through `/proc`.
+fn print_visible(harness: &Harness, isolation: Isolation) {
+    let inside = sandbox::ShimProcess::of(harness.pid());
     line("\nWhat the shim's process can see");
     line(&format!("  variables {}", inside.variables()));
-    match walls {
-        Walls::Bubblewrap => {
+    match isolation {
+        Isolation::Bubblewrap => {
             line(&format!("  files     {}", inside.files()));
             line(&format!("  network   {}", inside.network()));
         }
-        Walls::None => line("  files     all that this user can: there are no walls here"),
+        Isolation::None => line("  files     all files of this user, because there is no isolation"),
     }
 }
 
-fn tell_decisions(host: &Host) -> Result<(), DemoError> {
-    line("\nWhat the host wrote down");
+fn print_decisions(host: &Host) -> Result<(), DemoError> {
+    line("\nThe audit on the host");
     let records = audit::tail(&host.audit_directory(), 100)
         .map_err(|error| DemoError::Io { what: "read the audit", source: io::Error::other(error) })?;
     for record in records.iter().filter(|record| record.contains("\"tools/")) {
@@ -182,7 +180,7 @@ fn tell_decisions(host: &Host) -> Result<(), DemoError> {
     Ok(())
 }
 
-/// Looks for the key, in every encoding the scrubber knows, in all that left the sidecar.
+/// Searches everything that left the sidecar for the key, in every encoding that the scrubber knows.
 fn search(host: &Host, seen: &str) -> Result<(), DemoError> {
     let needle = Needle { label: "shop.value".into(), value: host.key.clone().into_bytes().into() };
     let finder = Scrubber::new(vec![needle]);
@@ -194,7 +192,7 @@ fn search(host: &Host, seen: &str) -> Result<(), DemoError> {
         .collect();
     let log = host.log();
     let places =
-        [("what the sandbox got", seen.as_bytes()), ("the sidecar's log", &log), ("the audit", &audit)];
+        [("the output to the sandbox", seen.as_bytes()), ("the sidecar's log", &log), ("the audit", &audit)];
     for (place, bytes) in places {
         if finder.text(bytes).redactions > 0 {
             return Err(DemoError::Leaked { place });
@@ -202,7 +200,7 @@ fn search(host: &Host, seen: &str) -> Result<(), DemoError> {
     }
     let total: usize = places.iter().map(|(_, bytes)| bytes.len()).sum();
     line(&format!(
-        "\nSearched {total} bytes (all that the sandbox got, the log, the audit) for the key, plain, base64, hex and\npercent-encoded: not there."
+        "\nSearched {total} bytes (the output to the sandbox, the log, the audit) for the key in plain text, base64, hex and\npercent-encoding: not found."
     ));
     Ok(())
 }

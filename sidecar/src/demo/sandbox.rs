@@ -1,4 +1,4 @@
-//! The demo's sandbox: bubblewrap with no network and next to no files, or a bare child where there is no bubblewrap.
+//! The demo's sandbox: bubblewrap without network and with few files, or a child process without isolation.
 
 use std::ffi::OsString;
 use std::fs;
@@ -7,49 +7,49 @@ use std::process::{Command, Stdio};
 
 use super::SHIM;
 
-/// How the shim is kept in.
+/// How the shim is isolated.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Walls {
+pub(super) enum Isolation {
     Bubblewrap,
-    /// There are none: said plainly.
+    /// The output says so.
     None,
 }
 
-/// Which program plays the shim.
+/// Which program is the shim.
 #[derive(Clone, Debug)]
 pub(super) enum Shim {
-    /// This program, re-executed. It is linked dynamically, so the system's libraries are shown to it.
+    /// This program, run as the shim. It is linked dynamically, so the sandbox needs the system's libraries.
     Itself(PathBuf),
-    /// A static binary: nothing else is needed in the sandbox.
+    /// A static binary: the sandbox needs no other file.
     Static(PathBuf),
 }
 
-/// A process inside, looked at from outside through `/proc`.
-pub(super) struct Sight {
+/// The shim's process, read from outside through `/proc`.
+pub(super) struct ShimProcess {
     pid: u32,
 }
 
-/// Where the relay's directory stands inside; the shim looks there by itself.
+/// The relay's directory in the sandbox, which is the shim's default.
 const RELAY_INSIDE: &str = "/run/cofferdam/relay";
 const SHIM_INSIDE: &str = "/shim";
 /// Where a dynamically linked program's libraries may be.
 const LIBRARIES: [&str; 4] = ["/lib", "/lib64", "/usr/lib", "/usr/lib64"];
 
-pub(super) fn walls(shim: &Shim, relay: &Path) -> Walls {
+pub(super) fn isolation(shim: &Shim, relay: &Path) -> Isolation {
     let mut probe = inside_bubblewrap(shim, relay);
     let works =
         probe.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
     match works.is_ok_and(|status| status.success()) {
-        true => Walls::Bubblewrap,
-        false => Walls::None,
+        true => Isolation::Bubblewrap,
+        false => Isolation::None,
     }
 }
 
-/// The shim as a harness would start it, with an empty environment.
-pub(super) fn command(walls: Walls, shim: &Shim, relay: &Path) -> Command {
-    match walls {
-        Walls::Bubblewrap => inside_bubblewrap(shim, relay),
-        Walls::None => {
+/// The command that starts the shim with an empty environment.
+pub(super) fn command(isolation: Isolation, shim: &Shim, relay: &Path) -> Command {
+    match isolation {
+        Isolation::Bubblewrap => inside_bubblewrap(shim, relay),
+        Isolation::None => {
             let (program, arguments) = shim.command_line();
             let mut command = bare(program.into());
             command
@@ -61,8 +61,8 @@ pub(super) fn command(walls: Walls, shim: &Shim, relay: &Path) -> Command {
     }
 }
 
-impl Sight {
-    /// The shim is the innermost of what was started: bubblewrap stands around it.
+impl ShimProcess {
+    /// Finds the shim: bubblewrap, which was started, has it as its descendant.
     pub(super) fn of(started: u32) -> Self {
         let mut pid = started;
         while let Some(child) = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))
@@ -87,7 +87,7 @@ impl Sight {
         listed(names)
     }
 
-    /// Everything in its root but the system's libraries, which are named and not entered.
+    /// All files in its root; of the system's libraries only the directories.
     pub(super) fn files(&self) -> String {
         let root = PathBuf::from(format!("/proc/{}/root", self.pid));
         let mut found = Vec::new();

@@ -9,8 +9,8 @@ use rmcp::{ServerHandler, ServiceExt, tool, tool_handler, tool_router, transport
 
 /// The variable in which the server expects its key.
 pub(crate) const KEY_VARIABLE: &str = "SHOP_API_KEY";
-/// The variable that tells the shop's side which key is good, by its SHA-256.
-pub(crate) const GOOD_KEY_VARIABLE: &str = "SHOP_GOOD_KEY_SHA256";
+/// The variable with the SHA-256 of the valid key, by which the shop checks the key.
+pub(crate) const VALID_KEY_VARIABLE: &str = "SHOP_GOOD_KEY_SHA256";
 
 pub(crate) fn main() -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -48,7 +48,7 @@ impl ServerHandler for Shop {}
 impl Shop {
     #[tool(description = "List the shop's open orders")]
     async fn list_orders(&self) -> String {
-        match key_is_good() {
+        match key_is_valid() {
             true => "order 1001: 2 lanterns\norder 1002: 1 diving bell\n(the shop accepted the key)".into(),
             false => "401: the shop does not know this key".into(),
         }
@@ -67,10 +67,10 @@ impl Shop {
     }
 }
 
-fn key_is_good() -> bool {
+fn key_is_valid() -> bool {
     let key = std::env::var(KEY_VARIABLE).unwrap_or_default();
-    let good = std::env::var(GOOD_KEY_VARIABLE).unwrap_or_default();
-    fingerprint(&key) == good
+    let valid = std::env::var(VALID_KEY_VARIABLE).unwrap_or_default();
+    fingerprint(&key) == valid
 }
 
 /// SHA-256 in hex.

@@ -3,7 +3,7 @@
 use relay_proto::code::Code;
 use relay_proto::control::{Refusal, Retry};
 
-use super::record::Why;
+use super::record::EndCause;
 use super::{Enrolment, StoreError};
 
 /// One variant for each cause; the message ends with the next step.
@@ -14,28 +14,30 @@ pub(crate) enum Denied {
     )]
     Malformed,
     #[error(
-        "this sidecar knows no such ticket: another one issued it, or it is long over; check where the string is from, \
-         or {NEXT_STEP}"
+        "the ticket is unknown to this sidecar: another one issued it, or it expired long ago; check where the string is \
+         from, or {NEXT_STEP}"
     )]
     Foreign,
     #[error("the ticket expired before it was used; {NEXT_STEP}, and use its string within `--ticket-ttl`")]
     TicketExpired,
-    /// Another peer was first; which of the two is the intended one cannot be known.
+    /// Another peer used it first. The sidecar cannot know which of the two is the intended one.
     #[error(
-        "the ticket was used before, by another sandbox or by a copy of this one; if you do not know by whom, end that \
+        "the ticket was used before, by another sandbox or by a copy of this one; if that was not intended, end that \
          session with `cofferdam kill`; then {NEXT_STEP}"
     )]
     Reused(Enrolment),
     #[error("this sandbox's key is not enrolled at this sidecar; {NEXT_STEP}")]
     UnknownKey,
-    #[error("this sandbox's key is enrolled already, and its ticket is for another; {NEXT_STEP}")]
+    #[error(
+        "this sandbox's key is enrolled already, and its ticket belongs to another enrolment; {NEXT_STEP}"
+    )]
     KeyTaken(Enrolment),
     #[error("{}; {NEXT_STEP}", .0.sentence())]
-    Over(Why),
-    /// Two have the same key, and the other one used it since.
+    Over(EndCause),
+    /// Two peers have the same key, and the other one has used it since.
     #[error(
         "another copy of this sandbox's state was used since: the sandbox was cloned, restored from a snapshot, or its \
-         key was stolen; one copy goes on, this one does not: {NEXT_STEP}, for this copy alone"
+         key was stolen; only the other copy stays enrolled: {NEXT_STEP}, for this copy alone"
     )]
     Cloned(Enrolment),
     #[error("the sidecar could not save the enrolment; see its log")]
@@ -47,7 +49,7 @@ pub(crate) const NEXT_STEP: &str = "run `cofferdam enroll` on the host and write
 
 impl Denied {
     /// The enrolment whose credential was used by two peers: reason for an alert.
-    pub(crate) fn alarming(&self) -> Option<&Enrolment> {
+    pub(crate) fn alert_about(&self) -> Option<&Enrolment> {
         match self {
             Self::Cloned(enrolled) | Self::KeyTaken(enrolled) | Self::Reused(enrolled) => Some(enrolled),
             _ => None,
@@ -55,11 +57,11 @@ impl Denied {
     }
 
     /// The text of the alert for the operator.
-    pub(crate) fn alarm(&self) -> &'static str {
+    pub(crate) fn alert_text(&self) -> &'static str {
         match self {
-            Self::Cloned(_) => "a copy of the sandbox's key was left behind and used again",
-            Self::KeyTaken(_) => "a key that is enrolled already came with another's ticket",
-            Self::Reused(_) => "its ticket was used again",
+            Self::Cloned(_) => "an outdated copy of the sandbox's key was used",
+            Self::KeyTaken(_) => "an enrolled key was used with the ticket of another enrolment",
+            Self::Reused(_) => "its ticket was used a second time",
             _ => "refused",
         }
     }

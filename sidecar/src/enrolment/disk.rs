@@ -1,15 +1,16 @@
-//! The files of enrolments: one each, whole or absent, readable by the sidecar's user alone.
+//! The files of enrolments: one each, written atomically, readable by the sidecar's user alone.
 //!
-//! What must stay true: a file under a record's name was written and synced whole; a file that cannot be read is named in
-//! the log, left in place and skipped, so that one bad file does not lock all sandboxes out.
+//! What must stay true: a file under a record's name is complete and synced; a file that cannot be read is logged, left in
+//! place and skipped, so that one bad file does not lock all sandboxes out.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use cofferdam_base::atomic_file::{Replace, TEMPORARY_SUFFIX, read_bounded, sync, write_file};
+
 use super::record::Record;
-use crate::atomic_file::{Replace, TEMPORARY_SUFFIX, read_bounded, sync, write_file};
 
 #[derive(Debug, thiserror::Error)]
 #[error("{doing} `{path}`")]
@@ -26,18 +27,18 @@ impl StoreError {
     }
 }
 
-/// A record is some hundred bytes; whatever is much longer is not one.
+/// A record has some hundred bytes; a much longer file is not one.
 const MAX_FILE_BYTES: u64 = 64 * 1024;
 
-/// Only the sidecar's user may look: the directory is 0700, made so if it was not.
+/// Creates the directory with mode 0700, or sets that mode: only the sidecar's user may read it.
 pub(super) fn prepare(directory: &Path) -> Result<(), StoreError> {
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(directory)
-        .map_err(StoreError::new("make the directory", directory))?;
+        .map_err(StoreError::new("create the directory", directory))?;
     fs::set_permissions(directory, Permissions::from_mode(0o700))
-        .map_err(StoreError::new("close to others", directory))
+        .map_err(StoreError::new("set mode 0700 on", directory))
 }
 
 /// All records that can be read.
@@ -48,14 +49,14 @@ pub(super) fn read_all(directory: &Path) -> Result<Vec<Record>, StoreError> {
         let path = entry.map_err(StoreError::new("list", directory))?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if name.starts_with('.') && name.ends_with(TEMPORARY_SUFFIX) {
-            // A write that a crash cut short; the record itself is the one before it.
+            // Left over from a write that a crash interrupted; the previous record is intact.
             let _ = fs::remove_file(&path);
             continue;
         }
         match read(&path) {
             Ok(record) if name == file_name(&record.id) => records.push(record),
             Ok(record) => {
-                tracing::error!(path = %path.display(), id = record.id, "not an enrolment under its own name: skipped");
+                tracing::error!(path = %path.display(), id = record.id, "the file's name differs from the enrolment's id: skipped");
             }
             Err(error) => tracing::error!(path = %path.display(), %error, "not an enrolment: skipped"),
         }
@@ -63,8 +64,7 @@ pub(super) fn read_all(directory: &Path) -> Result<Vec<Record>, StoreError> {
     Ok(records)
 }
 
-/// Written under a temporary name, synced, renamed, and the directory synced: when this returns, the record is complete on
-/// disk.
+/// Writes a temporary file, syncs it, renames it and syncs the directory: when this returns, the record is durable.
 pub(super) fn write(directory: &Path, record: &Record) -> Result<(), StoreError> {
     let path = directory.join(file_name(&record.id));
     let mut bytes = serde_json::to_vec_pretty(record).expect("a record is plain data");

@@ -1,4 +1,4 @@
-//! Tickets and epochs: a ticket is good for one key, and of two copies of that key one falls behind.
+//! Tickets and epochs: a ticket is valid for one key, and of two copies of that key only one stays valid.
 //!
 //! Every new link of a key is offered a new epoch. It becomes current when its arrival is confirmed: by
 //! the first frame of the link that it was offered to, or by a Hello with it. Until then the previous epoch is still
@@ -6,7 +6,7 @@
 //! delayed Hello may arrive after its successor. So at most one chain of holders continues; a peer with any other epoch
 //! holds an outdated copy.
 //!
-//! What must stay true: an offer is on disk before it is made; an epoch that was left behind never becomes current again.
+//! What must stay true: an offer is on disk before it is sent; an outdated epoch never becomes current again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,47 +16,47 @@ use relay_proto::control::{Epoch, Proof, Ticket};
 use relay_proto::key::PublicKey;
 
 use super::hash::Fingerprint;
-use super::record::{Kind, Time, Why};
+use super::record::{EndCause, Kind, Timestamp};
 use super::{Denied, Enrolment, Enrolments, Entry, Table};
 
-/// What a link's first frame told.
+/// What the first frame of a link means for the epoch that it was offered.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Confirmed {
-    /// The offer is the key's epoch now; to be saved.
-    Turned,
-    /// It was already: another link came with it before this one spoke.
-    Known,
-    /// Another copy of the key confirmed an epoch that was offered beside this one: only one of them may go on.
-    LeftBehind,
+    /// The offered epoch is current now, and must be saved.
+    NowCurrent,
+    /// The epoch was current already: another link was opened with it before.
+    AlreadyCurrent,
+    /// Another copy of the key confirmed an epoch that was offered as an alternative to this one.
+    Outdated,
 }
 
-/// Unconfirmed offers for one epoch: a sandbox holds one of the last few, or its network is beyond help.
+/// Unconfirmed offers for one epoch. A sandbox with a working network holds one of the last few.
 const MAX_OFFERED: usize = 16;
 
-/// Epochs that were current and may still be confirmed late. Each belongs to a link whose first frame is on its way
-/// while others of its sandbox have come already.
-const PAST: usize = 64;
+/// Past epochs that may still be confirmed: each belongs to a link whose first frame is in transit while later links of
+/// its sandbox have been opened already.
+const MAX_PAST: usize = 64;
 
 impl Enrolments {
-    /// Lets a key in by its ticket or its epoch, for a new link, and offers the epoch that comes next. Writes.
+    /// Admits a key by its ticket or its epoch, for a new link, and offers the next epoch. Writes.
     pub(crate) fn admit(
         &self,
         key: &PublicKey,
         proof: &KeyProof<'_>,
         now: SystemTime,
     ) -> Result<(Enrolment, Epoch), Denied> {
-        let epoch = Epoch(crate::random::hex::<32>());
+        let epoch = Epoch(cofferdam_base::random::hex::<32>());
         let enrolled = {
             let mut table = self.lock();
             let id = table.check(key, proof, now.into())?;
-            table.turn(&id, key, proof, Fingerprint::of_epoch(&epoch))?
+            table.apply(&id, key, proof, Fingerprint::of_epoch(&epoch))?
         };
         self.save(&enrolled.id).map_err(Denied::NotWritten)?;
         Ok((enrolled, epoch))
     }
 
-    /// Whether this key would be let in; changes nothing.
-    pub(crate) fn look(
+    /// Whether this key would be admitted. Changes nothing.
+    pub(crate) fn check(
         &self,
         key: &PublicKey,
         proof: &KeyProof<'_>,
@@ -67,32 +67,32 @@ impl Enrolments {
         table.by_id[&id].live(&id, now.into())
     }
 
-    /// Whose key it is: for a link that is resumed, which has a token of its own to prove.
+    /// Finds the enrolment of a key, without a check of its epoch: a link that is resumed proves its resume token instead.
     pub(crate) fn recognise(&self, key: &PublicKey, now: SystemTime) -> Result<Enrolment, Denied> {
         let table = self.lock();
         let id = table.by_key.get(key).ok_or(Denied::UnknownKey)?;
         table.by_id[id].live(id, now.into())
     }
 
-    /// The link that was offered this epoch has spoken. [`Enrolments::save`] is left to the caller, who may not wait:
-    /// until then the file says that both are good.
+    /// Called at the first frame of the link that was offered this epoch. The caller must call [`Enrolments::save`], which
+    /// writes, on another thread; until then both epochs are valid in the file.
     pub(crate) fn confirm(&self, id: &str, epoch: &Fingerprint) -> Confirmed {
         let mut table = self.lock();
-        let Some(entry) = table.by_id.get_mut(id) else { return Confirmed::LeftBehind };
+        let Some(entry) = table.by_id.get_mut(id) else { return Confirmed::Outdated };
         if entry.past.contains(epoch) {
-            return Confirmed::Known;
+            return Confirmed::AlreadyCurrent;
         }
         match &mut entry.record.kind {
             Kind::Key { offered, .. } if offered.contains(epoch) => {
                 entry.make_current(epoch.clone());
-                Confirmed::Turned
+                Confirmed::NowCurrent
             }
-            _ => Confirmed::LeftBehind,
+            _ => Confirmed::Outdated,
         }
     }
 }
 
-/// What comes with a key.
+/// The proof that a peer shows together with its key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum KeyProof<'a> {
     Epoch(Option<&'a Epoch>),
@@ -100,7 +100,7 @@ pub(crate) enum KeyProof<'a> {
 }
 
 impl<'a> KeyProof<'a> {
-    /// Nothing where it is the proof of another door.
+    /// `None` for the proof of a peer without a key.
     pub(crate) fn of(proof: &'a Proof) -> Option<Self> {
         match proof {
             Proof::Key { epoch } => Some(Self::Epoch(epoch.as_ref())),
@@ -111,20 +111,20 @@ impl<'a> KeyProof<'a> {
 }
 
 impl Table {
-    /// Which enrolment this key may use now.
-    fn check(&self, key: &PublicKey, proof: &KeyProof<'_>, now: Time) -> Result<Arc<str>, Denied> {
+    /// The enrolment that this key may use now.
+    fn check(&self, key: &PublicKey, proof: &KeyProof<'_>, now: Timestamp) -> Result<Arc<str>, Denied> {
         match proof {
             KeyProof::Ticket(ticket) => self.check_ticket(key, ticket, now),
             KeyProof::Epoch(epoch) => self.check_epoch(key, *epoch, now),
         }
     }
 
-    fn check_ticket(&self, key: &PublicKey, ticket: &Ticket, now: Time) -> Result<Arc<str>, Denied> {
+    fn check_ticket(&self, key: &PublicKey, ticket: &Ticket, now: Timestamp) -> Result<Arc<str>, Denied> {
         let ticket = Fingerprint::of_ticket(ticket).ok_or(Denied::Malformed)?;
         let id = self.by_ticket.get(&ticket).ok_or(Denied::Foreign)?;
         let entry = &self.by_id[id];
         let enrolled = entry.live(id, now).map_err(|denied| match denied {
-            Denied::Over(Why::Unused) => Denied::TicketExpired,
+            Denied::Over(EndCause::Unused) => Denied::TicketExpired,
             other => other,
         })?;
         match &entry.record.kind {
@@ -132,13 +132,18 @@ impl Table {
                 true => Err(Denied::KeyTaken(enrolled)),
                 false => Ok(Arc::clone(id)),
             },
-            // Its Welcome may have been lost on the way.
+            // Its Welcome may have been lost.
             Kind::Key { key: bound, current: None, .. } if bound == key => Ok(Arc::clone(id)),
             _ => Err(Denied::Reused(enrolled)),
         }
     }
 
-    fn check_epoch(&self, key: &PublicKey, epoch: Option<&Epoch>, now: Time) -> Result<Arc<str>, Denied> {
+    fn check_epoch(
+        &self,
+        key: &PublicKey,
+        epoch: Option<&Epoch>,
+        now: Timestamp,
+    ) -> Result<Arc<str>, Denied> {
         let id = self.by_key.get(key).ok_or(Denied::UnknownKey)?;
         let entry = &self.by_id[id];
         let enrolled = entry.live(id, now)?;
@@ -152,8 +157,8 @@ impl Table {
         }
     }
 
-    /// What was checked takes effect: the ticket is burnt, or the epoch that was shown is the current one.
-    fn turn(
+    /// Applies a checked proof: the ticket is used up, or the shown epoch becomes the current one.
+    fn apply(
         &mut self,
         id: &Arc<str>,
         key: &PublicKey,
@@ -188,7 +193,7 @@ impl Entry {
         }
         *current = Some(epoch.clone());
         offered.clear();
-        if self.past.len() == PAST {
+        if self.past.len() == MAX_PAST {
             self.past.pop_front();
         }
         self.past.push_back(epoch);

@@ -1,4 +1,4 @@
-//! Tickets and epochs are not stored, only their SHA-256, by which they are recognised.
+//! Hashes of tickets and epochs. The tickets and epochs themselves are not stored.
 
 use std::fmt;
 
@@ -7,17 +7,18 @@ use relay_proto::control::{Epoch, Ticket};
 use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 
-/// SHA-256 of a ticket or an epoch as it is spelled, in lower-case hex. Those have 256 random bits, so it tells nothing
-/// of them, and its comparison leaks nothing about the secret through timing.
+/// SHA-256 of the text of a ticket or an epoch, in lower-case hex. Those have 256 random bits, so the hash reveals nothing
+/// about them, and comparing hashes leaks nothing through timing.
 #[derive(Clone, Deserialize, Eq, Hash, PartialEq, Serialize)]
 #[serde(transparent)]
 pub(crate) struct Fingerprint(Box<str>);
 
 impl Fingerprint {
-    /// Nothing where the text is none that a sidecar hands out.
+    /// `None` if the text does not have the form of a ticket.
     pub(super) fn of_ticket(ticket: &Ticket) -> Option<Self> {
-        let is_one = ticket.0.len() == TICKET_DIGITS && ticket.0.bytes().all(|byte| byte.is_ascii_hexdigit());
-        is_one.then(|| Self::of(&ticket.0.to_ascii_lowercase()))
+        let is_ticket =
+            ticket.0.len() == TICKET_DIGITS && ticket.0.bytes().all(|byte| byte.is_ascii_hexdigit());
+        is_ticket.then(|| Self::of(&ticket.0.to_ascii_lowercase()))
     }
 
     pub(crate) fn of_epoch(epoch: &Epoch) -> Self {

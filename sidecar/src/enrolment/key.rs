@@ -1,23 +1,23 @@
-//! The sidecar's own key, `state-dir/key`: made at first use, 0600, pinned by every sandbox that was ever enrolled.
+//! The sidecar's own key, `state-dir/key`: created at first use with mode 0600, and pinned by every enrolled sandbox.
 //!
-//! What must stay true: there is one key for a state directory, however many processes ask for it; a key that cannot be
-//! read is an error, never a reason to make another, which no sandbox would accept.
+//! What must stay true: a state directory has one key, even if several processes create it at once; a key that cannot be
+//! read is an error and is never replaced, because no sandbox would accept another.
 
 use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use cofferdam_base::atomic_file::{Replace, read_checked, write_file};
 use relay_carriage::identity::{Identity, IdentityError};
 use zeroize::Zeroizing;
 
 use super::disk::{self, StoreError};
-use crate::atomic_file::{Replace, read_checked, write_file};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KeyError {
     #[error(
-        "`{path}` is not the sidecar's key any more; put the right file back, or remove it and enrol every sandbox again"
+        "`{path}` is damaged: it does not hold the sidecar's key; restore the file, or remove it and enrol every sandbox again"
     )]
     Damaged {
         path: PathBuf,
@@ -36,10 +36,10 @@ pub(crate) enum KeyError {
     Store(#[from] StoreError),
 }
 
-/// How other users may have got the key.
+/// How other users may have read or changed the key.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub(crate) enum Exposure {
-    #[error("others than its owner may read or change (mode {0:03o})")]
+    #[error("users other than its owner may read or change (mode {0:03o})")]
     Mode(u32),
     #[error("user {0} owns, and may read and change,")]
     Owner(u32),
@@ -49,7 +49,7 @@ pub(crate) enum Exposure {
 const MAX_KEY_BYTES: u64 = 4 * 1024;
 
 /// The key of this state directory. Reads and writes files.
-pub(crate) fn load_or_make(state_dir: &Path) -> Result<Identity, KeyError> {
+pub(crate) fn load_or_create(state_dir: &Path) -> Result<Identity, KeyError> {
     let path = state_dir.join("key");
     if let Some(identity) = load(&path)? {
         return Ok(identity);
@@ -90,7 +90,7 @@ fn load(path: &Path) -> Result<Option<Identity>, KeyError> {
 
 fn exposure(file: &Metadata) -> Option<Exposure> {
     let (mode, owner) = (file.mode() & 0o777, file.uid());
-    // Root can read it anyway.
+    // Root can read every file anyway.
     if owner != 0 && owner != nix::unistd::geteuid().as_raw() {
         return Some(Exposure::Owner(owner));
     }
@@ -106,33 +106,33 @@ mod tests {
     use crate::enrolment::tests::Directory;
 
     #[test]
-    fn the_key_is_made_once_and_kept_from_others() {
+    fn the_key_is_created_once_with_mode_0600() {
         let directory = Directory::new();
-        let first = load_or_make(&directory.0).unwrap().public();
-        assert_eq!(load_or_make(&directory.0).unwrap().public(), first);
+        let first = load_or_create(&directory.0).unwrap().public();
+        assert_eq!(load_or_create(&directory.0).unwrap().public(), first);
         let mode = std::fs::metadata(directory.0.join("key")).unwrap().permissions().mode();
         assert_eq!(mode & 0o7777, 0o600);
         assert_eq!(std::fs::read_dir(&directory.0).unwrap().count(), 1, "nothing is left beside it");
     }
 
     #[test]
-    fn a_key_that_others_may_read_is_refused_with_what_to_do() {
+    fn a_key_that_other_users_may_read_is_refused_with_a_hint() {
         let directory = Directory::new();
         let key = directory.0.join("key");
-        let first = load_or_make(&directory.0).unwrap().public();
+        let first = load_or_create(&directory.0).unwrap().public();
         for mode in [0o640, 0o604, 0o620] {
             std::fs::set_permissions(&key, Permissions::from_mode(mode)).unwrap();
-            let refused = load_or_make(&directory.0).unwrap_err();
+            let refused = load_or_create(&directory.0).unwrap_err();
             assert!(
                 matches!(refused, KeyError::Exposed { exposure: Exposure::Mode(found), .. } if found == mode)
             );
             assert!(refused.to_string().contains("chmod 600"), "{refused}");
         }
         std::fs::set_permissions(&key, Permissions::from_mode(0o400)).unwrap();
-        assert_eq!(load_or_make(&directory.0).unwrap().public(), first);
+        assert_eq!(load_or_create(&directory.0).unwrap().public(), first);
         if nix::unistd::geteuid().is_root() {
             std::os::unix::fs::chown(&key, Some(12345), None).unwrap();
-            let refused = load_or_make(&directory.0).unwrap_err();
+            let refused = load_or_create(&directory.0).unwrap_err();
             assert!(matches!(refused, KeyError::Exposed { exposure: Exposure::Owner(12345), .. }));
         }
     }
@@ -141,17 +141,17 @@ mod tests {
     fn a_damaged_key_is_not_replaced() {
         let directory = Directory::new();
         write_file(&directory.0, &directory.0.join("key"), b"not a key", Replace::Never).unwrap();
-        assert!(matches!(load_or_make(&directory.0), Err(KeyError::Damaged { .. })));
+        assert!(matches!(load_or_create(&directory.0), Err(KeyError::Damaged { .. })));
         assert_eq!(std::fs::read(directory.0.join("key")).unwrap(), b"not a key");
     }
 
     #[test]
-    fn those_who_ask_at_once_get_the_same_key() {
+    fn concurrent_calls_get_the_same_key() {
         let directory = Directory::new();
         let keys: Vec<_> = std::thread::scope(|scope| {
-            let asking: Vec<_> =
-                (0..8).map(|_| scope.spawn(|| load_or_make(&directory.0).unwrap().public())).collect();
-            asking.into_iter().map(|thread| thread.join().unwrap()).collect()
+            let threads: Vec<_> =
+                (0..8).map(|_| scope.spawn(|| load_or_create(&directory.0).unwrap().public())).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         assert!(keys.iter().all(|key| *key == keys[0]));
     }

@@ -1,17 +1,17 @@
-//! Which sandboxes may connect: enrolments, independent of sessions and kept across restarts and upgrades of the sidecar.
+//! Enrolments: which sandboxes may connect. They are independent of sessions, and survive restarts and upgrades.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | `denied` | why a peer is refused, and what to do about it |
-//! | `disk` | one file for each, whole or not there |
-//! | `epochs` | tickets and epochs: of two copies of a key one falls behind |
-//! | `hash` | what tickets and epochs are recognised by |
+//! | `disk` | one file per enrolment, written atomically |
+//! | `epochs` | tickets and epochs, by which a copied key is detected |
+//! | `hash` | the hashes of tickets and epochs that are stored |
 //! | [`key`] | the sidecar's own key, which sandboxes pin |
 //! | `record` | one enrolment |
 //!
-//! What must stay true: a ticket is valid for one key, and neither it nor an epoch is stored in the clear; what a sandbox
-//! is promised is on disk before it is sent; an enrolment that has ended stays ended. Functions that write and sync files
-//! say so: they must not run on a thread of the runtime.
+//! What must stay true: a ticket is valid for one key; tickets and epochs are stored as hashes only; an epoch is on disk
+//! before it is sent; an enrolment that has ended stays ended. Functions marked "Writes" write and sync files: they must
+//! not run on a thread of the async runtime.
 
 mod denied;
 mod disk;
@@ -36,14 +36,14 @@ pub(crate) use denied::{Denied, NEXT_STEP};
 pub(crate) use disk::StoreError;
 pub(crate) use epochs::{Confirmed, KeyProof};
 pub(crate) use hash::Fingerprint;
-pub(crate) use record::Why;
-use record::{Kind, Over, Record, Rest, Time};
+pub(crate) use record::EndCause;
+use record::{EnrolmentEnd, Kind, Record, Timestamp, UnknownKeys};
 use tokio::time::Instant;
 
 pub(crate) struct Enrolments {
     directory: PathBuf,
     table: Mutex<Table>,
-    /// Held while writing the current content of the table, so the last writer writes the newest state.
+    /// Locked while a record is written, so that the last writer writes the newest state.
     disk: Mutex<()>,
 }
 
@@ -56,12 +56,12 @@ struct Table {
 
 struct Entry {
     record: Record,
-    /// Epochs that were current since the start, the latest last: their links may confirm them late.
+    /// Epochs that were current since the start, the latest last. Their links may confirm them late.
     past: VecDeque<Fingerprint>,
     alerts: RateLimiter,
 }
 
-/// An enrolment as others see it.
+/// An enrolment as the rest of the sidecar sees it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Enrolment {
     pub(crate) id: Arc<str>,
@@ -70,26 +70,24 @@ pub(crate) struct Enrolment {
     pub(crate) expires: SystemTime,
 }
 
-/// What a new enrolment is to be.
+/// The parameters of a new enrolment.
 #[derive(Clone, Debug)]
 pub(crate) struct Terms {
     pub(crate) grant: Name,
-    /// For people; need not be the only one of its kind.
+    /// For lists and logs; need not be unique.
     pub(crate) name: Option<String>,
     pub(crate) ttl: Duration,
     /// `limits.enrolments`.
-    pub(crate) most: usize,
+    pub(crate) max_enrolments: usize,
 }
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum NotMade {
+pub(crate) enum NotCreated {
     #[error(
-        "there are as many enrolments as `limits.enrolments` allows ({0}); end one with `cofferdam kill`, or raise it"
+        "there are as many enrolments as `limits.enrolments` allows ({0}); end one with `cofferdam kill`, or raise the limit"
     )]
     Full(usize),
-    #[error(
-        "a name has 1 to {MAX_NAME} characters, and none that a terminal would obey; choose another `--name`"
-    )]
+    #[error("a name has 1 to {MAX_NAME} characters and no control characters; choose another `--name`")]
     Name,
     #[error(
         "`{0}` has a socket of the enrolment {1}; end that with `cofferdam kill {1}`, or choose another directory"
@@ -99,24 +97,24 @@ pub(crate) enum NotMade {
     Store(#[from] StoreError),
 }
 
-/// What changed with time.
+/// The result of a sweep.
 #[derive(Debug, Default)]
 pub(crate) struct Swept {
-    /// Over since the last sweep.
-    pub(crate) over: Vec<Arc<str>>,
-    /// The next time at which something will be over.
+    /// Enrolments that expired since the last sweep.
+    pub(crate) ended: Vec<Arc<str>>,
+    /// When the next enrolment expires.
     pub(crate) next: Option<SystemTime>,
 }
 
-/// How long the end of an enrolment is remembered, so that its sandbox is told what happened and not just "unknown".
-const REMEMBERED: Duration = Duration::from_secs(24 * 60 * 60);
-/// A name is shown in tables.
+/// How long an ended enrolment is kept, so that its sandbox gets the reason instead of "unknown key".
+const KEEP_ENDED: Duration = Duration::from_secs(24 * 60 * 60);
+/// In characters: names are shown in tables.
 const MAX_NAME: usize = 64;
 /// Alerts in the audit about one enrolment, within a minute.
 pub(crate) const ALERTS_PER_MINUTE: u32 = 6;
 
 impl Enrolments {
-    /// Reads what there is under the state directory; reads and writes files.
+    /// Reads the enrolments in the state directory. Writes.
     pub(crate) fn open(state_dir: &Path) -> Result<Self, StoreError> {
         let directory = state_dir.join("enrolments");
         disk::prepare(&directory)?;
@@ -127,41 +125,41 @@ impl Enrolments {
         Ok(Self { directory, table: Mutex::new(table), disk: Mutex::default() })
     }
 
-    /// A ticket for one sandbox. Writes.
+    /// Creates an enrolment with a ticket for one sandbox. Writes.
     pub(crate) fn issue(
         &self,
         terms: Terms,
         ticket_ttl: Duration,
         now: SystemTime,
-    ) -> Result<(Enrolment, Ticket), NotMade> {
-        let ticket = Ticket(crate::random::hex::<32>());
-        let fingerprint = Fingerprint::of_ticket(&ticket).expect("it was made a moment ago, of 64 digits");
-        let until = Time::from(now).after(ticket_ttl);
+    ) -> Result<(Enrolment, Ticket), NotCreated> {
+        let ticket = Ticket(cofferdam_base::random::hex::<32>());
+        let fingerprint = Fingerprint::of_ticket(&ticket).expect("a generated ticket has 64 digits");
+        let until = Timestamp::from(now).after(ticket_ttl);
         let enrolled =
-            self.make(terms, Kind::Ticket { ticket: fingerprint, until, rest: Rest::new() }, now)?;
+            self.create(terms, Kind::Ticket { ticket: fingerprint, until, rest: UnknownKeys::new() }, now)?;
         Ok((enrolled, ticket))
     }
 
-    /// A socket in this directory, for one sandbox. Writes.
+    /// Creates an enrolment with a socket in this directory, for one sandbox. Writes.
     pub(crate) fn socket(
         &self,
         terms: Terms,
         directory: PathBuf,
         now: SystemTime,
-    ) -> Result<Enrolment, NotMade> {
+    ) -> Result<Enrolment, NotCreated> {
         let taken = self.sockets(now).into_iter().find(|(_, other)| *other == directory);
         if let Some((enrolled, _)) = taken {
-            return Err(NotMade::Taken(directory, enrolled.id));
+            return Err(NotCreated::Taken(directory, enrolled.id));
         }
-        self.make(terms, Kind::Socket { directory, rest: Rest::new() }, now)
+        self.create(terms, Kind::Socket { directory, rest: UnknownKeys::new() }, now)
     }
 
-    /// A sandbox that the host reaches into. Writes.
-    pub(crate) fn attach(&self, terms: Terms, now: SystemTime) -> Result<Enrolment, NotMade> {
-        self.make(terms, Kind::Attached, now)
+    /// Creates an enrolment for a sandbox that the host connects to. Writes.
+    pub(crate) fn attach(&self, terms: Terms, now: SystemTime) -> Result<Enrolment, NotCreated> {
+        self.create(terms, Kind::Attached, now)
     }
 
-    /// The sockets that should be listened on.
+    /// Enrolments with a socket, each with the socket's directory.
     pub(crate) fn sockets(&self, now: SystemTime) -> Vec<(Enrolment, PathBuf)> {
         let table = self.lock();
         let live = table.by_id.iter().filter(|(_, entry)| entry.record.over(now.into()).is_none());
@@ -172,7 +170,7 @@ impl Enrolments {
         .collect()
     }
 
-    /// The sandboxes that the host reached into.
+    /// Enrolments of sandboxes that the host connects to.
     pub(crate) fn attached(&self, now: SystemTime) -> Vec<Enrolment> {
         let table = self.lock();
         let live = table.by_id.iter().filter(|(_, entry)| entry.record.over(now.into()).is_none());
@@ -181,16 +179,16 @@ impl Enrolments {
             .collect()
     }
 
-    /// An enrolment that is not over.
+    /// Finds an enrolment that has not ended.
     pub(crate) fn find(&self, id: &str, now: SystemTime) -> Result<Enrolment, Denied> {
         let table = self.lock();
         let (id, entry) = table.by_id.get_key_value(id).ok_or(Denied::UnknownKey)?;
         entry.live(id, now.into())
     }
 
-    /// Ends an enrolment for good; what it was is remembered for a while. Writes.
+    /// Ends an enrolment; its record is kept for a while. Writes.
     ///
-    /// Nothing where there is none, or none any more. Where it cannot be written it is over all the same, until a restart.
+    /// `Ok(None)` if it does not exist or has ended already. If it cannot be saved, it has ended all the same until a restart.
     pub(crate) fn end(&self, id: &str, now: SystemTime) -> Result<Option<Enrolment>, StoreError> {
         let ended = {
             let mut table = self.lock();
@@ -200,16 +198,16 @@ impl Enrolments {
             if entry.record.over(now.into()).is_some() {
                 return Ok(None);
             }
-            entry.record.over = Some(Over { at: now.into(), why: Why::Ended });
+            entry.record.over = Some(EnrolmentEnd { at: now.into(), why: EndCause::Ended });
             entry.enrolled(&id)
         };
         self.save(&ended.id)?;
         Ok(Some(ended))
     }
 
-    /// Finds what is over by now, and forgets what was long ago. Writes.
+    /// Marks expired enrolments as ended, and removes those that ended long ago. Writes.
     pub(crate) fn sweep(&self, now: SystemTime) -> Swept {
-        let now = Time::from(now);
+        let now = Timestamp::from(now);
         let (mut swept, mut changed) = (Swept::default(), Vec::new());
         {
             let mut table = self.lock();
@@ -217,10 +215,10 @@ impl Enrolments {
                 match entry.record.over(now) {
                     Some(over) if entry.record.over.is_none() => {
                         entry.record.over = Some(over);
-                        swept.over.push(Arc::clone(id));
+                        swept.ended.push(Arc::clone(id));
                         changed.push(Arc::clone(id));
                     }
-                    Some(over) if over.at.after(REMEMBERED) <= now => changed.push(Arc::clone(id)),
+                    Some(over) if over.at.after(KEEP_ENDED) <= now => changed.push(Arc::clone(id)),
                     Some(_) => {}
                     None => {
                         let next = entry.record.next_end().to_system();
@@ -230,14 +228,14 @@ impl Enrolments {
             }
             for id in &changed {
                 let over = table.by_id.get(id).and_then(|entry| entry.record.over);
-                if over.is_some_and(|over| over.at.after(REMEMBERED) <= now) {
+                if over.is_some_and(|over| over.at.after(KEEP_ENDED) <= now) {
                     table.remove(id);
                 }
             }
         }
         for id in changed {
             if let Err(error) = self.save(&id) {
-                tracing::error!(%error, enrolment = %id, "the end of an enrolment was not written down");
+                tracing::error!(%error, enrolment = %id, "the end of an enrolment was not saved");
             }
         }
         swept
@@ -248,9 +246,9 @@ impl Enrolments {
         self.lock().by_id.get_mut(id).is_some_and(|entry| entry.alerts.allows(Instant::now()))
     }
 
-    /// Writes what the table says of this enrolment.
+    /// Saves the current record of this enrolment, or removes its file. Writes.
     pub(crate) fn save(&self, id: &str) -> Result<(), StoreError> {
-        let _turn = self.disk.lock().unwrap_or_else(PoisonError::into_inner);
+        let _writing = self.disk.lock().unwrap_or_else(PoisonError::into_inner);
         let record = self.lock().by_id.get(id).map(|entry| entry.record.clone());
         match record {
             Some(record) => disk::write(&self.directory, &record),
@@ -258,30 +256,30 @@ impl Enrolments {
         }
     }
 
-    fn make(&self, terms: Terms, kind: Kind, now: SystemTime) -> Result<Enrolment, NotMade> {
-        let Terms { grant, name, ttl, most } = terms;
+    fn create(&self, terms: Terms, kind: Kind, now: SystemTime) -> Result<Enrolment, NotCreated> {
+        let Terms { grant, name, ttl, max_enrolments } = terms;
         if name.as_deref().is_some_and(|name| !is_name(name)) {
-            return Err(NotMade::Name);
+            return Err(NotCreated::Name);
         }
-        let id: Arc<str> = crate::random::id("e").into();
-        let (made, expires) = (Time::from(now), Time::from(now).after(ttl));
-        let (enrolled, forgotten) = {
+        let id: Arc<str> = cofferdam_base::random::id("e").into();
+        let (made, expires) = (Timestamp::from(now), Timestamp::from(now).after(ttl));
+        let (enrolled, removed) = {
             let mut table = self.lock();
-            let forgotten = match table.by_id.len() >= most {
-                true => Some(table.forget_one().ok_or(NotMade::Full(most))?),
+            let removed = match table.by_id.len() >= max_enrolments {
+                true => Some(table.remove_oldest_ended().ok_or(NotCreated::Full(max_enrolments))?),
                 false => None,
             };
             table.insert(Record::new(id.to_string(), name, grant, made, expires, kind));
-            (table.by_id[&id].enrolled(&id), forgotten)
+            (table.by_id[&id].enrolled(&id), removed)
         };
-        if let Some(forgotten) = forgotten {
-            self.save(&forgotten)?;
+        if let Some(removed) = removed {
+            self.save(&removed)?;
         }
         self.save(&id).inspect_err(|_| self.lock().remove(&id))?;
         Ok(enrolled)
     }
 
-    /// Each change under this lock is whole at every step.
+    /// A poisoned lock is used: every change under it leaves the table consistent.
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -312,9 +310,9 @@ impl Table {
         }
     }
 
-    /// Makes room: what has been over longest goes, if anything is. What no sweep has found yet stays: its socket and its
-    /// links would never be told.
-    fn forget_one(&mut self) -> Option<Arc<str>> {
+    /// Removes the enrolment that ended first, if any. An expired one that no sweep has found yet is kept: otherwise its
+    /// socket and links would never be closed.
+    fn remove_oldest_ended(&mut self) -> Option<Arc<str>> {
         let over = self.by_id.iter().filter_map(|(id, entry)| Some((entry.record.over?.at, id)));
         let (_, oldest) = over.min()?;
         let oldest = Arc::clone(oldest);
@@ -334,7 +332,7 @@ impl Entry {
         }
     }
 
-    fn live(&self, id: &Arc<str>, now: Time) -> Result<Enrolment, Denied> {
+    fn live(&self, id: &Arc<str>, now: Timestamp) -> Result<Enrolment, Denied> {
         match self.record.over(now) {
             Some(over) => Err(Denied::Over(over.why)),
             None => Ok(self.enrolled(id)),

@@ -1,7 +1,7 @@
-//! One enrolment: which sandbox may connect, with what grant, until when; and its form on disk.
+//! The record of one enrolment: its grant, its expiry, how its sandbox is recognised; and its form on disk.
 //!
-//! What must stay true: a file of another version is read as far as it is understood, and unknown keys are written back
-//! unchanged, so that neither an upgrade nor a downgrade locks a sandbox out.
+//! What must stay true: a file of another version is read, and its unknown keys are written back unchanged, so that neither
+//! an upgrade nor a downgrade locks a sandbox out.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::hash::Fingerprint;
 
-/// What is kept in `enrolments/ID.json`.
+/// The content of `enrolments/ID.json`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) struct Record {
@@ -21,66 +21,66 @@ pub(super) struct Record {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) name: Option<String>,
     pub(super) grant: Name,
-    pub(super) made: Time,
-    pub(super) expires: Time,
+    pub(super) made: Timestamp,
+    pub(super) expires: Timestamp,
     pub(super) kind: Kind,
-    /// Kept for a while after its end, so that its sandbox gets the reason.
+    /// Set when it has ended. The record is kept for a while, so that its sandbox gets the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) over: Option<Over>,
-    /// Keys of another version.
+    pub(super) over: Option<EnrolmentEnd>,
+    /// Keys that another version wrote.
     #[serde(flatten)]
-    rest: Rest,
+    rest: UnknownKeys,
 }
 
-/// What another version wrote, and this one does not understand.
-pub(super) type Rest = serde_json::Map<String, serde_json::Value>;
+/// Keys that another version wrote and this one does not know.
+pub(super) type UnknownKeys = serde_json::Map<String, serde_json::Value>;
 
 /// How a sandbox is recognised.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case")]
 pub(super) enum Kind {
-    /// The host reached into the sandbox.
+    /// By the pipe from the host into the sandbox.
     Attached,
-    /// A key that redeemed its ticket.
+    /// By a key that used its ticket.
     Key {
         key: PublicKey,
-        /// The ticket that it redeemed.
+        /// The ticket that it used.
         ticket: Fingerprint,
-        /// None until its first epoch was confirmed.
+        /// `None` until its first epoch is confirmed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         current: Option<Fingerprint>,
-        /// Handed out since, the last one last, and not known to have arrived.
+        /// Epochs that were offered since and are not confirmed, the latest last.
         #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
         offered: VecDeque<Fingerprint>,
         #[serde(flatten)]
-        rest: Rest,
+        rest: UnknownKeys,
     },
-    /// Any peer that can open the socket in this directory.
+    /// By the socket in this directory: any peer that can open it.
     Socket {
         directory: PathBuf,
         #[serde(flatten)]
-        rest: Rest,
+        rest: UnknownKeys,
     },
-    /// A ticket that was not used yet.
+    /// By a ticket that was not used yet.
     Ticket {
         ticket: Fingerprint,
-        until: Time,
+        until: Timestamp,
         #[serde(flatten)]
-        rest: Rest,
+        rest: UnknownKeys,
     },
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) struct Over {
-    pub(super) at: Time,
-    pub(super) why: Why,
+pub(super) struct EnrolmentEnd {
+    pub(super) at: Timestamp,
+    pub(super) why: EndCause,
 }
 
-/// Why an enrolment is over.
+/// Why an enrolment has ended.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Why {
+pub(crate) enum EndCause {
     Ended,
     Expired,
     /// Its ticket was not used in time.
@@ -90,32 +90,35 @@ pub(crate) enum Why {
 /// Wall-clock time in milliseconds since 1970: an enrolment outlives processes and boots.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(transparent)]
-pub(super) struct Time(u64);
+pub(super) struct Timestamp(u64);
 
 impl Record {
     pub(super) fn new(
         id: String,
         name: Option<String>,
         grant: Name,
-        made: Time,
-        expires: Time,
+        made: Timestamp,
+        expires: Timestamp,
         kind: Kind,
     ) -> Self {
-        Self { id, name, grant, made, expires, kind, over: None, rest: Rest::new() }
+        Self { id, name, grant, made, expires, kind, over: None, rest: UnknownKeys::new() }
     }
 
-    /// Why it is over at this time, if it is.
-    pub(super) fn over(&self, now: Time) -> Option<Over> {
-        let expired = || (self.expires <= now).then_some(Over { at: self.expires, why: Why::Expired });
+    /// When and why it has ended, if it has at this time.
+    pub(super) fn over(&self, now: Timestamp) -> Option<EnrolmentEnd> {
+        let expired =
+            || (self.expires <= now).then_some(EnrolmentEnd { at: self.expires, why: EndCause::Expired });
         let unused = || match &self.kind {
-            Kind::Ticket { until, .. } if *until <= now => Some(Over { at: *until, why: Why::Unused }),
+            Kind::Ticket { until, .. } if *until <= now => {
+                Some(EnrolmentEnd { at: *until, why: EndCause::Unused })
+            }
             _ => None,
         };
         self.over.or_else(unused).or_else(expired)
     }
 
-    /// When it will be over if nothing happens.
-    pub(super) fn next_end(&self) -> Time {
+    /// When it will expire, or its unused ticket.
+    pub(super) fn next_end(&self) -> Timestamp {
         match &self.kind {
             Kind::Ticket { until, .. } => self.expires.min(*until),
             _ => self.expires,
@@ -129,7 +132,7 @@ impl Record {
         }
     }
 
-    /// The ticket that it began with, burnt or not.
+    /// The ticket that it was created with, used or not.
     pub(super) fn ticket(&self) -> Option<&Fingerprint> {
         match &self.kind {
             Kind::Key { ticket, .. } | Kind::Ticket { ticket, .. } => Some(ticket),
@@ -138,17 +141,17 @@ impl Record {
     }
 }
 
-impl Why {
+impl EndCause {
     pub(super) fn sentence(self) -> &'static str {
         match self {
-            Self::Ended => "the enrolment was ended by the host's administrator",
-            Self::Expired => "the enrolment's time is over",
+            Self::Ended => "the enrolment was ended on the host",
+            Self::Expired => "the enrolment has expired",
             Self::Unused => "the enrolment's ticket was not used in time",
         }
     }
 }
 
-impl Time {
+impl Timestamp {
     pub(super) fn after(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)))
     }
@@ -158,7 +161,7 @@ impl Time {
     }
 }
 
-impl From<SystemTime> for Time {
+impl From<SystemTime> for Timestamp {
     fn from(time: SystemTime) -> Self {
         let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         Self(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))

@@ -1,4 +1,4 @@
-//! The store with a clock of the test's own.
+//! The store of enrolments, with a simulated clock.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -7,12 +7,12 @@ use relay_proto::control::Epoch;
 
 use super::*;
 
-/// A directory of its own for one test, gone afterwards.
+/// A temporary directory, removed on drop.
 pub(super) struct Directory(pub(super) PathBuf);
 
 impl Directory {
     pub(super) fn new() -> Self {
-        let path = std::env::temp_dir().join(crate::random::id("cofferdam-enrolment-"));
+        let path = std::env::temp_dir().join(cofferdam_base::random::id("cofferdam-enrolment-"));
         fs::create_dir(&path).unwrap();
         Self(path)
     }
@@ -24,7 +24,7 @@ impl Drop for Directory {
     }
 }
 
-/// A store, and the time in it.
+/// A store and its simulated time.
 struct Scene {
     directory: Directory,
     store: Enrolments,
@@ -35,10 +35,10 @@ impl Scene {
     fn new() -> Self {
         let directory = Directory::new();
         let store = Enrolments::open(&directory.0).unwrap();
-        Self { directory, store, now: crate::clock::now() }
+        Self { directory, store, now: cofferdam_base::clock::now() }
     }
 
-    /// The sidecar ends, however it ends, and another begins.
+    /// Opens the store again, as after a restart or a crash.
     fn restart(&mut self) {
         self.store = Enrolments::open(&self.directory.0).unwrap();
     }
@@ -63,12 +63,12 @@ impl Scene {
         confirmed
     }
 
-    /// A key that has been here once, and its epoch.
+    /// A key that has connected once, and its epoch.
     fn enrolled(&self) -> (PublicKey, Epoch) {
         let (_, ticket) = self.issue();
         let key = key();
         let epoch = self.redeem(&ticket, key).unwrap();
-        assert_eq!(self.speak(key, &epoch), Confirmed::Turned);
+        assert_eq!(self.speak(key, &epoch), Confirmed::NowCurrent);
         (key, epoch)
     }
 
@@ -85,22 +85,22 @@ fn terms() -> Terms {
         grant: "dev".parse().unwrap(),
         name: Some("box".into()),
         ttl: Duration::from_secs(8 * 3600),
-        most: 8,
+        max_enrolments: 8,
     }
 }
 
 fn key() -> PublicKey {
-    PublicKey::from_bytes(crate::random::bytes())
+    PublicKey::from_bytes(cofferdam_base::random::bytes())
 }
 
 #[test]
-fn a_ticket_is_good_for_one_key() {
+fn a_ticket_is_valid_for_one_key() {
     let scene = Scene::new();
     let (enrolled, ticket) = scene.issue();
     let (first, second) = (key(), key());
     let epoch = scene.redeem(&ticket, first).unwrap();
     assert!(matches!(scene.redeem(&ticket, second), Err(Denied::Reused(whose)) if whose == enrolled));
-    assert_eq!(scene.speak(first, &epoch), Confirmed::Turned);
+    assert_eq!(scene.speak(first, &epoch), Confirmed::NowCurrent);
     assert!(matches!(scene.redeem(&ticket, second), Err(Denied::Reused(_))));
     assert!(matches!(scene.redeem(&ticket, first), Err(Denied::Reused(_))), "it has an epoch to come with");
     assert_eq!(scene.store.recognise(&first, scene.now).unwrap(), enrolled);
@@ -108,7 +108,7 @@ fn a_ticket_is_good_for_one_key() {
 }
 
 #[test]
-fn a_lost_welcome_strands_nobody() {
+fn a_lost_welcome_locks_no_sandbox_out() {
     let mut scene = Scene::new();
     let (_, ticket) = scene.issue();
     let key = key();
@@ -116,15 +116,15 @@ fn a_lost_welcome_strands_nobody() {
     scene.restart();
     scene.now += Duration::from_secs(600);
     let first = scene.redeem(&ticket, key).expect("the ticket's time is over, but it was redeemed before");
-    // This one arrived, and its confirmation did not.
+    // This offer arrived, but its confirmation was lost.
     let second = scene.come(key, &first).unwrap();
-    assert_eq!(scene.speak(key, &lost), Confirmed::LeftBehind, "only one offer counts");
-    assert_eq!(scene.speak(key, &second), Confirmed::Turned);
-    assert_eq!(scene.speak(key, &first), Confirmed::Known, "a late first frame is no clone's");
+    assert_eq!(scene.speak(key, &lost), Confirmed::Outdated, "only one offer counts");
+    assert_eq!(scene.speak(key, &second), Confirmed::NowCurrent);
+    assert_eq!(scene.speak(key, &first), Confirmed::AlreadyCurrent, "a late first frame is no clone's");
     let lost = scene.come(key, &second).unwrap();
     let third = scene.come(key, &second).expect("the offer was lost");
-    assert_eq!(scene.speak(key, &third), Confirmed::Turned);
-    assert_eq!(scene.speak(key, &lost), Confirmed::LeftBehind);
+    assert_eq!(scene.speak(key, &third), Confirmed::NowCurrent);
+    assert_eq!(scene.speak(key, &lost), Confirmed::Outdated);
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn a_restart_changes_nothing() {
     let attached = scene.store.attach(terms(), scene.now).unwrap();
     scene.restart();
     let next = scene.come(key, &epoch).unwrap();
-    assert_eq!(scene.speak(key, &next), Confirmed::Turned);
+    assert_eq!(scene.speak(key, &next), Confirmed::NowCurrent);
     scene.redeem(&unused, self::key()).unwrap();
     assert_eq!(scene.store.sockets(scene.now)[0].1, Path::new("/run/box"));
     assert_eq!(scene.store.find(&attached.id, scene.now).unwrap(), attached);
@@ -146,24 +146,24 @@ fn a_restart_changes_nothing() {
 }
 
 #[test]
-fn of_two_copies_exactly_one_goes_on() {
+fn of_two_copies_of_a_key_exactly_one_stays_valid() {
     let scene = Scene::new();
     let (key, epoch) = scene.enrolled();
     // One after the other.
     let first = scene.come(key, &epoch).unwrap();
-    assert_eq!(scene.speak(key, &first), Confirmed::Turned);
+    assert_eq!(scene.speak(key, &first), Confirmed::NowCurrent);
     assert!(matches!(scene.come(key, &epoch), Err(Denied::Cloned(_))));
-    // Both at once: the first one wins.
+    // Both at once: the first wins.
     let one = scene.come(key, &first).unwrap();
     let other = scene.come(key, &first).unwrap();
-    assert_eq!(scene.speak(key, &other), Confirmed::Turned);
-    assert_eq!(scene.speak(key, &one), Confirmed::LeftBehind);
+    assert_eq!(scene.speak(key, &other), Confirmed::NowCurrent);
+    assert_eq!(scene.speak(key, &one), Confirmed::Outdated);
     assert!(matches!(scene.come(key, &one), Err(Denied::Cloned(_))));
     scene.come(key, &other).unwrap();
 }
 
 #[test]
-fn a_hello_that_comes_late_strands_nobody() {
+fn a_delayed_hello_locks_no_sandbox_out() {
     let mut scene = Scene::new();
     let (key, epoch) = scene.enrolled();
     let held = scene.come(key, &epoch).unwrap();
@@ -172,11 +172,11 @@ fn a_hello_that_comes_late_strands_nobody() {
     scene.restart();
     let next = scene.come(key, &held).expect("the shim holds it");
     assert!(matches!(scene.come(key, &lost), Err(Denied::Cloned(_))), "only one of them");
-    assert_eq!(scene.speak(key, &next), Confirmed::Turned);
+    assert_eq!(scene.speak(key, &next), Confirmed::NowCurrent);
 }
 
 #[test]
-fn offers_that_nobody_confirms_are_few() {
+fn unconfirmed_offers_are_bounded() {
     let scene = Scene::new();
     let (key, epoch) = scene.enrolled();
     let first = scene.come(key, &epoch).unwrap();
@@ -185,12 +185,12 @@ fn offers_that_nobody_confirms_are_few() {
         last = scene.come(key, &epoch).unwrap();
     }
     assert!(fs::metadata(&scene.files()[0]).unwrap().len() < 4096);
-    assert_eq!(scene.speak(key, &first), Confirmed::LeftBehind);
-    assert_eq!(scene.speak(key, &last), Confirmed::Turned);
+    assert_eq!(scene.speak(key, &first), Confirmed::Outdated);
+    assert_eq!(scene.speak(key, &last), Confirmed::NowCurrent);
 }
 
 #[test]
-fn epochs_that_nobody_was_given_are_refused() {
+fn epochs_that_were_never_offered_are_refused() {
     let scene = Scene::new();
     let (key, epoch) = scene.enrolled();
     for odd in ["", "0", &epoch.0.to_uppercase(), &epoch.0[1..], &"f".repeat(64), &"f".repeat(16_000)] {
@@ -203,7 +203,7 @@ fn epochs_that_nobody_was_given_are_refused() {
 }
 
 #[test]
-fn tickets_that_do_not_let_in_are_told_apart() {
+fn refused_tickets_get_distinct_reasons() {
     let mut scene = Scene::new();
     let (_, ticket) = scene.issue();
     for odd in ["", "ticket", &ticket.0[1..], &format!("{}0", ticket.0), &"g".repeat(64)] {
@@ -217,7 +217,7 @@ fn tickets_that_do_not_let_in_are_told_apart() {
     scene.store.sweep(scene.now);
     scene.restart();
     assert!(matches!(scene.redeem(&ticket, key()), Err(Denied::TicketExpired)), "it is remembered");
-    scene.now += REMEMBERED;
+    scene.now += KEEP_ENDED;
     scene.store.sweep(scene.now);
     assert!(matches!(scene.redeem(&ticket, key()), Err(Denied::Foreign)), "but not for ever");
 }
@@ -232,9 +232,9 @@ fn every_refusal_names_the_next_step() {
         Denied::Reused(enrolled.clone()),
         Denied::UnknownKey,
         Denied::KeyTaken(enrolled.clone()),
-        Denied::Over(Why::Ended),
-        Denied::Over(Why::Expired),
-        Denied::Over(Why::Unused),
+        Denied::Over(EndCause::Ended),
+        Denied::Over(EndCause::Expired),
+        Denied::Over(EndCause::Unused),
         Denied::Cloned(enrolled),
     ];
     let mut sentences: Vec<_> = denied.iter().map(|denied| denied.refusal().message).collect();
@@ -245,37 +245,37 @@ fn every_refusal_names_the_next_step() {
 }
 
 #[test]
-fn what_is_over_stays_over() {
+fn an_ended_enrolment_stays_ended() {
     let mut scene = Scene::new();
     let (key, epoch) = scene.enrolled();
     let ended = scene.store.recognise(&key, scene.now).unwrap();
     assert_eq!(scene.store.end(&ended.id, scene.now).unwrap(), Some(ended.clone()));
     assert_eq!(scene.store.end(&ended.id, scene.now).unwrap(), None);
     scene.restart();
-    assert!(matches!(scene.come(key, &epoch), Err(Denied::Over(Why::Ended))));
+    assert!(matches!(scene.come(key, &epoch), Err(Denied::Over(EndCause::Ended))));
 
     let (key, epoch) = scene.enrolled();
     let next = scene.store.sweep(scene.now).next.unwrap();
     assert_eq!(next.duration_since(scene.now).unwrap().as_secs() + 1, 8 * 3600, "milliseconds are cut off");
     scene.now += Duration::from_secs(8 * 3600);
-    assert!(matches!(scene.come(key, &epoch), Err(Denied::Over(Why::Expired))), "also before the sweep");
-    assert_eq!(scene.store.sweep(scene.now).over.len(), 1);
-    assert_eq!(scene.store.sweep(scene.now).over.len(), 0, "it is told once");
-    scene.now += REMEMBERED;
+    assert!(matches!(scene.come(key, &epoch), Err(Denied::Over(EndCause::Expired))), "also before the sweep");
+    assert_eq!(scene.store.sweep(scene.now).ended.len(), 1);
+    assert_eq!(scene.store.sweep(scene.now).ended.len(), 0, "it is told once");
+    scene.now += KEEP_ENDED;
     scene.store.sweep(scene.now);
     assert!(matches!(scene.come(key, &epoch), Err(Denied::UnknownKey)));
     assert_eq!(scene.files().len(), 0);
 }
 
 #[test]
-fn their_number_is_bounded_and_what_is_over_makes_room() {
+fn the_number_is_bounded_and_ended_enrolments_make_room() {
     let scene = Scene::new();
     let (first, _) = scene.issue();
     for _ in 1..8 {
         scene.issue();
     }
     let full = scene.store.issue(terms(), Duration::from_secs(1), scene.now);
-    assert!(matches!(full, Err(NotMade::Full(8))));
+    assert!(matches!(full, Err(NotCreated::Full(8))));
     scene.store.end(&first.id, scene.now).unwrap();
     scene.issue();
     assert_eq!(scene.files().len(), 8);
@@ -283,7 +283,7 @@ fn their_number_is_bounded_and_what_is_over_makes_room() {
 }
 
 #[test]
-fn what_no_sweep_has_found_is_not_forgotten() {
+fn an_expired_enrolment_is_kept_until_a_sweep_has_found_it() {
     let mut scene = Scene::new();
     let socket = Terms { ttl: Duration::from_secs(60), ..terms() };
     let first = scene.store.socket(socket, "/run/box".into(), scene.now).unwrap();
@@ -292,21 +292,21 @@ fn what_no_sweep_has_found_is_not_forgotten() {
     }
     scene.now += Duration::from_secs(60);
     let full = scene.store.issue(terms(), Duration::from_secs(1), scene.now);
-    assert!(matches!(full, Err(NotMade::Full(8))), "its socket is still listened on");
-    assert_eq!(scene.store.sweep(scene.now).over, [first.id], "and this closes it");
+    assert!(matches!(full, Err(NotCreated::Full(8))), "its socket is still listened on");
+    assert_eq!(scene.store.sweep(scene.now).ended, [first.id], "and this closes it");
     scene.issue();
 }
 
 #[test]
-fn names_and_directories_are_looked_at() {
+fn names_and_directories_are_checked() {
     let scene = Scene::new();
     for odd in ["", "a\nb", "\u{1b}[2J", &"é".repeat(65)] {
         let terms = Terms { name: Some(odd.into()), ..terms() };
-        assert!(matches!(scene.store.attach(terms, scene.now), Err(NotMade::Name)), "{odd:?}");
+        assert!(matches!(scene.store.attach(terms, scene.now), Err(NotCreated::Name)), "{odd:?}");
     }
     let first = scene.store.socket(terms(), "/run/box".into(), scene.now).unwrap();
     let second = scene.store.socket(terms(), "/run/box".into(), scene.now);
-    assert!(matches!(second, Err(NotMade::Taken(_, id)) if id == first.id));
+    assert!(matches!(second, Err(NotCreated::Taken(_, id)) if id == first.id));
     scene.store.end(&first.id, scene.now).unwrap();
     scene.store.socket(terms(), "/run/box".into(), scene.now).unwrap();
 }
@@ -329,7 +329,7 @@ fn neither_tickets_nor_epochs_are_on_disk_and_only_the_owner_reads() {
 }
 
 #[test]
-fn torn_and_foreign_files_are_skipped_and_left_alone() {
+fn incomplete_and_foreign_files_are_skipped_and_left_in_place() {
     let mut scene = Scene::new();
     let (key, epoch) = scene.enrolled();
     let directory = scene.directory.0.join("enrolments");
@@ -349,7 +349,7 @@ fn torn_and_foreign_files_are_skipped_and_left_alone() {
 }
 
 #[test]
-fn what_another_version_wrote_is_kept() {
+fn unknown_keys_of_another_version_are_kept() {
     let mut scene = Scene::new();
     let (key, epoch) = scene.enrolled();
     let path = scene.files().remove(0);
@@ -361,7 +361,7 @@ fn what_another_version_wrote_is_kept() {
     assert_eq!(again["later"], later());
     assert_eq!(again["kind"]["key"]["later"], later());
 
-    // Also where one kind turns into another, or it ends.
+    // Also when its kind changes, and when it ends.
     let (_, ticket) = scene.issue();
     let socket = scene.store.socket(terms(), "/run/box".into(), scene.now).unwrap();
     let enrolments = scene.directory.0.join("enrolments");
@@ -392,13 +392,13 @@ fn with_later(path: &Path, place: fn(&mut serde_json::Value) -> &mut serde_json:
 }
 
 #[test]
-fn what_cannot_be_written_is_not_promised() {
+fn an_epoch_that_cannot_be_saved_is_not_offered() {
     let scene = Scene::new();
     let (_, ticket) = scene.issue();
     let (key, epoch) = scene.enrolled();
     let (store, aside) = (scene.directory.0.join("enrolments"), scene.directory.0.join("aside"));
     fs::rename(&store, &aside).unwrap();
-    assert!(matches!(scene.store.issue(terms(), Duration::ZERO, scene.now), Err(NotMade::Store(_))));
+    assert!(matches!(scene.store.issue(terms(), Duration::ZERO, scene.now), Err(NotCreated::Store(_))));
     let other = self::key();
     assert!(matches!(scene.redeem(&ticket, other), Err(Denied::NotWritten(_))));
     assert!(matches!(scene.come(key, &epoch), Err(Denied::NotWritten(_))));
@@ -409,7 +409,7 @@ fn what_cannot_be_written_is_not_promised() {
 }
 
 #[test]
-fn alerts_are_paced() {
+fn alerts_are_rate_limited() {
     let scene = Scene::new();
     let (enrolled, _) = scene.issue();
     assert_eq!((0..100).filter(|_| scene.store.may_alert(&enrolled.id)).count(), ALERTS_PER_MINUTE as usize);

@@ -1,13 +1,13 @@
 //! What the registry and the command line may ask of a link, and what they are told.
 
+use cofferdam_process as process;
+use cofferdam_servers as servers;
+use cofferdam_vault::Revoked;
 use relay_proto::control::Resume;
 use tokio::sync::oneshot;
 
 use super::connection::Connection;
 use super::describe::{Credential, NotRevocable};
-use crate::process;
-use cofferdam_servers as servers;
-use cofferdam_vault::Revoked;
 
 /// What may be asked of a link.
 pub(crate) enum Command {

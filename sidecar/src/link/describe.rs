@@ -1,13 +1,13 @@
 //! A link and its credentials as `cofferdam sessions` shows them. Never a value, never a lease's id.
 
+use cofferdam_base::clock::{self, Rfc3339};
+use cofferdam_secrets::SecretStatus;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::Link;
 use super::command::{Description, ScopeProcess};
 use crate::call::{CallerContext, LinkCounters};
-use crate::clock::{self, Rfc3339};
-use cofferdam_secrets::SecretStatus;
 
 /// A session's view of one secret that may change.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -119,7 +119,7 @@ impl Link {
             calls,
             refused,
             redactions,
-            began: crate::clock::Rfc3339::from(session.began).as_str().into(),
+            began: cofferdam_base::clock::Rfc3339::from(session.began).as_str().into(),
             expires_in_seconds: session.expires.saturating_duration_since(Instant::now()).as_secs(),
             credentials: self.credentials_of_server().into_iter().map(Credential::from).collect(),
             secrets: secrets.into_iter().map(ToString::to_string).collect(),

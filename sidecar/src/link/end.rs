@@ -8,6 +8,8 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use cofferdam_audit::{Event, EventRecord};
+use cofferdam_vault::Left;
 use relay_proto::code::Code;
 use relay_proto::control::Retry;
 use tokio::time::Instant;
@@ -16,9 +18,7 @@ use super::Link;
 use super::command::{EndReason, Ended, Processes};
 use super::describe::NotRevocable;
 use super::peer::{Credit, Peer};
-use crate::audit::{Event, EventRecord};
 use crate::session::principal::Enrolled;
-use cofferdam_vault::Left;
 
 /// The whole end, Vault included; what is not revoked by then is said to be pending.
 const END_TIME: Duration = Duration::from_millis(4500);

@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use cofferdam_servers::grant_limits;
 use futures_util::future::join_all;
 use relay_proto::control::Resume;
 use tokio::sync::mpsc::{self, OwnedPermit};
@@ -21,7 +22,6 @@ use super::command::{Command, Description, EndReason, Ended};
 use super::connection::Connection;
 use crate::session::principal::Principal;
 use crate::session::{Context, Session};
-use cofferdam_servers::grant_limits;
 pub(crate) use reserved::Reserved;
 use reserved::{Registered, TaskState};
 
@@ -126,7 +126,7 @@ impl Registry {
         principal: &Principal,
     ) -> Result<Reserved, NotOpened> {
         let limit = context.config.load().limits.links;
-        let link: Arc<str> = crate::random::id("l").into();
+        let link: Arc<str> = cofferdam_base::random::id("l").into();
         let (session, receiver) = {
             let mut links = self.lock();
             if links.admission == Admission::Closed {

@@ -71,7 +71,7 @@ impl ResumeTokens {
 }
 
 fn fresh() -> ResumeToken {
-    ResumeToken(crate::random::hex::<32>())
+    ResumeToken(cofferdam_base::random::hex::<32>())
 }
 
 /// Takes the same time wherever they differ.

@@ -8,6 +8,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use cofferdam_audit::{Event, EventRecord};
 use cofferdam_base::RateLimiter;
 use futures_util::FutureExt;
 use relay_proto::code::Code;
@@ -21,7 +22,6 @@ use tokio::time::{Instant, timeout};
 use super::command::EndReason;
 use super::connection::{Connection, LEAVING_TIME};
 use super::peer::{GOODBYE_TIME, Peer};
-use crate::audit::{Event, EventRecord};
 use crate::session::Session;
 use crate::session::principal::{Enrolled, EnrolledBy};
 

@@ -5,10 +5,11 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::Context;
-use crate::audit::{self, Audit};
-use crate::config::check_text;
+use cofferdam_audit::{self as audit, Audit};
 use cofferdam_secrets::files::FileStore;
+
+use super::Context;
+use crate::config::check_text;
 
 /// One server, one grant; the directory is gone afterwards.
 pub(crate) struct Fixture {
@@ -42,7 +43,7 @@ impl Fixture {
         server: &str,
         sync: impl Fn(&File) -> io::Result<()> + Send + Sync + 'static,
     ) -> Self {
-        let directory = std::env::temp_dir().join(crate::random::id("cofferdam-session-"));
+        let directory = std::env::temp_dir().join(cofferdam_base::random::id("cofferdam-session-"));
         let text = format!(
             "{top}\nstate-dir = \"{0}/state\"\nadmin.socket = \"{0}/admin.sock\"\n\
              servers.tools.command = [\"true\"]\ngrants.dev.servers = [\"tools\"]\n{server}\n\

@@ -15,19 +15,19 @@ use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
-use cofferdam_vault::{Access, AccessError, SessionVault, TokenOwner};
-use relay_proto::name::Name;
-use tokio::time::Instant;
-use tokio_util::task::TaskTracker;
-
-use crate::audit::{Audit, Budget, BudgetLimits, Event, EventRecord};
-use crate::config::Config;
-use audit_lookups::{LookupPermit, LookupPermits, SandboxPermit};
+use cofferdam_audit::{Audit, Budget, BudgetLimits, Event, EventRecord};
 use cofferdam_scrub::log_scrubber::LogScrubber;
 use cofferdam_secrets::Source;
 use cofferdam_secrets::credentials::Credentials;
 use cofferdam_secrets::files::FileStore;
 use cofferdam_servers::grant_limits::{GrantBounds, GrantLimits};
+use cofferdam_vault::{Access, AccessError, SessionVault, TokenOwner};
+use relay_proto::name::Name;
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+
+use crate::config::Config;
+use audit_lookups::{LookupPermit, LookupPermits, SandboxPermit};
 use principal::{Enrolled, Principal};
 
 /// What all sessions share.
@@ -37,13 +37,13 @@ pub(crate) struct Context {
     pub(crate) tasks: TaskTracker,
     pub(crate) files: FileStore,
     pub(crate) log: Arc<LogScrubber>,
-    /// None where the configuration of the start has no [vault].
+    /// `None` if the configuration at the start had no `[vault]`.
     pub(crate) vault: Option<Arc<Access>>,
     lookups: LookupPermits,
     grant_limits: Mutex<BTreeMap<Name, Arc<GrantLimits>>>,
-    /// As they were at the start: a grant that is configured later is treated like the others.
+    /// From the configuration at the start; they also apply to grants that a reload adds.
     grant_bounds: GrantBounds,
-    /// Plays the processes of every stdio server.
+    /// Replaces the processes of every stdio server.
     #[cfg(test)]
     pub(crate) script: std::sync::OnceLock<cofferdam_servers::scripted::Script>,
 }
@@ -52,10 +52,10 @@ pub(crate) struct Context {
 pub(crate) struct Session {
     pub(crate) id: Arc<str>,
     pub(crate) grant: Name,
-    /// None on the shared socket.
+    /// `None` on the shared socket.
     pub(crate) enrolment: Option<Enrolled>,
     pub(crate) credentials: Arc<Credentials>,
-    /// What the session has in Vault. None where the sidecar has no Vault.
+    /// The session's token and leases in Vault. `None` if the sidecar has no Vault.
     pub(crate) vault: Option<SessionVault>,
     pub(crate) budget: Budget,
     pub(crate) grant_limits: Arc<GrantLimits>,
@@ -79,13 +79,13 @@ impl Context {
         if let Some(access) = vault.clone() {
             let audit = audit.clone();
             tasks.spawn(async move {
-                let tell = |alert: &str| {
+                let record_alert = |alert: &str| {
                     let record = EventRecord { detail: Some(alert), ..EventRecord::new(Event::Alert) };
                     if let Err(error) = audit.event(&record) {
-                        tracing::error!(%error, "an alert of the login at Vault is not recorded");
+                        tracing::error!(%error, "an alert about the Vault login was not recorded");
                     }
                 };
-                access.forward_alerts(tell).await;
+                access.forward_alerts(record_alert).await;
             });
         }
         Ok(Self {
@@ -103,13 +103,13 @@ impl Context {
         })
     }
 
-    /// Processes of stdio servers that there are now.
+    /// The number of running processes of stdio servers.
     pub(crate) fn processes(&self) -> usize {
         let grants = self.grant_limits.lock().expect("no holder of this lock panics");
         grants.values().map(|limits| limits.processes()).sum()
     }
 
-    /// Shared by the sessions of a grant, and outlives them: a sandbox that comes back finds its old starts counted.
+    /// Shared by the sessions of a grant, and outlives them, so that a sandbox cannot reset its counters by reconnecting.
     pub(crate) fn grant_limits(&self, grant: &Name) -> Arc<GrantLimits> {
         let mut grants = self.grant_limits.lock().expect("no holder of this lock panics");
         Arc::clone(
@@ -129,7 +129,7 @@ impl Session {
                 Instant::now() + ttl
             }
         };
-        let id: Arc<str> = crate::random::id("s").into();
+        let id: Arc<str> = cofferdam_base::random::id("s").into();
         let vault = context.vault.as_ref().map(|access| {
             let owner = TokenOwner {
                 session: id.to_string(),
@@ -166,13 +166,13 @@ impl Session {
                 Some(_) => Arc::new(SandboxPermit::new()),
                 None => context.lookups.shared(),
             },
-            began: crate::clock::now(),
+            began: cofferdam_base::clock::now(),
             expires,
             context: Arc::clone(context),
         }
     }
 
-    /// Waits until this session may search the audit. Can be dropped at any time.
+    /// Waits until this session may search the audit. Cancel-safe.
     pub(crate) async fn lookup_permit(&self) -> Option<LookupPermit> {
         self.context.lookups.acquire(&self.lookup).await
     }

@@ -6,52 +6,52 @@ use relay_proto::control::Epoch;
 use relay_proto::name::Name;
 use tokio::time::Instant;
 
-/// A peer that was let in.
+/// An accepted peer.
 #[derive(Clone, Debug)]
 pub(crate) struct Principal {
     pub(crate) grant: Name,
-    /// None on the shared socket: each link there is an enrolment and a session of its own.
+    /// `None` on the shared socket, where each link has its own session.
     pub(crate) enrolment: Option<Enrolled>,
 }
 
-/// The enrolment by which a peer was let in. Its links share one session.
+/// The enrolment of an accepted peer. Its links share one session.
 #[derive(Clone, Debug)]
 pub(crate) struct Enrolled {
     pub(crate) id: Arc<str>,
-    /// What people call this sandbox.
+    /// The sandbox's name, for lists and logs.
     pub(crate) name: Arc<str>,
     pub(crate) expires: Instant,
     pub(crate) kind: EnrolledBy,
-    /// What to do when it is over.
+    /// What the user must do when it has ended, for messages.
     pub(crate) next_step: &'static str,
 }
 
-/// How such a peer is recognised.
+/// How an enrolled peer is recognised.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum EnrolledBy {
-    /// A key: a peer with a copy of it and of a link's token is a clone.
+    /// By a key. A second peer with the same key and resume token is a clone.
     Key,
-    /// Being where it is: a socket of its own, or a pipe that the host holds.
-    Place,
+    /// By its connection: a socket for this sandbox alone, or a pipe from the host.
+    Connection,
 }
 
-/// The epoch that a key is offered with a new link. It counts from the shim's first frame.
+/// The epoch that a key is offered with a new link. It takes effect with the shim's first frame.
 pub(crate) struct EpochOffer {
     pub(crate) epoch: Epoch,
     /// Called at the shim's first frame.
     pub(crate) confirm: Box<dyn FnOnce() -> OfferOutcome + Send>,
 }
 
-/// What became of an offer.
+/// The outcome of an offer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum OfferOutcome {
     Accepted,
-    /// Another copy of the key was offered one after it: this link is a clone's.
+    /// Another copy of the key was offered a later epoch: this link belongs to a clone.
     Superseded,
 }
 
 impl Principal {
-    /// Any process that can open the shared socket.
+    /// A client of the shared socket.
     pub(crate) fn anonymous(grant: Name) -> Self {
         Self { grant, enrolment: None }
     }

@@ -3,7 +3,7 @@
 #[path = "../../process/tests/process/temporary_directory.rs"]
 mod temporary_directory;
 
-use cofferdam::process;
+use cofferdam_process as process;
 
 pub(crate) use temporary_directory::TemporaryDirectory;
 

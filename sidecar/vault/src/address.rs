@@ -6,7 +6,6 @@ use std::fmt;
 use std::str::FromStr;
 
 use ::http::Uri;
-
 use cofferdam_net::{AddressPolicy, Endpoint, Host, Scheme};
 
 /// Vault's default port.

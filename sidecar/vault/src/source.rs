@@ -12,11 +12,10 @@ use std::time::Duration;
 
 use cofferdam_base::metrics::{self, Outcome};
 use cofferdam_secrets::embedded_expiry::{self, FAR};
-use cofferdam_secrets::fields;
 use cofferdam_secrets::renewal::{Class, Failure, Terms};
 use cofferdam_secrets::{
     Ask, Asker, Hold, Learn, Lease, LeaseUse, Origin, RevokedWith, SecretProblem, SecretSpec, Source,
-    SourceError, SourceFailure, Validity,
+    SourceError, SourceFailure, Validity, fields,
 };
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;

@@ -6,11 +6,10 @@
 use std::fmt;
 
 use cofferdam_base::text::hex;
+use cofferdam_scrub::Needle;
 use ring::digest::{SHA256, digest};
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
-
-use cofferdam_scrub::Needle;
 
 /// Batch tokens have hundreds of characters; nothing has this many.
 const MAX_TOKEN: usize = 8 * 1024;

@@ -6,11 +6,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustls::RootCertStore;
-use zeroize::Zeroizing;
-
 use cofferdam_net::{Identity, PemError, distribution_roots, roots_from_pem};
 use cofferdam_secrets::{FileContent, SourceError, read_file};
+use rustls::RootCertStore;
+use zeroize::Zeroizing;
 
 /// Bytes. The largest public bundles have some 250 KB.
 const MAX_PEM: usize = 4 * 1024 * 1024;

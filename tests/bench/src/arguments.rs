@@ -1,4 +1,4 @@
-//! What was asked for.
+//! The command line of the benchmark.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use crate::measure::Pace;
 pub(crate) enum Mode {
     /// Be the hostile sandbox of a sidecar that listens there, until the input ends.
     Attack(Attack, PathBuf),
-    /// Encode and decode so many frames; run under callgrind.
+    /// Encode and decode this many frames; run under callgrind.
     Codec(Body, u64),
     Run(Plan),
     /// Keep one core awake.
@@ -39,7 +39,7 @@ impl Plan {
     }
 }
 
-/// The mode, or what to say about arguments that are none.
+/// The mode, or an error message for invalid arguments.
 pub(crate) fn read(arguments: impl Iterator<Item = String>) -> Result<Mode, String> {
     let arguments: Vec<String> = arguments.collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_explained() {
+    fn unknown_arguments_are_explained() {
         assert!(mode("--slow").unwrap_err().starts_with("usage"));
         assert!(mode("--only").is_err());
         assert!(mode("codec medium 3").is_err());
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn only_those_who_were_named_take_part() {
+    fn only_the_named_contenders_run() {
         let Ok(Mode::Run(plan)) = mode("--only direct --quick") else { panic!("a plan") };
         assert!(plan.includes("direct") && !plan.includes("cofferdam"));
     }

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_goes_in_comes_out() {
+    fn encoded_frames_decode_to_the_same_frames() {
         assert_eq!(run(Body::Small, 100), Ok(()));
         assert_eq!(run(Body::Full, 3), Ok(()));
     }

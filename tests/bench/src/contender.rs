@@ -1,4 +1,4 @@
-//! A contender as data, and the same with its places filled in.
+//! A contender as data, and the same with its placeholders filled in.
 //!
 //! A contender is what a user would have to run: something that listens on the host (or nothing), and the command
 //! that a harness would start. Words in braces are filled in: `{dir}` a directory of its own, `{port}` a free port,
@@ -60,7 +60,7 @@ pub(crate) struct Prepared {
 pub(crate) struct CommandLine {
     pub(crate) argv: Vec<String>,
     env: Vec<(String, String)>,
-    /// Where what it says goes.
+    /// The file for its output.
     log: PathBuf,
 }
 

@@ -165,7 +165,7 @@ mod tests {
     use super::total_in;
 
     #[test]
-    fn a_total_is_found_wherever_it_stands() {
+    fn a_total_is_found_wherever_it_is() {
         assert_eq!(total_in("events: Ir\nsummary: 12\nfn=(1)\n1 2\n\ntotals: 34\n"), Some(34));
         assert_eq!(total_in("summary: 12\n"), Some(12));
         assert_eq!(total_in("fn=(1)\n"), None);

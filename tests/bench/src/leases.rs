@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_counts_what_it_says() {
+    fn the_simulation_counts_its_requests() {
         let leases = run(1).unwrap();
         assert_eq!((leases.sessions, leases.leases, leases.lapses), (200, 600, 0));
         assert!(leases.actions > 10_000 && leases.busiest > 1, "{leases:?}");

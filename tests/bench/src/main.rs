@@ -2,12 +2,12 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`arguments`] | what was asked for |
+//! | [`arguments`] | the command line |
 //! | [`awake`] | cores that do not sleep while something is measured |
 //! | [`client`] | a harness for measuring: raw MCP lines |
 //! | [`clock`] | the only reader of the clock |
 //! | [`codec`] | the relay's codec alone, for counting |
-//! | [`contender`] | a contender as data, and with its places filled in |
+//! | [`contender`] | a contender as data, and with its placeholders filled in |
 //! | [`crowd`] | a thousand sessions on one sidecar: their memory, their calls |
 //! | [`hostile`] | an honest link beside a hostile sandbox |
 //! | [`instructions`] | counts under callgrind |
@@ -15,14 +15,14 @@
 //! | [`measure`] | what is measured in one round |
 //! | [`places`] | where programs are |
 //! | [`process`] | starting and ending processes, the only place that does |
-//! | [`relay`] | a link held by hand |
+//! | [`relay`] | a link without a shim |
 //! | [`report`] | tables and chart |
-//! | [`roster`] | who takes part |
+//! | [`roster`] | the contenders |
 //! | [`tournament`] | the run |
-//! | [`turnover`] | what credentials in Vault cost a call |
+//! | [`turnover`] | the cost of Vault credentials for a call |
 //! | [`weight`] | size and memory |
 //!
-//! Nothing is asserted about time: the numbers are compared with each other and written down.
+//! Nothing is asserted about time: the numbers are compared with each other and reported.
 
 #![forbid(unsafe_code)]
 

@@ -54,7 +54,7 @@ impl Running {
     pub(crate) fn end(&mut self, patience: Duration) -> Option<ExitStatus> {
         if self.is_running() {
             let id = i32::try_from(self.child.id()).expect("process ids fit");
-            // Already gone is what was wanted.
+            // It may have exited already.
             let _ = kill(Pid::from_raw(id), Signal::SIGTERM);
         }
         let status = self.ends_within(patience);
@@ -94,7 +94,7 @@ pub(crate) fn output_of(mut command: Command, time: Duration) -> Option<String> 
     std::fs::read_to_string(path).ok()
 }
 
-/// A place for a process's output.
+/// A file for a process's output.
 pub(crate) fn into_file(path: &Path) -> Stdio {
     File::options().create(true).append(true).open(path).map_or_else(|_| Stdio::null(), Stdio::from)
 }

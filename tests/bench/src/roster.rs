@@ -1,4 +1,4 @@
-//! Who takes part. Each command is what a user would type. Where an alternative has more than one transport, it is given
+//! The contenders of the benchmark. Each command is what a user would type. Where an alternative has more than one transport, it is given
 //! the one with the faster small calls; for both that is SSE, which is also their default.
 
 use crate::contender::{Contender, Ready};
@@ -115,5 +115,5 @@ const ENROLLED: &[(&str, &str)] = &[
     ("NO_PROXY", "127.0.0.1"),
 ];
 
-/// Injected, so that every answer is searched for it; the server never says it.
+/// A secret that is injected, so that every response is scrubbed; the server never sends it.
 pub(crate) const SECRET: &str = "c29tZSBjcmVkZW50aWFs-benchmark-only";

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cofferdam::secrets::renewal::{
+use cofferdam_secrets::renewal::{
     Action, Class, Failure, Renewable, RenewalEvent, RenewalSchedule, Terms, run_renewal,
 };
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// How long this Vault takes for an answer.
+/// The simulated Vault's response time.
 const LATENCY: Duration = Duration::from_millis(20);
 
-/// What each session has, and for how long.
+/// The parameters of a simulation.
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
     pub(crate) sessions: u32,
@@ -21,7 +21,7 @@ pub(crate) struct Shape {
     pub(crate) time: Duration,
     /// Sessions begin one after the other within this.
     pub(crate) arrival: Duration,
-    /// How long a login lives; another one comes after two thirds of that. None where it does not end.
+    /// The lifetime of a login, which is replaced after two thirds of it. `None`: unlimited.
     pub(crate) login: Option<Duration>,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Lent {
     pub(crate) longest: Duration,
 }
 
-/// What this Vault saw.
+/// What the simulated Vault counted.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) reads: u64,
@@ -46,7 +46,7 @@ pub(crate) struct Seen {
     pub(crate) lapses: u64,
     /// Requests in each second that had any.
     pub(crate) seconds: BTreeMap<u64, u64>,
-    /// The same without looks: what cannot be put off.
+    /// The same without look-ups, which can be postponed.
     pub(crate) seconds_without_looks: BTreeMap<u64, u64>,
 }
 
@@ -83,7 +83,7 @@ fn most(seconds: &BTreeMap<u64, u64>) -> u64 {
     seconds.values().copied().max().unwrap_or_default()
 }
 
-/// Runs it. The clock must be paused, or it takes as long as it says.
+/// Runs the simulation. The clock must be paused; otherwise it runs in real time.
 pub(crate) async fn simulate(shape: &Shape) -> Seen {
     let vault = Arc::new(Counting { began: Instant::now(), login: shape.login, seen: Mutex::default() });
     let mut tasks = JoinSet::new();
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn two_hundred_sessions_for_five_hours_neither_lapse_nor_drift_nor_flock() {
+    async fn two_hundred_sessions_for_five_hours_have_no_lapse_drift_or_burst() {
         let shape = Shape::promised();
         let seen = simulate(&shape).await;
         assert_eq!(seen.lapses, 0);
@@ -241,7 +241,7 @@ mod tests {
         // The second is renewed until that does not extend it, and then replaced; the third is only replaced.
         let replaced = seen.reads as f64 / f64::from(shape.sessions);
         assert!((45.0..65.0).contains(&replaced), "{replaced}");
-        // Those that are not renewed are checked at two or three times before.
+        // Those that are not renewed are looked up two or three times before.
         let looks = seen.looks as f64 / f64::from(shape.sessions);
         assert!((2.0 * 35.0..4.0 * 37.0).contains(&looks), "{looks}");
         // Six hundred leases that came within a minute are ten a second; random makes that three times as many at most.
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn everything_is_read_anew_before_its_login_ends_and_not_at_once() {
+    async fn everything_is_read_again_before_its_login_ends_and_spread_out() {
         let hour = Duration::from_secs(3600);
         let lent = Lent { class: Class::Renewable, life: 20 * hour, longest: Duration::MAX };
         let shape = Shape { leases: vec![lent; 3], login: Some(hour), ..Shape::promised() };

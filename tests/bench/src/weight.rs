@@ -1,4 +1,4 @@
-//! What the client's end weighs: its file, and what of it is resident after calls.
+//! The size of the client's program, and its resident memory after calls.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::trouble::Trouble;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Weight {
     pub(crate) after_small_calls: u64,
-    /// After a large result on top: what was needed for it ought to be given back.
+    /// After a large result too, whose memory should be freed again.
     pub(crate) after_large_call: u64,
 }
 

@@ -1,6 +1,6 @@
-//! Many calls over one link, each accounted for: at the harness, at the server, and in the audit.
+//! Many calls over one link, each checked at the harness, at the server and in the audit.
 //!
-//! Everything that is said has a number, and the server writes the numbers down as it executes them. So "nothing
+//! Every message has a number, and the server records the numbers as it executes them. So "nothing
 //! lost, repeated or reordered" is a comparison of lists, and "at most once" is a count.
 
 use std::collections::BTreeMap;
@@ -13,41 +13,41 @@ use crate::deadline::PATIENCE;
 use crate::harness::{Harness, text_of};
 use crate::world::World;
 
-/// A shim that is cut off again and again comes again every two seconds at most, and a long message takes as many
-/// connections as it has parts; that is slow, not broken.
+/// Generous: a shim that is cut off repeatedly reconnects every two seconds at most, and a long message may need as many
+/// connections as it has parts.
 const PATIENCE_IN_CHAOS: Duration = PATIENCE.saturating_mul(3);
 
-/// The server that conversations are held with.
+/// The server of the conversations.
 pub const SERVER: &str = "tools";
 
-/// A harness that talks, and keeps books.
+/// A harness that sends messages and records what it sent and received.
 #[derive(Debug)]
 pub struct Conversation {
     pub harness: Harness,
     server: String,
     random: Random,
-    /// What was said, in order; its number is its place, from 1.
+    /// The messages in the order of sending; a message's number is its index plus 1.
     said: Vec<Said>,
-    /// Requests without an answer: their number by the id.
+    /// Numbers of the requests without a response, by id.
     waiting: BTreeMap<u64, u64>,
     answers: BTreeMap<u64, Value>,
-    /// The numbers that the server told of by itself, in the order of arrival.
+    /// Numbers in the server's notifications, in the order of arrival.
     told: Vec<u64>,
     most_in_flight: usize,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Said {
-    /// The server asks something back before it answers.
+    /// The server sends a request to the harness before it responds.
     Asking,
-    /// A call with a text, for an answer of this many bytes.
+    /// A call with a text, and a response of this many bytes.
     Call {
         answer: usize,
     },
     Notification,
 }
 
-/// What an answer says about its call.
+/// What a response says about its call.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Fate {
     DidNotRun,
@@ -56,13 +56,13 @@ pub enum Fate {
 }
 
 impl Conversation {
-    /// Begins with the legacy handshake, through whatever is in the way.
+    /// Begins with the legacy handshake, which may be cut like everything else.
     #[track_caller]
     pub fn begin(harness: Harness, random: Random) -> Self {
         Self::begin_with(SERVER, harness, random)
     }
 
-    /// The same with another server; it is this conversation's alone.
+    /// Like `begin`, with another server that no other conversation uses.
     #[track_caller]
     pub fn begin_with(server: &str, harness: Harness, random: Random) -> Self {
         Self {
@@ -77,7 +77,7 @@ impl Conversation {
         }
     }
 
-    /// Says so many things, one to eight requests in flight, and waits for every answer.
+    /// Sends this many messages with one to eight requests in flight, and waits for every response.
     #[track_caller]
     pub fn hold(&mut self, things: usize) {
         for _ in 0..things {
@@ -90,7 +90,7 @@ impl Conversation {
         self.wait_until_in_flight(0);
     }
 
-    /// One more thing, with whatever size.
+    /// Sends one more message, of random kind and size.
     #[track_caller]
     pub fn say(&mut self) {
         let said = match self.random.within(0..=99) {
@@ -102,7 +102,7 @@ impl Conversation {
         self.say_this(said, text_bytes);
     }
 
-    /// One small call.
+    /// Sends one small call.
     #[track_caller]
     pub fn call(&mut self) {
         self.say_this(Said::Call { answer: 10 }, 10);
@@ -114,7 +114,7 @@ impl Conversation {
         self.say_this(Said::Notification, 10);
     }
 
-    /// Takes messages until no more than so many requests wait.
+    /// Receives messages until at most this many requests wait.
     #[track_caller]
     pub fn wait_until_in_flight(&mut self, count: usize) {
         while self.waiting.len() > count {
@@ -123,7 +123,7 @@ impl Conversation {
         }
     }
 
-    /// What became of the last thing that was answered, by its number.
+    /// The number and the fate of the last request that was answered.
     ///
     /// # Panics
     /// When nothing was answered yet.
@@ -132,8 +132,8 @@ impl Conversation {
         fate(self.answers.values().next_back().expect("something was answered"))
     }
 
-    /// Nothing lost, repeated or reordered, all of it on one link and one process, and the audit has every decision
-    /// and every outcome once.
+    /// Asserts that nothing was lost, repeated or reordered, that one link and one process were used, and that the audit has
+    /// every decision and outcome once.
     #[track_caller]
     pub fn assert_flawless(&mut self, world: &World) {
         self.nothing_more_comes();
@@ -160,7 +160,7 @@ impl Conversation {
         }
     }
 
-    /// Each request has one answer and ran at most once: once where it says so, never where it says not.
+    /// Asserts that each request has one response and ran at most once: once if the response says so, never if it says not.
     #[track_caller]
     pub fn assert_at_most_once(&mut self, world: &World) -> BTreeMap<Fate, usize> {
         self.nothing_more_comes();
@@ -224,7 +224,7 @@ impl Conversation {
             Some("roots/list") => {
                 self.harness.send(&json!({"jsonrpc": "2.0", "id": message["id"], "result": {"roots": []}}));
             }
-            // Its server is gone: what it asked needs no answer.
+            // Its server has exited: the request needs no response.
             Some("notifications/cancelled") => {}
             Some(method) => panic!("unexpected request {method}"),
             None => self.answered(message),
@@ -240,12 +240,12 @@ impl Conversation {
         {
             assert!(text_of(message) == text(number, answer), "{number}: the answer is another's");
         }
-        // Only what it says of its call is kept of a long one.
+        // Of a long response only the fate of its call is kept.
         let kept = if message.get("result").is_some() { json!({"result": {}}) } else { message.clone() };
         self.answers.insert(number, kept);
     }
 
-    /// The link keeps its order: had more been on its way, it would have come before this answer.
+    /// Makes a call: because the link keeps its order, all earlier messages have arrived with its response.
     #[track_caller]
     fn nothing_more_comes(&mut self) {
         let ping = self.harness.send_request("ping", json!({}));
@@ -284,7 +284,7 @@ pub fn text(number: u64, bytes: usize) -> String {
     text
 }
 
-/// Two texts with the same sum are the same (FNV-1a).
+/// A checksum (FNV-1a), to compare texts.
 pub fn sum(text: &str) -> u64 {
     text.bytes()
         .fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
@@ -302,7 +302,7 @@ fn fate(answer: &Value) -> Fate {
     }
 }
 
-/// Where a record stands: its link and its number on it.
+/// The link of a record, and its number on that link.
 fn place(record: &Value) -> (String, u64) {
     (record["link"].as_str().unwrap_or_default().to_owned(), record["seq"].as_u64().unwrap_or_default())
 }

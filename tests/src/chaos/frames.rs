@@ -1,9 +1,8 @@
-//! Where the frames of a stream begin: as much of the relay protocol as is needed to cut it in a chosen place.
+//! Finds where the frames of a stream begin, so that the proxy can cut it at a chosen byte.
 //!
-//! It reads the wire by itself, not with the product's decoder: a cut must land where the bytes are, whatever the
-//! decoder makes of them.
+//! This is independent of the product's decoder: a bug there must not move the cuts.
 
-/// The preface is as long as this.
+/// The length of the preface.
 pub const PREFACE: usize = 18;
 /// Length and kind.
 pub const HEADER: usize = 5;
@@ -11,7 +10,7 @@ pub const HEADER: usize = 5;
 pub const MESSAGE_HEADER: usize = 9;
 const MESSAGE_KIND: u8 = 0x10;
 
-/// One frame whose header is here.
+/// A frame whose header has arrived.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Found {
     pub start: usize,
@@ -25,7 +24,7 @@ impl Found {
     }
 }
 
-/// The frames whose headers are in this beginning of a stream, and where the first one begins whose header is not.
+/// The frames whose headers are in this prefix of a stream, and the offset of the first frame whose header is not.
 pub fn frames(stream: &[u8]) -> (Vec<Found>, usize) {
     let (mut found, mut start) = (Vec::new(), PREFACE);
     while let Some(header) = stream.get(start..start + HEADER) {

@@ -1,7 +1,7 @@
 //! The kinds of link that go through the proxy.
 //!
-//! A new kind is one constructor here and one line in the chaos tests: what the sidecar's configuration needs, where
-//! it then listens, where the proxy is to listen, and how a shim is told of the proxy.
+//! A new kind needs one constructor here and one line in the chaos tests: the sidecar's configuration, where the sidecar
+//! listens, where the proxy listens, and how a shim gets the proxy's address.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -20,23 +20,23 @@ use crate::world::{Builder, World};
 #[derive(Clone, Copy, Debug)]
 pub struct LinkKind {
     pub name: &'static str,
-    /// What becomes of connections of this kind.
+    /// The sizes for plans of this kind.
     pub manner: Manner,
-    /// What the sidecar's configuration needs for it.
+    /// Adds what the sidecar's configuration needs.
     pub configure: fn(Builder) -> Builder,
     /// Where the sidecar listens.
     pub sidecar: fn(&World) -> Place,
     /// Where a proxy for it can listen.
     pub front: fn(&World) -> Place,
-    /// Tells a shim to go to the proxy, to the hub, or to wait for the host.
+    /// Tells a shim to connect to the proxy or to the hub, or to wait for the host.
     pub shim: fn(&World, &Place, &mut Command),
-    /// Shims that share what goes through the proxy.
+    /// The number of shims that share a connection of the proxy.
     pub shims: usize,
-    /// What runs beside them, where the host reaches in.
+    /// Starts the programs that run beside the shims, if the host connects to the sandbox.
     pub host: fn(&World, &Place) -> Beside,
 }
 
-/// What a link needs besides its shim and its sidecar, for as long as it does.
+/// Processes that a link needs besides its shim and its sidecar.
 #[derive(Debug, Default)]
 pub struct Beside {
     _attach: Option<Attach>,
@@ -59,8 +59,8 @@ impl LinkKind {
         host: |_, _| Beside::default(),
     };
 
-    /// A microVM's monitor connects its guest's port to a socket on the host; here the proxy is the monitor, and the shim
-    /// goes to it as it would to a vsock. What is real is the sidecar's side.
+    /// A microVM's monitor connects a vsock port of its guest to a socket on the host. Here the proxy takes the place of the
+    /// monitor, and the shim connects to it by a Unix socket; only the sidecar's side is real.
     pub const VSOCK_DIR: Self = Self {
         name: "vsock-dir",
         configure: |builder| builder.relay("vsock-dir = \"machines\""),
@@ -95,7 +95,7 @@ impl LinkKind {
     pub const LISTEN: Self = Self {
         name: "listen",
         manner: manner(3_000),
-        // Only the host can come again, and silence is all that tells it to.
+        // Only the host can reconnect, and it notices a dead connection by silence only.
         configure: |builder| builder.relay("heartbeat = \"500ms\""),
         sidecar: |world| Place::Tcp(port_in_the_sandbox(world)),
         front: |_| Place::Tcp(ANY_PORT.into()),
@@ -111,7 +111,7 @@ impl LinkKind {
     /// Shims that share a pipe; the pipe goes through the proxy.
     pub const HUB: Self = Self {
         name: "hub",
-        // Behind a pipe that is never there for long a shim comes again as seldom as it ever does.
+        // With a pipe that is cut often, a shim's reconnects have the longest delay.
         manner: Manner { stretch: 3 * STRETCH, ..manner(3_000) },
         shim: |world, _, command| {
             command.arg("--relay").arg(format!("unix:{}", socket_of_the_hub(world).display()));
@@ -121,7 +121,7 @@ impl LinkKind {
         ..Self::LISTEN
     };
 
-    /// A harness on a new shim that goes through the proxy, its handshake not yet said.
+    /// A harness on a new shim whose link goes through the proxy, before its MCP handshake.
     #[track_caller]
     pub fn shim(&self, world: &World, proxy: &Proxy, server: &str) -> Harness {
         let mut command = world.bare_shim_command();
@@ -130,7 +130,7 @@ impl LinkKind {
         Harness::start(command, "cofferdam-shim")
     }
 
-    /// What the host has to run for it, where it reaches in.
+    /// The processes that the host runs, if it connects to the sandbox.
     #[track_caller]
     pub fn host(&self, world: &World, proxy: &Proxy) -> Beside {
         (self.host)(world, proxy.front())
@@ -168,7 +168,7 @@ fn port_of_the_sidecar(world: &World) -> SocketAddr {
     line.trim_end_matches('"').parse().expect("it is an address")
 }
 
-/// The host reaches in, through the proxy.
+/// The host connects to the sandbox, through the proxy.
 fn dial_in(world: &World, front: &Place) -> Attach {
     Attach::start(world, &["dial", &address(front).to_string(), "--grant", "dev"])
 }
@@ -199,7 +199,7 @@ fn port_in_the_sandbox(world: &World) -> SocketAddr {
     port
 }
 
-/// A path that nothing has yet.
+/// A path that does not exist yet.
 fn fresh(world: &World) -> PathBuf {
     let place = |number: usize| world.layout().root().join(format!("chaos-{number}.sock"));
     (1..).map(place).find(|path| !path.exists()).expect("numbers do not run out")

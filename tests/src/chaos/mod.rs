@@ -1,16 +1,15 @@
-//! A network that does its worst: cuts, delays, tiny pieces, half-closed ends, and bytes that arrive after their time.
+//! A bad network: cuts, delays, tiny pieces, half-closed connections, and bytes that arrive late.
 //!
-//! A [`proxy::Proxy`] stands between a shim and a sidecar and knows nothing of either but a stream of bytes, so every
-//! kind of link is tried in the same way: a [`kind::LinkKind`] says where the proxy listens and where it leads.
-//! What happens to the n-th connection is its [`plan::Plan`], drawn from a seed that is printed: a failure can be
-//! had again with `COFFERDAM_CHAOS_SEED`.
+//! A [`proxy::Proxy`] between a shim and a sidecar copies bytes without reading more than frame headers, so every kind of
+//! link is tested in the same way: a [`kind::LinkKind`] says where the proxy listens and connects to. The [`plan::Plan`] of
+//! the n-th connection is drawn from a seed that is printed; `COFFERDAM_CHAOS_SEED` repeats a run.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`conversation`] | many calls over one link, each accounted for at both ends and in the audit |
+//! | [`conversation`] | many calls over one link, each checked at both ends and in the audit |
 //! | [`frames`] | where the frames of a stream begin |
 //! | [`kind`] | the kinds of link, one constructor each |
-//! | [`place`] | byte streams and where they are found |
+//! | [`place`] | byte streams and their addresses |
 //! | [`plan`] | what happens to a connection |
 //! | [`proxy`] | the proxy |
 //! | [`random`] | numbers from a seed |

@@ -1,4 +1,4 @@
-//! Byte streams and where they are found: what a proxy needs to know of any kind of link.
+//! Byte streams and their addresses, for a proxy of any kind of link.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Place {
     Unix(PathBuf),
-    /// On loopback; port 0 means any that is free.
+    /// On loopback; port 0 means any free port.
     Tcp(SocketAddr),
 }
 
@@ -34,7 +34,7 @@ impl Place {
         }
     }
 
-    /// Listens here; gives the place as others find it.
+    /// Listens here; returns the address with its final port.
     pub fn listen(&self) -> io::Result<(Listener, Self)> {
         match self {
             Self::Unix(path) => Ok((Listener::Unix(UnixListener::bind(path)?), self.clone())),
@@ -65,7 +65,7 @@ impl Stream {
         }
     }
 
-    /// Already over is what was wanted.
+    /// Ignores errors: the stream may have ended already.
     pub fn close(&self, how: Shutdown) {
         let _ = match self {
             Self::Unix(stream) => stream.shutdown(how),
@@ -73,7 +73,7 @@ impl Stream {
         };
     }
 
-    /// Small pieces are to arrive as small pieces.
+    /// Disables Nagle's algorithm, so that small pieces are sent as small pieces.
     fn tcp(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         Ok(Self::Tcp(stream))

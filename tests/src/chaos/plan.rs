@@ -1,33 +1,33 @@
-//! What happens to a connection, decided before it is made.
+//! The plan of a connection: what happens to it, decided before it is opened.
 
 use std::time::Duration;
 
 use super::random::Random;
 
-/// One connection's fate, each direction for itself.
+/// The plan of one connection, separately for each direction.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     pub towards_sidecar: Course,
     pub towards_shim: Course,
 }
 
-/// One direction's.
+/// The plan of one direction.
 #[derive(Clone, Debug)]
 pub struct Course {
-    /// At the beginning of the stream bytes go in pieces of this size.
+    /// The size of the pieces in which the first bytes are sent.
     pub piece: usize,
-    /// Before each of those pieces.
+    /// The delay before each of those pieces.
     pub delay: Duration,
-    /// What becomes of everything else.
+    /// How the other bytes are sent.
     pub rest: Rest,
     pub end: Option<End>,
 }
 
-/// How the bytes after a stream's beginning go on.
+/// How the bytes after the first ones are sent.
 #[derive(Clone, Debug)]
 pub enum Rest {
     AsTheyCome,
-    /// Torn at random bytes, now and then after a pause.
+    /// Split at random bytes, sometimes with a delay.
     Torn(Random),
 }
 
@@ -40,28 +40,28 @@ pub struct End {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Position {
-    /// After so many bytes.
+    /// After this many bytes.
     Byte(usize),
-    /// After so many bytes of the n-th `Message` frame; the first is 0.
+    /// After this many bytes of the n-th `Message` frame; the first is 0.
     Message { number: usize, byte: usize },
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum How {
-    /// Both ends of both directions, at once; what was on the way is gone.
+    /// Both directions are closed at once; bytes in transit are lost.
     Cut,
-    /// The shim sees its connection end; the sidecar keeps the old one, hears the rest of it after the shim has come
-    /// again and this pause is over, and only then sees it end. Only towards the sidecar.
+    /// The shim's side is closed at once. The sidecar's side stays open: it receives the remaining bytes after the shim has
+    /// reconnected and this delay has passed, and is closed then. Only towards the sidecar.
     Late { pause: Duration },
-    /// This direction ends, the other goes on until its reader has seen it.
+    /// This direction ends; the other continues until the reader has noticed that.
     Truncate,
 }
 
-/// Plans for one connection after the other of one link.
+/// Plans for the successive connections of one link.
 ///
-/// A long message goes on with its next part over the next connection, but a part has to go through whole. Where a
-/// pause and a handshake come with every connection, many in a row that are cut before that would look like a loss; so
-/// there are not more of them in a row than [`MISERLY`].
+/// A long message continues with its next part on the next connection, but a part must pass whole. With a delay and a
+/// handshake for each connection, many in a row that are cut before that would take too long; so at most
+/// [`MAX_SHORT_IN_A_ROW`] of them follow each other.
 #[derive(Clone, Debug)]
 pub struct Plans {
     manner: Manner,
@@ -69,18 +69,18 @@ pub struct Plans {
     miserly: usize,
 }
 
-/// What connections of a kind of link are like.
+/// The sizes that matter for connections of a kind of link.
 #[derive(Clone, Copy, Debug)]
 pub struct Manner {
-    /// About the bytes of the handshakes around a link's own, in each direction; more where progress would be rare.
+    /// About the bytes of the handshakes around the link's own, in each direction; more if progress would be rare otherwise.
     pub opening: usize,
-    /// What one that must be long lets through at least, in each direction.
+    /// The bytes that a connection which must be long lets through at least, in each direction.
     pub stretch: usize,
 }
 
-/// Connections in a row that may be too short for a part of a long message.
-const MISERLY: usize = 6;
-/// A part with its header, and the handshakes before it, fit in.
+/// How many connections in a row may be too short for a part of a long message.
+const MAX_SHORT_IN_A_ROW: usize = 6;
+/// Enough for the handshakes and one part with its header.
 const GENEROUS: usize = 80_000;
 
 impl Plans {
@@ -91,7 +91,7 @@ impl Plans {
     #[expect(clippy::should_implement_trait, reason = "no iterator: it never ends")]
     pub fn next(&mut self) -> Plan {
         let mut plan = Plan::draw_past(self.manner.opening, &mut self.random);
-        if self.miserly >= MISERLY {
+        if self.miserly >= MAX_SHORT_IN_A_ROW {
             plan.put_off(self.manner.stretch);
         }
         self.miserly = if plan.is_generous() { 0 } else { self.miserly + 1 };
@@ -123,13 +123,13 @@ impl Plan {
         matches!(self.towards_sidecar.end, Some(End { how: How::Late { .. }, .. }))
     }
 
-    /// Torn from the first byte to the last and in no hurry, but all of it arrives.
+    /// All bytes arrive, split and delayed.
     pub fn torn(random: &mut Random) -> Self {
         let mut course = || Course { rest: Rest::Torn(Random::new(random.next())), ..Course::draw(random) };
         Self { towards_sidecar: course(), towards_shim: course() }
     }
 
-    /// The same, with an end after so many bytes in one of the directions.
+    /// Like `torn`, with an end after this many bytes in one direction.
     pub fn ending(mut self, after: usize, random: &mut Random) -> Self {
         let at = Position::Byte(after);
         let pause = Duration::from_millis(random.within(0..=30));
@@ -144,8 +144,8 @@ impl Plan {
         self
     }
 
-    /// Anything that can happen to a stream that is wrapped in others: mostly after their handshakes of so many bytes,
-    /// or few connections would ever be of use.
+    /// A random plan for a stream that is wrapped in others. Most take effect after the outer handshakes, which have this
+    /// many bytes, because otherwise few connections would get through.
     fn draw_past(opening: usize, random: &mut Random) -> Self {
         let mut plan = Self::draw(random);
         if random.percent(75) {
@@ -154,7 +154,7 @@ impl Plan {
         plan
     }
 
-    /// The same happens, so many bytes later.
+    /// The same plan, shifted by this many bytes.
     fn put_off(&mut self, bytes: usize) {
         for course in [&mut self.towards_sidecar, &mut self.towards_shim] {
             if let Some(End { at: Position::Byte(byte), .. }) = &mut course.end {
@@ -163,14 +163,14 @@ impl Plan {
         }
     }
 
-    /// Whether a message of any length gets a part further in both directions.
+    /// Whether one part of a long message passes in each direction.
     fn is_generous(&self) -> bool {
         [&self.towards_sidecar, &self.towards_shim].iter().all(
             |course| !matches!(course.end, Some(End { at: Position::Byte(byte), .. }) if byte < GENEROUS),
         )
     }
 
-    /// Anything that can happen.
+    /// A random plan.
     pub fn draw(random: &mut Random) -> Self {
         let mut plan = Self { towards_sidecar: Course::draw(random), towards_shim: Course::draw(random) };
         let mut end = |how| Some(End { at: Position::Byte(offset(random)), how });
@@ -231,13 +231,13 @@ mod tests {
     const MANNER: Manner = Manner { opening: 3_000, stretch: 160_000 };
 
     #[test]
-    fn a_long_message_always_gets_further_soon() {
+    fn one_of_every_few_plans_lets_a_long_message_pass() {
         let mut plans = Plans::new(MANNER, Random::new(7));
         let generous: Vec<bool> = (0..1_000).map(|_| plans.next().is_generous()).collect();
-        assert!(generous.windows(MISERLY + 1).all(|some| some.contains(&true)));
+        assert!(generous.windows(MAX_SHORT_IN_A_ROW + 1).all(|some| some.contains(&true)));
         assert!(
             generous.iter().filter(|generous| !**generous).count() > 700,
-            "most are cut early all the same"
+            "most connections are cut early"
         );
     }
 

@@ -1,7 +1,7 @@
-//! The proxy: takes a connection, makes one to the sidecar, and does to them what their plan says.
+//! The proxy: accepts a connection, opens one to the sidecar, and carries out the plan for them.
 //!
-//! Two threads a connection, blocking reads, nothing clever: what happens is in the plan. Must stay true: bytes are
-//! never changed or reordered within a connection, only delayed or lost from some point on, as a network would.
+//! Two threads per connection with blocking reads. What must stay true: bytes are never changed or reordered within a
+//! connection, only delayed, or lost from some byte on, as in a real network.
 
 use std::collections::BTreeMap;
 use std::net::Shutdown;
@@ -13,21 +13,21 @@ use super::plan::Plan;
 use super::pump::{self, Way};
 use crate::deadline::{Deadline, PATIENCE};
 
-/// Listens at one place, leads to another.
+/// Listens at one address and connects to another.
 #[derive(Debug)]
 pub struct Proxy {
     front: Place,
     shared: Arc<Shared>,
 }
 
-/// How often something was done to a connection.
+/// Counts what was done to connections.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Tally {
     pub connections: usize,
     pub cut: usize,
     pub truncated: usize,
     pub late: usize,
-    /// Bytes of old connections that reached the sidecar after the shim had come again.
+    /// Bytes of old connections that reached the sidecar after the shim had reconnected.
     pub late_bytes: usize,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Shared {
 #[derive(Debug, Default)]
 pub(super) struct Story {
     pub(super) tally: Tally,
-    /// The newest connection whose Hello went through whole.
+    /// The newest connection whose Hello has passed completely.
     pub(super) greeted: usize,
     /// The connections that their plans ended, with the bytes that had gone through in that direction.
     pub(super) ended: BTreeMap<usize, usize>,
@@ -73,7 +73,7 @@ pub(super) struct Connection {
 }
 
 impl Proxy {
-    /// Takes connections at `front` from now on; `plans` gives the fate of the n-th, the first is 1.
+    /// Accepts connections at `front` from now on; `plans` gives the plan of the n-th, the first is 1.
     ///
     /// # Panics
     /// When it cannot listen there.
@@ -85,7 +85,7 @@ impl Proxy {
         let (listener, front) = front.listen().expect("a fresh place can be listened at");
         let shared = Arc::new(Shared::default());
         let theirs = Arc::clone(&shared);
-        // Ends with the test's process; it holds nothing but its sockets.
+        // Ends with the test's process; it owns its sockets only.
         std::thread::spawn(move || {
             while let Ok(shim) = listener.accept() {
                 let number = theirs.tell(|story| {
@@ -102,7 +102,7 @@ impl Proxy {
         Self { front, shared }
     }
 
-    /// Where the shim finds it.
+    /// The address for the shim.
     pub fn front(&self) -> &Place {
         &self.front
     }
@@ -111,7 +111,7 @@ impl Proxy {
         self.shared.lock().tally
     }
 
-    /// Waits until the plan of this connection has ended it; gives the bytes that had gone through in that direction.
+    /// Waits until the plan of this connection has ended it; returns the bytes that had passed in that direction.
     #[track_caller]
     pub fn wait_for_the_end_of(&self, connection: usize) -> usize {
         self.wait_for(&format!("connection {connection} ends"), |story| story.ended.get(&connection).copied())
@@ -122,7 +122,7 @@ impl Proxy {
         self.shared.lock().ended.contains_key(&connection)
     }
 
-    /// How long the opening of this connection was, once it is through: towards the sidecar and towards the shim.
+    /// The length of this connection's handshake towards the sidecar and towards the shim, once it has passed.
     #[track_caller]
     pub fn wait_for_the_openings_of(&self, connection: usize) -> (usize, usize) {
         self.wait_for(&format!("connection {connection} is greeted"), |story| {
@@ -147,7 +147,7 @@ impl Proxy {
         }
     }
 
-    /// Cuts every connection there is now.
+    /// Cuts all current connections.
     pub fn cut(&self) {
         for connection in std::mem::take(&mut self.shared.lock().open) {
             connection.cut();
@@ -171,7 +171,7 @@ impl Shared {
         told
     }
 
-    /// Waits until a later connection than this one has said its Hello, but not for ever.
+    /// Waits, with a timeout, until a later connection than this one has sent its Hello.
     pub(super) fn wait_for_a_later_hello(&self, number: usize) {
         const LONG_ENOUGH: Duration = Duration::from_secs(3);
         let story = self.lock();
@@ -185,7 +185,7 @@ impl Shared {
         for way in [Way::TowardsSidecar, Way::TowardsShim] {
             let (shared, connection) = (Arc::clone(self), Arc::clone(&connection));
             std::thread::spawn(move || {
-                // A descriptor could not be had twice: the connection is over.
+                // The descriptor could not be duplicated: the connection ends.
                 if pump::run(way, &connection, &shared).is_err() {
                     connection.cut();
                 }

@@ -1,4 +1,4 @@
-//! One direction of one connection, from its first byte to the end that its plan has for it.
+//! Copies one direction of one connection, from its first byte to the end that its plan sets.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -16,14 +16,14 @@ pub(super) enum Way {
     TowardsSidecar,
 }
 
-/// Small pieces and delays are for this much of a stream: handshake, headers, and a message or two.
+/// Small pieces and delays apply to this much of a stream: handshake, headers, and one or two messages.
 const UNKIND_BYTES: usize = 4096;
-/// What is withheld of an old connection; a shim has no more than this under way.
+/// The most bytes of an old connection that are withheld; a shim has no more than this in transit.
 const MAX_WITHHELD: usize = 8 * 1024 * 1024;
-/// As much of a stream is kept as holds any Hello.
+/// As many first bytes of a stream are kept as any Hello has.
 const KEPT: usize = 16 * 1024;
 
-/// Runs until the direction is over, one way or the other.
+/// Runs until the direction ends.
 pub(super) fn run(way: Way, connection: &Connection, shared: &Shared) -> io::Result<()> {
     let (from, to, course) = match way {
         Way::TowardsShim => (&connection.sidecar, &connection.shim, &connection.plan.towards_shim),
@@ -63,12 +63,12 @@ pub(super) fn run(way: Way, connection: &Connection, shared: &Shared) -> io::Res
     Ok(())
 }
 
-/// How far a stream has come.
+/// The progress of a stream.
 #[derive(Debug, Default)]
 struct Progress {
-    /// The beginning of the stream, as much of it as may be looked at.
+    /// The first bytes of the stream, in which frames are looked for.
     head: Vec<u8>,
-    /// What came and was not sent on.
+    /// Bytes that were received and not forwarded yet.
     waiting: Vec<u8>,
     sent: usize,
     opened: bool,
@@ -86,7 +86,7 @@ impl Progress {
         self.sent += count;
     }
 
-    /// How much of what waits may go now, and what happens after it.
+    /// How many of the waiting bytes may be forwarded now, and what happens after them.
     fn allowed(&self, course: &Course) -> (usize, Option<How>) {
         let came = self.sent + self.waiting.len();
         let Some(End { at, how }) = course.end else { return (self.waiting.len(), None) };
@@ -96,7 +96,7 @@ impl Progress {
                 let (found, next) = frames(&self.head);
                 match found.iter().filter(|frame| frame.is_message()).nth(number) {
                     Some(frame) => (frame.start + byte, true),
-                    // Bytes of a frame whose kind is not known yet stay here.
+                    // Bytes of a frame whose header is incomplete are not forwarded yet.
                     None if came <= KEPT => (next, false),
                     None => (usize::MAX, false),
                 }
@@ -106,7 +106,7 @@ impl Progress {
         (allowed, (known && came >= limit).then_some(how))
     }
 
-    /// The length of the opening, once: when its last byte is through.
+    /// The length of the handshake, returned once: when its last byte has passed.
     fn just_opened(&mut self) -> Option<usize> {
         if self.opened {
             return None;
@@ -121,7 +121,7 @@ impl Progress {
     }
 }
 
-/// Where the stream cannot be read, because it is encrypted, a Hello is through with this many bytes.
+/// If the stream is encrypted and cannot be parsed, a Hello counts as passed after this many bytes.
 const OPAQUE_HELLO: usize = 2000;
 
 fn forward(bytes: &[u8], sent: usize, course: &Course, rest: &mut Rest, to: &mut Stream) -> io::Result<()> {
@@ -139,7 +139,7 @@ fn forward(bytes: &[u8], sent: usize, course: &Course, rest: &mut Rest, to: &mut
     }
 }
 
-/// Mostly into large pieces, for there is much of it; some are single bytes.
+/// Splits mostly into large pieces, for speed; some are single bytes.
 fn tear(mut bytes: &[u8], random: &mut Random, to: &mut Stream) -> io::Result<()> {
     while !bytes.is_empty() {
         let longest = [1, 20, 1_000, 20_000][random.within(0..=3) as usize];
@@ -162,7 +162,7 @@ fn end(how: How, from: &mut Stream, to: &mut Stream, rest: &[u8], connection: &C
         How::Truncate => {
             to.close(Shutdown::Write);
             shared.tell(|story| story.tally.truncated += 1);
-            // Its writer must not notice by a full buffer.
+            // The writer must not notice by a full buffer that its bytes are withheld.
             discard(from);
         }
         How::Late { pause } => {

@@ -1,9 +1,9 @@
-//! Numbers from a seed: the same seed gives the same chaos.
+//! Random numbers from a seed: the same seed gives the same plans.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::RangeInclusive;
 
-/// SplitMix64: small, and good enough to be unkind with.
+/// SplitMix64: small, and random enough for plans.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -12,14 +12,14 @@ impl Random {
         Self(seed)
     }
 
-    /// The seed of this run: from `COFFERDAM_CHAOS_SEED`, else another one each time. It is printed, for a second look.
+    /// The seed of this run: from `COFFERDAM_CHAOS_SEED`, else a random one. It is printed, to repeat the run.
     #[track_caller]
     pub fn seed() -> u64 {
         let seed = match std::env::var("COFFERDAM_CHAOS_SEED") {
             Ok(text) => text.parse().expect("COFFERDAM_CHAOS_SEED is a number"),
             Err(_) => RandomState::new().build_hasher().finish() >> 32,
         };
-        // Several tests talk at the same time; each runs in a thread that has its name.
+        // Several tests print at the same time; each runs in a thread with its name.
         let thread = std::thread::current();
         eprintln!("chaos: COFFERDAM_CHAOS_SEED={seed} for {}", thread.name().unwrap_or("a thread"));
         seed
@@ -38,7 +38,7 @@ impl Random {
         range.start() + self.next() % (range.end() - range.start() + 1)
     }
 
-    /// True so many times in a hundred.
+    /// True with this probability in percent.
     pub fn percent(&mut self, chance: u64) -> bool {
         self.next() % 100 < chance
     }

@@ -1,4 +1,4 @@
-//! A link over an inherited descriptor: it cannot be made again, so a cut is its end, and every call hears an honest one.
+//! A link over an inherited descriptor: it cannot be reconnected, so a cut ends it, and every call gets a true answer.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsRawFd as _;
@@ -20,11 +20,11 @@ use crate::over_many_links;
 
 /// Links that are cut.
 const CUTS: usize = 12;
-/// Between two looks whether one is.
+/// Calls that are made between two checks whether the link was cut.
 const CALLS_AT_ONCE: usize = 5;
 
 #[test]
-fn calls_over_an_inherited_descriptor_survive_tearing_and_delays() {
+fn calls_over_an_inherited_descriptor_survive_split_writes_and_delays() {
     let tally = over_many_links("fd", |calls, seed| {
         let world = World::new().server(SERVER, Server::fixture()).start();
         let (shim, proxy) = handed_down(&world, Plan::torn(&mut Random::new(seed)));
@@ -37,7 +37,7 @@ fn calls_over_an_inherited_descriptor_survive_tearing_and_delays() {
 }
 
 #[test]
-fn calls_over_an_inherited_descriptor_that_is_cut_are_answered_honestly() {
+fn calls_over_an_inherited_descriptor_that_is_cut_get_true_answers() {
     let mut seeds = Random::new(Random::seed());
     let mut fates = BTreeMap::new();
     let mut tally = Tally::default();
@@ -61,10 +61,10 @@ fn calls_over_an_inherited_descriptor_that_is_cut_are_answered_honestly() {
     }
 }
 
-/// One link to its end, which comes somewhere among the calls.
+/// Makes calls over one link until it is cut, at a random point.
 fn cut_once(seed: u64) -> (BTreeMap<Fate, usize>, Tally) {
     let mut random = Random::new(seed);
-    // The handshakes are through when it comes: who never had a link has no calls to tell of.
+    // The cut comes after the handshakes: without a link there would be no calls.
     let plan = Plan::torn(&mut random).ending(random.within(3_000..=150_000) as usize, &mut random);
     let world = World::new().server(SERVER, Server::fixture()).relay("resume-grace = \"1s\"").start();
     let (shim, proxy) = handed_down(&world, plan);
@@ -73,12 +73,12 @@ fn cut_once(seed: u64) -> (BTreeMap<Fate, usize>, Tally) {
         conversation.hold(CALLS_AT_ONCE);
     }
     conversation.hold(CALLS_AT_ONCE);
-    // What was under way may still run: until the link ends, the outcome is unknown.
+    // Calls in flight may still run until the sidecar ends the link.
     wait_until("the link is over", || world.sessions().as_array().is_some_and(Vec::is_empty));
     (conversation.assert_at_most_once(&world), proxy.tally())
 }
 
-/// A shim whose link is a descriptor that leads to the proxy.
+/// A shim whose link is a descriptor connected to the proxy.
 fn handed_down(world: &World, plan: Plan) -> (Harness, Proxy) {
     let kind = &LinkKind::UNIX;
     let proxy = Proxy::start(&(kind.front)(world), (kind.sidecar)(world), move |_| plan.clone());

@@ -1,4 +1,4 @@
-//! One cut at every place where something begins: each byte of a handshake, each byte of a header.
+//! One cut at each byte of a handshake and at each byte of a header.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ use relay_proto::frame::{Frame, PREFACE};
 use serde_json::json;
 
 #[test]
-fn every_byte_of_an_opening_and_of_headers_is_cut_over_unix() {
+fn a_cut_at_every_byte_of_the_handshake_and_of_headers_loses_nothing_over_unix() {
     every_byte_is_cut(&LinkKind::UNIX);
 }
 
@@ -31,7 +31,7 @@ fn every_byte_is_cut(kind: &LinkKind) {
         "{}: {count} places were cut: {} and {} bytes of first handshakes towards the sidecar and the shim, {} and {} of resuming ones, {headers} in headers",
         kind.name, first.0, first.1, again.0, again.1
     );
-    // Each byte that a shim sends in its handshake, and a Welcome is no shorter than its token.
+    // At least each byte of the shim's handshake, and of a Welcome, which is longer than its token.
     assert!(first.0 > hello_bytes(None) && again.0 > hello_bytes(Some(())), "{first:?} {again:?}");
     assert!(first.1.min(again.1) > PREFACE.len() + HEADER + TOKEN, "{first:?} {again:?}");
     assert_eq!(headers, 2 * MESSAGES * (HEADER + MESSAGE_HEADER + 1));
@@ -41,7 +41,7 @@ fn every_byte_is_cut(kind: &LinkKind) {
 const MESSAGES: usize = 3;
 const TOKEN: usize = 64;
 
-/// Plans for the next connections; the others are left alone.
+/// Plans for the next connections; all others are not changed.
 #[derive(Clone, Default)]
 struct Planned(Arc<Mutex<VecDeque<Plan>>>);
 
@@ -58,7 +58,7 @@ impl Planned {
     }
 }
 
-/// A shim that is cut before it ever had a link. Gives the places in each direction.
+/// Cuts a shim that never had a link. Returns the number of cuts in each direction.
 fn cut_first_handshakes(kind: &LinkKind) -> (usize, usize) {
     // Each lost Welcome leaves a link behind.
     let builder = World::new().server(SERVER, Server::fixture());
@@ -77,7 +77,7 @@ fn cut_first_handshakes(kind: &LinkKind) -> (usize, usize) {
     plans.iter().for_each(|plan| planned.add(plan.clone()));
     let mut shim = kind.shim(&world, &proxy, SERVER);
     for number in 2..plans.len() + 2 {
-        // Nothing waits for an answer, so the shim would take its time; a line makes it try at once.
+        // Without a waiting request the shim would retry late; a line makes it retry at once.
         let deadline = Deadline::after(PATIENCE);
         while proxy.tally().connections < number {
             assert!(!deadline.is_over(), "the shim does not come again");
@@ -91,8 +91,8 @@ fn cut_first_handshakes(kind: &LinkKind) -> (usize, usize) {
     (hello + 1, welcome)
 }
 
-/// A shim that is cut while it takes its link up again, and in the first messages after it. Gives the places in the
-/// handshake in each direction, and those in headers.
+/// Cuts a shim while it resumes its link, and in the first messages after that. Returns the number of cuts in the
+/// handshake in each direction, and in headers.
 fn cut_resumes(kind: &LinkKind) -> ((usize, usize), usize) {
     let world = (kind.configure)(World::new().server(SERVER, Server::fixture())).start();
     let planned = Planned::default();
@@ -122,7 +122,7 @@ fn cut_resumes(kind: &LinkKind) -> ((usize, usize), usize) {
                 assert_eq!(went, byte, "it was cut where it should be");
             }
         }
-        // A line makes the shim try again at once.
+        // A line makes the shim retry at once.
         conversation.call();
         conversation.wait_until_in_flight(0);
     }
@@ -130,7 +130,7 @@ fn cut_resumes(kind: &LinkKind) -> ((usize, usize), usize) {
     ((hello + 1, welcome + 1), 2 * in_headers().count())
 }
 
-/// The length of a shim's opening, with and without a link to take up again.
+/// The length of a shim's handshake, with and without a link to resume.
 fn hello_bytes(resume: Option<()>) -> usize {
     let resume = resume.map(|()| Resume {
         link: "l0123456789abcdef".into(),

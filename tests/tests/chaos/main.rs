@@ -1,12 +1,12 @@
 //! A link that is cut anywhere, at any byte, loses, repeats and reorders nothing.
 //!
-//! One line for each kind of link. `COFFERDAM_CHAOS_CALLS` says how many calls (`just chaos` says 10,000),
-//! `COFFERDAM_CHAOS_SEED` brings a failure back.
+//! One test for each kind of link. `COFFERDAM_CHAOS_CALLS` is the number of calls (10,000 in `just chaos`),
+//! `COFFERDAM_CHAOS_SEED` repeats a run.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`descriptor`] | a link that cannot be made again |
-//! | [`every_byte`] | cuts where something begins |
+//! | [`descriptor`] | a link that cannot be reconnected |
+//! | [`every_byte`] | cuts at every byte of handshakes and headers |
 
 mod descriptor;
 mod every_byte;
@@ -19,7 +19,7 @@ use cofferdam_tests::chaos::random::Random;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::World;
 
-/// What `tests/run` does.
+/// The number of calls in `tests/run`.
 const CALLS: usize = 500;
 /// Calls over one link; then a new one begins.
 const CALLS_PER_LINK: usize = 100;
@@ -56,7 +56,7 @@ fn calls_over_a_hubs_pipe_survive_chaos() {
 }
 
 #[test]
-fn a_port_that_the_host_dials_is_dialled_again_and_again() {
+fn the_host_reconnects_to_a_port_after_every_cut() {
     let kind = &LinkKind::LISTEN;
     let world = (kind.configure)(World::new().server(SERVER, Server::fixture())).start();
     let proxy = Proxy::start(&(kind.front)(&world), (kind.sidecar)(&world), |_| Plan::default());
@@ -78,7 +78,7 @@ fn calls_survive_chaos(kind: &LinkKind) {
     assert!(tally.late_bytes > 0, "nothing came late: {tally:?}");
 }
 
-/// Shares the calls of this run out among links, each with a seed of its own.
+/// Distributes the calls of this run among links, each with its own seed.
 fn over_many_links(name: &str, one_link: impl Fn(usize, u64) -> Tally + Sync) -> Tally {
     let calls = match std::env::var("COFFERDAM_CHAOS_CALLS") {
         Ok(text) => text.parse().expect("COFFERDAM_CHAOS_CALLS is a number"),
@@ -87,7 +87,7 @@ fn over_many_links(name: &str, one_link: impl Fn(usize, u64) -> Tally + Sync) ->
     let mut seeds = Random::new(Random::seed());
     let (mut done, mut tally) = (0, Tally::default());
     while done < calls {
-        // A shim mostly waits for its next attempt; several wait no longer than one.
+        // Shims spend most of the time waiting for their next attempt, so several run at once.
         std::thread::scope(|scope| {
             let mut links = Vec::new();
             while links.len() < LINKS_AT_ONCE && done < calls {
@@ -128,7 +128,7 @@ fn one_link_survives(kind: &LinkKind, calls: usize, seed: u64) -> Tally {
     proxy.tally()
 }
 
-/// Each shim talks with a server of its own, so that each can be asked what it executed.
+/// Each shim has its own server, so that its executions can be checked separately.
 fn server_of(shim: usize) -> String {
     match shim {
         0 => SERVER.to_owned(),
@@ -136,7 +136,7 @@ fn server_of(shim: usize) -> String {
     }
 }
 
-/// What one of so many does of all calls.
+/// How many of all calls the link with this number makes, if they are shared among `of` links.
 fn share(calls: usize, of: usize, number: usize) -> usize {
     calls / of + usize::from(number < calls % of)
 }

@@ -1,8 +1,8 @@
-//! The documents are true wherever a machine can tell: what they show works, what they name exists.
+//! Checks the documents as far as a program can: what they show works, what they name exists.
 //!
 //! | module | documents |
 //! |---|---|
-//! | [`configuration`] | packaging/guide/configuration.md is what the schema says |
+//! | [`configuration`] | packaging/guide/configuration.md, which is generated from the schema |
 //! | [`guide`] | packaging/guide and packaging/examples |
 //! | [`promises`] | packaging/SPECIFICATION.md and packaging/THREAT-MODEL.md |
 //! | [`protocol`] | relay-proto/PROTOCOL.md |
@@ -57,7 +57,7 @@ fn check(file: &Path) -> String {
     cofferdam(&["check", "-c", &file])
 }
 
-/// What a `cofferdam` command says in a home of its own; it must succeed.
+/// The output of a `cofferdam` command in an empty home directory; it must succeed.
 #[track_caller]
 fn cofferdam(arguments: &[&str]) -> String {
     let home = tempfile::tempdir().expect("a temporary directory can be made");

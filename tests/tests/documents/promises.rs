@@ -24,7 +24,7 @@ fn every_test_that_the_documents_name_exists() {
 }
 
 #[test]
-fn every_promise_names_what_holds_it() {
+fn every_promise_names_its_proof() {
     let mut seen = BTreeSet::new();
     for row in rows(SPECIFICATION).filter(|row| row[0].contains('.')) {
         let [number, promise, held] = &row[..] else { panic!("a promise has three cells: {row:?}") };

@@ -23,7 +23,7 @@ fn the_readme_is_short() {
 }
 
 #[test]
-fn the_configuration_of_the_readme_checks() {
+fn the_configuration_of_the_readme_is_valid() {
     let directory = tempfile::tempdir().expect("a temporary directory can be made");
     let file = directory.path().join("cofferdam.toml");
     std::fs::write(&file, configuration()).expect("a temporary directory is writable");

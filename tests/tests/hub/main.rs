@@ -1,4 +1,4 @@
-//! One pipe into a sandbox: a hub in it, `cofferdam attach` outside; and what becomes of calls when any of them dies.
+//! One pipe into a sandbox, with a hub inside and `cofferdam attach` outside; and calls while any of them dies.
 
 mod own_socket;
 mod ports;
@@ -22,7 +22,7 @@ use cofferdam_tests::world::World;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-/// A world with one server, and a place for a hub.
+/// A world with one server, and a directory for a hub's socket.
 struct Scene {
     world: World,
     directory: tempfile::TempDir,
@@ -54,7 +54,7 @@ impl Scene {
     }
 }
 
-/// Calls that take a while and calls that do not, none of them waited for.
+/// Sends slow and quick calls without waiting for them.
 fn send_calls(shim: &mut Harness, round: usize, count: usize) -> Vec<(Value, String)> {
     (0..count)
         .map(|number| match number % 3 {
@@ -124,7 +124,7 @@ fn a_killed_hub_loses_nothing_and_repeats_nothing() {
 }
 
 #[test]
-fn a_killed_attach_ends_its_hub_and_the_next_one_takes_up_the_links() {
+fn a_killed_attach_ends_its_hub_and_the_next_attach_resumes_the_links() {
     let scene = Scene::new();
     let mut attach = scene.attach();
     let mut shim = scene.shim();
@@ -142,7 +142,7 @@ fn a_killed_attach_ends_its_hub_and_the_next_one_takes_up_the_links() {
 }
 
 #[test]
-fn what_happens_while_detached_is_delivered_afterwards() {
+fn messages_sent_while_detached_are_delivered_afterwards() {
     let scene = Scene::new();
     let attach = scene.attach();
     let mut shim = scene.shim();
@@ -166,7 +166,7 @@ fn what_happens_while_detached_is_delivered_afterwards() {
 }
 
 #[test]
-fn a_killed_sidecar_is_found_again_and_no_call_runs_twice() {
+fn shims_reconnect_to_a_killed_sidecar_and_no_call_runs_twice() {
     let mut scene = Scene::new();
     let attach = scene.attach();
     let mut shim = scene.shim();
@@ -196,7 +196,7 @@ fn a_killed_sidecar_is_found_again_and_no_call_runs_twice() {
 }
 
 #[test]
-fn a_hub_that_is_stopped_is_found_out_and_replaced() {
+fn a_stopped_hub_is_detected_and_replaced() {
     let world = World::new().server("tools", Server::fixture()).relay("heartbeat = \"1s\"").start();
     let scene = Scene::with(world);
     let attach = scene.attach();
@@ -264,7 +264,7 @@ fn a_killed_session_ends_its_attach() {
 }
 
 #[test]
-fn an_attach_is_over_when_its_time_is() {
+fn an_attach_ends_when_its_ttl_has_passed() {
     let scene = Scene::new();
     let mut arguments = exec_hub(&scene.socket());
     arguments.splice(1..1, ["--ttl".to_owned(), "4s".to_owned()]);
@@ -295,12 +295,12 @@ fn a_sandbox_is_attached_once() {
     assert_eq!(nothing.wait().code(), Some(66));
     assert!(nothing.said().contains("start `/no/such/program`"), "{}", nothing.said());
     let talker = Attach::start(&scene.world, &["exec", "--grant", "dev", "--", "echo", "Last login: today"]);
-    talker.wait_until_said("nothing but the hub may write to its stdout");
+    talker.wait_until_said("only the hub may write to its stdout");
 }
 
 /// A client that asks for a sandbox and disconnects before the response does not hold it.
 #[test]
-fn an_attach_that_is_gone_before_its_answer_holds_nothing() {
+fn an_attach_that_disconnects_before_its_response_holds_nothing() {
     let scene = Scene::new();
     let mut asking = UnixStream::connect(&scene.world.layout().admin).unwrap();
     let question = json!({"do": "attach", "grant": "dev", "name": "box", "ttl_ms": null});
@@ -314,7 +314,7 @@ fn an_attach_that_is_gone_before_its_answer_holds_nothing() {
 }
 
 #[test]
-fn a_hub_that_pins_another_key_refuses_and_says_so() {
+fn a_hub_that_pins_another_key_refuses_with_the_reason() {
     let scene = Scene::new();
     let mut arguments = exec_hub(&scene.socket());
     let place = arguments.iter().position(|word| word == "{pin}").unwrap();
@@ -327,9 +327,9 @@ fn a_hub_that_pins_another_key_refuses_and_says_so() {
     assert!(!scene.socket().exists(), "no shim is let come");
 }
 
-/// Of those who attach one sandbox at once, one has it; the others leave no enrolments behind.
+/// Of several concurrent attaches of one sandbox one succeeds; the others leave no enrolments behind.
 #[test]
-fn those_who_attach_one_sandbox_at_once_make_one_enrolment() {
+fn concurrent_attaches_of_one_sandbox_create_one_enrolment() {
     let scene = Scene::new();
     let asking: Vec<UnixStream> = (0..8)
         .map(|_| {
@@ -358,7 +358,7 @@ fn first_line(admin: &UnixStream) -> String {
 }
 
 #[test]
-fn a_box_without_network_and_files_is_reached_through_its_command() {
+fn a_sandbox_without_network_and_files_is_reached_through_a_command() {
     let scene = Scene::new();
     let Some(bubblewrap) = Tool::Bubblewrap.path() else { return };
     let share = scene.directory.path().join("box");
@@ -390,7 +390,7 @@ fn a_box_without_network_and_files_is_reached_through_its_command() {
 }
 
 #[test]
-fn what_is_typed_wrongly_is_said() {
+fn wrong_arguments_are_reported() {
     for (arguments, word) in [
         (&["hub"][..], "--pin is missing"),
         (&["hub", "--pin", "12"], "64 hexadecimal digits"),

@@ -1,4 +1,4 @@
-//! The hub's own socket: whose it is, who else may want it, and what stands in its way.
+//! The hub's own socket: stale sockets, sockets of other programs, second hubs, and obstacles in its directory.
 
 use std::os::fd::OwnedFd;
 
@@ -26,7 +26,7 @@ fn two_hubs_on_one_socket_or_one_pipe_are_told_what_to_do() {
 }
 
 #[test]
-fn a_stale_socket_is_taken_over_and_a_strangers_is_left_alone() {
+fn a_stale_socket_is_replaced_and_another_programs_is_left_alone() {
     let scene = Scene::new();
     std::fs::create_dir(scene.socket().parent().unwrap()).unwrap();
     drop(std::os::unix::net::UnixListener::bind(scene.socket()).unwrap());
@@ -43,7 +43,7 @@ fn a_stale_socket_is_taken_over_and_a_strangers_is_left_alone() {
 
 /// A process in the sandbox that can write to the hub's directory neither redirects nor delays it.
 #[test]
-fn a_hub_is_neither_led_astray_by_its_lock_nor_held_up_by_a_deaf_socket() {
+fn a_hub_follows_no_link_at_its_lock_and_does_not_wait_for_a_silent_socket() {
     let scene = Scene::new();
     let lock = scene.directory.path().join("box/relay.sock.lock");
     std::fs::create_dir(lock.parent().unwrap()).unwrap();

@@ -19,7 +19,7 @@ pub(crate) fn listening_hub(scene: &Scene, place: SocketAddr, more: &[&str]) -> 
 }
 
 #[test]
-fn another_client_of_a_listening_hub_gets_nothing() {
+fn a_client_without_the_key_gets_nothing_from_a_listening_hub() {
     let scene = Scene::new();
     let place = free_place();
     let socket = scene.socket().display().to_string();
@@ -82,7 +82,7 @@ fn a_shim_that_listens_is_dialled_without_a_hub() {
 }
 
 #[test]
-fn on_the_loopback_a_shim_shows_the_hubs_key() {
+fn on_loopback_a_shim_must_send_the_hubs_key() {
     let scene = Scene::new();
     let file = scene.directory.path().join("hub-file");
     let shim = shim_binary().display().to_string();
@@ -121,7 +121,7 @@ fn on_the_loopback_a_shim_shows_the_hubs_key() {
 
 /// A listener that takes the port of a hub that is gone receives the old key, and no message of a harness.
 #[test]
-fn on_the_loopback_a_hub_shows_its_key_too() {
+fn on_loopback_a_hub_must_answer_with_its_second_key() {
     let scene = Scene::new();
     let file = scene.directory.path().join("hub-file");
     let impostor = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,4 +1,4 @@
-//! Trouble on the way: named in the shim's stderr, in its status and in the answer to a waiting call, with a next step.
+//! Connection problems: reported on the shim's stderr, in its status and in the answer to a waiting call, with the next step.
 
 use cofferdam_tests::harness::Harness;
 use cofferdam_tests::port::free_place;
@@ -18,7 +18,7 @@ struct Case {
 
 /// All at once: each waits as long as a handshake may.
 #[test]
-fn each_trouble_has_a_name_and_a_next_step() {
+fn each_connection_problem_is_reported_with_the_next_step() {
     let peers = Peers::new();
     let (world, place) = with_a_port(|builder, _| builder);
     let old = peers.tls(&[&rustls::version::TLS12], |_| async {});

@@ -1,4 +1,4 @@
-//! Sandboxes that the host dials into.
+//! Sandboxes that the host connects to.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -24,7 +24,7 @@ fn listening(place: SocketAddr, sidecar: &Identity) -> Harness {
 }
 
 #[test]
-fn the_sidecar_comes_by_tcp_or_web_socket() {
+fn the_sidecar_connects_by_tcp_or_web_socket() {
     let peers = Peers::new();
     let world = World::new().server("tools", Server::fixture()).start();
     for way in [Way::Tcp, Way::WebSocket] {
@@ -42,7 +42,7 @@ fn the_sidecar_comes_by_tcp_or_web_socket() {
 
 /// Platforms show a sandbox's port under a name of theirs, end the TLS there and pass a WebSocket on.
 #[test]
-fn attach_dials_a_web_socket_behind_a_proxy_that_ends_its_tls() {
+fn attach_dials_a_web_socket_behind_a_proxy_that_terminates_its_tls() {
     let peers = Peers::new();
     let world = World::new().server("tools", Server::fixture()).start();
     let place = free_place();
@@ -61,12 +61,12 @@ fn attach_dials_a_web_socket_behind_a_proxy_that_ends_its_tls() {
 
     // The port itself has no TLS around its WebSocket.
     let attach = Attach::start(&world, &["dial", &format!("wss://{place}/"), "--grant", "dev"]);
-    attach.wait_until_said(&format!("dial {place} without wss://"));
+    attach.wait_until_said(&format!("use {place} without wss://"));
 }
 
 /// A reconnect with the key resumes the link.
 #[test]
-fn the_newest_one_with_the_key_wins() {
+fn the_newest_connection_with_the_key_wins() {
     let peers = Peers::new();
     let world = World::new().server("tools", Server::fixture()).start();
     let (place, sidecar) = (free_place(), Identity::generate().unwrap());
@@ -87,7 +87,7 @@ fn the_newest_one_with_the_key_wins() {
 }
 
 #[test]
-fn strangers_get_nothing_and_disturb_nothing() {
+fn peers_without_the_key_get_nothing_and_disturb_nothing() {
     let peers = Peers::new();
     let world = World::new().server("tools", Server::fixture()).start();
     let (place, sidecar) = (free_place(), Identity::generate().unwrap());
@@ -101,7 +101,7 @@ fn strangers_get_nothing_and_disturb_nothing() {
     assert!(shim.answer_to(&id).get("result").is_some());
     shim.notify("notifications/initialized", json!({}));
 
-    // Others while the sidecar is there; more of them who stall than there are places.
+    // Other peers while the sidecar is connected; more of them stall than there are slots.
     assert!(!peers.dial(place, Way::WebSocket, &other, relay).is_in());
     let stalled: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(place).unwrap()).collect();
     for said in [&b"cofferdam-relay/1\n"[..], b"SSH-2.0-x\r\n", b"cofferdam-dial/9\n"] {
@@ -114,7 +114,7 @@ fn strangers_get_nothing_and_disturb_nothing() {
     }
     assert_eq!(shim.call_text("add", json!({"a": 1, "b": 2})), "3");
     assert!(!dialled.is_over());
-    // A sidecar that comes again finds a place among them.
+    // A sidecar that reconnects still gets a slot.
     let again = peers.dial(place, Way::Tcp, &sidecar, relay);
     assert!(again.is_in());
     assert_eq!(shim.call_text("add", json!({"a": 3, "b": 4})), "7");
@@ -122,7 +122,7 @@ fn strangers_get_nothing_and_disturb_nothing() {
 }
 
 #[test]
-fn a_port_that_all_the_world_sees_must_be_asked_for() {
+fn a_public_port_needs_the_expose_flag() {
     let said = |arguments: &[&str]| {
         let mut command = command(built("COFFERDAM_SHIM_BIN", "cofferdam-shim"));
         command.env_clear().args(arguments);

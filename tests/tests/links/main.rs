@@ -1,4 +1,4 @@
-//! Every kind of link carries the same calls, and every kind of trouble on the way has a name and a next step.
+//! Every kind of link carries the same calls, and every connection problem is reported with the next step.
 
 mod bad_input;
 mod dialled;

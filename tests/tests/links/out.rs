@@ -31,13 +31,13 @@ fn works(world: &World, mut shim: Harness) {
 }
 
 #[test]
-fn over_tls() {
+fn a_call_over_tls() {
     let (world, _) = with_a_port(|builder, _| builder);
     works(&world, Sandbox::enrolled(&world, "a").shim(&[]));
 }
 
 #[test]
-fn over_a_web_socket_on_the_same_port() {
+fn a_call_over_a_web_socket_on_the_same_port() {
     let (world, _) =
         with_a_port(|builder, place| builder.relay(&format!("advertise = \"wss://{place}/relay\"")));
     let sandbox = Sandbox::enrolled(&world, "a");
@@ -46,7 +46,7 @@ fn over_a_web_socket_on_the_same_port() {
 }
 
 #[test]
-fn behind_a_load_balancer_that_ends_tls() {
+fn a_call_behind_a_load_balancer_that_terminates_tls() {
     let peers = Peers::new();
     let (world, place) = with_a_port(|builder, _| builder);
     let front = peers.balancer(place);
@@ -58,7 +58,7 @@ fn behind_a_load_balancer_that_ends_tls() {
 const ALICE: &str = "Basic YWxpY2U6d29uZGVyIGxhbmQ=";
 
 #[test]
-fn through_a_proxy_that_wants_a_password() {
+fn a_call_through_a_proxy_with_a_password() {
     for link in ["tls://relay.invalid:7443", "wss://relay.invalid/relay"] {
         let (world, place) = with_a_port(|builder, _| builder);
         let proxy = Proxy::start(Manner::Connects { to: place, authorization: ALICE });
@@ -74,7 +74,7 @@ fn through_a_proxy_that_wants_a_password() {
 }
 
 #[test]
-fn a_proxy_on_the_command_line_goes_before_no_proxy() {
+fn a_proxy_on_the_command_line_overrides_no_proxy() {
     let (world, place) = with_a_port(|builder, _| builder);
     let proxy = Proxy::start(Manner::Connects { to: place, authorization: ALICE });
     let url = format!("http://alice:wonder%20land@{}", proxy.address);
@@ -93,7 +93,7 @@ fn a_proxy_on_the_command_line_goes_before_no_proxy() {
 
 /// The sidecar was restarted: same key, same enrolment, another link; the shim notices by itself.
 #[test]
-fn a_restarted_sidecar_is_found_again() {
+fn shims_reconnect_to_a_restarted_sidecar() {
     let (mut world, _) = with_a_port(|builder, _| builder);
     let mut shim = Sandbox::enrolled(&world, "a").shim(&[]);
     shim.initialize();
@@ -123,7 +123,7 @@ fn a_machine_has_a_socket_for_its_port() {
 }
 
 #[test]
-fn what_does_not_belong_at_the_port_disturbs_no_link() {
+fn other_protocols_at_the_port_disturb_no_link() {
     let (mut world, place) = with_a_port(|builder, _| builder);
     let garbage: [&[u8]; 6] = [
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -143,7 +143,7 @@ fn what_does_not_belong_at_the_port_disturbs_no_link() {
         let said = String::from_utf8_lossy(&said);
         assert!(said.is_empty() || said.starts_with("HTTP/1.1 426 ") || said.starts_with('\u{15}'), "{said}");
     }
-    // More who say nothing, or half of something, than there are places.
+    // More silent or incomplete connections than slots.
     let _silent: Vec<TcpStream> = (0..200)
         .map(|number| {
             let mut stream = TcpStream::connect(place).unwrap();

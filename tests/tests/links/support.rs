@@ -1,4 +1,4 @@
-//! What stands between a sandbox and its sidecar, and the sidecar's end of a dialled link.
+//! Load balancers and proxies between a sandbox and its sidecar, and the sidecar's end of a dialled link.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

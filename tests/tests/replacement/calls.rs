@@ -1,4 +1,4 @@
-//! What is under way while a process takes over from another: it ends where it began, once.
+//! Calls in flight while a process is replaced: each ends in the process where it began, once.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::scene::{Scene, process, still_tells_its_progress, variable};
 
 #[test]
-fn calls_go_on_and_each_runs_once_while_processes_take_over() {
+fn calls_continue_and_each_runs_once_while_processes_are_replaced() {
     let Some(mut scene) = Scene::new("plain", "", "") else { return };
     let mut harness = scene.world.connected("tools");
     harness.request("tools/list", json!({}));
@@ -57,7 +57,7 @@ fn calls_go_on_and_each_runs_once_while_processes_take_over() {
 }
 
 #[test]
-fn a_process_that_was_handed_over_from_finishes_and_hears_what_is_its_own() {
+fn a_replaced_process_finishes_and_gets_its_own_messages() {
     let Some(mut scene) = Scene::new("plain", "methods = [\"notifications/tally\"]", "") else { return };
     let mut harness = scene.world.connected("tools");
     let first = process(&mut harness);
@@ -87,7 +87,7 @@ fn a_process_that_was_handed_over_from_finishes_and_hears_what_is_its_own() {
 }
 
 #[test]
-fn an_answer_reaches_the_process_that_asked_although_both_ask_under_one_id() {
+fn a_response_reaches_the_process_that_asked_although_both_use_one_id() {
     let Some(mut scene) = Scene::new("plain", "", "") else { return };
     let mut harness = scene.world.connected("tools");
     let ask = json!({"method": "elicitation/create", "id": 7, "params": {"message": "who?"}});
@@ -106,7 +106,7 @@ fn an_answer_reaches_the_process_that_asked_although_both_ask_under_one_id() {
 }
 
 #[test]
-fn a_new_process_hears_what_the_old_one_was_told() {
+fn settings_of_the_old_process_are_replayed_to_the_new_one() {
     let Some(mut scene) = Scene::new("demands-handshake", "", "") else { return };
     let mut harness = scene.world.connected("tools");
     harness.request("tools/list", json!({}));
@@ -128,7 +128,7 @@ fn a_new_process_hears_what_the_old_one_was_told() {
 }
 
 #[test]
-fn who_listens_hears_the_new_process() {
+fn a_listener_gets_notifications_of_the_new_process() {
     let Some(mut scene) = Scene::new("plain", "", "") else { return };
     let mut harness = scene.world.shim("tools");
     harness.discover();
@@ -162,7 +162,7 @@ fn a_call_that_takes_longer_than_the_limit_is_unknown_and_not_repeated() {
 
 /// A list is of one process: pages of two processes cannot be combined.
 #[test]
-fn tasks_are_listed_by_the_process_that_takes_calls_and_others_are_still_there() {
+fn the_current_process_lists_its_tasks_and_older_tasks_are_found_by_id() {
     let Some(mut scene) = Scene::new("plain", "", "") else { return };
     let mut harness = scene.world.connected("tools");
     let first = process(&mut harness);
@@ -179,7 +179,7 @@ fn tasks_are_listed_by_the_process_that_takes_calls_and_others_are_still_there()
 }
 
 #[test]
-fn a_level_that_is_set_later_reaches_a_process_that_finishes_too() {
+fn a_later_log_level_also_reaches_a_draining_process() {
     let Some(mut scene) = Scene::new("plain", "", "") else { return };
     let mut harness = scene.world.connected("tools");
     let long = harness.send_call("slow", json!({"ms": 60_000}));

@@ -1,5 +1,5 @@
-//! A new credential reaches a running process: a real OpenBao says that a secret changed, real processes take over from
-//! each other, and a harness in the middle of its work notices nothing.
+//! A new credential reaches a running server: a secret changes in a real OpenBao, real processes are replaced, and the
+//! harness notices nothing.
 
 mod calls;
 mod scene;

@@ -24,7 +24,7 @@ impl Scene {
         Self::with(server.allow(&["*"]), limit)
     }
 
-    /// The same with a server of one's own, which uses the secret `github`.
+    /// The same with another server, which uses the secret `github`.
     pub(crate) fn with(server: Server, limit: &str) -> Option<Self> {
         let bao = prepared(OpenBao::dev())?;
         let world = world(&bao)
@@ -80,7 +80,7 @@ impl Scene {
         self.processes().into_iter().filter(|process| is_alive(*process)).collect()
     }
 
-    /// What the audit says of replacements that came out this way.
+    /// The audit records of replacements with this result.
     pub(crate) fn told(&self, outcome: &str) -> Vec<String> {
         let begins = format!("{outcome}: ");
         let records = self.world.audit().into_iter().filter(|record| record["event"] == "replacement");
@@ -88,12 +88,12 @@ impl Scene {
         details.filter(|detail| detail.starts_with(&begins)).collect()
     }
 
-    /// What `cofferdam sessions` says of it.
+    /// The output of `cofferdam sessions`.
     pub(crate) fn shown(&self) -> String {
         self.world.sessions()[0]["replacement"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// The methods that a process heard, counted from the first.
+    /// The methods that the n-th process received.
     pub(crate) fn heard(&self, process: usize) -> Vec<String> {
         let heard = self.world.heard("tools").into_iter().nth(process).unwrap_or_default();
         heard.iter().filter_map(|message| message["method"].as_str().map(str::to_owned)).collect()
@@ -114,7 +114,7 @@ impl Scene {
     }
 }
 
-/// Which process answers a call now.
+/// The process that answers calls now.
 #[track_caller]
 pub(crate) fn process(harness: &mut Harness) -> u32 {
     harness.call_text("process", json!({})).parse().expect("a process's number")
@@ -126,7 +126,7 @@ pub(crate) fn process_of_scope(harness: &mut Harness) -> u32 {
     harness.call_text("rw_process", json!({})).parse().expect("a process's number")
 }
 
-/// One more word about the progress of a call than there is by now.
+/// Waits for one more progress notification of a call.
 #[track_caller]
 pub(crate) fn still_tells_its_progress(harness: &mut Harness) {
     let received = String::from_utf8_lossy(harness.received()).into_owned();
@@ -135,7 +135,7 @@ pub(crate) fn still_tells_its_progress(harness: &mut Harness) {
     }
 }
 
-/// What a process has in a variable.
+/// The value of a process's environment variable.
 pub(crate) fn variable(process: u32, name: &str) -> Option<String> {
     let environment = fs::read(format!("/proc/{process}/environ")).ok()?;
     let begins = format!("{name}=");

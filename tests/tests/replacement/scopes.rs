@@ -1,5 +1,5 @@
-//! Two processes of one server, each with a credential of its own: each is replaced for its own, what is under way ends
-//! where it began, and all of them end with their session.
+//! Two processes of one server, each with its own credential: each is replaced when its own credential changes, calls in
+//! flight end where they began, and all processes end with their session.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +28,7 @@ fn each_process_is_replaced_for_its_own_credential_only() {
     assert_eq!(variable(newer, "SECRET"), Some(value.clone()));
     assert_eq!(process(&mut harness), base);
     assert!(newer != scope && is_alive(scope), "it has a call to finish");
-    // And the other way round.
+    // And vice versa.
     scene.replace();
     assert_eq!(process_of_scope(&mut harness), newer);
     let newer_base = process(&mut harness);
@@ -43,7 +43,7 @@ fn each_process_is_replaced_for_its_own_credential_only() {
     for tool in ["slow", "rw_slow"] {
         assert_eq!(scene.world.times_executed("tools", tool), 1);
     }
-    // Each call is on record with what its own process had.
+    // The audit names the credential of each call's own process.
     let requests = |tool: &str| -> Vec<Value> {
         let decisions = scene.world.decisions().into_iter().filter(|one| one["tool"] == tool);
         decisions.map(|one| one["secrets"][0]["vault_request"].clone()).collect()
@@ -55,7 +55,7 @@ fn each_process_is_replaced_for_its_own_credential_only() {
 }
 
 #[test]
-fn calls_of_both_go_on_and_each_runs_once_while_both_are_replaced() {
+fn calls_of_both_scopes_continue_and_run_once_while_both_processes_are_replaced() {
     let Some(mut scene) = Scene::scoped("plain", "") else { return };
     let mut harness = scene.world.connected("tools");
     harness.request("tools/list", json!({}));
@@ -94,7 +94,7 @@ fn calls_of_both_go_on_and_each_runs_once_while_both_are_replaced() {
     wait_until("the old processes are gone", || scene.alive().len() == 2);
     assert_eq!(scene.processes().len(), 8);
     assert!(scene.told("not replaced").is_empty(), "{:?}", scene.told("not replaced"));
-    // Neither process ever heard a call of the other's.
+    // Neither process ever got a call of the other.
     for heard in scene.world.heard("tools") {
         let tools = heard.iter().filter(|one| one["method"] == "tools/call");
         let kinds: BTreeSet<bool> = tools
@@ -105,7 +105,7 @@ fn calls_of_both_go_on_and_each_runs_once_while_both_are_replaced() {
 }
 
 #[test]
-fn progress_and_cancellation_of_a_call_in_a_scope_are_its_own_process_s() {
+fn progress_and_cancellation_of_a_call_in_a_scope_go_to_its_process() {
     let Some(mut scene) = Scene::scoped("plain", "") else { return };
     let mut harness = scene.world.connected("tools");
     let (base, first) = (process(&mut harness), process_of_scope(&mut harness));
@@ -131,7 +131,7 @@ fn progress_and_cancellation_of_a_call_in_a_scope_are_its_own_process_s() {
 }
 
 #[test]
-fn an_answer_reaches_the_process_that_asked_although_all_ask_under_one_id() {
+fn a_response_reaches_the_process_that_asked_although_all_use_one_id() {
     let Some(mut scene) = Scene::scoped("plain", "") else { return };
     let mut harness = scene.world.connected("tools");
     let asks = |harness: &mut Harness, tool: &str| {
@@ -157,7 +157,7 @@ fn an_answer_reaches_the_process_that_asked_although_all_ask_under_one_id() {
 }
 
 #[test]
-fn a_process_of_a_scope_that_dies_is_followed_at_once_and_harms_nothing_else() {
+fn a_scopes_process_that_dies_is_replaced_at_once_and_affects_no_other() {
     let Some(mut scene) = Scene::scoped("starts-slowly", "") else { return };
     let mut harness = scene.world.connected("tools");
     let (base, first) = (process(&mut harness), process_of_scope(&mut harness));
@@ -171,7 +171,7 @@ fn a_process_of_a_scope_that_dies_is_followed_at_once_and_harms_nothing_else() {
     let next = process_of_scope(&mut harness);
     assert_eq!(next, scene.processes()[2], "the successor takes over");
     assert_eq!(variable(next, "SECRET"), Some(value));
-    // Without a successor, the next call starts a process.
+    // Without a replacement, the next call starts a process.
     send(next, Signal::SIGKILL);
     wait_until("there is another", || harness.call("rw_process", json!({})).get("result").is_some());
     assert_eq!(text_of(&harness.answer_to(&goes_on)), "late");
@@ -181,13 +181,13 @@ fn a_process_of_a_scope_that_dies_is_followed_at_once_and_harms_nothing_else() {
 }
 
 #[test]
-fn what_is_on_record_is_what_the_process_has_that_takes_calls_and_not_one_that_was_given_up() {
+fn the_audit_names_the_credential_of_the_current_process_not_of_an_abandoned_one() {
     let Some(mut scene) = Scene::scoped("plain", "") else { return };
     let mut harness = scene.world.connected("tools");
     let first = process_of_scope(&mut harness);
     let running = harness.send_call("rw_slow", json!({"ms": 60_000}));
     wait_until("it runs", || scene.world.times_executed("tools", "rw_slow") == 1);
-    // Processes of scopes heard the handshake before: they only finish what they have.
+    // A second handshake: processes of scopes that got the first one only finish their work.
     harness.initialize();
     let second = process_of_scope(&mut harness);
     scene.replace_in_scope();
@@ -235,7 +235,7 @@ fn a_session_that_ends_leaves_no_process_and_no_credential_of_any_scope() {
     nothing_is_left(&own);
 }
 
-/// Eight calls under way at any time, every other one in the scope.
+/// Eight calls in flight at any time, every other one in the scope.
 #[derive(Default)]
 struct Load {
     under_way: Vec<Value>,

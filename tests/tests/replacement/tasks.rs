@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::scene::{Scene, process, process_of_scope};
 
 #[test]
-fn a_task_is_asked_for_where_it_was_made_and_keeps_its_process() {
+fn requests_about_a_task_go_to_its_process_which_is_kept() {
     let Some(mut scene) = Scene::new("plain", "", "") else { return };
     let mut harness = scene.world.connected("tools");
     let first = process(&mut harness);
@@ -29,7 +29,7 @@ fn a_task_is_asked_for_where_it_was_made_and_keeps_its_process() {
 }
 
 #[test]
-fn a_task_of_a_scope_is_asked_for_at_the_process_of_its_scope() {
+fn requests_about_a_task_of_a_scope_go_to_the_process_of_that_scope() {
     let Some(mut scene) = Scene::scoped("plain", "") else { return };
     let mut harness = scene.world.connected("tools");
     let (base, scope) = (process(&mut harness), process_of_scope(&mut harness));
@@ -37,14 +37,14 @@ fn a_task_of_a_scope_is_asked_for_at_the_process_of_its_scope() {
         let tasks = [made(&mut harness, tool), made(&mut harness, tool)];
         is_answered_by(&mut harness, &tasks, made_by);
     }
-    // What is on record is what it was asked with.
+    // The audit names the credential that the request used.
     let asked = scene.world.audit().into_iter().filter(|record| record["method"] == "tasks/get");
     let with: Vec<Value> = asked
         .filter(|one| one.get("verdict").is_some())
         .map(|one| one["secrets"][0]["name"].clone())
         .collect();
     assert_eq!(with, ["github", "writer"]);
-    // Across a replacement of both: the old ones are kept for what they have.
+    // Across a replacement of both processes: the old ones are kept for their tasks.
     let old = [("echo", base), ("rw_echo", scope)]
         .map(|(tool, made_by)| ([made(&mut harness, tool), made(&mut harness, tool)], made_by));
     scene.replace_in_scope();
@@ -60,12 +60,12 @@ fn a_task_of_a_scope_is_asked_for_at_the_process_of_its_scope() {
 }
 
 #[test]
-fn a_task_of_a_process_that_was_given_up_is_asked_for_there() {
+fn requests_about_a_task_go_to_its_draining_process() {
     let Some(scene) = Scene::scoped("plain", "") else { return };
     let mut harness = scene.world.connected("tools");
     let first = process_of_scope(&mut harness);
     let tasks = [made(&mut harness, "rw_echo"), made(&mut harness, "rw_echo")];
-    // Processes of scopes heard the handshake before: they only finish what they have.
+    // A second handshake: processes of scopes that got the first one only finish their work.
     harness.initialize();
     assert_ne!(process_of_scope(&mut harness), first);
     assert!(!holds_within(Duration::from_secs(1), || !is_alive(first)));
@@ -73,7 +73,7 @@ fn a_task_of_a_process_that_was_given_up_is_asked_for_there() {
     wait_until("the old process has exited", || !is_alive(first));
 }
 
-/// Has a task made, and says which.
+/// Creates a task and returns its id.
 #[track_caller]
 fn made(harness: &mut Harness, tool: &str) -> Value {
     let make = json!({"name": tool, "arguments": {"text": "x"}, "task": {"ttl": 60_000}});

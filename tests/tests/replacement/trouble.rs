@@ -1,4 +1,4 @@
-//! Successors that do not start, differ or die; predecessors that die; links that end in the middle of it.
+//! Replacements that do not start, differ or die; old processes that die; links that end during a replacement.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::scene::{Scene, process, process_of_scope};
 const HOUR: Duration = Duration::from_secs(3600);
 
 #[test]
-fn a_process_with_other_tools_does_not_take_over_and_the_reason_is_seen() {
+fn a_process_with_other_tools_does_not_take_over_and_the_reason_is_reported() {
     let Some(mut scene) = Scene::new("gains-a-tool", "", "") else { return };
     let mut harness = scene.world.connected("tools");
     harness.request("tools/list", json!({}));
@@ -39,7 +39,7 @@ fn tools_that_were_never_listed_are_compared_too() {
     differs("gains-a-tool", "the tools of the new process differ");
 }
 
-/// This server's second process is another in this, and does not take over.
+/// The second process of a server in this mode differs from the first, and does not take over.
 #[track_caller]
 fn differs(mode: &str, words: &str) {
     let Some(mut scene) = Scene::new(mode, "", "") else { return };
@@ -92,7 +92,7 @@ fn a_difference_on_the_last_page_of_the_tools_is_found() {
 }
 
 #[test]
-fn a_process_that_does_not_start_is_tried_again_while_the_old_one_goes_on() {
+fn a_replacement_that_does_not_start_is_retried_while_the_old_process_serves() {
     let Some(mut scene) = Scene::new("starts-badly", "", "") else { return };
     let mut harness = scene.world.connected("tools");
     let first = process(&mut harness);
@@ -106,7 +106,7 @@ fn a_process_that_does_not_start_is_tried_again_while_the_old_one_goes_on() {
 }
 
 #[test]
-fn the_last_place_of_a_grant_is_not_taken_twice() {
+fn a_replacement_does_not_exceed_the_grants_process_limit() {
     let Some(mut scene) = Scene::new("plain", "", "processes = 1") else { return };
     let mut harness = scene.world.connected("tools");
     let first = process(&mut harness);
@@ -117,7 +117,7 @@ fn the_last_place_of_a_grant_is_not_taken_twice() {
 }
 
 #[test]
-fn starts_of_successors_are_not_counted_among_those_of_the_sandbox() {
+fn starts_of_replacements_do_not_count_towards_the_sandboxs_limit() {
     let Some(mut scene) = Scene::new("plain", "", "starts-per-minute = 1") else { return };
     let mut harness = scene.world.connected("tools");
     for _ in 0..2 {
@@ -127,7 +127,7 @@ fn starts_of_successors_are_not_counted_among_those_of_the_sandbox() {
 }
 
 #[test]
-fn a_successor_that_is_killed_is_tried_again() {
+fn a_killed_replacement_is_started_again() {
     let Some(mut scene) = Scene::new("starts-slowly", "", "") else { return };
     let mut harness = scene.world.connected("tools");
     scene.change();
@@ -139,7 +139,7 @@ fn a_successor_that_is_killed_is_tried_again() {
 }
 
 #[test]
-fn the_successor_follows_at_once_when_the_old_process_is_killed() {
+fn the_replacement_takes_over_at_once_when_the_old_process_is_killed() {
     let Some(mut scene) = Scene::new("starts-slowly", "", "") else { return };
     let mut harness = scene.world.connected("tools");
     let lost = harness.send_call("slow", json!({"ms": 60_000}));
@@ -153,7 +153,7 @@ fn the_successor_follows_at_once_when_the_old_process_is_killed() {
 }
 
 #[test]
-fn either_process_may_be_killed_while_the_old_one_finishes() {
+fn killing_either_process_during_draining_is_handled() {
     let Some(mut scene) = Scene::new("plain", "", "") else { return };
     let mut harness = scene.world.connected("tools");
     let long = harness.send_call("slow", json!({"ms": 5000}));
@@ -177,7 +177,7 @@ fn either_process_may_be_killed_while_the_old_one_finishes() {
 }
 
 #[test]
-fn a_link_that_ends_takes_all_its_processes_with_it() {
+fn the_end_of_a_link_ends_all_its_processes() {
     // While the old one finishes, and while the new one is being started.
     for mode in ["plain", "starts-slowly"] {
         let Some(mut scene) = Scene::new(mode, "", "") else { return };
@@ -198,7 +198,7 @@ fn a_link_that_ends_takes_all_its_processes_with_it() {
 }
 
 #[test]
-fn a_process_whose_credential_is_over_gets_no_calls_and_its_caller_is_told_why() {
+fn a_process_with_an_expired_credential_gets_no_calls_and_the_caller_gets_the_reason() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     certificates_live(&bao, "20s");
     let world = with_certificate(&bao).start();

@@ -1,4 +1,4 @@
-//! The ways in which a new credential may reach a server: not while it is busy, not at all, in its files.
+//! The other settings of `replace` and `reload`: when idle, never, and in files.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -33,7 +33,7 @@ fn an_idle_server_is_replaced_and_a_busy_one_is_not() {
 }
 
 #[test]
-fn a_server_that_is_never_replaced_keeps_what_it_has() {
+fn a_server_that_is_never_replaced_keeps_its_credential() {
     let Some(mut scene) = Scene::new("plain", "replace = \"never\"", "") else { return };
     let mut harness = scene.world.connected("tools");
     let first = process(&mut harness);
@@ -56,7 +56,7 @@ fn with_file(mode: &str, reload: &str) -> Option<Scene> {
 }
 
 #[test]
-fn a_file_is_written_anew_under_a_process_that_stays() {
+fn a_file_is_rewritten_while_its_process_keeps_running() {
     let Some(mut scene) = with_file("plain", "file") else { return };
     let mut harness = scene.world.connected("tools");
     let first = process(&mut harness);
@@ -73,7 +73,7 @@ fn a_file_is_written_anew_under_a_process_that_stays() {
 }
 
 #[test]
-fn a_server_that_wants_to_be_told_is_told_after_its_file_was_written() {
+fn sighup_is_sent_after_the_file_was_rewritten() {
     let Some(mut scene) = with_file("hears-hangup", "sighup") else { return };
     let mut harness = scene.world.connected("tools");
     let first = process(&mut harness);
@@ -89,7 +89,7 @@ fn a_server_that_wants_to_be_told_is_told_after_its_file_was_written() {
 }
 
 #[test]
-fn a_secret_that_is_in_a_variable_too_makes_a_new_process() {
+fn a_secret_that_is_also_in_a_variable_replaces_the_process() {
     let server = Server::fixture()
         .file("token", "{github.token}")
         .env("SECRET", "{github.token}")
@@ -117,7 +117,7 @@ fn a_lease_ends_with_the_process_that_was_replaced() {
     assert_eq!(leases(&bao), 2, "the old one is needed still");
     assert_eq!(text_of(&harness.answer_to(&long)), "late");
     wait_until("the old lease is gone", || leases(&bao) == 1 && lease_id(&bao) != lease);
-    // By then it was over by itself. Its token would not be for hours.
+    // By then it had expired by itself; its token would expire hours later.
     wait_until("it was revoked", || {
         session_tokens(&bao).iter().all(|token| token["accessor"] != tokens[0]["accessor"])
     });

@@ -28,7 +28,7 @@ fn object(value: Value) -> serde_json::Map<String, Value> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tokens_are_made_looked_at_renewed_and_revoked() {
+async fn tokens_are_created_looked_up_renewed_and_revoked() {
     let Some(server) = OpenBao::dev() else { return };
     let (vault, root) = (client(&server), root(&server));
     let made = vault.create_child(&root, &child(&["default"], 60), Mint::Plain).await.unwrap();
@@ -57,7 +57,7 @@ async fn tokens_are_made_looked_at_renewed_and_revoked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn key_value_secrets_of_both_versions_are_found_out() {
+async fn both_versions_of_kv_are_detected() {
     let Some(server) = OpenBao::dev() else { return };
     let (vault, root) = (client(&server), root(&server));
     server.mount_kv("plain", KvEngine::V1);
@@ -95,7 +95,7 @@ async fn key_value_secrets_of_both_versions_are_found_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_written_gives_a_lease_that_can_be_looked_at_until_it_is_gone() {
+async fn a_write_gives_a_lease_that_can_be_looked_up_until_it_is_revoked() {
     let Some(server) = OpenBao::dev() else { return };
     let (vault, root) = (client(&server), root(&server));
     certificate_authority(&server, "1h");
@@ -150,7 +150,7 @@ async fn a_lease_is_renewed_up_to_its_maximum_and_dies_with_its_token() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn capabilities_and_health_are_told() {
+async fn capabilities_and_health_are_read() {
     let Some(server) = OpenBao::dev() else { return };
     let (vault, root) = (client(&server), root(&server));
     server.policy("agent", &[("secret/data/*", &["read", "list"])]);
@@ -167,7 +167,7 @@ async fn capabilities_and_health_are_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_namespace_is_another_world() {
+async fn a_namespace_is_separate() {
     let Some(server) = OpenBao::dev() else { return };
     server.api("POST", "sys/namespaces/team", json!({}));
     server.api("POST", "team/sys/mounts/kv", json!({"type": "kv", "options": {"version": "1"}}));

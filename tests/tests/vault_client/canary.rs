@@ -1,4 +1,4 @@
-//! What is secret is nowhere in anything that could be printed.
+//! No secret is in any printable form of the client's types.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A login over time: renewals, the end of a token's life, tokens that die before it.
+//! A login over time: renewals, the maximum lifetime, and tokens that are revoked early.
 
 use std::path::PathBuf;
 
@@ -71,7 +71,7 @@ async fn a_token_that_cannot_be_renewed_is_replaced_while_it_still_lives() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_revoked_behind_our_back_is_replaced_once_it_is_doubted() {
+async fn a_token_revoked_by_others_is_replaced_after_a_refused_request() {
     let Some(server) = OpenBao::dev() else { return };
     let vault = client(&server);
     let role_id = approle(&server, "10m", "1h");

@@ -84,7 +84,7 @@ async fn a_user_logs_in_with_a_password() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_certificate_logs_in_and_another_authoritys_does_not() {
+async fn a_certificate_logs_in_and_one_of_another_authority_does_not() {
     let Some(server) = OpenBao::configured() else { return };
     let clients = Authority::new();
     server.enable_login("cert", "cert");

@@ -1,4 +1,4 @@
-//! The client of Vault and its login, against a real OpenBao. What that cannot be made to say is replayed by a few bytes
+//! The Vault client and its login, against a real OpenBao. Responses that a real server cannot be made to give are replayed
 //! on a socket, in the tests whose names say so.
 
 mod answers;

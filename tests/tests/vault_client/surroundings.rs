@@ -1,4 +1,4 @@
-//! No environment variable changes which Vault is asked, through whom, or why it is believed.
+//! No environment variable changes which Vault is used, through which proxy, or which authorities are trusted.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! A real server that is sealed, frozen, gone, busy, or not the one it should be.
+//! A real server that is sealed, frozen, dead, busy, or has another certificate.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn approle_method(server: &OpenBao, ttl: &str) -> Method {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sealed_server_is_said_to_be_sealed_and_the_login_comes_back_by_itself() {
+async fn a_sealed_server_is_reported_and_the_login_recovers_by_itself() {
     let Some(server) = OpenBao::configured() else { return };
     let vault = client(&server);
     let method = approle_method(&server, "60s");
@@ -42,7 +42,7 @@ async fn a_sealed_server_is_said_to_be_sealed_and_the_login_comes_back_by_itself
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_frozen_server_runs_into_the_time_limit_and_may_have_done_it() {
+async fn a_request_to_a_frozen_server_times_out_and_may_have_run() {
     let Some(server) = OpenBao::dev() else { return };
     let vault = client(&server);
     let kept = keep(vault.clone(), approle_method(&server, "2s"));
@@ -60,14 +60,14 @@ async fn a_frozen_server_runs_into_the_time_limit_and_may_have_done_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_gone_cannot_be_reached() {
+async fn a_dead_server_is_reported_as_unreachable() {
     let gone = client_at(&format!("http://{}", free_place())).health().await.unwrap_err();
     assert!(matches!(gone.problem, Problem::Unreachable { .. }), "{gone:?}");
     assert!(gone.explained().contains("refused"), "{}", gone.explained());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_the_given_authority_is_believed() {
+async fn only_the_configured_authority_is_trusted() {
     let Some(server) = OpenBao::configured() else { return };
     let tls = server.tls.as_ref().unwrap();
     let health = client_over_tls(&server, Some(&tls.ca_file)).health().await.unwrap();
@@ -94,7 +94,7 @@ async fn only_the_given_authority_is_believed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_quota_is_a_busy_server_that_says_when_to_come_back() {
+async fn a_quota_is_reported_as_busy_with_the_time_to_retry() {
     let Some(server) = OpenBao::dev() else { return };
     let (vault, root) = (client(&server), root(&server));
     server.write_secret("app", json!({"a": "b"}));

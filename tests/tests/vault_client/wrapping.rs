@@ -1,4 +1,4 @@
-//! Response wrapping: secret-ids that are opened once, by us, or raise an alarm.
+//! Response wrapping: secret-ids are unwrapped once, by the sidecar, or raise an alert.
 
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::vault::app_role;
@@ -15,7 +15,7 @@ fn method(role_id_file: std::path::PathBuf, file: std::path::PathBuf, role: &str
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wrap_is_looked_at_without_harm_and_opened_once() {
+async fn a_wrapping_token_is_looked_up_without_use_and_unwrapped_once() {
     let Some(server) = OpenBao::dev() else { return };
     let vault = client(&server);
     let wrap = token(&wrap(&server, "auth/token/create", &json!({"policies": ["default"], "ttl": "1m"})));
@@ -28,7 +28,7 @@ async fn a_wrap_is_looked_at_without_harm_and_opened_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wrapped_secret_id_is_opened_once_and_serves_every_later_login() {
+async fn a_wrapped_secret_id_is_unwrapped_once_and_used_for_every_later_login() {
     let Some(server) = OpenBao::dev() else { return };
     let role_id = approle(&server, "2s", "3s");
     let wrapped = file(&server, "wrapped", &wrap(&server, "auth/approle/role/agent/secret-id", &json!({})));
@@ -54,7 +54,7 @@ async fn a_wrapped_secret_id_is_opened_once_and_serves_every_later_login() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_wrapped_elsewhere_is_never_opened() {
+async fn a_wrapping_token_created_elsewhere_is_never_unwrapped() {
     let Some(server) = OpenBao::dev() else { return };
     let role_id = approle(&server, "60s", "1h");
     server.app_role("other", &mut app_role(&["default"], "60s"));

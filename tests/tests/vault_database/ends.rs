@@ -1,4 +1,4 @@
-//! What a session's user can do, and that it can do nothing any more once the session is over, however that ended.
+//! A session's database user works during the session and cannot log in after it, however the session ended.
 
 use cofferdam_tests::database::{Database, LONG};
 use cofferdam_tests::deadline::wait_until;
@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::support::{assert_shut_out, logged_in, started};
 
 #[test]
-fn a_real_server_asks_a_real_database_with_a_user_of_its_own() {
+fn a_real_server_queries_a_real_database_with_its_own_user() {
     let Some(database) = Database::start() else { return };
     let Some(server) = Server::postgres() else { return };
     database.role("agent", LONG);
@@ -54,7 +54,7 @@ fn after_a_stopped_sidecar_no_database_user_is_left() {
 }
 
 #[test]
-fn what_a_killed_sidecar_left_cannot_log_in_after_the_next_start() {
+fn database_users_of_a_killed_sidecar_cannot_log_in_after_the_next_start() {
     let Some(database) = Database::start() else { return };
     let mut world = started(&database, |builder| builder);
     let (harness, url) = logged_in(&database, &world);
@@ -67,14 +67,14 @@ fn what_a_killed_sidecar_left_cannot_log_in_after_the_next_start() {
 }
 
 #[test]
-fn a_database_that_is_down_leaves_its_users_pending_and_gone_later() {
+fn users_of_a_database_that_is_down_are_pending_and_removed_later() {
     let Some(mut database) = Database::start() else { return };
     let world = started(&database, |builder| builder);
     let (_harness, url) = logged_in(&database, &world);
     database.postgres.stop();
     let session = world.sessions()[0]["session"].as_str().unwrap().to_owned();
     let told = world.cofferdam_text(&["kill", &session]);
-    // Vault has ended the token; what hangs from it waits for the database.
+    // Vault has revoked the token; its leases wait for the database.
     assert!(told.contains("Vault token: revoked after "), "{told}");
     assert!(told.contains(" of `db`: pending (Vault is still revoking it)"), "{told}");
     let end = world.audit().into_iter().rfind(|record| record["event"] == "link_end").unwrap();

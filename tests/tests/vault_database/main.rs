@@ -1,4 +1,4 @@
-//! A real PostgreSQL whose users a real OpenBao makes, and a real MCP server that asks it.
+//! A real PostgreSQL whose users are created by a real OpenBao, and a real MCP server that queries it.
 
 mod ends;
 mod refusals;

@@ -1,4 +1,4 @@
-//! No user to be had: the refusal names path and server, other links go on, and nothing has to be restarted.
+//! When no database user can be created, the refusal names path and server, other links continue, and no restart is needed.
 
 use cofferdam_tests::database::{Database, LONG};
 use cofferdam_tests::deadline::wait_until;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::support::{logged_in, started, with_fixture};
 
 #[test]
-fn a_role_that_is_deleted_refuses_the_next_process_and_harms_no_other_server() {
+fn a_deleted_database_role_refuses_the_next_process_and_affects_no_other_server() {
     let Some(database) = Database::start() else { return };
     let world = started(&database, |builder| builder.server("other", Server::fixture().allow(&["*"])));
     let (mut harness, _) = logged_in(&database, &world);
@@ -20,7 +20,7 @@ fn a_role_that_is_deleted_refuses_the_next_process_and_harms_no_other_server() {
     assert!(harness.call("echo", json!({"text": "still here"})).get("result").is_some());
     let refused = world.shim("tools").initialize();
     assert_refused(&refused, "`tools`");
-    // No user was left behind by the try.
+    // The attempt left no user behind.
     assert_eq!(database.users().len(), 1);
     assert!(other.call("echo", json!({"text": "unharmed"})).get("result").is_some());
     database.role("agent", LONG);
@@ -28,7 +28,7 @@ fn a_role_that_is_deleted_refuses_the_next_process_and_harms_no_other_server() {
 }
 
 #[test]
-fn an_engine_that_cannot_log_in_refuses_and_needs_no_restart() {
+fn an_engine_that_cannot_log_in_is_refused_and_recovers_without_a_restart() {
     let Some(database) = Database::start() else { return };
     database.role("agent", LONG);
     database.connect("not-the-password-of-the-owner");

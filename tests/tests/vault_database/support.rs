@@ -1,4 +1,4 @@
-//! What these tests share: sessions with a user of the database, and who is shut out of it.
+//! Shared by these tests: sessions with a database user, and checks of who can log in.
 
 use cofferdam_tests::database::{Database, LONG};
 use cofferdam_tests::harness::Harness;

@@ -26,7 +26,7 @@ fn over_tls(bao: &OpenBao, address: &str, ca_file: &Path) -> cofferdam_tests::wo
 }
 
 #[test]
-fn a_certificate_of_another_authority_or_another_name_is_not_believed() {
+fn a_certificate_of_another_authority_or_name_is_refused() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
     let tls = bao.tls.as_ref().unwrap();
     let stranger = Authority::new().write(bao.directory.path(), "stranger");
@@ -44,7 +44,7 @@ fn a_certificate_of_another_authority_or_another_name_is_not_believed() {
 }
 
 #[test]
-fn an_expired_token_of_a_file_is_said_and_the_next_one_is_taken() {
+fn an_expired_token_in_a_file_is_reported_and_the_next_one_is_used() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let good = login_token(&bao);
     let mut wanted = new_token(&["sidecar", "agent"]);
@@ -66,7 +66,7 @@ fn an_expired_token_of_a_file_is_said_and_the_next_one_is_taken() {
 }
 
 #[test]
-fn a_users_token_that_was_revoked_is_said_and_what_is_held_serves_on() {
+fn a_revoked_users_token_is_reported_and_valid_credentials_stay_in_use() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let (_proxy, world) = behind_proxy(&bao);
     let loads =
@@ -94,7 +94,7 @@ fn revoke(bao: &OpenBao, tokens: Vec<Value>) {
 }
 
 #[test]
-fn a_login_that_was_revoked_is_made_anew_before_a_request_is_refused() {
+fn a_revoked_login_is_repeated_before_a_request_is_refused() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let role_id = approle(&bao, &mut app_role(&["sidecar", "agent"], "10m"));
     let secret_id = file(&bao, "secret-id", &secret_id(&bao));
@@ -117,7 +117,7 @@ fn a_login_that_was_revoked_is_made_anew_before_a_request_is_refused() {
 }
 
 #[test]
-fn session_tokens_that_were_revoked_are_replaced_and_what_hung_from_them_is_read_anew() {
+fn revoked_session_tokens_are_replaced_and_their_secrets_read_again() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     certificates_live(&bao, "8s");
     let world = three_servers_at(&bao, &bao.address()).start();
@@ -139,7 +139,7 @@ fn session_tokens_that_were_revoked_are_replaced_and_what_hung_from_them_is_read
 }
 
 #[test]
-fn a_policy_that_is_deleted_refuses_what_is_new_and_comes_back() {
+fn with_a_deleted_policy_new_reads_are_refused_until_it_is_restored() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let world = three_servers_at(&bao, &bao.address()).start();
     let loads =
@@ -160,7 +160,7 @@ fn a_policy_that_is_deleted_refuses_what_is_new_and_comes_back() {
 }
 
 #[test]
-fn a_token_role_that_is_deleted_refuses_what_is_new_and_comes_back() {
+fn with_a_deleted_token_role_new_sessions_are_refused_until_it_is_restored() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let mut role = token_role(&["agent"]);
     let auth = minter(&bao, role.orphan(true));

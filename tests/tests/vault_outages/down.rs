@@ -38,7 +38,7 @@ fn a_vault_that_is_killed_and_started_again() {
 }
 
 #[test]
-fn a_vault_that_is_stopped_and_goes_on() {
+fn a_vault_that_is_stopped_and_continued() {
     survives_behind_proxy(
         OpenBao::dev(),
         |bao, _| bao.freeze(),
@@ -48,7 +48,7 @@ fn a_vault_that_is_stopped_and_goes_on() {
 }
 
 #[test]
-fn a_network_that_swallows_everything() {
+fn a_network_that_drops_everything() {
     survives_behind_proxy(
         OpenBao::dev(),
         |_, proxy| proxy.rule("", Action::NeverRespond),
@@ -58,7 +58,7 @@ fn a_network_that_swallows_everything() {
 }
 
 #[test]
-fn an_answer_that_is_cut_leaves_no_lease_behind() {
+fn a_response_that_is_cut_leaves_no_lease_behind() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let (proxy, world) = behind_proxy(&bao);
     for bytes in [30, 700] {
@@ -82,7 +82,7 @@ fn certificates(bao: &OpenBao) -> usize {
 
 /// The response with the token was lost, so that it cannot be revoked: it lives no longer than the grant allows.
 #[test]
-fn a_token_whose_answer_was_lost_lives_no_longer_than_its_grant() {
+fn a_token_whose_response_was_lost_expires_with_its_grant() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let proxy = VaultFaultProxy::in_front_of(bao.place);
     proxy.rule("auth/token/create", Action::CutAfter(40));
@@ -104,7 +104,7 @@ fn a_token_whose_answer_was_lost_lives_no_longer_than_its_grant() {
 }
 
 #[test]
-fn cut_answers_of_every_step_are_tried_again_and_not_at_once() {
+fn requests_with_cut_responses_are_retried_after_a_delay() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let proxy = VaultFaultProxy::in_front_of(bao.place);
     let role_id = approle(&bao, &mut app_role(&["sidecar", "agent"], "10m"));

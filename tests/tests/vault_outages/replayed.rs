@@ -53,7 +53,7 @@ fn a_replayed_429_of_a_node_that_is_behind() {
 /// Every kind of answer that the sidecar reads, asked for directly and through the proxy: status, members and their
 /// kinds are the same.
 #[test]
-fn the_gate_changes_nothing_that_it_has_no_rule_for() {
+fn the_fault_proxy_changes_nothing_without_a_rule() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let proxy = VaultFaultProxy::in_front_of(bao.place);
     // One that rewrites nothing, and the newest, which is for another path.

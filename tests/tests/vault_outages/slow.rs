@@ -36,7 +36,7 @@ fn limit(bao: &OpenBao, interval: &str) {
 }
 
 #[test]
-fn a_quota_without_a_time_is_waited_out() {
+fn a_quota_without_retry_after_is_waited_out() {
     survives_behind_proxy(
         OpenBao::dev(),
         |bao, _| limit(bao, "1h"),
@@ -50,7 +50,7 @@ fn a_quota_without_a_time_is_waited_out() {
 }
 
 #[test]
-fn a_quota_that_says_when_is_believed() {
+fn retry_after_of_a_quota_is_respected() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     bao.api("POST", "sys/quotas/config", json!({"enable_rate_limit_response_headers": true}));
     let (proxy, world) = behind_proxy(&bao);

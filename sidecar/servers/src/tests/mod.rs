@@ -47,12 +47,15 @@ enum Result {
     Unknown(String),
 }
 
+/// Its id and its method.
+type Call = (u32, String);
+
 struct World {
     script: Script,
     servers: ServerSet,
     launcher: Launcher,
     /// Messages that wait for their slot, in order; with the call where they are one.
-    parked: Vec<(SlotKey, Option<(u32, String)>, Outbound)>,
+    parked: Vec<(SlotKey, Option<Call>, Outbound)>,
     in_flight: BTreeMap<u32, (ProcessId, String)>,
     results: BTreeMap<u32, Result>,
     /// Notifications for the harness.
@@ -231,7 +234,7 @@ impl World {
         id
     }
 
-    fn dispatch(&mut self, slot: SlotKey, call: Option<(u32, String)>, message: Outgoing<'_>) {
+    fn dispatch(&mut self, slot: SlotKey, call: Option<Call>, message: Outgoing<'_>) {
         let launcher = self.launcher.clone();
         let start = || launcher.clone();
         match (self.servers.send(Target::Slot(slot), message, WhenNotReady::Start(&start)), call) {

@@ -5,9 +5,10 @@
 //! scope; later calls never go to an earlier process; a process hears the handshake before its first call; in the end
 //! the newest credential is in use, one process for each of base and scope is left, and none after the end.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 use proptest::test_runner::Config as Cases;
-use std::collections::BTreeSet;
 
 use super::*;
 use crate::scripted::{Reading, Start};

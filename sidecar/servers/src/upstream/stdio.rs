@@ -12,14 +12,13 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
+use cofferdam_process::{Ended, Exit, ProcessHandle};
 use futures_util::FutureExt;
 use relay_proto::envelope::{self, IdValue, Kind, Strictness};
 use relay_proto::oversize::{IdSearch, Sought};
 use tokio::io::AsyncWrite;
 use tokio::net::unix::pipe;
 use tokio_util::io::poll_read_buf;
-
-use cofferdam_process::{Ended, Exit, ProcessHandle};
 
 /// What comes from the process.
 #[derive(Debug, Eq, PartialEq)]

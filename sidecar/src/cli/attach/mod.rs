@@ -1,15 +1,16 @@
-//! `cofferdam attach`: reaches into a sandbox and stays there until it is interrupted.
+//! `cofferdam attach`: connects the sidecar to a sandbox that cannot connect out, until it is interrupted.
 //!
-//! It holds the sandbox with one connection to the sidecar, and makes a pipe of another for each time that it reaches in.
-//! Whatever ends (the command, the hub, the network, the sidecar) is begun again, after pauses that grow.
+//! One connection to the sidecar keeps the sandbox's enrolment alive (the hold). Each attempt opens another one, which
+//! becomes the pipe into the sandbox. When the command, the hub, the network or the sidecar ends, the next attempt follows
+//! with a growing delay.
 //!
-//! | module | what it holds |
+//! | module | what it is for |
 //! |---|---|
-//! | `asking` | the two connections to the sidecar |
-//! | `reach` | one time that it reaches in: a command, or a port |
+//! | `admin_connections` | the two connections to the sidecar |
+//! | `attempt` | one attempt: a command, or a connection to an address |
 
-mod asking;
-mod reach;
+mod admin_connections;
+mod attempt;
 
 use std::io::Write as _;
 use std::path::Path;
@@ -23,147 +24,150 @@ use tokio::time::sleep;
 
 use super::arguments::{AttachCommand, AttachTerms};
 use super::interruption::interruption;
-use crate::daemon::admin::Question;
-use crate::daemon::attach_table::News;
+use crate::daemon::admin::AdminRequest;
+use crate::daemon::attach_table::AttachEvent;
 use crate::terminal::failure::{Failure, Sysexit};
-use asking::{Held, Unanswered};
-use reach::{Reach, Reached};
+use admin_connections::{AdminFailure, Hold};
+use attempt::{Attempt, Route};
 
-/// The first and the longest delay between two attempts.
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
-/// Short, since a call in the sandbox may be waiting for its link.
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// As long as an enrolment's name may be.
+/// The delay after the first failed attempt.
+const FIRST_DELAY: Duration = Duration::from_millis(200);
+/// The longest delay. It is short, because a call in the sandbox may be waiting for its link.
+const MAX_DELAY: Duration = Duration::from_secs(2);
+/// The maximum length of an enrolment's name, in characters.
 const MAX_NAME: usize = 64;
 
 pub(super) fn run(admin: &Path, command: AttachCommand) -> Result<ExitCode, Failure> {
-    let (reach, terms) = match command {
-        AttachCommand::Dial(arguments) => (Reach::dial(&arguments.place)?, arguments.terms),
-        AttachCommand::Exec(arguments) => (Reach::Exec(arguments.command), arguments.terms),
+    let (route, terms) = match command {
+        AttachCommand::Dial(arguments) => (Route::dial(&arguments.address)?, arguments.terms),
+        AttachCommand::Exec(arguments) => (Route::Exec(arguments.command), arguments.terms),
     };
     let AttachTerms { grant, name, ttl } = terms;
     let ttl_ms = ttl.map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
-    let question = Question::Attach { grant, name: name.unwrap_or_else(|| known_by(&reach)), ttl_ms };
+    let request = AdminRequest::Attach { grant, name: name.unwrap_or_else(|| default_name(&route)), ttl_ms };
     let failed = |error| Failure::new(Sysexit::Software, error);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     runtime.block_on(async {
         let stop = interruption().map_err(failed)?;
-        stay(admin, &question, &reach, stop).await
+        stay(admin, &request, &route, stop).await
     })
 }
 
-/// Stays attached until `stop`, or until the sidecar says that it is over.
+/// Keeps the sandbox attached until `stop`, or until the sidecar ends its enrolment.
 async fn stay(
     admin: &Path,
-    question: &Question,
-    reach: &Reach,
+    request: &AdminRequest,
+    route: &Route,
     stop: impl Future<Output = ()>,
 ) -> Result<ExitCode, Failure> {
     let mut stop = std::pin::pin!(stop);
-    let mut held = Some(Held::take(admin, question).await.map_err(|error| error.failure())?);
+    let mut held = Some(Hold::take(admin, request).await.map_err(|error| error.failure())?);
     let mut pause = Pause::new();
     loop {
         let mut holding = match held.take() {
             Some(held) => held,
-            None => match Held::take(admin, question).await {
+            None => match Hold::take(admin, request).await {
                 Ok(held) => held,
-                Err(error @ Unanswered::Refused(_)) => return Err(error.failure()),
-                // It is most likely being restarted.
+                Err(error @ AdminFailure::Refused(_)) => return Err(error.failure()),
+                // The sidecar is most likely being restarted.
                 Err(error) => {
-                    say(&format!("{error}; trying again"));
-                    if pause.wait(stop.as_mut()).await == Waited::Stopped {
+                    report(&format!("{error}; retrying"));
+                    if pause.wait(stop.as_mut()).await == PauseEnd::Stopped {
                         return Ok(ExitCode::SUCCESS);
                     }
                     continue;
                 }
             },
         };
-        let (mut ended, proof) = once(admin, &mut holding, reach, stop.as_mut()).await?;
-        if proof == Proof::Seen {
+        let (mut ended, proof) = run_attempt(admin, &mut holding, route, stop.as_mut()).await?;
+        if proof == KeyProof::Seen {
             pause = Pause::new();
         }
-        if let Once::Ended = ended {
+        if let AttemptEnd::Ended = ended {
             ended = pause.wait_holding(&mut holding, stop.as_mut()).await;
         }
         match ended {
-            Once::Ended => held = Some(holding),
-            Once::SidecarGone => {
-                say("the sidecar is gone; waiting for the next one");
-                if pause.wait(stop.as_mut()).await == Waited::Stopped {
+            AttemptEnd::Ended => held = Some(holding),
+            AttemptEnd::SidecarGone => {
+                report("lost the connection to the sidecar; reconnecting");
+                if pause.wait(stop.as_mut()).await == PauseEnd::Stopped {
                     return Ok(ExitCode::SUCCESS);
                 }
             }
-            Once::Stopped => return Ok(ExitCode::SUCCESS),
-            Once::Over(why) => return Err(Failure::new(Sysexit::Unavailable, why).hint("attach it again")),
+            AttemptEnd::Stopped => return Ok(ExitCode::SUCCESS),
+            AttemptEnd::Over(why) => {
+                return Err(Failure::new(Sysexit::Unavailable, why).hint("run `cofferdam attach` again"));
+            }
         }
     }
 }
 
-/// Whether the other end proved its key this time: then the way is good, and the next pause is a short one.
+/// Whether the other end proved its key in this attempt. If so, the route works and the next delay is the shortest.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Proof {
-    None,
+enum KeyProof {
+    NotSeen,
     Seen,
 }
 
-/// How one time ended.
-enum Once {
+/// How an attempt ended.
+enum AttemptEnd {
     Ended,
+    /// The enrolment ended, for this reason.
     Over(String),
     SidecarGone,
     Stopped,
 }
 
-/// Reaches in once.
-async fn once(
+/// Makes one attempt, and waits for its end.
+async fn run_attempt(
     admin: &Path,
-    held: &mut Held,
-    reach: &Reach,
+    held: &mut Hold,
+    route: &Route,
     mut stop: std::pin::Pin<&mut impl Future<Output = ()>>,
-) -> Result<(Once, Proof), Failure> {
-    let pipe = match asking::pipe(admin, &held.enrolment).await {
+) -> Result<(AttemptEnd, KeyProof), Failure> {
+    let pipe = match admin_connections::pipe(admin, &held.enrolment).await {
         Ok(pipe) => pipe,
-        Err(Unanswered::Refused(why)) => {
-            say(&why);
-            return Ok((Once::Ended, Proof::None));
+        Err(AdminFailure::Refused(why)) => {
+            report(&why);
+            return Ok((AttemptEnd::Ended, KeyProof::NotSeen));
         }
-        Err(_) => return Ok((Once::SidecarGone, Proof::None)),
+        Err(_) => return Ok((AttemptEnd::SidecarGone, KeyProof::NotSeen)),
     };
-    let mut reached = Reached::begin(reach, pipe, &held.pin).await?;
+    let mut attempt = Attempt::begin(route, pipe, &held.pin).await?;
     let mut why = None;
-    let mut proof = Proof::None;
+    let mut proof = KeyProof::NotSeen;
     let once = loop {
         tokio::select! {
-            () = stop.as_mut() => break Once::Stopped,
-            ended = reached.ended() => {
-                say(&ended);
-                break Once::Ended;
+            () = stop.as_mut() => break AttemptEnd::Stopped,
+            ended = attempt.ended() => {
+                report(&ended);
+                break AttemptEnd::Ended;
             }
-            news = held.news() => match news {
-                Some(News::Attached { key }) => {
-                    say(&format!("attached (the sandbox's key is {key})"));
-                    proof = Proof::Seen;
-                    // Whatever was lost before it was another pipe, and its news came late.
+            event = held.next_event() => match event {
+                Some(AttachEvent::Attached { key }) => {
+                    report(&format!("attached (the sandbox's key is {key})"));
+                    proof = KeyProof::Seen;
+                    // An earlier `Lost` was about another pipe and arrived late.
                     why = None;
                 }
-                Some(News::Lost { why: lost }) => {
-                    // The command may have more to say, and ends when its pipe has.
-                    say(&lost);
+                Some(AttachEvent::Lost { why: lost }) => {
+                    // The command may still print messages; it exits when its pipe is closed.
+                    report(&lost);
                     why = Some(lost);
                 }
-                Some(News::Over { why }) => break Once::Over(why),
-                None => break Once::SidecarGone,
+                Some(AttachEvent::Over { why }) => break AttemptEnd::Over(why),
+                None => break AttemptEnd::SidecarGone,
             },
-            () = sleep(reach::ENDS_WITHIN), if why.is_some() => break Once::Ended,
+            () = sleep(attempt::EXIT_TIMEOUT), if why.is_some() => break AttemptEnd::Ended,
         }
     };
-    reached.end().await;
+    attempt.end().await;
     Ok((once, proof))
 }
 
-/// What a sandbox without a name is known by: the way to it.
-fn known_by(reach: &Reach) -> String {
-    let text: String = reach
+/// The name of a sandbox that was given none: its route, shortened with a hash if necessary.
+fn default_name(route: &Route) -> String {
+    let text: String = route
         .to_string()
         .chars()
         .map(|character| if character.is_control() { ' ' } else { character })
@@ -173,64 +177,64 @@ fn known_by(reach: &Reach) -> String {
     }
     let mut name: String = text.chars().take(MAX_NAME - 17).collect();
     name.push('…');
-    name.push_str(&hex(&digest(&SHA256, reach.to_string().as_bytes()).as_ref()[..8]));
+    name.push_str(&hex(&digest(&SHA256, route.to_string().as_bytes()).as_ref()[..8]));
     name
 }
 
 /// Messages go to stderr, each line in one write since the command writes there too. A closed stderr is ignored.
-fn say(text: &str) {
+fn report(text: &str) {
     let _ = std::io::stderr().write_all(format!("cofferdam attach: {text}\n").as_bytes());
 }
 
 struct Pause(Backoff);
 
 #[derive(Eq, PartialEq)]
-enum Waited {
-    Out,
+enum PauseEnd {
+    Elapsed,
     Stopped,
 }
 
 impl Pause {
     fn new() -> Self {
-        Self(Backoff::new(FIRST_PAUSE, LONGEST_PAUSE))
+        Self(Backoff::new(FIRST_DELAY, MAX_DELAY))
     }
 
-    /// The same, with an ear for the sidecar.
+    /// Waits like [`Self::wait`], and handles events from the sidecar meanwhile.
     async fn wait_holding(
         &mut self,
-        held: &mut Held,
+        held: &mut Hold,
         stop: std::pin::Pin<&mut impl Future<Output = ()>>,
-    ) -> Once {
-        let mut proof = Proof::None;
-        let said = async {
+    ) -> AttemptEnd {
+        let mut proof = KeyProof::NotSeen;
+        let events = async {
             loop {
-                match held.news().await {
-                    // It was over before we heard that it was good.
-                    Some(News::Attached { .. }) => proof = Proof::Seen,
-                    Some(News::Lost { why }) => say(&why),
-                    Some(News::Over { why }) => return Once::Over(why),
-                    None => return Once::SidecarGone,
+                match held.next_event().await {
+                    // The attempt ended before this event arrived.
+                    Some(AttachEvent::Attached { .. }) => proof = KeyProof::Seen,
+                    Some(AttachEvent::Lost { why }) => report(&why),
+                    Some(AttachEvent::Over { why }) => return AttemptEnd::Over(why),
+                    None => return AttemptEnd::SidecarGone,
                 }
             }
         };
         let once = tokio::select! {
-            once = said => once,
+            once = events => once,
             waited = self.wait(stop) => match waited {
-                Waited::Out => Once::Ended,
-                Waited::Stopped => Once::Stopped,
+                PauseEnd::Elapsed => AttemptEnd::Ended,
+                PauseEnd::Stopped => AttemptEnd::Stopped,
             },
         };
-        if proof == Proof::Seen {
+        if proof == KeyProof::Seen {
             *self = Self::new();
         }
         once
     }
 
-    /// The next one is longer.
-    async fn wait(&mut self, stop: std::pin::Pin<&mut impl Future<Output = ()>>) -> Waited {
+    /// Waits; the next delay is longer.
+    async fn wait(&mut self, stop: std::pin::Pin<&mut impl Future<Output = ()>>) -> PauseEnd {
         tokio::select! {
-            () = stop => Waited::Stopped,
-            () = sleep(self.0.next_delay()) => Waited::Out,
+            () = stop => PauseEnd::Stopped,
+            () = sleep(self.0.next_delay()) => PauseEnd::Elapsed,
         }
     }
 }
@@ -243,28 +247,31 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::daemon::admin::Answer;
-    use crate::random::id;
+    use crate::daemon::admin::AdminResponse;
+    use cofferdam_base::random::id;
 
-    /// Where the sidecar is asked; gone, with it, when it is not needed.
-    struct Socket(std::path::PathBuf, JoinSet<()>);
+    /// The admin socket of a scripted sidecar, with its task; both end on drop.
+    struct ScriptedSidecar(std::path::PathBuf, JoinSet<()>);
 
-    impl Drop for Socket {
+    impl Drop for ScriptedSidecar {
         fn drop(&mut self) {
             let _ = std::fs::remove_file(&self.0);
         }
     }
 
-    /// What a sidecar would do: it holds, has news of these, and gives as many pipes as it is asked for.
-    async fn sidecar(listener: UnixListener, news: Vec<News>) {
+    /// Accepts the hold and sends these events on it; accepts every further connection as a pipe.
+    async fn sidecar(listener: UnixListener, events: Vec<AttachEvent>) {
         let mut connections = Vec::new();
         while let Ok((mut stream, _)) = listener.accept().await {
             let mut lines = vec![match connections.is_empty() {
-                true => serde_json::to_string(&Answer::Attaching { enrolment: "e".into(), pin: "k".into() }),
-                false => serde_json::to_string(&Answer::Piped),
+                true => serde_json::to_string(&AdminResponse::Attaching {
+                    enrolment: "e".into(),
+                    pin: "k".into(),
+                }),
+                false => serde_json::to_string(&AdminResponse::Piped),
             }];
             if connections.is_empty() {
-                lines.extend(news.iter().map(serde_json::to_string));
+                lines.extend(events.iter().map(serde_json::to_string));
             }
             for line in lines {
                 stream.write_all((line.unwrap() + "\n").as_bytes()).await.unwrap();
@@ -273,51 +280,51 @@ mod tests {
         }
     }
 
-    async fn held(news: Vec<News>) -> (Socket, Held) {
-        let mut admin = Socket(std::env::temp_dir().join(id("cofferdam-attach-")), JoinSet::new());
+    async fn held(events: Vec<AttachEvent>) -> (ScriptedSidecar, Hold) {
+        let mut admin = ScriptedSidecar(std::env::temp_dir().join(id("cofferdam-attach-")), JoinSet::new());
         let listener = UnixListener::bind(&admin.0).unwrap();
-        admin.1.spawn(sidecar(listener, news));
+        admin.1.spawn(sidecar(listener, events));
         let grant = "dev".parse().unwrap();
-        let question = Question::Attach { grant, name: "box".into(), ttl_ms: None };
-        let held = Held::take(&admin.0, &question).await.map_err(|error| error.to_string()).unwrap();
+        let request = AdminRequest::Attach { grant, name: "box".into(), ttl_ms: None };
+        let held = Hold::take(&admin.0, &request).await.map_err(|error| error.to_string()).unwrap();
         (admin, held)
     }
 
-    fn lost() -> News {
-        News::Lost { why: "the pipe before".into() }
+    fn lost() -> AttachEvent {
+        AttachEvent::Lost { why: "the pipe before".into() }
     }
 
-    fn attached() -> News {
-        News::Attached { key: "k".into() }
+    fn attached() -> AttachEvent {
+        AttachEvent::Attached { key: "k".into() }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn late_news_of_the_pipe_before_end_none_that_is_good() {
-        for (news, ends) in [(vec![lost(), attached()], false), (vec![attached(), lost()], true)] {
-            let (admin, mut held) = held(news).await;
+    async fn a_late_event_about_the_previous_pipe_does_not_end_the_current_one() {
+        for (events, ends) in [(vec![lost(), attached()], false), (vec![attached(), lost()], true)] {
+            let (admin, mut held) = held(events).await;
             let port = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let reach = Reach::dial(&port.local_addr().unwrap().to_string()).unwrap();
+            let route = Route::dial(&port.local_addr().unwrap().to_string()).unwrap();
             let mut stop = std::pin::pin!(std::future::pending());
-            let once = once(&admin.0, &mut held, &reach, stop.as_mut());
-            assert_eq!(timeout(10 * reach::ENDS_WITHIN, once).await.is_ok(), ends);
+            let once = run_attempt(&admin.0, &mut held, &route, stop.as_mut());
+            assert_eq!(timeout(10 * attempt::EXIT_TIMEOUT, once).await.is_ok(), ends);
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_pipe_that_was_good_makes_the_next_pause_short_however_late_we_hear_of_it() {
-        for (news, next) in [(vec![attached(), lost()], FIRST_PAUSE), (vec![lost()], 4 * FIRST_PAUSE)] {
-            let (_admin, mut held) = held(news).await;
+    async fn a_proven_key_resets_the_delay_even_if_the_event_arrives_late() {
+        for (events, next) in [(vec![attached(), lost()], FIRST_DELAY), (vec![lost()], 4 * FIRST_DELAY)] {
+            let (_admin, mut held) = held(events).await;
             let mut pause = Pause::new();
             pause.0.next_delay();
             let mut stop = std::pin::pin!(std::future::pending());
-            assert!(matches!(pause.wait_holding(&mut held, stop.as_mut()).await, Once::Ended));
+            assert!(matches!(pause.wait_holding(&mut held, stop.as_mut()).await, AttemptEnd::Ended));
             assert_eq!(pause.0.next_delay(), next);
         }
     }
 
     #[test]
-    fn a_sandbox_is_known_by_the_whole_way_to_it() {
-        let way = |last: &str| {
+    fn default_names_of_different_routes_differ() {
+        let name = |last: &str| {
             let words = [
                 "docker",
                 "exec",
@@ -326,12 +333,12 @@ mod tests {
                 "cofferdam-shim",
                 last,
             ];
-            known_by(&Reach::Exec(words.iter().map(Into::into).collect()))
+            default_name(&Route::Exec(words.iter().map(Into::into).collect()))
         };
-        assert_ne!(way("hub"), way("hab"));
-        assert_eq!(way("hub"), way("hub"));
-        assert_eq!(way("hub").chars().count(), MAX_NAME);
-        assert_eq!(known_by(&Reach::Exec(vec!["ssh".into(), "box\n".into()])), "ssh box ");
-        assert_eq!(known_by(&Reach::dial("127.0.0.1:7").unwrap()), "127.0.0.1:7");
+        assert_ne!(name("hub"), name("hab"));
+        assert_eq!(name("hub"), name("hub"));
+        assert_eq!(name("hub").chars().count(), MAX_NAME);
+        assert_eq!(default_name(&Route::Exec(vec!["ssh".into(), "box\n".into()])), "ssh box ");
+        assert_eq!(default_name(&Route::dial("127.0.0.1:7").unwrap()), "127.0.0.1:7");
     }
 }

@@ -1,22 +1,23 @@
-//! Whether the policies of a grant allow what its servers' secrets need. Asked with a token as a session would have it.
+//! Checks whether the policies of a grant allow what its servers' secrets need, with a token like that of a session.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cofferdam_vault::{Auth, Kind, KvVersion, Need, VaultError, Verdict};
+use cofferdam_secrets::{Origin, VaultPath};
+use cofferdam_vault::{Auth, Kind, KvVersion, Need, Settings, VaultError, Verdict};
 use relay_proto::name::Name;
 
 use super::login::{self, MayMint};
 use super::report::{Report, Section, Wanted, listed};
 use super::visit::Visit;
-use crate::config::{self, Config, Grant, Origin, VaultPath};
+use crate::config::{Config, Grant};
 
-/// What asks for a token with an entity behind it.
-const OF_ENTITIES: &str = "identity/oidc/token/";
-const NOWHERE: &str = "correct the path, or enable and configure that engine";
+/// Paths below this one work only for a token that belongs to an entity.
+const ENTITY_PATH: &str = "identity/oidc/token/";
+const NO_ENGINE_HINT: &str = "correct the path, or enable and configure that engine";
 
-pub(super) async fn look(
+pub(super) async fn check(
     config: &Config,
-    settings: &config::Vault,
+    settings: &Settings,
     grant: &Grant,
     visit: &Visit,
     may_mint: MayMint,
@@ -29,7 +30,7 @@ pub(super) async fn look(
     let policies = listed(&grant.vault_policies);
     report.say(&format!("grant {}: a session's token has {policies}", grant.name));
     if may_mint == MayMint::No {
-        report.unasked("the login cannot make such a token");
+        report.not_checked("the login cannot create such a token");
         return Ok(());
     }
     let child = match visit.mint(grant, login::mint(settings)).await {
@@ -44,75 +45,75 @@ pub(super) async fn look(
         let next = "set `token_type` of the token role to `service`";
         report.problem("it is a batch token, which cannot be revoked", next);
     }
-    let whose = match grant.vault_policies.len() {
+    let policy = match grant.vault_policies.len() {
         1 => format!("the policy {policies} of grant `{}`", grant.name),
         _ => format!("one of the policies {policies} of grant `{}`", grant.name),
     };
-    let place = settings.namespace.as_ref().map(|name| format!(", in namespace `{name}`"));
-    // A session's token is of the namespace that is configured, so paths in its policies are as we ask for them.
-    let mut section = Section::new(format!("{whose}{}", place.unwrap_or_default()), String::new());
-    let outcome = Questions { visit, child: &child, report, section: &mut section }.ask(&secrets).await;
+    let namespace = settings.namespace.as_ref().map(|name| format!(", in namespace `{name}`"));
+    // A session's token belongs to the configured namespace, so paths in its policies need no prefix.
+    let mut section = Section::new(format!("{policy}{}", namespace.unwrap_or_default()), String::new());
+    let outcome = GrantCheck { visit, child: &child, report, section: &mut section }.run(&secrets).await;
     report.close(section);
     outcome
 }
 
-struct Questions<'a> {
+struct GrantCheck<'a> {
     visit: &'a Visit,
     child: &'a Auth,
     report: &'a mut Report,
     section: &'a mut Section,
 }
 
-/// A secret of Vault's, and the servers of a grant that use it.
-type Used<'a> = BTreeMap<&'a Name, (&'a Origin, BTreeSet<&'a Name>)>;
+/// The Vault secrets of a grant, each with the servers that use it.
+type VaultSecrets<'a> = BTreeMap<&'a Name, (&'a Origin, BTreeSet<&'a Name>)>;
 
-impl Questions<'_> {
-    async fn ask(mut self, secrets: &Used<'_>) -> Result<(), VaultError> {
+impl GrantCheck<'_> {
+    async fn run(mut self, secrets: &VaultSecrets<'_>) -> Result<(), VaultError> {
         let mut leases = false;
         for (name, (origin, servers)) in secrets {
             let servers: Vec<&str> = servers.iter().map(|server| server.as_str()).collect();
             let noun = if servers.len() == 1 { "server" } else { "servers" };
-            let because = format!("secret `{name}` of {noun} {}", listed(&servers));
+            let reason = format!("secret `{name}` of {noun} {}", listed(&servers));
             match origin {
-                Origin::Kv { path, .. } => self.kv(path, because).await?,
+                Origin::Kv { path, .. } => self.kv(path, reason).await?,
                 Origin::Vault { path, write } => {
                     leases = true;
                     let need = match write {
                         Some(_) => Need::update(path.as_str()),
                         None => Need::read(path.as_str()),
                     };
-                    self.made(path, Wanted { need, because }).await?;
+                    self.dynamic(path, Wanted { need, reason }).await?;
                 }
                 Origin::Env(_) | Origin::Exec { .. } | Origin::File(_) => {}
             }
         }
-        // Not `renew-self`: a session's token is replaced, not renewed.
-        let wanted = |need, because: &str| Wanted { need, because: because.to_owned() };
+        // `renew-self` is not needed: a session's token is replaced, not renewed.
+        let wanted = |need, reason: &str| Wanted { need, reason: reason.to_owned() };
         let mut own = vec![
-            wanted(Need::read("auth/token/lookup-self"), "sees whether the session's token lives"),
-            wanted(Need::update("auth/token/revoke-self"), "ends the session's token"),
+            wanted(Need::read("auth/token/lookup-self"), "checks that the session's token is still valid"),
+            wanted(Need::update("auth/token/revoke-self"), "revokes the session's token"),
         ];
         if leases {
-            own.push(wanted(Need::update("sys/leases/renew"), "keeps the session's leases alive"));
+            own.push(wanted(Need::update("sys/leases/renew"), "renews the session's leases"));
         }
         for wanted in own {
-            self.judge(wanted).await?;
+            self.report_need(wanted).await?;
         }
         Ok(())
     }
 
-    /// A credential that Vault makes at a path; it is not made here.
-    async fn made(&mut self, path: &VaultPath, wanted: Wanted) -> Result<(), VaultError> {
-        if self.judge(wanted).await? == Verdict::Lacks {
+    /// Checks a path at which Vault creates a credential, without creating one.
+    async fn dynamic(&mut self, path: &VaultPath, wanted: Wanted) -> Result<(), VaultError> {
+        if self.report_need(wanted).await? == Verdict::Lacks {
             return Ok(());
         }
         match self.visit.vault.mount(&self.child.token, path.as_str()).await {
             Err(error) if is_refusal(&error) => {
                 let what = format!("nothing is mounted at `{path}`");
-                self.report.problem(&what, NOWHERE);
+                self.report.problem(&what, NO_ENGINE_HINT);
             }
             Err(error) => return Err(error),
-            Ok(_) if path.as_str().starts_with(OF_ENTITIES) && self.child.entity_id.is_empty() => {
+            Ok(_) if path.as_str().starts_with(ENTITY_PATH) && self.child.entity_id.is_empty() => {
                 let what = format!("`{path}` needs a token with an entity, and the session's has none");
                 let next = "log in with a method that gives one (`token-file` may not), and not through an orphan token role";
                 self.report.problem(&what, next);
@@ -122,8 +123,8 @@ impl Questions<'_> {
         Ok(())
     }
 
-    /// A secret in a key-value engine, whose version decides where the API has it.
-    async fn kv(&mut self, path: &VaultPath, because: String) -> Result<(), VaultError> {
+    /// Checks a path in a KV engine, whose version decides the path of the API.
+    async fn kv(&mut self, path: &VaultPath, reason: String) -> Result<(), VaultError> {
         let path = path.as_str();
         let mut found = None;
         for token in [&self.child.token, self.visit.token()] {
@@ -136,50 +137,55 @@ impl Questions<'_> {
                 Err(error) => return Err(error),
             }
         }
-        let Some(mount) = found else { return self.unknown_kv(path, because).await };
+        let Some(mount) = found else { return self.unknown_kv(path, reason).await };
         let kind = mount.kind.clone();
         let Some(version) = mount.kv_version(path) else {
-            let what = format!("`kv = \"{path}\"` ({because}) leads to an engine of type `{kind}`");
-            self.report.problem(&what, "use `vault` instead of `kv` for what an engine makes");
+            let what = format!("`kv = \"{path}\"` ({reason}) is in an engine of type `{kind}`");
+            self.report.problem(&what, "use `vault` instead of `kv` for credentials that an engine creates");
             return Ok(());
         };
-        self.judge(Wanted { need: Need::read(version.api_path(path)), because }).await.map(drop)
+        self.report_need(Wanted { need: Need::read(version.api_path(path)), reason }).await.map(drop)
     }
 
-    /// Vault shows the engine to none of our tokens, so nothing there is allowed to the session either; or nothing is
-    /// mounted there. Most engines are of the second version and mounted at the first segment; if that line is
-    /// allowed and shows nothing, the plain path does, whatever the version.
-    async fn unknown_kv(&mut self, path: &str, because: String) -> Result<(), VaultError> {
+    /// Handles an engine that Vault shows to none of our tokens: either the session may read nothing there, or no engine is
+    /// mounted. Most engines have version 2 and are mounted at the first segment, so a policy line for that is proposed
+    /// first. If the session has that line already, one for the path without `data/` is proposed: with it Vault shows the
+    /// engine, whatever its version.
+    async fn unknown_kv(&mut self, path: &str, reason: String) -> Result<(), VaultError> {
         let first = path.split('/').next().unwrap_or_default();
         let likely = Need::read(KvVersion::V2 { mount: format!("{first}/") }.api_path(path));
         let plain = Need::read(path);
         for (need, comment) in [
-            (likely, format!("if the engine of `{path}` is of version 1, it is: path \"{path}\"")),
-            (plain, format!("the engine of `{path}` is not at `{first}/`, or of version 1: this shows it")),
+            (likely, format!("if the engine of `{path}` has version 1, use this path instead: \"{path}\"")),
+            (
+                plain,
+                format!(
+                    "the engine of `{path}` is not mounted at `{first}/`, or has version 1: with this line the check can tell"
+                ),
+            ),
         ] {
             if self.verdict(&need).await? != Some(Verdict::Allowed) {
                 self.section.comment(comment);
-                return self.judge(Wanted { need, because }).await.map(drop);
+                return self.report_need(Wanted { need, reason }).await.map(drop);
             }
         }
-        self.report.problem(&format!("nothing is mounted at `{path}` ({because})"), NOWHERE);
+        self.report.problem(&format!("nothing is mounted at `{path}` ({reason})"), NO_ENGINE_HINT);
         Ok(())
     }
 
-    async fn judge(&mut self, wanted: Wanted) -> Result<Verdict, VaultError> {
+    async fn report_need(&mut self, wanted: Wanted) -> Result<Verdict, VaultError> {
         let (wanted, verdict) = match self.verdict(&wanted.need).await? {
             Some(verdict) => (wanted, verdict),
             None => {
-                let because =
-                    format!("lets this check ask about `{}`; nothing else needs it", wanted.need.path);
-                (Wanted { need: Need::update("sys/capabilities-self"), because }, Verdict::Lacks)
+                let reason = format!("needed by this check alone, to ask about `{}`", wanted.need.path);
+                (Wanted { need: Need::update("sys/capabilities-self"), reason }, Verdict::Lacks)
             }
         };
-        self.report.judge(self.section, &wanted, verdict);
+        self.report.need(self.section, &wanted, verdict);
         Ok(verdict)
     }
 
-    /// None where the session's token may not even ask.
+    /// `None` if the session's token may not ask for its capabilities.
     async fn verdict(&self, need: &Need) -> Result<Option<Verdict>, VaultError> {
         match self.visit.vault.verdicts(&self.child.token, std::slice::from_ref(need)).await {
             Ok(verdicts) => Ok(verdicts.first().copied()),
@@ -189,20 +195,20 @@ impl Questions<'_> {
     }
 }
 
-/// What comes from Vault by way of a grant's servers, scopes and all.
-fn secrets<'a>(config: &'a Config, grant: &'a Grant) -> Used<'a> {
-    let mut used = Used::new();
+/// The Vault secrets of a grant's servers, including those of scopes.
+fn secrets<'a>(config: &'a Config, grant: &'a Grant) -> VaultSecrets<'a> {
+    let mut secrets = VaultSecrets::new();
     for server in grant.servers.iter().filter_map(|name| config.servers.get(name)) {
         for secret in server.every_secret() {
             if let Some(source) = config.secrets.get(secret).filter(|source| source.origin.is_in_vault()) {
-                used.entry(secret).or_insert((&source.origin, BTreeSet::new())).1.insert(&server.name);
+                secrets.entry(secret).or_insert((&source.origin, BTreeSet::new())).1.insert(&server.name);
             }
         }
     }
-    used
+    secrets
 }
 
-/// To a token that is allowed nothing there, and where nothing is, Vault says the same.
+/// Vault's error is the same whether the token may not read a path or nothing is mounted there.
 fn is_refusal(error: &VaultError) -> bool {
     matches!(error.kind(), Kind::Denied | Kind::Invalid | Kind::Missing)
 }

@@ -1,31 +1,32 @@
-//! What the sidecar's own token may do, and what its token role allows.
+//! Checks what the sidecar's own token may do, and what its token role allows.
 
 use std::collections::BTreeSet;
 
-use cofferdam_vault::{Kind, Mint, Need, VaultError, Verdict};
+use cofferdam_secrets::VaultPath;
+use cofferdam_vault::{Kind, Mint, Need, Settings, VaultError, Verdict};
 use serde::Deserialize;
 
 use super::report::{Report, Section, Wanted, listed};
-use super::visit::{Owner, Visit, told};
-use crate::config::{self, Config, Grant};
+use super::visit::{Owner, Visit, described};
+use crate::config::{Config, Grant};
 
-/// Whether the login can make tokens for sessions.
+/// Whether the login can create tokens for sessions.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum MayMint {
     No,
     Yes,
 }
 
-pub(super) async fn look(
+pub(super) async fn check(
     config: &Config,
-    settings: &config::Vault,
+    settings: &Settings,
     visit: &Visit,
     report: &mut Report,
 ) -> Result<MayMint, VaultError> {
     let login = &visit.login;
     let whose = match visit.owner {
         Owner::Us => "revoked after this check",
-        Owner::User => "yours, and left alone",
+        Owner::User => "your own token, which is not revoked",
     };
     report.say(&format!(
         "login {}: a token with {}, {whose}",
@@ -34,53 +35,58 @@ pub(super) async fn look(
     ));
     let (namespace, uses) = match visit.vault.lookup_self(visit.token()).await {
         Ok(facts) => (facts.namespace, facts.uses_left),
-        // It is among what is asked below.
-        Err(error) if error.kind() == Kind::Denied => (configured(settings).to_owned(), 0),
+        // Whether it is allowed is checked below.
+        Err(error) if error.kind() == Kind::Denied => (configured_namespace(settings).to_owned(), 0),
         Err(error) => return Err(error),
     };
     if uses > 0 {
-        let what = format!("the login's token is good for {uses} more requests, and cannot make others");
-        report.problem(&what, "log in with one that has no `num_uses` (`token_num_uses` of a role)");
+        let what =
+            format!("the login's token can be used for {uses} more requests, so it cannot create tokens");
+        report.problem(&what, "log in with a token without `num_uses` (`token_num_uses` of its role)");
         return Ok(MayMint::No);
     }
     let create = match mint(settings) {
         Mint::Plain => "auth/token/create".to_owned(),
         Mint::Role(role) => format!("auth/token/create/{role}"),
     };
-    let wanted = |need, because: &str| Wanted { need, because: because.to_owned() };
+    let wanted = |need, reason: &str| Wanted { need, reason: reason.to_owned() };
     let mut all = vec![
-        wanted(Need::update(create), "makes the tokens of sessions"),
-        wanted(Need::update("auth/token/revoke-accessor"), "revokes what a crash left behind"),
-        wanted(Need::update("sys/leases/lookup"), "sees that a lease is gone"),
-        wanted(Need::read("auth/token/lookup-self"), "sees whether the login lives"),
+        wanted(Need::update(create), "creates the tokens of sessions"),
+        wanted(Need::update("auth/token/revoke-accessor"), "revokes tokens that remain after a crash"),
+        wanted(Need::update("sys/leases/lookup"), "checks that a lease is revoked"),
+        wanted(Need::read("auth/token/lookup-self"), "checks that the login is still valid"),
     ];
     if login.renewable && login.expires.is_some() {
-        all.push(wanted(Need::update("auth/token/renew-self"), "keeps the login alive"));
+        all.push(wanted(Need::update("auth/token/renew-self"), "renews the login"));
     }
     if visit.owner == Owner::Us {
-        all.push(wanted(Need::update("auth/token/revoke-self"), "ends the login with the sidecar"));
+        all.push(wanted(Need::update("auth/token/revoke-self"), "revokes the login when the sidecar stops"));
     }
-    let within = outside_of(configured(settings), &namespace);
-    let place = match namespace.as_str() {
+    let prefix = policy_prefix(configured_namespace(settings), &namespace);
+    let in_namespace = match namespace.as_str() {
         "" => String::new(),
         name => format!(", in namespace `{name}`"),
     };
-    let mut section =
-        Section::new(format!("a policy of the login, which has {}{place}", listed(&login.policies)), within);
+    let mut section = Section::new(
+        format!("a policy of the login, which has {}{in_namespace}", listed(&login.policies)),
+        prefix,
+    );
     let needs: Vec<Need> = all.iter().map(|wanted| wanted.need.clone()).collect();
     let verdicts = match visit.vault.verdicts(visit.token(), &needs).await {
         Ok(verdicts) => verdicts,
         Err(error) if error.kind() == Kind::Denied => {
-            let wanted =
-                wanted(Need::update("sys/capabilities-self"), "lets this check ask, nothing else needs it");
-            report.judge(&mut section, &wanted, Verdict::Lacks);
+            let wanted = wanted(
+                Need::update("sys/capabilities-self"),
+                "needed by this check alone, to ask what is allowed",
+            );
+            report.need(&mut section, &wanted, Verdict::Lacks);
             report.close(section);
             return Ok(MayMint::Yes);
         }
         Err(error) => return Err(error),
     };
     for (wanted, verdict) in all.iter().zip(&verdicts) {
-        report.judge(&mut section, wanted, *verdict);
+        report.need(&mut section, wanted, *verdict);
     }
     report.close(section);
     if let Mint::Role(role) = mint(settings) {
@@ -92,12 +98,12 @@ pub(super) async fn look(
     })
 }
 
-/// How session tokens are made.
-pub(super) fn mint(settings: &config::Vault) -> Mint<'_> {
+/// How session tokens are created.
+pub(super) fn mint(settings: &Settings) -> Mint<'_> {
     settings.token_role.as_deref().map_or(Mint::Plain, Mint::Role)
 }
 
-/// The command that makes a token role for all grants.
+/// The command that creates a token role for all grants.
 fn role_command(role: &str, config: &Config) -> String {
     let policies: BTreeSet<&str> =
         config.grants.values().flat_map(|grant| &grant.vault_policies).map(String::as_str).collect();
@@ -105,7 +111,7 @@ fn role_command(role: &str, config: &Config) -> String {
     format!("`bao write auth/token/roles/{role} allowed_policies={} renewable=false`", policies.join(","))
 }
 
-/// What the role says of itself, where the login may read it. Nothing needs that but this.
+/// Checks the token role, if the login may read it. Only this check reads it.
 async fn token_role(
     config: &Config,
     role: &str,
@@ -127,14 +133,14 @@ async fn token_role(
         Ok(envelope) => envelope.data,
         Err(error) => {
             match error.kind() {
-                Kind::Denied => {
-                    report.say(&format!("token role {role}: the login may not read it, and need not"))
-                }
+                Kind::Denied => report.say(&format!(
+                    "token role {role}: not checked: the login may not read it, and does not need to"
+                )),
                 Kind::Missing => {
                     report.say(&format!("token role {role}:"));
                     report.problem(
-                        "there is no such token role",
-                        &format!("make it: {}", role_command(role, config)),
+                        "the token role does not exist",
+                        &format!("create it: {}", role_command(role, config)),
                     );
                 }
                 _ => return Err(error),
@@ -144,7 +150,7 @@ async fn token_role(
     };
     let read = data.and_then(|data| serde_json::from_slice::<Role>(data.as_bytes()).ok());
     let Some(read) = read else {
-        report.say(&format!("token role {role}: it has a form that is not known"));
+        report.say(&format!("token role {role}: its format is not known to this version"));
         return Ok(());
     };
     let mut allowed = read.allowed_policies;
@@ -154,42 +160,47 @@ async fn token_role(
         false => listed(&allowed),
     };
     let orphan = match read.orphan {
-        true => ", orphans: their leases outlive the login, and they have no entity",
+        true => "; its tokens are orphans: they outlive the login and have no entity",
         false => "",
     };
-    report.say(&format!("token role {role}: gives {allowed}{orphan}"));
+    report.say(&format!("token role {role}: allows {allowed}{orphan}"));
     if read.token_num_uses > 0 {
         let next = format!("set it to 0: `bao write auth/token/roles/{role} token_num_uses=0`");
-        report.problem("its tokens are good for a few requests only (`token_num_uses`)", &next);
+        report.problem(
+            "its tokens can be used for a limited number of requests only (`token_num_uses`)",
+            &next,
+        );
     }
     Ok(())
 }
 
-/// A token that Vault does not make for a grant: why, and what to do.
-pub(super) fn no_token(settings: &config::Vault, grant: &Grant, error: &VaultError, report: &mut Report) {
+/// Reports that Vault did not create a token for a grant.
+pub(super) fn no_token(settings: &Settings, grant: &Grant, error: &VaultError, report: &mut Report) {
     let policies = listed(&grant.vault_policies);
     let next = match mint(settings) {
         Mint::Plain => {
             let within = settings.namespace.as_ref().map(|name| format!(" within the namespace `{name}`"));
             let within = within.unwrap_or_default();
             format!(
-                "log in{within} with {policies} too, or set `token-role` in [vault] to a role that may give them"
+                "log in{within} with {policies} too, or set `token-role` in [vault] to a role that allows them"
             )
         }
         Mint::Role(role) => format!("add {policies} to `allowed_policies` of the token role `{role}`"),
     };
-    report.problem(&told(error), &next);
+    report.problem(&described(error), &next);
 }
 
-fn configured(settings: &config::Vault) -> &str {
-    settings.namespace.as_ref().map_or("", config::VaultPath::as_str)
+fn configured_namespace(settings: &Settings) -> &str {
+    settings.namespace.as_ref().map_or("", VaultPath::as_str)
 }
 
-/// What stands before a path in a policy of the namespace `of`, for a request in the namespace `at`.
-fn outside_of(at: &str, of: &str) -> String {
-    let rest = match of {
-        "" => at,
-        of => at.strip_prefix(of).and_then(|rest| rest.strip_prefix('/')).unwrap_or_default(),
+/// The prefix of paths in a policy of `policy_namespace` for requests in `request_namespace`.
+fn policy_prefix(request_namespace: &str, policy_namespace: &str) -> String {
+    let rest = match policy_namespace {
+        "" => request_namespace,
+        outer => {
+            request_namespace.strip_prefix(outer).and_then(|rest| rest.strip_prefix('/')).unwrap_or_default()
+        }
     };
     match rest {
         "" => String::new(),
@@ -203,10 +214,10 @@ mod tests {
 
     #[test]
     fn a_policy_of_an_outer_namespace_names_the_inner_one() {
-        assert_eq!(outside_of("", ""), "");
-        assert_eq!(outside_of("team-a", "team-a"), "");
-        assert_eq!(outside_of("team-a", ""), "team-a/");
-        assert_eq!(outside_of("team-a/dev", "team-a"), "dev/");
-        assert_eq!(outside_of("team-abc", "team-a"), "");
+        assert_eq!(policy_prefix("", ""), "");
+        assert_eq!(policy_prefix("team-a", "team-a"), "");
+        assert_eq!(policy_prefix("team-a", ""), "team-a/");
+        assert_eq!(policy_prefix("team-a/dev", "team-a"), "dev/");
+        assert_eq!(policy_prefix("team-abc", "team-a"), "");
     }
 }

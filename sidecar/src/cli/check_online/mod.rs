@@ -1,15 +1,15 @@
-//! `check --online`: asks Vault whether it is there, whether the login works, and what the policies lack.
+//! `check --online`: checks that Vault can be reached, that the login works, and that the policies suffice.
 //!
-//! | module | what it asks |
+//! | module | what it is for |
 //! |---|---|
-//! | `visit` | one login for the time of the check, tokens of sixty seconds, and the end of all of them |
+//! | `visit` | one login for the check, tokens that live sixty seconds, and their revocation |
 //! | `login` | what the sidecar's own token may do, and what its token role allows |
 //! | `grants` | for each grant, whether its policies allow what its servers' secrets need |
-//! | `report` | what is told: findings as they come, then the lines to add |
+//! | `report` | prints findings, then the policy lines to add |
 //!
-//! What must stay true: no secret is read and none is made; what is made here is revoked here, also when the check is
-//! interrupted (a login or a token on its way just then is waited for); a user's own token is not revoked, a wrapped
-//! secret-id not opened.
+//! What must stay true: no secret is read or created; every token that the check creates is revoked, also when it is
+//! interrupted (a login or a token that is being created is awaited first); a user's own token is not revoked; a wrapped
+//! secret-id is not unwrapped.
 
 mod grants;
 mod login;
@@ -19,12 +19,12 @@ mod visit;
 use std::pin::pin;
 use std::process::ExitCode;
 
+use cofferdam_process as process;
 use cofferdam_vault::login::SingleLogin;
-use cofferdam_vault::{Health, Kind, Problem, Vault, VaultError};
+use cofferdam_vault::{Health, Kind, Problem, Settings, Vault, VaultError};
 
 use super::interruption::interruption;
-use crate::config::{self, Config};
-use crate::process;
+use crate::config::Config;
 use crate::terminal::failure::{Failure, Sysexit};
 use report::Report;
 use visit::Visit;
@@ -32,7 +32,7 @@ use visit::Visit;
 pub(super) fn run(config: &Config) -> Result<ExitCode, Failure> {
     let mut report = Report::default();
     let Some(settings) = &config.vault else {
-        report.say("vault: none is configured, so there is nothing to ask");
+        report.say("vault: none is configured, so there is nothing to check");
         return Ok(ExitCode::SUCCESS);
     };
     let failed = |error: std::io::Error| Failure::new(Sysexit::Software, error);
@@ -47,7 +47,7 @@ pub(super) fn run(config: &Config) -> Result<ExitCode, Failure> {
 
 async fn ask(
     config: &Config,
-    settings: &config::Vault,
+    settings: &Settings,
     report: &mut Report,
     stop: impl Future<Output = ()>,
 ) -> Result<(), Failure> {
@@ -65,19 +65,19 @@ async fn ask(
             true => "unseal it, then run this again",
             false => "initialise it, then run this again",
         };
-        return Err(Failure::new(Sysexit::Unavailable, "Vault does not serve").hint(hint));
+        return Err(Failure::new(Sysexit::Unavailable, "Vault does not serve requests").hint(hint));
     }
     let Some(visit) = enter(vault, settings, report).await? else { return Ok(()) };
-    // Whatever comes of it, what was made is revoked.
+    // All tokens are revoked, whatever the outcome.
     let outcome = {
-        let mut looking = pin!(look_around(config, settings, &visit, report));
+        let mut checks = pin!(check_all(config, settings, &visit, report));
         tokio::select! {
-            outcome = &mut looking => outcome.map_err(failure),
+            outcome = &mut checks => outcome.map_err(failure),
             () = &mut stop => {
                 // A token that is being created has to arrive before it can be revoked; after that no more are created.
-                let _no_more = tokio::select! {
-                    no_more = visit.no_more() => Some(no_more),
-                    _ = looking => None,
+                let _no_new_tokens = tokio::select! {
+                    guard = visit.stop_creating() => Some(guard),
+                    _ = checks => None,
                 };
                 Err(interrupted())
             }
@@ -91,18 +91,14 @@ fn interrupted() -> Failure {
     Failure::new(Sysexit::Unavailable, "interrupted before every check was done")
 }
 
-/// Logs in. None where a login would use up a one-time credential: then Vault cannot be asked.
-async fn enter(
-    vault: Vault,
-    settings: &config::Vault,
-    report: &mut Report,
-) -> Result<Option<Visit>, Failure> {
+/// Logs in. `None` if that would use up a wrapped secret-id: then the policies cannot be checked.
+async fn enter(vault: Vault, settings: &Settings, report: &mut Report) -> Result<Option<Visit>, Failure> {
     let method = settings.auth.method();
     let login = SingleLogin::log_in(&vault, cofferdam_vault::method(&settings.auth)).await.map_err(|error| {
         let hint = match &error.problem {
             Problem::WrapSpent { .. } => {
-                "if a sidecar runs with it, that sidecar has unwrapped it, which is fine until its next start; if none \
-                 does, the wrap was used by another party. Either way deliver a new wrap before the next start"
+                "if a sidecar is running with it, that sidecar has unwrapped it, and needs a new one at its next start; \
+                 otherwise another party has unwrapped it. In both cases deliver a new wrapping token before the next start"
             }
             _ => error.next_step(),
         };
@@ -113,29 +109,31 @@ async fn enter(
         SingleLogin::SidecarToken(token) => Some(Visit::new(vault, token, visit::Owner::Us)),
         SingleLogin::UserToken(token) => Some(Visit::new(vault, token, visit::Owner::User)),
         SingleLogin::Wrapped { made_by } => {
-            report.say(&format!("login {method}: the secret-id is wrapped, by `{made_by}` as it should be"));
-            report.unasked(
-                "what the policies allow, for the wrap is good for one login and was not opened; log in another way to ask",
+            report.say(&format!(
+                "login {method}: the secret-id is wrapped, and was created by `{made_by}` as expected"
+            ));
+            report.not_checked(
+                "what the policies allow: the wrapping token works once, so it was not unwrapped; use another login to check",
             );
             None
         }
     })
 }
 
-async fn look_around(
+async fn check_all(
     config: &Config,
-    settings: &config::Vault,
+    settings: &Settings,
     visit: &Visit,
     report: &mut Report,
 ) -> Result<(), VaultError> {
-    let may_mint = login::look(config, settings, visit, report).await?;
+    let may_mint = login::check(config, settings, visit, report).await?;
     for grant in config.grants.values() {
-        grants::look(config, settings, grant, visit, may_mint, report).await?;
+        grants::check(config, settings, grant, visit, may_mint, report).await?;
     }
     Ok(())
 }
 
-fn described(health: &Health, settings: &config::Vault) -> String {
+fn described(health: &Health, settings: &Settings) -> String {
     let seal = match (health.initialized, health.sealed) {
         (false, _) => "not initialised",
         (true, true) => "sealed",

@@ -1,6 +1,6 @@
-//! What is told: findings as they come, then the lines that policies lack.
+//! Prints findings as they come, then the lines that policies lack.
 //!
-//! What must stay true: the same world gives the same text; the lines to add are HCL that can be pasted as they stand.
+//! What must stay true: the same state of Vault gives the same text; the lines to add are HCL that can be pasted.
 
 use std::process::ExitCode;
 
@@ -17,7 +17,7 @@ pub(super) struct Report {
     coverage: Coverage,
 }
 
-/// How much could be asked.
+/// Whether every check could be made.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 enum Coverage {
     #[default]
@@ -25,21 +25,21 @@ enum Coverage {
     Partial,
 }
 
-/// What one holder of policies lacks.
+/// What the policies of one token lack.
 pub(super) struct Section {
-    /// Whose policy it is, as a sentence has it.
-    pub(super) whose: String,
-    /// What stands before each path there: see [`policy_lines`].
-    pub(super) within: String,
+    /// Which policy to change, as it is printed after "add to".
+    pub(super) policy: String,
+    /// The prefix of each path in that policy: see [`policy_lines`].
+    pub(super) prefix: String,
     lacks: Vec<Need>,
-    /// Comments of the policy.
+    /// Comments above the lines to add.
     comments: Vec<String>,
 }
 
-/// Something that has to be allowed.
+/// A capability that is needed, and what for.
 pub(super) struct Wanted {
     pub(super) need: Need,
-    pub(super) because: String,
+    pub(super) reason: String,
 }
 
 impl Report {
@@ -47,32 +47,32 @@ impl Report {
         terminal::line(line);
     }
 
-    /// Something to know that is no lack.
+    /// Prints a remark that is not a problem.
     pub(super) fn remark(&mut self, text: &str) {
-        terminal::line(&format!("  note   {text}"));
+        terminal::line(&format!("  note    {text}"));
     }
 
-    /// Something that could not be asked, and why.
-    pub(super) fn unasked(&mut self, text: &str) {
+    /// Prints what could not be checked, and why.
+    pub(super) fn not_checked(&mut self, text: &str) {
         self.coverage = Coverage::Partial;
-        terminal::line(&format!("  NOT ASKED: {text}"));
+        terminal::line(&format!("  NOT CHECKED: {text}"));
     }
 
-    /// Something wrong that no line of a policy mends.
+    /// Prints a problem that a policy line cannot solve.
     pub(super) fn problem(&mut self, what: &str, next: &str) {
         self.problems += 1;
-        terminal::line(&format!("  WRONG  {what}"));
-        terminal::line(&format!("         next: {next}"));
+        terminal::line(&format!("  WRONG   {what}"));
+        terminal::line(&format!("          next: {next}"));
     }
 
-    /// Whether something is allowed.
-    pub(super) fn judge(&mut self, section: &mut Section, wanted: &Wanted, verdict: Verdict) {
-        let Wanted { need, because } = wanted;
+    /// Prints whether a needed capability is allowed.
+    pub(super) fn need(&mut self, section: &mut Section, wanted: &Wanted, verdict: Verdict) {
+        let Wanted { need, reason } = wanted;
         let word = match verdict {
             Verdict::Allowed => "ok",
-            Verdict::Lacks => "LACKS",
+            Verdict::Lacks => "MISSING",
         };
-        terminal::line(&format!("  {word:<6} {:<6} {}: {because}", need.capability, need.path));
+        terminal::line(&format!("  {word:<7} {:<6} {}: {reason}", need.capability, need.path));
         if verdict == Verdict::Lacks {
             self.lacks += 1;
             section.lacks.push(need.clone());
@@ -85,29 +85,29 @@ impl Report {
         }
     }
 
-    /// The lines to add, and how it ends.
+    /// Prints the lines to add; fails if anything is missing or wrong.
     pub(super) fn finish(self) -> Result<ExitCode, Failure> {
         for section in &self.sections {
-            terminal::line(&format!("\nadd to {}:\n", section.whose));
+            terminal::line(&format!("\nadd to {}:\n", section.policy));
             terminal::line(section.lines().trim_end());
         }
         let (lacks, problems) = (self.lacks, self.problems);
         if lacks + problems == 0 {
             terminal::line(match self.coverage {
-                Coverage::Everything => "nothing lacks",
-                Coverage::Partial => "nothing lacks of what was asked",
+                Coverage::Everything => "nothing is missing",
+                Coverage::Partial => "nothing is missing, as far as it was checked",
             });
             return Ok(ExitCode::SUCCESS);
         }
-        let what = format!("Vault is not ready for this configuration: {lacks} lacking, {problems} wrong");
-        let hint = "add the lines to the policies and do what is said after `next`, then run this again";
+        let what = format!("Vault is not ready for this configuration: {lacks} missing, {problems} wrong");
+        let hint = "add the lines to the policies, follow each `next`, then run this again";
         Err(Failure::new(Sysexit::NoPermission, what).hint(hint))
     }
 }
 
 impl Section {
-    pub(super) fn new(whose: String, within: String) -> Self {
-        Self { whose, within, lacks: Vec::new(), comments: Vec::new() }
+    pub(super) fn new(policy: String, prefix: String) -> Self {
+        Self { policy, prefix, lacks: Vec::new(), comments: Vec::new() }
     }
 
     pub(super) fn comment(&mut self, text: String) {
@@ -116,7 +116,7 @@ impl Section {
 
     fn lines(&self) -> String {
         let comments: String = self.comments.iter().map(|text| format!("# {text}\n")).collect();
-        format!("{comments}{}", policy_lines(&self.lacks, &self.within))
+        format!("{comments}{}", policy_lines(&self.lacks, &self.prefix))
     }
 }
 

@@ -1,7 +1,7 @@
-//! One login for the time of a check, and the tokens that are made with it.
+//! The login of a check, and the tokens that are created with it.
 //!
-//! What must stay true: a token is known here from the moment that it is made, and revoked at the end; none is being made
-//! when that begins; what cannot be revoked is said, and expires.
+//! What must stay true: a token is registered here as soon as it is created, and revoked at the end; no token is being
+//! created when the revocation begins; a token that cannot be revoked is reported, and expires by itself.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,19 +16,19 @@ use tokio::sync::{Mutex, MutexGuard};
 use super::report::Report;
 use crate::config::Grant;
 
-/// Nothing that is made here lives longer.
-pub(super) const LIFE: Duration = Duration::from_secs(60);
+/// The lifetime of the tokens that a check creates.
+pub(super) const TOKEN_LIFETIME: Duration = Duration::from_secs(60);
 
 pub(super) struct Visit {
     pub(super) vault: Vault,
     pub(super) login: LoginToken,
     pub(super) owner: Owner,
-    made: RefCell<Vec<Rc<Auth>>>,
-    /// Held while a token is being made.
-    making: Mutex<()>,
+    created: RefCell<Vec<Rc<Auth>>>,
+    /// Locked while a token is being created.
+    creating: Mutex<()>,
 }
 
-/// Whose token the login's is.
+/// Who owns the token of the login.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Owner {
     Us,
@@ -37,44 +37,44 @@ pub(super) enum Owner {
 
 impl Visit {
     pub(super) fn new(vault: Vault, login: LoginToken, owner: Owner) -> Self {
-        Self { vault, login, owner, made: RefCell::default(), making: Mutex::default() }
+        Self { vault, login, owner, created: RefCell::default(), creating: Mutex::default() }
     }
 
     pub(super) fn token(&self) -> &Token {
         &self.login.token
     }
 
-    /// A token as a session of this grant would have it.
+    /// Creates a token like that of a session of this grant.
     pub(super) async fn mint(&self, grant: &Grant, mint: Mint<'_>) -> Result<Rc<Auth>, VaultError> {
         let metadata = [("grant", grant.name.as_str()), ("purpose", "cofferdam check")];
         let child = ChildToken {
             policies: grant.vault_policies.clone(),
             metadata: BTreeMap::from(metadata.map(|(name, value)| (name.to_owned(), value.to_owned()))),
             display_name: "cofferdam-check".into(),
-            ttl: LIFE,
-            explicit_max_ttl: LIFE,
+            ttl: TOKEN_LIFETIME,
+            explicit_max_ttl: TOKEN_LIFETIME,
             renewable: Renewable::No,
         };
-        let _making = self.making.lock().await;
-        let made = Rc::new(self.vault.create_child(self.token(), &child, mint).await?);
-        self.made.borrow_mut().push(Rc::clone(&made));
-        Ok(made)
+        let _creating = self.creating.lock().await;
+        let created = Rc::new(self.vault.create_child(self.token(), &child, mint).await?);
+        self.created.borrow_mut().push(Rc::clone(&created));
+        Ok(created)
     }
 
-    /// Waits for the token that is being made, if one is. As long as this is held, no other is.
-    pub(super) async fn no_more(&self) -> MutexGuard<'_, ()> {
-        self.making.lock().await
+    /// Waits for the token that is being created, if any. While the guard is held, no other is created.
+    pub(super) async fn stop_creating(&self) -> MutexGuard<'_, ()> {
+        self.creating.lock().await
     }
 
-    /// Revokes what was made, then the login if it is ours.
+    /// Revokes the created tokens, then the login if the check made it.
     pub(super) async fn end(self, report: &mut Report) {
-        let made = self.made.take();
-        let ends = join_all(made.iter().map(|child| self.revoke(child))).await;
+        let created = self.created.take();
+        let ends = join_all(created.iter().map(|child| self.revoke(child))).await;
         for error in ends.into_iter().filter_map(Result::err) {
-            let time = LIFE.as_secs();
+            let time = TOKEN_LIFETIME.as_secs();
             report.remark(&format!(
                 "a token of this check was not revoked and expires within {time} s: {}",
-                told(&error)
+                described(&error)
             ));
         }
         if self.owner == Owner::Us
@@ -82,14 +82,14 @@ impl Visit {
         {
             report.remark(&format!(
                 "the login of this check was not revoked and expires by itself: {}",
-                told(&error)
+                described(&error)
             ));
         }
     }
 
     async fn revoke(&self, child: &Auth) -> Result<(), VaultError> {
         match (self.vault.revoke_self(&child.token).await, &child.accessor) {
-            // Its policies may not let it end itself.
+            // Its policies may not allow it to revoke itself.
             (Err(error), Some(accessor)) if error.kind() == Kind::Denied => {
                 self.vault.revoke_accessor(self.token(), accessor).await
             }
@@ -98,7 +98,7 @@ impl Visit {
     }
 }
 
-/// What was asked and what came of it, on one line.
-pub(super) fn told(error: &VaultError) -> String {
+/// The request and its error, on one line.
+pub(super) fn described(error: &VaultError) -> String {
     format!("{error}: {}", error.problem)
 }

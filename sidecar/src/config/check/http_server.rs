@@ -1,32 +1,32 @@
-//! Servers with a `url`: where credentials may travel.
+//! Checks servers with a `url`: their address, and that credentials are not sent unencrypted.
 
+use cofferdam_net::{AddressPolicy, Host, is_reserved_header};
+use cofferdam_secrets::Template;
+use cofferdam_servers::spec::HttpServer;
 use http::{HeaderName, HeaderValue, Uri};
 
 use super::servers::RawTemplates;
 use super::{Checker, servers};
-use crate::config::HttpServer;
-use crate::config::at::At;
 use crate::config::document::dotted;
-use crate::net::{AddressPolicy, Host, is_reserved_header};
-use cofferdam_secrets::Template;
+use crate::config::spanned::Spanned;
 
 pub(super) fn check_http(
     checker: &mut Checker<'_, '_>,
     table: &str,
-    written: &At<String>,
+    written: &Spanned<String>,
     raw_headers: RawTemplates,
-    private: Option<At<bool>>,
+    private: Option<Spanned<bool>>,
 ) -> Option<HttpServer> {
     let url = check_url(checker, &format!("{table}.url"), written);
     let headers = check_headers(checker, table, raw_headers, url.as_ref());
     let addresses = match private {
-        Some(At { value: true, .. }) => AddressPolicy::PrivateToo,
-        Some(At { value: false, .. }) | None => AddressPolicy::PublicOnly,
+        Some(Spanned { value: true, .. }) => AddressPolicy::PrivateToo,
+        Some(Spanned { value: false, .. }) | None => AddressPolicy::PublicOnly,
     };
     Some(HttpServer { url: url?, headers, addresses })
 }
 
-/// Headers of a server, or of a scope of it, at `table`.
+/// Checks the headers of a server or of one of its scopes; `table` is its path in the file.
 pub(super) fn check_headers(
     checker: &mut Checker<'_, '_>,
     table: &str,
@@ -64,7 +64,7 @@ pub(super) fn check_headers(
     headers
 }
 
-fn check_url(checker: &mut Checker<'_, '_>, key: &str, written: &At<String>) -> Option<Uri> {
+fn check_url(checker: &mut Checker<'_, '_>, key: &str, written: &Spanned<String>) -> Option<Uri> {
     let text = &written.value;
     let mut refuse = |message: &str, hint: &str| {
         checker.add(&written.span, format!("`{key}` {message}"), hint);
@@ -94,7 +94,7 @@ fn check_url(checker: &mut Checker<'_, '_>, key: &str, written: &At<String>) -> 
     Some(url)
 }
 
-fn check_header(checker: &mut Checker<'_, '_>, key: &str, written: &At<String>) -> Option<HeaderName> {
+fn check_header(checker: &mut Checker<'_, '_>, key: &str, written: &Spanned<String>) -> Option<HeaderName> {
     let Ok(header) = HeaderName::try_from(&written.value) else {
         checker.add(
             &written.span,
@@ -111,7 +111,7 @@ fn check_header(checker: &mut Checker<'_, '_>, key: &str, written: &At<String>) 
     Some(header)
 }
 
-/// By what is written. What a name resolves to is checked again at every connection.
+/// Decides by the host as it is written. The resolved address is checked at every connection.
 pub(super) fn is_loopback(url: &Uri) -> bool {
     Host::read(url.host().unwrap_or_default()).is_loopback()
 }

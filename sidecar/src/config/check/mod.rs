@@ -1,9 +1,9 @@
-//! From raw to checked: every rule of the configuration. Each violation is reported, and none hides another.
+//! From raw to checked types. Every problem of the file is reported, not only the first.
 //!
-//! Each section has a file of functions, which share a [`Checker`].
+//! Each section of the file has a module of functions, which share a [`Checker`].
 //!
-//! Must stay true: nothing here uses the network or the clock, and of the disk only what the environment reads for it. The
-//! result is used only when nothing was reported, so a value that is wrong may simply be left out.
+//! What must stay true: the checks use neither the network nor the clock, and read files only through [`Environment`]. The
+//! result is used only if no problem was reported, so a check may leave out a value that it reports.
 
 mod grants;
 mod http_server;
@@ -21,31 +21,35 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
+use cofferdam_audit::SyncMode;
 use relay_proto::name::Name;
 
 use super::Config;
-use super::at::{At, Span};
 use super::digest::policy_digest;
-use super::document::{Damage, Document};
+use super::document::{Document, RemovedEntries};
 use super::environment::Environment;
 use super::problem::Report;
+use super::quantities::RawDuration;
 use super::raw::RawAuditSync;
+use super::spanned::{Span, Spanned};
 use super::suggest::nearest;
-use super::units::Time;
-use crate::audit::SyncMode;
 
-/// Where the configuration file is, and in which environment it is read.
+/// The inputs of the checks besides the file's text.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Setting<'a> {
-    /// The configuration file, absolute: relative paths in it start at its directory.
+pub(super) struct CheckContext<'a> {
+    /// The absolute path of the configuration file. Relative paths in the file start at its directory.
     pub(super) file: &'a Path,
     pub(super) environment: &'a Environment,
 }
 
-/// `None` where a value that everything depends on is missing, which has then been reported.
-pub(super) fn check(document: Document, setting: Setting<'_>, report: &mut Report<'_>) -> Option<Config> {
+/// `None` if a required value is missing, which has been reported then.
+pub(super) fn check(
+    document: Document,
+    context: CheckContext<'_>,
+    report: &mut Report<'_>,
+) -> Option<Config> {
     let raw = document.raw;
-    let known = Known {
+    let defined = DefinedNames {
         vault: match raw.vault {
             Some(_) => Presence::Present,
             None => Presence::Absent,
@@ -54,12 +58,12 @@ pub(super) fn check(document: Document, setting: Setting<'_>, report: &mut Repor
         servers: raw.servers.keys().map(|name| name.value.clone()).collect(),
         grants: raw.grants.keys().map(|name| name.value.clone()).collect(),
     };
-    let mut checker = Checker { damage: document.damage, report, setting, known };
+    let mut checker = Checker { removed: document.removed, report, context, defined };
     let checker = &mut checker;
     let vault = raw.vault.and_then(|written| vault::check_vault(checker, written));
     let secrets = secrets::check_secrets(checker, raw.secrets);
     let servers = servers::check_servers(checker, raw.servers);
-    let grants = grants::check_grants(checker, raw.grants, &grants::vault_uses(&servers, &secrets));
+    let grants = grants::check_grants(checker, raw.grants, &grants::servers_using_vault(&servers, &secrets));
     let state_dir = relay::check_state_dir(checker, raw.state_dir);
     let admin = relay::check_admin(checker, raw.admin, state_dir.as_deref());
     let (socket_span, vsock_span) = (span_of(&raw.relay.unix), span_of(&raw.relay.vsock_dir));
@@ -78,7 +82,7 @@ pub(super) fn check(document: Document, setting: Setting<'_>, report: &mut Repor
         ("relay.vsock-dir", relay.vsock_dir.as_deref(), vsock_span),
     ] {
         if let (Some(value), Some(span)) = (directory, span) {
-            relay::keep_out_of_relay_directory(checker, key, &At { value, span }, &private);
+            relay::check_relay_directory(checker, key, &Spanned { value, span }, &private);
         }
     }
     let limits = raw.limits.check(checker.report);
@@ -99,23 +103,23 @@ pub(super) fn check(document: Document, setting: Setting<'_>, report: &mut Repor
     })
 }
 
-/// What every section is checked with: where problems are reported, and what the rest of the file defines.
+/// Shared by the checks of all sections: the report, and the names that the file defines.
 struct Checker<'a, 'text> {
-    damage: Damage,
+    removed: RemovedEntries,
     report: &'a mut Report<'text>,
-    setting: Setting<'a>,
-    known: Known,
+    context: CheckContext<'a>,
+    defined: DefinedNames,
 }
 
-/// Names as they were written, well-formed or not: a reference to a server whose table is wrong is not a second mistake.
-struct Known {
+/// Names of the tables in the file, valid or not: a reference to a table with problems is not reported again.
+struct DefinedNames {
     vault: Presence,
     secrets: Vec<String>,
     servers: Vec<String>,
     grants: Vec<String>,
 }
 
-/// Whether there is a table `[vault]`, right or wrong.
+/// Whether the file has a table `[vault]`, valid or not.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Presence {
     Absent,
@@ -135,8 +139,8 @@ impl Checker<'_, '_> {
         self.report.add(span, message, hint);
     }
 
-    /// The key of a table as a name.
-    fn name(&mut self, what: &str, written: &At<String>) -> Option<Name> {
+    /// Parses the name of a table such as `[servers.NAME]`.
+    fn name(&mut self, what: &str, written: &Spanned<String>) -> Option<Name> {
         match written.value.parse() {
             Ok(name) => Some(name),
             Err(_) => {
@@ -150,31 +154,31 @@ impl Checker<'_, '_> {
         }
     }
 
-    fn time(
+    fn duration(
         &mut self,
         key: &str,
-        written: Option<At<Time>>,
+        written: Option<Spanned<RawDuration>>,
         default: &'static str,
         range: RangeInclusive<&'static str>,
     ) -> Duration {
-        let range = Time::known(range.start())..=Time::known(range.end());
-        let checked = written.and_then(|written| self.report.within(key, &written, range));
-        checked.unwrap_or_else(|| Time::known(default)).0
+        let range = RawDuration::from_literal(range.start())..=RawDuration::from_literal(range.end());
+        let checked = written.and_then(|written| self.report.check_range(key, &written, range));
+        checked.unwrap_or_else(|| RawDuration::from_literal(default)).0
     }
 
-    /// A reference from `key` to the table `[SECTION.NAME]`.
+    /// Checks a reference from `key` to the table `[SECTION.NAME]`.
     fn reference(&mut self, key: &str, section: Section, name: &str, span: &Span) -> Option<Name> {
         let known = match section {
-            Section::Grants => &self.known.grants,
-            Section::Secrets => &self.known.secrets,
-            Section::Servers => &self.known.servers,
+            Section::Grants => &self.defined.grants,
+            Section::Secrets => &self.defined.secrets,
+            Section::Servers => &self.defined.servers,
         };
         if known.iter().any(|candidate| candidate == name) {
-            // Where the name itself is malformed, its table has been reported.
+            // A malformed name is reported with its table.
             return name.parse().ok();
         }
-        let (table, what) = section.words();
-        if !self.damage.touches(&[table]) {
+        let (table, what) = section.table_and_noun();
+        if !self.removed.affects(&[table]) {
             let hint = match nearest(name, known.iter().map(String::as_str)) {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => format!("define it in a table `[{table}.{name}]`"),
@@ -184,9 +188,9 @@ impl Checker<'_, '_> {
         None
     }
 
-    /// Reports `key` where there is no Vault.
-    fn needs_vault(&mut self, key: &str, span: &Span) {
-        if self.known.vault == Presence::Absent && !self.damage.touches(&["vault"]) {
+    /// Reports `key` if the file has no table `[vault]`.
+    fn require_vault(&mut self, key: &str, span: &Span) {
+        if self.defined.vault == Presence::Absent && !self.removed.affects(&["vault"]) {
             let hint = "add a table `[vault]` with its `address` and how to log in (`auth`)";
             self.add(span, format!("`{key}` needs Vault, and there is no table `[vault]`"), hint);
         }
@@ -194,8 +198,8 @@ impl Checker<'_, '_> {
 }
 
 impl Section {
-    /// The key of its tables, and what one of them is called in a message.
-    fn words(self) -> (&'static str, &'static str) {
+    /// The table's key in the file, and the noun for messages.
+    fn table_and_noun(self) -> (&'static str, &'static str) {
         match self {
             Self::Grants => ("grants", "grant"),
             Self::Secrets => ("secrets", "secret"),
@@ -204,11 +208,11 @@ impl Section {
     }
 }
 
-/// Those of the keys that are written, with their places: for tables in which some keys exclude others.
-fn present<'a>(keys: impl IntoIterator<Item = (&'a str, Option<Span>)>) -> BTreeMap<&'a str, Span> {
+/// The keys that the file sets, with their spans: for tables in which some keys exclude others.
+fn written_keys<'a>(keys: impl IntoIterator<Item = (&'a str, Option<Span>)>) -> BTreeMap<&'a str, Span> {
     keys.into_iter().filter_map(|(key, span)| Some((key, span?))).collect()
 }
 
-fn span_of<T>(written: &Option<At<T>>) -> Option<Span> {
+fn span_of<T>(written: &Option<Spanned<T>>) -> Option<Span> {
     written.as_ref().map(|at| at.span.clone())
 }

@@ -1,17 +1,17 @@
-//! Paths as written, and where they lead.
+//! Checks and resolves paths and commands.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use super::Checker;
-use crate::config::at::{At, Span};
+use crate::config::spanned::{Span, Spanned};
 
 /// `sun_path` of a Unix socket's address holds 108 bytes, the last of them a NUL.
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 
 impl Checker<'_, '_> {
-    /// An absolute path without `.` and `..`; a relative one starts at the configuration's directory.
-    pub(super) fn path(&mut self, key: &str, written: &At<String>) -> Option<PathBuf> {
+    /// Returns an absolute path without `.` and `..`. A relative path starts at the configuration's directory.
+    pub(super) fn path(&mut self, key: &str, written: &Spanned<String>) -> Option<PathBuf> {
         let text = &written.value;
         if text.is_empty() || text.contains('\0') {
             self.add(&written.span, format!("`{key}` is not a path"), "write an absolute path");
@@ -25,12 +25,12 @@ impl Checker<'_, '_> {
         Some(self.resolve(text))
     }
 
-    pub(super) fn socket(&mut self, key: &str, written: &At<String>) -> Option<PathBuf> {
+    pub(super) fn socket(&mut self, key: &str, written: &Spanned<String>) -> Option<PathBuf> {
         let path = self.path(key, written)?;
         self.fits_socket_address(key, &path, Some(&written.span)).then_some(path)
     }
 
-    /// `span` is where the path is written; `None` for a default.
+    /// `span` is where the file sets the path; `None` for a default.
     pub(super) fn fits_socket_address(&mut self, key: &str, path: &Path, span: Option<&Span>) -> bool {
         let length = path.as_os_str().as_bytes().len();
         if length <= MAX_SOCKET_PATH_BYTES {
@@ -40,14 +40,14 @@ impl Checker<'_, '_> {
             format!("`{key}` is {length} bytes long; a socket's path has at most {MAX_SOCKET_PATH_BYTES}");
         match span {
             Some(span) => self.add(span, message, "choose a shorter directory"),
-            None => self.report.add_anywhere(message, format!("set `{key}` to a shorter path")),
+            None => self.report.add_for_file(message, format!("set `{key}` to a shorter path")),
         }
         false
     }
 
-    /// A program and its arguments. A program with a slash in its name is a path like any other.
-    pub(super) fn arguments(&mut self, key: &str, written: At<Vec<String>>) -> Option<Vec<String>> {
-        let At { value: mut arguments, span } = written;
+    /// Checks a program and its arguments. A program with a slash in its name is resolved like other paths.
+    pub(super) fn arguments(&mut self, key: &str, written: Spanned<Vec<String>>) -> Option<Vec<String>> {
+        let Spanned { value: mut arguments, span } = written;
         if arguments.first().is_none_or(String::is_empty) {
             self.add(&span, format!("`{key}` is empty"), "write the program, then its arguments");
             return None;
@@ -61,7 +61,7 @@ impl Checker<'_, '_> {
             return None;
         }
         if arguments[0].starts_with('~') {
-            let program = At { value: arguments[0].clone(), span };
+            let program = Spanned { value: arguments[0].clone(), span };
             return self.path(key, &program).map(|_| arguments);
         }
         if arguments[0].contains('/') {
@@ -77,13 +77,13 @@ impl Checker<'_, '_> {
     }
 
     fn resolve(&self, text: &str) -> PathBuf {
-        let directory = self.setting.file.parent().unwrap_or(Path::new("/"));
-        normal(&directory.join(text))
+        let directory = self.context.file.parent().unwrap_or(Path::new("/"));
+        normalized(&directory.join(text))
     }
 }
 
-/// Lexically: symbolic links are not followed, because the path may not exist yet.
-pub(super) fn normal(path: &Path) -> PathBuf {
+/// Removes `.` and `..` without following symbolic links, because the path may not exist yet.
+pub(super) fn normalized(path: &Path) -> PathBuf {
     path.components().fold(PathBuf::new(), |mut normal, component| {
         match component {
             Component::CurDir => {}

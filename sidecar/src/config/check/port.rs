@@ -1,20 +1,20 @@
-//! Addresses to listen on: `relay.tls` with `relay.advertise`, the address that sandboxes are told, and `admin.http`.
+//! Checks addresses: `relay.tls` (to listen on), `relay.advertise` (for sandboxes to connect to) and `admin.http`.
 
 use relay_proto::address::{Address, Host, HostPort};
 
 use super::Checker;
 use crate::config::TlsRelay;
-use crate::config::at::At;
+use crate::config::spanned::Spanned;
 
 pub(super) fn check_tls(
     checker: &mut Checker<'_, '_>,
-    tls: Option<&At<String>>,
-    advertise: Option<&At<String>>,
+    tls: Option<&Spanned<String>>,
+    advertise: Option<&Spanned<String>>,
 ) -> Option<TlsRelay> {
     let advertised = advertise.map(|written| check_advertise(checker, written));
     let Some(written) = tls else {
         if let Some(written) = advertise
-            && !checker.damage.touches(&["relay"])
+            && !checker.removed.affects(&["relay"])
         {
             let message = "`relay.advertise` is set without `relay.tls`";
             checker.add(&written.span, message, "set `relay.tls` to the HOST:PORT to listen on");
@@ -29,9 +29,10 @@ pub(super) fn check_tls(
     let advertise = match advertised {
         Some(advertise) => advertise?,
         None if is_unspecified(&listen.host) => {
-            if !checker.damage.touches(&["relay"]) {
-                let message = "`relay.tls` listens on every address, and sandboxes must be told one";
-                let hint = "set `relay.advertise` to the HOST:PORT by which they reach this host";
+            if !checker.removed.affects(&["relay"]) {
+                let message =
+                    "`relay.tls` listens on every address, so the address for sandboxes is not known";
+                let hint = "set `relay.advertise` to the HOST:PORT by which sandboxes reach this host";
                 checker.add(&written.span, message, hint);
             }
             return None;
@@ -41,15 +42,15 @@ pub(super) fn check_tls(
     Some(TlsRelay { listen, advertise })
 }
 
-/// It has no authentication, so it is for this host alone.
-pub(super) fn check_admin_http(checker: &mut Checker<'_, '_>, written: &At<String>) -> Option<HostPort> {
-    let Ok(place) = written.value.parse::<HostPort>() else {
+/// The admin port has no authentication, so it must be a loopback address.
+pub(super) fn check_admin_http(checker: &mut Checker<'_, '_>, written: &Spanned<String>) -> Option<HostPort> {
+    let Ok(address) = written.value.parse::<HostPort>() else {
         let hint = "write HOST:PORT, such as \"127.0.0.1:7480\"";
         checker.add(&written.span, "`admin.http` is not HOST:PORT", hint);
         return None;
     };
-    let is_loopback = match &place.host {
-        Host::Ip(address) => address.is_loopback(),
+    let is_loopback = match &address.host {
+        Host::Ip(ip) => ip.is_loopback(),
         Host::Name(name) => name.eq_ignore_ascii_case("localhost"),
     };
     if !is_loopback {
@@ -58,18 +59,18 @@ pub(super) fn check_admin_http(checker: &mut Checker<'_, '_>, written: &At<Strin
             "write \"127.0.0.1:7480\"; for remote clients put a proxy with authentication in front of it";
         checker.add(&written.span, message, hint);
     }
-    is_loopback.then_some(place)
+    is_loopback.then_some(address)
 }
 
-/// `HOST:PORT`, or a whole link that a sandbox can dial.
-fn check_advertise(checker: &mut Checker<'_, '_>, written: &At<String>) -> Option<Address> {
+/// Accepts `HOST:PORT`, or a `tls://` or `wss://` link.
+fn check_advertise(checker: &mut Checker<'_, '_>, written: &Spanned<String>) -> Option<Address> {
     let link = match written.value.parse::<HostPort>() {
-        Ok(place) => Some(Address::Tls(place)),
+        Ok(address) => Some(Address::Tls(address)),
         Err(_) => written.value.parse().ok(),
     };
     let host = match &link {
-        Some(Address::Tls(place)) => Some(&place.host),
-        Some(Address::WebSocket(place)) => Some(&place.host),
+        Some(Address::Tls(address)) => Some(&address.host),
+        Some(Address::WebSocket(address)) => Some(&address.host),
         _ => None,
     };
     match host {
@@ -90,7 +91,7 @@ fn check_advertise(checker: &mut Checker<'_, '_>, written: &At<String>) -> Optio
     None
 }
 
-/// `0.0.0.0` and `[::]` are for listening only.
+/// `0.0.0.0` and `[::]` can be listened on but not connected to.
 fn is_unspecified(host: &Host) -> bool {
     matches!(host, Host::Ip(address) if address.is_unspecified())
 }

@@ -1,28 +1,34 @@
-//! `[relay]`, `[admin]` and `state-dir`: which directories sandboxes see, and what must not be in them.
+//! Checks `[relay]`, `[admin]` and `state-dir`, and that no private path lies in a directory that sandboxes can open.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use cofferdam_secrets::{Origin, SecretSpec};
+use cofferdam_servers::spec::{ServerKind, ServerSpec};
+use cofferdam_vault as vault;
 use relay_proto::name::Name;
 
-use super::paths::normal;
+use super::paths::normalized;
 use super::{Checker, Section, port, span_of};
-use crate::config::at::At;
 use crate::config::raw::{RawAdmin, RawRelay};
-use crate::config::{Admin, Origin, Relay, SecretSource, Server, ServerKind, UnixRelay, Vault};
+use crate::config::spanned::Spanned;
+use crate::config::{Admin, Relay, UnixRelay};
 
-/// Directories that all programs use: mounted into a sandbox, they would expose the files of all of them.
+/// Directories of many programs: mounted into a sandbox, they would expose files of all of them.
 pub(crate) const SHARED_DIRECTORIES: [&str; 7] =
     ["/", "/dev/shm", "/run", "/tmp", "/var/lib", "/var/run", "/var/tmp"];
 
-pub(super) fn check_state_dir(checker: &mut Checker<'_, '_>, written: Option<At<String>>) -> Option<PathBuf> {
+pub(super) fn check_state_dir(
+    checker: &mut Checker<'_, '_>,
+    written: Option<Spanned<String>>,
+) -> Option<PathBuf> {
     if let Some(written) = written {
         return checker.path("state-dir", &written);
     }
-    let default = checker.setting.environment.default_state_dir();
-    if default.is_none() && !checker.damage.touches(&[]) {
-        checker.report.add_anywhere(
+    let default = checker.context.environment.default_state_dir();
+    if default.is_none() && !checker.removed.affects(&[]) {
+        checker.report.add_for_file(
             "`state-dir` has no default here: neither `XDG_STATE_HOME` nor `HOME` is an absolute path",
             "set `state-dir` to a directory that only the sidecar's user can read",
         );
@@ -39,7 +45,7 @@ pub(super) fn check_admin(
     if let Some(written) = raw.socket {
         return checker.socket("admin.socket", &written).map(|socket| Admin { socket, http });
     }
-    let socket = checker.setting.environment.default_admin_socket(state_dir?);
+    let socket = checker.context.environment.default_admin_socket(state_dir?);
     checker.fits_socket_address("admin.socket", &socket, None).then_some(Admin { socket, http })
 }
 
@@ -52,7 +58,7 @@ pub(super) fn check_relay(checker: &mut Checker<'_, '_>, raw: RawRelay) -> Relay
     });
     let unix = match &raw.unix {
         Some(written) => {
-            if raw.unix_grant.is_none() && !checker.damage.touches(&["relay"]) {
+            if raw.unix_grant.is_none() && !checker.removed.affects(&["relay"]) {
                 checker.add(
                     &written.span,
                     "`relay.unix` has no grant: its clients could use no server",
@@ -60,14 +66,14 @@ pub(super) fn check_relay(checker: &mut Checker<'_, '_>, raw: RawRelay) -> Relay
                 );
             }
             let path = checker.socket("relay.unix", written);
-            path.filter(|path| has_its_own_directory(checker, path, written))
+            path.filter(|path| is_in_own_directory(checker, path, written))
                 .zip(grant)
                 .map(|(path, grant)| UnixRelay { path, grant })
         }
         None => {
             // `unix-uids` alone is fine: it applies to the sockets of single sandboxes too.
             if let Some(span) = span_of(&raw.unix_grant)
-                && !checker.damage.touches(&["relay"])
+                && !checker.removed.affects(&["relay"])
             {
                 let message = "`relay.unix-grant` is set without `relay.unix`";
                 checker.add(&span, message, "set `relay.unix` to the path of the socket");
@@ -81,16 +87,16 @@ pub(super) fn check_relay(checker: &mut Checker<'_, '_>, raw: RawRelay) -> Relay
         tls,
         vsock_dir,
         // Zero is allowed: a link then ends when its connection is lost.
-        resume_grace: checker.time("relay.resume-grace", raw.resume_grace, "2m", "0s"..="7d"),
-        heartbeat: checker.time("relay.heartbeat", raw.heartbeat, "20s", "100ms"..="10m"),
+        resume_grace: checker.duration("relay.resume-grace", raw.resume_grace, "2m", "0s"..="7d"),
+        heartbeat: checker.duration("relay.heartbeat", raw.heartbeat, "20s", "100ms"..="10m"),
     }
 }
 
-/// Reports each private path inside the directory of `key`: sandboxes can read, and perhaps replace, all files there.
-pub(super) fn keep_out_of_relay_directory(
+/// Reports each private path inside the directory of `key`: sandboxes can read all files there, and perhaps replace them.
+pub(super) fn check_relay_directory(
     checker: &mut Checker<'_, '_>,
     key: &str,
-    directory: &At<&Path>,
+    directory: &Spanned<&Path>,
     private: &[(String, PathBuf)],
 ) {
     for (what, path) in private {
@@ -107,40 +113,41 @@ pub(super) fn keep_out_of_relay_directory(
     }
 }
 
-/// What no sandbox may see, with its name in messages: this configuration, and the secrets and programs that it names.
+/// Paths that no sandbox may open, each with its name for messages: the configuration, the state directory, the admin
+/// socket, files of Vault, and files and programs of secrets and servers.
 pub(super) fn private_paths(
     checker: &Checker<'_, '_>,
     state_dir: Option<&Path>,
     admin: Option<&Admin>,
-    vault: Option<&Vault>,
-    secrets: &BTreeMap<Name, Arc<SecretSource>>,
-    servers: &BTreeMap<Name, Arc<Server>>,
+    vault: Option<&vault::Settings>,
+    secrets: &BTreeMap<Name, Arc<SecretSpec>>,
+    servers: &BTreeMap<Name, Arc<ServerSpec>>,
 ) -> Vec<(String, PathBuf)> {
-    let mut places = vec![("this configuration".to_owned(), normal(checker.setting.file))];
-    places.extend(state_dir.map(|path| ("`state-dir`".to_owned(), path.to_owned())));
-    places.extend(admin.map(|admin| ("`admin.socket`".to_owned(), admin.socket.clone())));
+    let mut paths = vec![("this configuration".to_owned(), normalized(checker.context.file))];
+    paths.extend(state_dir.map(|path| ("`state-dir`".to_owned(), path.to_owned())));
+    paths.extend(admin.map(|admin| ("`admin.socket`".to_owned(), admin.socket.clone())));
     if let Some(vault) = vault {
-        places.extend(vault.ca_file.clone().map(|path| ("`vault.ca-file`".to_owned(), path)));
+        paths.extend(vault.ca_file.clone().map(|path| ("`vault.ca-file`".to_owned(), path)));
         let files = vault.auth.files().into_iter();
-        places.extend(files.map(|(key, path)| (format!("`vault.auth.{key}`"), path.to_owned())));
+        paths.extend(files.map(|(key, path)| (format!("`vault.auth.{key}`"), path.to_owned())));
     }
-    places.extend(secrets.values().filter_map(|secret| match &secret.origin {
+    paths.extend(secrets.values().filter_map(|secret| match &secret.origin {
         Origin::Env(_) | Origin::Kv { .. } | Origin::Vault { .. } => None,
         Origin::Exec { command: arguments, .. } => {
             Some((format!("`secrets.{}.exec`", secret.name), (&arguments[0]).into()))
         }
         Origin::File(path) => Some((format!("`secrets.{}.file`", secret.name), path.clone())),
     }));
-    places.extend(servers.values().filter_map(|server| match &server.kind {
+    paths.extend(servers.values().filter_map(|server| match &server.kind {
         ServerKind::Http(_) => None,
         ServerKind::Stdio(stdio) => {
             Some((format!("`servers.{}.command`", server.name), (&stdio.command[0]).into()))
         }
     }));
-    places
+    paths
 }
 
-fn has_its_own_directory(checker: &mut Checker<'_, '_>, path: &Path, written: &At<String>) -> bool {
+fn is_in_own_directory(checker: &mut Checker<'_, '_>, path: &Path, written: &Spanned<String>) -> bool {
     let Some(directory) = path
         .parent()
         .filter(|directory| SHARED_DIRECTORIES.iter().any(|shared| *directory == Path::new(shared)))
@@ -155,13 +162,13 @@ fn has_its_own_directory(checker: &mut Checker<'_, '_>, path: &Path, written: &A
     false
 }
 
-fn check_uids(checker: &mut Checker<'_, '_>, written: &At<Vec<At<i64>>>) -> Option<Vec<u32>> {
+fn check_uids(checker: &mut Checker<'_, '_>, written: &Spanned<Vec<Spanned<i64>>>) -> Option<Vec<u32>> {
     if written.value.is_empty() {
         let hint = "list the user ids that may connect, or leave it out for the sidecar's own user and root";
         checker.add(&written.span, "`relay.unix-uids` is empty: no client could connect", hint);
     }
     // The kernel reads `u32::MAX` as "no user".
-    let valid = |uid: &At<i64>| u32::try_from(uid.value).ok().filter(|uid| *uid != u32::MAX);
+    let valid = |uid: &Spanned<i64>| u32::try_from(uid.value).ok().filter(|uid| *uid != u32::MAX);
     let checked = written.value.iter().filter_map(|uid| {
         let number = valid(uid);
         if number.is_none() {

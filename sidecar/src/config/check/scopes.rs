@@ -1,32 +1,34 @@
-//! `[[servers.*.scopes]]`: which tools run with other credentials, and with which.
+//! Checks `[[servers.*.scopes]]`: tools that run with other credentials than the rest of their server.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use cofferdam_policy::Glob;
+use cofferdam_servers::spec::{HttpServer, Scope, ServerKind, StdioServer};
+
 use super::servers::RawTemplates;
-use super::{Checker, http_server, present, servers, span_of};
-use crate::config::at::At;
+use super::{Checker, http_server, servers, span_of, written_keys};
 use crate::config::document::dotted;
 use crate::config::raw::RawScope;
-use crate::config::{HttpServer, Scope, ServerKind, StdioServer};
-use crate::policy::Glob;
+use crate::config::spanned::Spanned;
 
-/// `kind` is missing where the server itself is wrong; then only the tools can be checked.
+/// `kind` is `None` if the server itself has problems; then only the tool patterns can be checked.
 pub(super) fn check_scopes(
     checker: &mut Checker<'_, '_>,
     server: &str,
-    raw: Vec<At<RawScope>>,
+    raw: Vec<Spanned<RawScope>>,
     kind: Option<&ServerKind>,
 ) -> Vec<Arc<Scope>> {
     let scopes = ["servers", server, "scopes"];
-    // A damaged entry is removed from all scopes alike: in which one it stood is not known.
-    let inside = |key| checker.damage.touches(&["servers", server, "scopes", key]);
-    let damaged = checker.damage.touches(&scopes) || ["env", "files", "headers"].into_iter().any(inside);
-    // Messages name no number of a scope: the line identifies it.
+    // The path of a removed entry does not tell in which scope it was.
+    let removed_in = |key| checker.removed.affects(&["servers", server, "scopes", key]);
+    let has_removed =
+        checker.removed.affects(&scopes) || ["env", "files", "headers"].into_iter().any(removed_in);
+    // Messages identify a scope by its line, not by its index.
     let table = dotted(&scopes);
     let mut checked = Vec::new();
-    for At { value: mut scope, span } in raw {
-        if scope.tools.as_ref().is_none_or(Vec::is_empty) && !damaged {
+    for Spanned { value: mut scope, span } in raw {
+        if scope.tools.as_ref().is_none_or(Vec::is_empty) && !has_removed {
             let hint = "name them by patterns, as in `tools = [\"write_*\"]`";
             checker.add(&span, format!("`{table}` does not say which tools it is for"), hint);
         }
@@ -34,12 +36,12 @@ pub(super) fn check_scopes(
             servers::check_globs(checker, &format!("{table}.tools"), scope.tools.take().unwrap_or_default());
         let Some(kind) = kind else { continue };
         let entries = [&scope.env, &scope.files, &scope.headers];
-        if entries.into_iter().flatten().all(|entries| entries.value.is_empty()) && !damaged {
-            let own = match kind {
+        if entries.into_iter().flatten().all(|entries| entries.value.is_empty()) && !has_removed {
+            let keys = match kind {
                 ServerKind::Http(_) => "`headers`",
                 ServerKind::Stdio(_) => "`env` or `files`",
             };
-            let hint = format!("give its tools other {own}, or leave the scope out");
+            let hint = format!("give its tools other {keys}, or leave the scope out");
             checker.add(&span, format!("`{table}` changes nothing for its tools"), hint);
         }
         checked.push(Arc::new(match kind {
@@ -57,14 +59,14 @@ fn http_scope(
     raw: RawScope,
     server: &HttpServer,
 ) -> Scope {
-    let foreign = present([("env", span_of(&raw.env)), ("files", span_of(&raw.files))]);
-    for (key, span) in foreign {
+    let misplaced = written_keys([("env", span_of(&raw.env)), ("files", span_of(&raw.files))]);
+    for (key, span) in misplaced {
         checker.add(&span, format!("`{table}.{key}` is for servers with `command`"), "leave it out");
     }
     let mut headers = http_server::check_headers(checker, table, entries(raw.headers), Some(&server.url));
-    let others = server.headers.iter().filter(|(name, _)| headers.iter().all(|(own, _)| own != name));
-    let others: Vec<_> = others.cloned().collect();
-    headers.extend(others);
+    let inherited = server.headers.iter().filter(|(name, _)| headers.iter().all(|(own, _)| own != name));
+    let inherited: Vec<_> = inherited.cloned().collect();
+    headers.extend(inherited);
     Scope { tools, env: BTreeMap::new(), files: BTreeMap::new(), headers }
 }
 
@@ -87,6 +89,6 @@ fn stdio_scope(
     Scope { tools, env, files, headers: Vec::new() }
 }
 
-fn entries(written: Option<At<RawTemplates>>) -> RawTemplates {
+fn entries(written: Option<Spanned<RawTemplates>>) -> RawTemplates {
     written.map(|written| written.value).unwrap_or_default()
 }

@@ -1,19 +1,19 @@
-//! `[secrets.*]`: where credentials come from.
+//! Checks `[secrets.*]`: the sources of credentials.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use cofferdam_secrets::{ExecFormat, Origin, SecretSpec, ShortValues, is_field_name};
 use relay_proto::name::Name;
 
-use super::{Checker, present, span_of, vault};
-use crate::config::at::{At, Span};
+use super::{Checker, span_of, vault, written_keys};
 use crate::config::document::dotted;
 use crate::config::raw::{RawFormat, RawSecret, RawShort};
-use cofferdam_secrets::{ExecFormat, Origin, SecretSpec, ShortValues, is_field_name};
+use crate::config::spanned::{Span, Spanned};
 
 pub(super) fn check_secrets(
     checker: &mut Checker<'_, '_>,
-    raw: BTreeMap<At<String>, RawSecret>,
+    raw: BTreeMap<Spanned<String>, RawSecret>,
 ) -> BTreeMap<Name, Arc<SecretSpec>> {
     let checked = raw.into_iter().filter_map(|(written, secret)| {
         let name = checker.name("a secret", &written);
@@ -26,11 +26,11 @@ pub(super) fn check_secrets(
 
 fn check_secret(
     checker: &mut Checker<'_, '_>,
-    name: &At<String>,
+    name: &Spanned<String>,
     raw: RawSecret,
 ) -> Option<(Origin, Vec<String>, ShortValues)> {
     let table = format!("secrets.{}", name.value);
-    let sources = present([
+    let sources = written_keys([
         ("env", span_of(&raw.env)),
         ("exec", span_of(&raw.exec)),
         ("file", span_of(&raw.file)),
@@ -40,7 +40,7 @@ fn check_secret(
     check_single_source(checker, &table, name, &sources);
     for key in ["kv", "vault"] {
         if let Some(span) = sources.get(key) {
-            checker.needs_vault(&format!("{table}.{key}"), span);
+            checker.require_vault(&format!("{table}.{key}"), span);
         }
     }
     for (key, span, source) in [
@@ -50,7 +50,7 @@ fn check_secret(
     ] {
         if let Some(span) = span
             && !sources.contains_key(source)
-            && !checker.damage.touches(&["secrets", &name.value])
+            && !checker.removed.affects(&["secrets", &name.value])
         {
             let message = format!("`{table}.{key}` is for secrets with `{source}`");
             checker.add(&span, message, "leave it out");
@@ -60,8 +60,8 @@ fn check_secret(
     let env = raw.env.and_then(|written| check_variable(checker, &format!("{table}.env"), &written));
     let exec = raw.exec.and_then(|written| checker.arguments(&format!("{table}.exec"), written));
     let kv = raw.kv.and_then(|written| vault::check_vault_path(checker, &format!("{table}.kv"), &written));
-    let refresh = checker.time(&format!("{table}.refresh"), raw.refresh, "5m", "1s"..="7d");
-    let made =
+    let refresh = checker.duration(&format!("{table}.refresh"), raw.refresh, "5m", "1s"..="7d");
+    let vault_path =
         raw.vault.and_then(|written| vault::check_vault_path(checker, &format!("{table}.vault"), &written));
     let write = raw.write.map(|written| check_parameters(checker, &format!("{table}.write"), written.value));
     let public = check_public(checker, &table, raw.public.unwrap_or_default());
@@ -70,40 +70,40 @@ fn check_secret(
         Some(RawShort::Refuse) | None => ShortValues::Refuse,
     };
     let format = match raw.format {
-        Some(At { value: RawFormat::Expiring, .. }) => ExecFormat::Expiring,
-        Some(At { value: RawFormat::Plain, .. }) | None => ExecFormat::Plain,
+        Some(Spanned { value: RawFormat::Expiring, .. }) => ExecFormat::Expiring,
+        Some(Spanned { value: RawFormat::Plain, .. }) | None => ExecFormat::Plain,
     };
     let exec = exec.map(|command| Origin::Exec { command, format });
-    let of_host = file.map(Origin::File).or(env.map(Origin::Env)).or(exec);
-    let of_vault = kv
+    let host_origin = file.map(Origin::File).or(env.map(Origin::Env)).or(exec);
+    let vault_origin = kv
         .map(|path| Origin::Kv { path, refresh })
-        .or_else(|| made.map(|path| Origin::Vault { path, write }));
-    Some((of_host.or(of_vault)?, public, short))
+        .or_else(|| vault_path.map(|path| Origin::Vault { path, write }));
+    Some((host_origin.or(vault_origin)?, public, short))
 }
 
-/// What is written to a path of Vault: JSON, which has neither dates nor numbers that are not finite.
+/// Checks `write`, the parameters for a Vault path. They are sent as JSON, which has no dates and no infinite numbers.
 fn check_parameters(
     checker: &mut Checker<'_, '_>,
     key: &str,
-    written: BTreeMap<String, At<serde_json::Value>>,
+    written: BTreeMap<String, Spanned<serde_json::Value>>,
 ) -> BTreeMap<String, serde_json::Value> {
-    for (name, At { value, span }) in &written {
+    for (name, Spanned { value, span }) in &written {
         if !is_plain_json(value) {
             let message = format!("`{key}.{}` holds a value that JSON does not have", dotted(&[name]));
             checker.add(span, message, "write a date, or a number that is not finite, as a string");
         }
     }
-    written.into_iter().map(|(name, At { value, .. })| (name, value)).collect()
+    written.into_iter().map(|(name, Spanned { value, .. })| (name, value)).collect()
 }
 
 fn check_single_source(
     checker: &mut Checker<'_, '_>,
     table: &str,
-    name: &At<String>,
+    name: &Spanned<String>,
     sources: &BTreeMap<&str, Span>,
 ) {
     match sources.len() {
-        0 if !checker.damage.touches(&["secrets", &name.value]) => checker.add(
+        0 if !checker.removed.affects(&["secrets", &name.value]) => checker.add(
             &name.span,
             format!("`{table}` has no source"),
             "set one of `file`, `env`, `exec`, `kv` and `vault`",
@@ -117,7 +117,7 @@ fn check_single_source(
     }
 }
 
-fn check_public(checker: &mut Checker<'_, '_>, table: &str, written: Vec<At<String>>) -> Vec<String> {
+fn check_public(checker: &mut Checker<'_, '_>, table: &str, written: Vec<Spanned<String>>) -> Vec<String> {
     for field in &written {
         if !is_field_name(&field.value) {
             let hint = "use letters, digits, `-`, `_` and `.`";
@@ -127,11 +127,11 @@ fn check_public(checker: &mut Checker<'_, '_>, table: &str, written: Vec<At<Stri
     written.into_iter().map(|field| field.value).collect()
 }
 
-/// The name of an environment variable.
+/// Checks the name of an environment variable.
 pub(super) fn check_variable(
     checker: &mut Checker<'_, '_>,
     key: &str,
-    written: &At<String>,
+    written: &Spanned<String>,
 ) -> Option<String> {
     let name = &written.value;
     if name.is_empty() || name.contains(['=', '\0']) {
@@ -142,7 +142,7 @@ pub(super) fn check_variable(
     Some(name.clone())
 }
 
-/// The TOML reader turns dates into tables with a private key, and infinite numbers into `null`.
+/// The TOML reader turns dates into tables with a private key, and infinite numbers and NaN into `null`.
 fn is_plain_json(value: &serde_json::Value) -> bool {
     match value {
         serde_json::Value::Array(elements) => elements.iter().all(is_plain_json),

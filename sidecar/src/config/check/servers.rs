@@ -1,25 +1,25 @@
-//! `[servers.*]`: what is started or called, with which credentials, under which rules.
+//! Checks `[servers.*]`: the command or URL, the templates for credentials, and the rules.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use cofferdam_policy::{Glob, Rules};
+use cofferdam_secrets::{InvalidTemplate, Template};
+use cofferdam_servers::spec::{Reload, Replace, Retry, ServerKind, ServerSpec, StdioServer};
 use relay_proto::name::Name;
 
-use super::{Checker, Section, http_server, present, scopes, secrets, span_of};
-use crate::config::at::At;
+use super::{Checker, Section, http_server, scopes, secrets, span_of, written_keys};
 use crate::config::document::dotted;
 use crate::config::raw::{RawReload, RawReplace, RawServer};
-use crate::config::{Reload, Replace, Retry, Server, ServerKind, StdioServer};
-use crate::policy::{Glob, Rules};
-use cofferdam_secrets::Template;
+use crate::config::spanned::Spanned;
 
-/// A table of templates as it is written.
-pub(super) type RawTemplates = BTreeMap<At<String>, At<String>>;
+/// A raw table of templates, as in `env`, `files` and `headers`.
+pub(super) type RawTemplates = BTreeMap<Spanned<String>, Spanned<String>>;
 
 pub(super) fn check_servers(
     checker: &mut Checker<'_, '_>,
-    raw: BTreeMap<At<String>, RawServer>,
-) -> BTreeMap<Name, Arc<Server>> {
+    raw: BTreeMap<Spanned<String>, RawServer>,
+) -> BTreeMap<Name, Arc<ServerSpec>> {
     let checked = raw.into_iter().filter_map(|(written, server)| {
         let name = checker.name("a server", &written);
         let server = check_server(checker, &written, name, server)?;
@@ -30,16 +30,16 @@ pub(super) fn check_servers(
 
 fn check_server(
     checker: &mut Checker<'_, '_>,
-    written: &At<String>,
+    written: &Spanned<String>,
     name: Option<Name>,
     mut raw: RawServer,
-) -> Option<Server> {
+) -> Option<ServerSpec> {
     let table = dotted(&["servers", &written.value]);
     let call_timeout =
-        checker.time(&format!("{table}.call-timeout"), raw.call_timeout.take(), "4m", "100ms"..="1d");
+        checker.duration(&format!("{table}.call-timeout"), raw.call_timeout.take(), "4m", "100ms"..="1d");
     let retry = match raw.retry.take() {
-        Some(At { value: true, .. }) => Retry::WhereSafe,
-        Some(At { value: false, .. }) | None => Retry::Never,
+        Some(Spanned { value: true, .. }) => Retry::WhereSafe,
+        Some(Spanned { value: false, .. }) | None => Retry::Never,
     };
     let allow =
         raw.tools.allow.take().map(|list| check_globs(checker, &format!("{table}.tools.allow"), list));
@@ -56,40 +56,40 @@ fn check_server(
         true => rules,
         false => rules.by_tool(),
     };
-    Some(Server { name: name?, kind: kind?, rules, call_timeout, retry, replace, reload, scopes })
+    Some(ServerSpec { name: name?, kind: kind?, rules, call_timeout, retry, replace, reload, scopes })
 }
 
 fn check_kind(
     checker: &mut Checker<'_, '_>,
     table: &str,
-    written: &At<String>,
+    written: &Spanned<String>,
     raw: RawServer,
 ) -> Option<ServerKind> {
-    let of_stdio = present([
+    let stdio_keys = written_keys([
         ("env", span_of(&raw.env)),
         ("files", span_of(&raw.files)),
         ("reload", span_of(&raw.reload)),
         ("replace", span_of(&raw.replace)),
     ]);
-    let of_http = present([("headers", span_of(&raw.headers)), ("private", span_of(&raw.private))]);
-    let (foreign, belongs) = match (&raw.command, &raw.url) {
-        (Some(_), None) => (of_http, "url"),
-        (None, Some(_)) => (of_stdio, "command"),
+    let http_keys = written_keys([("headers", span_of(&raw.headers)), ("private", span_of(&raw.private))]);
+    let (misplaced, required) = match (&raw.command, &raw.url) {
+        (Some(_), None) => (http_keys, "url"),
+        (None, Some(_)) => (stdio_keys, "command"),
         (Some(command), Some(_)) => {
             let hint = "keep `command` for a program, or `url` for a server that already runs";
             checker.add(&command.span, format!("`{table}` has both `command` and `url`"), hint);
             return None;
         }
         (None, None) => {
-            if !checker.damage.touches(&["servers", &written.value]) {
+            if !checker.removed.affects(&["servers", &written.value]) {
                 let hint = "set `command` to a program and its arguments, or `url` to an address";
                 checker.add(&written.span, format!("`{table}` has neither `command` nor `url`"), hint);
             }
             return None;
         }
     };
-    for (key, span) in foreign {
-        let message = format!("`{table}.{key}` is for servers with `{belongs}`");
+    for (key, span) in misplaced {
+        let message = format!("`{table}.{key}` is for servers with `{required}`");
         checker.add(&span, message, "leave it out");
     }
     match raw.url {
@@ -108,11 +108,11 @@ fn check_kind(
 fn check_stdio(
     checker: &mut Checker<'_, '_>,
     table: &str,
-    command: At<Vec<String>>,
+    command: Spanned<Vec<String>>,
     raw_env: RawTemplates,
     raw_files: RawTemplates,
 ) -> Option<StdioServer> {
-    refuse_secrets_in_arguments(checker, &format!("{table}.command"), &command);
+    check_arguments_for_secrets(checker, &format!("{table}.command"), &command);
     let command = checker.arguments(&format!("{table}.command"), command);
     let names: Vec<String> = raw_files.keys().map(|name| name.value.clone()).collect();
     let files = check_files(checker, table, raw_files, &names);
@@ -120,7 +120,8 @@ fn check_stdio(
     Some(StdioServer { command: command?, env, files })
 }
 
-/// Files of a server, or of a scope of it, at `table`. `names` are all that a template there can name.
+/// Checks the files of a server or of one of its scopes; `table` is its path in the file. `names` are all files that a
+/// template there can refer to.
 pub(super) fn check_files(
     checker: &mut Checker<'_, '_>,
     table: &str,
@@ -140,7 +141,7 @@ pub(super) fn check_files(
     files
 }
 
-/// Environment variables of a server, or of a scope of it, at `table`; `names` as in [`check_files`].
+/// Checks the environment variables of a server or of one of its scopes; parameters as in [`check_files`].
 pub(super) fn check_variables(
     checker: &mut Checker<'_, '_>,
     table: &str,
@@ -161,33 +162,33 @@ pub(super) fn check_variables(
     env
 }
 
-/// That servers with a `url` have no `reload` is reported by [`check_kind`].
+/// A `reload` of a server with `url` is reported by [`check_kind`].
 fn check_reload(
     checker: &mut Checker<'_, '_>,
     table: &str,
-    server: &At<String>,
+    server: &Spanned<String>,
     raw: &RawServer,
 ) -> Option<Reload> {
     let written = raw.reload.as_ref()?;
     let files = raw.files.as_ref().is_some_and(|files| !files.value.is_empty());
-    if raw.command.is_some() && !files && !checker.damage.touches(&["servers", &server.value]) {
+    if raw.command.is_some() && !files && !checker.removed.affects(&["servers", &server.value]) {
         let message = format!("`{table}.reload` is set, but the server has no `files` to read again");
         checker.add(&written.span, message, "pass the credential in `files`, or leave it out");
     }
     Some(written.value.into())
 }
 
-/// A template whose secrets and files exist.
+/// Parses a template and checks that its secrets and files are defined.
 pub(super) fn check_template(
     checker: &mut Checker<'_, '_>,
     key: &str,
-    written: &At<String>,
+    written: &Spanned<String>,
     files: &[String],
 ) -> Option<Template> {
     let template: Template = match written.value.parse() {
         Ok(template) => template,
         Err(error) => {
-            let error: cofferdam_secrets::InvalidTemplate = error;
+            let error: InvalidTemplate = error;
             checker.add(&written.span, format!("`{key}`: {error}"), error.hint());
             return None;
         }
@@ -204,20 +205,24 @@ pub(super) fn check_template(
     Some(template)
 }
 
-/// Reports a secret in `command`: every process of the host can read the arguments of every other.
-fn refuse_secrets_in_arguments(checker: &mut Checker<'_, '_>, key: &str, command: &At<Vec<String>>) {
-    let named = |secret: &String| {
+/// Reports a secret in `command`: every process of the host can read the arguments of other processes.
+fn check_arguments_for_secrets(checker: &mut Checker<'_, '_>, key: &str, command: &Spanned<Vec<String>>) {
+    let is_used = |secret: &String| {
         let opening = format!("{{{secret}.");
         command.value.iter().any(|argument| argument.contains(&opening))
     };
-    if let Some(secret) = checker.known.secrets.iter().find(|secret| named(secret)) {
+    if let Some(secret) = checker.defined.secrets.iter().find(|secret| is_used(secret)) {
         let message =
             format!("`{key}` uses the secret `{secret}`, but every process of the host can read arguments");
         checker.add(&command.span, message, "pass it in `env` or in `files`");
     }
 }
 
-pub(super) fn check_globs(checker: &mut Checker<'_, '_>, key: &str, written: Vec<At<String>>) -> Vec<Glob> {
+pub(super) fn check_globs(
+    checker: &mut Checker<'_, '_>,
+    key: &str,
+    written: Vec<Spanned<String>>,
+) -> Vec<Glob> {
     let parsed = written.into_iter().filter_map(|written| match written.value.parse::<Glob>() {
         Ok(glob) => Some(glob),
         Err(error) => {
@@ -248,7 +253,7 @@ impl From<RawReload> for Reload {
     }
 }
 
-/// A file directly in the server's own directory, neither hidden nor `..`.
+/// Whether the file lies directly in the server's own directory and is not hidden.
 fn is_plain_file_name(name: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
     (1..=64).contains(&name.len()) && !name.starts_with('.') && name.bytes().all(inner)

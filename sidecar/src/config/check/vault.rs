@@ -1,7 +1,9 @@
-//! `[vault]`: its address and the certificate authorities trusted for it; Vault paths and policies in other sections.
+//! Checks `[vault]`, and the Vault paths and policies of other sections.
 
 use std::path::PathBuf;
 
+use cofferdam_secrets::VaultPath;
+use cofferdam_vault::Settings;
 use http::Uri;
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
@@ -9,28 +11,27 @@ use rustls::pki_types::pem::PemObject;
 
 use super::http_server::is_loopback;
 use super::{Checker, span_of, vault_auth};
-use crate::config::at::At;
 use crate::config::raw::{RawVault, RawVaultAuth, RawVaultMethod};
-use crate::config::{Vault, VaultPath};
+use crate::config::spanned::Spanned;
 
 const ADDRESS_HINT: &str = "write one such as `https://vault.example.com:8200`";
 
-/// A longer name of a role or a policy is taken for a mistake.
+/// The longest name of a role or a policy; a longer one is probably a mistake.
 pub(super) const MAX_NAME_BYTES: usize = 128;
 
-pub(super) fn check_vault(checker: &mut Checker<'_, '_>, raw: At<RawVault>) -> Option<Vault> {
-    let At { value: raw, span } = raw;
-    let damaged = checker.damage.touches(&["vault"]);
-    if raw.address.is_none() && !damaged {
+pub(super) fn check_vault(checker: &mut Checker<'_, '_>, raw: Spanned<RawVault>) -> Option<Settings> {
+    let Spanned { value: raw, span } = raw;
+    let has_removed = checker.removed.affects(&["vault"]);
+    if raw.address.is_none() && !has_removed {
         checker.add(&span, "`vault` has no `address`", ADDRESS_HINT);
     }
-    if raw.auth.is_none() && !damaged {
+    if raw.auth.is_none() && !has_removed {
         let hint = "set `auth`, as in `auth = { method = \"token-file\", path = \"/run/vault-token\" }`";
         checker.add(&span, "`vault` does not say how to log in", hint);
     }
     let address = raw.address.and_then(|written| check_address(checker, &written));
     if address.as_ref().is_some_and(|address| address.scheme_str() == Some("http")) {
-        let by_certificate = |auth: &At<RawVaultAuth>| {
+        let by_certificate = |auth: &Spanned<RawVaultAuth>| {
             auth.value.method.as_ref().filter(|method| method.value == RawVaultMethod::Cert).cloned()
         };
         let method = span_of(&raw.auth.as_ref().and_then(by_certificate));
@@ -46,14 +47,14 @@ pub(super) fn check_vault(checker: &mut Checker<'_, '_>, raw: At<RawVault>) -> O
     let token_role =
         raw.token_role.and_then(|written| vault_auth::check_role(checker, "vault.token-role", &written));
     let auth = raw.auth.and_then(|written| vault_auth::check_auth(checker, written));
-    Some(Vault { address: address?, namespace, ca_file, auth: auth?, token_role })
+    Some(Settings { address: address?, namespace, ca_file, auth: auth?, token_role })
 }
 
-/// A path in Vault, written at `key`.
+/// Checks the Vault path of `key`.
 pub(super) fn check_vault_path(
     checker: &mut Checker<'_, '_>,
     key: &str,
-    written: &At<String>,
+    written: &Spanned<String>,
 ) -> Option<VaultPath> {
     match written.value.parse::<VaultPath>() {
         Ok(path) => Some(path),
@@ -64,14 +65,14 @@ pub(super) fn check_vault_path(
     }
 }
 
-/// Policies in lower case, as Vault stores them: it reads `Root` as `root`.
+/// Checks names of policies. They must be lower case, as Vault stores them: it takes `Root` for `root`.
 pub(super) fn check_policies(
     checker: &mut Checker<'_, '_>,
     key: &str,
-    written: Vec<At<String>>,
+    written: Vec<Spanned<String>>,
 ) -> Vec<String> {
     let mut policies: Vec<String> = Vec::new();
-    for At { value: name, span } in written {
+    for Spanned { value: name, span } in written {
         let inner = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'/');
         if !(1..=MAX_NAME_BYTES).contains(&name.len()) || !name.bytes().all(inner) {
             let hint = format!("use 1 to {MAX_NAME_BYTES} of a-z, 0-9, `-`, `_`, `.` and `/`");
@@ -88,7 +89,7 @@ pub(super) fn check_policies(
     policies
 }
 
-fn check_address(checker: &mut Checker<'_, '_>, written: &At<String>) -> Option<Uri> {
+fn check_address(checker: &mut Checker<'_, '_>, written: &Spanned<String>) -> Option<Uri> {
     let text = &written.value;
     let mut refuse = |message: &str, hint: &str| {
         checker.add(&written.span, format!("`vault.address` {message}"), hint);
@@ -121,7 +122,7 @@ fn check_address(checker: &mut Checker<'_, '_>, written: &At<String>) -> Option<
     Some(address)
 }
 
-fn check_namespace(checker: &mut Checker<'_, '_>, written: &At<String>) -> Option<VaultPath> {
+fn check_namespace(checker: &mut Checker<'_, '_>, written: &Spanned<String>) -> Option<VaultPath> {
     let path = check_vault_path(checker, "vault.namespace", written)?;
     if !path.as_str().is_ascii() {
         let hint = "use ASCII only";
@@ -131,10 +132,10 @@ fn check_namespace(checker: &mut Checker<'_, '_>, written: &At<String>) -> Optio
     Some(path)
 }
 
-/// The one file whose content is checked: a wrong one would show only at the first connection.
-fn check_ca_file(checker: &mut Checker<'_, '_>, written: &At<String>) -> Option<PathBuf> {
+/// Checks the file's content too: otherwise a wrong file would be noticed only at the first connection.
+fn check_ca_file(checker: &mut Checker<'_, '_>, written: &Spanned<String>) -> Option<PathBuf> {
     let path = checker.path("vault.ca-file", written)?;
-    let bytes = match checker.setting.environment.read(&path) {
+    let bytes = match checker.context.environment.read(&path) {
         Ok(bytes) => bytes,
         Err(error) => {
             let hint = "name a file that the user who runs the sidecar can read";

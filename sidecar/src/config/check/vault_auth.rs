@@ -1,17 +1,19 @@
-//! `vault.auth`: how the sidecar logs in. Each method has the keys that it needs, and none that would do nothing.
+//! Checks `vault.auth`: each login method must have all keys that it needs and no key that it does not use.
 
 use std::collections::BTreeMap;
 
+use cofferdam_secrets::VaultPath;
+use cofferdam_vault::{AuthSettings, SecretIdForm};
+
 use super::Checker;
 use super::vault::{MAX_NAME_BYTES, check_vault_path};
-use crate::config::at::{At, Span};
 use crate::config::raw::{RawVaultAuth, RawVaultMethod};
-use crate::config::{SecretId, VaultAuth, VaultPath};
+use crate::config::spanned::{Span, Spanned};
 
-pub(super) fn check_auth(checker: &mut Checker<'_, '_>, raw: At<RawVaultAuth>) -> Option<VaultAuth> {
-    let At { value: raw, span } = raw;
-    let Some(At { value: method, .. }) = raw.method else {
-        if !checker.damage.touches(&["vault", "auth"]) {
+pub(super) fn check_auth(checker: &mut Checker<'_, '_>, raw: Spanned<RawVaultAuth>) -> Option<AuthSettings> {
+    let Spanned { value: raw, span } = raw;
+    let Some(Spanned { value: method, .. }) = raw.method else {
+        if !checker.removed.affects(&["vault", "auth"]) {
             let hint =
                 "set `method` to one of `approle`, `cert`, `jwt`, `kubernetes`, `token-file` and `userpass`";
             checker.add(&span, "`vault.auth` has no `method`", hint);
@@ -31,15 +33,15 @@ pub(super) fn check_auth(checker: &mut Checker<'_, '_>, raw: At<RawVaultAuth>) -
         ("username", raw.username),
         ("password-file", raw.password_file),
     ];
-    let texts: BTreeMap<&str, At<String>> =
+    let texts: BTreeMap<&str, Spanned<String>> =
         texts.into_iter().filter_map(|(key, written)| Some((key, written?))).collect();
-    let places = texts.iter().map(|(key, written)| (*key, &written.span));
-    let places = places.chain(wrapped.as_ref().map(|wrapped| ("secret-id-wrapped", &wrapped.span)));
-    let form = match wrapped {
-        Some(At { value: true, .. }) => Form::Wrapped,
-        Some(At { value: false, .. }) | None => Form::Plain,
+    let spans = texts.iter().map(|(key, written)| (*key, &written.span));
+    let spans = spans.chain(wrapped.as_ref().map(|wrapped| ("secret-id-wrapped", &wrapped.span)));
+    let delivery = match wrapped {
+        Some(Spanned { value: true, .. }) => SecretIdDelivery::Wrapped,
+        Some(Spanned { value: false, .. }) | None => SecretIdDelivery::Plain,
     };
-    check_keys_of_method(checker, method, form, &span, &places.collect());
+    check_method_keys(checker, method, delivery, &span, &spans.collect());
     let key = |name: &str| format!("vault.auth.{name}");
     let mut file = |name: &str| checker.path(&key(name), texts.get(name)?);
     let (path, role_id_file, secret_id_file) = (file("path"), file("role-id-file"), file("secret-id-file"));
@@ -52,60 +54,60 @@ pub(super) fn check_auth(checker: &mut Checker<'_, '_>, raw: At<RawVaultAuth>) -
         None => method.name().parse().ok(),
     };
     Some(match method {
-        RawVaultMethod::Approle => VaultAuth::AppRole {
+        RawVaultMethod::Approle => AuthSettings::AppRole {
             mount: mount?,
             role_id_file: role_id_file?,
             secret_id_file: secret_id_file?,
-            secret_id: match form {
-                Form::Plain => SecretId::Plain,
-                Form::Wrapped => SecretId::Wrapped { role: role? },
+            secret_id: match delivery {
+                SecretIdDelivery::Plain => SecretIdForm::Plain,
+                SecretIdDelivery::Wrapped => SecretIdForm::Wrapped { role: role? },
             },
         },
         RawVaultMethod::Cert => {
-            VaultAuth::Cert { mount: mount?, cert_file: cert_file?, key_file: key_file?, role: role? }
+            AuthSettings::Cert { mount: mount?, cert_file: cert_file?, key_file: key_file?, role: role? }
         }
-        RawVaultMethod::Jwt => VaultAuth::Jwt { mount: mount?, role: role?, jwt_file: jwt_file? },
+        RawVaultMethod::Jwt => AuthSettings::Jwt { mount: mount?, role: role?, jwt_file: jwt_file? },
         RawVaultMethod::Kubernetes => {
-            VaultAuth::Kubernetes { mount: mount?, role: role?, jwt_file: jwt_file? }
+            AuthSettings::Kubernetes { mount: mount?, role: role?, jwt_file: jwt_file? }
         }
-        RawVaultMethod::TokenFile => VaultAuth::TokenFile { path: path? },
+        RawVaultMethod::TokenFile => AuthSettings::TokenFile { path: path? },
         RawVaultMethod::Userpass => {
-            VaultAuth::Userpass { mount: mount?, username: username?, password_file: password_file? }
+            AuthSettings::Userpass { mount: mount?, username: username?, password_file: password_file? }
         }
     })
 }
 
-/// A method has the keys that it needs, and none that would do nothing.
-fn check_keys_of_method(
+/// Reports missing keys of the method, and keys that it does not use.
+fn check_method_keys(
     checker: &mut Checker<'_, '_>,
     method: RawVaultMethod,
-    form: Form,
+    delivery: SecretIdDelivery,
     span: &Span,
     written: &BTreeMap<&str, &Span>,
 ) {
     let quoted = |keys: &mut dyn Iterator<Item = &&str>| {
         keys.map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ")
     };
-    let (name, needed, optional) = (method.name(), method.needed(form), method.optional());
+    let (name, needed, optional) = (method.name(), method.required_keys(delivery), method.optional_keys());
     for key in needed.iter().filter(|key| !written.contains_key(**key)) {
-        if !checker.damage.touches(&["vault", "auth"]) {
+        if !checker.removed.affects(&["vault", "auth"]) {
             let hint = format!("the method `{name}` needs {}", quoted(&mut needed.iter()));
             checker.add(span, format!("`vault.auth` has no `{key}`"), hint);
         }
     }
     for (key, span) in written {
-        if method == RawVaultMethod::Approle && form == Form::Plain && *key == "role" {
+        if method == RawVaultMethod::Approle && delivery == SecretIdDelivery::Plain && *key == "role" {
             let hint = "leave it out, or set `secret-id-wrapped = true`: the role's name is needed to verify where the wrap was made";
             checker.add(span, "`vault.auth.role` is for a wrapped secret-id only", hint);
         } else if !needed.contains(key) && !optional.contains(key) {
-            let taken = quoted(&mut needed.iter().chain(optional));
-            let hint = format!("leave it out: the method takes {taken}");
+            let accepted = quoted(&mut needed.iter().chain(optional));
+            let hint = format!("leave it out: the method takes {accepted}");
             checker.add(span, format!("`vault.auth.{key}` is not for the method `{name}`"), hint);
         }
     }
 }
 
-fn check_mount(checker: &mut Checker<'_, '_>, written: &At<String>) -> Option<VaultPath> {
+fn check_mount(checker: &mut Checker<'_, '_>, written: &Spanned<String>) -> Option<VaultPath> {
     let path = check_vault_path(checker, "vault.auth.mount", written)?;
     if path.as_str().starts_with("auth/") {
         let hint = "leave `auth/` out: every method is below it";
@@ -115,8 +117,12 @@ fn check_mount(checker: &mut Checker<'_, '_>, written: &At<String>) -> Option<Va
     Some(path)
 }
 
-/// The name of a role or a user, as Vault allows them: one part of a path.
-pub(super) fn check_role(checker: &mut Checker<'_, '_>, key: &str, written: &At<String>) -> Option<String> {
+/// Checks the name of a role or a user: Vault allows one path segment.
+pub(super) fn check_role(
+    checker: &mut Checker<'_, '_>,
+    key: &str,
+    written: &Spanned<String>,
+) -> Option<String> {
     let word = |character: char| character.is_ascii_alphanumeric() || character == '_';
     let inner = |character: char| word(character) || matches!(character, '-' | '.');
     let name = &written.value;
@@ -136,13 +142,13 @@ pub(super) fn check_role(checker: &mut Checker<'_, '_>, key: &str, written: &At<
 
 /// How a secret-id is delivered.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Form {
+enum SecretIdDelivery {
     Plain,
     Wrapped,
 }
 
 impl RawVaultMethod {
-    /// As it is written, and Vault's default mount.
+    /// The value of `method`, which is also Vault's default mount.
     fn name(self) -> &'static str {
         match self {
             Self::Approle => "approle",
@@ -154,11 +160,11 @@ impl RawVaultMethod {
         }
     }
 
-    fn needed(self, secret_id: Form) -> &'static [&'static str] {
+    fn required_keys(self, secret_id: SecretIdDelivery) -> &'static [&'static str] {
         match self {
             Self::Approle => match secret_id {
-                Form::Plain => &["role-id-file", "secret-id-file"],
-                Form::Wrapped => &["role-id-file", "secret-id-file", "role"],
+                SecretIdDelivery::Plain => &["role-id-file", "secret-id-file"],
+                SecretIdDelivery::Wrapped => &["role-id-file", "secret-id-file", "role"],
             },
             Self::Cert => &["cert-file", "key-file", "role"],
             Self::Jwt | Self::Kubernetes => &["role", "jwt-file"],
@@ -167,7 +173,7 @@ impl RawVaultMethod {
         }
     }
 
-    fn optional(self) -> &'static [&'static str] {
+    fn optional_keys(self) -> &'static [&'static str] {
         match self {
             Self::Approle => &["mount", "secret-id-wrapped"],
             Self::Cert | Self::Jwt | Self::Kubernetes | Self::Userpass => &["mount"],

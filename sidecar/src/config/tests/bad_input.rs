@@ -1,14 +1,14 @@
-//! What is said about each kind of bad configuration, word for word.
+//! The exact error messages for each kind of invalid configuration.
 
 use super::*;
 
 #[test]
-fn an_unknown_key() {
-    says(
+fn an_unknown_key_gets_a_suggestion() {
+    assert_problems(
         "[servers.github]\ncomand = ['github-mcp-server']\n",
         "cofferdam.toml:2: unknown key `servers.github.comand`\n  hint: did you mean `command`?",
     );
-    says(
+    assert_problems(
         "stat-dir = '/s'\nnonsense = 1\n",
         "cofferdam.toml:1: unknown key `stat-dir`\n  hint: did you mean `state-dir`?\n\
          cofferdam.toml:2: unknown key `nonsense`\n  hint: the keys here are `state-dir`, `audit-sync`, `relay`, \
@@ -17,7 +17,7 @@ fn an_unknown_key() {
 }
 
 #[test]
-fn a_missing_file() {
+fn a_missing_file_is_reported() {
     let problems = load(Path::new("/nonexistent/cofferdam.toml")).unwrap_err();
     assert_eq!(
         problems.to_string(),
@@ -27,7 +27,7 @@ fn a_missing_file() {
 }
 
 #[test]
-fn a_file_that_never_ends() {
+fn an_endless_file_is_refused() {
     let problems = load(Path::new("/dev/zero")).unwrap_err();
     assert_eq!(
         problems.to_string(),
@@ -36,28 +36,28 @@ fn a_file_that_never_ends() {
 }
 
 #[test]
-fn two_servers_with_one_name() {
-    says(
+fn a_name_or_key_that_is_defined_twice_is_refused() {
+    assert_problems(
         "[servers.github]\ncommand = ['a']\n\n[servers.github] # again\ncommand = ['b']\n\n[grants.g]\nservers = ['githib']\n",
         "cofferdam.toml:4: `[servers.github]` is defined twice, first on line 1\n  \
          hint: give one of the two another name, or make one table of them\n\
          cofferdam.toml:8: `grants.g.servers` names the server `githib`, which is not defined\n  \
          hint: did you mean `github`?",
     );
-    says(
+    assert_problems(
         "[servers.github]\ncommand = ['a']\ncommand = ['b']\n",
         "cofferdam.toml:3: `command` is set twice in one table\n  hint: keep one of the two",
     );
 }
 
 #[test]
-fn an_unknown_secret_in_a_template() {
-    says(
+fn an_unknown_secret_in_a_template_is_refused() {
+    assert_problems(
         "[secrets.github]\nenv = 'T'\n[servers.github]\ncommand = ['a']\nenv = { TOKEN = 'Bearer {gihub.token}' }\n",
         "cofferdam.toml:5: `servers.github.env.TOKEN` names the secret `gihub`, which is not defined\n  \
          hint: did you mean `github`?",
     );
-    says(
+    assert_problems(
         "[servers.github]\nurl = 'https://example.com'\nheaders = { Authorization = '{other.token}' }\n",
         "cofferdam.toml:3: `servers.github.headers.Authorization` names the secret `other`, which is not defined\n  \
          hint: define it in a table `[secrets.other]`",
@@ -65,8 +65,8 @@ fn an_unknown_secret_in_a_template() {
 }
 
 #[test]
-fn an_unbalanced_brace() {
-    says(
+fn an_unbalanced_brace_is_refused() {
+    assert_problems(
         "[servers.a]\ncommand = ['a']\nenv.ONE = 'Bearer {a.token'\nenv.TWO = 'json}'\n",
         "cofferdam.toml:3: `servers.a.env.ONE`: the `{` at character 8 is never closed\n  \
          hint: close it with `}`, or write `{{` for a brace\n\
@@ -76,13 +76,13 @@ fn an_unbalanced_brace() {
 }
 
 #[test]
-fn no_grant_for_the_socket() {
-    says(
+fn a_socket_without_a_grant_is_refused() {
+    assert_problems(
         "[relay]\nunix = '/run/cofferdam/relay/relay.sock'\n",
         "cofferdam.toml:2: `relay.unix` has no grant: its clients could use no server\n  \
          hint: set `relay.unix-grant` to the name of a grant",
     );
-    says(
+    assert_problems(
         "[relay]\nunix = '/run/cofferdam/relay/relay.sock'\nunix-grant = 'dev'\n",
         "cofferdam.toml:3: `relay.unix-grant` names the grant `dev`, which is not defined\n  \
          hint: define it in a table `[grants.dev]`",
@@ -90,13 +90,13 @@ fn no_grant_for_the_socket() {
 }
 
 #[test]
-fn unreadable_toml() {
-    says(
+fn only_the_first_syntax_error_is_reported() {
+    assert_problems(
         "[servers.a]\ncommand = ['x\n[relay]\nunix = 3\n",
         "cofferdam.toml:2: this is not TOML: invalid literal string, expected `'`\n  \
          hint: correct this first: the rest cannot be read without it",
     );
-    says(
+    assert_problems(
         "\n[servers.a\n",
         "cofferdam.toml:2: this is not TOML: unclosed table, expected `]`\n  \
          hint: correct this first: the rest cannot be read without it",
@@ -104,8 +104,8 @@ fn unreadable_toml() {
 }
 
 #[test]
-fn everything_at_once_and_in_order() {
-    says(
+fn all_problems_are_reported_in_the_order_of_the_file() {
+    assert_problems(
         "audit-sync = 'never'\n\
          [relay]\n\
          unix-uids = ['root']\n\
@@ -137,31 +137,31 @@ fn everything_at_once_and_in_order() {
 }
 
 #[test]
-fn a_problem_knows_its_column() {
+fn columns_count_characters() {
     let problems = check("[servers.a]\ncommand = ['a']\nenv = { 'É' = 'x', B = '{' }\n").unwrap_err();
-    assert_eq!(problems.list[0].place, Some(Place { line: 3, column: 24 }));
+    assert_eq!(problems.list[0].position, Some(Position { line: 3, column: 24 }));
 }
 
 #[test]
-fn no_value_of_the_file_is_repeated() {
+fn errors_quote_no_value_of_the_file() {
     let text = "state-dir = ['hunter2-a']\naudit-sync = 'hunter2-b'\n\
          [secrets.s]\ntoken = 'hunter2-c'\nshort = 'hunter2-d'\npublic = ['hunter2 e']\n\
          [secrets.t]\nenv = 'hunter2=f'\n\
          [servers.a]\nurl = 'https://ada:hunter2-g@example.com'\nheaders = { Authorization = \"hunter2\\n\" }\n\
          [servers.b]\ncommand = 'hunter2-h'\nenv = { A = \"hunter2 {\" }\n\
          [limits]\nlinks = 'hunter2-i'\nstop-grace = 'hunter2-j'\n";
-    let problems = said(text);
+    let problems = problems_of(text);
     assert_eq!(problems.matches("hint: ").count(), 11, "{problems}");
     assert!(!problems.contains("hunter2"), "{problems}");
 }
 
 #[test]
-fn a_key_cannot_speak_to_the_terminal() {
-    assert!(said("[servers.\"\\u001b[2J\"]\ncommand = ['a']\n").contains("\\u{1b}[2J"));
+fn control_characters_in_keys_are_escaped() {
+    assert!(problems_of("[servers.\"\\u001b[2J\"]\ncommand = ['a']\n").contains("\\u{1b}[2J"));
 }
 
 #[test]
-fn very_many_problems_end() {
+fn at_most_a_hundred_problems_are_listed() {
     let text: String = (0..500).map(|number| format!("nonsense-{number} = 1\n")).collect();
     let problems = check(&text).unwrap_err();
     assert_eq!(problems.list.len(), 101);
@@ -171,9 +171,9 @@ fn very_many_problems_end() {
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig { cases: 128, ..Default::default() })]
 
-    /// Whatever an editor leaves behind, there is an answer, and a refusal names at least one problem.
+    /// A file that was edited at random is accepted, or refused with at least one problem; the check never panics.
     #[test]
-    fn a_damaged_file_is_answered(start in 0_usize..4500, length in 0_usize..40, insert in "[\\[\\]{}\"'=#.\\na1]{0,3}") {
+    fn a_damaged_file_is_checked_without_panic(start in 0_usize..4500, length in 0_usize..40, insert in "[\\[\\]{}\"'=#.\\na1]{0,3}") {
         let mut text = include_str!("../../../../packaging/examples/full.toml").to_owned();
         let start = text.floor_char_boundary(start);
         let end = text.floor_char_boundary(start + length);

@@ -1,4 +1,4 @@
-//! Whole configurations, good and bad. The texts of errors are asserted in full: they are what people read.
+//! Whole configurations, valid and invalid. Error messages are compared in full, because users act on them.
 
 mod bad_input;
 mod relay;
@@ -11,20 +11,23 @@ mod vault_secrets;
 
 use std::path::{Path, PathBuf};
 
+use cofferdam_secrets::Origin;
+use cofferdam_servers::spec::ServerKind;
+
 use super::*;
 
 fn environment() -> Environment {
     Environment::new(1000, |name| (name == "HOME").then(|| "/home/ada".into())).with_files(certificates)
 }
 
-/// The files of a host, as far as a configuration looks into them.
+/// Certificate files that the configurations of these tests name.
 fn certificates(path: &Path) -> std::io::Result<Vec<u8>> {
     let pem = |label: &str, body: &str| format!("-----BEGIN {label}-----\n{body}\n-----END {label}-----\n");
     let text = match path.to_str() {
         Some("/etc/cofferdam/empty.pem") => String::new(),
         Some("/etc/cofferdam/key.pem") => pem("PRIVATE KEY", "AAAA"),
-        Some("/etc/cofferdam/nonsense.pem") => pem("CERTIFICATE", "AAAA"),
-        Some("/etc/cofferdam/torn.pem") => "-----BEGIN CERTIFICATE-----\nAAAA\n".to_owned(),
+        Some("/etc/cofferdam/invalid.pem") => pem("CERTIFICATE", "AAAA"),
+        Some("/etc/cofferdam/truncated.pem") => "-----BEGIN CERTIFICATE-----\nAAAA\n".to_owned(),
         Some("/etc/cofferdam/vault-ca.pem") => include_str!("ca.pem").to_owned(),
         _ => return Err(std::io::ErrorKind::NotFound.into()),
     };
@@ -35,24 +38,33 @@ fn check(text: &str) -> Result<Config, Problems> {
     check_text_in(text, Path::new("cofferdam.toml"), &environment())
 }
 
+/// Checks a text that must be valid, as `cofferdam.toml` in the current directory.
 #[track_caller]
-fn good(text: &str) -> Config {
+fn valid(text: &str) -> Config {
     check(text).unwrap_or_else(|problems| panic!("{problems}"))
 }
 
-/// Everything that is said about a text that must not check.
+/// Checks a text that must be valid, as `/etc/cofferdam.toml`.
 #[track_caller]
-fn said(text: &str) -> String {
-    check(text).map(|_| ()).expect_err("this should not check").to_string()
+fn valid_in_etc(text: &str) -> Config {
+    let config = check_text_in(text, Path::new("/etc/cofferdam.toml"), &environment());
+    config.unwrap_or_else(|problems| panic!("{problems}\nconfiguration:\n{text}"))
 }
 
+/// All error messages of an invalid text.
 #[track_caller]
-fn says(text: &str, expected: &str) {
-    assert_eq!(said(text), expected, "about:\n{text}");
+fn problems_of(text: &str) -> String {
+    check(text).map(|_| ()).expect_err("the configuration should be invalid").to_string()
+}
+
+/// Asserts all error messages of an invalid text.
+#[track_caller]
+fn assert_problems(text: &str, expected: &str) {
+    assert_eq!(problems_of(text), expected, "configuration:\n{text}");
 }
 
 #[test]
-fn every_example_checks() {
+fn every_example_is_valid() {
     let examples: PathBuf = [env!("CARGO_MANIFEST_DIR"), "../packaging/examples"].iter().collect();
     let mut count = 0;
     for entry in std::fs::read_dir(&examples).unwrap() {
@@ -66,11 +78,11 @@ fn every_example_checks() {
 }
 
 #[test]
-fn the_full_example_says_what_it_seems_to_say() {
+fn the_full_example_is_read_as_written() {
     let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "../packaging/examples/full.toml"].iter().collect();
     let config = load(&path).unwrap();
     assert_eq!(config.limits, Limits::default(), "the example shows the defaults");
-    assert_eq!(config.audit_sync, crate::audit::SyncMode::Write);
+    assert_eq!(config.audit_sync, cofferdam_audit::SyncMode::Write);
     let unix = config.relay.unix.unwrap();
     assert_eq!(unix.path, Path::new("/run/cofferdam/relay/relay.sock"));
     assert_eq!(unix.grant.as_str(), "dev");
@@ -86,26 +98,26 @@ fn the_full_example_says_what_it_seems_to_say() {
         panic!("a URL makes an HTTP server")
     };
     assert_eq!(linear.headers[0].0, http::header::AUTHORIZATION);
-    assert_eq!(linear.addresses, crate::net::AddressPolicy::PublicOnly);
+    assert_eq!(linear.addresses, cofferdam_net::AddressPolicy::PublicOnly);
 }
 
 #[test]
-fn an_empty_file_is_all_defaults() {
-    let config = good("");
+fn an_empty_file_gives_the_defaults() {
+    let config = valid("");
     assert_eq!(config.state_dir, Path::new("/home/ada/.local/state/cofferdam"));
     assert_eq!(config.admin.socket, Path::new("/home/ada/.local/state/cofferdam/admin/admin.sock"));
-    assert_eq!(config.audit_sync, crate::audit::SyncMode::Write);
+    assert_eq!(config.audit_sync, cofferdam_audit::SyncMode::Write);
     assert!(config.relay.unix.is_none());
     assert_eq!(config.relay.resume_grace.as_secs(), 120);
     assert_eq!(config.relay.heartbeat.as_secs(), 20);
-    let config = good("[servers.a]\ncommand = ['a']\n[grants.g]\nservers = []");
+    let config = valid("[servers.a]\ncommand = ['a']\n[grants.g]\nservers = []");
     assert_eq!(config.servers[&"a".parse().unwrap()].call_timeout.as_secs(), 240);
     assert_eq!(config.grants[&"g".parse().unwrap()].ttl.as_secs(), 8 * 3600);
 }
 
 #[test]
-fn the_digest_follows_what_decides_and_nothing_else() {
-    let digest = |text: &str| good(text).policy_digest;
+fn the_digest_changes_with_rules_and_grants_only() {
+    let digest = |text: &str| valid(text).policy_digest;
     let base = "[servers.a]\ncommand = ['a']\ntools.allow = ['x', 'y']\n[grants.g]\nservers = ['a']";
     assert_eq!(digest(base).len(), 64);
     assert_eq!(digest(base), digest(&base.replace("'x', 'y'", "'y', 'x'")));
@@ -118,7 +130,7 @@ fn the_digest_follows_what_decides_and_nothing_else() {
 }
 
 #[test]
-fn paths_start_at_the_configuration() {
+fn relative_paths_start_at_the_configurations_directory() {
     let text = "state-dir = './state/../kept'\n[secrets.s]\nfile = 's.json'\n\
                 [servers.a]\ncommand = ['bin/a', 'rel/ative']\n[servers.b]\ncommand = ['b']";
     let config = check_text_in(text, Path::new("/etc/cofferdam/c.toml"), &environment()).unwrap();

@@ -1,11 +1,12 @@
-//! Tools with other credentials, and how a new credential reaches a server.
+//! Scopes (tools with other credentials), `replace` and `reload`.
 
-use super::vault::{prepared, says_besides};
+use cofferdam_servers::spec::{Reload, Replace, ServerSpec};
+
 use super::*;
 
 const SECRETS: &str = "[secrets.read]\nenv = 'R'\n[secrets.write]\nenv = 'W'\n";
 
-fn server(config: &Config, name: &str) -> std::sync::Arc<Server> {
+fn server(config: &Config, name: &str) -> std::sync::Arc<ServerSpec> {
     std::sync::Arc::clone(&config.servers[&name.parse().unwrap()])
 }
 
@@ -14,8 +15,8 @@ fn names(secrets: std::collections::BTreeSet<&relay_proto::name::Name>) -> Vec<S
 }
 
 #[test]
-fn a_scope_is_the_server_with_other_credentials() {
-    let config = prepared(&format!(
+fn a_scope_inherits_the_entries_that_it_does_not_replace() {
+    let config = valid_in_etc(&format!(
         "{SECRETS}[servers.a]\ncommand = ['a']\nenv = {{ TOKEN = '{{read.value}}', KEPT = '{{file:k}}' }}\nfiles = {{ k = 'kept', c = '{{read.value}}' }}\n\
          [[servers.a.scopes]]\ntools = ['write_*', 'set']\nenv = {{ TOKEN = '{{write.value}}', MORE = '{{file:c}}' }}\nfiles = {{ c = '{{write.value}}', d = '' }}\n\
          [servers.b]\nurl = 'https://b'\nheaders = {{ Authorization = '{{read.value}}', X-Kept = 'kept' }}\n\
@@ -40,8 +41,8 @@ fn a_scope_is_the_server_with_other_credentials() {
 }
 
 #[test]
-fn the_first_scope_that_names_a_tool_is_the_tools() {
-    let config = prepared(&format!(
+fn the_first_scope_that_matches_a_tool_applies() {
+    let config = valid_in_etc(&format!(
         "{SECRETS}[servers.a]\ncommand = ['a']\n\
          [[servers.a.scopes]]\ntools = ['get_*']\nenv.T = '{{read.value}}'\n\
          [[servers.a.scopes]]\ntools = ['*_one']\nenv.T = '{{write.value}}'\n"
@@ -54,8 +55,8 @@ fn the_first_scope_that_names_a_tool_is_the_tools() {
 }
 
 #[test]
-fn a_scope_says_for_which_tools() {
-    says_besides(
+fn a_scope_must_name_tools() {
+    assert_problems(
         "[servers.a]\ncommand = ['a']\n[[servers.a.scopes]]\nenv.T = 'x'\n[[servers.a.scopes]]\ntools = []\nenv.T = 'x'\n\
          [[servers.a.scopes]]\ntools = ['', 'ok']\nenv.T = 'x'\n[servers.b]\n[[servers.b.scopes]]\ntools = ['']\nenv.T = 'x'\n",
         "cofferdam.toml:3: `servers.a.scopes` does not say which tools it is for\n  \
@@ -72,8 +73,8 @@ fn a_scope_says_for_which_tools() {
 }
 
 #[test]
-fn a_scope_changes_something() {
-    says_besides(
+fn a_scope_must_change_an_entry() {
+    assert_problems(
         "[servers.a]\ncommand = ['a']\n[[servers.a.scopes]]\ntools = ['x']\n\
          [servers.b]\nurl = 'https://b'\n[[servers.b.scopes]]\ntools = ['x']\nheaders = {}\n",
         "cofferdam.toml:3: `servers.a.scopes` changes nothing for its tools\n  \
@@ -84,8 +85,8 @@ fn a_scope_changes_something() {
 }
 
 #[test]
-fn a_scope_has_what_its_kind_of_server_has() {
-    says_besides(
+fn a_scope_has_the_keys_of_its_kind_of_server() {
+    assert_problems(
         "[servers.a]\ncommand = ['a']\n[[servers.a.scopes]]\ntools = ['x']\nheaders = { X = 'x' }\n\
          [servers.b]\nurl = 'https://b'\n[[servers.b.scopes]]\ntools = ['x']\nenv = { X = 'x' }\nfiles = { x = 'x' }\n",
         "cofferdam.toml:5: `servers.a.scopes.headers` is for servers with `url`\n  hint: leave it out\n\
@@ -95,8 +96,8 @@ fn a_scope_has_what_its_kind_of_server_has() {
 }
 
 #[test]
-fn the_templates_of_a_scope_are_templates() {
-    says_besides(
+fn templates_in_scopes_are_checked() {
+    assert_problems(
         "[secrets.s]\nenv = 'S'\n[servers.a]\ncommand = ['a']\n[[servers.a.scopes]]\ntools = ['x']\n\
          env = { A = '{other.value}', B = '{file:no}', 'C=' = 'x' }\nfiles = { '../x' = '' }\n\
          [servers.b]\nurl = 'http://b.example'\n[[servers.b.scopes]]\ntools = ['x']\nheaders = { Host = '{s.value}' }\n",
@@ -116,8 +117,8 @@ fn the_templates_of_a_scope_are_templates() {
 }
 
 #[test]
-fn what_does_not_fit_in_a_scope_hides_nothing_else() {
-    says_besides(
+fn a_misfit_in_one_scope_does_not_hide_problems_of_others() {
+    assert_problems(
         "[servers.a]\ncommand = ['a']\n[[servers.a.scopes]]\ntools = 'x'\nenv = { A = 'a' }\n\
          [[servers.a.scopes]]\ntool = ['x']\n[[servers.a.scopes]]\ntools = ['x']\nenv = { A = 1 }\n\
          [[servers.a.scopes]]\ntools = ['x']\nenv = { A = '{' }\n",
@@ -127,30 +128,30 @@ fn what_does_not_fit_in_a_scope_hides_nothing_else() {
          cofferdam.toml:13: `servers.a.scopes.env.A`: the `{` at character 1 is never closed\n  \
          hint: close it with `}`, or write `{{` for a brace",
     );
-    says_besides(
+    assert_problems(
         "[servers.a]\ncommand = ['a']\nscopes = [3]\n",
         "cofferdam.toml:3: `servers.a.scopes` cannot hold a number\n  hint: write a table",
     );
 }
 
 #[test]
-fn a_new_credential_reaches_a_process_in_one_of_three_ways() {
+fn replace_and_reload_have_their_values_and_defaults() {
     for (line, replace) in [
         ("", Replace::Hitless),
         ("replace = 'hitless'", Replace::Hitless),
         ("replace = 'idle'", Replace::Idle),
         ("replace = 'never'", Replace::Never),
     ] {
-        let config = prepared(&format!("[servers.a]\ncommand = ['a']\n{line}\n"));
+        let config = valid_in_etc(&format!("[servers.a]\ncommand = ['a']\n{line}\n"));
         assert_eq!(server(&config, "a").replace, replace, "{line}");
     }
     for (line, reload) in
         [("", None), ("reload = 'file'", Some(Reload::File)), ("reload = 'sighup'", Some(Reload::Sighup))]
     {
-        let config = prepared(&format!("[servers.a]\ncommand = ['a']\nfiles = {{ f = '' }}\n{line}\n"));
+        let config = valid_in_etc(&format!("[servers.a]\ncommand = ['a']\nfiles = {{ f = '' }}\n{line}\n"));
         assert_eq!(server(&config, "a").reload, reload, "{line}");
     }
-    says_besides(
+    assert_problems(
         "[servers.a]\ncommand = ['a']\nreplace = 'now'\nreload = 'later'\n",
         "cofferdam.toml:3: `servers.a.replace` has a value that is not known\n  \
          hint: use one of `hitless`, `idle`, `never`\n\
@@ -159,8 +160,8 @@ fn a_new_credential_reaches_a_process_in_one_of_three_ways() {
 }
 
 #[test]
-fn only_processes_are_replaced_and_only_files_are_read_again() {
-    says_besides(
+fn replace_needs_a_command_and_reload_needs_files() {
+    assert_problems(
         "[servers.a]\nurl = 'https://a'\nreplace = 'idle'\nreload = 'file'\n\
          [servers.b]\ncommand = ['b']\nreload = 'sighup'\n[servers.c]\ncommand = ['c']\nfiles = {}\nreload = 'file'\n",
         "cofferdam.toml:3: `servers.a.replace` is for servers with `command`\n  hint: leave it out\n\
@@ -173,14 +174,14 @@ fn only_processes_are_replaced_and_only_files_are_read_again() {
 }
 
 #[test]
-fn the_digest_follows_scopes() {
+fn the_digest_changes_with_scopes() {
     let base = format!(
         "{SECRETS}[servers.a]\ncommand = ['a']\nenv.T = '{{read.value}}'\n\
          [[servers.a.scopes]]\ntools = ['x', 'y']\nenv.T = '{{write.value}}'\n\
          [[servers.a.scopes]]\ntools = ['z']\nenv.T = 'none'\n\
          [grants.g]\nservers = ['a']\n"
     );
-    let digest = |text: &str| prepared(text).policy_digest;
+    let digest = |text: &str| valid_in_etc(text).policy_digest;
     let changed = |from: &str, to: &str| {
         assert!(base.contains(from), "{from}");
         digest(&base.replace(from, to)) != digest(&base)
@@ -190,7 +191,10 @@ fn the_digest_follows_scopes() {
     assert!(changed("['x', 'y']", "['x y']"), "patterns may hold spaces");
     assert!(changed("'{write.value}'", "'{read.value}'"));
     assert!(changed("'{write.value}'", "'{write.other}'"));
-    assert!(changed("env.T = '{read.value}'", "env.T = '{write.value}'"), "what is left to other tools");
+    assert!(
+        changed("env.T = '{read.value}'", "env.T = '{write.value}'"),
+        "the credentials of all other tools"
+    );
     assert!(!changed("'none'", "'nothing'"));
     let swapped = base
         .replace("['x', 'y']\nenv.T = '{write.value}'", "first")

@@ -1,18 +1,20 @@
-//! Servers, their templates and where credentials may travel; secrets and their sources.
+//! Servers, their templates and headers; secrets and their sources; rules and grants.
+
+use cofferdam_net::RESERVED_HEADERS;
+use cofferdam_servers::spec::Retry;
 
 use super::*;
-use crate::net::RESERVED_HEADERS;
 
 #[test]
-fn one_kind_of_server() {
-    says(
+fn a_server_has_a_command_or_a_url() {
+    assert_problems(
         "[servers.a]\nretry = false\n[servers.b]\ncommand = ['b']\nurl = 'https://b'\n",
         "cofferdam.toml:1: `servers.a` has neither `command` nor `url`\n  \
          hint: set `command` to a program and its arguments, or `url` to an address\n\
          cofferdam.toml:4: `servers.b` has both `command` and `url`\n  \
          hint: keep `command` for a program, or `url` for a server that already runs",
     );
-    says(
+    assert_problems(
         "[servers.a]\nurl = 'https://a'\nenv = {}\n[servers.b]\ncommand = ['b']\nprivate = true\n",
         "cofferdam.toml:3: `servers.a.env` is for servers with `command`\n  hint: leave it out\n\
          cofferdam.toml:6: `servers.b.private` is for servers with `url`\n  hint: leave it out",
@@ -20,8 +22,8 @@ fn one_kind_of_server() {
 }
 
 #[test]
-fn names_of_tables() {
-    says(
+fn names_of_tables_are_checked() {
+    assert_problems(
         "[servers.GitHub]\ncommand = ['a']\n[grants.\"my grant\"]\nservers = ['GitHub']\n[secrets.-s]\nenv = 'S'\n",
         "cofferdam.toml:1: a server cannot be named `GitHub`\n  \
          hint: use 1 to 64 of a-z, 0-9, `-` and `_`, beginning with a letter or digit\n\
@@ -33,8 +35,8 @@ fn names_of_tables() {
 }
 
 #[test]
-fn names_of_variables_and_files() {
-    says(
+fn names_of_variables_and_files_are_checked() {
+    assert_problems(
         "[servers.a]\ncommand = ['a']\nenv = { '' = 'x', 'A=B' = 'y' }\nfiles = { '../x' = '', '.y' = '', ok = '' }\n",
         "cofferdam.toml:3: `servers.a.env.\"\"` is not the name of an environment variable\n  \
          hint: it has at least one character, and no `=`\n\
@@ -48,8 +50,8 @@ fn names_of_variables_and_files() {
 }
 
 #[test]
-fn placeholders_lead_somewhere() {
-    says(
+fn placeholders_must_refer_to_defined_secrets_and_files() {
+    assert_problems(
         "[secrets.s]\nenv = 'S'\n[servers.a]\ncommand = ['a', '--token={s.value}']\n\
          env = { A = '{file:missing.pem}', B = '{s}', C = '{s.value:hex}', D = \"\\u0000\" }\n",
         "cofferdam.toml:4: `servers.a.command` uses the secret `s`, but every process of the host can read arguments\n  \
@@ -65,7 +67,7 @@ fn placeholders_lead_somewhere() {
 }
 
 #[test]
-fn where_a_server_can_be() {
+fn urls_of_servers_are_checked() {
     for (url, message) in [
         ("ftp://a/b", "is neither `https://` nor `http://`"),
         ("a/b", "is not a URL"),
@@ -82,7 +84,7 @@ fn where_a_server_can_be() {
 }
 
 #[test]
-fn headers_cross_a_network_encrypted_or_not_at_all() {
+fn headers_are_refused_for_unencrypted_urls_off_loopback() {
     let with = |url: &str, headers: &str| {
         format!("[secrets.s]\nenv = 'S'\n[servers.a]\nurl = '{url}'\nheaders = {{ {headers} }}\n")
     };
@@ -94,13 +96,13 @@ fn headers_cross_a_network_encrypted_or_not_at_all() {
         "http://[::1]:1/",
         "http://127.9.9.9",
     ] {
-        good(&with(url, bearer));
+        valid(&with(url, bearer));
     }
-    good(&with("http://a.example", ""));
+    valid(&with("http://a.example", ""));
     for url in
         ["http://a.example", "http://10.0.0.1/", "http://localhost.example/", "http://127.0.0.1.example/"]
     {
-        says(
+        assert_problems(
             &with(url, bearer),
             "cofferdam.toml:5: `servers.a.headers` would cross the network unencrypted\n  \
              hint: use an `https://` URL; `http://` carries headers to loopback only",
@@ -113,7 +115,7 @@ fn headers_that_the_sidecar_sets_itself_are_refused() {
     let some =
         ["Accept-Encoding", "Expect", "Via", "Mcp-Session-Id", "MCP-Protocol-Version", "Proxy-Authorization"];
     for header in RESERVED_HEADERS.into_iter().chain(some).chain(["Upgrade", "TE", "Host"]) {
-        says(
+        assert_problems(
             &format!("[servers.a]\nurl = 'https://a'\nheaders = {{ {header} = 'x' }}\n"),
             &format!(
                 "cofferdam.toml:3: `servers.a.headers.{header}` is set by the sidecar itself\n  \
@@ -121,7 +123,7 @@ fn headers_that_the_sidecar_sets_itself_are_refused() {
             ),
         );
     }
-    says(
+    assert_problems(
         "[servers.a]\nurl = 'https://a'\n[servers.a.headers]\n'X Y' = 'a'\nX-A = 'a'\nx-a = 'b'\nX-B = \"a\\r\\nb\"\n",
         "cofferdam.toml:4: `servers.a.headers.\"X Y\"` is not the name of a header\n  hint: use letters, digits and `-`\n\
          cofferdam.toml:6: `servers.a.headers.x-a` is set twice\n  \
@@ -132,8 +134,8 @@ fn headers_that_the_sidecar_sets_itself_are_refused() {
 }
 
 #[test]
-fn a_secret_has_one_source() {
-    says(
+fn a_secret_has_exactly_one_source() {
+    assert_problems(
         "[secrets.none]\n[secrets.two]\nenv = 'A'\nfile = '/a'\n[secrets.later]\nvault = 'a/b'\nenv = 'A'\n",
         "cofferdam.toml:1: `secrets.none` has no source\n  hint: set one of `file`, `env`, `exec`, `kv` and `vault`\n\
          cofferdam.toml:2: `secrets.two` has 2 sources: `env`, `file`\n  hint: keep one of them\n\
@@ -144,8 +146,8 @@ fn a_secret_has_one_source() {
 }
 
 #[test]
-fn a_secret_never_holds_its_value() {
-    says(
+fn a_value_in_place_of_a_source_is_refused() {
+    assert_problems(
         "[secrets.github]\ntoken = 'x'\n[secrets.a]\nexec = []\n[secrets.b]\nenv = 'A=B'\npublic = ['user name']\n",
         "cofferdam.toml:2: unknown key `secrets.github.token`\n  \
          hint: a secret names its source, `file`, `env`, `exec`, `kv` or `vault`; its value is never written here\n\
@@ -158,8 +160,8 @@ fn a_secret_never_holds_its_value() {
 }
 
 #[test]
-fn patterns_and_grants() {
-    says(
+fn patterns_and_grants_are_checked() {
+    assert_problems(
         "[servers.a]\ncommand = ['a']\ntools = { allow = [''] }\nmethods = [\"a\\nb\"]\n\
          [grants.g]\nttl = '0s'\n[grants.h]\nservers = ['a', 'a']\n",
         "cofferdam.toml:3: `servers.a.tools.allow`: a pattern cannot be empty\n  \
@@ -174,11 +176,11 @@ fn patterns_and_grants() {
 }
 
 #[test]
-fn what_may_have_run_is_not_repeated_unless_it_is_said() {
+fn retry_is_off_by_default() {
     for (line, retry) in
         [("", Retry::Never), ("retry = false\n", Retry::Never), ("retry = true\n", Retry::WhereSafe)]
     {
-        let config = good(&format!("[servers.a]\ncommand = ['a']\n{line}"));
+        let config = valid(&format!("[servers.a]\ncommand = ['a']\n{line}"));
         assert_eq!(config.servers[&"a".parse().unwrap()].retry, retry, "{line}");
     }
 }

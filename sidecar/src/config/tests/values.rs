@@ -1,10 +1,10 @@
-//! Numbers: how they are written and how far they go.
+//! Limits, durations and sizes: how they are written, and their ranges.
 
 use super::*;
 
 #[test]
 fn limits_are_set_by_their_names() {
-    let config = good(
+    let config = valid(
         "[limits]\nmessage-bytes = '1MiB'\naudit-field-bytes = 512\nlinks = 3\nstop-grace = '1s500ms'\n",
     );
     let expected = Limits {
@@ -18,8 +18,8 @@ fn limits_are_set_by_their_names() {
 }
 
 #[test]
-fn limits_that_would_stop_everything_or_bound_nothing() {
-    says(
+fn limits_out_of_range_are_refused() {
+    assert_problems(
         "[limits]\nlinks = 0\nmessage-bytes = '1GiB'\nmessage-depth = 100000\nstop-grace = '1h'\nwindow-bytes = 0\nlinkz = 1\n",
         "cofferdam.toml:2: `limits.links` is too small\n  hint: use a value from 1 to 65536\n\
          cofferdam.toml:3: `limits.message-bytes` is too large\n  hint: use a value from 64KiB to 10239KiB\n\
@@ -31,8 +31,8 @@ fn limits_that_would_stop_everything_or_bound_nothing() {
 }
 
 #[test]
-fn durations_have_units() {
-    says(
+fn durations_need_units_and_a_range() {
+    assert_problems(
         "[relay]\nheartbeat = 20\nresume-grace = '2 minutes'\n[servers.a]\ncommand = ['a']\ncall-timeout = '0s'\n",
         "cofferdam.toml:2: `relay.heartbeat` cannot be a number\n  \
          hint: write a duration such as \"500ms\", \"20s\" or \"2h30m\"\n\
@@ -40,12 +40,12 @@ fn durations_have_units() {
          hint: write a duration such as \"500ms\", \"20s\" or \"2h30m\"\n\
          cofferdam.toml:6: `servers.a.call-timeout` is too small\n  hint: use a value from 100ms to 1d",
     );
-    assert_eq!(good("relay.resume-grace = '0s'").relay.resume_grace, std::time::Duration::ZERO);
+    assert_eq!(valid("relay.resume-grace = '0s'").relay.resume_grace, std::time::Duration::ZERO);
 }
 
 #[test]
-fn sizes_have_units_of_1024() {
-    says(
+fn sizes_need_binary_units() {
+    assert_problems(
         "[limits]\nmessage-bytes = '10MB'\nsecret-bytes = -1\n",
         "cofferdam.toml:2: `limits.message-bytes` cannot be read\n  \
          hint: write a size such as \"64KiB\" or \"10MiB\", or a number of bytes\n\

@@ -1,33 +1,12 @@
-//! `[vault]` itself, and a whole set-up.
+//! `[vault]`, and a configuration that uses every key of Vault.
 
 use super::*;
-use crate::config::{check as checks, document, problem};
 
 pub(super) const VAULT: &str =
     "[vault]\naddress = 'https://v'\nauth = { method = 'token-file', path = '/t' }\n";
 
-/// What a text means.
-#[track_caller]
-pub(super) fn prepared(text: &str) -> Config {
-    let environment = environment();
-    let mut report = problem::Report::new(text);
-    let setting = checks::Setting { file: Path::new("/etc/cofferdam.toml"), environment: &environment };
-    let config =
-        document::read(text, &mut report).and_then(|document| checks::check(document, setting, &mut report));
-    let problems = report.into_problems("cofferdam.toml".into());
-    assert!(problems.list.is_empty(), "{problems}\nabout:\n{text}");
-    config.expect("what has no problem is a configuration")
-}
-
-/// What is said of it.
-#[track_caller]
-pub(super) fn says_besides(text: &str, expected: &str) {
-    let problems = check(text).expect_err("this should not check");
-    assert_eq!(problems.to_string(), expected, "about:\n{text}");
-}
-
-/// The example of a whole set-up with every key of Vault's in it.
-const WHOLE: &str = r#"
+/// A configuration with every key that concerns Vault.
+const EVERY_KEY: &str = r#"
 [relay]
 unix = "/run/cofferdam/relay/relay.sock"
 unix-grant = "dev"
@@ -78,8 +57,8 @@ ttl = "8h"
 "#;
 
 #[test]
-fn a_whole_set_up_says_what_it_seems_to_say() {
-    let config = prepared(WHOLE);
+fn every_key_of_vault_is_read_as_written() {
+    let config = valid_in_etc(EVERY_KEY);
     let vault = config.vault.as_ref().unwrap();
     assert_eq!(vault.address, "https://vault.example.com:8200/");
     assert_eq!(vault.namespace.as_ref().unwrap().as_str(), "team-a");
@@ -111,13 +90,13 @@ fn a_whole_set_up_says_what_it_seems_to_say() {
 
 #[test]
 fn vault_needs_an_address_and_a_login() {
-    says_besides(
+    assert_problems(
         "[vault]\nnamespace = 'a'\n",
         "cofferdam.toml:1: `vault` has no `address`\n  hint: write one such as `https://vault.example.com:8200`\n\
          cofferdam.toml:1: `vault` does not say how to log in\n  \
          hint: set `auth`, as in `auth = { method = \"token-file\", path = \"/run/vault-token\" }`",
     );
-    says_besides(
+    assert_problems(
         "[vault]\nadress = 'https://v'\nauth = 3\n[secrets.a]\nkv = 'a/b'\n",
         "cofferdam.toml:2: unknown key `vault.adress`\n  hint: did you mean `address`?\n\
          cofferdam.toml:3: `vault.auth` cannot be a number\n  hint: write a table",
@@ -125,7 +104,7 @@ fn vault_needs_an_address_and_a_login() {
 }
 
 #[test]
-fn an_address_is_a_host_and_perhaps_a_port() {
+fn an_address_is_a_host_with_an_optional_port() {
     let vault = |address: &str| VAULT.replace("https://v'", &format!("{address}'"));
     for address in [
         "https://vault.example.com",
@@ -136,7 +115,7 @@ fn an_address_is_a_host_and_perhaps_a_port() {
         "http://[::1]:8200",
         "http://localhost:8200",
     ] {
-        prepared(&vault(address));
+        valid_in_etc(&vault(address));
     }
     let url = "write one such as `https://vault.example.com:8200`";
     let bare = "leave out what follows the host and the port; `vault.namespace` names a namespace";
@@ -169,7 +148,7 @@ fn an_address_is_a_host_and_perhaps_a_port() {
             "use an `https://` URL; `http://` is for loopback only",
         ),
     ] {
-        says_besides(
+        assert_problems(
             &vault(address),
             &format!("cofferdam.toml:2: `vault.address` {message}\n  hint: {hint}"),
         );
@@ -177,8 +156,8 @@ fn an_address_is_a_host_and_perhaps_a_port() {
 }
 
 #[test]
-fn what_needs_tls_has_it() {
-    says_besides(
+fn keys_that_need_tls_are_refused_with_http() {
+    assert_problems(
         "[vault]\naddress = 'http://localhost'\nca-file = '/etc/cofferdam/vault-ca.pem'\n\
          auth = { method = 'cert', cert-file = '/c', key-file = '/k', role = 'r' }\n",
         "cofferdam.toml:3: `vault.ca-file` needs TLS, and `vault.address` is `http://`\n  \
@@ -189,7 +168,7 @@ fn what_needs_tls_has_it() {
 }
 
 #[test]
-fn certificates_are_looked_at() {
+fn the_ca_file_is_read_and_checked() {
     let hint = "write the CA's certificate there, which begins with `-----BEGIN CERTIFICATE-----`";
     for (file, message, hint) in [
         (
@@ -199,10 +178,10 @@ fn certificates_are_looked_at() {
         ),
         ("empty.pem", "holds no certificate in PEM", hint),
         ("key.pem", "holds no certificate in PEM", hint),
-        ("torn.pem", "is not PEM", hint),
-        ("nonsense.pem", "holds a certificate that cannot be read", hint),
+        ("truncated.pem", "is not PEM", hint),
+        ("invalid.pem", "holds a certificate that cannot be read", hint),
     ] {
-        says_besides(
+        assert_problems(
             &format!("{VAULT}ca-file = '/etc/cofferdam/{file}'\n"),
             &format!("cofferdam.toml:4: `vault.ca-file` {message}\n  hint: {hint}"),
         );
@@ -210,7 +189,7 @@ fn certificates_are_looked_at() {
 }
 
 #[test]
-fn no_value_of_vaults_tables_is_repeated() {
+fn errors_about_vault_quote_no_value() {
     let text = "[vault]\naddress = 'hunter2 a'\nnamespace = 'hunter2/'\nca-file = '~/hunter2'\ntoken = 'hunter2'\n\
          token-role = 'hunter2 b'\nauth = { method = 'jwt', role = 'hunter2 c', secret-id = 'hunter2', jwt-file = '', mount = '/hunter2' }\n\
          [secrets.a]\nvault = '/hunter2'\nwrite = { a = [2026-01-01, 'hunter2'] }\n\
@@ -224,10 +203,10 @@ fn no_value_of_vaults_tables_is_repeated() {
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig { cases: 128, ..Default::default() })]
 
-    /// Whatever an editor leaves behind of it, there is an answer.
+    /// A file that was edited at random is accepted or refused with a problem; the check never panics.
     #[test]
-    fn a_damaged_set_up_is_answered(start in 0_usize..2600, length in 0_usize..40, insert in "[\\[\\]{}\"'=#.\\na1]{0,3}") {
-        let mut text = WHOLE.to_owned();
+    fn a_damaged_vault_configuration_is_checked_without_panic(start in 0_usize..2600, length in 0_usize..40, insert in "[\\[\\]{}\"'=#.\\na1]{0,3}") {
+        let mut text = EVERY_KEY.to_owned();
         let (start, end) = (text.floor_char_boundary(start), text.floor_char_boundary(start + length));
         text.replace_range(start..end, &insert);
         if let Err(problems) = check(&text) {

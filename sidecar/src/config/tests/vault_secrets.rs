@@ -1,16 +1,17 @@
-//! Secrets that come from Vault, and what a grant may do there.
+//! Secrets that come from Vault, policies of grants, and formats of `exec`.
 
-use super::good;
-use super::vault::{VAULT, prepared, says_besides};
 use cofferdam_secrets::{ExecFormat, Origin};
 
+use super::vault::VAULT;
+use super::{assert_problems, valid, valid_in_etc};
+
 #[test]
-fn paths_in_vault_lead_where_they_seem_to() {
+fn vault_paths_are_checked() {
     let secret = |path: &str| format!("{VAULT}[secrets.a]\nkv = \"{path}\"\n");
     for path in ["secret/github", "a", "a/b c/d.e/..f/ü", "kv/*"] {
-        prepared(&secret(path));
+        valid_in_etc(&secret(path));
     }
-    prepared(&secret(&"x".repeat(512)));
+    valid_in_etc(&secret(&"x".repeat(512)));
     let plain = "write a path such as `secret/github`";
     let detours = "write the path without detours, as `secret/github`";
     let slash = "leave the slash out, as in `secret/github`";
@@ -31,16 +32,19 @@ fn paths_in_vault_lead_where_they_seem_to() {
         ("secret/{a.b}", "holds a brace, but templates are not supported there", plain),
         (&"x".repeat(513), "is longer than 512 bytes", plain),
     ] {
-        says_besides(&secret(path), &format!("cofferdam.toml:5: `secrets.a.kv` {message}\n  hint: {hint}"));
+        assert_problems(
+            &secret(path),
+            &format!("cofferdam.toml:5: `secrets.a.kv` {message}\n  hint: {hint}"),
+        );
     }
-    says_besides(
+    assert_problems(
         &format!("{VAULT}namespace = 'team/'\n[secrets.a]\nvault = '/a'\n"),
         "cofferdam.toml:4: `vault.namespace` begins or ends with a slash\n  \
          hint: leave the slash out, as in `secret/github`\n\
          cofferdam.toml:6: `secrets.a.vault` begins or ends with a slash\n  \
          hint: leave the slash out, as in `secret/github`",
     );
-    says_besides(
+    assert_problems(
         &format!("{VAULT}namespace = 'tëam'\n"),
         "cofferdam.toml:4: `vault.namespace` cannot be sent in a header\n  \
          hint: use ASCII only",
@@ -48,8 +52,8 @@ fn paths_in_vault_lead_where_they_seem_to() {
 }
 
 #[test]
-fn secrets_of_vault_need_a_vault() {
-    says_besides(
+fn vault_secrets_need_a_vault_table() {
+    assert_problems(
         "[secrets.a]\nkv = 'a/b'\n[secrets.b]\nvault = 'a/b'\n[grants.g]\nservers = []\nvault-policies = ['p']\n",
         "cofferdam.toml:2: `secrets.a.kv` needs Vault, and there is no table `[vault]`\n  \
          hint: add a table `[vault]` with its `address` and how to log in (`auth`)\n\
@@ -58,15 +62,15 @@ fn secrets_of_vault_need_a_vault() {
          cofferdam.toml:7: `grants.g.vault-policies` needs Vault, and there is no table `[vault]`\n  \
          hint: add a table `[vault]` with its `address` and how to log in (`auth`)",
     );
-    says_besides(
+    assert_problems(
         "vault = 3\n[secrets.a]\nkv = 'a/b'\n",
         "cofferdam.toml:1: `vault` cannot be a number\n  hint: write a table",
     );
 }
 
 #[test]
-fn each_source_has_its_own_keys() {
-    says_besides(
+fn keys_of_another_source_are_refused() {
+    assert_problems(
         &format!(
             "{VAULT}[secrets.a]\nkv = 'a/b'\nvault = 'c/d'\n[secrets.b]\nkv = 'a/b'\nwrite = {{ ttl = '1m' }}\n\
              [secrets.c]\nvault = 'a/b'\nrefresh = '5m'\n[secrets.d]\nenv = 'D'\nwrite = {{}}\nrefresh = '5m'\n"
@@ -77,7 +81,7 @@ fn each_source_has_its_own_keys() {
          cofferdam.toml:15: `secrets.d.write` is for secrets with `vault`\n  hint: leave it out\n\
          cofferdam.toml:16: `secrets.d.refresh` is for secrets with `kv`\n  hint: leave it out",
     );
-    says_besides(
+    assert_problems(
         &format!(
             "{VAULT}[secrets.a]\nkv = 'a/b'\nrefresh = '999ms'\n[secrets.b]\nkv = 'a/b'\nrefresh = '8d'\n"
         ),
@@ -87,8 +91,8 @@ fn each_source_has_its_own_keys() {
 }
 
 #[test]
-fn what_is_written_is_json() {
-    says_besides(
+fn write_parameters_must_be_json_values() {
+    assert_problems(
         &format!(
             "{VAULT}[secrets.a]\nvault = 'a/b'\n[secrets.a.write]\nday = 2026-01-01\nlong = inf\nlist = [{{ x = nan }}]\n\
              'a b' = 12:00:00\ngood = [1.5, {{ x = 'y' }}]\n"
@@ -105,7 +109,7 @@ fn what_is_written_is_json() {
 }
 
 #[test]
-fn a_grant_says_what_it_may_do_in_vault() {
+fn a_grant_whose_server_uses_vault_needs_policies() {
     let text = |grant: &str| {
         format!(
             "{VAULT}[secrets.v]\nvault = 'a/b'\n[secrets.e]\nenv = 'E'\n\
@@ -121,30 +125,30 @@ fn a_grant_says_what_it_may_do_in_vault() {
              hint: name the policies that allow it, as in `vault-policies = [\"agent-dev\"]`"
         )
     };
-    prepared(&text("servers = ['plain']"));
-    prepared(&text("servers = ['plain']\nvault-policies = []"));
-    prepared(&text("servers = ['plain', 'own', 'scoped']\nvault-policies = ['p']"));
-    says_besides(&text("servers = ['plain', 'own']"), &lacks(19, "own"));
-    says_besides(&text("servers = ['scoped']"), &lacks(19, "scoped"));
-    says_besides(&text("servers = ['own']\nvault-policies = []"), &lacks(21, "own"));
-    says_besides(
+    valid_in_etc(&text("servers = ['plain']"));
+    valid_in_etc(&text("servers = ['plain']\nvault-policies = []"));
+    valid_in_etc(&text("servers = ['plain', 'own', 'scoped']\nvault-policies = ['p']"));
+    assert_problems(&text("servers = ['plain', 'own']"), &lacks(19, "own"));
+    assert_problems(&text("servers = ['scoped']"), &lacks(19, "scoped"));
+    assert_problems(&text("servers = ['own']\nvault-policies = []"), &lacks(21, "own"));
+    assert_problems(
         &text("servers = ['own']\nvault-policies = 'p'"),
         "cofferdam.toml:21: `grants.g.vault-policies` cannot be a string\n  hint: write an array",
     );
 }
 
 #[test]
-fn policies_have_names_and_root_is_none_of_them() {
+fn invalid_policy_names_and_root_are_refused() {
     let text = |policies: &str| format!("{VAULT}[grants.g]\nservers = []\nvault-policies = [{policies}]\n");
-    prepared(&text(&format!("'agent-dev', 'team/a_b.c', '0', '{}'", "p".repeat(128))));
-    says_besides(
+    valid_in_etc(&text(&format!("'agent-dev', 'team/a_b.c', '0', '{}'", "p".repeat(128))));
+    assert_problems(
         &text("'root', 'p', 'p'"),
         "cofferdam.toml:6: `grants.g.vault-policies` holds `root`, which allows everything\n  \
          hint: name a policy that allows what the grant's secrets need, and no more\n\
          cofferdam.toml:6: `grants.g.vault-policies` names `p` twice\n  hint: keep one of them",
     );
     for name in ["''", "'Root'", "' root'", "'a b'", "'*'", "'ü'", &format!("'{}'", "p".repeat(129))] {
-        says_besides(
+        assert_problems(
             &text(name),
             "cofferdam.toml:6: `grants.g.vault-policies` holds an invalid policy name\n  \
              hint: use 1 to 128 of a-z, 0-9, `-`, `_`, `.` and `/`",
@@ -153,20 +157,21 @@ fn policies_have_names_and_root_is_none_of_them() {
 }
 
 #[test]
-fn the_digest_follows_policies() {
+fn the_digest_changes_with_policies() {
     let digest = |policies: &str| {
-        prepared(&format!("{VAULT}[grants.g]\nservers = []\nvault-policies = [{policies}]\n")).policy_digest
+        valid_in_etc(&format!("{VAULT}[grants.g]\nservers = []\nvault-policies = [{policies}]\n"))
+            .policy_digest
     };
     assert_ne!(digest("'a'"), digest("'b'"));
     assert_ne!(digest("'a'"), digest(""));
     assert_eq!(digest("'a', 'b'"), digest("'b', 'a'"));
-    assert_eq!(digest(""), prepared("[grants.g]\nservers = []\n").policy_digest);
+    assert_eq!(digest(""), valid_in_etc("[grants.g]\nservers = []\n").policy_digest);
 }
 
 #[test]
-fn the_output_of_a_command_has_a_format() {
+fn exec_output_has_a_format() {
     let format = |lines: &str| {
-        let config = good(&format!("[secrets.a]\nexec = ['a']\n{lines}"));
+        let config = valid(&format!("[secrets.a]\nexec = ['a']\n{lines}"));
         let Origin::Exec { format, .. } = config.secrets[&"a".parse().unwrap()].origin else {
             panic!("not a command")
         };
@@ -175,7 +180,7 @@ fn the_output_of_a_command_has_a_format() {
     assert_eq!(format(""), ExecFormat::Plain);
     assert_eq!(format("format = 'plain'\n"), ExecFormat::Plain);
     assert_eq!(format("format = 'expiring'\n"), ExecFormat::Expiring);
-    says_besides(
+    assert_problems(
         "[secrets.a]\nenv = 'A'\nformat = 'expiring'\n[secrets.b]\nexec = ['b']\nformat = 'expires'\n",
         "cofferdam.toml:3: `secrets.a.format` is for secrets with `exec`\n  hint: leave it out\n\
          cofferdam.toml:6: `secrets.b.format` has a value that is not known\n  \

@@ -1,7 +1,7 @@
 //! The port for health checks and metrics: `/healthz`, `/readyz` and `/metrics`, on loopback.
 //!
 //! What must stay true: requests here change nothing and show no secret; a web page whose name points to this host (DNS
-//! rebinding) gets no answer; a silent or slow client holds one of few slots for a short time, and the longest silent
+//! rebinding) gets no data; a silent or slow client holds one of few slots for a short time, and the longest silent
 //! loses its slot to the next connection.
 
 use std::convert::Infallible;
@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use cofferdam_base::metrics::{self, Gauges};
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use http::uri::Authority;
 use http::{Method, Request, Response, StatusCode};
@@ -25,7 +26,6 @@ use tokio::time::timeout;
 
 use crate::daemon::handshake_slots::HandshakeSlots;
 use crate::daemon::state::Daemon;
-use crate::metrics::{self, Gauges};
 
 /// Connections at a time.
 const MAX_CONNECTIONS: usize = 16;
@@ -84,9 +84,9 @@ impl AdminPort {
 }
 
 async fn serve(daemon: Arc<Daemon>, stream: TcpStream) {
-    let answer = service_fn(move |request: Request<Incoming>| {
-        let answer = answer(&daemon, &request);
-        async move { Ok::<_, Infallible>(answer) }
+    let service = service_fn(move |request: Request<Incoming>| {
+        let response = respond(&daemon, &request);
+        async move { Ok::<_, Infallible>(response) }
     });
     // hyper answers or closes what is not HTTP or exceeds the limits.
     let _ = http1::Builder::new()
@@ -95,11 +95,11 @@ async fn serve(daemon: Arc<Daemon>, stream: TcpStream) {
         .keep_alive(false)
         .max_headers(MAX_HEADERS)
         .max_buf_size(MAX_HEAD)
-        .serve_connection(TokioIo::new(stream), answer)
+        .serve_connection(TokioIo::new(stream), service)
         .await;
 }
 
-fn answer(daemon: &Daemon, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+fn respond(daemon: &Daemon, request: &Request<Incoming>) -> Response<Full<Bytes>> {
     if !is_for_this_host(request) {
         return plain(StatusCode::MISDIRECTED_REQUEST, "use the host name localhost or a loopback address\n");
     }
@@ -124,7 +124,7 @@ fn ready(daemon: &Daemon) -> Response<Full<Bytes>> {
     // The relay sockets are bound before this port serves requests.
     match daemon.context.vault.as_ref().is_none_or(|vault| vault.is_logged_in()) {
         true => plain(StatusCode::OK, "ready\n"),
-        false => plain(StatusCode::SERVICE_UNAVAILABLE, "not ready: no login at Vault; the log says why\n"),
+        false => plain(StatusCode::SERVICE_UNAVAILABLE, "not ready: not logged in to Vault; see the log\n"),
     }
 }
 
@@ -170,19 +170,19 @@ mod tests {
 
     #[test]
     fn only_names_of_this_host_are_answered() {
-        let asked = |hosts: &[&str]| {
+        let accepted = |hosts: &[&str]| {
             let request = hosts.iter().fold(Request::builder(), |builder, host| builder.header(HOST, *host));
             is_for_this_host(&request.body(()).unwrap())
         };
         for good in ["localhost", "LOCALHOST:7480", "127.0.0.1:7480", "127.9.9.9", "[::1]:7480"] {
-            assert!(asked(&[good]), "{good}");
+            assert!(accepted(&[good]), "{good}");
         }
         for bad in
             ["evil.example", "localhost.evil.example:7480", "10.0.0.1", "", "127.0.0.1.evil.example", "[::2]"]
         {
-            assert!(!asked(&[bad]), "{bad}");
+            assert!(!accepted(&[bad]), "{bad}");
         }
-        assert!(!asked(&[]));
-        assert!(!asked(&["localhost", "evil.example"]));
+        assert!(!accepted(&[]));
+        assert!(!accepted(&["localhost", "evil.example"]));
     }
 }

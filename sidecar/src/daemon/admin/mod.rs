@@ -1,5 +1,5 @@
-//! The admin socket, by which the command line talks to the daemon: one JSON line asks, one JSON line answers. And `http`,
-//! the port for health checks and metrics.
+//! The admin socket, by which the command line controls the daemon: one JSON line for the request, one for the response.
+//! And `http`, the port for health checks and metrics.
 
 pub(crate) mod client;
 pub(crate) mod http;
@@ -14,8 +14,8 @@ use crate::link::registry::EndedLink;
 
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
-pub(crate) enum Question {
-    /// Holds the sandbox attached for as long as this connection is open; news are sent on it.
+pub(crate) enum AdminRequest {
+    /// Holds the sandbox attached for as long as this connection is open; events are sent on it.
     Attach {
         grant: String,
         name: String,
@@ -43,7 +43,7 @@ pub(crate) enum Question {
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(tag = "answer", rename_all = "kebab-case")]
-pub(crate) enum Answer {
+pub(crate) enum AdminResponse {
     /// The sandbox is held: `Pipe` may be requested now.
     Attaching {
         enrolment: String,
@@ -63,14 +63,14 @@ pub(crate) enum Answer {
         enrolment: Option<String>,
         total_ms: u64,
     },
-    /// What follows on this connection is the pipe.
+    /// All further bytes on this connection belong to the pipe.
     Piped,
     Refused {
         why: String,
     },
     Reloaded {
         policy: String,
-        /// Keys that changed and count only after a restart.
+        /// Keys that changed and take effect only after a restart.
         #[serde(default)]
         at_restart: Vec<String>,
     },
@@ -79,5 +79,5 @@ pub(crate) enum Answer {
     },
 }
 
-/// Longer than any request.
-const MAX_QUESTION: usize = 4 * 1024;
+/// Upper bound of a request's length.
+const MAX_REQUEST_BYTES: usize = 4 * 1024;

@@ -9,7 +9,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
-use super::{Answer, MAX_QUESTION, Question};
+use super::{AdminRequest, AdminResponse, MAX_REQUEST_BYTES};
 use crate::daemon::attach::hold::{AttachRequest, Hold};
 use crate::daemon::enrolling::{EnrollRequest, EnrollVia, Enrolled, Killed};
 use crate::daemon::reload::Reloaded;
@@ -68,27 +68,27 @@ enum KeptFor {
 async fn serve(daemon: &Arc<Daemon>, stream: UnixStream) -> std::io::Result<Option<(KeptFor, UnixStream)>> {
     let mut stream = BufReader::new(stream);
     let mut line = Vec::new();
-    (&mut stream).take(MAX_QUESTION as u64).read_until(b'\n', &mut line).await?;
-    let (answer, kept_for) = match serde_json::from_slice(&line) {
-        Ok(Question::Attach { grant, name, ttl_ms }) => attach(daemon, &grant, name, ttl_ms).await,
-        Ok(Question::Pipe { enrolment }) => match daemon.is_held(&enrolment) {
-            true => (Answer::Piped, Some(KeptFor::Pipe(enrolment))),
+    (&mut stream).take(MAX_REQUEST_BYTES as u64).read_until(b'\n', &mut line).await?;
+    let (response, kept_for) = match serde_json::from_slice(&line) {
+        Ok(AdminRequest::Attach { grant, name, ttl_ms }) => attach(daemon, &grant, name, ttl_ms).await,
+        Ok(AdminRequest::Pipe { enrolment }) => match daemon.is_held(&enrolment) {
+            true => (AdminResponse::Piped, Some(KeptFor::Pipe(enrolment))),
             false => {
                 let why = format!("no `cofferdam attach` holds the enrolment `{enrolment}`");
-                (Answer::Refused { why }, None)
+                (AdminResponse::Refused { why }, None)
             }
         },
-        Ok(question) => (answer(daemon, question).await, None),
+        Ok(request) => (respond(daemon, request).await, None),
         Err(error) => (
-            Answer::Refused {
+            AdminResponse::Refused {
                 why: format!(
-                    "the request is not understood: {error}; are sidecar and command line of the same version?"
+                    "the request is not understood: {error}; do sidecar and command line have the same version?"
                 ),
             },
             None,
         ),
     };
-    let mut text = serde_json::to_vec(&answer)?;
+    let mut text = serde_json::to_vec(&response)?;
     text.push(b'\n');
     stream.write_all(&text).await?;
     // Bytes that were sent before the response are in our buffer: the connection cannot be handed over.
@@ -101,34 +101,37 @@ async fn attach(
     grant: &str,
     name: String,
     ttl_ms: Option<u64>,
-) -> (Answer, Option<KeptFor>) {
+) -> (AdminResponse, Option<KeptFor>) {
     let grant = match grant.parse() {
         Ok(grant) => grant,
-        Err(error) => return (Answer::Refused { why: format!("read the grant's name: {error}") }, None),
+        Err(error) => {
+            return (AdminResponse::Refused { why: format!("read the grant's name: {error}") }, None);
+        }
     };
     match daemon.hold(AttachRequest { grant, name, ttl: ttl_ms.map(Duration::from_millis) }).await {
         Ok(hold) => {
             let enrolment = hold.enrolment.to_string();
             let pin = daemon.identity.public().to_string();
-            (Answer::Attaching { enrolment, pin }, Some(KeptFor::Hold(hold)))
+            (AdminResponse::Attaching { enrolment, pin }, Some(KeptFor::Hold(hold)))
         }
-        Err(error) => (Answer::Refused { why: error_chain(&error) }, None),
+        Err(error) => (AdminResponse::Refused { why: error_chain(&error) }, None),
     }
 }
 
-async fn answer(daemon: &Arc<Daemon>, question: Question) -> Answer {
-    match question {
-        Question::Attach { .. } | Question::Pipe { .. } => {
-            Answer::Refused { why: "this request needs a connection of its own".into() }
+async fn respond(daemon: &Arc<Daemon>, request: AdminRequest) -> AdminResponse {
+    match request {
+        AdminRequest::Attach { .. } | AdminRequest::Pipe { .. } => {
+            AdminResponse::Refused { why: "this request needs a connection of its own".into() }
         }
-        Question::Sessions => Answer::Sessions { sessions: daemon.registry.describe().await },
-        Question::Reload => match daemon.reload() {
-            Ok(Reloaded { policy, at_restart }) => {
-                Answer::Reloaded { policy, at_restart: at_restart.into_iter().map(str::to_owned).collect() }
-            }
-            Err(problems) => Answer::Refused { why: problems.to_string() },
+        AdminRequest::Sessions => AdminResponse::Sessions { sessions: daemon.registry.describe().await },
+        AdminRequest::Reload => match daemon.reload() {
+            Ok(Reloaded { policy, at_restart }) => AdminResponse::Reloaded {
+                policy,
+                at_restart: at_restart.into_iter().map(str::to_owned).collect(),
+            },
+            Err(problems) => AdminResponse::Refused { why: problems.to_string() },
         },
-        Question::Enroll { grant, name, ttl_ms, ticket_ttl_ms, socket } => {
+        AdminRequest::Enroll { grant, name, ttl_ms, ticket_ttl_ms, socket } => {
             let via = match socket {
                 Some(directory) => EnrollVia::Socket { directory },
                 None => EnrollVia::Ticket { ttl: Duration::from_millis(ticket_ttl_ms) },
@@ -138,29 +141,29 @@ async fn answer(daemon: &Arc<Daemon>, question: Question) -> Answer {
                     enroll(daemon, EnrollRequest { grant, name, ttl: ttl_ms.map(Duration::from_millis), via })
                         .await
                 }
-                Err(error) => Answer::Refused { why: format!("read the grant's name: {error}") },
+                Err(error) => AdminResponse::Refused { why: format!("read the grant's name: {error}") },
             }
         }
-        Question::Kill { session } => kill(daemon, &session).await,
+        AdminRequest::Kill { session } => kill(daemon, &session).await,
     }
 }
 
-async fn enroll(daemon: &Arc<Daemon>, asked: EnrollRequest) -> Answer {
-    match daemon.enroll(asked).await {
+async fn enroll(daemon: &Arc<Daemon>, request: EnrollRequest) -> AdminResponse {
+    match daemon.enroll(request).await {
         Ok(Enrolled { enrolment, text }) => {
-            let left = enrolment.expires.duration_since(crate::clock::now()).unwrap_or_default();
+            let left = enrolment.expires.duration_since(cofferdam_base::clock::now()).unwrap_or_default();
             let expires_in_seconds = left.as_millis().div_ceil(1000) as u64;
-            Answer::Enrolled { enrolment: enrolment.id.to_string(), expires_in_seconds, text }
+            AdminResponse::Enrolled { enrolment: enrolment.id.to_string(), expires_in_seconds, text }
         }
-        Err(error) => Answer::Refused { why: error_chain(&error) },
+        Err(error) => AdminResponse::Refused { why: error_chain(&error) },
     }
 }
 
-async fn kill(daemon: &Arc<Daemon>, session: &str) -> Answer {
+async fn kill(daemon: &Arc<Daemon>, session: &str) -> AdminResponse {
     let began = Instant::now();
     let Some(Killed { ending: Ending { ended, late }, enrolment, unwritten }) = daemon.kill(session).await
     else {
-        return Answer::Refused {
+        return AdminResponse::Refused {
             why: format!("there is no session or enrolment `{session}`; `cofferdam sessions` lists them"),
         };
     };
@@ -169,7 +172,7 @@ async fn kill(daemon: &Arc<Daemon>, session: &str) -> Answer {
             "session `{session}` is ending but has not ended within 5 s; links still open: {}",
             late.join(", ")
         );
-        return Answer::Refused { why };
+        return AdminResponse::Refused { why };
     }
     if let (Some(error), Some(enrolment)) = (unwritten, &enrolment) {
         let why = format!(
@@ -177,8 +180,8 @@ async fn kill(daemon: &Arc<Daemon>, session: &str) -> Answer {
              enrolment {enrolment} would be valid again: free disk space and kill it again, or remove its file",
             error_chain(&error)
         );
-        return Answer::Refused { why };
+        return AdminResponse::Refused { why };
     }
     let total_ms = began.elapsed().as_millis() as u64;
-    Answer::Killed { links: ended, enrolment: enrolment.map(|id| id.to_string()), total_ms }
+    AdminResponse::Killed { links: ended, enrolment: enrolment.map(|id| id.to_string()), total_ms }
 }

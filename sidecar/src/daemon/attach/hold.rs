@@ -1,9 +1,10 @@
 //! One `cofferdam attach` for as long as it runs. When it ends, for whatever reason, the pipe ends at once, and the
-//! enrolment when the grace of its links is over.
+//! enrolment after the grace of its links.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use cofferdam_base::clock;
 use relay_proto::name::Name;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
@@ -11,12 +12,11 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::clock;
-use crate::daemon::attach_table::{AttachTable, Attached, Holder, MAX_NEWS, News, Sandbox};
+use crate::daemon::attach_table::{AttachEvent, AttachTable, Attached, Holder, MAX_EVENTS, Sandbox};
 use crate::daemon::enrolling::{EnrollError, EnrollRequest, EnrollVia};
 use crate::daemon::state::Daemon;
 
-/// What `cofferdam attach` asks for.
+/// The request of `cofferdam attach`.
 #[derive(Clone, Debug)]
 pub(crate) struct AttachRequest {
     pub(crate) grant: Name,
@@ -26,68 +26,74 @@ pub(crate) struct AttachRequest {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum NotHeld {
+pub(crate) enum HoldError {
     #[error(
         "another `cofferdam attach` holds the sandbox `{0}`; end that one, or give this one another `--name`"
     )]
-    Held(String),
+    HeldByAnother(String),
     #[error(transparent)]
-    NotMade(#[from] EnrollError),
+    NotCreated(#[from] EnrollError),
 }
 
-/// Keeps a sandbox attached. Dropping it ends that.
+/// Keeps a sandbox attached until it is dropped.
 pub(crate) struct Hold {
     daemon: Arc<Daemon>,
     pub(crate) enrolment: Arc<str>,
     sandbox: Sandbox,
     number: u64,
-    news: mpsc::Receiver<News>,
+    events: mpsc::Receiver<AttachEvent>,
     over: CancellationToken,
 }
 
 /// A holder that was killed is noticed within this time, before the next one is refused.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 const RELEASE_PAUSE: Duration = Duration::from_millis(20);
-/// For sending one of the news.
-const NEWS_TIMEOUT: Duration = Duration::from_secs(5);
-/// Links end when their grace is over; their enrolment stays a little longer.
+/// For sending one event.
+const EVENT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How much longer than its links' grace an enrolment stays, so that the links end first.
 const AFTER_GRACE: Duration = Duration::from_secs(1);
 
 impl Daemon {
-    /// Holds a sandbox, in its enrolment or in a new one.
-    pub(crate) async fn hold(self: &Arc<Self>, asked: AttachRequest) -> Result<Hold, NotHeld> {
-        let sandbox = Sandbox { grant: asked.grant.clone(), name: asked.name.clone() };
+    /// Holds a sandbox, with its enrolment or with a new one.
+    pub(crate) async fn hold(self: &Arc<Self>, request: AttachRequest) -> Result<Hold, HoldError> {
+        let sandbox = Sandbox { grant: request.grant.clone(), name: request.name.clone() };
         let give_up = Instant::now() + RELEASE_TIMEOUT;
         loop {
             match self.attaches.hold(self, &sandbox) {
-                Holding::Yes(hold) => match self.enrolments.find(&hold.enrolment, clock::now()) {
+                HoldResult::Held(hold) => match self.enrolments.find(&hold.enrolment, clock::now()) {
                     Ok(_) => return Ok(hold),
                     // It has expired and was not ended yet.
                     Err(_) => self.attaches.end(&hold.enrolment),
                 },
-                Holding::Another if Instant::now() < give_up => sleep(RELEASE_PAUSE).await,
-                Holding::Another => return Err(NotHeld::Held(sandbox.name)),
-                Holding::Unknown => {
-                    // A task of its own: the client may disconnect meanwhile, and the enrolment must be in the table.
-                    let made =
-                        self.context.tasks.spawn(Arc::clone(self).make(sandbox.clone(), asked.clone()));
+                HoldResult::HeldByAnother if Instant::now() < give_up => sleep(RELEASE_PAUSE).await,
+                HoldResult::HeldByAnother => return Err(HoldError::HeldByAnother(sandbox.name)),
+                HoldResult::NotEnrolled => {
+                    // In its own task, so that the new enrolment gets into the table even if the client disconnects.
+                    let made = self
+                        .context
+                        .tasks
+                        .spawn(Arc::clone(self).enrol_sandbox(sandbox.clone(), request.clone()));
                     made.await.map_err(|_| EnrollError::Failed)??;
                 }
             }
         }
     }
 
-    /// Makes an enrolment for this sandbox, unless another request has made one meanwhile.
-    async fn make(self: Arc<Self>, sandbox: Sandbox, asked: AttachRequest) -> Result<(), EnrollError> {
-        let _turn = self.attaches.making.lock().await;
+    /// Creates an enrolment for this sandbox, unless another request has created one meanwhile.
+    async fn enrol_sandbox(
+        self: Arc<Self>,
+        sandbox: Sandbox,
+        request: AttachRequest,
+    ) -> Result<(), EnrollError> {
+        let _turn = self.attaches.creating.lock().await;
         if self.attaches.lock().by_sandbox.contains_key(&sandbox) {
             return Ok(());
         }
-        let AttachRequest { grant, name, ttl } = asked;
-        let asked = EnrollRequest { grant, name: Some(name), ttl, via: EnrollVia::Attached };
-        let made = self.enroll(asked).await?;
+        let AttachRequest { grant, name, ttl } = request;
+        let request = EnrollRequest { grant, name: Some(name), ttl, via: EnrollVia::Attached };
+        let made = self.enroll(request).await?;
         self.attaches.insert(sandbox.clone(), made.enrolment.id);
-        self.give_up_later(sandbox, 0);
+        self.end_after_grace(sandbox, 0);
         Ok(())
     }
 
@@ -96,11 +102,11 @@ impl Daemon {
         for enrolment in self.enrolments.attached(clock::now()) {
             let sandbox = Sandbox::of(&enrolment);
             self.attaches.insert(sandbox.clone(), enrolment.id);
-            self.give_up_later(sandbox, 0);
+            self.end_after_grace(sandbox, 0);
         }
     }
 
-    /// Holds the sandbox until the client disconnects, and sends it news.
+    /// Holds the sandbox until the client disconnects, and sends events to the client.
     pub(crate) async fn keep_hold(self: Arc<Self>, mut hold: Hold, mut stream: UnixStream) {
         tracing::info!(enrolment = %hold.enrolment, sandbox = hold.sandbox.name, "sandbox held by attach");
         let mut room = [0; 64];
@@ -108,11 +114,11 @@ impl Daemon {
             tokio::select! {
                 () = self.stop.cancelled() => break,
                 () = hold.over.cancelled() => {
-                    let why = "the enrolment is over: it expired, or was ended with `cofferdam kill`";
-                    let _ = send_news(&mut stream, &News::Over { why: why.into() }).await;
+                    let why = "the enrolment has ended: it expired, or was ended with `cofferdam kill`";
+                    let _ = send_event(&mut stream, &AttachEvent::Over { why: why.into() }).await;
                     break;
                 }
-                Some(news) = hold.news.recv() => if send_news(&mut stream, &news).await.is_err() { break },
+                Some(event) = hold.events.recv() => if send_event(&mut stream, &event).await.is_err() { break },
                 // The client sends nothing; only its disconnect matters.
                 read = stream.read(&mut room) => if !matches!(read, Ok(1..)) { break },
             }
@@ -121,14 +127,14 @@ impl Daemon {
     }
 
     /// Ends the enrolment unless the sandbox is attached again within the grace.
-    fn give_up_later(self: &Arc<Self>, sandbox: Sandbox, number: u64) {
+    fn end_after_grace(self: &Arc<Self>, sandbox: Sandbox, number: u64) {
         let daemon = Arc::clone(self);
         let grace = self.context.config.load().relay.resume_grace + AFTER_GRACE;
         self.context.tasks.spawn(async move {
             if daemon.stop.run_until_cancelled(sleep(grace)).await.is_none() {
                 return;
             }
-            if let Some(enrolment) = daemon.attaches.given_up(&sandbox, number) {
+            if let Some(enrolment) = daemon.attaches.take_unattached(&sandbox, number) {
                 tracing::info!(%enrolment, sandbox = sandbox.name, "not attached again in time: enrolment ended");
                 // Failures are in the log.
                 let _ = daemon.kill(&enrolment).await;
@@ -137,10 +143,10 @@ impl Daemon {
     }
 }
 
-enum Holding {
-    Another,
-    Unknown,
-    Yes(Hold),
+enum HoldResult {
+    Held(Hold),
+    HeldByAnother,
+    NotEnrolled,
 }
 
 impl AttachTable {
@@ -148,25 +154,25 @@ impl AttachTable {
         self.lock().by_sandbox.entry(sandbox).or_insert_with(|| Attached::new(enrolment));
     }
 
-    fn hold(&self, daemon: &Arc<Daemon>, sandbox: &Sandbox) -> Holding {
+    fn hold(&self, daemon: &Arc<Daemon>, sandbox: &Sandbox) -> HoldResult {
         let mut table = self.lock();
         table.holds += 1;
         let number = table.holds;
-        let Some(attached) = table.by_sandbox.get_mut(sandbox) else { return Holding::Unknown };
+        let Some(attached) = table.by_sandbox.get_mut(sandbox) else { return HoldResult::NotEnrolled };
         if attached.holder.is_some() {
-            return Holding::Another;
+            return HoldResult::HeldByAnother;
         }
-        let (sender, news) = mpsc::channel(MAX_NEWS);
+        let (sender, events) = mpsc::channel(MAX_EVENTS);
         let over = CancellationToken::new();
-        attached.holder = Some(Holder { news: sender, over: over.clone() });
+        attached.holder = Some(Holder { events: sender, over: over.clone() });
         attached.holds = number;
         let enrolment = Arc::clone(&attached.enrolment);
-        Holding::Yes(Hold {
+        HoldResult::Held(Hold {
             daemon: Arc::clone(daemon),
             enrolment,
             sandbox: sandbox.clone(),
             number,
-            news,
+            events,
             over,
         })
     }
@@ -181,7 +187,7 @@ impl AttachTable {
     }
 
     /// The enrolment, if the sandbox was not attached again since.
-    fn given_up(&self, sandbox: &Sandbox, number: u64) -> Option<Arc<str>> {
+    fn take_unattached(&self, sandbox: &Sandbox, number: u64) -> Option<Arc<str>> {
         let mut table = self.lock();
         let attached = table.by_sandbox.get(sandbox)?;
         if attached.holder.is_some() || attached.holds != number {
@@ -194,15 +200,15 @@ impl AttachTable {
 impl Drop for Hold {
     fn drop(&mut self) {
         self.daemon.attaches.release(&self.sandbox, self.number);
-        // After the stop the next sidecar starts a grace of its own.
+        // After a stop the next sidecar starts a new grace.
         if !self.daemon.stop.is_cancelled() {
-            self.daemon.give_up_later(self.sandbox.clone(), self.number);
+            self.daemon.end_after_grace(self.sandbox.clone(), self.number);
         }
     }
 }
 
-async fn send_news(stream: &mut UnixStream, news: &News) -> std::io::Result<()> {
-    let mut line = serde_json::to_vec(news)?;
+async fn send_event(stream: &mut UnixStream, event: &AttachEvent) -> std::io::Result<()> {
+    let mut line = serde_json::to_vec(event)?;
     line.push(b'\n');
-    timeout(NEWS_TIMEOUT, stream.write_all(&line)).await?
+    timeout(EVENT_TIMEOUT, stream.write_all(&line)).await?
 }

@@ -13,8 +13,8 @@ use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
 
 use super::last_user::LastUser;
-use crate::daemon::admission::Door;
-use crate::daemon::attach_table::{LAST_BYTES, News, PipeEnd};
+use crate::daemon::admission::ConnectionSource;
+use crate::daemon::attach_table::{AttachEvent, LAST_BYTES, PipeEnd};
 use crate::daemon::handshake::{self, Arrival};
 use crate::daemon::handshake_slots::HandshakeSlots;
 use crate::daemon::state::Daemon;
@@ -25,7 +25,7 @@ enum PipeError {
     #[error("the command ended before the hub in the sandbox sent anything; its own messages are above")]
     Nothing,
     #[error(transparent)]
-    AwaitingHello(#[from] Silence),
+    Silent(#[from] Silence),
     #[error("the sidecar is stopping")]
     Stopping,
     #[error("the hub began the TLS handshake and did not finish it within {} seconds", HANDSHAKE.as_secs())]
@@ -44,10 +44,10 @@ enum PipeError {
 /// From the hub's first byte on: before it the user may have to type a password.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(20);
-/// A command that was killed may leave its hub running in the sandbox with an open pipe. The hub notices only by missing
-/// heartbeats, and keeps the next hub out until then. So pipes have a shorter heartbeat than links: a call waits a minute
+/// The longest heartbeat of a pipe. A killed command may leave its hub running in the sandbox with an open pipe. The hub
+/// notices only by missing heartbeats, and keeps the next hub out until then. So pipes have a shorter heartbeat than links: a call waits a minute
 /// for its link, and three heartbeats with the time to attach again are well under that.
-const LONGEST_BEAT: Duration = Duration::from_secs(5);
+const MAX_HEARTBEAT: Duration = Duration::from_secs(5);
 
 impl Daemon {
     /// Whether a `cofferdam attach` holds this enrolment.
@@ -58,20 +58,20 @@ impl Daemon {
     /// Serves a pipe until it ends.
     pub(crate) async fn carry_pipe(self: Arc<Self>, enrolment: String, stream: UnixStream) {
         let (stream, end) = match self.begin(&enrolment, stream).await {
-            Ok(Some(begun)) => begun,
+            Ok(Some(started)) => started,
             // The sandbox is not held any more.
             Ok(None) => return,
-            Err(error) => return tracing::error!(%error, enrolment, "begin a pipe"),
+            Err(error) => return tracing::error!(%error, enrolment, "start a pipe"),
         };
         let _gone = end.gone.clone().drop_guard();
-        let over = match self.carry(&enrolment, stream, &end).await {
+        let error = match self.carry(&enrolment, stream, &end).await {
             Ok(()) => return,
             Err(error) => error,
         };
         // The table has a duplicate of the descriptor, so dropping ours would not close the connection.
         end.shut();
-        tracing::info!(enrolment, why = %over, "pipe lost");
-        self.attaches.tell(&enrolment, News::Lost { why: over.to_string() });
+        tracing::info!(enrolment, why = %error, "pipe lost");
+        self.attaches.notify(&enrolment, AttachEvent::Lost { why: error.to_string() });
     }
 
     async fn begin(
@@ -102,14 +102,14 @@ impl Daemon {
         let accepted = self.stop.run_until_cancelled(accepting).await.ok_or(PipeError::Stopping)?;
         let (stream, key, inside) = accepted.map_err(|_| PipeError::TimedOut)??;
         tracing::info!(enrolment, %key, ?inside, "pipe attached");
-        self.attaches.tell(enrolment, News::Attached { key: key.to_string() });
+        self.attaches.notify(enrolment, AttachEvent::Attached { key: key.to_string() });
         match inside {
             Inside::Hub => self.carry_hub(enrolment.into(), Box::new(stream)).await,
             Inside::Link => {
                 let slots = HandshakeSlots::new(1, self.stop.clone());
                 let arrival = Arrival {
                     stream: Box::new(LastUser::new(stream, end.clone())),
-                    door: Door::Attached { enrolment: enrolment.into() },
+                    source: ConnectionSource::Attached { enrolment: enrolment.into() },
                 };
                 handshake::accept(self, arrival, slots.take().await).await;
                 Ok(())
@@ -124,12 +124,12 @@ impl Daemon {
     ) -> Result<(), PipeError> {
         let (heartbeat, waiting) = {
             let config = self.context.config.load();
-            (config.relay.heartbeat.min(LONGEST_BEAT), config.limits.greeting_connections.min(MAX_LOCAL))
+            (config.relay.heartbeat.min(MAX_HEARTBEAT), config.limits.greeting_connections.min(MAX_LOCAL))
         };
         let mut trunk = Trunk::new(stream, Side::Sidecar);
         let beats = trunk.open().await?;
         let mut pulse = std::pin::pin!(trunk::beat(beats, trunk.last_received(), heartbeat));
-        let mut stopped = std::pin::pin!(self.links_are_over());
+        let mut stopped = std::pin::pin!(self.all_links_ended());
         // Slots of its own: a hub that opens silent substreams delays only its own links.
         let slots = Arc::new(HandshakeSlots::new(waiting, self.stop.clone()));
         loop {
@@ -144,16 +144,17 @@ impl Daemon {
     fn receive(self: &Arc<Self>, enrolment: &Arc<str>, substream: Substream, slots: &Arc<HandshakeSlots>) {
         let arrival = Arrival {
             stream: Box::new(substream),
-            door: Door::Attached { enrolment: Arc::clone(enrolment) },
+            source: ConnectionSource::Attached { enrolment: Arc::clone(enrolment) },
         };
         let (daemon, slots) = (Arc::clone(self), Arc::clone(slots));
         self.context.tasks.spawn(async move {
-            let Some(place) = daemon.stop.run_until_cancelled(slots.take()).await else { return };
-            handshake::accept(&daemon, arrival, place).await;
+            let Some(slot) = daemon.stop.run_until_cancelled(slots.take()).await else { return };
+            handshake::accept(&daemon, arrival, slot).await;
         });
     }
 
-    async fn links_are_over(&self) {
+    /// Waits for the stop, then for the end of all links and for their last bytes.
+    async fn all_links_ended(&self) {
         self.stop.cancelled().await;
         while !self.context.tasks.is_closed() {
             sleep(PAUSE).await;
@@ -172,10 +173,10 @@ fn peek(stream: &UnixStream, room: &mut [u8]) -> nix::Result<usize> {
 fn advice(error: &TlsError) -> &'static str {
     match error {
         TlsError::NotTls => {
-            "; the command printed something else into the pipe: nothing but the hub may write to its stdout"
+            "; the command wrote something else to the pipe: only the hub may write to its stdout"
         }
         TlsError::Closed | TlsError::Refused(_) => {
-            "; does the hub pin this sidecar's key, which `cofferdam key` prints and {pin} stands for?"
+            "; does the hub pin this sidecar's key, which `cofferdam key` prints and which replaces {pin}?"
         }
         _ => "",
     }

@@ -1,9 +1,9 @@
-//! Where sandboxes connect: the shared Unix socket, sockets that were made for one sandbox each, and the TLS port.
+//! The listeners for sandboxes: the shared Unix socket, sockets for one sandbox each, and the TLS port.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | [`own`] | sockets of single sandboxes |
-//! | [`tls_port`] | the port for sandboxes that dial out |
+//! | [`tls_port`] | the TLS port |
 //! | [`unix_stream`] | a Unix stream that is watched for writing only while its peer has no room |
 
 mod own;
@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
-use super::admission::Door;
+use super::admission::ConnectionSource;
 use super::handshake::{self, Arrival};
 use super::handshake_slots::HandshakeSlots;
 use super::state::Daemon;
@@ -24,16 +24,16 @@ pub(super) use tls_port::{Port, PortError};
 use unix_stream::QuietStream;
 
 /// Which sandboxes connect to a socket.
-pub(super) enum Listening {
+pub(super) enum SocketKind {
     Own(Arc<str>),
     Shared,
 }
 
-impl Listening {
-    fn door(&self, uid: Option<u32>) -> Door {
+impl SocketKind {
+    fn source(&self, uid: Option<u32>) -> ConnectionSource {
         match self {
-            Self::Own(enrolment) => Door::Own { enrolment: Arc::clone(enrolment), uid },
-            Self::Shared => Door::Shared { uid },
+            Self::Own(enrolment) => ConnectionSource::OwnSocket { enrolment: Arc::clone(enrolment), uid },
+            Self::Shared => ConnectionSource::SharedSocket { uid },
         }
     }
 }
@@ -42,7 +42,7 @@ impl Listening {
 pub(super) async fn accept(
     daemon: Arc<Daemon>,
     listener: Arc<UnixListener>,
-    listening: Listening,
+    listening: SocketKind,
     stop: CancellationToken,
 ) {
     let count = daemon.context.config.load().limits.greeting_connections;
@@ -52,9 +52,9 @@ pub(super) async fn accept(
         match accepted {
             Ok((stream, _)) => {
                 let Some(slot) = stop.run_until_cancelled(slots.take()).await else { return };
-                let door = listening.door(stream.peer_cred().ok().map(|peer| peer.uid()));
+                let source = listening.source(stream.peer_cred().ok().map(|peer| peer.uid()));
                 let Ok(stream) = QuietStream::new(stream) else { continue };
-                let arrival = Arrival { stream: Box::new(stream), door };
+                let arrival = Arrival { stream: Box::new(stream), source };
                 let daemon = Arc::clone(&daemon);
                 daemon
                     .context

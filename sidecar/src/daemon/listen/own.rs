@@ -1,4 +1,4 @@
-//! Sockets that were made for one sandbox each: open for as long as their enrolment lasts.
+//! Sockets for one sandbox each, open for as long as its enrolment lasts.
 //!
 //! What must stay true: they are opened again after a restart; one that cannot be opened is named in the log and affects
 //! no other.
@@ -6,16 +6,16 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use cofferdam_base::clock;
 use relay_proto::address::Address;
 
-use super::{Listening, accept};
-use crate::clock;
+use super::{SocketKind, accept};
 use crate::daemon::state::Daemon;
 use crate::daemon::unix_socket::{Mode, Socket, SocketError};
 
-/// The port at which a guest finds its sidecar.
+/// The vsock port on which a guest reaches its sidecar.
 const VSOCK_PORT: u32 = 7443;
-/// The host, as every guest sees it.
+/// The vsock address (CID) of the host, for every guest.
 const VSOCK_HOST: u32 = 2;
 
 impl Daemon {
@@ -38,7 +38,7 @@ impl Daemon {
         let path = self.own_socket(directory);
         let socket = Socket::bind(&path, Mode::of(&self.context.config.load().relay))?;
         let stop = self.stop.child_token();
-        let listening = Listening::Own(Arc::clone(enrolment));
+        let listening = SocketKind::Own(Arc::clone(enrolment));
         self.context.tasks.spawn(accept(Arc::clone(self), socket.listener(), listening, stop.clone()));
         self.own.insert(Arc::clone(enrolment), socket, stop);
         Ok(())

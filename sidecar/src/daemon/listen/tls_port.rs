@@ -1,4 +1,4 @@
-//! The port for sandboxes that dial out: TLS first, then the handshake.
+//! The TLS port, for sandboxes that connect over the network: TLS first, then the handshake.
 //!
 //! What must stay true: one timeout covers everything from the first byte to the Hello, whatever layers are around it; a
 //! silent connection holds one of few slots, as on a socket; this port has slots of its own, so that a flood here keeps
@@ -19,7 +19,7 @@ use relay_proto::control::Retry;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, timeout_at};
 
-use crate::daemon::admission::{Door, refuse};
+use crate::daemon::admission::{ConnectionSource, refuse};
 use crate::daemon::handshake::{self, Arrival};
 use crate::daemon::handshake_slots::{HandshakeSlot, HandshakeSlots};
 use crate::daemon::state::Daemon;
@@ -89,7 +89,7 @@ async fn receive(daemon: &Daemon, reception: &Reception, stream: TcpStream, slot
     let received = Box::pin(timeout_at(until, reception.receive(stream)));
     match slot.until_hello(received).await {
         Ok(Ok(Ok((stream, key)))) => {
-            let arrival = Arrival { stream: Box::new(stream), door: Door::Key { key } };
+            let arrival = Arrival { stream: Box::new(stream), source: ConnectionSource::Tls { key } };
             handshake::accept_until(daemon, arrival, slot, until).await;
         }
         Ok(Ok(Err(error))) if !is_a_probe(&error) => {
@@ -97,7 +97,7 @@ async fn receive(daemon: &Daemon, reception: &Reception, stream: TcpStream, slot
                 refuse(Code::MessageMalformed, &format!("on the relay's port: {error}"), Retry::Never);
             daemon.refusals.log(&refusal, &daemon.context.tasks, &daemon.stop);
         }
-        // Timed out, lost its slot, or a probe: no answer.
+        // Timed out, lost its slot, or a probe: no response.
         _ => {}
     }
 }

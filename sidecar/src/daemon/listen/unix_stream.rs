@@ -16,8 +16,8 @@ use tokio::net::UnixStream;
 
 pub(super) struct QuietStream {
     watched: AsyncFd<OwnedFd>,
-    /// While the peer has no room: the same socket by another descriptor, because the runtime watches each for one
-    /// thing.
+    /// While the peer's buffer is full: a second descriptor of the same socket, because the runtime watches each descriptor
+    /// for one interest only.
     room: Option<AsyncFd<OwnedFd>>,
 }
 
@@ -44,7 +44,7 @@ impl AsyncRead for QuietStream {
             let room = space.initialize_unfilled();
             match retry(|| recv(self.watched.as_raw_fd(), room, MsgFlags::MSG_DONTWAIT)) {
                 Ok(count) => {
-                    // Less than asked for means that nothing is left: the next bytes wake us anew.
+                    // A short read means that the buffer is empty: the next bytes wake the task again.
                     if count < room.len() {
                         guard.clear_ready();
                     }

@@ -17,6 +17,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cofferdam_servers::StartError;
+use cofferdam_servers::grant_limits::LimitReached;
+use cofferdam_servers::scripted::{Script, Start};
 use relay_proto::frame::{MaybeRan, Origin};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -29,9 +32,6 @@ use super::{Arrived, Link};
 use crate::session::Session;
 use crate::session::fixture::Fixture;
 use crate::session::principal::Principal;
-use cofferdam_servers::StartError;
-use cofferdam_servers::grant_limits::LimitReached;
-use cofferdam_servers::scripted::{Script, Start};
 
 struct Life {
     fixture: Fixture,

@@ -4,11 +4,11 @@
 
 use std::sync::Arc;
 
+use cofferdam_audit::{Event, EventRecord};
 use relay_proto::name::Name;
 use tokio::sync::mpsc;
 
 use super::{Begun, Registry};
-use crate::audit::{Event, EventRecord};
 use crate::link::command::{Command, EndReason};
 use crate::link::connection::Connection;
 use crate::link::{Arrived, Link};

@@ -5,10 +5,9 @@
 
 use std::time::Duration;
 
+use cofferdam_base::random::fraction;
 use cofferdam_base::{Backoff, Jitter, JitteredBackoff};
 use tokio::time::Instant;
-
-use cofferdam_base::random::fraction;
 
 /// Between two requests of one keeper.
 pub(super) const MIN_DELAY: Duration = Duration::from_millis(500);

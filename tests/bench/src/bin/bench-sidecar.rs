@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     if let Some(program) = std::env::var_os("COFFERDAM_BIN") {
-        cofferdam::process::use_keeper_program(program.into());
+        cofferdam_process::use_keeper_program(program.into());
     }
     cofferdam::cli::main()
 }

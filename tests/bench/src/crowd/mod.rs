@@ -1,7 +1,7 @@
-//! A thousand sessions on one sidecar: what an idle one weighs, and how long calls take when each makes one a second.
+//! A thousand sessions on one sidecar: the memory of an idle one, and the duration of calls when each makes one a second.
 //!
-//! The sessions are links held by hand, a thread each, so that the driver is one process; the server is one process over
-//! HTTP, so that a session is no process either. A second sidecar of the same configuration has one session, which calls
+//! Each session is a link driven by a thread of this process, without a shim; the server is one process over HTTP, so that
+//! sessions need no processes. A second sidecar of the same configuration has one session, which calls
 //! without a pause: its median is what the thousand are compared with. Calls of the thousand begin at even distances
 //! within each second. Any error ends the measurement and is in the report.
 
@@ -83,11 +83,11 @@ const SIDECAR_OF_MANY: Contender = Contender {
 const MOST_ROUNDS: usize = 4;
 /// Calls of each session in a round, one a second.
 const SECONDS: u32 = 3;
-/// Of the one session in a round: what the audit takes of a session at once is not to be what is measured.
+/// Calls of the single session in a round: few enough not to reach its audit rate limit.
 const MOST_CALLS: usize = 1_500;
 /// Descriptors for the sessions and for as many connections of the server, with some to spare.
 const DESCRIPTORS: u64 = 4_096;
-/// A thread of the driver keeps a link's place and little else.
+/// Small stacks: a thread of the driver holds a link and little else.
 const STACK: usize = 128 * 1024;
 /// Until the last thread is there.
 const BEGIN_AFTER: Duration = Duration::from_millis(300);
@@ -113,7 +113,8 @@ impl Sidecar {
         Link::open(&self.socket, SERVER)
     }
 
-    /// All sessions, and what each of them added to the sidecar. One more came before: what a first one costs is not theirs.
+    /// Opens all sessions, and measures the memory that each added to the sidecar. One more is opened before, so that one-time
+    /// costs are not counted.
     fn idle_links(&self) -> Result<(Vec<Link>, u64), Trouble> {
         let _first = self.link()?;
         let before = resident(self.host.child.id())?;

@@ -1,7 +1,7 @@
-//! The hostile sandbox: a process of its own that does one harmful thing as fast as it can, until its input ends.
+//! The hostile sandbox: a separate process that repeats one attack as fast as it can, until its input ends.
 //!
-//! It says when it is at work and, at its end, how often it did its thing. It is bounded by the descriptors it holds and
-//! by the credit it is given; everything else about it is as bad as it can be made.
+//! It prints when it has started and, at its end, how often it attacked. It is limited only by its descriptors and by the
+//! credit that the sidecar grants.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -17,10 +17,10 @@ use crate::clock::now;
 use crate::relay::{Link, opening};
 use crate::trouble::Trouble;
 
-/// What a neighbour does to a sidecar.
+/// The kinds of attack.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Attack {
-    /// Nothing: it computes, as the others do to make their load. It shows what of a slowdown is the machine's.
+    /// No attack: it only computes. It shows how much of a slowdown is due to the machine's load.
     Busy,
     /// Connects, says nothing, half a Hello or garbage, and connects again.
     Connections,
@@ -41,10 +41,10 @@ impl Attack {
     }
 }
 
-/// Said when it has begun in earnest.
+/// Printed when the attack has started.
 pub(crate) const AT_WORK: &str = "at work";
 
-/// Until the input ends. What was done goes to the output: how often, and in how many seconds.
+/// Runs until the input ends; then prints how often it attacked, and in how many seconds.
 pub(crate) fn run(attack: Attack, socket: &Path) -> Result<(), Trouble> {
     std::thread::spawn(|| {
         // Whatever it was that ended the input, the input is not needed any more.
@@ -55,7 +55,7 @@ pub(crate) fn run(attack: Attack, socket: &Path) -> Result<(), Trouble> {
     let mut count = 0;
     let warm = match attack {
         Attack::Busy => 1,
-        // More than come at once before the sidecar lets them in at its pace.
+        // More than the burst that the sidecar accepts without its rate limit.
         Attack::Connections => 500,
         Attack::Messages => 2_000,
     };
@@ -106,7 +106,7 @@ impl Work {
         })
     }
 
-    /// A little of the work; how often the thing was done.
+    /// Does a part of the work; returns how often it attacked.
     fn turn(&mut self) -> Result<u64, Trouble> {
         match self {
             Self::Busy => {
@@ -145,7 +145,7 @@ impl Connections {
     }
 }
 
-/// How connections begin that lead nowhere.
+/// First bytes of connections that never become links.
 fn openings() -> Vec<Vec<u8>> {
     let whole = opening(super::SERVER);
     let noise: Vec<u8> = (0..200_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();

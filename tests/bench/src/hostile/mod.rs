@@ -1,4 +1,4 @@
-//! How much slower an honest link is while a hostile sandbox does its worst on the same sidecar.
+//! How much slower an honest link is while a hostile sandbox attacks the same sidecar.
 //!
 //! One sidecar with its limits as they come. In turn, again and again: no neighbour, a neighbour that only computes,
 //! and each attack; every time a fresh honest shim, connected before the attack begins, makes small calls one at a time.
@@ -36,14 +36,14 @@ pub(crate) struct Hostile {
     pub(crate) attacked: Vec<Attacked>,
 }
 
-/// What an honest shim got beside an attack.
+/// The calls of an honest shim during an attack.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attacked {
     pub(crate) attack: Attack,
     pub(crate) small: Small,
-    /// How often a second the attacker did its thing in that round.
+    /// Attacks per second in that round.
     pub(crate) per_second: f64,
-    /// How often in all rounds.
+    /// Attacks in all rounds.
     pub(crate) in_all: u64,
 }
 
@@ -98,7 +98,7 @@ const SIDECAR_UNDER_ATTACK: Contender = Contender {
 /// Under what the audit takes of one session at once by default: ten thousand calls. More are let through more slowly.
 const MOST_CALLS: usize = 5_000;
 const WARMING_CALLS: usize = 1_000;
-/// To begin in earnest, and to end.
+/// The time for an attack to start, and to end.
 const ATTACKER_WITHIN: Duration = Duration::from_secs(10);
 
 /// An honest shim's calls between the beginning and the end of something.
@@ -128,7 +128,7 @@ fn keep_best(all: &mut Vec<Attacked>, new: Attacked) {
     known.in_all = in_all;
 }
 
-/// The hostile sandbox, at work.
+/// The running hostile sandbox.
 struct Attacker {
     running: Running,
     said: BufReader<ChildStdout>,
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_attacker_says_at_its_end_is_a_count_and_a_time() {
+    fn an_attackers_last_line_has_a_count_and_a_time() {
         assert_eq!(done("1200 0.5"), Some(Done { count: 1200, seconds: 0.5 }));
         assert_eq!(done("1200 0"), None);
         assert_eq!(done("at work"), None);

@@ -1,4 +1,4 @@
-//! The numbers to hold, and whether this run held them. A benchmark reports; it never fails for a number.
+//! The promised numbers, and whether this run kept them. A benchmark reports; it never fails because of a number.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::roster::{COFFERDAM, PEERS, SOCAT};
 use crate::tournament::Standing;
 use crate::turnover::Turnover;
 
-/// One promise beside what was found.
+/// One promise and its measured value.
 pub(super) struct Judgement {
     pub(super) what: &'static str,
     pub(super) ours: String,

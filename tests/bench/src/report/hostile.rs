@@ -1,4 +1,4 @@
-//! What an honest link gets beside a hostile sandbox, with the load that the sandbox made.
+//! Calls of an honest link beside a hostile sandbox, with the load that the sandbox made.
 
 use std::fmt::Write;
 

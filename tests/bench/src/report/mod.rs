@@ -3,14 +3,14 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`chart`] | the picture |
-//! | [`hold`] | the numbers to hold, and whether they were |
+//! | [`hold`] | the promised numbers, and whether they were kept |
 //! | [`hostile`] | an honest link beside a hostile sandbox |
 //! | [`leases`] | what keeping leases costs |
 //! | [`machine`] | the shape of the machine and the versions of the contenders: no host names, no paths |
 //! | [`method`] | how it is measured |
 //! | [`table`] | the text |
-//! | [`turnover`] | calls while credentials of Vault's are replaced |
-//! | [`units`] | numbers as people read them |
+//! | [`turnover`] | calls while credentials from Vault are replaced |
+//! | [`units`] | readable numbers |
 //!
 //! What was written by hand under `## Notes` is kept from one run to the next.
 
@@ -54,7 +54,7 @@ pub(crate) struct Findings {
     pub(crate) date: String,
 }
 
-/// Something about cofferdam alone.
+/// A measurement of cofferdam alone.
 #[derive(Debug)]
 pub(crate) enum Trial<T> {
     Done(T),
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attacked_link_is_compared_with_a_quiet_one_and_the_load_is_told() {
+    fn an_attacked_link_is_compared_with_a_quiet_one_and_the_load_is_shown() {
         let attacked = |attack, median, per_second| Attacked {
             attack,
             small: small(median),
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_contender_that_failed_is_named_with_the_reason_and_without_places() {
+    fn a_failed_contender_is_named_with_the_reason() {
         let text = findings().text("");
         assert!(text.contains("**broken** failed: start broken.py: no such file"), "{text}");
         assert!(chart::svg(&findings().standings).contains(">failed<"));

@@ -1,4 +1,4 @@
-//! What a harness gets while processes are replaced for new credentials.
+//! Calls of a harness while processes are replaced for new credentials.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! Numbers as people read them: three digits and a unit.
+//! Readable numbers: three digits and a unit.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ pub(super) fn rate(per_second: f64) -> String {
     }
 }
 
-/// Three digits that count, two of small fractions.
+/// Three significant digits, two for small fractions.
 pub(super) fn digits(number: f64) -> String {
     match number.abs() {
         n if n > 0.0 && n < 0.0995 => {

@@ -1,4 +1,4 @@
-//! What credentials in Vault cost a call: nothing while they stay, and little while a process is replaced for new ones.
+//! The cost of Vault credentials for a call: while they stay the same, and while a process is replaced for new ones.
 //!
 //! Two sidecars that differ in where the credential is, in a file or in a real OpenBao, are called in turn. A third looks
 //! at its secret every second, and gets another one again and again: the calls that its harness makes meanwhile, one at a
@@ -74,7 +74,7 @@ const SIDECAR_AT_VAULT: Contender = Contender {
 };
 const MOST_CALLS: usize = 5_000;
 const WARMING_CALLS: usize = 1_000;
-/// Of a second until the change is seen, a process's start and its predecessor's end.
+/// Enough for a second until the change is seen, the start of a process and the end of the old one.
 const REPLACED_WITHIN: Duration = Duration::from_secs(20);
 /// Between two replacements.
 const QUIET: Duration = Duration::from_millis(500);
@@ -139,8 +139,8 @@ fn side_by_side(pace: Pace, file: &Sidecar, vault: &Sidecar) -> Result<(Small, S
     from_file.zip(from_vault).ok_or_else(|| Trouble::Missing("a round".into()))
 }
 
-/// Calls without a pause while the credential changes again and again: how long those took that nothing happened to,
-/// and how long the others.
+/// Makes calls without a pause while the credential changes repeatedly; returns the durations of calls without and with a
+/// replacement.
 fn turn(pace: Pace, sidecar: &Sidecar, bao: &OpenBao) -> Result<(Vec<Duration>, Vec<Duration>), Trouble> {
     let mut client = sidecar.client()?;
     let (mut quiet, mut during) = (Vec::new(), Vec::new());

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_stay_words() {
+    fn arguments_are_quoted_for_the_shell() {
         let guest = Guest::new(&["--server", "it's"]).env("A", "b c");
         let script = script(&guest);
         assert!(script.starts_with("export A='b c'\n"), "{script}");

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cofferdam_base::Backoff;
+use cofferdam_net::PooledResponse;
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use relay_proto::envelope::IdValue;
 use relay_proto::mcp;
@@ -22,7 +23,6 @@ use super::stream::{self, Content, MessageStream, Next};
 use super::tasks::{Shared, lock};
 use super::tool_headers::Page;
 use super::{Event, Failure, Outbound, OutboundKind};
-use cofferdam_net::PooledResponse;
 
 /// A request up to this size is kept until the server begins to respond, so that it can be sent again if the server has lost
 /// the session. A larger one is not worth its memory.

@@ -3,10 +3,9 @@
 use std::error::Error;
 
 use cofferdam_base::text::error_chain;
+use cofferdam_net::SendError;
 use http::header::LOCATION;
 use http::{Response, StatusCode, Uri};
-
-use cofferdam_net::SendError;
 
 /// Reasons are shown to a model: long enough to help, short enough for one line.
 const MAX_REASON_BYTES: usize = 300;

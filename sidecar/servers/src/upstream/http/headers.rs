@@ -9,13 +9,12 @@ use std::sync::Arc;
 
 use base64ct::{Base64, Encoding as _};
 use bytes::Bytes;
+use cofferdam_net::is_reserved_header;
+use cofferdam_secrets::Reads;
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, HOST, USER_AGENT};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request};
 use http_body_util::Full;
-
-use cofferdam_net::is_reserved_header;
-use cofferdam_secrets::Reads;
 
 pub(super) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 pub(super) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");

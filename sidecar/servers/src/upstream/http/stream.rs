@@ -6,13 +6,13 @@
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
+use cofferdam_net::PooledResponse;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http_body_util::BodyExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Failure;
 use super::sse::{Item, SseReader};
-use cofferdam_net::PooledResponse;
 
 /// Messages above [`LARGE_BYTES`] that are collected at the same time from one server.
 pub(super) const LARGE_MESSAGES: usize = 4;

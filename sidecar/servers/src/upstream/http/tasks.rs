@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use cofferdam_net::{Dialer, Endpoint, Pool};
 use http::Method;
 use relay_proto::envelope::IdValue;
 use relay_proto::mcp;
@@ -19,7 +20,6 @@ use super::headers::{Credentials, Filled};
 use super::message::{Asked, Outline};
 use super::tool_headers::{Page, ToolHeaders};
 use super::{Event, Failure, HttpLimits, HttpTarget, OutboundKind, listen, stream};
-use cofferdam_net::{Dialer, Endpoint, Pool};
 
 pub(super) struct Shared {
     pub(super) pool: Arc<Pool>,

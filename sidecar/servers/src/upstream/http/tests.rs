@@ -11,6 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use cofferdam_net::AddressPolicy;
+use cofferdam_secrets::Reads;
 use http::{HeaderMap, HeaderValue};
 use relay_proto::envelope::IdValue;
 
@@ -19,8 +21,6 @@ use super::{
     Credentials, Event, Failure, Filled, Finding, HttpLimits, HttpTarget, HttpUpstream, Outbound,
     OutboundKind, Outcome,
 };
-use cofferdam_net::AddressPolicy;
-use cofferdam_secrets::Reads;
 
 const CREDENTIAL: &str = "Bearer correct-horse";
 

@@ -1,4 +1,4 @@
-//! The MCP server behind every contender: it does next to nothing, so that what is measured is the way to it.
+//! The MCP server behind every contender: it does little, so that the path to it is measured.
 //!
 //! Legacy handshake, `tools/list`, and two tools: `echo` gives its text back, `big` gives as many bytes as asked for.
 //! `bench-server http PORT` is the same over HTTP. It must end when its input ends, however its parent ended: that is how the benchmark leaves nothing running.
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_notification_gets_nothing_and_the_unknown_an_error() {
+    fn a_notification_gets_no_response_and_an_unknown_method_an_error() {
         let mut out = Vec::new();
         serve(&b"{\"method\":\"notifications/initialized\"}\n\n"[..], &mut out).unwrap();
         assert!(out.is_empty());

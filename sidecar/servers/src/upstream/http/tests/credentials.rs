@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use cofferdam_secrets::Reads;
 use http::{HeaderMap, HeaderValue};
 use tokio::sync::Semaphore;
 
+use crate::upstream::http::{Credentials, Failure, Filled, Finding, Outcome};
 use super::server::{Answer, Seen, Server};
 use super::{credentials, next_failure, next_message, request, result, upstream};
-use cofferdam_secrets::Reads;
-use crate::upstream::http::{Credentials, Failure, Filled, Finding, Outcome};
 
 /// Each is the first one refused, then the second.
 #[derive(Clone)]

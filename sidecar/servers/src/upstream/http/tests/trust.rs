@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
+use cofferdam_net::{Dialer, Resolve, Resolving, SystemResolver, Trust, client_config};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::{RootCertStore, ServerConfig};
 
 use super::server::{Answer, Server};
 use super::*;
-use cofferdam_net::{Dialer, Resolve, Resolving, SystemResolver, Trust, client_config};
 
 struct Authority {
     roots: RootCertStore,

@@ -1,17 +1,16 @@
-//! Durations, sizes and counts as people write them: `2h30m`, `64KiB`, `256`.
+//! Durations, sizes and counts in the file: `2h30m`, `64KiB`, `256`.
 //!
-//! Must stay true: what a value prints as parses to that value again.
+//! What must stay true: the printed form of a value parses to the same value.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use cofferdam_base::duration::{self, InvalidDuration};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer};
-
-use crate::duration::{self, InvalidDuration};
 
 const SIZE_EXPECTED: &str = "a size such as \"64KiB\" or \"10MiB\", or a number of bytes";
 const COUNT_EXPECTED: &str = "a whole number, zero or more";
@@ -19,20 +18,20 @@ const COUNT_EXPECTED: &str = "a whole number, zero or more";
 const SIZE_UNITS: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) struct Time(pub(super) Duration);
+pub(super) struct RawDuration(pub(super) Duration);
 
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) struct Size(pub(super) u64);
+pub(super) struct RawSize(pub(super) u64);
 
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) struct Count(pub(super) u64);
+pub(super) struct RawCount(pub(super) u64);
 
-/// What was expected instead.
+/// Carries the text of what was expected.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("expected {0}")]
-pub(super) struct InvalidUnit(&'static str);
+pub(super) struct InvalidQuantity(&'static str);
 
-impl FromStr for Time {
+impl FromStr for RawDuration {
     type Err = InvalidDuration;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -40,32 +39,32 @@ impl FromStr for Time {
     }
 }
 
-impl FromStr for Size {
-    type Err = InvalidUnit;
+impl FromStr for RawSize {
+    type Err = InvalidQuantity;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let invalid = InvalidUnit(SIZE_EXPECTED);
+        let invalid = InvalidQuantity(SIZE_EXPECTED);
         let (number, unit) = leading_number(text).ok_or(invalid)?;
         let (_, scale) = SIZE_UNITS.iter().find(|(name, _)| *name == unit).ok_or(invalid)?;
         number.checked_mul(*scale).map(Self).ok_or(invalid)
     }
 }
 
-impl FromStr for Count {
-    type Err = InvalidUnit;
+impl FromStr for RawCount {
+    type Err = InvalidQuantity;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        text.parse().map(Self).map_err(|_| InvalidUnit(COUNT_EXPECTED))
+        text.parse().map(Self).map_err(|_| InvalidQuantity(COUNT_EXPECTED))
     }
 }
 
-impl fmt::Display for Time {
+impl fmt::Display for RawDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         duration::write(self.0, f)
     }
 }
 
-impl fmt::Display for Size {
+impl fmt::Display for RawSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let whole =
             SIZE_UNITS.into_iter().find(|(_, scale)| self.0 >= *scale && self.0.is_multiple_of(*scale));
@@ -74,75 +73,75 @@ impl fmt::Display for Size {
     }
 }
 
-impl fmt::Display for Count {
+impl fmt::Display for RawCount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-struct TimeVisitor;
+struct DurationVisitor;
 struct SizeVisitor;
 struct CountVisitor;
 
-impl Visitor<'_> for TimeVisitor {
-    type Value = Time;
+impl Visitor<'_> for DurationVisitor {
+    type Value = RawDuration;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(duration::EXPECTED)
     }
 
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Time, E> {
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<RawDuration, E> {
         text.parse().map_err(E::custom)
     }
 }
 
 impl Visitor<'_> for SizeVisitor {
-    type Value = Size;
+    type Value = RawSize;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(SIZE_EXPECTED)
     }
 
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Size, E> {
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<RawSize, E> {
         text.parse().map_err(E::custom)
     }
 
-    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Size, E> {
-        u64::try_from(number).map(Size).map_err(|_| E::custom(InvalidUnit(SIZE_EXPECTED)))
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<RawSize, E> {
+        u64::try_from(number).map(RawSize).map_err(|_| E::custom(InvalidQuantity(SIZE_EXPECTED)))
     }
 }
 
 impl Visitor<'_> for CountVisitor {
-    type Value = Count;
+    type Value = RawCount;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(COUNT_EXPECTED)
     }
 
-    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Count, E> {
-        u64::try_from(number).map(Count).map_err(|_| E::custom(InvalidUnit(COUNT_EXPECTED)))
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<RawCount, E> {
+        u64::try_from(number).map(RawCount).map_err(|_| E::custom(InvalidQuantity(COUNT_EXPECTED)))
     }
 }
 
-impl<'de> Deserialize<'de> for Time {
+impl<'de> Deserialize<'de> for RawDuration {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(TimeVisitor)
+        deserializer.deserialize_any(DurationVisitor)
     }
 }
 
-impl<'de> Deserialize<'de> for Size {
+impl<'de> Deserialize<'de> for RawSize {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(SizeVisitor)
     }
 }
 
-impl<'de> Deserialize<'de> for Count {
+impl<'de> Deserialize<'de> for RawCount {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(CountVisitor)
     }
 }
 
-impl JsonSchema for Time {
+impl JsonSchema for RawDuration {
     fn schema_name() -> Cow<'static, str> {
         "Duration".into()
     }
@@ -157,7 +156,7 @@ impl JsonSchema for Time {
     }
 }
 
-impl JsonSchema for Size {
+impl JsonSchema for RawSize {
     fn schema_name() -> Cow<'static, str> {
         "Size".into()
     }
@@ -174,7 +173,7 @@ impl JsonSchema for Size {
     }
 }
 
-impl JsonSchema for Count {
+impl JsonSchema for RawCount {
     fn inline_schema() -> bool {
         true
     }
@@ -190,8 +189,8 @@ impl JsonSchema for Count {
 
 fn leading_number(text: &str) -> Option<(u64, &str)> {
     let end = text.find(|character: char| !character.is_ascii_digit()).unwrap_or(text.len());
-    let (digits, behind) = text.split_at(end);
-    Some((digits.parse().ok()?, behind))
+    let (digits, rest) = text.split_at(end);
+    Some((digits.parse().ok()?, rest))
 }
 
 #[cfg(test)]
@@ -201,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations() {
+    fn durations_parse_with_their_units_in_order() {
         for (text, milliseconds) in [
             ("5m", 300_000),
             ("2h30m", 9_000_000),
@@ -210,7 +209,7 @@ mod tests {
             ("1d1ms", 86_400_001),
             ("0s", 0),
         ] {
-            assert_eq!(text.parse(), Ok(Time(Duration::from_millis(milliseconds))), "{text}");
+            assert_eq!(text.parse(), Ok(RawDuration(Duration::from_millis(milliseconds))), "{text}");
         }
         for text in [
             "",
@@ -225,25 +224,25 @@ mod tests {
             "99999999999999999999s",
             "9999999999999999d",
         ] {
-            assert!(text.parse::<Time>().is_err(), "{text}");
+            assert!(text.parse::<RawDuration>().is_err(), "{text}");
         }
     }
 
     #[test]
-    fn sizes() {
+    fn sizes_parse_with_binary_units() {
         for (text, bytes) in [("10MiB", 10 << 20), ("64KiB", 64 << 10), ("1GiB", 1 << 30), ("7B", 7)] {
-            assert_eq!(text.parse(), Ok(Size(bytes)), "{text}");
+            assert_eq!(text.parse(), Ok(RawSize(bytes)), "{text}");
         }
         for text in ["", "10", "10MB", "10 MiB", "MiB", "-1KiB", "99999999999999999999B", "99999999999999GiB"]
         {
-            assert!(text.parse::<Size>().is_err(), "{text}");
+            assert!(text.parse::<RawSize>().is_err(), "{text}");
         }
     }
 
     proptest! {
         #[test]
-        fn what_is_printed_parses_to_the_same(milliseconds in 0_u64..10_000_000_000, bytes in 0_u64..1 << 40) {
-            let (time, size) = (Time(Duration::from_millis(milliseconds)), Size(bytes));
+        fn printed_values_parse_to_the_same_value(milliseconds in 0_u64..10_000_000_000, bytes in 0_u64..1 << 40) {
+            let (time, size) = (RawDuration(Duration::from_millis(milliseconds)), RawSize(bytes));
             prop_assert_eq!(time.to_string().parse(), Ok(time));
             prop_assert_eq!(size.to_string().parse(), Ok(size));
         }

@@ -1,4 +1,5 @@
-//! One time that `attach` reaches in: a command whose stdin and stdout are the pipe, or a port that it dials.
+//! One attempt of `attach`: runs a command whose stdin and stdout are the pipe, or connects to an address and copies bytes
+//! between it and the pipe.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -23,33 +24,32 @@ use tokio::time::timeout;
 
 use crate::terminal::failure::{Failure, Sysexit};
 
-/// The way into a sandbox.
+/// How to reach a sandbox.
 #[derive(Clone, Debug)]
-pub(super) enum Reach {
+pub(super) enum Route {
     Dial(DialPlace),
     Exec(Vec<OsString>),
 }
 
-/// Reaching in, right now.
-pub(super) struct Reached {
-    /// Shut down at the end, also for other holders of the descriptor: `ssh` may leave processes behind.
+/// A running attempt.
+pub(super) struct Attempt {
+    /// Shut down at the end, which also affects copies of the descriptor: `ssh` may leave processes behind that have one.
     pipe: StdUnixStream,
-    kind: Kind,
+    kind: AttemptKind,
 }
 
-enum Kind {
+enum AttemptKind {
     Command(Box<Child>),
-    Dialling(Pin<Box<dyn Future<Output = String>>>),
+    Dial(Pin<Box<dyn Future<Output = String>>>),
 }
 
-/// A command ends in this time when its pipe is over, or is ended.
-pub(super) const ENDS_WITHIN: Duration = Duration::from_secs(3);
-/// A port is reached in this time.
-const DIAL_TIME: Duration = Duration::from_secs(15);
-/// In a command: the sidecar's public key.
+/// How long a command may take to exit once its pipe is closed. After that it gets SIGTERM, and SIGKILL after as long again.
+pub(super) const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
+const DIAL_TIMEOUT: Duration = Duration::from_secs(15);
+/// Placeholder in a command for the sidecar's public key.
 const PIN: &str = "{pin}";
 
-impl Reach {
+impl Route {
     pub(super) fn dial(place: &str) -> Result<Self, Failure> {
         place.parse().map(Self::Dial).map_err(|error: InvalidAddress| {
             let next = "give HOST:PORT, wss://HOST[:PORT]/PATH, vsock:CID:PORT, or vsock:PATH:PORT";
@@ -58,7 +58,7 @@ impl Reach {
     }
 }
 
-impl fmt::Display for Reach {
+impl fmt::Display for Route {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Dial(place) => write!(f, "{place}"),
@@ -70,41 +70,41 @@ impl fmt::Display for Reach {
     }
 }
 
-impl Reached {
-    pub(super) async fn begin(reach: &Reach, pipe: StdUnixStream, pin: &str) -> Result<Self, Failure> {
+impl Attempt {
+    pub(super) async fn begin(route: &Route, pipe: StdUnixStream, pin: &str) -> Result<Self, Failure> {
         let failed = |error: io::Error| Failure::new(Sysexit::Software, error);
-        let theirs = pipe.try_clone().map_err(failed)?;
-        let kind = match reach {
-            Reach::Exec(command) => Kind::Command(Box::new(started(command, theirs, pin)?)),
-            Reach::Dial(place) => {
-                theirs.set_nonblocking(true).map_err(failed)?;
-                let pipe = UnixStream::from_std(theirs).map_err(failed)?;
-                Kind::Dialling(Box::pin(dialled(place.clone(), pipe)))
+        let pipe_end = pipe.try_clone().map_err(failed)?;
+        let kind = match route {
+            Route::Exec(command) => AttemptKind::Command(Box::new(spawn(command, pipe_end, pin)?)),
+            Route::Dial(place) => {
+                pipe_end.set_nonblocking(true).map_err(failed)?;
+                let pipe = UnixStream::from_std(pipe_end).map_err(failed)?;
+                AttemptKind::Dial(Box::pin(relay_dialled(place.clone(), pipe)))
             }
         };
         Ok(Self { pipe, kind })
     }
 
-    /// Waits for its end, and says how it was. Can be dropped at any time.
+    /// Waits for the end of the attempt and describes it. Cancel-safe.
     pub(super) async fn ended(&mut self) -> String {
         match &mut self.kind {
-            Kind::Command(child) => match child.wait().await {
+            AttemptKind::Command(child) => match child.wait().await {
                 Ok(status) => format!("the command ended ({status})"),
                 Err(error) => format!("wait for the command: {error}"),
             },
-            Kind::Dialling(dialling) => dialling.as_mut().await,
+            AttemptKind::Dial(dialling) => dialling.as_mut().await,
         }
     }
 
-    /// Ends what there is of it.
+    /// Ends the pipe and the command.
     pub(super) async fn end(self) {
-        // One that is shut already is what was wanted.
+        // It may be shut already.
         let _ = self.pipe.shutdown(Shutdown::Both);
-        let Kind::Command(mut child) = self.kind else { return };
-        // Without an id it has been waited for already.
+        let AttemptKind::Command(mut child) = self.kind else { return };
+        // Without an id it has exited and was waited for.
         let Some(id) = child.id().and_then(|id| i32::try_from(id).ok()) else { return };
         let _ = kill(Pid::from_raw(id), Signal::SIGTERM);
-        if timeout(ENDS_WITHIN, child.wait()).await.is_err() {
+        if timeout(EXIT_TIMEOUT, child.wait()).await.is_err() {
             let _ = child.kill().await;
         }
     }
@@ -114,42 +114,44 @@ impl Reached {
     clippy::disallowed_methods,
     reason = "the user's own command, at the user's terminal: no server, and no credential near it"
 )]
-fn started(command: &[OsString], pipe: StdUnixStream, pin: &str) -> Result<Child, Failure> {
+fn spawn(command: &[OsString], pipe: StdUnixStream, pin: &str) -> Result<Child, Failure> {
     let mut words = command.iter().map(|word| with_pin(word, pin));
     let program = words.next().unwrap_or_default();
     let failed = |error: io::Error| {
         Failure::new(Sysexit::NoInput, format!("start `{}`: {error}", program.to_string_lossy()))
             .hint("is it installed, and in the PATH?")
     };
-    let again = pipe.try_clone().map_err(failed)?;
+    let stdout = pipe.try_clone().map_err(failed)?;
     let mut started = Command::new(&program);
-    started.args(words).stdin(Stdio::from(OwnedFd::from(pipe))).stdout(Stdio::from(OwnedFd::from(again)));
+    started.args(words).stdin(Stdio::from(OwnedFd::from(pipe))).stdout(Stdio::from(OwnedFd::from(stdout)));
     started.kill_on_drop(true).spawn().map_err(failed)
 }
 
 fn with_pin(word: &OsStr, pin: &str) -> OsString {
     let mut filled = Vec::new();
     let mut rest = word.as_bytes();
-    while let Some(place) = memchr::memmem::find(rest, PIN.as_bytes()) {
-        filled.extend_from_slice(&rest[..place]);
+    while let Some(offset) = memchr::memmem::find(rest, PIN.as_bytes()) {
+        filled.extend_from_slice(&rest[..offset]);
         filled.extend_from_slice(pin.as_bytes());
-        rest = &rest[place + PIN.len()..];
+        rest = &rest[offset + PIN.len()..];
     }
     filled.extend_from_slice(rest);
     OsString::from_vec(filled)
 }
 
-async fn dialled(place: DialPlace, mut pipe: UnixStream) -> String {
-    match timeout(DIAL_TIME, connected(&place)).await {
+async fn relay_dialled(place: DialPlace, mut pipe: UnixStream) -> String {
+    match timeout(DIAL_TIMEOUT, connect(&place)).await {
         Err(_) => {
-            let seconds = DIAL_TIME.as_secs();
-            format!("dial {place}: no answer in {seconds} seconds; is the sandbox running, and not paused?")
+            let seconds = DIAL_TIMEOUT.as_secs();
+            format!(
+                "dial {place}: no response within {seconds} seconds; is the sandbox running, and not paused?"
+            )
         }
         Ok(Err(why)) => why,
         Ok(Ok(stream)) => {
             let (mut from_sandbox, mut to_sandbox) = split(stream);
             let (mut from_sidecar, mut to_sidecar) = pipe.split();
-            // One direction without the other carries nothing: with the end of either, all of it is over.
+            // The protocol needs both directions: the end of one ends the other.
             let over = tokio::select! {
                 over = copy(&mut from_sandbox, &mut to_sidecar) => over,
                 over = copy(&mut from_sidecar, &mut to_sandbox) => over,
@@ -162,37 +164,37 @@ async fn dialled(place: DialPlace, mut pipe: UnixStream) -> String {
     }
 }
 
-async fn connected(place: &DialPlace) -> Result<BoxedStream, String> {
+async fn connect(place: &DialPlace) -> Result<BoxedStream, String> {
     match place {
         DialPlace::HybridVsock { path, port } => {
-            knocked(hybrid_vsock::connect(path, *port).await.map_err(text)?).await
+            after_knock(hybrid_vsock::connect(path, *port).await.map_err(text)?).await
         }
-        DialPlace::Tcp(place) => knocked(dial::tcp(place, DIAL_TIME).await.map_err(text)?).await,
+        DialPlace::Tcp(place) => after_knock(dial::tcp(place, DIAL_TIMEOUT).await.map_err(text)?).await,
         DialPlace::Vsock { cid, port } => {
             let advised = |error| format!("dial {place}: {error}; {}", vsock::dial_advice(&error));
-            knocked(vsock::connect(*cid, *port).await.map_err(advised)?).await
+            after_knock(vsock::connect(*cid, *port).await.map_err(advised)?).await
         }
         DialPlace::WebSocket(place) => {
             let port = HostPort { host: place.host.clone(), port: place.port };
-            let stream = dial::tcp(&port, DIAL_TIME).await.map_err(text)?;
+            let stream = dial::tcp(&port, DIAL_TIMEOUT).await.map_err(text)?;
             let stream =
-                outer::connect(stream, &place.host).await.map_err(|error| without_tls(&port, &error))?;
+                outer::connect(stream, &place.host).await.map_err(|error| tls_failure(&port, &error))?;
             Ok(Box::new(websocket::client(stream, place, &[]).await.map_err(text)?))
         }
     }
 }
 
-async fn knocked(mut stream: impl Stream + 'static) -> Result<BoxedStream, String> {
+async fn after_knock(mut stream: impl Stream + 'static) -> Result<BoxedStream, String> {
     entrance::knock(&mut stream).await.map_err(text)?;
     Ok(Box::new(stream))
 }
 
-/// Why there is no TLS around a WebSocket. The port of a hub or a shim has none of its own.
-fn without_tls(place: &HostPort, error: &TlsError) -> String {
+/// Explains a failed TLS handshake around a WebSocket. Hubs and shims themselves do not use TLS there.
+fn tls_failure(place: &HostPort, error: &TlsError) -> String {
     match error {
         TlsError::Closed | TlsError::NotTls => format!(
-            "dial {place}: no TLS at this address; if it is the port of a hub or a shim itself, dial {place} without \
-             wss://, which is for a platform's address in front of it"
+            "dial {place}: no TLS at this address; if this is the port of a hub or a shim itself, use {place} without \
+             wss://, which is for the address of a platform in front of it"
         ),
         _ => format!("dial {place}: {error}"),
     }
@@ -207,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pin_is_filled_in_wherever_it_stands() {
+    fn every_pin_placeholder_is_replaced() {
         for (word, filled) in
             [("{pin}", "KEY"), ("--pin={pin}", "--pin=KEY"), ("{pin}{pin}x", "KEYKEYx"), ("{pi}", "{pi}")]
         {
@@ -215,24 +217,24 @@ mod tests {
         }
     }
 
-    /// A machine that stands still has a monitor that takes connections and never answers.
+    /// The monitor of a paused machine accepts connections and never responds.
     #[tokio::test(start_paused = true)]
-    async fn whoever_never_answers_is_given_up() {
-        let path = std::env::temp_dir().join(crate::random::id("cofferdam-monitor-"));
+    async fn a_dial_without_response_times_out() {
+        let path = std::env::temp_dir().join(cofferdam_base::random::id("cofferdam-monitor-"));
         let _silent = tokio::net::UnixListener::bind(&path).unwrap();
         let (pipe, _other) = UnixStream::pair().unwrap();
-        let said = dialled(DialPlace::HybridVsock { path: path.clone(), port: 7443 }, pipe).await;
+        let said = relay_dialled(DialPlace::HybridVsock { path: path.clone(), port: 7443 }, pipe).await;
         std::fs::remove_file(path).unwrap();
-        assert!(said.contains("no answer in 15 seconds") && said.contains("not paused?"), "{said}");
+        assert!(said.contains("no response within 15 seconds") && said.contains("not paused?"), "{said}");
     }
 
     #[test]
-    fn what_cannot_be_dialled_is_said() {
+    fn invalid_addresses_are_refused() {
         for place in ["", "box", "box:0", "wss://", "tls://box:7", "listen:127.0.0.1:7", "vsock:7443"] {
-            assert!(Reach::dial(place).is_err(), "{place}");
+            assert!(Route::dial(place).is_err(), "{place}");
         }
         for place in ["wss://h/x", "vsock:4:7443", "vsock:/run/vm1/vsock:7443"] {
-            assert_eq!(Reach::dial(place).unwrap().to_string(), place);
+            assert_eq!(Route::dial(place).unwrap().to_string(), place);
         }
     }
 }

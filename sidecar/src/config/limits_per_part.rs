@@ -1,9 +1,11 @@
-//! `[limits]` as each part of the sidecar takes it: a part knows its own bounds and nothing of the configuration.
+//! Converts `[limits]` into the limits of each part of the sidecar: a part knows its own limits and does not import
+//! `config`.
 
-use super::Limits;
 use cofferdam_secrets::SourceLimits;
 use cofferdam_servers::grant_limits::GrantBounds;
 use cofferdam_servers::spec::ServerLimits;
+
+use super::Limits;
 
 impl From<&Limits> for SourceLimits {
     fn from(limits: &Limits) -> Self {

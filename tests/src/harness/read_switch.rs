@@ -1,10 +1,10 @@
-//! Whether a harness listens: one that does not leaves its child's output where it is.
+//! Lets a test stop and resume the reading of a child's stdout.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// Whether the child's stdout is read.
+/// Whether the child's stdout is read now.
 #[derive(Debug, Default)]
-pub(super) struct Ear {
+pub(super) struct ReadSwitch {
     reading: Mutex<Reading>,
     changed: Condvar,
 }
@@ -16,13 +16,13 @@ pub(super) enum Reading {
     Stopped,
 }
 
-impl Ear {
+impl ReadSwitch {
     pub(super) fn set(&self, reading: Reading) {
         *self.reading.lock().unwrap_or_else(PoisonError::into_inner) = reading;
         self.changed.notify_all();
     }
 
-    pub(super) fn wait_until_open(&self) {
+    pub(super) fn wait_until_reading(&self) {
         let reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
         drop(self.changed.wait_while(reading, |reading| *reading == Reading::Stopped));
     }

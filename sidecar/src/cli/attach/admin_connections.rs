@@ -1,0 +1,110 @@
+//! The two connections to the sidecar's admin socket: the hold, and the one that becomes the pipe into the sandbox.
+
+use std::io;
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+
+use crate::daemon::admin::{AdminRequest, AdminResponse};
+use crate::daemon::attach_table::AttachEvent;
+use crate::terminal::failure::{Failure, Sysexit};
+
+/// Keeps a sandbox's enrolment alive as long as this connection is open.
+pub(super) struct Hold {
+    pub(super) enrolment: String,
+    /// The sidecar's public key.
+    pub(super) pin: String,
+    stream: BufReader<UnixStream>,
+    line: Vec<u8>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AdminFailure {
+    #[error("connect to the sidecar at `{path}`: {source}")]
+    Connect { path: PathBuf, source: io::Error },
+    #[error("{0}")]
+    Refused(String),
+    #[error("send a request to the sidecar: {0}; does it have the same version?")]
+    Io(#[from] io::Error),
+}
+
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(15);
+/// Responses have some hundred bytes.
+const MAX_RESPONSE_BYTES: usize = 64 * 1024;
+
+impl Hold {
+    pub(super) async fn take(admin: &Path, request: &AdminRequest) -> Result<Self, AdminFailure> {
+        match send(admin, request).await? {
+            (AdminResponse::Attaching { enrolment, pin }, stream) => {
+                Ok(Self { enrolment, pin, stream: BufReader::new(stream), line: Vec::new() })
+            }
+            (response, _) => Err(unexpected(response)),
+        }
+    }
+
+    /// The next event from the sidecar, or `None` when the connection is lost. Cancel-safe.
+    pub(super) async fn next_event(&mut self) -> Option<AttachEvent> {
+        let room = (MAX_RESPONSE_BYTES - self.line.len().min(MAX_RESPONSE_BYTES)) as u64;
+        (&mut self.stream).take(room).read_until(b'\n', &mut self.line).await.ok()?;
+        let line = std::mem::take(&mut self.line);
+        serde_json::from_slice(&line).ok()
+    }
+}
+
+/// Opens a connection and turns it into the pipe of this enrolment.
+pub(super) async fn pipe(admin: &Path, enrolment: &str) -> Result<StdUnixStream, AdminFailure> {
+    match send(admin, &AdminRequest::Pipe { enrolment: enrolment.into() }).await? {
+        (AdminResponse::Piped, stream) => {
+            let stream = stream.into_std()?;
+            // It may become the stdio of a command, which expects a blocking descriptor.
+            stream.set_nonblocking(false)?;
+            Ok(stream)
+        }
+        (response, _) => Err(unexpected(response)),
+    }
+}
+
+impl AdminFailure {
+    pub(super) fn failure(self) -> Failure {
+        match self {
+            Self::Refused(why) => Failure::new(Sysexit::NoInput, why),
+            Self::Connect { .. } => Failure::new(Sysexit::Unavailable, self)
+                .hint("is `cofferdam serve` running with this configuration, and as this user?"),
+            Self::Io(_) => Failure::new(Sysexit::Unavailable, self).hint("look at the sidecar's log"),
+        }
+    }
+}
+
+async fn send(admin: &Path, request: &AdminRequest) -> Result<(AdminResponse, UnixStream), AdminFailure> {
+    let connected = UnixStream::connect(admin).await;
+    let mut stream = connected.map_err(|source| AdminFailure::Connect { path: admin.into(), source })?;
+    let mut text = serde_json::to_vec(request).expect("a request is plain data");
+    text.push(b'\n');
+    stream.write_all(&text).await?;
+    let line = timeout(RESPONSE_TIMEOUT, line(&mut stream)).await.map_err(io::Error::from)??;
+    let response = serde_json::from_slice(&line).map_err(io::Error::from)?;
+    Ok((response, stream))
+}
+
+/// Reads one byte at a time, because the bytes after the line belong to the pipe.
+async fn line(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
+    let mut line = Vec::new();
+    while line.len() < MAX_RESPONSE_BYTES {
+        match stream.read_u8().await? {
+            b'\n' => return Ok(line),
+            byte => line.push(byte),
+        }
+    }
+    Err(io::ErrorKind::InvalidData.into())
+}
+
+fn unexpected(response: AdminResponse) -> AdminFailure {
+    match response {
+        AdminResponse::Refused { why } => AdminFailure::Refused(why),
+        _ => AdminFailure::Io(io::Error::other("unexpected response")),
+    }
+}
