@@ -210,7 +210,7 @@ impl Generation {
                 }
                 Step::Event(event) => return event,
                 Step::Late => {
-                    let (code, why) = (Code::ServerUnavailable, self.explain_lateness());
+                    let (code, why) = (Code::ServerUnavailable, opening::explain_lateness(self));
                     return Event::Gone { was: Role::Draining, code, why };
                 }
             }
@@ -281,7 +281,10 @@ impl Generation {
 
     /// An HTTP server's connection learns that a request was cancelled.
     pub(crate) fn cancel(&mut self, id: &IdValue) {
-        if let Some(upstream) = self.upstream_mut() {
+        if let Phase::Draining { upstream, .. }
+        | Phase::Replaying { upstream, .. }
+        | Phase::Serving { upstream, .. } = &mut self.phase
+        {
             upstream.cancel(id);
         }
     }
@@ -355,28 +358,15 @@ impl Generation {
         }
     }
 
-    /// Whether nothing is queued for it.
-    pub(crate) fn has_been_sent_everything(&self) -> bool {
-        self.upstream().is_none_or(|upstream| upstream.queued_bytes() == 0)
-    }
-
     /// Whether it has yet to begin to serve.
     pub(crate) fn is_opening(&self) -> bool {
         matches!(self.phase, Phase::Replaying { .. } | Phase::Started(_) | Phase::Starting(_))
     }
 
-    /// From when on it may take over.
-    pub(crate) fn ready_from(&self) -> Option<Instant> {
+    /// From when on it may take over, and its tools where they are known.
+    pub(crate) fn standby(&self) -> Option<(Instant, Option<ToolFingerprint>)> {
         match self.phase {
-            Phase::Standby { from, .. } => Some(from),
-            _ => None,
-        }
-    }
-
-    /// The tools of a process that is ready to take over.
-    pub(crate) fn tools(&self) -> Option<ToolFingerprint> {
-        match self.phase {
-            Phase::Standby { tools, .. } => tools,
+            Phase::Standby { from, tools, .. } => Some((from, tools)),
             _ => None,
         }
     }
@@ -390,15 +380,6 @@ impl Generation {
             | Phase::Standby { upstream, .. }
             | Phase::Started(upstream) => Some(upstream),
             Phase::Over | Phase::Starting(_) => None,
-        }
-    }
-
-    fn upstream_mut(&mut self) -> Option<&mut Upstream> {
-        match &mut self.phase {
-            Phase::Draining { upstream, .. }
-            | Phase::Replaying { upstream, .. }
-            | Phase::Serving { upstream, .. } => Some(upstream),
-            _ => None,
         }
     }
 

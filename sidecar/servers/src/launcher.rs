@@ -12,14 +12,14 @@ use tokio_util::task::TaskTracker;
 
 use crate::grant_limits::{GrantLimits, LimitReached, ProcessPermit};
 use crate::leaving::EndPolicy;
-#[cfg(any(test, feature = "scripted"))]
-use crate::scripted::Script;
 use crate::server_secrets::ServerSecrets;
 use crate::spec::{HttpServer, Scope, ServerKind, ServerLimits, ServerSpec, StdioServer};
 use crate::start_error::StartError;
 use crate::stderr;
 use crate::upstream::http::{HttpLimits, HttpTarget, HttpUpstream};
 use crate::upstream::http_credentials::HeaderCredentials;
+#[cfg(any(test, feature = "scripted"))]
+use crate::upstream::scripted::Script;
 use crate::upstream::stdio::StdioUpstream;
 use crate::upstream::{HttpConnection, ProcessPipes, ProcessResources, StdioProcess, Upstream};
 

@@ -13,12 +13,12 @@
 //! | `launcher` | from configuration and credentials to a running upstream |
 //! | `leaving` | processes that were given up and may still be dying |
 //! | `outbound` | one message on its way to a server |
+//! | `processes` | the processes of a slot by their role |
 //! | `reload` | files rewritten under a process that reads them again |
 //! | `replacement` | the state of replacing a process because a credential changed |
-//! | `scripted` | for tests: a server whose processes are played by the test |
 //! | `server_secrets` | the secrets of a server or scope, and how a session gets them |
 //! | `set` | the slots of one link |
-//! | `slot` | the current process, its successor and its predecessors |
+//! | `slot` | one server or scope: when processes start, open, take over and end |
 //! | [`spec`] | what the configuration says of a server |
 //! | `start_backoff` | when a server that failed may be started again |
 //! | `start_error` | why a server did not start |
@@ -35,10 +35,9 @@ pub mod grant_limits;
 mod launcher;
 mod leaving;
 mod outbound;
+mod processes;
 mod reload;
 mod replacement;
-#[cfg(any(test, feature = "scripted"))]
-pub mod scripted;
 mod server_secrets;
 mod set;
 mod slot;
@@ -60,3 +59,5 @@ pub use set::{Recipients, ScopeProcess, ServerSet, Target};
 pub use slot::{Opened, SendResult, WhenNotReady};
 pub use start_error::StartError;
 pub use tool_list::{NextPage, ToolList};
+#[cfg(any(test, feature = "scripted"))]
+pub use upstream::scripted;

@@ -21,6 +21,7 @@ use relay_proto::replay::{OwnResponse, Replay};
 use tokio::time::Instant;
 
 use crate::event::{Event, ProcessId, Role, SlotKey};
+use crate::generation::Generation;
 use crate::launcher::Launcher;
 use crate::outbound::{Outbound, Outgoing};
 use crate::replacement::Notice;
@@ -103,7 +104,7 @@ impl ServerSet {
     /// The process that serves in a slot, or is starting there.
     pub fn current(&self, slot: SlotKey) -> Option<ProcessId> {
         let slot = self.slots.iter().find(|other| other.key == slot)?;
-        slot.current().map(|current| current.id)
+        slot.processes.current.as_ref().map(|current| current.id)
     }
 
     /// Sends one message, or says why not. Bytes to a process leave in [`Self::flush`] and [`Self::next`].
@@ -113,8 +114,8 @@ impl ServerSet {
                 Some(slot) => slot.send(message, when, &self.replay),
                 None => SendResult::NoProcess,
             },
-            Target::Process(process) => match self.slot_with(process) {
-                Some(slot) => slot.send_to(process, message),
+            Target::Process(process) => match self.find_mut(process) {
+                Some(generation) => SendResult::of(process, generation.send(message)),
                 None => SendResult::NoProcess,
             },
         }
@@ -125,7 +126,7 @@ impl ServerSet {
         let mut not_ready = Vec::new();
         for slot in &mut self.slots {
             if recipients == Recipients::Every {
-                slot.send_beside(message, &[Role::Draining, Role::Successor]);
+                slot.processes.send_to_roles(message, &[Role::Draining, Role::Successor]);
             }
             let sent = slot.send(Outgoing::Kept(message.clone()), WhenNotReady::Return, &self.replay);
             if let SendResult::NotReady(_) = sent {
@@ -148,7 +149,7 @@ impl ServerSet {
             let request = json::replace(message, id.span.clone(), own.to_string().as_bytes());
             let request = Outbound::request(request, own, method, None);
             if reaches_draining {
-                slot.send_beside(&request, &[Role::Draining]);
+                slot.processes.send_to_roles(&request, &[Role::Draining]);
             }
             if slot.scope.is_none() {
                 continue;
@@ -169,8 +170,8 @@ impl ServerSet {
 
     /// The harness gave up on a request: an HTTP server learns it by the end of the stream.
     pub fn cancel(&mut self, process: ProcessId, id: &IdValue) {
-        if let Some(slot) = self.slot_with(process) {
-            slot.cancel(process, id);
+        if let Some(generation) = self.find_mut(process) {
+            generation.cancel(id);
         }
     }
 
@@ -231,14 +232,15 @@ impl ServerSet {
 
     /// A process says that its tools have changed.
     pub fn tools_changed(&mut self, process: ProcessId) {
-        if let Some(slot) = self.slot_with(process).filter(|slot| slot.role(process) == Some(Role::Current)) {
+        let mut slots = self.slots.iter_mut();
+        if let Some(slot) = slots.find(|slot| slot.processes.role(process) == Some(Role::Current)) {
             slot.forget_tools();
         }
     }
 
     /// What a process is to its slot. One that is gone counts as draining: its last words are heard.
     pub fn role(&self, process: ProcessId) -> Role {
-        self.slots.iter().find_map(|slot| slot.role(process)).unwrap_or(Role::Draining)
+        self.slots.iter().find_map(|slot| slot.processes.role(process)).unwrap_or(Role::Draining)
     }
 
     /// The secrets of the process that serves a scope, or what is in none.
@@ -248,7 +250,7 @@ impl ServerSet {
             (Some(own), Some(scope)) => own.runs_like(scope),
             (Some(_), None) | (None, Some(_)) => false,
         };
-        self.slots.iter().find(serves)?.secrets()
+        self.slots.iter().find(serves)?.processes.secrets()
     }
 
     /// The harness made a new handshake, which the processes of scopes have not been told of.
@@ -285,12 +287,12 @@ impl ServerSet {
 
     /// Whether a process reads so slowly that the link should stop reading.
     pub fn is_full(&self) -> bool {
-        self.slots.iter().any(Slot::is_full)
+        self.slots.iter().any(|slot| slot.processes.is_full())
     }
 
     /// Of the server's own process.
     pub fn pid(&self) -> Option<u32> {
-        self.slots[0].pid()
+        self.slots[0].processes.pid()
     }
 
     /// How far replacements are, as `sessions` shows it.
@@ -300,14 +302,15 @@ impl ServerSet {
     }
 
     pub fn scope_processes(&self) -> Vec<ScopeProcess> {
-        let process =
-            |slot: &Slot| Some(ScopeProcess { tools: slot.scope.as_ref()?.to_string(), pid: slot.pid()? });
+        let process = |slot: &Slot| {
+            Some(ScopeProcess { tools: slot.scope.as_ref()?.to_string(), pid: slot.processes.pid()? })
+        };
         self.slots.iter().filter_map(process).collect()
     }
 
     /// Ends all processes, and says whether all of them are dead.
     pub async fn end(self, grace: Duration) -> Ended {
-        let ends = join_all(self.slots.into_iter().map(|slot| slot.end(grace))).await;
+        let ends = join_all(self.slots.into_iter().map(|slot| slot.processes.end(grace))).await;
         match ends.into_iter().all(|ended| ended == Ended::All) {
             true => Ended::All,
             false => Ended::NotYet,
@@ -335,12 +338,14 @@ impl ServerSet {
             Some(own) => server.scopes.iter().any(|scope| scope.runs_like(own)),
             None => true,
         };
-        self.slots.retain(|slot| is_configured(slot) || !slot.is_empty());
+        self.slots.retain(|slot| is_configured(slot) || !slot.processes.is_empty());
         for slot in self.slots.iter_mut().filter(|slot| !is_configured(slot)) {
             slot.retire_current();
         }
         let base = &mut self.slots[0];
-        let Some(before) = base.current().map(|current| Arc::clone(&current.spec)) else { return };
+        let Some(before) = base.processes.current.as_ref().map(|current| Arc::clone(&current.spec)) else {
+            return;
+        };
         let has_scopes = !server.scopes.is_empty() || !before.scopes.is_empty();
         // An HTTP server's connection reads the secrets of its scopes, as they were when it was made.
         let is_http = matches!(server.kind, ServerKind::Http(_));
@@ -362,7 +367,7 @@ impl ServerSet {
         key
     }
 
-    fn slot_with(&mut self, process: ProcessId) -> Option<&mut Slot> {
-        self.slots.iter_mut().find(|slot| slot.role(process).is_some())
+    fn find_mut(&mut self, process: ProcessId) -> Option<&mut Generation> {
+        self.slots.iter_mut().find_map(|slot| slot.processes.find_mut(process))
     }
 }

@@ -22,23 +22,20 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cofferdam_process::Ended;
-use cofferdam_secrets::{Reads, Secrets};
-use futures_util::future::{join_all, select_all};
+use cofferdam_secrets::Reads;
+use futures_util::future::select_all;
 use relay_proto::code::Code;
-use relay_proto::envelope::IdValue;
 use relay_proto::replay::Replay;
-use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::event::{Event, ProcessId, Role, SlotKey};
 use crate::generation::{CheckTools, Delivery, Generation, Progress, Step};
 use crate::launcher::Launcher;
-use crate::leaving::Leaving;
 use crate::outbound::{Outbound, Outgoing};
-use crate::replacement::{Notice, Replacement};
+use crate::processes::Processes;
+use crate::replacement::Replacement;
 use crate::spec::Scope;
 use crate::start_backoff::StartBackoff;
-use crate::upstream::Upstream;
 
 pub(crate) use self::replace::Tending;
 
@@ -48,16 +45,10 @@ pub(crate) struct Slot {
     pub(crate) scope: Option<Arc<Scope>>,
     /// What a scope's processes are told; the server's own slot uses the link's.
     scope_replay: Option<Box<Replay>>,
-    current: Option<Generation>,
-    successor: Option<Generation>,
-    /// Oldest first.
-    draining: Vec<Generation>,
+    pub(crate) processes: Processes,
     /// None where no credential of the processes can change.
     replacement: Option<Box<Replacement>>,
     backoff: StartBackoff,
-    leaving: Leaving,
-    /// For the pipeline, at the next [`Self::tend`].
-    notices: Vec<Notice>,
     alarm: Option<Pin<Box<Sleep>>>,
     /// [`Self::tend`] has something to do.
     is_due: bool,
@@ -109,8 +100,6 @@ pub enum Opened {
     Replaying(ProcessId),
 }
 
-/// The whole of an end. With the goodbye before it, a session is over within the promised five seconds.
-const END_TIME: Duration = Duration::from_secs(4);
 /// How soon a slot looks again at a process that is starting, a handshake that is open or bytes that are being written.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
@@ -120,13 +109,9 @@ impl Slot {
             key,
             scope,
             scope_replay: None,
-            current: None,
-            successor: None,
-            draining: Vec::new(),
+            processes: Processes::default(),
             replacement: None,
             backoff: StartBackoff::default(),
-            leaving: Leaving::default(),
-            notices: Vec::new(),
             alarm: None,
             is_due: false,
         }
@@ -139,7 +124,7 @@ impl Slot {
         when: WhenNotReady<'_>,
         base: &Replay,
     ) -> SendResult {
-        if let Some(current) = &mut self.current {
+        if let Some(current) = &mut self.processes.current {
             return SendResult::of(current.id, current.send(message));
         }
         let WhenNotReady::Start(launcher) = when else { return SendResult::NoProcess };
@@ -152,40 +137,16 @@ impl Slot {
         SendResult::NotReady(message.into_kept())
     }
 
-    /// Sends to one certain process, whether it takes calls or not.
-    pub(crate) fn send_to(&mut self, process: ProcessId, message: Outgoing<'_>) -> SendResult {
-        match self.generation_mut(process) {
-            Some(generation) => SendResult::of(process, generation.send(message)),
-            None => SendResult::NoProcess,
-        }
-    }
-
-    /// Sends to all processes but the current one; `draining` alone, or a successor too.
-    pub(crate) fn send_beside(&mut self, message: &Outbound, roles: &[Role]) {
-        let draining = self.draining.iter_mut().filter(|_| roles.contains(&Role::Draining));
-        let successor = self.successor.iter_mut().filter(|_| roles.contains(&Role::Successor));
-        for process in draining.chain(successor) {
-            process.send(Outgoing::Kept(message.clone()));
-        }
-    }
-
     /// Writes what was queued for the current process, as far as it is taken at once.
     pub(crate) fn flush(&mut self) {
-        if let Some(current) = &mut self.current {
+        if let Some(current) = &mut self.processes.current {
             current.flush();
-        }
-    }
-
-    /// The harness gave up on a request.
-    pub(crate) fn cancel(&mut self, process: ProcessId, id: &IdValue) {
-        if let Some(generation) = self.generation_mut(process) {
-            generation.cancel(id);
         }
     }
 
     /// The replayed handshake goes first, unless the first waiting request, whose method this is, is a handshake.
     pub(crate) fn open(&mut self, first: Option<&str>, base: &mut Replay) -> Opened {
-        let Some(current) = &mut self.current else { return Opened::Nothing };
+        let Some(current) = &mut self.processes.current else { return Opened::Nothing };
         let process = current.id;
         if current.has_lost_its_session() {
             self.backoff.failed(current.age());
@@ -210,10 +171,11 @@ impl Slot {
 
     /// Waits until something happens to one of the processes. Cancel-safe.
     pub(crate) async fn wait(&mut self) -> Happened {
-        if !self.notices.is_empty() {
+        if !self.processes.notices.is_empty() {
             return Happened::Due;
         }
-        let Self { current, successor, draining, replacement, alarm, .. } = self;
+        let Self { processes, replacement, alarm, .. } = self;
+        let Processes { current, successor, draining, .. } = processes;
         if successor.is_none() && draining.is_empty() {
             let Some(replacement) = replacement else { return Happened::Current(step_of(current).await) };
             // The process that works goes first: changes can wait until it has nothing to say.
@@ -239,7 +201,7 @@ impl Slot {
             Happened::Current(step) => self.on_current(step, base),
             Happened::Draining(process, event) => {
                 if let Event::Gone { .. } = event {
-                    self.end_draining(process);
+                    self.processes.end_draining(process);
                 }
                 Some((process, event))
             }
@@ -253,57 +215,8 @@ impl Slot {
 
     /// A message of the current process that has arrived already.
     pub(crate) fn buffered(&mut self) -> Option<(ProcessId, Event)> {
-        let current = self.current.as_mut()?;
+        let current = self.processes.current.as_mut()?;
         Some((current.id, current.buffered()?))
-    }
-
-    pub(crate) fn role(&self, process: ProcessId) -> Option<Role> {
-        let is = |generation: &Generation| generation.id == process;
-        if self.current.as_ref().is_some_and(is) {
-            Some(Role::Current)
-        } else if self.successor.as_ref().is_some_and(is) {
-            Some(Role::Successor)
-        } else {
-            self.draining.iter().any(is).then_some(Role::Draining)
-        }
-    }
-
-    pub(crate) fn current(&self) -> Option<&Generation> {
-        self.current.as_ref()
-    }
-
-    /// The secrets that the current process has.
-    pub(crate) fn secrets(&self) -> Option<Arc<Secrets>> {
-        self.current.as_ref()?.process().map(|process| Arc::clone(&process.resources.secrets))
-    }
-
-    pub(crate) fn pid(&self) -> Option<u32> {
-        self.current.as_ref()?.upstream().and_then(Upstream::pid)
-    }
-
-    /// Whether the current process reads so slowly that the link should stop reading.
-    pub(crate) fn is_full(&self) -> bool {
-        self.current.as_ref().and_then(Generation::upstream).is_some_and(Upstream::is_full)
-    }
-
-    /// Whether it has no process, not even a dying one.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.current.is_none()
-            && self.successor.is_none()
-            && self.draining.is_empty()
-            && self.leaving.is_over()
-    }
-
-    /// Ends all processes, descendants included, and says whether all of them are dead.
-    pub(crate) async fn end(self, grace: Duration) -> Ended {
-        let deadline = Instant::now() + END_TIME;
-        let processes = self.draining.into_iter().chain(self.successor).chain(self.current);
-        let ends = processes.map(|process| process.end(grace, deadline));
-        let all = async { tokio::join!(join_all(ends), self.leaving.gone()) };
-        match timeout_at(deadline, all).await {
-            Ok((ends, left)) if ends.iter().chain([&left]).all(|ended| *ended == Ended::All) => Ended::All,
-            Ok(_) | Err(_) => Ended::NotYet,
-        }
     }
 
     fn start(&mut self, launcher: Launcher, base: &Replay) {
@@ -321,11 +234,11 @@ impl Slot {
         if self.replacement.is_some() {
             self.wake_at(Some(Instant::now() + LOOK_AGAIN));
         }
-        self.current = Some(Generation::start(launcher, self.leaving.clone()));
+        self.processes.current = Some(Generation::start(launcher, self.processes.leaving.clone()));
     }
 
     fn on_current(&mut self, step: Step, base: &mut Replay) -> Option<(ProcessId, Event)> {
-        let current = self.current.as_mut()?;
+        let current = self.processes.current.as_mut()?;
         let process = current.id;
         let event = match current.advance(step, replay_of(&mut self.scope_replay, base), None) {
             Progress::Event(event) => event,
@@ -333,7 +246,7 @@ impl Slot {
             Progress::Ready => Event::Ready,
             Progress::Started => Event::Started,
             Progress::NotStarted(error) => {
-                self.current = None;
+                self.processes.current = None;
                 if !error.is_rate_limited() {
                     self.backoff.failed(Duration::ZERO);
                 }
@@ -354,8 +267,8 @@ impl Slot {
         if code != Code::CredentialUnavailable {
             self.backoff.failed(lived);
         }
-        if let Some(current) = self.current.take() {
-            current.end_in_background(&self.leaving);
+        if let Some(current) = self.processes.current.take() {
+            current.end_in_background(&self.processes.leaving);
         }
         self.promote_successor(base);
     }
@@ -363,9 +276,9 @@ impl Slot {
     fn promote_successor(&mut self, base: &mut Replay) {
         let Some(replacement) = &mut self.replacement else { return };
         replacement.offered.forget_tools();
-        if let Some(mut successor) = self.successor.take() {
+        if let Some(mut successor) = self.processes.successor.take() {
             successor.promote(replay_of(&mut self.scope_replay, base), CheckTools::Yes);
-            self.current = Some(successor);
+            self.processes.current = Some(successor);
         }
         self.wake_at(Some(Instant::now() + LOOK_AGAIN));
     }
@@ -376,25 +289,13 @@ impl Slot {
         (ProcessId::NONE, Event::Due)
     }
 
-    fn end_draining(&mut self, process: ProcessId) {
-        if let Some(place) = self.draining.iter().position(|draining| draining.id == process) {
-            self.draining.remove(place).end_in_background(&self.leaving);
-        }
-    }
-
-    fn generation_mut(&mut self, process: ProcessId) -> Option<&mut Generation> {
-        let Self { current, successor, draining, .. } = self;
-        let mut all = current.iter_mut().chain(successor).chain(draining);
-        all.find(|generation| generation.id == process)
-    }
-
     fn wake_at(&mut self, when: Option<Instant>) {
         self.alarm = when.map(|when| Box::pin(sleep_until(when)));
     }
 }
 
 impl SendResult {
-    fn of(on: ProcessId, delivery: Delivery) -> Self {
+    pub(crate) fn of(on: ProcessId, delivery: Delivery) -> Self {
         match delivery {
             Delivery::NotReady(message) => Self::NotReady(message),
             Delivery::Refused { code, why } => Self::Refused { code, why },

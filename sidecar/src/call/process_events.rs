@@ -31,13 +31,11 @@ impl Pipeline {
         };
         let launcher = || caller.launcher(&config);
         for (slot, notice) in servers.tend(&is_busy, &launcher) {
+            let turn = |process| ServerTurn { pipeline: self, servers, slot, from: process, now };
             match notice {
-                Notice::Cut { process, why } => {
-                    let mut turn = ServerTurn { pipeline: self, servers, slot, from: process, now };
-                    turn.on_exit(&why);
-                }
+                Notice::Cut { process, why } => turn(process).on_exit(&why),
                 Notice::HandedOver(process) => {
-                    self.move_listeners(servers, process, now);
+                    turn(process).move_listeners();
                     // What waited for the old process did not run, and goes to the next one.
                     self.send_parked(servers, slot, now);
                 }
@@ -51,14 +49,17 @@ impl Pipeline {
             }
         }
     }
+}
 
+impl ServerTurn<'_> {
     /// Listeners of a process that gets no new calls are opened again elsewhere.
-    fn move_listeners(&mut self, servers: &mut ServerSet, process: ProcessId, now: Instant) {
-        for call in self.in_flight.listening_on(process) {
+    fn move_listeners(&mut self) {
+        for call in self.pipeline.in_flight.listening_on(self.from) {
             let cancelled = notice::cancelled(call.id.as_bytes(), "another process listens from now on");
-            let cancelled = Outbound::notification(cancelled, mcp::CANCELLED);
-            servers.send(Target::Process(process), Outgoing::Kept(cancelled), WhenNotReady::Return);
-            self.retry_or_fail(servers, call, "the server's process was replaced; listen again", now);
+            let cancelled = Outgoing::Kept(Outbound::notification(cancelled, mcp::CANCELLED));
+            self.servers.send(Target::Process(self.from), cancelled, WhenNotReady::Return);
+            let why = "the server's process was replaced; listen again";
+            self.pipeline.retry_or_fail(self.servers, call, why, self.now);
         }
     }
 }

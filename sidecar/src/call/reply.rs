@@ -112,13 +112,6 @@ impl Pipeline {
             }
         }
     }
-
-    /// These requests of the server have no process any more that waits for a response; a late one is dropped.
-    pub(super) fn withdraw(&mut self, shown: Vec<Vec<u8>>) {
-        for shown in shown {
-            self.reply(&notice::cancelled(&shown, "the server that asked is gone"));
-        }
-    }
 }
 
 impl ServerTurn<'_> {
@@ -141,8 +134,8 @@ impl ServerTurn<'_> {
                 let CallerContext { server, link, .. } = &self.pipeline.caller;
                 tracing::warn!(%server, %link, why, "server did not start");
                 let why = format!("{DID_NOT_RUN}the server `{server}` did not start: {why}");
-                self.pipeline.on_process_exit(self.slot);
-                self.pipeline.refuse_parked(self.servers, self.slot, code, &why, self.now);
+                self.expect_other_tools();
+                self.refuse_parked(code, &why);
             }
             Event::Ready => self.pipeline.send_parked(self.servers, self.slot, self.now),
             Event::Returned(message) => self.on_returned(message),
@@ -329,10 +322,19 @@ impl ServerTurn<'_> {
         self.fail(call, Code::MessageTooLarge, &sentence);
     }
 
+    /// What waited for the slot did not run, and will not.
+    fn refuse_parked(&mut self, code: Code, sentence: &str) {
+        for Unsent { call, .. } in self.pipeline.parked.take_for(self.slot) {
+            if let Some((_, call)) = call {
+                self.fail(call, code, sentence);
+            }
+        }
+    }
+
     fn on_gone(&mut self, was: Role, code: Code, why: &str) {
         if was == Role::Current {
             let why = format!("{DID_NOT_RUN}{why}");
-            self.pipeline.refuse_parked(self.servers, self.slot, code, &why, self.now);
+            self.refuse_parked(code, &why);
         }
         self.on_exit(why);
     }
@@ -341,7 +343,7 @@ impl ServerTurn<'_> {
     pub(super) fn on_exit(&mut self, why: &str) {
         let CallerContext { server, link, .. } = &self.pipeline.caller;
         tracing::warn!(%server, %link, why, "server gone");
-        self.pipeline.on_process_exit(self.slot);
+        self.expect_other_tools();
         let sentence = format!(
             "{why} while this request was under way; it may or may not have run, so check before you repeat it"
         );
@@ -352,9 +354,11 @@ impl ServerTurn<'_> {
         self.withdraw_requests();
     }
 
+    /// The process waits for no response to its requests any more; a late one is dropped.
     pub(super) fn withdraw_requests(&mut self) {
-        let shown = self.pipeline.server_requests.left_by(self.from);
-        self.pipeline.withdraw(shown);
+        for shown in self.pipeline.server_requests.left_by(self.from) {
+            self.pipeline.reply(&notice::cancelled(&shown, "the server that asked is gone"));
+        }
     }
 
     fn fail(&mut self, call: Call, code: Code, sentence: &str) {

@@ -80,16 +80,6 @@ impl Pipeline {
         }
     }
 
-    /// A process exited or did not start. Where it was one that lists the tools, the next one may have others.
-    pub(super) fn on_process_exit(&mut self, slot: SlotKey) {
-        if slot == SlotKey::BASE {
-            self.catalogue.coverage = Coverage::Partial;
-            if self.lister.is_some() {
-                self.end_listing();
-            }
-        }
-    }
-
     /// The list is complete or will not be: what waited for it is decided next.
     fn end_listing(&mut self) {
         self.lister = None;
@@ -99,6 +89,16 @@ impl Pipeline {
 }
 
 impl ServerTurn<'_> {
+    /// A process exited or did not start. Where it was one that lists the tools, the next one may have others.
+    pub(super) fn expect_other_tools(&mut self) {
+        if self.slot == SlotKey::BASE {
+            self.pipeline.catalogue.coverage = Coverage::Partial;
+            if self.pipeline.lister.is_some() {
+                self.pipeline.end_listing();
+            }
+        }
+    }
+
     /// A response to a request that the sidecar made itself.
     pub(super) fn own_response(
         &mut self,

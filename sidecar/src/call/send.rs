@@ -93,22 +93,6 @@ impl Pipeline {
         servers.flush();
     }
 
-    /// What waited for a slot did not run, and will not.
-    pub(super) fn refuse_parked(
-        &mut self,
-        servers: &mut ServerSet,
-        slot: SlotKey,
-        code: Code,
-        sentence: &str,
-        now: Instant,
-    ) {
-        for Unsent { call, .. } in self.parked.take_for(slot) {
-            if let Some((_, call)) = call {
-                self.fail(servers, call, code, sentence, now);
-            }
-        }
-    }
-
     /// Sends a request of the sidecar itself to the server's own process.
     pub(super) fn send_own(
         &mut self,

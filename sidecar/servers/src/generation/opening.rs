@@ -30,7 +30,7 @@ impl Generation {
     /// Takes one step further. `agreed` is what the handshake of the process before agreed on, where that is known.
     pub(crate) fn advance(&mut self, step: Step, replay: &mut Replay, agreed: Option<u64>) -> Progress {
         match (step, self.goal) {
-            (Step::Late, _) => self.over(Duration::ZERO, self.explain_lateness()),
+            (Step::Late, _) => over(Duration::ZERO, explain_lateness(self)),
             (Step::Started(Err(error)), _) => Progress::NotStarted(error),
             (Step::Started(Ok(upstream)), Goal::Serve) => {
                 self.phase = Phase::Started(upstream);
@@ -54,7 +54,7 @@ impl Generation {
                 }
                 if !replay.has_handshake() && first != Some(mcp::INITIALIZE) {
                     self.phase = Phase::Serving { upstream, first_reply_by };
-                    return self.over(Duration::ZERO, "the server ended the MCP session".into());
+                    return over(Duration::ZERO, "the server ended the MCP session".into());
                 }
                 self.begin(upstream, replay, first)
             }
@@ -109,12 +109,12 @@ impl Generation {
         }
         match (event, &self.phase) {
             (Event::Gone { why, .. }, _) => match self.goal {
-                Goal::Serve if self.is_opening() => self.over(Duration::ZERO, why),
-                Goal::Serve => self.over(self.since.elapsed(), why),
-                Goal::TakeOver => self.over(Duration::ZERO, format!("the new process ended: {why}")),
+                Goal::Serve if self.is_opening() => over(Duration::ZERO, why),
+                Goal::Serve => over(self.since.elapsed(), why),
+                Goal::TakeOver => over(Duration::ZERO, format!("the new process ended: {why}")),
             },
             (Event::Failed { id, code, why }, Phase::Replaying { asked, .. }) if id == *asked => {
-                self.handshake_failed(code, &why)
+                self.goal.handshake_failed(code, &why)
             }
             (
                 Event::Message(message),
@@ -133,9 +133,9 @@ impl Generation {
             Phase::Replaying { upstream, asked, deadline } if asked == id => {
                 replay.own_response(&id, outcome, message, None);
                 let found = agreement(message, body);
-                if let Some(why) = self.objection(outcome, found, agreed) {
+                if let Some(why) = self.goal.objection(outcome, found, agreed) {
                     self.phase = Phase::Replaying { upstream, asked, deadline };
-                    return self.over(Duration::ZERO, why.into());
+                    return over(Duration::ZERO, why.into());
                 }
                 self.agreed = found;
                 self.replayed(upstream, deadline, replay)
@@ -157,20 +157,6 @@ impl Generation {
                 }
                 Progress::Going
             }
-        }
-    }
-
-    /// Why a process that answered the replayed handshake like this cannot be used; none where it can.
-    fn objection(&self, outcome: Outcome, found: Option<u64>, agreed: Option<u64>) -> Option<&'static str> {
-        match (self.goal, outcome) {
-            (Goal::Serve, Outcome::Error) => Some("the server refused the handshake that it accepted before"),
-            (Goal::TakeOver, Outcome::Error) => {
-                Some("the new process refused the handshake that the old one accepted")
-            }
-            (Goal::TakeOver, Outcome::Result) if agreed.is_some() && agreed != found => {
-                Some("the protocol's version or the capabilities of the new process differ")
-            }
-            (Goal::Serve | Goal::TakeOver, Outcome::Result) => None,
         }
     }
 
@@ -205,18 +191,30 @@ impl Generation {
         self.phase = Phase::Standby { upstream, tools, from };
         Progress::Ready
     }
+}
 
-    fn over(&self, lived: Duration, why: String) -> Progress {
-        Progress::Over { code: Code::ServerUnavailable, why, lived }
+impl Goal {
+    /// Why a process that answered the replayed handshake like this cannot be used; none where it can.
+    fn objection(self, outcome: Outcome, found: Option<u64>, agreed: Option<u64>) -> Option<&'static str> {
+        match (self, outcome) {
+            (Goal::Serve, Outcome::Error) => Some("the server refused the handshake that it accepted before"),
+            (Goal::TakeOver, Outcome::Error) => {
+                Some("the new process refused the handshake that the old one accepted")
+            }
+            (Goal::TakeOver, Outcome::Result) if agreed.is_some() && agreed != found => {
+                Some("the protocol's version or the capabilities of the new process differ")
+            }
+            (Goal::Serve | Goal::TakeOver, Outcome::Result) => None,
+        }
     }
 
     /// The replayed handshake could not be sent, or has no response.
-    fn handshake_failed(&self, code: Code, why: &str) -> Progress {
+    fn handshake_failed(self, code: Code, why: &str) -> Progress {
         let code = match code {
             Code::CredentialUnavailable => code,
             _ => Code::ServerUnavailable,
         };
-        let why = match self.goal {
+        let why = match self {
             Goal::Serve => {
                 let why = why.strip_prefix(DID_NOT_RUN).unwrap_or(why);
                 format!("the handshake could not be repeated: {why}")
@@ -225,24 +223,28 @@ impl Generation {
         };
         Progress::Over { code, why, lived: Duration::ZERO }
     }
+}
 
-    /// The explanation for a deadline of its phase that has passed.
-    pub(super) fn explain_lateness(&self) -> String {
-        match (&self.phase, self.goal) {
-            (Phase::Draining { .. }, _) => {
-                let seconds = self.end_policy.drain.as_secs();
-                format!(
-                    "the server's process was replaced because its credential changed, and ended after `limits.replace-drain` ({seconds} s)"
-                )
-            }
-            (_, Goal::TakeOver) => {
-                "the new process did not answer the repeated handshake or list its tools within `limits.server-start-timeout`".into()
-            }
-            (Phase::Replaying { .. }, Goal::Serve) => {
-                "the server did not answer the repeated handshake in time".into()
-            }
-            (_, Goal::Serve) => "the server said nothing within `limits.server-start-timeout`".into(),
+fn over(lived: Duration, why: String) -> Progress {
+    Progress::Over { code: Code::ServerUnavailable, why, lived }
+}
+
+/// The explanation for a deadline of its phase that has passed.
+pub(super) fn explain_lateness(generation: &Generation) -> String {
+    match (&generation.phase, generation.goal) {
+        (Phase::Draining { .. }, _) => {
+            let seconds = generation.end_policy.drain.as_secs();
+            format!(
+                "the server's process was replaced because its credential changed, and ended after `limits.replace-drain` ({seconds} s)"
+            )
         }
+        (_, Goal::TakeOver) => {
+            "the new process did not answer the repeated handshake or list its tools within `limits.server-start-timeout`".into()
+        }
+        (Phase::Replaying { .. }, Goal::Serve) => {
+            "the server did not answer the repeated handshake in time".into()
+        }
+        (_, Goal::Serve) => "the server said nothing within `limits.server-start-timeout`".into(),
     }
 }
 

@@ -6,8 +6,8 @@
 //! credential expired gets no new calls: the next one starts another, or is told why none can be had. A reload of the
 //! configuration that changes what a process would be started with hands over the same way.
 //!
-//! What must stay true: one successor at a time, at most [`MAX_DRAINING`] draining processes, and a bounded number of
-//! starts within a minute, whatever Vault or a sandbox does.
+//! What must stay true: one successor at a time, a bounded number of draining processes, and a bounded number of starts
+//! within a minute, whatever Vault or a sandbox does.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -22,12 +22,11 @@ use crate::event::{Event, ProcessId};
 use crate::generation::{CheckTools, Generation, Progress, Step};
 use crate::launcher::Launcher;
 use crate::outbound::Outgoing;
+use crate::processes::{MAX_DRAINING, Processes};
 use crate::replacement::{CredentialState, Notice, Replacement, ReplacementOutcome};
 use crate::spec::Replace;
 use crate::tool_fingerprint::{Fingerprinting, PageTaken, ToolFingerprint};
 
-/// Processes that finish their calls: a call may last as long as the leases of several successors.
-const MAX_DRAINING: usize = 8;
 /// How long the current process may take to list its tools: it may be busy, and then what is known has to do.
 const LIST_TIME: Duration = Duration::from_secs(5);
 /// What a server had before its files were rewritten is kept for this long: it may read them a little later, and
@@ -46,24 +45,21 @@ pub(crate) struct Tending<'a> {
 impl Slot {
     /// Whether there is something to [tend](Self::tend) to.
     pub(crate) fn is_changing(&self) -> bool {
-        self.is_due || self.successor.is_some() || !self.draining.is_empty() || !self.notices.is_empty()
+        let Processes { successor, draining, notices, .. } = &self.processes;
+        self.is_due || successor.is_some() || !draining.is_empty() || !notices.is_empty()
     }
 
     /// Does what is due: takes over, ends what is drained, tries again.
     pub(crate) fn tend(&mut self, tending: &Tending<'_>, base: &mut Replay) -> Vec<Notice> {
         self.is_due = false;
-        let writing = self.end_drained(tending.is_busy).then_some(tending.now + LOOK_AGAIN);
+        let writing = self.processes.end_drained(tending.is_busy).then_some(tending.now + LOOK_AGAIN);
         // A successor of a scope's process is told what was set since the process was started.
-        if let (Some(own), Some(_)) = (&mut self.scope_replay, &self.successor) {
+        if let (Some(own), Some(_)) = (&mut self.scope_replay, &self.processes.successor) {
             own.copy_settings(base);
         }
-        let next = self.replacement.take().and_then(|mut replacement| {
-            let next = self.tend_credentials(&mut replacement, tending, base);
-            self.replacement = Some(replacement);
-            next
-        });
+        let next = self.replacing(base).and_then(|mut replacing| replacing.tend_credentials(tending));
         self.wake_at([writing, next].into_iter().flatten().min());
-        std::mem::take(&mut self.notices)
+        std::mem::take(&mut self.processes.notices)
     }
 
     /// The server accepted a request of the harness that later processes have to know of.
@@ -74,7 +70,7 @@ impl Slot {
         message: &[u8],
         body: Option<Range<usize>>,
     ) {
-        let is_current = self.current.as_ref().is_some_and(|current| current.id == process);
+        let is_current = self.processes.current.as_ref().is_some_and(|current| current.id == process);
         let Some(replacement) = self.replacement.as_mut().filter(|_| is_current) else { return };
         match accepted {
             Accepted::Handshake => replacement.offered.on_handshake(message, body),
@@ -99,13 +95,13 @@ impl Slot {
         body: Option<Range<usize>>,
         base: &mut Replay,
     ) -> OwnResponse {
-        let Self { current, replacement, is_due, scope_replay, .. } = self;
+        let Self { processes, replacement, is_due, scope_replay, .. } = self;
         let replay = replay_of(scope_replay, base);
         let offered = replacement.as_mut().map(|replacement| &mut replacement.offered);
         if let Some(offered) = offered
             && let Some((tools, _)) = offered.asking.as_mut().filter(|(tools, _)| tools.asked() == id)
         {
-            match (tools.on_response(outcome, message, body, replay), current) {
+            match (tools.on_response(outcome, message, body, replay), &mut processes.current) {
                 (PageTaken::More(request), Some(current)) => drop(current.send(Outgoing::Kept(request))),
                 (PageTaken::More(_), None) => offered.asking = None,
                 (PageTaken::Done(tools), _) => {
@@ -126,13 +122,13 @@ impl Slot {
     pub(crate) fn describe_replacement(&self) -> Option<String> {
         let failure = self.replacement.as_ref().and_then(|replacement| replacement.attempts.failure.clone());
         let mut parts: Vec<String> = failure.into_iter().collect();
-        if let Some(successor) = &self.successor {
-            parts.push(match successor.ready_from() {
+        if let Some(successor) = &self.processes.successor {
+            parts.push(match successor.standby() {
                 Some(_) => "a new process is ready and waits to take over".into(),
                 None => "a new process is being started".into(),
             });
         }
-        match self.draining.len() {
+        match self.processes.draining.len() {
             0 => {}
             1 => parts.push("one old process finishes its calls".into()),
             count => parts.push(format!("{count} old processes finish their calls")),
@@ -142,20 +138,19 @@ impl Slot {
 
     /// The current process gets no new calls, because it would be started otherwise by now.
     pub(crate) fn retire_current(&mut self) {
-        self.give_up_successor();
-        let old = self.current.take();
-        self.drain(old);
+        self.processes.give_up_successor();
+        self.processes.hand_over(None);
         if let Some(replacement) = &mut self.replacement {
             replacement.offered.forget_tools();
         }
     }
 
     pub(super) fn on_successor(&mut self, step: Step, base: &mut Replay) -> Option<(ProcessId, Event)> {
-        let successor = self.successor.as_mut()?;
+        let successor = self.processes.successor.as_mut()?;
         let process = successor.id;
         // The harness makes its handshake with the server's own process, not with that of a scope.
         let agreed = self.replacement.as_ref().and_then(|replacement| replacement.offered.agreed);
-        let agreed = agreed.or(self.current.as_ref().and_then(|current| current.agreed));
+        let agreed = agreed.or(self.processes.current.as_ref().and_then(|current| current.agreed));
         let why = match successor.advance(step, replay_of(&mut self.scope_replay, base), agreed) {
             Progress::Event(event) => return Some((process, event)),
             Progress::Going | Progress::Started => return None,
@@ -163,223 +158,183 @@ impl Slot {
             Progress::Over { why, .. } => why,
             Progress::NotStarted(error) => error.explain(),
         };
-        if let Some(mut replacement) = self.replacement.take() {
-            self.fail(&mut replacement, why);
-            self.replacement = Some(replacement);
+        if let Some(mut replacing) = self.replacing(base) {
+            replacing.fail(why);
         }
         Some(self.due())
     }
 
+    fn replacing<'a>(&'a mut self, base: &'a mut Replay) -> Option<Replacing<'a>> {
+        let Self { processes, replacement, scope_replay, .. } = self;
+        let replay = replay_of(scope_replay, base);
+        Some(Replacing { processes, state: replacement.as_mut()?, replay })
+    }
+}
+
+/// A slot whose credentials can change, while it is tended.
+struct Replacing<'a> {
+    processes: &'a mut Processes,
+    state: &'a mut Replacement,
+    replay: &'a mut Replay,
+}
+
+impl Replacing<'_> {
     /// Compares the credentials of the current process with the newest; says when to look again.
-    fn tend_credentials(
-        &mut self,
-        replacement: &mut Replacement,
-        tending: &Tending<'_>,
-        base: &mut Replay,
-    ) -> Option<Instant> {
+    fn tend_credentials(&mut self, tending: &Tending<'_>) -> Option<Instant> {
         let now = tending.now;
-        replacement.retained.retain(|(until, _)| *until > now);
-        let process = self.current.as_ref().and_then(Generation::process);
-        let state = process.map(|process| replacement.assess(&process.resources.secrets));
+        self.state.retained.retain(|(until, _)| *until > now);
+        let process = self.processes.current.as_ref().and_then(Generation::process);
+        let state = process.map(|process| self.state.assess(&process.resources.secrets));
         let next = match state {
-            None => self.current.as_ref().is_some_and(Generation::is_opening).then_some(now + LOOK_AGAIN),
+            None => self
+                .processes
+                .current
+                .as_ref()
+                .is_some_and(Generation::is_opening)
+                .then_some(now + LOOK_AGAIN),
             Some(CredentialState { expires: Some(expires), .. })
-                if expires <= now && replacement.mode != Replace::Never =>
+                if expires <= now && self.state.mode != Replace::Never =>
             {
-                self.retire_expired(replacement, base);
+                self.retire_expired();
                 Some(now)
             }
             Some(CredentialState { changed, expires }) => {
                 let next = match changed.is_empty() {
                     true => {
-                        replacement.attempts.succeeded();
-                        replacement.offered.asking = None;
-                        self.give_up_successor();
+                        self.state.attempts.succeeded();
+                        self.state.offered.asking = None;
+                        self.processes.give_up_successor();
                         None
                     }
-                    false => self.renew(replacement, &changed, tending, base),
+                    false => self.renew(&changed, tending),
                 };
-                let expires = expires.filter(|_| replacement.mode != Replace::Never);
+                let expires = expires.filter(|_| self.state.mode != Replace::Never);
                 [next, expires].into_iter().flatten().min()
             }
         };
-        let retained = replacement.retained.iter().map(|(until, _)| *until).min();
+        let retained = self.state.retained.iter().map(|(until, _)| *until).min();
         [next, retained].into_iter().flatten().min()
     }
 
     /// Takes one more step towards new credentials; says when to look again.
-    fn renew(
-        &mut self,
-        replacement: &mut Replacement,
-        changed: &[Name],
-        tending: &Tending<'_>,
-        base: &mut Replay,
-    ) -> Option<Instant> {
+    fn renew(&mut self, changed: &[Name], tending: &Tending<'_>) -> Option<Instant> {
         let now = tending.now;
-        if self.successor.is_some() {
-            return self.take_over(replacement, tending, base);
+        if self.processes.successor.is_some() {
+            return self.take_over(tending);
         }
-        if replacement.attempts.not_before > now {
-            return Some(replacement.attempts.not_before);
+        if self.state.attempts.not_before > now {
+            return Some(self.state.attempts.not_before);
         }
         // When one of the draining processes has ended, the slot is tended again.
-        let has_room = self.draining.len() < MAX_DRAINING;
+        let has_room = self.processes.draining.len() < MAX_DRAINING;
         let launcher = (tending.launcher)().filter(|_| has_room)?;
-        replacement.mode = launcher.server().replace;
+        self.state.mode = launcher.server().replace;
         if launcher.can_reload(changed) {
-            return self.reload(replacement, &launcher, now);
+            return self.reload(&launcher, now);
         }
-        if replacement.mode == Replace::Never {
-            replacement.attempts.failure =
+        if self.state.mode == Replace::Never {
+            self.state.attempts.failure =
                 Some("it keeps the credential that it was started with (`replace = \"never\"`)".into());
             return None;
         }
-        if !replacement.attempts.allows_start(now) {
-            return Some(replacement.attempts.not_before);
+        if !self.state.attempts.allows_start(now) {
+            return Some(self.state.attempts.not_before);
         }
-        replacement.offered.handshakes_at_start = replacement.offered.handshakes;
-        self.successor = Some(Generation::start_successor(launcher));
-        self.ask_for_tools(replacement, now, base);
+        self.state.offered.handshakes_at_start = self.state.offered.handshakes;
+        self.processes.successor = Some(Generation::start_successor(launcher));
+        self.ask_for_tools(now);
         None
     }
 
     /// Rewrites the files of the current process.
-    fn reload(
-        &mut self,
-        replacement: &mut Replacement,
-        launcher: &Launcher,
-        now: Instant,
-    ) -> Option<Instant> {
-        let process = self.current.as_mut().and_then(Generation::process_mut)?;
+    fn reload(&mut self, launcher: &Launcher, now: Instant) -> Option<Instant> {
+        let process = self.processes.current.as_mut().and_then(Generation::process_mut)?;
         match process.reload(launcher) {
             Ok(before) => {
-                replacement.retained.push((now + RELOAD_GRACE, before));
-                replacement.attempts.succeeded();
+                self.state.retained.push((now + RELOAD_GRACE, before));
+                self.state.attempts.succeeded();
                 let detail = "the server's files have the new credential".into();
-                self.notices.push(Notice::Report(ReplacementOutcome::Reloaded, detail));
+                self.processes.notices.push(Notice::Report(ReplacementOutcome::Reloaded, detail));
                 Some(now)
             }
             Err(error) => {
-                self.fail(replacement, error.to_string());
-                Some(replacement.attempts.not_before)
+                self.fail(error.to_string());
+                Some(self.state.attempts.not_before)
             }
         }
     }
 
     /// Asks the current process for its tools where they are not all known.
-    fn ask_for_tools(&mut self, replacement: &mut Replacement, now: Instant, base: &mut Replay) {
-        if replacement.offered.tools.is_some_and(ToolFingerprint::is_complete) {
+    fn ask_for_tools(&mut self, now: Instant) {
+        if self.state.offered.tools.is_some_and(ToolFingerprint::is_complete) {
             return;
         }
-        let Some(current) = &mut self.current else { return };
-        if let Some((tools, request)) = Fingerprinting::begin(replay_of(&mut self.scope_replay, base)) {
+        let Some(current) = &mut self.processes.current else { return };
+        if let Some((tools, request)) = Fingerprinting::begin(self.replay) {
             current.send(Outgoing::Kept(request));
-            replacement.offered.asking = Some((tools, now + LIST_TIME));
+            self.state.offered.asking = Some((tools, now + LIST_TIME));
         }
     }
 
     /// Lets the successor take over, if it may; otherwise says when to look again.
-    fn take_over(
-        &mut self,
-        replacement: &mut Replacement,
-        tending: &Tending<'_>,
-        base: &mut Replay,
-    ) -> Option<Instant> {
+    fn take_over(&mut self, tending: &Tending<'_>) -> Option<Instant> {
         let now = tending.now;
-        let successor = self.successor.as_ref()?;
-        let from = successor.ready_from()?;
+        let successor = self.processes.successor.as_ref()?;
+        let (from, tools) = successor.standby()?;
         if from > now {
             return Some(from);
         }
-        let offered = &mut replacement.offered;
+        let offered = &mut self.state.offered;
         if let Some((_, deadline)) = offered.asking.as_ref().filter(|(_, deadline)| *deadline > now) {
             return Some(*deadline);
         }
         offered.asking = None;
-        let tools = successor.tools();
-        if replay_of(&mut self.scope_replay, base).has_open_handshake() {
+        if self.replay.has_open_handshake() {
             return Some(now + LOOK_AGAIN);
         }
         if tools.zip(offered.tools).is_some_and(|(new, old)| !new.matches(old)) {
             let why = "the tools of the new process differ from those of the old one".into();
-            self.fail(replacement, why);
-            return Some(replacement.attempts.not_before);
+            self.fail(why);
+            return Some(self.state.attempts.not_before);
         }
         if offered.handshakes != offered.handshakes_at_start {
-            self.give_up_successor();
+            self.processes.give_up_successor();
             return Some(now);
         }
-        let is_busy = self.current.as_ref().is_some_and(|current| (tending.is_busy)(current.id));
-        if replacement.mode == Replace::Idle && is_busy {
+        let is_busy = self.processes.current.as_ref().is_some_and(|current| (tending.is_busy)(current.id));
+        if self.state.mode == Replace::Idle && is_busy {
             return None;
         }
-        let mut successor = self.successor.take()?;
-        successor.promote(replay_of(&mut self.scope_replay, base), CheckTools::No);
-        let pid_before = self.pid();
-        let old = self.current.replace(successor);
-        self.drain(old);
-        replacement.offered.tools = tools;
-        replacement.attempts.succeeded();
+        let mut successor = self.processes.successor.take()?;
+        successor.promote(self.replay, CheckTools::No);
+        let pid_before = self.processes.pid();
+        self.processes.hand_over(Some(successor));
+        self.state.offered.tools = tools;
+        self.state.attempts.succeeded();
         let pid = |pid: Option<u32>| pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string());
-        let detail = format!("process {} took over from {}", pid(self.pid()), pid(pid_before));
-        self.notices.push(Notice::Report(ReplacementOutcome::Replaced, detail));
+        let detail = format!("process {} took over from {}", pid(self.processes.pid()), pid(pid_before));
+        self.processes.notices.push(Notice::Report(ReplacementOutcome::Replaced, detail));
         Some(now)
     }
 
     /// The credential of the current process expired: it gets no new calls, whether a replacement is ready or not.
-    fn retire_expired(&mut self, replacement: &mut Replacement, base: &mut Replay) {
-        let old = self.current.take();
-        if let Some(mut successor) = self.successor.take() {
-            successor.promote(replay_of(&mut self.scope_replay, base), CheckTools::Yes);
-            self.current = Some(successor);
+    fn retire_expired(&mut self) {
+        let mut next = self.processes.successor.take();
+        if let Some(successor) = &mut next {
+            successor.promote(self.replay, CheckTools::Yes);
         }
-        replacement.offered.forget_tools();
-        self.drain(old);
+        self.processes.hand_over(next);
+        self.state.offered.forget_tools();
         let detail = "the credential of the process is over; the next call starts another".into();
-        self.notices.push(Notice::Report(ReplacementOutcome::Retired, detail));
+        self.processes.notices.push(Notice::Report(ReplacementOutcome::Retired, detail));
     }
 
     /// The successor is of no use; another attempt is made later.
-    fn fail(&mut self, replacement: &mut Replacement, why: String) {
-        replacement.offered.asking = None;
-        self.give_up_successor();
-        let wait = replacement.attempts.failed(&why).as_secs();
+    fn fail(&mut self, why: String) {
+        self.state.offered.asking = None;
+        self.processes.give_up_successor();
+        let wait = self.state.attempts.failed(&why).as_secs();
         let detail = format!("{why}; the old process goes on, and it is tried again in {wait} s");
-        self.notices.push(Notice::Report(ReplacementOutcome::Failed, detail));
-    }
-
-    fn drain(&mut self, old: Option<Generation>) {
-        let Some(old) = old else { return };
-        let process = old.id;
-        self.notices.push(Notice::HandedOver(process));
-        match old.drain(&self.leaving) {
-            Some(draining) => self.draining.push(draining),
-            None => self.notices.push(Notice::Over(process)),
-        }
-        if self.draining.len() > MAX_DRAINING {
-            let process = self.draining[0].id;
-            self.end_draining(process);
-            let why = "the server's process was replaced, and too many others after it".into();
-            self.notices.push(Notice::Cut { process, why });
-        }
-    }
-
-    /// Ends draining processes that nothing waits for; says whether one of them has not been sent everything yet.
-    fn end_drained(&mut self, is_busy: &dyn Fn(ProcessId) -> bool) -> bool {
-        let idle = self.draining.iter().filter(|draining| !is_busy(draining.id));
-        let (done, writing): (Vec<_>, Vec<_>) =
-            idle.map(|one| (one.id, one.has_been_sent_everything())).partition(|(_, sent)| *sent);
-        for (process, _) in done {
-            self.end_draining(process);
-            self.notices.push(Notice::Over(process));
-        }
-        !writing.is_empty()
-    }
-
-    fn give_up_successor(&mut self) {
-        if let Some(successor) = self.successor.take() {
-            self.notices.push(Notice::Over(successor.id));
-            successor.end_in_background(&self.leaving);
-        }
+        self.processes.notices.push(Notice::Report(ReplacementOutcome::Failed, detail));
     }
 }

@@ -3,19 +3,22 @@
 use std::future::ready;
 
 use cofferdam_policy::Rules;
-use relay_proto::envelope::{Kind, Outcome, Strictness, read};
+use cofferdam_process::Ended;
+use relay_proto::envelope::{IdValue, Kind, Outcome, Strictness, read};
 use relay_proto::mcp;
 use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
 
 use super::*;
+use crate::event::Role;
 use crate::leaving::{EndPolicy, StartFuture};
-use crate::outbound::QUEUE_BYTES;
+use crate::outbound::{Outbound, QUEUE_BYTES};
+use crate::processes::END_TIME;
 use crate::server_secrets::ServerSecrets;
 use crate::spec::{HttpServer, Replace, Retry, ServerKind, ServerSpec};
-use crate::upstream::HttpConnection;
 use crate::upstream::http::{HttpLimits, HttpTarget, HttpUpstream};
 use crate::upstream::http_credentials::HeaderCredentials;
+use crate::upstream::{HttpConnection, Upstream};
 
 fn number(id: u32) -> IdValue {
     IdValue::Integer(id.to_string().into())
@@ -73,7 +76,7 @@ fn end_policy() -> EndPolicy {
 fn starting(start: StartFuture) -> Slot {
     let mut slot = Slot::new(SlotKey::BASE, None);
     let spec = spec("http://127.0.0.1/".parse().unwrap());
-    slot.current = Some(Generation::starting_with(start, spec, end_policy()));
+    slot.processes.current = Some(Generation::starting_with(start, spec, end_policy()));
     slot
 }
 
@@ -118,7 +121,7 @@ async fn what_an_http_server_does_not_take_is_bounded() {
     let mut replay = Replay::new("own-");
     let (_listener, mut slot) = silent_server(&mut replay).await;
     assert!(matches!(slot.open(Some("tools/call"), &mut replay), Opened::Ready));
-    assert!(!slot.is_full());
+    assert!(!slot.processes.is_full());
     // None of the tasks has run yet, so nothing has left.
     let mut taken = 0;
     while let SendResult::Sent { .. } = send(&mut slot, request(taken, "tools/call", 1024 * 1024)) {
@@ -126,7 +129,7 @@ async fn what_an_http_server_does_not_take_is_bounded() {
         assert!(taken < 100);
     }
     assert!(taken >= 2);
-    assert!(slot.is_full());
+    assert!(slot.processes.is_full());
 }
 
 #[tokio::test]
@@ -135,7 +138,8 @@ async fn a_server_that_does_not_read_is_notified_a_little_more_and_then_not_at_a
     let (_listener, mut slot) = silent_server(&mut replay).await;
     slot.open(Some("tools/call"), &mut replay);
     send(&mut slot, request(1, "tools/call", 2 * QUEUE_BYTES));
-    let queued = |slot: &Slot| slot.current().unwrap().upstream().expect("it runs").queued_bytes();
+    let queued =
+        |slot: &Slot| slot.processes.current.as_ref().unwrap().upstream().expect("it runs").queued_bytes();
     let before = queued(&slot);
     for _ in 0..100 {
         send(&mut slot, notification(64 * 1024));
@@ -179,13 +183,13 @@ async fn a_process_without_a_response_to_the_replayed_handshake_is_given_up() {
         Some((_, Event::Gone { was: Role::Current, code: Code::ServerUnavailable, .. })) => {}
         other => panic!("{other:?}"),
     }
-    assert!(slot.current().is_none());
+    assert!(slot.processes.current.as_ref().is_none());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_start_that_does_not_end_is_not_waited_for_and_not_called_ended() {
     let began = Instant::now();
-    assert_eq!(starting(Box::pin(pending())).end(Duration::from_secs(2)).await, Ended::NotYet);
+    assert_eq!(starting(Box::pin(pending())).processes.end(Duration::from_secs(2)).await, Ended::NotYet);
     assert!(began.elapsed() <= END_TIME);
-    assert_eq!(Slot::new(SlotKey::BASE, None).end(Duration::from_secs(2)).await, Ended::All);
+    assert_eq!(Slot::new(SlotKey::BASE, None).processes.end(Duration::from_secs(2)).await, Ended::All);
 }

@@ -4,6 +4,8 @@
 
 pub mod http;
 pub(crate) mod http_credentials;
+#[cfg(any(test, feature = "scripted"))]
+pub mod scripted;
 pub(crate) mod stdio;
 
 use std::sync::Arc;
@@ -20,12 +22,12 @@ use relay_proto::{json, mcp};
 
 use self::http::{Event as HttpEvent, Failure, HttpUpstream};
 use self::http_credentials::HeaderCredentials;
+#[cfg(any(test, feature = "scripted"))]
+use self::scripted::ScriptedUpstream;
 use self::stdio::{StdioEvent, StdioUpstream};
 use crate::event::{Event, Role};
 use crate::grant_limits::ProcessPermit;
 use crate::outbound::{Outbound, QUEUE_BYTES, REFUSED_BYTES};
-#[cfg(any(test, feature = "scripted"))]
-use crate::scripted::ScriptedUpstream;
 
 pub(crate) enum Upstream {
     Http(Box<HttpConnection>),

@@ -198,7 +198,7 @@ impl Script {
     }
 
     /// Starts a process, as a launch would.
-    pub(super) async fn start(&self, scope: Option<String>) -> Result<ScriptedUpstream, StartError> {
+    pub(crate) async fn start(&self, scope: Option<String>) -> Result<ScriptedUpstream, StartError> {
         let start = self.state().starts.pop_front();
         match start.unwrap_or(Start::RunAfter(Duration::ZERO)) {
             Start::FailAfter(delay, error) => {
@@ -239,23 +239,23 @@ impl Script {
 
 impl ScriptedUpstream {
     /// Process numbers of scripts are far from those of real processes.
-    pub(super) fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         1_000_000 + u32::try_from(self.number).expect("a test starts few processes")
     }
 
-    pub(super) fn send(&mut self, message: &[u8]) {
+    pub(crate) fn send(&mut self, message: &[u8]) {
         self.script.state().processes[self.number].queue.push_back(message.to_vec());
     }
 
-    pub(super) fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         self.script.state().take_queue(self.number);
     }
 
-    pub(super) fn queued_bytes(&self) -> usize {
+    pub(crate) fn queued_bytes(&self) -> usize {
         self.script.state().processes[self.number].queue.iter().map(Vec::len).sum()
     }
 
-    pub(super) fn buffered(&mut self) -> Option<StdioEvent> {
+    pub(crate) fn buffered(&mut self) -> Option<StdioEvent> {
         let mut state = self.script.state();
         let is_line = |output: &Output| {
             matches!(output, Output::Event(StdioEvent::Line(_) | StdioEvent::Oversize { .. }))
@@ -266,7 +266,7 @@ impl ScriptedUpstream {
         }
     }
 
-    pub(super) async fn next(&mut self) -> StdioEvent {
+    pub(crate) async fn next(&mut self) -> StdioEvent {
         loop {
             let step = self.script.state().step(self.number);
             match step {
@@ -280,11 +280,11 @@ impl ScriptedUpstream {
         }
     }
 
-    pub(super) fn hang_up(&self) {
+    pub(crate) fn hang_up(&self) {
         self.script.state().log.push(Entry::HungUp(self.number));
     }
 
-    pub(super) async fn end(mut self, _grace: Duration) -> Ended {
+    pub(crate) async fn end(mut self, _grace: Duration) -> Ended {
         let time = self.script.state().end_takes;
         if !time.is_zero() {
             sleep(time).await;

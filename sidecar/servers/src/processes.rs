@@ -1,0 +1,143 @@
+//! The processes of one slot by their role: the one that serves, its successor, and those that drain.
+//!
+//! What must stay true: a draining process gets no new call; at most [`MAX_DRAINING`] of them live at a time; whatever
+//! becomes of a process, the pipeline is given a notice of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cofferdam_process::Ended;
+use cofferdam_secrets::Secrets;
+use futures_util::future::join_all;
+use tokio::time::{Instant, timeout_at};
+
+use crate::event::{ProcessId, Role};
+use crate::generation::Generation;
+use crate::leaving::Leaving;
+use crate::outbound::{Outbound, Outgoing};
+use crate::replacement::Notice;
+use crate::upstream::Upstream;
+
+#[derive(Default)]
+pub(crate) struct Processes {
+    pub(crate) current: Option<Generation>,
+    pub(crate) successor: Option<Generation>,
+    /// Oldest first.
+    pub(crate) draining: Vec<Generation>,
+    /// Those that were given up and may still be dying.
+    pub(crate) leaving: Leaving,
+    /// For the pipeline, when the slot is tended next.
+    pub(crate) notices: Vec<Notice>,
+}
+
+/// Processes that finish their calls: a call may last as long as the leases of several successors.
+pub(crate) const MAX_DRAINING: usize = 8;
+/// The whole of an end. With the goodbye before it, a session is over within the promised five seconds.
+pub(crate) const END_TIME: Duration = Duration::from_secs(4);
+
+impl Processes {
+    pub(crate) fn role(&self, process: ProcessId) -> Option<Role> {
+        let is = |generation: &Generation| generation.id == process;
+        if self.current.as_ref().is_some_and(is) {
+            Some(Role::Current)
+        } else if self.successor.as_ref().is_some_and(is) {
+            Some(Role::Successor)
+        } else {
+            self.draining.iter().any(is).then_some(Role::Draining)
+        }
+    }
+
+    pub(crate) fn find_mut(&mut self, process: ProcessId) -> Option<&mut Generation> {
+        let Self { current, successor, draining, .. } = self;
+        let mut all = current.iter_mut().chain(successor).chain(draining);
+        all.find(|generation| generation.id == process)
+    }
+
+    /// Sends to all processes of these roles.
+    pub(crate) fn send_to_roles(&mut self, message: &Outbound, roles: &[Role]) {
+        let draining = self.draining.iter_mut().filter(|_| roles.contains(&Role::Draining));
+        let successor = self.successor.iter_mut().filter(|_| roles.contains(&Role::Successor));
+        for process in draining.chain(successor) {
+            process.send(Outgoing::Kept(message.clone()));
+        }
+    }
+
+    /// The secrets that the current process has.
+    pub(crate) fn secrets(&self) -> Option<Arc<Secrets>> {
+        self.current.as_ref()?.process().map(|process| Arc::clone(&process.resources.secrets))
+    }
+
+    /// Of the current process.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.current.as_ref()?.upstream().and_then(Upstream::pid)
+    }
+
+    /// Whether the current process reads so slowly that the link should stop reading.
+    pub(crate) fn is_full(&self) -> bool {
+        self.current.as_ref().and_then(Generation::upstream).is_some_and(Upstream::is_full)
+    }
+
+    /// Whether there is none, not even a dying one.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.current.is_none()
+            && self.successor.is_none()
+            && self.draining.is_empty()
+            && self.leaving.is_over()
+    }
+
+    /// Puts `next` in the place of the current process, which gets no new calls.
+    pub(crate) fn hand_over(&mut self, next: Option<Generation>) {
+        let Some(old) = std::mem::replace(&mut self.current, next) else { return };
+        let process = old.id;
+        self.notices.push(Notice::HandedOver(process));
+        match old.drain(&self.leaving) {
+            Some(draining) => self.draining.push(draining),
+            None => self.notices.push(Notice::Over(process)),
+        }
+        if self.draining.len() > MAX_DRAINING {
+            let process = self.draining[0].id;
+            self.end_draining(process);
+            let why = "the server's process was replaced, and too many others after it".into();
+            self.notices.push(Notice::Cut { process, why });
+        }
+    }
+
+    /// Ends draining processes that nothing waits for; says whether one of them has not been sent everything yet.
+    pub(crate) fn end_drained(&mut self, is_busy: &dyn Fn(ProcessId) -> bool) -> bool {
+        let has_been_sent_everything =
+            |one: &Generation| one.upstream().is_none_or(|upstream| upstream.queued_bytes() == 0);
+        let idle = self.draining.iter().filter(|draining| !is_busy(draining.id));
+        let (done, writing): (Vec<_>, Vec<_>) =
+            idle.map(|one| (one.id, has_been_sent_everything(one))).partition(|(_, sent)| *sent);
+        for (process, _) in done {
+            self.end_draining(process);
+            self.notices.push(Notice::Over(process));
+        }
+        !writing.is_empty()
+    }
+
+    pub(crate) fn end_draining(&mut self, process: ProcessId) {
+        if let Some(place) = self.draining.iter().position(|draining| draining.id == process) {
+            self.draining.remove(place).end_in_background(&self.leaving);
+        }
+    }
+
+    pub(crate) fn give_up_successor(&mut self) {
+        if let Some(successor) = self.successor.take() {
+            self.notices.push(Notice::Over(successor.id));
+            successor.end_in_background(&self.leaving);
+        }
+    }
+
+    /// Ends all of them, descendants included, and says whether all are dead.
+    pub(crate) async fn end(self, grace: Duration) -> Ended {
+        let deadline = Instant::now() + END_TIME;
+        let processes = self.draining.into_iter().chain(self.successor).chain(self.current);
+        let ends = processes.map(|process| process.end(grace, deadline));
+        let all = async { tokio::join!(join_all(ends), self.leaving.gone()) };
+        match timeout_at(deadline, all).await {
+            Ok((ends, left)) if ends.iter().chain([&left]).all(|ended| *ended == Ended::All) => Ended::All,
+            Ok(_) | Err(_) => Ended::NotYet,
+        }
+    }
+}
