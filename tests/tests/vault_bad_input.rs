@@ -63,7 +63,7 @@ fn a_mount_that_is_not_there() {
         ("made", "GET `nomount/creds/agent`"),
         ("written", "POST `nomount/issue/agent`"),
     ] {
-        refuses(&mut sandbox, server, &[path, "HTTP 404", "is the path right, mount and all"]);
+        refuses(&mut sandbox, server, &[path, "HTTP 404", "is the path right, including the mount"]);
     }
 }
 

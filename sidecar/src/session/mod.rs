@@ -79,13 +79,13 @@ impl Context {
         if let Some(access) = vault.clone() {
             let audit = audit.clone();
             tasks.spawn(async move {
-                let tell = |alert: &str| {
+                let record_alert = |alert: &str| {
                     let record = EventRecord { detail: Some(alert), ..EventRecord::new(Event::Alert) };
                     if let Err(error) = audit.event(&record) {
                         tracing::error!(%error, "an alert of the login at Vault is not recorded");
                     }
                 };
-                access.forward_alerts(tell).await;
+                access.forward_alerts(record_alert).await;
             });
         }
         Ok(Self {
