@@ -68,7 +68,7 @@ fn a_wrapped_secret_id_whose_answer_was_lost_may_be_ours() {
         &[
             NEEDED,
             "POST `sys/wrapping/lookup`",
-            "in an answer that was lost, or to another party",
+            "in a response that was lost, or to another party",
             "destroy that secret-id",
         ],
     );
