@@ -62,7 +62,7 @@ fn a_missing_mount_is_refused() {
         ("made", "GET `nomount/creds/agent`"),
         ("written", "POST `nomount/issue/agent`"),
     ] {
-        refuses(&mut sandbox, server, &[path, "HTTP 404", "is the path right, mount and all"]);
+        refuses(&mut sandbox, server, &[path, "HTTP 404", "is the path right, including the mount"]);
     }
 }
 

@@ -68,7 +68,7 @@ fn an_unwrap_whose_response_was_lost_raises_an_alert() {
         &[
             NEEDED,
             "POST `sys/wrapping/lookup`",
-            "in an answer that was lost, or to another party",
+            "in a response that was lost, or to another party",
             "destroy that secret-id",
         ],
     );

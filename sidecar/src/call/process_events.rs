@@ -31,19 +31,24 @@ impl Pipeline {
         };
         let launcher = || caller.launcher(&config);
         for (slot, notice) in servers.tend(&is_busy, &launcher) {
-            let turn = |process| ServerTurn { pipeline: self, servers, slot, from: process, now };
+            let mut turn = ServerTurn { pipeline: self, servers, slot, from: ProcessId::NONE, now };
             match notice {
-                Notice::Cut { process, why } => turn(process).on_exit(&why),
+                Notice::Cut { process, why } => {
+                    turn.from = process;
+                    turn.on_exit(&why);
+                }
                 Notice::HandedOver(process) => {
-                    turn(process).move_listeners();
+                    turn.from = process;
+                    turn.move_listeners();
                     // What waited for the old process did not run, and goes to the next one.
                     self.send_parked(servers, slot, now);
                 }
                 Notice::Over(process) => {
+                    turn.from = process;
+                    turn.withdraw_requests();
                     // Only late responses, which cannot come any more.
                     self.in_flight.drain(process);
                     self.tasks.forget_process(process);
-                    ServerTurn { pipeline: self, servers, slot, from: process, now }.withdraw_requests();
                 }
                 Notice::Report(outcome, detail) => report(&self.caller, outcome, &detail),
             }

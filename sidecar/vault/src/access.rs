@@ -1,7 +1,7 @@
-//! The sidecar's way into Vault: one client, one login, and what sessions need of both.
+//! Access to Vault that all sessions share: one client, one login, one revoker.
 //!
-//! What must stay true: tokens of sessions are made at a bounded rate in total; the login outlives the revocations
-//! that need it; nothing is begun after the end.
+//! What must stay true: tokens of sessions are created at a bounded rate in total; the login outlives the revocations
+//! that need it; nothing is started after [`Access::end`].
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,11 +21,11 @@ use crate::revoker::{AccessorFiles, Revoker};
 use crate::settings::{AuthSettings, SecretIdForm, Settings};
 use crate::token_calls::{ChildToken, Mint};
 
-/// Between two new tokens, whichever sessions they are for: when a login spacing, two hundred sessions want one.
+/// Between two new tokens of any sessions: after a new login, two hundred sessions need one at the same time.
 const TOKEN_INTERVAL: Duration = Duration::from_millis(50);
-/// A caller that would wait longer for its slot is refused: it has ten seconds.
+/// A caller that would wait longer for its slot is refused: its own timeout is ten seconds.
 const MAX_SLOT_WAIT: Duration = Duration::from_secs(4);
-/// The end of the login itself.
+/// For revoking the login's token.
 const LOGOUT_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub struct Access {
@@ -35,23 +35,23 @@ pub struct Access {
     pub(crate) revoker: Arc<Revoker>,
     spacing: TokenSpacing,
     pub(crate) tasks: TaskTracker,
-    /// Set when revocations are no longer followed up.
+    /// Cancelled by [`Access::end`]: ends the login and the retries of revocations.
     pub(crate) stop: CancellationToken,
 }
 
-/// TokenSpacing to make a token: the next one is then.
+/// When the next token may be created.
 struct TokenSpacing(Mutex<Instant>);
 
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    #[error("prepare the way to Vault")]
+    #[error("set up access to Vault")]
     Settings(#[from] SettingsError),
-    #[error("keep what is to be revoked after a crash in `state-dir`")]
+    #[error("open the accessors of Vault tokens in `state-dir`, by which tokens are revoked after a crash")]
     Accessors(#[source] std::io::Error),
 }
 
 impl Access {
-    /// Begins to log in, and to revoke what a sidecar before this one left behind. Waits for neither.
+    /// Starts to log in, and to revoke tokens that an earlier sidecar left behind. Waits for neither.
     pub fn start(settings: &Settings, state: &Path, tasks: &TaskTracker) -> Result<Arc<Self>, AccessError> {
         Self::with_client(client(settings)?, settings, state, tasks)
     }
@@ -77,7 +77,8 @@ impl Access {
         }))
     }
 
-    /// A child of the login's token, with that login. Where Vault has ended the login before its time, of the next one.
+    /// Creates a child of the login's token and returns that login too. If Vault has revoked the login's token, waits for
+    /// the next login once.
     pub(crate) async fn mint(&self, child: &ChildToken) -> Result<(Auth, Arc<LoginToken>), VaultError> {
         let login = self.login.current().await?;
         let made = self.mint_under(&login, child).await;
@@ -92,8 +93,8 @@ impl Access {
     async fn mint_under(&self, login: &LoginToken, child: &ChildToken) -> Result<Auth, VaultError> {
         let mint = self.token_role.as_deref().map_or(Mint::Plain, Mint::Role);
         let slot = self.spacing.next_slot().ok_or_else(|| VaultError {
-            asked: RequestLine { method: http::Method::POST, path: "auth/token/create".into() },
-            problem: Problem::Unreachable { why: "too many sessions want a token at once".into() },
+            request: RequestLine { method: http::Method::POST, path: "auth/token/create".into() },
+            problem: Problem::Unreachable { why: "too many sessions need a token at once".into() },
         })?;
         sleep_until(slot).await;
         let made = self.vault.create_child(&login.token, child, mint).await;
@@ -101,36 +102,39 @@ impl Access {
         made
     }
 
-    /// Whether there is a login that lives.
+    /// Whether the login has a valid token.
     pub fn is_logged_in(&self) -> bool {
         self.login.is_logged_in()
     }
 
-    /// Tells every alert of the login's, until that is over.
-    pub async fn forward_alerts(&self, tell: impl Fn(&str)) {
-        self.login.forward_alerts(tell).await;
+    /// Passes every alert of the login to `forward`, until the login ends.
+    pub async fn forward_alerts(&self, forward: impl Fn(&str)) {
+        self.login.forward_alerts(forward).await;
     }
 
-    /// The login's generation now.
+    /// The current generation of the login.
     pub(crate) fn generation(&self) -> u64 {
         *self.login.generations().borrow()
     }
 
-    /// The end of the login, once every session is over.
+    /// Ends the login, after the last session has ended.
     pub async fn end(&self) {
         self.stop.cancel();
         match timeout(LOGOUT_TIMEOUT, self.login.end()).await {
-            Ok(Ok(())) => tracing::info!("the sidecar's login at Vault is over"),
+            Ok(Ok(())) => tracing::info!("logged out of Vault"),
             Ok(Err(error)) => {
-                tracing::warn!(why = error.explained(), "the login's token was not revoked; it expires");
+                tracing::warn!(
+                    why = error.explained(),
+                    "the login's Vault token was not revoked; it will expire"
+                );
             }
-            Err(_) => tracing::warn!("the login's token was not revoked in time; it expires"),
+            Err(_) => tracing::warn!("the login's Vault token was not revoked in time; it will expire"),
         }
     }
 }
 
 impl TokenSpacing {
-    /// When a caller that asks now has its slot; none where that would be too late.
+    /// When this caller may create its token. `None` if that would be too late.
     fn next_slot(&self) -> Option<Instant> {
         let now = Instant::now();
         let mut next = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -142,7 +146,7 @@ impl TokenSpacing {
     }
 }
 
-/// A client as it is configured; sends nothing.
+/// The configured client. Sends nothing.
 pub fn client(settings: &Settings) -> Result<Vault, SettingsError> {
     let address =
         settings.address.to_string().parse().map_err(|error: AddressError| SettingsError::from(error))?;
@@ -201,6 +205,6 @@ mod tests {
         tokio::time::advance(TOKEN_INTERVAL).await;
         assert!(spacing.next_slot().is_some() && spacing.next_slot().is_none());
         tokio::time::advance(2 * MAX_SLOT_WAIT).await;
-        assert_eq!(spacing.next_slot(), Some(Instant::now()), "quiet times save nothing up");
+        assert_eq!(spacing.next_slot(), Some(Instant::now()), "unused slots are not saved up");
     }
 }

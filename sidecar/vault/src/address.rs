@@ -1,6 +1,6 @@
-//! Where Vault is.
+//! The address of Vault.
 //!
-//! What must stay true: `http://` is for loopback only, as the URL itself spells it.
+//! What must stay true: `http://` is allowed for loopback only, judged by the URL as it is written.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,7 +15,7 @@ const DEFAULT_PORT: u16 = 8200;
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Address {
     pub(crate) endpoint: Endpoint,
-    /// As the `Host` header has it.
+    /// For the `Host` header.
     pub(crate) authority: String,
     /// Without a slash at its end; usually empty.
     pub(crate) prefix: String,
@@ -23,13 +23,13 @@ pub struct Address {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum AddressError {
-    #[error("an address of Vault has no user, query or fragment in it")]
+    #[error("the address of Vault must not contain a user, query or fragment")]
     Extra,
-    #[error("this is no URL: write `https://HOST:PORT`")]
+    #[error("this is not a URL: write `https://HOST:PORT`")]
     NoUrl,
-    #[error("`http://` sends tokens in plain text and is for loopback only: write `https://`")]
+    #[error("`http://` sends tokens in plain text and is allowed for loopback only: write `https://`")]
     Plain,
-    #[error("the scheme has to be `https`, or `http` to loopback")]
+    #[error("the scheme must be `https`, or `http` to loopback")]
     Scheme,
 }
 

@@ -1,4 +1,4 @@
-//! The calls that the sidecar makes. Each is one request; none is repeated here.
+//! The requests that the sidecar sends. None of them is retried here.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -20,18 +20,18 @@ use crate::error::{Problem, VaultError, VaultMessages};
 use crate::token::Token;
 use crate::trust::{self, TrustError};
 
-/// A client of one Vault. Cheap to clone.
+/// A client for one Vault. Cheap to clone.
 #[derive(Clone)]
 pub struct Vault {
     transport: Arc<Transport>,
 }
 
-/// Which Vault, and why it is believed.
+/// Which Vault to connect to, and how it is authenticated.
 #[derive(Clone, Debug)]
 pub struct ClientSettings {
     pub address: Address,
     pub namespace: Option<String>,
-    /// Then nothing else is trusted.
+    /// If set, only these certificate authorities are trusted.
     pub ca_file: Option<PathBuf>,
 }
 
@@ -39,13 +39,13 @@ pub struct ClientSettings {
 pub enum SettingsError {
     #[error(transparent)]
     Address(#[from] AddressError),
-    #[error("a namespace is a path of plain characters")]
+    #[error("a namespace must be a path of visible ASCII characters")]
     Namespace,
     #[error(transparent)]
     Trust(#[from] TrustError),
 }
 
-/// The health of a node; needs no token.
+/// The health of a node.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(default)]
 pub struct Health {
@@ -60,7 +60,7 @@ pub struct Health {
 }
 
 impl Vault {
-    /// Reads the certificate authorities, so it may block; sends nothing.
+    /// Reads the certificate authorities, so it may block. Sends nothing.
     pub fn new(settings: &ClientSettings) -> Result<Self, SettingsError> {
         let namespace = match settings.namespace.as_deref().map(|name| name.trim_matches('/')) {
             None | Some("") => None,
@@ -82,12 +82,12 @@ impl Vault {
         Self { transport: Arc::new(Transport::fake(fake)) }
     }
 
-    /// Any path that can be read. A success may have made a lease: do not ask twice for one answer.
+    /// Reads any path. A success may have created a lease, so do not repeat the request.
     pub async fn read(&self, token: &Token, path: &str) -> Result<Envelope, VaultError> {
         self.call(&get(token, path)).await
     }
 
-    /// Any path that is read by writing to it: certificates, signatures, tokens of other systems.
+    /// Reads a path by writing to it: certificates, signatures, tokens of other systems.
     pub async fn write(
         &self,
         token: &Token,
@@ -98,7 +98,7 @@ impl Vault {
         self.call(&post(Some(token), path, body)).await
     }
 
-    /// What this token may do at each path, in the order asked.
+    /// The capabilities of the token at each path, in the order of `paths`.
     pub async fn capabilities_self(
         &self,
         token: &Token,
@@ -109,11 +109,11 @@ impl Vault {
         let found: Map<String, Value> = data.read().map_err(|why| malformed(&request, why))?;
         let at = |path: &&str| found.get(*path).cloned().and_then(|list| serde_json::from_value(list).ok());
         let listed =
-            paths.iter().map(|path| at(path).ok_or_else(|| malformed(&request, "it leaves out a path")));
+            paths.iter().map(|path| at(path).ok_or_else(|| malformed(&request, "a path is missing in it")));
         listed.collect()
     }
 
-    /// How the node is. A sealed or standing-by node is an answer too.
+    /// The health of the node, also if it is sealed or a standby. Needs no token.
     pub async fn health(&self) -> Result<Health, VaultError> {
         let request = Request { method: Method::GET, path: HEALTH.into(), token: None, body: None };
         let reply = self.transport.send(&request).await?;
@@ -127,7 +127,7 @@ impl Vault {
         }
     }
 
-    /// One request, its envelope.
+    /// Sends a request and reads the envelope of its response.
     pub(crate) async fn call(&self, request: &Request<'_>) -> Result<Envelope, VaultError> {
         let asked_at = Instant::now();
         let answer = self.transport.send(request).await.and_then(|reply| match reply.status {
@@ -144,19 +144,19 @@ impl Vault {
         answer
     }
 
-    /// The same for calls that give a token.
+    /// For requests that return a token.
     pub(crate) async fn auth(&self, request: &Request<'_>) -> Result<Auth, VaultError> {
-        self.call(request).await?.auth.ok_or_else(|| malformed(request, "there is no token in it"))
+        self.call(request).await?.auth.ok_or_else(|| malformed(request, "it has no token"))
     }
 
-    /// The same for calls that give data, with Vault's id of the request.
+    /// For requests that return data: the data, and Vault's id of the request.
     pub(crate) async fn data(&self, request: &Request<'_>) -> Result<(Data, String), VaultError> {
         let envelope = self.call(request).await?;
-        let data = envelope.data.ok_or_else(|| malformed(request, "there is no data in it"))?;
+        let data = envelope.data.ok_or_else(|| malformed(request, "it has no data"))?;
         Ok((data, envelope.request_id))
     }
 
-    /// Shows this certificate from now on.
+    /// Presents this client certificate from now on.
     pub(crate) fn present(&self, identity: Identity) -> Result<(), TrustError> {
         self.transport.present(identity)
     }
@@ -177,10 +177,10 @@ pub(crate) fn post<'a>(token: Option<&'a Token>, path: &str, body: Body) -> Requ
 }
 
 pub(crate) fn malformed(request: &Request<'_>, why: &'static str) -> VaultError {
-    VaultError { asked: request.asked(), problem: Problem::Malformed { why } }
+    VaultError { request: request.line(), problem: Problem::Malformed { why } }
 }
 
-/// An answer that is none, as an error.
+/// The error for a response that is not a success.
 pub(crate) fn refusal(request: &Request<'_>, reply: &Reply) -> VaultError {
     let status = reply.status;
     let problem = match status {
@@ -190,5 +190,5 @@ pub(crate) fn refusal(request: &Request<'_>, reply: &Reply) -> VaultError {
             Problem::Status { status, messages, retry_after: reply.retry_after }
         }
     };
-    VaultError { asked: request.asked(), problem }
+    VaultError { request: request.line(), problem }
 }

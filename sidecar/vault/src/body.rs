@@ -1,14 +1,14 @@
-//! What is sent: a JSON object in wiped memory, which remembers which of its values no error may repeat.
+//! Request bodies: JSON objects in wiped memory that know which of their values are secret.
 
 use serde_json::Value;
 use zeroize::Zeroizing;
 
 use crate::token::{LeaseId, Token};
 
-/// Each character of a text becomes at most this many in JSON.
+/// Each byte of a text becomes at most this many in JSON.
 const WORST_ESCAPE: usize = 6;
 
-/// A request's body, member by member.
+/// The members of a JSON object.
 #[derive(Default)]
 pub(crate) struct Body {
     members: Vec<(String, Member)>,
@@ -42,7 +42,7 @@ impl Body {
         self.secret(name, Zeroizing::new(lease.expose().to_owned()))
     }
 
-    /// What no error may repeat, even if Vault does.
+    /// Values that no error may show, even if Vault repeats them.
     pub(crate) fn secrets(&self) -> impl Iterator<Item = &str> {
         self.members.iter().filter_map(|(_, member)| match member {
             Member::Open(_) => None,
@@ -58,7 +58,7 @@ impl Body {
             };
             name.len() * WORST_ESCAPE + value + 8
         };
-        // All the room at once: growing would leave copies that are not wiped.
+        // Allocated at once: growing would leave copies that are not wiped.
         let mut encoded =
             Zeroizing::new(Vec::with_capacity(2 + self.members.iter().map(length).sum::<usize>()));
         encoded.push(b'{');
@@ -73,7 +73,7 @@ impl Body {
                     Member::Secret(text) => serde_json::to_writer(&mut *encoded, text.as_str()),
                 }
             });
-            written.expect("memory takes what is written to it");
+            written.expect("writing to memory does not fail");
         }
         encoded.push(b'}');
         encoded
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_json_and_never_grows() {
+    fn a_body_is_json_and_never_grows() {
         let secret = Zeroizing::new("quo\"te\u{1}\n".repeat(50));
         let body = Body::new()
             .with("ttl", "5s")

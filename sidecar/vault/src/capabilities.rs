@@ -1,7 +1,7 @@
-//! What a token has to be allowed, whether it is, and the lines of a policy that allow it.
+//! The capabilities that a token needs, whether it has them, and the policy lines that grant them.
 //!
-//! What must stay true: asking reads no secret and changes nothing; paths are as Vault's API has them, below the namespace
-//! in which the policy is written.
+//! What must stay true: checking reads no secret and changes nothing; paths are those of Vault's API, relative to the
+//! namespace of the policy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,7 +10,7 @@ use crate::api::Vault;
 use crate::error::VaultError;
 use crate::token::Token;
 
-/// What can be allowed at a path, as far as the sidecar needs it.
+/// The capabilities that the sidecar needs.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Capability {
     Read,
@@ -31,7 +31,7 @@ pub enum Verdict {
 }
 
 impl Vault {
-    /// Whether the token is allowed each of these, in their order.
+    /// Whether the token has each of these, in their order.
     pub async fn verdicts(&self, token: &Token, needs: &[Need]) -> Result<Vec<Verdict>, VaultError> {
         let paths: Vec<&str> = needs.iter().map(|need| need.path.as_str()).collect();
         let found = self.capabilities_self(token, &paths).await?;
@@ -71,8 +71,8 @@ impl fmt::Display for Capability {
     }
 }
 
-/// The lines of a policy that allow all of this. `within` stands before each path: the namespace, as the one that the
-/// policy is written in sees it.
+/// The policy lines that grant all of this. `within` is put before each path: the namespace, relative to the one that
+/// the policy belongs to.
 pub fn policy_lines<'a>(needs: impl IntoIterator<Item = &'a Need>, within: &str) -> String {
     let mut by_path: BTreeMap<&str, BTreeSet<Capability>> = BTreeMap::new();
     for need in needs {
@@ -80,7 +80,7 @@ pub fn policy_lines<'a>(needs: impl IntoIterator<Item = &'a Need>, within: &str)
     }
     let block = |(path, capabilities): (&str, BTreeSet<Capability>)| {
         let quoted: Vec<String> = capabilities.iter().map(|capability| format!("\"{capability}\"")).collect();
-        // Nothing else in a path of the configuration means something inside quotes.
+        // Paths of the configuration have no other character that is special inside quotes.
         let path = format!("{within}{path}").replace('"', "\\\"");
         format!("path \"{path}\" {{\n  capabilities = [{}]\n}}\n", quoted.join(", "))
     };
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_has_one_block_with_all_that_is_needed_there() {
+    fn a_path_has_one_block_with_all_its_capabilities() {
         let needs = [
             Need::update("pki/issue/agent"),
             Need::read("database/creds/readonly"),
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_named_is_lacking() {
+    fn a_capability_that_is_not_listed_is_missing() {
         let list = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         for (allowed, read, update) in [
             (list(&["deny"]), Verdict::Lacks, Verdict::Lacks),

@@ -2,7 +2,7 @@
 //!
 //! What must stay true: each request has its own connection, so that it is always known whether it was sent and nothing is
 //! sent twice; no redirect is followed; connecting, the whole exchange, the size of the response and the number of
-//! concurrent requests are bounded; tokens, bodies and responses are in wiped memory; a path leads where it says.
+//! concurrent requests are bounded; tokens, bodies and responses are in wiped memory; a path cannot be made to mean another path.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -31,7 +31,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// A secret is a few KB; a response of a megabyte is a mistake.
 const MAX_RESPONSE_BYTES: usize = 1024 * 1024;
-/// Below Vault's default quota and our number of sockets; two hundred sessions that start at once need no more.
+/// Below Vault's default rate limit and our limit of sockets; enough for two hundred sessions that start at once.
 const MAX_CONCURRENT: usize = 32;
 /// Seconds. A longer `Retry-After` is cut to this.
 const MAX_RETRY_AFTER: u64 = 3600;
@@ -104,19 +104,19 @@ impl Transport {
     }
 
     pub(crate) async fn send(&self, request: &Request<'_>) -> Result<Reply, VaultError> {
-        let fail = |problem| VaultError { asked: request.asked(), problem };
+        let fail = |problem| VaultError { request: request.line(), problem };
         let deadline = Instant::now() + REQUEST_TIMEOUT;
         let message = self.message(request).ok_or_else(|| {
             fail(Problem::Status {
                 status: 400,
-                messages: VaultMessages::of_client("this is no path in Vault; nothing was sent"),
+                messages: VaultMessages::of_client("this is not a valid path in Vault; nothing was sent"),
                 retry_after: None,
             })
         })?;
         let _permit = match timeout_at(deadline, self.concurrency.acquire()).await {
             Ok(Ok(permit)) => permit,
             _ => {
-                let why = format!("{MAX_CONCURRENT} requests are waiting for it already");
+                let why = format!("{MAX_CONCURRENT} requests are already waiting for it");
                 return Err(fail(Problem::Unreachable { why }));
             }
         };
@@ -172,11 +172,11 @@ impl Transport {
 }
 
 impl Request<'_> {
-    pub(crate) fn asked(&self) -> RequestLine {
+    pub(crate) fn line(&self) -> RequestLine {
         RequestLine { method: self.method.clone(), path: self.path.clone() }
     }
 
-    /// What no error may repeat.
+    /// Values that no error may show.
     pub(crate) fn secrets(&self) -> impl Iterator<Item = &str> {
         let token = self.token.map(Token::expose);
         token.into_iter().chain(self.body.iter().flat_map(Body::secrets))
@@ -190,7 +190,7 @@ fn dialer(roots: Arc<RootCertStore>, identity: Option<Identity>) -> Result<Diale
 
 fn problem(error: OneShotError) -> Problem {
     match error {
-        OneShotError::BadLength => Problem::Malformed { why: "its length is no number" },
+        OneShotError::BadLength => Problem::Malformed { why: "its length is not a number" },
         OneShotError::Broken(error) => Problem::NoAnswer { why: error_chain(&error) },
         OneShotError::Connect(error) => Problem::Unreachable { why: error_chain(&error) },
         OneShotError::TimedOut => {
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_leads_where_it_says() {
+    fn a_path_cannot_lead_to_another_path() {
         assert_eq!(
             encoded("secret/data/my app?x#y%2e").as_deref(),
             Some("secret/data/my%20app%3Fx%23y%252e")

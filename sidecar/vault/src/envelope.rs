@@ -1,7 +1,7 @@
-//! What Vault puts around every answer.
+//! The JSON envelope of every response of Vault.
 //!
-//! What must stay true: nothing of it prints but counts, times and warnings' number; what is secret is in wiped memory;
-//! times are counted from before the request was sent, and no number that a server sends can overflow one.
+//! What must stay true: only counts, durations and public properties can be printed; secrets are in wiped memory;
+//! durations count from before the request was sent, and no number in a response can overflow an `Instant`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,26 +15,26 @@ use zeroize::Zeroizing;
 
 use crate::token::{Accessor, LeaseId, Token};
 
-/// Longer than any of us: a clock can still count to it.
+/// Longer durations are cut to this, so that they can be added to an `Instant`.
 const MAX_LIFE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// Warnings beyond these are not kept.
 const MAX_WARNINGS: usize = 8;
 
-/// One answer.
+/// One response.
 pub struct Envelope {
-    /// Vault's audit log has it as `request.id`.
+    /// In Vault's audit log this is `request.id`.
     pub request_id: String,
     pub lease_id: Option<LeaseId>,
-    /// Zero where Vault says nothing. Not bounded by the life of the token, though the lease is.
+    /// Zero if Vault states none. The lease also ends with its token, which may be earlier.
     pub lease_duration: Duration,
     pub renewable: bool,
     pub warnings: Vec<String>,
     pub wrap_info: Option<WrapInfo>,
     pub auth: Option<Auth>,
     pub data: Option<Data>,
-    /// From when durations count.
+    /// Durations count from here.
     pub asked_at: Instant,
-    /// What Vault's own clock said when it answered.
+    /// The `Date` header of the response.
     pub date: Option<SystemTime>,
 }
 
@@ -46,30 +46,30 @@ pub struct Auth {
     pub policies: Vec<String>,
     pub metadata: BTreeMap<String, String>,
     pub entity_id: String,
-    /// Zero means that it does not expire.
+    /// Zero: the token does not expire.
     pub lease_duration: Duration,
     pub renewable: bool,
-    /// It does not end with the token that made it.
+    /// It does not end with its parent.
     pub orphan: bool,
     pub asked_at: Instant,
 }
 
-/// A wrapped answer: the token that opens it once.
+/// A wrapped response: the token that unwraps it, once.
 pub struct WrapInfo {
     pub token: Token,
     pub ttl: Duration,
     pub creation_path: String,
 }
 
-/// The data of an answer as JSON, in wiped memory.
+/// The data of a response as JSON, in wiped memory.
 pub struct Data(Zeroizing<Vec<u8>>);
 
 impl Envelope {
-    /// Reads an answer; says what is wrong with one that is none. An empty answer is an empty envelope.
+    /// Reads a response. An empty one is an empty envelope. An error says what is wrong.
     pub(crate) fn read(answer: &[u8], asked_at: Instant) -> Result<Self, &'static str> {
         let raw: RawEnvelope<'_> = match answer.trim_ascii().is_empty() {
             true => RawEnvelope::default(),
-            false => serde_json::from_slice(answer).map_err(|_| "it is not the JSON that Vault sends")?,
+            false => serde_json::from_slice(answer).map_err(|_| "it is not JSON of Vault")?,
         };
         let mut warnings = raw.warnings.unwrap_or_default();
         warnings.truncate(MAX_WARNINGS);
@@ -87,21 +87,21 @@ impl Envelope {
         })
     }
 
-    /// When the lease ends, were its token to live that long.
+    /// When the lease expires, if its token lives that long.
     pub fn expires(&self) -> Option<Instant> {
         end(self.asked_at, self.lease_duration)
     }
 }
 
 impl Auth {
-    /// When the token ends; none if it does not.
+    /// When the token expires; `None` if it does not.
     pub fn expires(&self) -> Option<Instant> {
         end(self.asked_at, self.lease_duration)
     }
 }
 
 impl Data {
-    /// Where an answer has none.
+    /// For a response without data.
     pub(crate) fn empty() -> Self {
         Self(Zeroizing::new(b"{}".to_vec()))
     }
@@ -110,12 +110,12 @@ impl Data {
         &self.0
     }
 
-    /// Reads it as `T`. What `T` owns is wiped only if `T` does it.
+    /// Reads the data as `T`. The memory of `T` is wiped only if `T` wipes it.
     pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T, &'static str> {
-        serde_json::from_slice(&self.0).map_err(|_| "its data has another form than this call gives")
+        serde_json::from_slice(&self.0).map_err(|_| "its data does not have the expected form")
     }
 
-    /// The text at `name`.
+    /// The string at `name`.
     pub(crate) fn text(&self, name: &str) -> Option<Zeroizing<String>> {
         let members: BTreeMap<String, &RawValue> = serde_json::from_slice(&self.0).ok()?;
         let Wiped(text) = serde_json::from_str(members.get(name)?.get()).ok()?;
@@ -171,7 +171,7 @@ impl fmt::Debug for Data {
     }
 }
 
-/// When something that lives `life` from `start` ends; none for zero, which is Vault's "never" or "nothing".
+/// The end of a duration; `None` for zero, which in Vault means "never" or "not stated".
 pub(crate) fn end(start: Instant, life: Duration) -> Option<Instant> {
     (!life.is_zero()).then(|| start + life.min(MAX_LIFE))
 }
@@ -208,13 +208,13 @@ struct RawWrapInfo {
     creation_path: Option<String>,
 }
 
-/// A text that is wiped.
+/// A string in wiped memory.
 struct Wiped(Zeroizing<String>);
 
 impl RawAuth {
     fn check(self, asked_at: Instant) -> Result<Auth, &'static str> {
         let token = Token::read(self.client_token.0.as_bytes())
-            .map_err(|_| "it is a login without a token; does the method want a second factor?")?;
+            .map_err(|_| "it is a login without a token; does the method require a second factor?")?;
         Ok(Auth {
             token,
             accessor: self.accessor.filter(|accessor| !accessor.is_empty()).map(Accessor::new),
@@ -231,7 +231,8 @@ impl RawAuth {
 
 impl RawWrapInfo {
     fn check(self) -> Result<WrapInfo, &'static str> {
-        let token = Token::read(self.token.0.as_bytes()).map_err(|_| "it is a wrapping without a token")?;
+        let token = Token::read(self.token.0.as_bytes())
+            .map_err(|_| "it has wrapping information without a token")?;
         let ttl = Duration::from_secs(self.ttl.unwrap_or_default());
         Ok(WrapInfo { token, ttl, creation_path: self.creation_path.unwrap_or_default() })
     }
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn everything_is_kept_and_nothing_is_shown() {
+    async fn everything_is_read_and_no_secret_is_printed() {
         let envelope = read(
             r#"{"request_id": "r-1", "lease_id": "db/creds/x/CANARY", "lease_duration": 6, "renewable": true,
                 "data": {"password": "CANARY"}, "warnings": ["CANARY"], "new_thing": {},

@@ -1,8 +1,8 @@
-//! Why Vault gave no answer: what was asked, what came instead, what to do next.
+//! Why a request to Vault failed, and what an operator can do about it.
 //!
-//! What must stay true: the method and the path of a request may be told, its body and its token never. Of an answer only
-//! the sentences of Vault's `errors` are told, after everything secret that was sent, and everything that looks like a
-//! token, was taken out of them.
+//! What must stay true: an error shows the method and the path of its request, never the body or the token. Of the
+//! response it shows only the messages in `errors`, without any secret that was sent and without anything that looks
+//! like a token.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,19 +12,19 @@ use ::http::Method;
 use cofferdam_base::metrics::VaultFailure;
 use serde::Deserialize;
 
-/// How many of Vault's sentences are kept, and how much of each.
-const MAX_SENTENCES: usize = 3;
-const MAX_SENTENCE: usize = 200;
-/// What is shorter is found everywhere.
+/// How many of Vault's messages are kept, and how many bytes of each.
+const MAX_MESSAGES: usize = 3;
+const MAX_MESSAGE: usize = 200;
+/// Bytes. Shorter texts would be found in ordinary words.
 const MIN_HIDDEN: usize = 4;
 /// A token has at least this many characters after its prefix.
 const MIN_TOKEN_TAIL: usize = 16;
 
-/// Why a call has no result. Say the chain of sources too, then [`VaultError::next_step`]; or [`VaultError::explained`].
+/// A request that failed. Print it with its sources and [`VaultError::next_step`], or use [`VaultError::explained`].
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("ask Vault for {asked}")]
+#[error("ask Vault for {request}")]
 pub struct VaultError {
-    pub asked: RequestLine,
+    pub request: RequestLine,
     #[source]
     pub problem: Problem,
 }
@@ -36,18 +36,18 @@ pub struct RequestLine {
     pub path: String,
 }
 
-/// What came instead of a result.
+/// Why there is no result.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Problem {
-    /// Something of ours, before anything was sent.
+    /// A file of the sidecar's own cannot be used. Nothing was sent.
     #[error("read the credential `{}`: {why}", file.display())]
     Credential { file: PathBuf, why: String },
-    /// A lease that Vault does not know: expired, revoked or never there; it does not say which.
-    #[error("Vault does not know this lease any more{messages}")]
+    /// The lease expired, was revoked or never existed; Vault does not say which.
+    #[error("Vault does not know this lease (any more){messages}")]
     Gone { messages: VaultMessages },
-    #[error("Vault's answer cannot be read: {why}")]
+    #[error("Vault's response cannot be read: {why}")]
     Malformed { why: &'static str },
-    /// It was sent and may have been done.
+    /// The request was sent, and Vault may have executed it.
     #[error("Vault did not answer, it may have done what was asked: {why}")]
     NoAnswer { why: String },
     #[error("a standby pointed elsewhere (HTTP {status}{}); redirects are not followed", at(host.as_deref()))]
@@ -56,63 +56,61 @@ pub enum Problem {
     Status { status: u16, messages: VaultMessages, retry_after: Option<Duration> },
     #[error("the sidecar's login has ended")]
     Stopped,
-    #[error("Vault's answer has more than {limit} bytes")]
+    #[error("Vault's response has more than {limit} bytes")]
     TooLarge { limit: usize },
     /// Nothing was sent.
     #[error("Vault cannot be reached: {why}")]
     Unreachable { why: String },
-    /// A response-wrapped secret that was not made where it should have been.
-    #[error(
-        "ALERT: the wrapped secret-id was not made by `{expected}`: another party wrapped something else"
-    )]
+    /// The response-wrapped secret-id was not created by the configured role.
+    #[error("ALERT: the wrapped secret-id was not made by `{expected}`: another party may have replaced it")]
     WrapForeign { expected: String },
-    /// A response-wrapped secret that is not there any more.
-    #[error("{}", spent(*by))]
+    /// The response-wrapped secret-id does not exist any more.
+    #[error("{}", unwrapped_by(*by))]
     WrapSpent { by: UnwrappedBy },
 }
 
-/// Who may have opened a wrap that is gone.
+/// Who may have unwrapped a secret-id that is gone.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum UnwrappedBy {
-    /// We asked for it once and never saw the answer.
+    /// The sidecar sent a request to unwrap it and received no response.
     PerhapsSidecar,
-    /// We never asked.
+    /// The sidecar never sent such a request.
     AnotherParty,
 }
 
-/// What a caller decides by.
+/// The kinds of failure that callers tell apart.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Kind {
-    /// A security matter: a wrap that another party opened or made. Report it; do not try again.
+    /// A security incident: another party unwrapped or replaced a secret-id. Report it; do not retry.
     Alert,
-    /// Try again, not before this time where one is given.
+    /// Retry, after this pause where Vault requested one.
     Busy {
         retry_after: Option<Duration>,
     },
-    /// A credential of the sidecar's own that cannot be read.
+    /// A credential file of the sidecar cannot be used.
     Credential,
-    /// The token is dead, or its policies do not allow this.
+    /// The token is invalid, or its policies do not allow this.
     Denied,
-    /// Vault, or what stands behind it, failed.
+    /// Vault, or a system behind it, failed.
     Failed,
-    /// The lease is over.
+    /// The lease does not exist any more.
     Gone,
-    /// RequestLine wrongly: again will not help.
+    /// The request is wrong: a retry will not help.
     Invalid,
-    /// An answer that is none of Vault's, or too large a one.
+    /// The response is not one of Vault's, or is too large.
     Malformed,
     /// There is nothing at this path.
     Missing,
     Sealed,
-    /// This node does not serve.
+    /// This node is a standby.
     Standby,
     Stopped,
-    /// Vault has not been set up.
+    /// Vault is not initialised.
     Uninitialised,
     Unreachable,
 }
 
-/// The sentences of Vault's `errors`, safe to show.
+/// The messages in `errors` of a response, safe to show.
 #[derive(Clone, Default, Eq, PartialEq)]
 pub struct VaultMessages(Vec<String>);
 
@@ -139,37 +137,37 @@ impl VaultError {
         }
     }
 
-    /// What a person can do about it.
+    /// What an operator can do about it.
     pub fn next_step(&self) -> &'static str {
         match (&self.problem, self.kind()) {
             (Problem::WrapForeign { .. }, _) => {
-                "do not use what was delivered; find out who wrapped it, then deliver a secret-id that was wrapped where it was made"
+                "do not use this secret-id; find out who wrapped it, then deliver one that was wrapped when it was created"
             }
             (_, Kind::Alert) => {
-                "find out who unwrapped it (Vault's audit log has `sys/wrapping/unwrap`), destroy that secret-id, deliver a new wrapped one"
+                "find out who unwrapped it (Vault's audit log has `sys/wrapping/unwrap`), destroy that secret-id and deliver a new wrapped one"
             }
-            (_, Kind::Busy { .. }) => {
-                "it is tried again; if this goes on, raise the quota of this path or ask less"
-            }
+            (_, Kind::Busy { .. }) => "the sidecar retries; if this continues, raise the quota of this path",
             (_, Kind::Credential) => {
-                "correct `auth` in [vault] or the file that it names; it is read again at the next login"
+                "correct `auth` in [vault] or the file that it names; the file is read again at the next login"
             }
             (_, Kind::Denied) => {
-                "is the token alive? if so, allow this path in its policies: `cofferdam check --online` says what they lack"
+                "check that the token is valid; if it is, allow this path in its policies: `cofferdam check --online` says what they lack"
             }
-            (_, Kind::Failed) => "look into Vault's own log, and at what stands behind this path",
-            (_, Kind::Gone) => "it is read anew",
-            (_, Kind::Invalid) => "correct the path, the role or what is written there",
-            (Problem::TooLarge { .. }, _) => "name a path that holds less",
+            (_, Kind::Failed) => "check Vault's log, and the system behind this path",
+            (_, Kind::Gone) => "the sidecar reads the secret again",
+            (_, Kind::Invalid) => "correct the path, the role or the values in `write`",
+            (Problem::TooLarge { .. }, _) => "use a path with less data",
             (_, Kind::Malformed) => {
-                "is `address` in [vault] really a Vault or OpenBao, and no page in front of it?"
+                "check that `address` in [vault] is Vault or OpenBao itself, not a web page in front of it"
             }
-            (_, Kind::Missing) => "is the path right, mount and all, and is the namespace the right one?",
-            (_, Kind::Sealed) => "unseal Vault; what is held stays good until it expires",
+            (_, Kind::Missing) => "is the path right, including the mount, and is the namespace right?",
+            (_, Kind::Sealed) => {
+                "unseal Vault; credentials that were read before stay valid until they expire"
+            }
             (_, Kind::Standby) => {
-                "set `address` in [vault] to the active node, or to a load balancer that finds it"
+                "set `address` in [vault] to the active node, or to a load balancer in front of the cluster"
             }
-            (_, Kind::Stopped) => "start the sidecar again",
+            (_, Kind::Stopped) => "restart the sidecar",
             (_, Kind::Uninitialised) => "initialise Vault: `vault operator init` or `bao operator init`",
             (_, Kind::Unreachable) => {
                 "is Vault up, reachable from this host, and `ca-file` the authority of its certificate?"
@@ -177,8 +175,8 @@ impl VaultError {
         }
     }
 
-    /// What came of it, without what Vault says of the systems behind it: a database's address, the
-    /// name of its owner.
+    /// The problem without Vault's own messages: they may describe systems behind Vault, such as the address of a
+    /// database.
     pub(crate) fn outcome(&self) -> String {
         match &self.problem {
             Problem::Gone { .. } => Problem::Gone { messages: VaultMessages::default() }.to_string(),
@@ -187,7 +185,7 @@ impl VaultError {
         }
     }
 
-    /// All of it as one line for people.
+    /// Request, problem and next step in one line.
     pub fn explained(&self) -> String {
         format!("{self}: {}; {}", self.problem, self.next_step())
     }
@@ -200,7 +198,7 @@ impl fmt::Display for RequestLine {
 }
 
 impl VaultMessages {
-    /// Reads the `errors` of an answer, without `hidden` and without anything like a token.
+    /// Reads `errors` of a response, without the texts in `hidden` and without anything that looks like a token.
     pub(crate) fn read<'a>(answer: &[u8], hidden: impl Iterator<Item = &'a str>) -> Self {
         #[derive(Deserialize)]
         struct Errors {
@@ -211,22 +209,22 @@ impl VaultMessages {
             return Self::default();
         };
         let hidden: Vec<&str> = hidden.filter(|text| text.len() >= MIN_HIDDEN).collect();
-        Self(errors.into_iter().take(MAX_SENTENCES).map(|sentence| shown(sentence, &hidden)).collect())
+        Self(errors.into_iter().take(MAX_MESSAGES).map(|message| shown(message, &hidden)).collect())
     }
 
-    /// A sentence of our own.
-    pub(crate) fn of_client(sentence: &str) -> Self {
-        Self(vec![sentence.to_owned()])
+    /// A message of the client itself.
+    pub(crate) fn of_client(message: &str) -> Self {
+        Self(vec![message.to_owned()])
     }
 
     pub(crate) fn contains(&self, text: &str) -> bool {
-        self.0.iter().any(|sentence| sentence.contains(text))
+        self.0.iter().any(|message| message.contains(text))
     }
 }
 
 impl fmt::Display for VaultMessages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|sentence| write!(f, ": {sentence}"))
+        self.0.iter().try_for_each(|message| write!(f, ": {message}"))
     }
 }
 
@@ -239,18 +237,18 @@ impl fmt::Debug for VaultMessages {
 fn meaning(status: u16) -> String {
     let meaning = match status {
         400 => "Vault did not accept the request",
-        403 => "Vault refuses: the token is dead or its policies do not allow it",
+        403 => "Vault refuses: the token is invalid, or its policies do not allow this",
         404 => "Vault has nothing there",
-        405 => "Vault does not do that there",
+        405 => "Vault does not support this operation at this path",
         412 => "this node has not caught up yet",
-        429 => "Vault has had too many requests, or this node stands by",
+        429 => "Vault received too many requests, or this node stands by",
         472 => "this node is a standby for disaster recovery",
         473 => "this node is a performance standby",
-        500 => "Vault failed",
+        500 => "Vault had an internal error",
         501 => "Vault is not initialised",
-        502 => "what stands behind Vault failed",
+        502 => "a system behind Vault failed",
         503 => "Vault is sealed or down for maintenance",
-        _ => "Vault answered with a status that it does not use",
+        _ => "Vault returned an unexpected status",
     };
     format!("{meaning} (HTTP {status})")
 }
@@ -259,33 +257,33 @@ fn at(host: Option<&str>) -> String {
     host.map(|host| format!(" to `{host}`")).unwrap_or_default()
 }
 
-fn spent(by: UnwrappedBy) -> &'static str {
+fn unwrapped_by(by: UnwrappedBy) -> &'static str {
     match by {
         UnwrappedBy::PerhapsSidecar => {
-            "ALERT: the wrapped secret-id is spent; Vault may have given it to us in an answer that was lost, or to another party"
+            "ALERT: the wrapped secret-id is spent; Vault may have sent it to the sidecar in a response that was lost, or to another party"
         }
         UnwrappedBy::AnotherParty => {
-            "ALERT: the wrapped secret-id was already unwrapped, revoked or left to expire, and not by us: another party may have it"
+            "ALERT: the wrapped secret-id was already unwrapped, revoked or expired, and not by this sidecar: another party may have it"
         }
     }
 }
 
-/// A sentence without what is hidden, without tokens, on one line, not too long.
-fn shown(mut sentence: String, hidden: &[&str]) -> String {
+/// A message on one line, shortened, without hidden texts and tokens.
+fn shown(mut message: String, hidden: &[&str]) -> String {
     for text in hidden {
-        sentence = sentence.replace(text, "[hidden]");
+        message = message.replace(text, "[hidden]");
     }
     let words: Vec<&str> =
-        sentence.split_whitespace().map(|word| if has_token(word) { "[hidden]" } else { word }).collect();
-    let mut sentence: String = words.join(" ").chars().filter(|letter| !letter.is_control()).collect();
-    if sentence.len() > MAX_SENTENCE {
-        sentence.truncate(sentence.floor_char_boundary(MAX_SENTENCE));
-        sentence.push('…');
+        message.split_whitespace().map(|word| if has_token(word) { "[hidden]" } else { word }).collect();
+    let mut message: String = words.join(" ").chars().filter(|letter| !letter.is_control()).collect();
+    if message.len() > MAX_MESSAGE {
+        message.truncate(message.floor_char_boundary(MAX_MESSAGE));
+        message.push('…');
     }
-    sentence
+    message
 }
 
-/// Whether there is anything like `s.XXXX`, `hvs.XXXX`, `hvb.XXXX` in a word.
+/// Whether a word contains something like `s.XXXX`, `hvs.XXXX` or `hvb.XXXX`.
 fn has_token(word: &str) -> bool {
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     ["s.", "b.", "r."].iter().any(|prefix| {
@@ -320,9 +318,9 @@ mod tests {
     use super::*;
 
     fn status(status: u16) -> VaultError {
-        let asked = RequestLine { method: Method::GET, path: "database/creds/readonly".into() };
+        let request = RequestLine { method: Method::GET, path: "database/creds/readonly".into() };
         VaultError {
-            asked,
+            request,
             problem: Problem::Status { status, messages: VaultMessages::default(), retry_after: None },
         }
     }
@@ -333,16 +331,16 @@ mod tests {
             (400, Kind::Invalid, "did not accept"),
             (403, Kind::Denied, "refuses"),
             (404, Kind::Missing, "nothing there"),
-            (405, Kind::Invalid, "does not do that"),
+            (405, Kind::Invalid, "does not support this"),
             (412, Kind::Busy { retry_after: None }, "not caught up"),
             (429, Kind::Busy { retry_after: None }, "too many requests"),
             (472, Kind::Standby, "disaster recovery"),
             (473, Kind::Standby, "performance standby"),
-            (500, Kind::Failed, "Vault failed"),
+            (500, Kind::Failed, "internal error"),
             (501, Kind::Uninitialised, "not initialised"),
             (502, Kind::Failed, "behind Vault"),
             (503, Kind::Sealed, "sealed"),
-            (504, Kind::Failed, "does not use"),
+            (504, Kind::Failed, "unexpected status"),
         ] {
             let error = status(code);
             assert_eq!(error.kind(), kind, "{code}");
@@ -353,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_vault_says_is_told_without_what_was_sent() {
+    fn vaults_messages_are_shown_without_the_secrets_of_the_request() {
         let answer = br#"{"errors": ["no role my-secret-id-CANARY for hvs.CANARYCANARYCANARY01 or\n\t* b.CANARYCANARY-CANARY_01, sorry"]}"#;
         let messages = VaultMessages::read(answer, ["my-secret-id-CANARY", ""].into_iter());
         assert_eq!(messages.to_string(), ": no role [hidden] for [hidden] or * [hidden] sorry");

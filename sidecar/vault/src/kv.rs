@@ -1,4 +1,4 @@
-//! Key-value secrets: which version of the engine a path belongs to is found out, not configured.
+//! Key-value secrets. The version of the engine is detected, not configured.
 
 use std::time::Duration;
 
@@ -10,28 +10,28 @@ use crate::envelope::{Data, Envelope};
 use crate::error::{Kind, VaultError};
 use crate::token::Token;
 
-/// The version of the engine, with the part of a path that is its mount, slash and all.
+/// The version of the engine; for version 2 with its mount, which ends with a slash.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum KvVersion {
     V1,
     V2 { mount: String },
 }
 
-/// A secret as it is kept.
+/// A key-value secret.
 #[derive(Debug)]
 pub struct KvSecret {
     pub data: Data,
-    /// Of the secret; only the second version of the engine counts.
+    /// The secret's version, in version 2 of the engine.
     pub version: Option<u64>,
-    /// How often the writer asks to look again; the first version's advisory `ttl`.
+    /// How often to read again: the advisory `ttl` in version 1 of the engine.
     pub refresh: Option<Duration>,
     pub request_id: String,
 }
 
-/// An engine and where it is.
+/// A secrets engine and its path.
 #[derive(Deserialize)]
 pub struct Mount {
-    /// With a slash at its end.
+    /// Ends with a slash.
     path: String,
     #[serde(rename = "type")]
     pub kind: String,
@@ -44,7 +44,7 @@ struct MountOptions {
 }
 
 impl Mount {
-    /// None where it keeps no key-value secrets.
+    /// `None` if this is not a key-value engine.
     pub fn kv_version(self, path: &str) -> Option<KvVersion> {
         let version = self.options.and_then(|options| options.version);
         match (self.kind.as_str(), version.as_deref()) {
@@ -56,7 +56,7 @@ impl Mount {
 }
 
 impl KvVersion {
-    /// Where the API has the secret that people know as `path`.
+    /// The path of the API for the secret at `path`.
     pub fn api_path(&self, path: &str) -> String {
         match self {
             Self::V1 => path.to_owned(),
@@ -68,20 +68,20 @@ impl KvVersion {
 }
 
 impl Vault {
-    /// Reads `MOUNT/PATH`, as people write it for either version of the engine.
+    /// Reads `MOUNT/PATH`, which is written the same for both versions of the engine.
     pub async fn kv_read(&self, token: &Token, path: &str) -> Result<KvSecret, VaultError> {
         let version = self.kv_version(token, path).await?;
         self.kv_read_as(token, path, &version).await
     }
 
-    /// Asks Vault which engine is behind a path. A token that may not even know that gets its answer from looking: a
-    /// path below the first segment that answers as the second version does is of the second version.
+    /// Looks up which engine serves a path. If the token may not do that, tries to read the path as version 2 with the
+    /// first segment as mount, and takes version 1 if the response has another form.
     pub async fn kv_version(&self, token: &Token, path: &str) -> Result<KvVersion, VaultError> {
         let request = mount_request(token, path);
         match self.mount(token, path).await {
             Ok(mount) => mount
                 .kv_version(path)
-                .ok_or_else(|| malformed(&request, "the mount behind this path keeps no key-value secrets")),
+                .ok_or_else(|| malformed(&request, "the engine at this path is not a key-value engine")),
             Err(error) if matches!(error.kind(), Kind::Denied | Kind::Invalid | Kind::Missing) => {
                 self.kv_probe(token, path).await
             }
@@ -89,8 +89,8 @@ impl Vault {
         }
     }
 
-    /// Which engine is behind a path. Reads nothing of what it keeps. To a token that is allowed nothing there, and where
-    /// nothing is mounted, Vault says the same: [`Kind::Denied`].
+    /// Which engine serves a path. Reads no secret. Fails with [`Kind::Denied`] both if the token has no permission there
+    /// and if nothing is mounted there.
     pub async fn mount(&self, token: &Token, path: &str) -> Result<Mount, VaultError> {
         let request = mount_request(token, path);
         let (data, _) = self.data(&request).await?;
@@ -110,7 +110,7 @@ impl Vault {
         let request = get(token, &version.api_path(path));
         if *version == KvVersion::V1 {
             let Envelope { data, lease_duration, request_id, .. } = self.call(&request).await?;
-            let data = data.ok_or_else(|| malformed(&request, "there is no data in it"))?;
+            let data = data.ok_or_else(|| malformed(&request, "it has no data"))?;
             let refresh = data.text("ttl").is_some().then_some(lease_duration).filter(|ttl| !ttl.is_zero());
             return Ok(KvSecret { data, version: None, refresh, request_id });
         }
@@ -120,7 +120,7 @@ impl Vault {
             (Some(data), Some(Metadata { version })) => {
                 Ok(KvSecret { data, version: Some(version), refresh: None, request_id })
             }
-            _ => Err(malformed(&request, "it has not the form of a versioned secret")),
+            _ => Err(malformed(&request, "it does not have the form of a versioned secret")),
         }
     }
 
@@ -129,7 +129,7 @@ impl Vault {
         let versioned = KvVersion::V2 { mount: format!("{first}/") };
         match self.kv_read_as(token, path, &versioned).await {
             Ok(_) => Ok(versioned),
-            // Not of that form, or not for us there: the plain path says what is the matter.
+            // Another form, or no permission: reading the path as version 1 gives the proper error.
             Err(error)
                 if matches!(error.kind(), Kind::Denied | Kind::Invalid | Kind::Malformed | Kind::Missing) =>
             {

@@ -1,4 +1,4 @@
-//! Calls about leases. `sys/leases/revoke` is not among them: who may call it may revoke anybody's.
+//! Requests about leases. `sys/leases/revoke` is not used: a policy that allows it allows revoking every lease.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::envelope::{Envelope, end};
 use crate::error::{Problem, VaultError};
 use crate::token::{LeaseId, Token};
 
-/// How Vault says that a lease is over, or never was; both with status 400.
+/// Vault's messages for a lease that ended or never existed, both with status 400.
 const UNKNOWN_LEASE: [&str; 2] = ["lease not found", "invalid lease"];
 
-/// What Vault knows of a lease.
+/// The properties of a lease in Vault.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LeaseFacts {
     pub ttl: Duration,
@@ -29,8 +29,8 @@ impl LeaseFacts {
 }
 
 impl Vault {
-    /// Asks for `increment` from now. [`Kind::Gone`](crate::Kind::Gone) means: read the secret anew. Less than asked for
-    /// is a success to Vault: look at `lease_duration`.
+    /// Extends the lease by `increment` from now. After [`Kind::Gone`](crate::Kind::Gone), read the secret again. Vault may
+    /// grant less and report success: check `lease_duration`.
     pub async fn renew_lease(
         &self,
         token: &Token,
@@ -44,11 +44,11 @@ impl Vault {
         self.call(&post(Some(token), "sys/leases/renew", body)).await.map_err(gone)
     }
 
-    /// [`Kind::Gone`](crate::Kind::Gone) once it is over.
+    /// Fails with [`Kind::Gone`](crate::Kind::Gone) if the lease does not exist any more.
     pub async fn lookup_lease(&self, token: &Token, lease: &LeaseId) -> Result<LeaseFacts, VaultError> {
         #[derive(Deserialize)]
         struct Raw {
-            /// Below zero when it is overdue.
+            /// Negative when the lease is overdue.
             ttl: i64,
             #[serde(default)]
             renewable: bool,

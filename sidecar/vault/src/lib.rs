@@ -1,26 +1,26 @@
-//! Vault and OpenBao: the client, and the login that everything else hangs from.
+//! Vault and OpenBao: the client, the sidecar's login, and the tokens and leases of sessions.
 //!
 //! | module | what it is for |
 //! |---|---|
 //! | `address` | where Vault is; plain text to loopback only |
 //! | `trust` | which certificate authorities are trusted; the client certificate |
 //! | `client` | one request, one response: time, size and memory are bounded here |
-//! | `body` | what is sent, in wiped memory |
-//! | `envelope` | what comes back: lease, warnings, wrapping, login, data |
-//! | `error` | what was asked, what the answer means, what to do next |
-//! | `token` | tokens, accessors and lease ids, none of which print |
+//! | `body` | request bodies, in wiped memory |
+//! | `envelope` | the response around every result: lease, warnings, wrapping, login, data |
+//! | `error` | why a request failed, and what an operator can do about it |
+//! | `token` | tokens, accessors and lease ids, none of which can be printed |
 //! | `api` | the calls; `kv`, `lease`, `wrapping` and `token_calls` are parts of it |
-//! | `capabilities` | what a token has to be allowed, and the lines of a policy that allow it |
-//! | `access` | client, login and what sessions need of both |
-//! | `settings` | what the configuration says of Vault |
+//! | `capabilities` | the permissions that a token needs, and the policy lines that grant them |
+//! | `access` | client, login and revoker, shared by all sessions |
+//! | `settings` | the checked configuration of Vault |
 //! | `session` | one session's tokens: the current one, and one for each lease |
 //! | `session_token` | a token of a session, and which ones are outstanding |
 //! | `source` | Vault as a source of secrets |
 //! | `revoker` | revokes tokens that are released, of ended sessions, or left behind by an earlier sidecar |
 //! | [`login`] | the sidecar's own token: six ways to get it, one task that keeps it alive |
 //!
-//! What must stay true: no environment variable changes what is done here; no redirect is followed; no call is repeated
-//! behind the caller's back, for each success may have made a lease; no token, body or lease id is in any `Debug`,
+//! What must stay true: no environment variable changes the behaviour; no redirect is followed; no request is repeated
+//! unless its caller repeats it, because each success may have created a lease; no token, body or lease id is in any `Debug`,
 //! `Display` or log; expiry is counted from before the request, on a clock that tests can pause.
 //!
 //! **Memory.** Tokens, lease ids, bodies and data are wiped when dropped. The buffers of the HTTP and TLS layers are not;

@@ -1,14 +1,13 @@
-//! What one session has in Vault: tokens that are children of the login's, from which every credential of the session
-//! hangs.
+//! The tokens of one session: children of the login's token, with which every credential of the session is read.
 //!
-//! One of them is current: what lends nothing is read with it. A lease hangs from a token of its own, taken out of
-//! `current` before it is asked for, so that it can be ended by ending that token, with no policy that may revoke
-//! anybody's leases.
+//! One of them is current: reads that create no lease use it. A lease has a token of its own, which is taken out of
+//! `current` before the lease is requested. So revoking that token revokes the lease, and no policy has to allow
+//! revoking leases in general.
 //!
-//! What must stay true: a token has the policies of the session's grant, named one by one, and does not outlive it; it is
-//! made when it is first needed, again when the login turned or its end is near, and not before a failure was waited out;
-//! one that was made is known here and on disk before anybody uses it, and until it is known to be gone. A session whose
-//! last link ended gives everything up; one that has a link again begins anew.
+//! What must stay true: a token has exactly the policies of the session's grant and does not outlive the session; it is
+//! created when first needed, and again after a new login or shortly before it expires, but not before the pause after a
+//! failure is over; an issued token is outstanding and its accessor on disk before its first use, and until the token is
+//! known to be gone. When the last link leaves, all tokens are given up; a later link starts with new ones.
 
 mod issue;
 mod validity;
@@ -30,16 +29,16 @@ use crate::session_token::{IssuedToken, OutstandingToken, OutstandingTokens, Par
 
 pub(crate) use crate::session_token::SessionToken;
 
-/// While a caller waits, Vault is tried at most this often.
+/// The least time between two attempts while callers wait.
 pub(crate) const RETRY_INTERVAL: Duration = Duration::from_secs(5);
-/// What a busy Vault asks for is honoured up to this.
+/// A longer `Retry-After` is cut to this.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
-/// A token with less of its life left than this part is replaced when it is next needed.
+/// A token with less than 1/6 of its life left is replaced when it is next needed.
 const LAST_SHARE: u32 = 6;
-/// A token that ends no earlier than this before its session is as good as one can be had.
+/// A token that expires this shortly before its session would not be extended by a new one.
 const EXPIRY_TOLERANCE: Duration = Duration::from_secs(2);
 
-/// Cheap to clone.
+/// Access to Vault for one session. Cheap to clone.
 #[derive(Clone)]
 pub struct SessionVault(Arc<SessionInner>);
 
@@ -54,27 +53,29 @@ struct SessionInner {
 #[derive(Default)]
 struct TokenState {
     current: Option<Arc<SessionToken>>,
+    /// Why the last attempt to create a token failed.
     failure: Option<RetryableFailure>,
 }
 
-/// Links that are there, and the tokens that are not to be used any more.
+/// The links of the session, and which of its tokens are given up.
 #[derive(Debug)]
 struct Presence {
     links: usize,
-    made: u64,
-    /// Tokens up to this number are given up.
+    /// The number of the newest token.
+    issued: u64,
+    /// Tokens up to this number must not be used any more.
     given_up: u64,
-    /// Ends when the last link leaves.
+    /// Cancelled when the last link leaves.
     period: CancellationToken,
 }
 
-/// With which token something was read that hangs from none.
+/// The token with which values without a lease were read.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct ReadMark {
     number: u64,
 }
 
-/// Whether a session has a link still.
+/// Whether the link that left was the session's last one.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Left {
     Last,
@@ -83,7 +84,7 @@ pub enum Left {
 
 impl SessionVault {
     pub fn new(access: Arc<Access>, owner: TokenOwner) -> Self {
-        let presence = Presence { links: 0, made: 0, given_up: 0, period: access.stop.child_token() };
+        let presence = Presence { links: 0, issued: 0, given_up: 0, period: access.stop.child_token() };
         Self(Arc::new(SessionInner {
             access,
             owner,
@@ -93,7 +94,7 @@ impl SessionVault {
         }))
     }
 
-    /// One more link.
+    /// A link was opened.
     pub fn enter(&self) {
         let mut presence = self.0.presence();
         presence.links += 1;
@@ -102,13 +103,13 @@ impl SessionVault {
         }
     }
 
-    /// One link less, its server's processes dead. The last one gives up all tokens there are.
+    /// A link has ended, and the processes of its server too. The last link gives up all tokens.
     pub fn leave(&self) -> Left {
         let mut presence = self.0.presence();
         presence.links = presence.links.saturating_sub(1);
         match presence.links {
             0 => {
-                presence.given_up = presence.made;
+                presence.given_up = presence.issued;
                 presence.period.cancel();
                 Left::Last
             }
@@ -116,18 +117,18 @@ impl SessionVault {
         }
     }
 
-    /// Cancelled when the last of the links that there are now has left.
+    /// Cancelled when the last of the present links has left.
     pub(crate) fn period(&self) -> CancellationToken {
         self.0.presence().period.clone()
     }
 
-    /// The token to use now, for what lends nothing. A token that is being made is finished even if no caller waits for it
-    /// any more.
+    /// The current token, for reads that create no lease. A token that is being created is finished even if its caller
+    /// no longer waits.
     pub(crate) async fn token(&self, asker: Asker) -> Result<Arc<SessionToken>, RetryableFailure> {
         self.in_own_task(|inner| inner.current_or_new(asker)).await
     }
 
-    /// A token with a single user: the leases made with it end with it.
+    /// A token for one lease alone: revoking the token revokes the lease.
     pub(crate) async fn token_for_a_lease(
         &self,
         asker: Asker,
@@ -135,7 +136,7 @@ impl SessionVault {
         self.in_own_task(|inner| inner.take_or_new(asker)).await
     }
 
-    /// Nothing was lent for this token: others may use it.
+    /// No lease was created with this token: other reads may use it.
     pub(crate) async fn give_back(&self, token: Arc<SessionToken>) {
         let mut state = self.0.state.lock().await;
         let given_up = self.0.presence().given_up;
@@ -147,7 +148,7 @@ impl SessionVault {
         }
     }
 
-    /// The login's generation, and each one after it.
+    /// The generation of the login, and every later one.
     pub(crate) fn logins(&self) -> watch::Receiver<u64> {
         self.0.access.login.generations()
     }
@@ -156,7 +157,7 @@ impl SessionVault {
         &self.0.access.vault
     }
 
-    /// Revokes what the session has given up, and reports at `deadline` at the latest. `None` where there was nothing.
+    /// Revokes the tokens that were given up, and reports at `deadline` at the latest. `None` if there were none.
     pub async fn end(&self, deadline: Instant) -> Option<Revoked> {
         let (report, mut seen) = watch::channel(None);
         let inner = Arc::clone(&self.0);
@@ -167,7 +168,7 @@ impl SessionVault {
         seen.borrow_and_update().clone()
     }
 
-    /// A link that failed has left, and no caller waits for the report.
+    /// A link has failed: like `leave`, then `end`, without waiting for the report.
     pub fn abandon(&self) {
         if self.leave() == Left::Last {
             let inner = Arc::clone(&self.0);
@@ -199,11 +200,11 @@ impl SessionInner {
         let mut state = self.state.lock().await;
         let token = self.valid_current(&mut state, asker).await?;
         state.current = None;
-        // A reader who has it still lets it go soon; it lends nothing.
+        // A read that still uses this token ends soon and creates no lease.
         Ok(token)
     }
 
-    /// Sees to it that there is a current token.
+    /// The current token, or a new one where it is missing or about to end.
     async fn valid_current(
         self: &Arc<Self>,
         state: &mut TokenState,
@@ -256,14 +257,14 @@ impl SessionInner {
         }
     }
 
-    /// Everything up to the last time that all links had left.
+    /// Takes the tokens that were issued before all links had left.
     async fn give_up(&self) -> Vec<OutstandingToken> {
         let mut state = self.state.lock().await;
         let given_up = {
             let mut presence = self.presence();
             if presence.links == 0 {
-                // One was being made when they left.
-                presence.given_up = presence.made;
+                // A token may have been issued after they left.
+                presence.given_up = presence.issued;
             }
             presence.given_up
         };
@@ -273,11 +274,11 @@ impl SessionInner {
         tokens
     }
 
-    /// The number of one more token.
+    /// The number for a new token.
     fn next_number(&self) -> u64 {
         let mut presence = self.presence();
-        presence.made += 1;
-        presence.made
+        presence.issued += 1;
+        presence.issued
     }
 
     fn presence(&self) -> MutexGuard<'_, Presence> {
@@ -285,21 +286,21 @@ impl SessionInner {
     }
 }
 
-/// Whether the time until the next attempt is waited out. The upkeep of a secret has a backoff of its own, and waits only
-/// where Vault asked for it.
+/// Whether this caller has to wait for the next attempt. The upkeep of a secret has a backoff of its own and waits only
+/// where Vault sent `Retry-After`.
 fn must_wait(asker: Asker, failure: &RetryableFailure) -> bool {
     asker == Asker::Caller || matches!(failure.error.kind(), Kind::Busy { .. })
 }
 
 impl SessionToken {
-    /// What is read with it, and does not hang from it, says this.
+    /// Identifies this token in values that are read with it and outlive it.
     pub(crate) fn mark(&self) -> ReadMark {
         ReadMark { number: self.issued().number }
     }
 }
 
 impl IssuedToken {
-    /// Whether the next caller that needs a token gets it.
+    /// Whether this token may serve another caller.
     fn is_fresh(&self, generation: u64) -> bool {
         let has_time = self.expires.is_none_or(|end| {
             end.saturating_duration_since(Instant::now()) > (end - self.issued_at) / LAST_SHARE
@@ -307,22 +308,22 @@ impl IssuedToken {
         has_time && self.is_of_this_login(generation)
     }
 
-    /// An orphan outlives its login, and is as good under the next.
+    /// An orphan does not end with its login, so it counts as one of every login.
     fn is_of_this_login(&self, generation: u64) -> bool {
         self.parentage == Parentage::Orphan || self.parent.generation == generation
     }
 }
 
-/// When something that failed is tried again.
+/// When a failed request may be repeated.
 pub(crate) fn next_attempt(error: &VaultError) -> Instant {
     let wait = match error.kind() {
-        Kind::Busy { retry_after: Some(asked) } => asked.clamp(RETRY_INTERVAL, MAX_RETRY_AFTER),
+        Kind::Busy { retry_after: Some(pause) } => pause.clamp(RETRY_INTERVAL, MAX_RETRY_AFTER),
         _ => RETRY_INTERVAL,
     };
     Instant::now() + wait
 }
 
 fn session_ended() -> VaultError {
-    let asked = RequestLine { method: http::Method::POST, path: "auth/token/create".into() };
-    VaultError { asked, problem: Problem::Stopped }
+    let request = RequestLine { method: http::Method::POST, path: "auth/token/create".into() };
+    VaultError { request, problem: Problem::Stopped }
 }

@@ -1,4 +1,4 @@
-//! What a checked configuration says of Vault: where it is and how the sidecar logs in.
+//! The checked configuration of Vault: its address and how the sidecar logs in.
 //!
 //! What must stay true: nothing here holds a credential, only the names of the files that do.
 
@@ -9,18 +9,18 @@ use cofferdam_secrets::VaultPath;
 /// Vault or OpenBao, from `[vault]`.
 #[derive(Debug, Eq, PartialEq)]
 pub struct Settings {
-    /// A scheme, a host and perhaps a port, no more; `http` to loopback only, by what is written.
+    /// A scheme, a host and perhaps a port, no more; `http` to loopback only, judged by the text.
     pub address: http::Uri,
     /// Visible ASCII: it is sent in a header.
     pub namespace: Option<VaultPath>,
-    /// It held certificates when it was checked. Where it is named, nothing else is trusted.
+    /// It contained certificates when it was checked. If set, only these are trusted.
     pub ca_file: Option<PathBuf>,
     pub auth: AuthSettings,
     /// Session tokens are minted through this role; without it, as plain children.
     pub token_role: Option<String>,
 }
 
-/// How the sidecar logs in. Files are read at each login, so they may change. A mount is below `auth/`, which is not part of it.
+/// How the sidecar logs in. Files are read at each login, so they may change. A mount is relative to `auth/`.
 #[derive(Debug, Eq, PartialEq)]
 pub enum AuthSettings {
     AppRole { mount: VaultPath, role_id_file: PathBuf, secret_id_file: PathBuf, secret_id: SecretIdForm },
@@ -31,17 +31,17 @@ pub enum AuthSettings {
     Userpass { mount: VaultPath, username: String, password_file: PathBuf },
 }
 
-/// What a secret-id file holds.
+/// What a secret-id file contains.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum SecretIdForm {
     /// The secret-id itself.
     Plain,
-    /// `secret-id-wrapped = true`: a wrapping token, good for one unwrapping, made by the `secret-id` path of this AppRole.
+    /// `secret-id-wrapped = true`: a wrapping token for one use, created by the `secret-id` path of this AppRole.
     Wrapped { role: String },
 }
 
 impl AuthSettings {
-    /// The method's name, as it is written.
+    /// The name of the method in the configuration.
     pub fn method(&self) -> &'static str {
         match self {
             Self::AppRole { .. } => "approle",
@@ -53,7 +53,7 @@ impl AuthSettings {
         }
     }
 
-    /// Every file that logging in needs, by its key.
+    /// Every file that a login reads, with its key in the configuration.
     pub fn files(&self) -> Vec<(&'static str, &Path)> {
         match self {
             Self::AppRole { role_id_file, secret_id_file, .. } => {

@@ -1,4 +1,4 @@
-//! Vault as a source of secrets: each is read with a token of the session's own.
+//! Vault as a source of secrets, which are read with the tokens of a session.
 //!
 //! What must stay true: scrubbers know a token before it is used, and a lease's id before the secret can be used; what may
 //! create a lease is requested with a token that has no other use, and the lease depends on that token alone; a lease is
@@ -30,10 +30,10 @@ use crate::login::RetryableFailure;
 use crate::session::{RETRY_INTERVAL, ReadMark, SessionToken, SessionVault, next_attempt};
 use crate::token::LeaseId;
 
-/// A credential that says it has no time left is about to be replaced: read again that often.
+/// Vault is about to replace a credential that has no time left, so it is read again after this.
 const ABOUT_TO_CHANGE: Duration = Duration::from_secs(10);
 
-/// What Vault answered.
+/// A secret as Vault returned it.
 struct Answer {
     data: Data,
     request_id: String,
@@ -70,8 +70,8 @@ impl Source for SessionVault {
             Origin::Kv { path, .. } | Origin::Vault { path, .. } => path.to_string(),
             Origin::Env(_) | Origin::Exec { .. } | Origin::File(_) => String::new(),
         };
-        let asked = RequestLine { method: http::Method::GET, path };
-        let error = VaultError { asked, problem: Problem::Unreachable { why: "it takes too long".into() } };
+        let request = RequestLine { method: http::Method::GET, path };
+        let error = VaultError { request, problem: Problem::Unreachable { why: "it took too long".into() } };
         source_failure(RetryableFailure { error, next_attempt: Instant::now() + RETRY_INTERVAL })
     }
 
@@ -81,9 +81,9 @@ impl Source for SessionVault {
 }
 
 impl SessionVault {
-    async fn read_lease(&self, request: Ask<'_>) -> Result<Lease, SecretProblem> {
-        let Ask { spec, limits, asker, learn } = request;
-        let (answer, token) = ask(spec, (self, asker), learn).await?;
+    async fn read_lease(&self, ask: Ask<'_>) -> Result<Lease, SecretProblem> {
+        let Ask { spec, limits, asker, learn } = ask;
+        let (answer, token) = read_with_token(spec, (self, asker), learn).await?;
         let Answer { data, request_id, lease, class, asked_at, life } = answer;
         let read_mark = token.mark();
         let mut terms = Terms { class, asked_at, life, bound: None };
@@ -196,25 +196,25 @@ impl Hold for ReadHold {
     }
 }
 
-/// Asks with a token of the session's; with a new one, once, if that turns out to be dead.
-async fn ask(
+/// Reads the secret with a token of the session; once more with a new token if that one turns out to be revoked.
+async fn read_with_token(
     spec: &SecretSpec,
     (session, asker): (&SessionVault, Asker),
     learn: &Learn<'_>,
 ) -> Result<(Answer, Arc<SessionToken>), SecretProblem> {
     let mut token = token_for(&spec.origin, (session, asker), learn).await?;
-    let mut answer = request(session.client(), &token, &spec.origin).await;
+    let mut answer = read_origin(session.client(), &token, &spec.origin).await;
     if answer.as_ref().is_err_and(|error| error.kind() == Kind::Denied)
         && session.is_token_revoked(&token).await
     {
         token = token_for(&spec.origin, (session, asker), learn).await?;
-        answer = request(session.client(), &token, &spec.origin).await;
+        answer = read_origin(session.client(), &token, &spec.origin).await;
     }
     match answer {
         Ok(answer) => Ok((answer, token)),
         Err(error) => {
             let failure = RetryableFailure { next_attempt: next_attempt(&error), error };
-            // Where Vault did not say no, it may have lent something that we do not know of: that ends with the token.
+            // Unless Vault refused, it may have created a lease that we do not know: dropping the token revokes it.
             if is_refusal(&failure.error) && matches!(spec.origin, Origin::Vault { .. }) {
                 session.give_back(token).await;
             }
@@ -239,13 +239,13 @@ async fn token_for(
     Ok(token)
 }
 
-/// Whether nothing was done.
+/// Whether Vault certainly did nothing.
 fn is_refusal(error: &VaultError) -> bool {
-    let said_no = matches!(
+    let refused = matches!(
         error.kind(),
         Kind::Busy { .. } | Kind::Denied | Kind::Invalid | Kind::Missing | Kind::Sealed | Kind::Standby
     );
-    said_no || matches!(error.problem, Problem::Unreachable { .. })
+    refused || matches!(error.problem, Problem::Unreachable { .. })
 }
 
 fn unavailable(failure: RetryableFailure) -> SecretProblem {
@@ -262,10 +262,10 @@ fn source_failure(RetryableFailure { error, next_attempt }: RetryableFailure) ->
     }
 }
 
-/// A busy Vault may say when.
+/// From `Retry-After`, where Vault sent one.
 fn not_before(error: &VaultError) -> Option<Instant> {
     match error.kind() {
-        Kind::Busy { retry_after: Some(asked) } => Some(Instant::now() + asked),
+        Kind::Busy { retry_after: Some(pause) } => Some(Instant::now() + pause),
         _ => None,
     }
 }
@@ -274,7 +274,7 @@ fn revoked_with<T: Any + Send + Sync>(owner: Weak<T>) -> RevokedWith {
     RevokedWith::Owner(owner)
 }
 
-async fn request(vault: &Vault, token: &SessionToken, origin: &Origin) -> Result<Answer, VaultError> {
+async fn read_origin(vault: &Vault, token: &SessionToken, origin: &Origin) -> Result<Answer, VaultError> {
     let asked_at = Instant::now();
     let envelope = match origin {
         Origin::Kv { path, refresh } => {
@@ -295,30 +295,30 @@ async fn request(vault: &Vault, token: &SessionToken, origin: &Origin) -> Result
     };
     let Envelope { data, request_id, lease_id: lease, lease_duration, renewable, date, .. } = envelope;
     let data = data.unwrap_or_else(Data::empty);
-    let said = Some(lease_duration).filter(|life| !life.is_zero()).map(|life| life.min(FAR));
+    let stated = Some(lease_duration).filter(|life| !life.is_zero()).map(|life| life.min(FAR));
     let now = date.unwrap_or_else(cofferdam_base::clock::now);
-    let asked = || match origin {
+    let requested = || match origin {
         Origin::Vault { write: Some(values), .. } => embedded_expiry::asked_for(values),
         _ => None,
     };
-    let (class, life) = match (&lease, said) {
-        (Some(_), Some(said)) => match embedded_expiry::inside(data.as_bytes(), now) {
-            // No renewal would help. One that is over already is so by a clock that is wrong.
-            Some(own) if own < said && !own.is_zero() => (Class::Fixed, Some(own)),
-            _ if renewable => (Class::Renewable, Some(said)),
-            _ => (Class::Fixed, Some(said)),
+    let (class, life) = match (&lease, stated) {
+        (Some(_), Some(stated)) => match embedded_expiry::inside(data.as_bytes(), now) {
+            // A renewal does not extend the embedded expiry. If that is past already, one of the clocks is wrong.
+            Some(own) if own < stated && !own.is_zero() => (Class::Fixed, Some(own)),
+            _ if renewable => (Class::Renewable, Some(stated)),
+            _ => (Class::Fixed, Some(stated)),
         },
-        // To renew it would not say more.
+        // Vault states no duration, and a renewal would not either.
         (Some(_), None) => match embedded_expiry::of(data.as_bytes(), now) {
             Some(Duration::ZERO) => (Class::Fixed, Some(ABOUT_TO_CHANGE)),
-            own => (Class::Fixed, own.or_else(asked)),
+            own => (Class::Fixed, own.or_else(requested)),
         },
-        (None, said) => match (embedded_expiry::of(data.as_bytes(), now), said) {
+        (None, stated) => match (embedded_expiry::of(data.as_bytes(), now), stated) {
             (Some(Duration::ZERO), _) => (Class::Advised { every: ABOUT_TO_CHANGE }, None),
             (Some(life), _) => (Class::OwnEnd, Some(life)),
-            // Without a lease it is advice.
+            // Without a lease, the duration only advises when to read again.
             (None, Some(every)) => (Class::Advised { every }, None),
-            (None, None) => (Class::OwnEnd, asked()),
+            (None, None) => (Class::OwnEnd, requested()),
         },
     };
     Ok(Answer { data, request_id, lease, class, asked_at, life })

@@ -1,7 +1,7 @@
 //! Tokens, accessors and lease ids.
 //!
-//! What must stay true: none of them prints. A token leaves its wrapper to become a header (`http`), a member of a body
-//! (`body`) or something for the scrubber to find; nowhere else.
+//! What must stay true: none of them can be printed. A token leaves its wrapper only as a header (`client`), as a member of
+//! a body (`body`) or for the scrubber.
 
 use std::fmt;
 
@@ -11,22 +11,22 @@ use ring::digest::{SHA256, digest};
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-/// Batch tokens have hundreds of characters; nothing has this many.
+/// Bytes. Batch tokens have hundreds, no token has this many.
 const MAX_TOKEN: usize = 8 * 1024;
 
 /// A Vault token. Wiped when dropped.
 pub struct Token(Zeroizing<String>);
 
-/// What a token can be looked up and revoked by, without being one. It may be written to disk.
+/// Identifies a token for look-up and revocation without granting its permissions. It may be written to disk.
 #[derive(Clone, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Accessor(String);
 
-/// What a lease can be renewed by. Vault's default policy lets everybody renew every lease whose id he knows.
+/// Identifies a lease. Secret, because Vault's default policy lets every token renew any lease whose id is known.
 pub struct LeaseId(Zeroizing<String>);
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum TokenError {
-    #[error("it holds a character that no token has")]
+    #[error("it has a character that is not allowed in a token")]
     Character,
     #[error("it is empty")]
     Empty,
@@ -35,7 +35,7 @@ pub enum TokenError {
 }
 
 impl Token {
-    /// Reads a token as it stands in a file: white space around it does not count.
+    /// Reads a token from the contents of a file, without the white space around it.
     pub fn read(bytes: &[u8]) -> Result<Self, TokenError> {
         let bytes = bytes.trim_ascii();
         if bytes.is_empty() {
@@ -51,7 +51,7 @@ impl Token {
         }
     }
 
-    /// For the scrubber: this must not leave the sidecar.
+    /// For the scrubber.
     pub fn needle(&self, label: &str) -> Needle {
         Needle { label: label.into(), value: Zeroizing::new(self.0.as_bytes().to_vec()) }
     }
@@ -64,7 +64,7 @@ impl Token {
         self.0.as_bytes().ct_eq(other.0.as_bytes()).into()
     }
 
-    /// To recognise it later without keeping it.
+    /// Recognises the token later without keeping it.
     pub(crate) fn fingerprint(&self) -> [u8; 32] {
         let mut fingerprint = [0; 32];
         fingerprint.copy_from_slice(digest(&SHA256, self.0.as_bytes()).as_ref());
@@ -91,12 +91,12 @@ impl LeaseId {
         &self.0
     }
 
-    /// What stands for it in the audit: the first 16 hex digits of its SHA-256.
+    /// Identifies the lease in the audit: the first 16 hexadecimal digits of the SHA-256 of its id.
     pub fn hash(&self) -> String {
         hex(&digest(&SHA256, self.0.as_bytes()).as_ref()[..8])
     }
 
-    /// For the scrubber: this must not leave the sidecar.
+    /// For the scrubber.
     pub fn needle(&self, label: &str) -> Needle {
         Needle { label: label.into(), value: Zeroizing::new(self.0.as_bytes().to_vec()) }
     }
@@ -108,7 +108,7 @@ impl fmt::Debug for Token {
     }
 }
 
-/// The beginning tells two of them apart in a log.
+/// Shows the first characters, to tell accessors apart in a log.
 impl fmt::Debug for Accessor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let beginning: String = self.0.chars().take(4).collect();
@@ -127,14 +127,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_ends_with_a_newline_and_a_token_does_not() {
+    fn white_space_around_a_token_is_removed() {
         let token = Token::read(b" hvs.CANARYCANARYCANARY\r\n").unwrap();
         assert_eq!(token.expose(), "hvs.CANARYCANARYCANARY");
         assert_eq!(format!("{token:?}"), "Token(…)");
     }
 
     #[test]
-    fn what_could_split_a_header_is_no_token() {
+    fn a_text_that_could_split_a_header_is_refused() {
         assert_eq!(Token::read(b"\n").unwrap_err(), TokenError::Empty);
         assert_eq!(Token::read(b"s.a\r\nX-Evil: 1").unwrap_err(), TokenError::Character);
         assert_eq!(Token::read("s.ä".as_bytes()).unwrap_err(), TokenError::Character);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn accessors_and_leases_are_told_apart_without_being_told() {
+    fn accessors_and_leases_can_be_told_apart_but_not_read() {
         let accessor = Accessor::new("AbCdEfGhIjKlMnOp");
         assert_eq!(format!("{accessor:?}"), "Accessor(AbCd…)");
         let lease = LeaseId::new(Zeroizing::new("database/creds/readonly/CANARY".into()));

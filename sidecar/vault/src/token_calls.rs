@@ -1,4 +1,4 @@
-//! Calls about tokens: looking at one's own, renewing, revoking, making children.
+//! Requests about tokens: look up, renew, revoke, create children.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,32 +13,32 @@ use crate::envelope::{Auth, end};
 use crate::error::VaultError;
 use crate::token::{Accessor, Token};
 
-/// What Vault knows of a token.
+/// The properties of a token in Vault.
 #[derive(Clone, Debug)]
 pub struct TokenFacts {
     pub accessor: Option<Accessor>,
     pub policies: Vec<String>,
-    /// Zero means that it does not expire.
+    /// Zero: the token does not expire.
     pub ttl: Duration,
     pub renewable: bool,
     pub orphan: bool,
-    /// Zero means as many as one likes. Every call counts, this one too.
+    /// Zero: unlimited. Every request counts, the look-up too.
     pub uses_left: u64,
     pub entity_id: String,
     pub metadata: BTreeMap<String, String>,
-    /// The namespace that the token and its policies are of, without slashes around it; empty for the outermost.
+    /// The namespace of the token and its policies, without slashes around it; empty for the root namespace.
     pub namespace: String,
     pub asked_at: Instant,
 }
 
-/// A token to be made. The policies are always sent: left out, a role gives all that it may.
+/// A token to create. The policies are always sent: without them, a role grants all that it allows.
 #[derive(Clone, Debug, Default)]
 pub struct ChildToken {
     pub policies: Vec<String>,
     pub metadata: BTreeMap<String, String>,
     pub display_name: String,
     pub ttl: Duration,
-    /// Beyond which no renewal goes; zero leaves it to Vault.
+    /// No renewal extends the token beyond this; zero leaves it to Vault.
     pub explicit_max_ttl: Duration,
     pub renewable: Renewable,
 }
@@ -50,17 +50,17 @@ pub enum Renewable {
     Yes,
 }
 
-/// How a child is made.
+/// How a child is created.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Mint<'a> {
-    /// `auth/token/create`: its policies are a part of its parent's.
+    /// `auth/token/create`: its policies are a subset of its parent's.
     Plain,
-    /// `auth/token/create/ROLE`: its policies are a part of what the role allows.
+    /// `auth/token/create/ROLE`: its policies are a subset of those that the role allows.
     Role(&'a str),
 }
 
 impl TokenFacts {
-    /// When the token ends; none if it does not.
+    /// When the token expires; `None` if it does not.
     pub fn expires(&self) -> Option<Instant> {
         end(self.asked_at, self.ttl)
     }
@@ -86,7 +86,7 @@ impl Vault {
         })
     }
 
-    /// Asks for `increment` from now. Vault may give less and call that a success: look at what it gave.
+    /// Extends the token by `increment` from now. Vault may grant less and report success: check the duration.
     pub async fn renew_self(&self, token: &Token, increment: Option<Duration>) -> Result<Auth, VaultError> {
         let body = match increment {
             Some(increment) => Body::new().with("increment", seconds(increment)),
@@ -95,7 +95,7 @@ impl Vault {
         self.auth(&post(Some(token), "auth/token/renew-self", body)).await
     }
 
-    /// Ends the token, its children and, in Vault's own time, their leases.
+    /// Revokes the token and its children at once, and their leases some time later.
     pub async fn revoke_self(&self, token: &Token) -> Result<(), VaultError> {
         self.call(&post(Some(token), "auth/token/revoke-self", Body::new())).await.map(drop)
     }
@@ -124,14 +124,14 @@ impl Vault {
         self.auth(&post(Some(parent), &path, body)).await
     }
 
-    /// Ends a token without having it.
+    /// Revokes a token by its accessor.
     pub async fn revoke_accessor(&self, token: &Token, accessor: &Accessor) -> Result<(), VaultError> {
         let body = Body::new().with("accessor", accessor.as_str());
         self.call(&post(Some(token), "auth/token/revoke-accessor", body)).await.map(drop)
     }
 }
 
-/// As Vault reads durations. Never "0s" for something short: that would mean "the default".
+/// In Vault's format. At least one second, because "0s" would mean "the default".
 pub(crate) fn seconds(time: Duration) -> String {
     format!("{}s", time.as_secs().max(1))
 }

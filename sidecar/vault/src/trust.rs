@@ -16,11 +16,11 @@ const MAX_PEM: usize = 4 * 1024 * 1024;
 
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
-    #[error("`{}` holds no certificate in PEM form", .0.display())]
+    #[error("`{}` has no certificate in PEM format", .0.display())]
     NoCertificate(PathBuf),
-    #[error("`{}` holds no private key in PEM form", .0.display())]
+    #[error("`{}` has no private key in PEM format", .0.display())]
     NoKey(PathBuf),
-    #[error("this system has no bundle of certificate authorities: give a `ca-file`")]
+    #[error("this system has no bundle of certificate authorities: set `ca-file`")]
     NoRoots,
     #[error("the certificate and the key do not belong together")]
     Pair(#[source] rustls::Error),
@@ -32,7 +32,7 @@ pub enum TrustError {
     },
 }
 
-/// Reads the authorities: those of the file, or the distribution's.
+/// Reads the certificate authorities of the file, or those of the distribution.
 pub(crate) fn roots(ca_file: Option<&Path>) -> Result<Arc<RootCertStore>, TrustError> {
     let roots = match ca_file {
         Some(file) => roots_from_pem(&pem(file, FileContent::Public)?)
@@ -42,7 +42,7 @@ pub(crate) fn roots(ca_file: Option<&Path>) -> Result<Arc<RootCertStore>, TrustE
     Ok(Arc::new(roots))
 }
 
-/// Reads the client certificate and its key. The key's file must not be readable by other users.
+/// Reads the client certificate and its key. The file of the key must not be readable by other users.
 pub(crate) fn read_identity(certificate_file: &Path, key_file: &Path) -> Result<Identity, TrustError> {
     let certificates = pem(certificate_file, FileContent::Public)?;
     let key = pem(key_file, FileContent::Secret)?;

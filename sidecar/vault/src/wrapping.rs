@@ -1,4 +1,4 @@
-//! Response wrapping: looking at a wrap without opening it, and opening it once.
+//! Response wrapping: look up a wrapping token, and unwrap it once.
 
 use std::time::Duration;
 
@@ -10,30 +10,30 @@ use crate::envelope::Envelope;
 use crate::error::VaultError;
 use crate::token::Token;
 
-/// What Vault says of a wrap that was not opened yet.
+/// The properties of a wrapping token that was not used yet.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct WrapFacts {
-    /// The path whose answer was wrapped. Of what was wrapped a second time this stays as it was.
+    /// The path whose response was wrapped. Wrapping again does not change it.
     pub creation_path: String,
     pub creation_ttl: Duration,
 }
 
 impl Vault {
-    /// Looks at a wrap; it stays good.
+    /// Does not use up the wrapping token.
     pub async fn wrapping_lookup(&self, wrap: &Token) -> Result<WrapFacts, VaultError> {
         #[derive(Deserialize)]
         struct Raw {
             creation_path: String,
             creation_ttl: u64,
         }
-        // In the body and with no token of its own: as a client token, any call but one would spend it.
+        // The token is sent in the body: as a client token, any request other than unwrap would use it up.
         let request = post(None, "sys/wrapping/lookup", Body::new().token("token", wrap));
         let (data, _) = self.data(&request).await?;
         let Raw { creation_path, creation_ttl } = data.read().map_err(|why| malformed(&request, why))?;
         Ok(WrapFacts { creation_path, creation_ttl: Duration::from_secs(creation_ttl) })
     }
 
-    /// Opens a wrap. Whatever comes of it, it is spent.
+    /// Uses up the wrapping token, whether it succeeds or not.
     pub async fn unwrap(&self, wrap: &Token) -> Result<Envelope, VaultError> {
         self.call(&post(Some(wrap), "sys/wrapping/unwrap", Body::new())).await
     }

@@ -53,7 +53,7 @@ fn an_expired_token_in_a_file_is_reported_and_the_next_one_is_used() {
     file(&bao, "token", &short);
     let (proxy, world) = behind_proxy(&bao);
     let mut late = world.shim("late");
-    let words = ["GET `auth/token/lookup-self`", "the token is dead", "is the token alive?"];
+    let words = ["GET `auth/token/lookup-self`", "the token is invalid", "check that the token is valid"];
     // Long enough that a busy loop would show.
     holds_within(Duration::from_secs(3), || {
         refused(&mut late, &words);

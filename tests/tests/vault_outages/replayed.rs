@@ -31,7 +31,7 @@ fn survives_replay(act: Action, words: &[&str]) {
 fn replayed_412_472_and_473_of_nodes_that_do_not_serve() {
     let behind = recorded(412, "", r#"{"errors":["required index state not present"]}"#);
     std::thread::scope(|together| {
-        together.spawn(|| survives_replay(behind, &["not caught up yet (HTTP 412)", "it is tried again"]));
+        together.spawn(|| survives_replay(behind, &["not caught up yet (HTTP 412)", "the sidecar retries"]));
         let words = ["standby for disaster recovery (HTTP 472)", "active node"];
         together.spawn(move || survives_replay(recorded(472, "", "{}"), &words));
         let words = ["performance standby (HTTP 473)", "active node"];
@@ -45,7 +45,7 @@ fn a_replayed_429_of_a_node_that_is_behind() {
     let (proxy, world) = behind_proxy(&bao);
     proxy.rule("", recorded(429, "retry-after: 1\r\n", r#"{"errors":[]}"#));
     let mut late = world.shim("late");
-    refused(&mut late, &["HTTP 429", "or this node stands by", "it is tried again"]);
+    refused(&mut late, &["HTTP 429", "or this node stands by", "the sidecar retries"]);
     proxy.clear_rules();
     world.wait_until("it works", || late.initialize().get("result").is_some());
 }

@@ -1,4 +1,4 @@
-//! The seam between the keeper, which knows about time, and Vault, which knows about tokens.
+//! The requests of the login task, behind a trait so that tests can replace Vault.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,11 +13,11 @@ use crate::error::VaultError;
 use crate::token::{Accessor, Token};
 use crate::token_calls::TokenFacts;
 
-/// What a login or a renewal gave.
+/// The token from a login or a renewal.
 pub(super) struct GrantedToken {
     pub(super) token: Arc<Token>,
     pub(super) accessor: Option<Accessor>,
-    /// Zero means for ever.
+    /// Zero: the token does not expire.
     pub(super) life: Duration,
     pub(super) expires: Option<Instant>,
     pub(super) renewable: bool,
@@ -31,7 +31,7 @@ pub(super) trait LoginBackend: Send {
         held: &LoginToken,
         increment: Duration,
     ) -> impl Future<Output = Result<GrantedToken, VaultError>> + Send;
-    /// Whether Vault still knows the token.
+    /// Fails with `Kind::Denied` if the token is not valid any more.
     fn verify(&mut self, held: &LoginToken) -> impl Future<Output = Result<(), VaultError>> + Send;
 }
 
@@ -75,7 +75,7 @@ impl From<Auth> for GrantedToken {
 }
 
 impl GrantedToken {
-    /// A token that was there before, and what Vault knows of it.
+    /// A token that existed before, with its properties in Vault.
     pub(super) fn found(token: Token, facts: TokenFacts) -> Self {
         Self {
             expires: facts.expires(),

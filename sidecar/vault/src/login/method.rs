@@ -1,7 +1,7 @@
 //! The six ways to log in.
 //!
-//! What must stay true: credential files are read anew at each login, bounded, into wiped memory; what a login needs goes
-//! into one request and no error.
+//! What must stay true: credential files are read at each login, bounded, into wiped memory; a credential is sent in one
+//! request and is in no error.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ use crate::error::{Problem, RequestLine, VaultError};
 use crate::token::Token;
 use crate::trust::read_identity;
 
-/// More than any token, password or secret-id; a JSON Web Token has a few KB.
+/// Bytes. More than any token, password or secret-id; a JSON Web Token has a few KB.
 const MAX_CREDENTIAL: usize = 64 * 1024;
 
 /// How the sidecar logs in. Mounts are names below `auth/`.
@@ -44,7 +44,7 @@ pub enum Method {
         role: String,
         jwt_file: PathBuf,
     },
-    /// A token that the operator made and keeps; never revoked.
+    /// A token that an operator created and renews; never revoked by the sidecar.
     TokenFile {
         path: PathBuf,
     },
@@ -55,20 +55,20 @@ pub enum Method {
     },
 }
 
-/// What proves an AppRole.
+/// Where the secret-id of an AppRole comes from.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum SecretId {
     Plain {
         file: PathBuf,
     },
-    /// The file holds a wrapping token, which has to be made by the `secret-id` path of the AppRole with this name.
+    /// The file contains a wrapping token, which must have been created by the `secret-id` path of this AppRole.
     Wrapped {
         file: PathBuf,
         role: String,
     },
 }
 
-/// A method and what it has learned: a secret-id that was unwrapped is kept here.
+/// A login method, and the unwrapped secret-id once there is one.
 pub(super) struct Authenticator {
     method: Method,
     wrapped: WrappedSecretId,
@@ -80,14 +80,14 @@ impl Authenticator {
     }
 
     pub(super) async fn log_in(&mut self, vault: &Vault) -> Result<GrantedToken, VaultError> {
-        let asked = self.method.asked();
+        let request = self.method.login_request();
         let body = match &self.method {
             Method::AppRole { mount, role_id_file, secret_id } => {
-                let role_id = text(role_id_file, &asked).await?;
+                let role_id = text(role_id_file, &request).await?;
                 let secret_id = match secret_id {
-                    SecretId::Plain { file } => text(file, &asked).await?,
+                    SecretId::Plain { file } => text(file, &request).await?,
                     SecretId::Wrapped { file, role } => {
-                        let wrap = token(file, &asked).await?;
+                        let wrap = token(file, &request).await?;
                         self.wrapped.secret_id(vault, &wrap, &creation_path(mount, role)).await?
                     }
                 };
@@ -96,32 +96,32 @@ impl Authenticator {
             Method::Cert { certificate_file, key_file, role, .. } => {
                 let (certificate, key) = (certificate_file.clone(), key_file.clone());
                 let identity = blocking(move || read_identity(&certificate, &key)).await;
-                let shown = identity.and_then(|identity| vault.present(identity));
-                shown.map_err(|error| credential(certificate_file, error_chain(&error), &asked))?;
+                let presented = identity.and_then(|identity| vault.present(identity));
+                presented.map_err(|error| credential(certificate_file, error_chain(&error), &request))?;
                 match role {
                     Some(role) => Body::new().with("name", role.as_str()),
                     None => Body::new(),
                 }
             }
             Method::Jwt { role, jwt_file, .. } | Method::Kubernetes { role, jwt_file, .. } => {
-                Body::new().with("role", role.as_str()).secret("jwt", text(jwt_file, &asked).await?)
+                Body::new().with("role", role.as_str()).secret("jwt", text(jwt_file, &request).await?)
             }
             Method::TokenFile { path } => {
-                let token = token(path, &asked).await?;
+                let token = token(path, &request).await?;
                 let facts = vault.lookup_self(&token).await?;
                 return Ok(GrantedToken::found(token, facts));
             }
             Method::Userpass { password_file, .. } => {
-                Body::new().secret("password", text(password_file, &asked).await?)
+                Body::new().secret("password", text(password_file, &request).await?)
             }
         };
-        Ok(vault.auth(&post(None, &asked.path, body)).await?.into())
+        Ok(vault.auth(&post(None, &request.path, body)).await?.into())
     }
 }
 
 impl Method {
-    /// The request that logs in.
-    pub(super) fn asked(&self) -> RequestLine {
+    /// The method and path of the request that logs in.
+    pub(super) fn login_request(&self) -> RequestLine {
         let path = match self {
             Self::AppRole { mount, .. }
             | Self::Cert { mount, .. }
@@ -136,39 +136,40 @@ impl Method {
     }
 }
 
-pub(super) async fn token(file: &Path, asked: &RequestLine) -> Result<Token, VaultError> {
-    let bytes = bytes(file, asked).await?;
-    Token::read(&bytes).map_err(|error| credential(file, error.to_string(), asked))
+pub(super) async fn token(file: &Path, request: &RequestLine) -> Result<Token, VaultError> {
+    let bytes = bytes(file, request).await?;
+    Token::read(&bytes).map_err(|error| credential(file, error.to_string(), request))
 }
 
-/// Whether a file can be read and holds something, without keeping it.
-pub(super) async fn credential_is_there(file: &Path, asked: &RequestLine) -> Result<(), VaultError> {
-    text(file, asked).await.map(drop)
+/// Checks that a credential file can be read and is not empty.
+pub(super) async fn check_credential(file: &Path, request: &RequestLine) -> Result<(), VaultError> {
+    text(file, request).await.map(drop)
 }
 
-/// A text without the newline at its end.
-async fn text(file: &Path, asked: &RequestLine) -> Result<Zeroizing<String>, VaultError> {
-    let bytes = bytes(file, asked).await?;
-    let text = std::str::from_utf8(&bytes).map_err(|_| credential(file, "it is no text".into(), asked))?;
+/// A text file without the newline at its end.
+async fn text(file: &Path, request: &RequestLine) -> Result<Zeroizing<String>, VaultError> {
+    let bytes = bytes(file, request).await?;
+    let text =
+        std::str::from_utf8(&bytes).map_err(|_| credential(file, "it is not UTF-8 text".into(), request))?;
     let text = text.strip_suffix('\n').unwrap_or(text);
     let text = text.strip_suffix('\r').unwrap_or(text);
     match text.is_empty() {
-        true => Err(credential(file, "it is empty".into(), asked)),
+        true => Err(credential(file, "it is empty".into(), request)),
         false => Ok(Zeroizing::new(text.to_owned())),
     }
 }
 
-async fn bytes(file: &Path, asked: &RequestLine) -> Result<Zeroizing<Vec<u8>>, VaultError> {
+async fn bytes(file: &Path, request: &RequestLine) -> Result<Zeroizing<Vec<u8>>, VaultError> {
     let path = file.to_owned();
     let read = blocking(move || read_file(&path, MAX_CREDENTIAL, FileContent::Secret)).await;
-    read.map_err(|error| credential(file, error_chain(&error), asked))
+    read.map_err(|error| credential(file, error_chain(&error), request))
 }
 
-/// A file system may hang; the runtime's threads may not.
+/// Reading may block for long on a network file system, so it must not use a thread of the runtime.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.expect("reading a file does not panic")
 }
 
-fn credential(file: &Path, why: String, asked: &RequestLine) -> VaultError {
-    VaultError { asked: asked.clone(), problem: Problem::Credential { file: file.to_owned(), why } }
+fn credential(file: &Path, why: String, request: &RequestLine) -> VaultError {
+    VaultError { request: request.clone(), problem: Problem::Credential { file: file.to_owned(), why } }
 }

@@ -1,16 +1,16 @@
-//! The sidecar's own login: one current token, kept alive by one task.
+//! The sidecar's own login: one current token, kept valid by one task.
 //!
 //! | module | what it is for |
 //! |---|---|
-//! | `method` | the six ways to log in; credential files are read anew at each login |
-//! | `wrapped` | a response-wrapped secret-id: looked at, opened once, kept in memory |
-//! | `once` | one login that is not kept alive |
-//! | `keeper` | the task: renews, logs in anew with overlap, waits after failures |
-//! | `pace` | how long to wait, for what |
-//! | `backend` | the seam between the keeper and Vault |
+//! | `method` | the six ways to log in; credential files are read at each login |
+//! | `wrapped` | a response-wrapped secret-id: looked up, unwrapped once, kept in memory |
+//! | `once` | a single login that is not renewed |
+//! | `task` | the task: renews, logs in again with overlap, backs off after failures |
+//! | `timing` | when to renew, and how long to wait after a failure |
+//! | `backend` | the requests of the task, which tests can replace |
 //!
-//! What must stay true: a token is replaced while the one before still lives; a caller that asks for the current one never gets
-//! one that is over; a failure is waited out, never spun on; the token of a user's own file is never revoked.
+//! What must stay true: a token is replaced while the one before is still valid; a caller never gets an expired token as the
+//! current one; retries after a failure are paced; the token in a user's own file is never revoked.
 
 mod backend;
 mod method;
@@ -40,14 +40,14 @@ pub use method::{Method, SecretId};
 pub use once::SingleLogin;
 use task::LoginTask;
 
-/// A caller gets its answer, good or bad, within this: it has ten seconds.
+/// The longest wait of a caller, whose own timeout is ten seconds.
 const MAX_WAIT: Duration = Duration::from_secs(9);
-/// How long a caller that was refused with a dead token waits for the next.
+/// The longest wait for the next login after a revoked token.
 const MAX_SUCCESSOR_WAIT: Duration = Duration::from_secs(3);
-/// Tokens of earlier logins that still live; more than these are left to expire.
+/// Tokens of earlier logins that are revoked at the end; further ones are left to expire.
 const MAX_RETIRED: usize = 16;
 
-/// The login. Cheap to clone.
+/// The sidecar's login at Vault. Cheap to clone.
 #[derive(Clone)]
 pub struct Login {
     vault: Vault,
@@ -55,27 +55,27 @@ pub struct Login {
     shared: Arc<SharedLogin>,
 }
 
-/// A token that Vault gave for a login.
+/// The token of a login.
 #[derive(Debug)]
 pub struct LoginToken {
     pub token: Arc<Token>,
     pub accessor: Option<Accessor>,
-    /// None means never.
+    /// `None`: the token does not expire.
     pub expires: Option<Instant>,
     pub renewable: bool,
     pub policies: Vec<String>,
-    /// Grows by one with each new token; a renewal changes nothing.
+    /// Grows by one with each new token, not with a renewal.
     pub generation: u64,
 }
 
-/// Why there is no login, and when the next try is.
+/// Why Vault could not be used, and when the next attempt is.
 #[derive(Clone, Debug)]
 pub struct RetryableFailure {
     pub error: VaultError,
     pub next_attempt: Instant,
 }
 
-/// Whose token it is.
+/// Who created the token, and so who may revoke it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Ownership {
     Sidecar,
@@ -85,9 +85,9 @@ enum Ownership {
 struct SharedLogin {
     state: watch::Sender<LoginState>,
     generation: watch::Sender<u64>,
-    /// How many callers are waiting for a token.
+    /// The number of callers that wait for a token.
     waiting: AtomicUsize,
-    /// The generation that a caller was refused with; zero for none.
+    /// The generation whose token Vault refused; zero for none.
     refused_generation: AtomicU64,
     wake: Notify,
     retired: Mutex<Vec<Arc<LoginToken>>>,
@@ -98,12 +98,12 @@ struct SharedLogin {
 struct LoginState {
     current: Option<Arc<LoginToken>>,
     failure: Option<RetryableFailure>,
-    /// Tries that are over, well or not.
+    /// The number of finished attempts, successful or not.
     finished: u64,
 }
 
 impl Login {
-    /// Starts the task that logs in and stays so, until `stop`.
+    /// Starts the task that logs in and keeps the login valid until `stop`.
     pub fn start(vault: Vault, method: Method, tasks: &TaskTracker, stop: &CancellationToken) -> Self {
         let ownership = Ownership::of(&method);
         let shared = SharedLogin::new(stop.child_token());
@@ -112,18 +112,18 @@ impl Login {
         Self { vault, ownership, shared }
     }
 
-    /// The token to use now. Where there is none, waits for the next try to log in and gives what came of it.
+    /// The current token. If there is none, waits for the next attempt to log in and returns its result.
     pub async fn current(&self) -> Result<Arc<LoginToken>, VaultError> {
         self.shared.current().await
     }
 
-    /// Tells the generation of the current token, and each one after it; zero while there was none.
+    /// The generation of the current token and every later one; zero before the first login.
     pub fn generations(&self) -> watch::Receiver<u64> {
         self.shared.generation.subscribe()
     }
 
-    /// When the token of this generation ends, as far as is known now. None means never; one that is not known any more
-    /// has ended.
+    /// When the token of this generation expires, as known now. `None`: it does not expire. A generation that is not known
+    /// any more has expired.
     pub(crate) fn end_of(&self, generation: u64) -> Option<Instant> {
         let is_it = |token: &&Arc<LoginToken>| token.generation == generation;
         if let Some(token) = self.shared.state.borrow().current.as_ref().filter(is_it) {
@@ -133,14 +133,14 @@ impl Login {
         retired.iter().find(is_it).map_or_else(|| Some(Instant::now()), |token| token.expires)
     }
 
-    /// Vault refused something with this token: is it still alive? If not, there will be a new one.
+    /// Vault refused a request with the token of this generation: verify it, and log in again if it is not valid.
     pub fn report_refusal(&self, generation: u64) {
         self.shared.refused_generation.store(generation, Ordering::Release);
         self.shared.wake.notify_one();
     }
 
-    /// Vault refused something with this token: the next one, once it is there, if this one is dead. Where it lives, or
-    /// that cannot be known, none.
+    /// Vault refused a request with this token: returns the token of the next login if this one is not valid any more.
+    /// `None` if it is valid, or that is unknown.
     pub(crate) async fn successor_of(&self, refused: &LoginToken) -> Option<Arc<LoginToken>> {
         let is_next = |generation: u64| generation > refused.generation;
         let mut changed = self.generations();
@@ -155,40 +155,40 @@ impl Login {
         self.shared.state.borrow().live()
     }
 
-    /// Whether there is a valid token, without a request.
+    /// Whether there is a valid token, as far as is known without a request.
     pub fn is_logged_in(&self) -> bool {
         self.shared.state.borrow().live().is_some()
     }
 
-    /// Tells every alert as it comes, not each time that it is still so; until the login is over.
-    pub(crate) async fn forward_alerts(&self, tell: impl Fn(&str)) {
+    /// Passes each new alert to `forward`, until the login ends.
+    pub(crate) async fn forward_alerts(&self, forward: impl Fn(&str)) {
         let mut state = self.shared.state.subscribe();
-        let mut told = None;
+        let mut last_alert = None;
         while let Some(Ok(())) = self.shared.stop.run_until_cancelled(state.changed()).await {
             let failure = state.borrow_and_update().failure.clone();
             let alert = failure.filter(|failure| failure.error.kind() == Kind::Alert);
             let alert = alert.map(|failure| failure.error.explained());
-            if let Some(alert) = alert.as_deref().filter(|alert| told.as_deref() != Some(*alert)) {
-                tell(alert);
+            if let Some(alert) = alert.as_deref().filter(|alert| last_alert.as_deref() != Some(*alert)) {
+                forward(alert);
             }
-            told = alert;
+            last_alert = alert;
         }
     }
 
-    /// Why logging in or renewing fails at present.
+    /// Why the last attempt to log in or renew failed; `None` after a success.
     pub fn last_failure(&self) -> Option<RetryableFailure> {
         self.shared.state.borrow().failure.clone()
     }
 
-    /// The end: revokes every token of this login that may still live, and with them all that hangs from them. A user's
-    /// own token is left alone. A login that is under way is given up; its token, if it becomes one, ends by itself.
+    /// Ends the login: revokes all its tokens that may be valid, and so their children and leases. A user's own token is not
+    /// revoked. A login that is under way is cancelled; if Vault completes it, that token expires.
     pub async fn end(&self) -> Result<(), VaultError> {
         self.shared.stop.cancel();
         if self.ownership == Ownership::User {
             return Ok(());
         }
         let tokens = self.shared.take_all();
-        // All at once: together they take no longer than one.
+        // All at once, because the caller has little time.
         let revoked = join_all(tokens.iter().map(|token| self.vault.revoke_self(&token.token))).await;
         revoked.into_iter().collect()
     }
@@ -234,7 +234,7 @@ impl SharedLogin {
         let _waiting = WaitingCaller::new(self);
         let outcome = async {
             loop {
-                // The sender is ours.
+                // The sender cannot be dropped: it is in `self`.
                 let _ = state.changed().await;
                 let state = state.borrow_and_update();
                 match (state.live(), &state.failure) {
@@ -248,13 +248,13 @@ impl SharedLogin {
             Ok(Some(outcome)) => outcome,
             Ok(None) => Err(of_login(Problem::Stopped)),
             Err(_) => {
-                let late = || of_login(Problem::Unreachable { why: "logging in takes too long".into() });
+                let late = || of_login(Problem::Unreachable { why: "the login takes too long".into() });
                 Err(self.state.borrow().failure.as_ref().map_or_else(late, |failure| failure.error.clone()))
             }
         }
     }
 
-    /// Puts a token into the place of the one before, which lives on for those who use it.
+    /// Replaces the current token. The one before stays valid for its users.
     fn publish(&self, token: Arc<LoginToken>) {
         let generation = token.generation;
         let before = self.state.borrow().current.clone();
@@ -280,7 +280,7 @@ impl SharedLogin {
         });
     }
 
-    /// The current token turned out to be dead.
+    /// The current token turned out to be revoked.
     fn discard_current(&self) {
         self.state.send_modify(|state| state.current = None);
     }
@@ -309,7 +309,7 @@ impl fmt::Debug for Login {
     }
 }
 
-/// A caller that waits for a token, counted.
+/// Counts a caller that waits for a token.
 struct WaitingCaller<'a>(&'a SharedLogin);
 
 impl<'a> WaitingCaller<'a> {
@@ -327,6 +327,6 @@ impl Drop for WaitingCaller<'_> {
 }
 
 fn of_login(problem: Problem) -> VaultError {
-    let asked = RequestLine { method: http::Method::POST, path: "auth".into() };
-    VaultError { asked, problem }
+    let request = RequestLine { method: http::Method::POST, path: "auth".into() };
+    VaultError { request, problem }
 }

@@ -1,32 +1,31 @@
-//! One login, for `check --online`: nothing keeps its token alive, and a wrapped secret-id is looked at and
-//! never opened.
+//! A single login for `check --online`: its token is not renewed, and a wrapped secret-id is looked up but not unwrapped.
 
-use super::method::{Authenticator, Method, SecretId, credential_is_there, token};
+use super::method::{Authenticator, Method, SecretId, check_credential, token};
 use super::wrapped::{creation_path, verify_wrap};
 use super::{LoginToken, Ownership};
 use crate::api::Vault;
 use crate::error::{UnwrappedBy, VaultError};
 
-/// What came of it.
+/// The result of a single login.
 pub enum SingleLogin {
-    /// A token of ours, which the caller has to revoke.
+    /// A new token, which the caller has to revoke.
     SidecarToken(LoginToken),
-    /// The token of the user's own file: it stays as it is.
+    /// The token of a user's own file, which must not be revoked.
     UserToken(LoginToken),
-    /// The secret-id is wrapped, by this path as it should be, and it stays so.
+    /// No login: the secret-id is wrapped, by this path as configured, and was not unwrapped.
     Wrapped { made_by: String },
 }
 
 impl SingleLogin {
-    /// Logs in, or looks whether that could be done where doing it would use something up.
+    /// Logs in, or only checks the credentials where a login would use up a wrapped secret-id.
     pub async fn log_in(vault: &Vault, method: Method) -> Result<Self, VaultError> {
         if let Method::AppRole { mount, role_id_file, secret_id: SecretId::Wrapped { file, role } } = &method
         {
-            let asked = method.asked();
-            credential_is_there(role_id_file, &asked).await?;
+            let request = method.login_request();
+            check_credential(role_id_file, &request).await?;
             let made_by = creation_path(mount, role);
-            // A sidecar that runs with this configuration has opened it.
-            verify_wrap(vault, &token(file, &asked).await?, &made_by, UnwrappedBy::PerhapsSidecar).await?;
+            // A sidecar that runs with this configuration has unwrapped it.
+            verify_wrap(vault, &token(file, &request).await?, &made_by, UnwrappedBy::PerhapsSidecar).await?;
             return Ok(Self::Wrapped { made_by });
         }
         let ownership = Ownership::of(&method);

@@ -1,9 +1,9 @@
-//! The task that keeps the login: renews at two thirds of a token's life, logs in anew while the old token still lives,
-//! waits after failures.
+//! The task that keeps the login valid: it renews the token at two thirds of its life, logs in again while the old token
+//! is still valid, and backs off after failures.
 //!
-//! What must stay true: between two requests there is a pause; a renewal that Vault calls a success but that did not
-//! give the full life back is taken for the beginning of the token's end; a token that is held is used until it is over,
-//! whatever fails meanwhile.
+//! What must stay true: there is a pause between two requests; a renewal that succeeds without restoring the full life
+//! means that the token has reached its maximum, so the task logs in again; a token is used until it expires, whatever
+//! fails meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,15 +17,15 @@ use super::timing::{self, LoginBackoff};
 use super::{LoginToken, RetryableFailure, SharedLogin};
 use crate::error::{Kind, VaultError};
 
-/// A renewal that gives less than this part of the full life back has met the token's maximum.
+/// A renewal that restores less than this share of the full life has reached the maximum of the token.
 const EXTENDED_SHARE: f64 = 0.9;
-/// With less than this part of its life left, a token that cannot be renewed is replaced instead.
+/// After a failure with less than this share of the life left, the next attempt is a login.
 const LAST_SHARE: f64 = 0.25;
-/// However often it is refused_generation.
+/// The least time between two verifications of a token that Vault refused.
 const VERIFICATION_INTERVAL: Duration = Duration::from_secs(2);
-/// A timer is set no further ahead than this; then it is looked at again.
+/// The longest timer; a later action takes several.
 const MAX_TIMER: Duration = Duration::from_secs(24 * 3600);
-/// A file whose token is about to end is looked at again at least this often.
+/// A file whose token is about to expire is read again at least this often.
 const MAX_FILE_RECHECK: Duration = Duration::from_secs(60);
 
 pub(super) struct LoginTask<D> {
@@ -33,19 +33,19 @@ pub(super) struct LoginTask<D> {
     shared: Arc<SharedLogin>,
     held: Option<HeldLogin>,
     next: NextAction,
-    /// When to look whether a refused_generation token lives.
+    /// When to verify a token that Vault refused.
     verify_at: Option<Instant>,
     backoff: LoginBackoff,
     generation: u64,
     last_attempt: Instant,
     last_verified: Option<Instant>,
-    /// Vault asked not to be asked before.
+    /// From `Retry-After`: no request is sent before this.
     not_before: Instant,
 }
 
 struct HeldLogin {
     token: Arc<LoginToken>,
-    /// What it was given when it was new.
+    /// The life that it was issued for.
     full_life: Duration,
 }
 
@@ -99,7 +99,7 @@ impl<D: LoginBackend> LoginTask<D> {
         .await;
     }
 
-    /// Until the plan is due; sooner for a caller that waits or was refused.
+    /// Waits until the next action is due; shorter if a caller waits for a token, or reported a refusal.
     async fn wait(&mut self) {
         loop {
             self.schedule_verification();
@@ -162,17 +162,17 @@ impl<D: LoginBackend> LoginTask<D> {
                         tracing::info!(
                             ?life,
                             ?full_life,
-                            "the login's token meets its maximum; logging in anew"
+                            "the login's Vault token has reached its maximum life; logging in again"
                         );
                         self.schedule_now(Action::LogIn);
                     }
                 }
             }
-            // Dead, or not allowed to be renewed: both need a new one.
+            // Revoked, or not renewable: both need a new login.
             Err(error)
                 if matches!(error.kind(), Kind::Denied | Kind::Gone | Kind::Invalid | Kind::Missing) =>
             {
-                tracing::info!(why = %error.problem, "the login's token cannot be renewed; logging in anew");
+                tracing::info!(why = %error.problem, "the login's Vault token cannot be renewed; logging in again");
                 self.schedule_now(Action::LogIn);
             }
             Err(error) => self.fail(Action::Renew, error),
@@ -181,18 +181,18 @@ impl<D: LoginBackend> LoginTask<D> {
 
     async fn verify(&mut self) {
         let Some(held) = self.held.as_ref() else { return };
-        // Where it is valid, or that cannot be known, the plan stays.
+        // If the token is valid, or that is unknown, the next action stays.
         if let Err(error) = self.backend.verify(&held.token).await
             && matches!(error.kind(), Kind::Denied | Kind::Gone | Kind::Missing)
         {
-            tracing::warn!("the login's token is dead before its time; logging in anew");
+            tracing::warn!("the login's Vault token was revoked early; logging in again");
             self.held = None;
             self.shared.discard_current();
             self.schedule_now(Action::LogIn);
         }
     }
 
-    /// A login worked.
+    /// A login succeeded.
     fn accept(&mut self, granted: GrantedToken) {
         self.backoff.succeeded();
         let life = granted.life;
@@ -208,8 +208,8 @@ impl<D: LoginBackend> LoginTask<D> {
         let generation = self.generation;
         self.publish(token, full_life);
         if is_the_same && !life.is_zero() && life.as_secs_f64() < full_life.as_secs_f64() * EXTENDED_SHARE {
-            // A file that was not renewed yet.
-            tracing::warn!(left = ?life, "the token of the file is about to end: put a new one there");
+            // The token of a file that was not replaced yet.
+            tracing::warn!(left = ?life, "the Vault token in the file is about to expire: replace it");
             let wait = (life / 3).clamp(timing::MIN_DELAY, MAX_FILE_RECHECK);
             self.next = NextAction { action: Action::LogIn, at: Instant::now() + wait };
             return;
@@ -242,7 +242,7 @@ impl<D: LoginBackend> LoginTask<D> {
             self.not_before = now + timing::retry_pause(retry_after);
         }
         let at = (now + wait).max(self.not_before);
-        tracing::warn!(asked = %error.asked, why = %error.problem, next_step = error.next_step(), wait = ?(at - now), "Vault did not keep the login");
+        tracing::warn!(request = %error.request, why = %error.problem, next_step = error.next_step(), wait = ?(at - now), "Vault did not keep the login");
         self.next = NextAction { action, at };
         self.shared.fail(RetryableFailure { error, next_attempt: at });
     }
@@ -266,7 +266,7 @@ impl<D: LoginBackend> LoginTask<D> {
 }
 
 impl HeldLogin {
-    /// None for ever.
+    /// `None`: the token does not expire.
     fn left(&self) -> Option<Duration> {
         self.token.expires.map(|end| end.saturating_duration_since(Instant::now()))
     }

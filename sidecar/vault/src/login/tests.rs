@@ -1,5 +1,4 @@
-//! The keeper on paused time, with a backend that answers as a test says. What the real server does is in
-//! `tests/tests/vault_client`.
+//! The login task on paused time, with scripted responses. `tests/tests/vault_client` tests it against a real server.
 
 use std::collections::VecDeque;
 
@@ -9,24 +8,24 @@ use crate::error::{Kind, VaultMessages};
 
 type Answer = Result<(&'static str, u64), u16>;
 
-/// Plays Vault: a token and its life in seconds, or a status. The last answer is repeated.
+/// Vault's responses: a token and its life in seconds, or a status. The last one is repeated.
 #[derive(Clone, Default)]
-struct Script(Arc<Mutex<Lines>>);
+struct Script(Arc<Mutex<Responses>>);
 
 #[derive(Default)]
-struct Lines {
+struct Responses {
     logins: VecDeque<Answer>,
     renewals: VecDeque<Answer>,
-    looks: VecDeque<Answer>,
+    verifications: VecDeque<Answer>,
     seen: Vec<(&'static str, Instant)>,
     renewable: bool,
 }
 
-fn next(lines: &mut VecDeque<Answer>) -> Answer {
-    match lines.len() {
+fn next(responses: &mut VecDeque<Answer>) -> Answer {
+    match responses.len() {
         0 => Err(500),
-        1 => lines[0],
-        _ => lines.pop_front().expect("there are two"),
+        1 => responses[0],
+        _ => responses.pop_front().expect("there are two"),
     }
 }
 
@@ -49,23 +48,23 @@ fn granted(answer: Answer, renewable: bool) -> Result<GrantedToken, VaultError> 
 impl Script {
     fn new(logins: &[Answer], renewals: &[Answer]) -> Self {
         let script = Self::default();
-        let mut lines = script.0.lock().unwrap();
-        lines.logins = logins.iter().copied().collect();
-        lines.renewals = renewals.iter().copied().collect();
-        lines.renewable = !renewals.is_empty();
-        drop(lines);
+        let mut responses = script.0.lock().unwrap();
+        responses.logins = logins.iter().copied().collect();
+        responses.renewals = renewals.iter().copied().collect();
+        responses.renewable = !renewals.is_empty();
+        drop(responses);
         script
     }
 
-    fn say(&self, what: &'static str) -> (Answer, bool) {
-        let mut lines = self.0.lock().unwrap();
-        lines.seen.push((what, Instant::now()));
+    fn respond(&self, what: &'static str) -> (Answer, bool) {
+        let mut responses = self.0.lock().unwrap();
+        responses.seen.push((what, Instant::now()));
         let answer = match what {
-            "login" => next(&mut lines.logins),
-            "renew" => next(&mut lines.renewals),
-            _ => next(&mut lines.looks),
+            "login" => next(&mut responses.logins),
+            "renew" => next(&mut responses.renewals),
+            _ => next(&mut responses.verifications),
         };
-        (answer, lines.renewable)
+        (answer, responses.renewable)
     }
 
     fn start(&self) -> Arc<SharedLogin> {
@@ -86,21 +85,21 @@ impl Script {
 
 impl LoginBackend for Script {
     async fn log_in(&mut self) -> Result<GrantedToken, VaultError> {
-        let (answer, renewable) = self.say("login");
+        let (answer, renewable) = self.respond("login");
         granted(answer, renewable)
     }
 
     async fn renew(&mut self, held: &LoginToken, _: Duration) -> Result<GrantedToken, VaultError> {
-        let (answer, renewable) = self.say("renew");
+        let (answer, renewable) = self.respond("renew");
         granted(answer, renewable).map(|granted| GrantedToken { token: held.token.clone(), ..granted })
     }
 
     async fn verify(&mut self, _: &LoginToken) -> Result<(), VaultError> {
-        granted(self.say("look").0, true).map(drop)
+        granted(self.respond("verify").0, true).map(drop)
     }
 }
 
-/// Within a day on the paused clock.
+/// Waits for the second token, at most a day of the paused clock.
 async fn second_generation(shared: &SharedLogin) {
     let mut changed = shared.generation.subscribe();
     let second = changed.wait_for(|generation| *generation == 2);
@@ -126,7 +125,7 @@ async fn a_day_of_renewals_is_one_token_and_one_renewal_per_two_thirds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_renewal_that_does_not_extend_brings_a_new_login_while_the_old_token_lives() {
+async fn a_renewal_that_does_not_extend_causes_a_login_while_the_old_token_is_valid() {
     let script = Script::new(
         &[Ok(("s.one", 60)), Ok(("s.two", 60))],
         &[Ok(("s.one", 60)), Ok(("s.one", 20)), Ok(("s.two", 60))],
@@ -138,14 +137,11 @@ async fn a_renewal_that_does_not_extend_brings_a_new_login_while_the_old_token_l
     assert_eq!(script.seen(), ["login", "renew", "renew", "login"]);
     assert_eq!((first.generation, second.generation), (1, 2));
     let old = shared.retired.lock().unwrap()[0].clone();
-    assert!(
-        old.token.is_same_as(&first.token) && old.is_live(),
-        "the old token lives on for those who use it"
-    );
+    assert!(old.token.is_same_as(&first.token) && old.is_live(), "the old token stays valid for its users");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_renewed_is_replaced_at_two_thirds() {
+async fn a_token_that_is_not_renewable_is_replaced_at_two_thirds() {
     let script = Script::new(&[Ok(("s.one", 90)), Ok(("s.two", 90)), Ok(("s.three", 90))], &[]);
     let shared = script.start();
     let start = Instant::now();
@@ -156,11 +152,11 @@ async fn what_cannot_be_renewed_is_replaced_at_two_thirds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_outage_is_waited_out_with_the_token_that_is_held() {
+async fn the_current_token_is_used_during_an_outage_until_it_expires() {
     let script = Script::new(&[Ok(("s.one", 3600)), Err(503)], &[Err(503)]);
     let shared = script.start();
     seconds(3500).await;
-    assert_eq!(shared.current().await.unwrap().generation, 1, "held and still good");
+    assert_eq!(shared.current().await.unwrap().generation, 1, "it is still valid");
     assert_eq!(shared.state.borrow().failure.as_ref().unwrap().error.kind(), Kind::Sealed);
     seconds(101).await;
     let asked = Instant::now();
@@ -173,7 +169,7 @@ async fn an_outage_is_waited_out_with_the_token_that_is_held() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_spins_and_whoever_waits_is_tried_for_every_five_seconds() {
+async fn attempts_are_paced_and_every_five_seconds_while_a_caller_waits() {
     let script = Script::new(&[Err(403)], &[]);
     let shared = script.start();
     seconds(3600).await;
@@ -190,7 +186,7 @@ async fn nothing_spins_and_whoever_waits_is_tried_for_every_five_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_busy_vault_is_left_alone_as_long_as_it_asks() {
+async fn retry_after_is_obeyed() {
     let script = Script::new(&[Err(429), Ok(("s.one", 60))], &[]);
     let shared = script.start();
     let start = Instant::now();
@@ -200,7 +196,7 @@ async fn a_busy_vault_is_left_alone_as_long_as_it_asks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lives_of_a_second_do_not_make_a_storm() {
+async fn lives_of_a_second_do_not_cause_a_flood_of_requests() {
     let script = Script::new(&[Ok(("s.one", 1)), Ok(("s.two", 1))], &[Ok(("s.one", 0)), Err(403)]);
     script.0.lock().unwrap().renewals = [Err(403)].into();
     let _shared = script.start();
@@ -210,30 +206,30 @@ async fn lives_of_a_second_do_not_make_a_storm() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_doubted_token_is_looked_at_and_only_a_dead_one_is_replaced() {
+async fn a_refused_token_is_verified_and_replaced_only_if_it_is_invalid() {
     let script = Script::new(&[Ok(("s.one", 3600)), Ok(("s.two", 3600))], &[Ok(("s.one", 3600))]);
-    script.0.lock().unwrap().looks = [Ok(("s.one", 3600))].into();
+    script.0.lock().unwrap().verifications = [Ok(("s.one", 3600))].into();
     let shared = script.start();
     shared.current().await.unwrap();
-    let doubt = |generation| {
+    let report_refusal = |generation| {
         shared.refused_generation.store(generation, Ordering::Release);
         shared.wake.notify_one();
     };
-    // A storm of refusals by policy neither storms Vault nor puts the renewal off.
+    // Many refusals by policy neither cause many requests nor delay the renewal.
     for _ in 0..26_000 {
-        doubt(1);
+        report_refusal(1);
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    let looks = script.times("look").len();
-    assert!((1200..=1310).contains(&looks), "{looks}");
+    let verifications = script.times("verify").len();
+    assert!((1200..=1310).contains(&verifications), "{verifications}");
     assert_eq!(script.times("renew").len(), 1);
     assert_eq!(script.times("login").len(), 1);
-    script.0.lock().unwrap().looks = [Err(403)].into();
-    doubt(1);
+    script.0.lock().unwrap().verifications = [Err(403)].into();
+    report_refusal(1);
     second_generation(&shared).await;
-    doubt(1);
+    report_refusal(1);
     seconds(10).await;
-    assert_eq!(script.times("login").len(), 2, "a doubt about an older token is no doubt");
+    assert_eq!(script.times("login").len(), 2, "the refusal of an older token has no effect");
 }
 
 #[tokio::test(start_paused = true)]
@@ -249,7 +245,7 @@ async fn the_same_token_again_is_no_new_generation() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_without_end_is_left_alone_and_the_end_answers_those_who_wait() {
+async fn a_token_that_does_not_expire_is_not_renewed_and_a_stop_ends_every_wait() {
     let script = Script::new(&[Ok(("s.root", 0))], &[Ok(("s.root", 0))]);
     let shared = script.start();
     seconds(30 * 24 * 3600).await;

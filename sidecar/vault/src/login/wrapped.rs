@@ -1,7 +1,7 @@
-//! A response-wrapped secret-id: looked at before it is opened, opened once, kept in memory.
+//! A response-wrapped secret-id: looked up before it is unwrapped, unwrapped once, kept in memory.
 //!
-//! What must stay true: nothing is unwrapped that was not made by the AppRole's own `secret-id` path; a wrap that is spent
-//! is an alert and not tried again until another one is delivered.
+//! What must stay true: nothing is unwrapped that was not created by the AppRole's own `secret-id` path; a wrapping token
+//! that was used already is an alert, and is not tried again until another one is delivered.
 
 use zeroize::Zeroizing;
 
@@ -9,10 +9,10 @@ use crate::api::Vault;
 use crate::error::{Kind, Problem, RequestLine, UnwrappedBy, VaultError};
 use crate::token::Token;
 
-/// What became of the wrap that was delivered last.
+/// The wrapping token that was delivered last, and its secret-id.
 #[derive(Default)]
 pub(super) struct WrappedSecretId {
-    /// Which wrap the rest is about.
+    /// Identifies the wrapping token that `state` belongs to.
     fingerprint: Option<[u8; 32]>,
     state: WrapState,
 }
@@ -21,15 +21,15 @@ pub(super) struct WrappedSecretId {
 enum WrapState {
     #[default]
     New,
-    /// We asked for it and saw no answer.
-    RequestLine,
+    /// A request to unwrap it was sent, and there was no response.
+    Requested,
     Open(Zeroizing<String>),
-    /// An alert: told again, not tried again.
+    /// An alert: returned again without another request.
     Bad(VaultError),
 }
 
 impl WrappedSecretId {
-    /// The secret-id that is in `wrap`, or was. A wrap that was not made by the path `made_by` is not opened.
+    /// The secret-id that `wrap` contains or contained. A wrap that was not created by the path `made_by` is not unwrapped.
     pub(super) async fn secret_id(
         &mut self,
         vault: &Vault,
@@ -42,18 +42,18 @@ impl WrappedSecretId {
         }
         let spent = match &self.state {
             WrapState::New => UnwrappedBy::AnotherParty,
-            WrapState::RequestLine => UnwrappedBy::PerhapsSidecar,
+            WrapState::Requested => UnwrappedBy::PerhapsSidecar,
             WrapState::Open(secret_id) => return Ok(secret_id.clone()),
             WrapState::Bad(error) => return Err(error.clone()),
         };
         match verify_wrap(vault, wrap, made_by, spent).await {
-            Err(error) if error.kind() == Kind::Alert => return Err(self.alert(error.asked, error.problem)),
+            Err(error) if error.kind() == Kind::Alert => return Err(self.alert(error.request, error.problem)),
             looked => looked?,
         }
-        self.state = WrapState::RequestLine;
+        self.state = WrapState::Requested;
         let envelope = match vault.unwrap(wrap).await {
             Err(error) if is_refusal(&error) => {
-                return Err(self.alert(error.asked, Problem::WrapSpent { by: spent }));
+                return Err(self.alert(error.request, Problem::WrapSpent { by: spent }));
             }
             Err(error) => {
                 if matches!(error.problem, Problem::Unreachable { .. }) {
@@ -69,21 +69,21 @@ impl WrappedSecretId {
                 Ok(secret_id)
             }
             None => {
-                let problem = Problem::Malformed { why: "there is no secret-id in what was wrapped" };
-                Err(self.alert(asked(), problem))
+                let problem = Problem::Malformed { why: "the wrapped response has no secret-id" };
+                Err(self.alert(lookup_request(), problem))
             }
         }
     }
 
-    fn alert(&mut self, asked: RequestLine, problem: Problem) -> VaultError {
-        let error = VaultError { asked, problem };
+    fn alert(&mut self, request: RequestLine, problem: Problem) -> VaultError {
+        let error = VaultError { request, problem };
         tracing::error!(why = %error.problem, next_step = error.next_step(), "the wrapped secret-id cannot be used");
         self.state = WrapState::Bad(error.clone());
         error
     }
 }
 
-/// Looks at a wrap, which stays as it is: is it there, and was it made by `made_by`?
+/// Checks, without using it up, that a wrap exists and was created by `made_by`.
 pub(super) async fn verify_wrap(
     vault: &Vault,
     wrap: &Token,
@@ -91,25 +91,25 @@ pub(super) async fn verify_wrap(
     spent: UnwrappedBy,
 ) -> Result<(), VaultError> {
     let problem = match vault.wrapping_lookup(wrap).await {
-        // The whole path: one that only begins so belongs to another role.
+        // The whole path is compared: a longer one belongs to another role.
         Ok(facts) if facts.creation_path == made_by => return Ok(()),
         Ok(_) => Problem::WrapForeign { expected: made_by.to_owned() },
         Err(error) if is_refusal(&error) => Problem::WrapSpent { by: spent },
         Err(error) => return Err(error),
     };
-    Err(VaultError { asked: asked(), problem })
+    Err(VaultError { request: lookup_request(), problem })
 }
 
-fn asked() -> RequestLine {
+fn lookup_request() -> RequestLine {
     RequestLine { method: http::Method::POST, path: "sys/wrapping/lookup".into() }
 }
 
-/// Vault says of a wrap that was used, expired or was revoked that it is not valid, with 400; older ones with 403.
+/// Vault's status for a wrap that was used, expired or revoked is 400, in older versions 403.
 fn is_refusal(error: &VaultError) -> bool {
     matches!(error.kind(), Kind::Denied | Kind::Invalid | Kind::Missing)
 }
 
-/// The path that makes the secret-ids of an AppRole.
+/// The path that creates the secret-ids of an AppRole.
 pub(super) fn creation_path(mount: &str, role: &str) -> String {
     format!("auth/{mount}/role/{role}/secret-id")
 }

@@ -8,8 +8,8 @@
 //!
 //! What must stay true: a token is revoked soon after it is released, and its lease with it; a lease is called revoked
 //! only after a look-up found nothing; the end of a session is reported before its deadline, with a reason for
-//! everything pending; whatever Vault did not revoke is tried again until it is gone, has expired or the sidecar stops,
-//! and then its accessor is on disk; requests at once are bounded.
+//! everything pending; a failed revocation is retried until the token is gone or has expired, or the sidecar stops, and
+//! in that case its accessor is on disk; the number of concurrent requests is bounded.
 
 mod accessor_files;
 mod report;
@@ -34,10 +34,10 @@ use crate::token::Accessor;
 pub(crate) use accessor_files::{AccessorFiles, LeftBehind};
 pub use report::{LeaseEnd, Outcome, Revoked};
 
-/// Released tokens that are revoked at once, of all sessions.
-const MAX_RELEASED_AT_ONCE: usize = 8;
-/// Tokens and leases of one ended session that are revoked or looked up at once.
-const MAX_ENDED_AT_ONCE: usize = 16;
+/// Concurrent revocations of released tokens, of all sessions.
+const MAX_CONCURRENT_RELEASED: usize = 8;
+/// Concurrent requests for one session that has ended.
+const MAX_CONCURRENT_ENDED: usize = 16;
 
 /// The first and the longest pause between two attempts.
 type Pauses = (Duration, Duration);
@@ -51,7 +51,7 @@ pub(crate) struct Revoker {
     accessors: AccessorFiles,
     /// Receives tokens whose last handle was dropped.
     released: mpsc::UnboundedSender<ReleasedToken>,
-    /// Cancelled when failed revocations are no longer tried again.
+    /// Cancelled when failed revocations are not retried any more.
     stop: CancellationToken,
 }
 
@@ -86,7 +86,7 @@ enum LastAttempt {
 }
 
 impl Revoker {
-    /// Begins to revoke released tokens, and those that an earlier sidecar left behind.
+    /// Starts to revoke released tokens, and those that an earlier sidecar left behind.
     pub(crate) fn start(
         vault: Vault,
         login: Login,
@@ -114,7 +114,7 @@ impl Revoker {
         self.accessors.write(accessor, session)
     }
 
-    /// Revokes the tokens of a session that has ended. The report is sent anew after every step.
+    /// Revokes the tokens of a session that has ended. The report is sent after every step.
     pub(crate) async fn revoke_session(
         &self,
         tokens: Vec<OutstandingToken>,
@@ -129,14 +129,14 @@ impl Revoker {
         loop {
             // All tokens first: Vault revokes the leases of the first ones meanwhile.
             let each = |one| self.revoke_token(one);
-            stream::iter(&mut pending).for_each_concurrent(MAX_ENDED_AT_ONCE, each).await;
+            stream::iter(&mut pending).for_each_concurrent(MAX_CONCURRENT_ENDED, each).await;
             if revoked.token.is_pending() {
                 let failed = pending.iter().find(|one| one.step == Step::RevokeToken);
                 revoked.token = Outcome::new(failed.and_then(|one| one.reason.as_deref()), began.elapsed());
                 report.send_replace(Some(revoked.clone()));
             }
             let each = |one| self.look_up_lease(one);
-            stream::iter(&mut pending).for_each_concurrent(MAX_ENDED_AT_ONCE, each).await;
+            stream::iter(&mut pending).for_each_concurrent(MAX_CONCURRENT_ENDED, each).await;
             for one in &pending {
                 let reason = match one.step {
                     Step::RevokeToken => Some("its token is not revoked yet"),
@@ -185,7 +185,7 @@ impl Revoker {
         mut released: mpsc::UnboundedReceiver<ReleasedToken>,
         tasks: TaskTracker,
     ) {
-        let permits = Arc::new(Semaphore::new(MAX_RELEASED_AT_ONCE));
+        let permits = Arc::new(Semaphore::new(MAX_CONCURRENT_RELEASED));
         while let Some(Some(token)) = self.stop.run_until_cancelled(released.recv()).await {
             let (revoker, permits) = (Arc::clone(&self), Arc::clone(&permits));
             tasks.spawn(async move {

@@ -1,8 +1,8 @@
-//! One more token for a session.
+//! Creates a token for a session.
 //!
-//! What must stay true: its policies are those of the session's grant, named one by one; it lives no longer than the
-//! session; it carries the session's metadata, by which Vault's audit and ours are joined; its accessor is on disk before
-//! anybody has it.
+//! What must stay true: the token has exactly the policies of the session's grant; it expires with the session at the
+//! latest; it carries the session's metadata, which connects Vault's audit log to ours; its accessor is on disk before
+//! the token is used.
 
 use std::sync::Arc;
 
@@ -47,17 +47,17 @@ impl SessionInner {
         if let Some(accessor) = token.accessor.clone() {
             self.write_accessor(accessor).await;
         }
-        tracing::info!(session, number, life = ?expires.map(|end| end - issued_at), "the session has a Vault token");
+        tracing::info!(session, number, life = ?expires.map(|end| end - issued_at), "issued a Vault token for the session");
         Ok(Arc::new(token))
     }
 
-    /// A token that is not written down is no reason to stop: it expires, as all do.
+    /// Failing to write is no reason to refuse the session: the token expires with it.
     async fn write_accessor(&self, accessor: Accessor) {
         let (access, session) = (Arc::clone(&self.access), self.owner.session.clone());
-        let kept = tokio::task::spawn_blocking(move || access.revoker.remember(&accessor, &session));
-        if let Err(error) = kept.await.unwrap_or_else(|panic| Err(std::io::Error::other(panic))) {
+        let written = tokio::task::spawn_blocking(move || access.revoker.remember(&accessor, &session));
+        if let Err(error) = written.await.unwrap_or_else(|panic| Err(std::io::Error::other(panic))) {
             let session = &self.owner.session;
-            tracing::error!(%error, session, "after a crash this session's Vault token would live until it expires");
+            tracing::error!(%error, session, "cannot store the accessor of a Vault token: after a crash that token would not be revoked before it expires");
         }
     }
 }

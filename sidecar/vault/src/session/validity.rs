@@ -1,4 +1,4 @@
-//! What hangs from a session's tokens, and whether it is still good.
+//! Whether what was read with a session's tokens is still valid, and the leases that depend on them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,24 +13,24 @@ use crate::session_token::SecretLease;
 use crate::token::LeaseId;
 
 impl SessionVault {
-    /// Whether what hangs from this token is as good as what would be read now.
+    /// Whether a lease of this token is as good as one that would be created now.
     pub(crate) fn is_current(&self, token: &SessionToken) -> bool {
         token.issued().number > self.0.presence().given_up
             && token.issued().is_of_this_login(self.0.access.generation())
             && token.issued().is_live()
     }
 
-    /// Whether this token was of links that have all ended.
+    /// Whether all links that this token was issued for have ended.
     pub(crate) fn is_given_up(&self, token: &SessionToken) -> bool {
         token.issued().number <= self.0.presence().given_up
     }
 
-    /// Whether what was read, and hangs from nothing, was read for the links that there are.
-    pub(crate) fn is_read_current(&self, with: ReadMark) -> bool {
-        with.number > self.0.presence().given_up
+    /// Whether values without a lease were read for the present links.
+    pub(crate) fn is_read_current(&self, mark: ReadMark) -> bool {
+        mark.number > self.0.presence().given_up
     }
 
-    /// Vault refused something with this token: if it is dead, the next one to ask gets a new one.
+    /// For use after Vault refused a request with this token. If the token is revoked, it is no longer the current one.
     pub(crate) async fn is_token_revoked(&self, token: &Arc<SessionToken>) -> bool {
         match self.0.access.vault.lookup_self(token.reveal()).await {
             Err(error) if error.kind() == Kind::Denied => {
@@ -42,7 +42,7 @@ impl SessionVault {
         }
     }
 
-    /// A lease that Vault gave for this token. An error if the token is given up meanwhile.
+    /// Records the lease that was created with this token. Fails if the token was given up meanwhile.
     pub(crate) fn record_lease(
         &self,
         secret: &str,
@@ -57,17 +57,17 @@ impl SessionVault {
         })
     }
 
-    /// When what hangs from this token ends with it, where one that is made now would live longer.
+    /// When a lease of this token ends with the token. `None` if a new token would not live longer.
     pub(crate) fn bound(&self, token: &SessionToken) -> Option<Instant> {
         token.issued().expires.filter(|end| *end + EXPIRY_TOLERANCE < self.0.owner.until)
     }
 
-    /// Whether this token ends with a login that is not the current one.
+    /// Whether this token ends with an earlier login.
     pub(crate) fn is_of_former_login(&self, token: &SessionToken) -> bool {
         !token.issued().is_of_this_login(self.0.access.generation())
     }
 
-    /// Asks for this much more for the lease that hangs from a token.
+    /// Renews the lease of this token; `None` leaves the increment to Vault.
     pub(crate) async fn renew_lease(
         &self,
         token: &SessionToken,
@@ -77,7 +77,7 @@ impl SessionVault {
         self.0.access.vault.renew_lease(token.reveal(), &lease.id, increment).await
     }
 
-    /// Whether the lease is known to be gone that should hang from a token.
+    /// Whether a look-up has shown that the lease of this token does not exist any more.
     pub(crate) async fn is_lease_gone(&self, token: &SessionToken) -> bool {
         match self.lease_of(token) {
             Some(lease) => self.0.access.revoker.confirm_gone(&lease).await.is_ok(),
