@@ -3,8 +3,8 @@
 //! Each test has its own, on its own loopback address; it is killed by its process id when the test is over, and by the
 //! kernel should the test itself be killed. The thread that starts one has to outlive it: for the kernel, its end is that of the parent.
 
-mod lasting;
 mod operator;
+mod persistent;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

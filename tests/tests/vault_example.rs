@@ -23,23 +23,23 @@ const SHOWN: &str = "http://127.0.0.1:8200";
 
 #[test]
 fn the_set_up_of_the_guide_works_as_written() {
-    let Some(desk) = Desk::new() else { return };
+    let Some(workspace) = Workspace::new() else { return };
     let script = blocks(GUIDE, "bash").concat();
     let script = script.strip_suffix("cofferdam serve\n").expect("at the end it is served");
-    let said = desk.succeeds(script);
+    let said = workspace.succeeds(script);
     assert!(said.ends_with("nothing is missing\n"), "{said}");
-    desk.works_and_leaves_nothing();
+    workspace.works_and_leaves_nothing();
 }
 
 #[test]
 fn the_example_works_as_written() {
-    let Some(desk) = Desk::with_example() else { return };
-    desk.succeeds("./set-up");
-    let said = desk.succeeds("cofferdam check --online");
+    let Some(workspace) = Workspace::with_example() else { return };
+    workspace.succeeds("./set-up");
+    let said = workspace.succeeds("cofferdam check --online");
     assert!(said.ends_with("nothing is missing\n"), "{said}");
     // Running it again changes only the secret-id.
-    desk.succeeds("./set-up && cofferdam check --online");
-    desk.works_and_leaves_nothing();
+    workspace.succeeds("./set-up && cofferdam check --online");
+    workspace.works_and_leaves_nothing();
 }
 
 #[test]
@@ -59,16 +59,16 @@ fn the_guide_and_the_example_are_the_same() {
 
 #[test]
 fn a_missing_policy_line_of_the_example_is_printed_and_fixes_it() {
-    let Some(desk) = Desk::with_example() else { return };
-    desk.succeeds("./set-up");
+    let Some(workspace) = Workspace::with_example() else { return };
+    workspace.succeeds("./set-up");
     for policy in ["agent-dev", "cofferdam"] {
-        let text = without_comments(&fs::read_to_string(desk.file(&format!("{policy}.hcl"))).unwrap());
+        let text = without_comments(&fs::read_to_string(workspace.file(&format!("{policy}.hcl"))).unwrap());
         let blocks: Vec<&str> = text.split_inclusive("}\n").collect();
         assert_eq!(blocks.len(), 2, "{text}");
         for lacking in &blocks {
             let rest = text.replace(lacking, "");
-            desk.write_policy(policy, &rest);
-            let output = desk.run("cofferdam check --online");
+            workspace.write_policy(policy, &rest);
+            let output = workspace.run("cofferdam check --online");
             let (said, complaint) = (string(&output.stdout), string(&output.stderr));
             assert_eq!(output.status.code(), Some(77), "{said}{complaint}");
             assert!(
@@ -82,79 +82,79 @@ fn a_missing_policy_line_of_the_example_is_printed_and_fixes_it() {
                 .expect(&said);
             assert_eq!(without_comments(lines), *lacking, "{said}");
             assert_eq!(told.matches("  MISSING ").count(), 1, "{said}");
-            desk.write_policy(policy, &format!("{rest}{lines}"));
-            desk.succeeds("cofferdam check --online");
+            workspace.write_policy(policy, &format!("{rest}{lines}"));
+            workspace.succeeds("cofferdam check --online");
         }
     }
 }
 
 #[test]
 fn a_wrapped_secret_id_is_delivered_as_the_guide_says() {
-    let Some(desk) = Desk::with_example() else { return };
-    desk.succeeds("./set-up");
+    let Some(workspace) = Workspace::with_example() else { return };
+    workspace.succeeds("./set-up");
     let spans: Vec<String> = cofferdam_tests::markdown::spans(GUIDE).collect();
     let wrap = spans.iter().find(|span| span.contains("-wrap-ttl")).expect("how to wrap it");
     let keys = spans.iter().find(|span| span.starts_with("secret-id-wrapped")).expect("how to say so");
-    desk.succeeds(&format!("{wrap} >secret-id"));
-    let config = fs::read_to_string(desk.file("cofferdam.toml")).unwrap();
+    workspace.succeeds(&format!("{wrap} >secret-id"));
+    let config = fs::read_to_string(workspace.file("cofferdam.toml")).unwrap();
     let file = "secret-id-file = \"secret-id\"";
     assert!(config.contains(file), "{config}");
-    fs::write(desk.file("cofferdam.toml"), config.replace(file, &format!("{file}, {keys}"))).unwrap();
+    fs::write(workspace.file("cofferdam.toml"), config.replace(file, &format!("{file}, {keys}"))).unwrap();
     for _ in 0..2 {
-        let said = desk.succeeds("cofferdam check --online");
+        let said = workspace.succeeds("cofferdam check --online");
         assert!(
             said.contains("was not unwrapped")
                 && said.ends_with("nothing is missing, as far as it was checked\n"),
             "{said}"
         );
     }
-    desk.works_and_leaves_nothing();
-    let output = desk.run("cofferdam check --online");
+    workspace.works_and_leaves_nothing();
+    let output = workspace.run("cofferdam check --online");
     assert_eq!(output.status.code(), Some(77), "{output:?}");
     assert!(string(&output.stderr).contains("the wrapped secret-id is spent"), "{output:?}");
 }
 
 /// An empty directory, and an OpenBao with a login.
-struct Desk {
+struct Workspace {
     bao: OpenBao,
     directory: tempfile::TempDir,
 }
 
-impl Desk {
+impl Workspace {
     #[track_caller]
     fn new() -> Option<Self> {
-        let desk =
+        let workspace =
             Self { bao: OpenBao::dev()?, directory: tempfile::tempdir().expect("a directory can be made") };
-        fs::create_dir_all(desk.file("home/bin")).expect("a temporary directory is writable");
+        fs::create_dir_all(workspace.file("home/bin")).expect("a temporary directory is writable");
         // Whatever they are called, they are fixtures.
         for server in ["github-mcp-server", "internal-mcp-server"] {
             let program = built("COFFERDAM_FIXTURE_BIN", "fixture-server");
-            let path = desk.file(&format!("home/bin/{server}"));
+            let path = workspace.file(&format!("home/bin/{server}"));
             fs::write(&path, format!("#!/bin/sh\nexec '{}'\n", program.display()))
                 .expect("a temporary directory is writable");
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755))
                 .expect("a temporary directory is writable");
         }
-        Some(desk)
+        Some(workspace)
     }
 
     /// With the files of the example and the secrets that it uses.
     #[track_caller]
     fn with_example() -> Option<Self> {
-        let desk = Self::new()?;
+        let workspace = Self::new()?;
         for entry in fs::read_dir(root().join(EXAMPLE)).expect("a temporary directory is writable").flatten()
         {
-            let to = desk.file(entry.file_name().to_str().expect("a temporary directory is writable"));
+            let to = workspace.file(entry.file_name().to_str().expect("a temporary directory is writable"));
             fs::copy(entry.path(), &to).expect("a temporary directory is writable");
             if to.ends_with("cofferdam.toml") {
                 let text = fs::read_to_string(&to).expect("a temporary directory is writable");
                 assert!(text.contains(SHOWN), "{text}");
-                fs::write(&to, text.replace(SHOWN, &desk.bao.address()))
+                fs::write(&to, text.replace(SHOWN, &workspace.bao.address()))
                     .expect("a temporary directory is writable");
             }
         }
-        desk.succeeds(&blocks(GUIDE, "bash")[0]);
-        Some(desk)
+        workspace.succeeds(&blocks(GUIDE, "bash")[0]);
+        Some(workspace)
     }
 
     fn file(&self, name: &str) -> PathBuf {

@@ -53,13 +53,13 @@ pub(super) enum RawAuditSync {
 pub(super) struct RawRelay {
     /// The shared Unix socket that shims connect to. Its directory is mounted into sandboxes and must contain nothing else.
     pub(super) unix: Option<Spanned<String>>,
-    /// The grant of every client of that socket.
+    /// The grant of every client of the socket `unix`.
     pub(super) unix_grant: Option<Spanned<String>>,
     /// User ids that may connect to Unix sockets. Default: the sidecar's own user and root.
     pub(super) unix_uids: Option<Spanned<Vec<Spanned<i64>>>>,
     /// `HOST:PORT` to listen on for sandboxes that connect over the network; the same port accepts WebSocket upgrades.
     pub(super) tls: Option<Spanned<String>>,
-    /// How sandboxes reach that port: `HOST:PORT`, or a link such as `wss://HOST/PATH` for a load balancer that terminates
+    /// How sandboxes reach the port of `tls`: `HOST:PORT`, or a link such as `wss://HOST/PATH` for a load balancer that terminates
     /// TLS. Default: the value of `tls`. Required when `tls` is `0.0.0.0` or `[::]`.
     pub(super) advertise: Option<Spanned<String>>,
     /// How long a disconnected link waits for its shim to reconnect; paused sandboxes need hours. Default: `2m`.
@@ -90,9 +90,11 @@ pub(super) struct RawAdmin {
 pub(super) struct RawVault {
     /// `https://HOST:PORT`; `http://` to loopback only.
     pub(super) address: Option<Spanned<String>>,
+    /// The Vault namespace of all requests.
     pub(super) namespace: Option<Spanned<String>>,
     /// A PEM file with the only certificate authorities to trust. Default: the host's.
     pub(super) ca_file: Option<Spanned<String>>,
+    /// How the sidecar logs in.
     pub(super) auth: Option<Spanned<RawVaultAuth>>,
     /// The token role that creates the tokens of sessions. Default: they are created as children of the sidecar's own token.
     pub(super) token_role: Option<Spanned<String>>,
@@ -103,6 +105,7 @@ pub(super) struct RawVault {
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 #[schemars(rename = "VaultAuth")]
 pub(super) struct RawVaultAuth {
+    /// The login method.
     pub(super) method: Option<Spanned<RawVaultMethod>>,
     /// Where the method is mounted, without `auth/`. Default: the method's name. Not for `token-file`.
     pub(super) mount: Option<Spanned<String>>,

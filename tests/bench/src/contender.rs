@@ -2,7 +2,7 @@
 //!
 //! A contender is what a user would have to run: something that listens on the host (or nothing), and the command
 //! that a harness would start. Words in braces are filled in: `{dir}` a directory of its own, `{port}` a free port,
-//! `{server}` the MCP server, and the places of installed programs.
+//! `{server}` the MCP server, and the paths of installed programs.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::Write;
@@ -14,8 +14,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::clock::Deadline;
-use crate::places::Places;
 use crate::process::{self, Running, into_file};
+use crate::program_paths::ProgramPaths;
 use crate::trouble::{Trouble, last_words};
 
 #[derive(Debug)]
@@ -72,9 +72,9 @@ enum Readiness {
 }
 
 impl Contender {
-    pub(crate) fn prepare(&self, dir: &Path, places: &Places) -> Result<Prepared, Trouble> {
+    pub(crate) fn prepare(&self, dir: &Path, paths: &ProgramPaths) -> Result<Prepared, Trouble> {
         let port = free_port()?;
-        let fill = |text: &str| fill(text, dir, port, places);
+        let fill = |text: &str| fill(text, dir, port, paths);
         let fill_all = |texts: &[&str]| texts.iter().map(|text| fill(text)).collect::<Result<Vec<_>, _>>();
         let (host, enrol, client) = (fill_all(self.host)?, fill_all(self.enrol)?, fill_all(self.client)?);
         let env = self.env.iter().map(|(name, value)| Ok(((*name).to_owned(), fill(value)?)));
@@ -183,12 +183,12 @@ impl Readiness {
 /// Node and Python take a second or two, more on a busy machine.
 const READY_WITHIN: Duration = Duration::from_secs(20);
 
-fn fill(text: &str, dir: &Path, port: u16, places: &Places) -> Result<String, Trouble> {
+fn fill(text: &str, dir: &Path, port: u16, paths: &ProgramPaths) -> Result<String, Trouble> {
     let mut filled = text.to_owned();
     for (word, value) in [("{dir}", dir.display().to_string()), ("{port}", port.to_string())] {
         filled = filled.replace(word, &value);
     }
-    places.fill(filled)
+    paths.fill(filled)
 }
 
 /// A port that was free a moment ago.

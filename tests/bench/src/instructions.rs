@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use crate::client::Client;
 use crate::contender::{Contender, Prepared};
-use crate::places::Places;
 use crate::process::{Running, command, into_file, on_path};
+use crate::program_paths::ProgramPaths;
 use crate::roster::{COFFERDAM, ROSTER, SOCAT};
 use crate::trouble::Trouble;
 
@@ -23,12 +23,12 @@ pub(crate) struct Count {
 }
 
 /// Everything that is counted, in directories below `dir`.
-pub(crate) fn count_all(dir: &Path, places: &Places) -> Vec<Count> {
+pub(crate) fn count_all(dir: &Path, paths: &ProgramPaths) -> Vec<Count> {
     let Some(valgrind) = on_path("valgrind") else {
         let missing = "valgrind is missing; `tests/tools --bench` installs it";
         return vec![Count { what: "all of them", instructions: Err(missing.into()) }];
     };
-    let callgrind = Callgrind { valgrind, dir, places };
+    let callgrind = Callgrind { valgrind, dir, paths };
     let mut counts = Vec::new();
     let mut record = |what: &'static str, instructions: Result<u64, Trouble>| {
         eprintln!("bench: counted: {what}");
@@ -48,7 +48,7 @@ pub(crate) fn count_all(dir: &Path, places: &Places) -> Vec<Count> {
 struct Callgrind<'a> {
     valgrind: PathBuf,
     dir: &'a Path,
-    places: &'a Places,
+    paths: &'a ProgramPaths,
 }
 
 const FRAMES: u64 = 10_000;
@@ -114,7 +114,7 @@ impl Callgrind<'_> {
     fn prepare(&self, name: &str, side: &str) -> Result<Prepared, Trouble> {
         let contender: Option<&Contender> = ROSTER.iter().find(|contender| contender.name == name);
         let contender = contender.ok_or_else(|| Trouble::Missing(format!("a contender `{name}`")))?;
-        contender.prepare(&self.dir.join(format!("{side}-of-{}", name.replace(' ', "-"))), self.places)
+        contender.prepare(&self.dir.join(format!("{side}-of-{}", name.replace(' ', "-"))), self.paths)
     }
 
     fn prefix(&self, out: &Path) -> Vec<String> {

@@ -13,7 +13,7 @@
 //! | [`instructions`] | counts under callgrind |
 //! | [`leases`] | the scheduler of leases alone |
 //! | [`measure`] | what is measured in one round |
-//! | [`places`] | where programs are |
+//! | [`program_paths`] | paths of programs |
 //! | [`process`] | starting and ending processes, the only place that does |
 //! | [`relay`] | a link without a shim |
 //! | [`report`] | tables and chart |
@@ -30,7 +30,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use crate::arguments::{Counting, Mode, Plan};
-use crate::places::Places;
+use crate::program_paths::ProgramPaths;
 use crate::report::{Findings, Trial, machine};
 use crate::trouble::Trouble;
 
@@ -45,8 +45,8 @@ mod hostile;
 mod instructions;
 mod leases;
 mod measure;
-mod places;
 mod process;
+mod program_paths;
 mod relay;
 mod report;
 mod roster;
@@ -85,31 +85,30 @@ fn run(plan: &Plan) -> Result<(), Trouble> {
     let directory = tempfile::Builder::new().prefix("cofferdam-bench-").tempdir();
     let directory =
         directory.map_err(|source| Trouble::Write { what: "a temporary directory".into(), source })?;
-    let places = Places::new()?;
+    let paths = ProgramPaths::new()?;
     let contenders: Vec<_> =
         roster::ROSTER.iter().filter(|contender| plan.includes(contender.name)).collect();
-    let standings = tournament::run(&contenders, plan.pace, directory.path(), &places);
+    let standings = tournament::run(&contenders, plan.pace, directory.path(), &paths);
     let counts = match plan.counting {
         Counting::Off => Vec::new(),
-        Counting::On => instructions::count_all(directory.path(), &places),
+        Counting::On => instructions::count_all(directory.path(), &paths),
     };
-    let hostile = Trial::of(plan, hostile::HOSTILE, || hostile::run(plan.pace, directory.path(), &places));
-    let crowd = Trial::of(plan, crowd::CROWD, || crowd::run(plan.pace, directory.path(), &places));
+    let hostile = Trial::of(plan, hostile::HOSTILE, || hostile::run(plan.pace, directory.path(), &paths));
+    let crowd = Trial::of(plan, crowd::CROWD, || crowd::run(plan.pace, directory.path(), &paths));
     let leases = Trial::of(plan, leases::LEASES, || leases::run(plan.pace.rounds));
-    let turnover =
-        Trial::of(plan, turnover::TURNOVER, || turnover::run(plan.pace, directory.path(), &places));
+    let turnover = Trial::of(plan, turnover::TURNOVER, || turnover::run(plan.pace, directory.path(), &paths));
     let findings = Findings {
         standings,
         hostile,
         crowd,
         leases,
         turnover,
-        shim_size: places.shim().and_then(|shim| weight::file_size(&shim)).ok(),
-        small_shim_size: places.small_shim().and_then(|shim| weight::file_size(&shim).ok()),
+        shim_size: paths.shim().and_then(|shim| weight::file_size(&shim)).ok(),
+        small_shim_size: paths.small_shim().and_then(|shim| weight::file_size(&shim).ok()),
         counts,
         rounds: plan.pace.rounds,
         machine: machine::shape(),
-        versions: machine::versions(&places),
+        versions: machine::versions(&paths),
         date: clock::today(),
     };
     let printed = std::io::stdout().write_all(findings.text("").as_bytes());

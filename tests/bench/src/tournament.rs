@@ -8,8 +8,8 @@ use std::time::Duration;
 use crate::awake::Awake;
 use crate::contender::{Contender, Prepared};
 use crate::measure::{Pace, Round, Small, round};
-use crate::places::Places;
 use crate::process::Running;
+use crate::program_paths::ProgramPaths;
 use crate::trouble::Trouble;
 use crate::weight::{Weight, weigh};
 
@@ -24,9 +24,9 @@ pub(crate) struct Standing {
 }
 
 /// Runs all of them; `dir` is for their files.
-pub(crate) fn run(contenders: &[&Contender], pace: Pace, dir: &Path, places: &Places) -> Vec<Standing> {
+pub(crate) fn run(contenders: &[&Contender], pace: Pace, dir: &Path, paths: &ProgramPaths) -> Vec<Standing> {
     let mut entries: Vec<Entry> =
-        contenders.iter().map(|contender| Entry::new(contender, dir, places)).collect();
+        contenders.iter().map(|contender| Entry::new(contender, dir, paths)).collect();
     let awake = Awake::keep();
     if let Err(trouble) = &awake {
         eprintln!("bench: the cores may sleep: {}", trouble.sentence());
@@ -69,12 +69,12 @@ struct Entry {
 }
 
 impl Entry {
-    fn new(contender: &Contender, dir: &Path, places: &Places) -> Self {
+    fn new(contender: &Contender, dir: &Path, paths: &ProgramPaths) -> Self {
         let Contender { name, about, .. } = *contender;
         let mut standing = Standing { name, about, rounds: Vec::new(), weight: None, failure: None };
         let own = dir.join(name.replace(|letter: char| !letter.is_ascii_alphanumeric(), "-"));
         let started = contender
-            .prepare(&own, places)
+            .prepare(&own, paths)
             .and_then(|prepared| prepared.start_host().map(|host| (prepared, host)));
         match started {
             Ok((prepared, host)) => Self { standing, prepared: Some(prepared), _host: host },

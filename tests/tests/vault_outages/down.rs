@@ -25,7 +25,7 @@ fn a_vault_that_is_sealed_and_unsealed() {
 
 #[test]
 fn a_vault_that_is_killed_and_started_again() {
-    let Some(mut bao) = prepared(OpenBao::lasting()) else { return };
+    let Some(mut bao) = prepared(OpenBao::persistent()) else { return };
     let world = three_servers_at(&bao, &bao.address()).start();
     survives(
         &world,

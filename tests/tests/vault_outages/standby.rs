@@ -8,7 +8,7 @@ use crate::support::{Load, refused, three_servers_at};
 
 #[test]
 fn a_standby_serves_and_without_its_leader_its_redirect_is_not_followed() {
-    let Some(mut leader) = prepared(OpenBao::lasting()) else { return };
+    let Some(mut leader) = prepared(OpenBao::persistent()) else { return };
     let Some(standby) = leader.standby() else { return };
     assert_eq!((leader.health(), standby.health()), (Some(200), Some(429)));
     let world = three_servers_at(&leader, &standby.address()).start();

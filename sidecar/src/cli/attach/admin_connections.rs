@@ -14,7 +14,7 @@ use crate::daemon::attach_table::AttachEvent;
 use crate::terminal::failure::{Failure, Sysexit};
 
 /// Keeps a sandbox's enrolment alive as long as this connection is open.
-pub(super) struct Hold {
+pub(super) struct HoldConnection {
     pub(super) enrolment: String,
     /// The sidecar's public key.
     pub(super) pin: String,
@@ -36,7 +36,7 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(15);
 /// Responses have some hundred bytes.
 const MAX_RESPONSE_BYTES: usize = 64 * 1024;
 
-impl Hold {
+impl HoldConnection {
     pub(super) async fn take(admin: &Path, request: &AdminRequest) -> Result<Self, AdminFailure> {
         match send(admin, request).await? {
             (AdminResponse::Attaching { enrolment, pin }, stream) => {

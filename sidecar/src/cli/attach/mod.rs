@@ -27,7 +27,7 @@ use super::interruption::interruption;
 use crate::daemon::admin::AdminRequest;
 use crate::daemon::attach_table::AttachEvent;
 use crate::terminal::failure::{Failure, Sysexit};
-use admin_connections::{AdminFailure, Hold};
+use admin_connections::{AdminFailure, HoldConnection};
 use attempt::{Attempt, Route};
 
 /// The delay after the first failed attempt.
@@ -49,24 +49,24 @@ pub(super) fn run(admin: &Path, command: AttachCommand) -> Result<ExitCode, Fail
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     runtime.block_on(async {
         let stop = interruption().map_err(failed)?;
-        stay(admin, &request, &route, stop).await
+        keep_attached(admin, &request, &route, stop).await
     })
 }
 
 /// Keeps the sandbox attached until `stop`, or until the sidecar ends its enrolment.
-async fn stay(
+async fn keep_attached(
     admin: &Path,
     request: &AdminRequest,
     route: &Route,
     stop: impl Future<Output = ()>,
 ) -> Result<ExitCode, Failure> {
     let mut stop = std::pin::pin!(stop);
-    let mut held = Some(Hold::take(admin, request).await.map_err(|error| error.failure())?);
+    let mut held = Some(HoldConnection::take(admin, request).await.map_err(|error| error.failure())?);
     let mut pause = Pause::new();
     loop {
         let mut holding = match held.take() {
             Some(held) => held,
-            None => match Hold::take(admin, request).await {
+            None => match HoldConnection::take(admin, request).await {
                 Ok(held) => held,
                 Err(error @ AdminFailure::Refused(_)) => return Err(error.failure()),
                 // The sidecar is most likely being restarted.
@@ -80,7 +80,7 @@ async fn stay(
             },
         };
         let (mut ended, proof) = run_attempt(admin, &mut holding, route, stop.as_mut()).await?;
-        if proof == KeyProof::Seen {
+        if proof == PeerProof::Seen {
             pause = Pause::new();
         }
         if let AttemptEnd::Ended = ended {
@@ -104,7 +104,7 @@ async fn stay(
 
 /// Whether the other end proved its key in this attempt. If so, the route works and the next delay is the shortest.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum KeyProof {
+enum PeerProof {
     NotSeen,
     Seen,
 }
@@ -121,22 +121,22 @@ enum AttemptEnd {
 /// Makes one attempt, and waits for its end.
 async fn run_attempt(
     admin: &Path,
-    held: &mut Hold,
+    held: &mut HoldConnection,
     route: &Route,
     mut stop: std::pin::Pin<&mut impl Future<Output = ()>>,
-) -> Result<(AttemptEnd, KeyProof), Failure> {
+) -> Result<(AttemptEnd, PeerProof), Failure> {
     let pipe = match admin_connections::pipe(admin, &held.enrolment).await {
         Ok(pipe) => pipe,
         Err(AdminFailure::Refused(why)) => {
             report(&why);
-            return Ok((AttemptEnd::Ended, KeyProof::NotSeen));
+            return Ok((AttemptEnd::Ended, PeerProof::NotSeen));
         }
-        Err(_) => return Ok((AttemptEnd::SidecarGone, KeyProof::NotSeen)),
+        Err(_) => return Ok((AttemptEnd::SidecarGone, PeerProof::NotSeen)),
     };
     let mut attempt = Attempt::begin(route, pipe, &held.pin).await?;
     let mut why = None;
-    let mut proof = KeyProof::NotSeen;
-    let once = loop {
+    let mut proof = PeerProof::NotSeen;
+    let end = loop {
         tokio::select! {
             () = stop.as_mut() => break AttemptEnd::Stopped,
             ended = attempt.ended() => {
@@ -146,7 +146,7 @@ async fn run_attempt(
             event = held.next_event() => match event {
                 Some(AttachEvent::Attached { key }) => {
                     report(&format!("attached (the sandbox's key is {key})"));
-                    proof = KeyProof::Seen;
+                    proof = PeerProof::Seen;
                     // An earlier `Lost` was about another pipe and arrived late.
                     why = None;
                 }
@@ -162,7 +162,7 @@ async fn run_attempt(
         }
     };
     attempt.end().await;
-    Ok((once, proof))
+    Ok((end, proof))
 }
 
 /// The name of a sandbox that was given none: its route, shortened with a hash if necessary.
@@ -202,32 +202,32 @@ impl Pause {
     /// Waits like [`Self::wait`], and handles events from the sidecar meanwhile.
     async fn wait_holding(
         &mut self,
-        held: &mut Hold,
+        held: &mut HoldConnection,
         stop: std::pin::Pin<&mut impl Future<Output = ()>>,
     ) -> AttemptEnd {
-        let mut proof = KeyProof::NotSeen;
+        let mut proof = PeerProof::NotSeen;
         let events = async {
             loop {
                 match held.next_event().await {
                     // The attempt ended before this event arrived.
-                    Some(AttachEvent::Attached { .. }) => proof = KeyProof::Seen,
+                    Some(AttachEvent::Attached { .. }) => proof = PeerProof::Seen,
                     Some(AttachEvent::Lost { why }) => report(&why),
                     Some(AttachEvent::Over { why }) => return AttemptEnd::Over(why),
                     None => return AttemptEnd::SidecarGone,
                 }
             }
         };
-        let once = tokio::select! {
-            once = events => once,
+        let end = tokio::select! {
+            end = events => end,
             waited = self.wait(stop) => match waited {
                 PauseEnd::Elapsed => AttemptEnd::Ended,
                 PauseEnd::Stopped => AttemptEnd::Stopped,
             },
         };
-        if proof == KeyProof::Seen {
+        if proof == PeerProof::Seen {
             *self = Self::new();
         }
-        once
+        end
     }
 
     /// Waits; the next delay is longer.
@@ -280,13 +280,13 @@ mod tests {
         }
     }
 
-    async fn held(events: Vec<AttachEvent>) -> (ScriptedSidecar, Hold) {
+    async fn held(events: Vec<AttachEvent>) -> (ScriptedSidecar, HoldConnection) {
         let mut admin = ScriptedSidecar(std::env::temp_dir().join(id("cofferdam-attach-")), JoinSet::new());
         let listener = UnixListener::bind(&admin.0).unwrap();
         admin.1.spawn(sidecar(listener, events));
         let grant = "dev".parse().unwrap();
         let request = AdminRequest::Attach { grant, name: "box".into(), ttl_ms: None };
-        let held = Hold::take(&admin.0, &request).await.map_err(|error| error.to_string()).unwrap();
+        let held = HoldConnection::take(&admin.0, &request).await.map_err(|error| error.to_string()).unwrap();
         (admin, held)
     }
 

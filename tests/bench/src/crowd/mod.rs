@@ -15,8 +15,8 @@ use crate::awake::Awake;
 use crate::clock::{Deadline, now};
 use crate::contender::{Contender, Ready};
 use crate::measure::{Pace, Small};
-use crate::places::Places;
 use crate::process::Running;
+use crate::program_paths::ProgramPaths;
 use crate::relay::Link;
 use crate::roster::{SECRET, SIDECAR, SIDECAR_DIRECTORIES};
 use crate::trouble::Trouble;
@@ -37,10 +37,10 @@ pub(crate) struct Crowd {
 }
 
 /// Runs all of it; `dir` is for the sidecars' files.
-pub(crate) fn run(pace: Pace, dir: &Path, places: &Places) -> Result<Crowd, Trouble> {
+pub(crate) fn run(pace: Pace, dir: &Path, paths: &ProgramPaths) -> Result<Crowd, Trouble> {
     make_room()?;
-    let single = Sidecar::start(&dir.join("single"), places)?;
-    let shared = Sidecar::start(&dir.join(CROWD), places)?;
+    let single = Sidecar::start(&dir.join("single"), paths)?;
+    let shared = Sidecar::start(&dir.join(CROWD), paths)?;
     let (mut links, idle_session) = shared.idle_links()?;
     eprintln!("bench: {SESSIONS} idle sessions, {idle_session} bytes each");
     let mut alone = single.link()?;
@@ -99,8 +99,8 @@ struct Sidecar {
 }
 
 impl Sidecar {
-    fn start(dir: &Path, places: &Places) -> Result<Self, Trouble> {
-        let prepared = SIDECAR_OF_MANY.prepare(dir, places)?;
+    fn start(dir: &Path, paths: &ProgramPaths) -> Result<Self, Trouble> {
+        let prepared = SIDECAR_OF_MANY.prepare(dir, paths)?;
         let mut server = prepared.client.command();
         // It ends with its input, and it is ended with this process.
         server.stdin(Stdio::piped()).stdout(Stdio::null());

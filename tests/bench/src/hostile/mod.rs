@@ -17,8 +17,8 @@ use crate::awake::Awake;
 use crate::client::Client;
 use crate::contender::{Contender, Prepared, Ready};
 use crate::measure::{Pace, Small};
-use crate::places::Places;
 use crate::process::{Running, command};
+use crate::program_paths::ProgramPaths;
 use crate::roster::{SECRET, SIDECAR, SIDECAR_DIRECTORIES};
 use crate::trouble::Trouble;
 
@@ -54,8 +54,8 @@ impl Hostile {
 }
 
 /// Runs all rounds; `dir` is for the sidecar's files.
-pub(crate) fn run(pace: Pace, dir: &Path, places: &Places) -> Result<Hostile, Trouble> {
-    let prepared = SIDECAR_UNDER_ATTACK.prepare(&dir.join(HOSTILE), places)?;
+pub(crate) fn run(pace: Pace, dir: &Path, paths: &ProgramPaths) -> Result<Hostile, Trouble> {
+    let prepared = SIDECAR_UNDER_ATTACK.prepare(&dir.join(HOSTILE), paths)?;
     let _host = prepared.start_host()?;
     let socket = dir.join(HOSTILE).join(SOCKET);
     let _awake = Awake::keep()?;

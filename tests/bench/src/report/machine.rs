@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::places::Places;
 use crate::process::{command, output_of};
+use crate::program_paths::ProgramPaths;
 
 /// Cores, memory, architecture and kernel in one line.
 pub(crate) fn shape() -> String {
@@ -18,8 +18,8 @@ pub(crate) fn shape() -> String {
     )
 }
 
-pub(crate) fn versions(places: &Places) -> Vec<String> {
-    let own = |word: &str| places.fill(word.into()).ok();
+pub(crate) fn versions(paths: &ProgramPaths) -> Vec<String> {
+    let own = |word: &str| paths.fill(word.into()).ok();
     let said = |program: Option<String>, argument| {
         let mut question = command(program?);
         question.arg(argument);
@@ -34,7 +34,7 @@ pub(crate) fn versions(places: &Places) -> Vec<String> {
     let node =
         said(Some("node".into()), "--version").and_then(one_line).map(|text| format!("Node.js {text}"));
     let python = said(Some("python3".into()), "--version").and_then(one_line);
-    let npm = ["mcp-remote", "supergateway"].map(|package| places.npm_version(package));
+    let npm = ["mcp-remote", "supergateway"].map(|package| paths.npm_version(package));
     [socat, mcp_proxy, python].into_iter().chain(npm).chain([node]).flatten().collect()
 }
 

@@ -3,7 +3,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`chart`] | the picture |
-//! | [`hold`] | the promised numbers, and whether they were kept |
+//! | [`promises`] | the promised numbers, and whether they were kept |
 //! | [`hostile`] | an honest link beside a hostile sandbox |
 //! | [`leases`] | what keeping leases costs |
 //! | [`machine`] | the shape of the machine and the versions of the contenders: no host names, no paths |
@@ -26,11 +26,11 @@ use crate::trouble::Trouble;
 use crate::turnover::Turnover;
 
 mod chart;
-mod hold;
 mod hostile;
 mod leases;
 pub(crate) mod machine;
 mod method;
+mod promises;
 mod table;
 mod turnover;
 mod units;

@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 
-use super::hold::judge;
 use super::hostile;
 use super::leases;
 use super::method::METHOD;
+use super::promises::judge;
 use super::turnover;
 use super::units::{digits, grouped, megabytes, rate, time, without_places};
 use super::{Findings, NOTES};

@@ -14,8 +14,8 @@ use crate::client::Client;
 use crate::clock::{Deadline, now};
 use crate::contender::{Contender, Prepared, Ready};
 use crate::measure::{Pace, Small};
-use crate::places::Places;
 use crate::process::Running;
+use crate::program_paths::ProgramPaths;
 use crate::roster::{COFFERDAM, ROSTER, SIDECAR, SIDECAR_DIRECTORIES};
 use crate::trouble::Trouble;
 
@@ -40,14 +40,14 @@ pub(crate) struct Turnover {
 }
 
 /// Runs all of it; `dir` is for the sidecars' files and the Vault's.
-pub(crate) fn run(pace: Pace, dir: &Path, places: &Places) -> Result<Turnover, Trouble> {
+pub(crate) fn run(pace: Pace, dir: &Path, paths: &ProgramPaths) -> Result<Turnover, Trouble> {
     let dir = dir.join(TURNOVER);
-    let bao = OpenBao::start(&dir.join("openbao"), places)?;
+    let bao = OpenBao::start(&dir.join("openbao"), paths)?;
     let cofferdam = ROSTER.iter().find(|contender| contender.name == COFFERDAM);
     let cofferdam = cofferdam.ok_or_else(|| Trouble::Missing("cofferdam among the contenders".into()))?;
-    let file = Sidecar::start(cofferdam.prepare(&dir.join("file"), places)?)?;
-    let warm = Sidecar::start(at_vault(&dir.join("warm"), places, &bao, "1h")?)?;
-    let turning = Sidecar::start(at_vault(&dir.join("turning"), places, &bao, "1s")?)?;
+    let file = Sidecar::start(cofferdam.prepare(&dir.join("file"), paths)?)?;
+    let warm = Sidecar::start(at_vault(&dir.join("warm"), paths, &bao, "1h")?)?;
+    let turning = Sidecar::start(at_vault(&dir.join("turning"), paths, &bao, "1s")?)?;
     let _awake = Awake::keep()?;
     let (from_file, from_vault) = side_by_side(pace, &file, &warm)?;
     let (quiet, during) = turn(pace, &turning, &bao)?;
@@ -111,8 +111,8 @@ impl Sidecar {
 }
 
 /// The configuration says where the Vault is only once that runs.
-fn at_vault(dir: &Path, places: &Places, bao: &OpenBao, refresh: &str) -> Result<Prepared, Trouble> {
-    let prepared = SIDECAR_AT_VAULT.prepare(dir, places)?;
+fn at_vault(dir: &Path, paths: &ProgramPaths, bao: &OpenBao, refresh: &str) -> Result<Prepared, Trouble> {
+    let prepared = SIDECAR_AT_VAULT.prepare(dir, paths)?;
     let path = dir.join("cofferdam.toml");
     let written = std::fs::read_to_string(&path).and_then(|text| {
         std::fs::write(&path, text.replace("{vault}", &bao.address()).replace("{refresh}", refresh))

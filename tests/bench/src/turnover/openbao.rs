@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::contender::{Contender, Ready};
-use crate::places::Places;
 use crate::process::Running;
+use crate::program_paths::ProgramPaths;
 use crate::trouble::Trouble;
 
 pub(super) struct OpenBao {
@@ -18,8 +18,8 @@ pub(super) struct OpenBao {
 
 impl OpenBao {
     /// Starts it with a policy for sessions, and the secret.
-    pub(super) fn start(dir: &Path, places: &Places) -> Result<Self, Trouble> {
-        let prepared = SERVER.prepare(dir, places)?;
+    pub(super) fn start(dir: &Path, paths: &ProgramPaths) -> Result<Self, Trouble> {
+        let prepared = SERVER.prepare(dir, paths)?;
         let argument = prepared.host.argv.last().and_then(|argument| argument.strip_prefix(LISTEN));
         let place = argument.unwrap_or_default().to_owned();
         let server = prepared.start_host()?.ok_or_else(|| Trouble::Missing("an OpenBao".into()))?;

@@ -1,5 +1,5 @@
-//! Servers whose state outlives their process, and a second node beside one: what it takes to kill an OpenBao and have it
-//! back, or to be answered by a standby.
+//! Servers whose state survives their process, and a second node: for tests that kill and restart OpenBao, or that talk to a
+//! standby.
 
 use std::path::Path;
 
@@ -11,9 +11,9 @@ use crate::port::free_place;
 use crate::tools::Tool;
 
 impl OpenBao {
-    /// Keeps its state on disk and unseals itself: a killed one that is started again is as it was.
+    /// Keeps its state on disk and unseals itself: after a kill and a restart its state is unchanged.
     #[track_caller]
-    pub fn lasting() -> Option<Self> {
+    pub fn persistent() -> Option<Self> {
         let mut server = Self::node(None)?;
         server.wait_for(501);
         let wanted = json!({"recovery_shares": 1, "recovery_threshold": 1});
@@ -24,7 +24,7 @@ impl OpenBao {
         Some(server)
     }
 
-    /// A second node of a lasting server, which stands by.
+    /// A second node of a persistent server, as its standby.
     #[track_caller]
     pub fn standby(&self) -> Option<Self> {
         let mut server = Self::node(Some(self))?;
@@ -38,7 +38,7 @@ impl OpenBao {
         self.process.kill9();
     }
 
-    /// A lasting server once more, at the same place.
+    /// Starts a persistent server again, at the same address.
     #[track_caller]
     pub fn start_again(&mut self) {
         let program = Tool::OpenBao.path().expect("it ran before");
@@ -46,7 +46,7 @@ impl OpenBao {
         self.wait_for(200);
     }
 
-    /// The status by which the node says how it is; none where it does not answer.
+    /// The status of the health endpoint; `None` without a response.
     pub fn health(&self) -> Option<u16> {
         let answer = request(self.place, "GET", "sys/health", None, &Value::Null, Headers::default());
         answer.ok().map(|answer| answer.status)

@@ -1,4 +1,4 @@
-//! Where programs are: ours from the environment, the alternatives where `tests/tools --bench` put them.
+//! Paths of programs: our own from the environment, the alternatives where `tests/tools --bench` installs them.
 
 use std::path::{Path, PathBuf};
 
@@ -6,12 +6,12 @@ use crate::process::on_path;
 use crate::trouble::Trouble;
 
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(crate) struct ProgramPaths {
     server: PathBuf,
     tools: PathBuf,
 }
 
-impl Places {
+impl ProgramPaths {
     pub(crate) fn new() -> Result<Self, Trouble> {
         let own =
             std::env::current_exe().map_err(|source| Trouble::Read { what: "my own path".into(), source })?;
@@ -26,14 +26,14 @@ impl Places {
     pub(crate) fn fill(&self, mut text: String) -> Result<String, Trouble> {
         for word in WORDS {
             if text.contains(word) {
-                text = text.replace(word, &self.place(word)?.display().to_string());
+                text = text.replace(word, &self.path(word)?.display().to_string());
             }
         }
         Ok(text)
     }
 
     pub(crate) fn shim(&self) -> Result<PathBuf, Trouble> {
-        self.place("{shim}")
+        self.path("{shim}")
     }
 
     /// The shim without its default features, where it was built.
@@ -48,7 +48,7 @@ impl Places {
         Some(format!("{package} {}", manifest.get("version")?.as_str()?))
     }
 
-    fn place(&self, word: &str) -> Result<PathBuf, Trouble> {
+    fn path(&self, word: &str) -> Result<PathBuf, Trouble> {
         let installed = |place: &str| {
             let path = self.tools.join(place);
             path.is_file().then_some(path).ok_or_else(|| {
