@@ -208,6 +208,14 @@ pub struct Received<B = Vec<u8>> {
     pub bytes: B,
 }
 
+impl Received<Cow<'_, [u8]>> {
+    /// The message with its own copy of the bytes.
+    pub fn into_owned(self) -> Received {
+        let Self { seq, maybe_ran, bytes } = self;
+        Received { seq, maybe_ran, bytes: bytes.into_owned() }
+    }
+}
+
 impl Inbox {
     /// `max_message` bounds an assembled message; `window` is the credit this side grants.
     pub fn new(max_message: usize, window: u64) -> Self {

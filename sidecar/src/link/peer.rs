@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use relay_proto::code::Code;
 use relay_proto::control::{Goodbye, ResumeToken, Resumed, Retry, Welcome};
-use relay_proto::delivery::{Inbox, Outbox, Received};
-use relay_proto::frame::{Frame, MaybeRan};
+use relay_proto::delivery::{DeliveryError, Inbox, Outbox, Received};
+use relay_proto::frame::{Frame, FrameView, MaybeRan};
 use relay_proto::limits::{DEFAULT_WINDOW, VERSION};
 use relay_proto::name::Name;
 use tokio::time::{Instant, timeout};
@@ -121,28 +121,45 @@ impl Peer {
         {
             return (messages, Some(end));
         }
-        let mut next = Some(first);
-        let mut taken = 0;
-        while let Some(frame) = next {
-            if let Some(end) = self.take(frame, &mut messages) {
-                return (messages, Some(end));
-            }
-            taken += 1;
-            next = match &mut self.connection {
-                Some(connection) if taken < MAX_BATCH => connection.buffered(),
-                _ => None,
+        let mut end = self.take(first, &mut messages);
+        let mut taken = 1;
+        while end.is_none() && taken < MAX_BATCH {
+            let Self { connection: Some(connection), inbox, .. } = self else { break };
+            end = match connection.buffered() {
+                None => break,
+                Some(FrameView::Control(frame)) => self.take(*frame, &mut messages),
+                Some(FrameView::Message(part)) => {
+                    let accepted = inbox.accept_view(part).map(|message| message.map(Received::into_owned));
+                    self.accepted(accepted, &mut messages)
+                }
             };
+            taken += 1;
         }
-        (messages, None)
+        (messages, end)
+    }
+
+    /// Takes what a part has completed; a peer that breaks the protocol loses its link.
+    fn accepted(
+        &self,
+        accepted: Result<Option<Received>, DeliveryError>,
+        messages: &mut Vec<Received>,
+    ) -> Option<EndReason> {
+        match accepted {
+            Ok(message) => {
+                messages.extend(message);
+                None
+            }
+            Err(error) => self.broke_protocol(&error.to_string()),
+        }
     }
 
     /// Takes one frame; a peer that breaks the protocol loses its link.
     fn take(&mut self, frame: Frame, messages: &mut Vec<Received>) -> Option<EndReason> {
         match frame {
-            Frame::Message(part) => match self.inbox.accept(part) {
-                Ok(message) => messages.extend(message),
-                Err(error) => return self.broke_protocol(&error.to_string()),
-            },
+            Frame::Message(part) => {
+                let accepted = self.inbox.accept(part);
+                return self.accepted(accepted, messages);
+            }
             Frame::Ack(ack) => {
                 if let Err(error) = self.outbox.acknowledge(ack) {
                     return self.broke_protocol(&error.to_string());
