@@ -58,6 +58,8 @@ pub(super) enum Credit {
     Withhold,
 }
 
+/// Bytes that a connection is given at a time: a large response is copied piece by piece as the shim takes it.
+pub(super) const ENOUGH_TO_SEND: usize = 64 * 1024;
 /// How long a goodbye may take to leave.
 pub(super) const GOODBYE_TIME: Duration = Duration::from_millis(500);
 
@@ -107,7 +109,10 @@ impl Peer {
     /// The next frame; waits for ever while there is no connection. May be dropped at any await.
     pub(super) async fn next(&mut self) -> Result<Frame, Lost> {
         match &mut self.connection {
-            Some(connection) => connection.next().await,
+            Some(connection) => {
+                let outbox = &mut self.outbox;
+                connection.next_while_sending(|out| outbox.take_ready_up_to(ENOUGH_TO_SEND, out)).await
+            }
             None => std::future::pending().await,
         }
     }
@@ -219,6 +224,7 @@ impl Peer {
 
     pub(super) async fn say_goodbye(&mut self, code: Code, message: &str, retry: Retry) {
         if let Some(connection) = &mut self.connection {
+            self.outbox.take_ready(connection.out());
             let goodbye = Goodbye { code: code.as_str().into(), message: message.into(), retry };
             connection.push(&Frame::Goodbye(goodbye));
             // A shim that does not read it goes without.
@@ -241,5 +247,46 @@ impl Peer {
             max_message: self.limits.message_bytes as u64,
             heartbeat_ms: config.relay.heartbeat.as_millis() as u64,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use relay_proto::decoder::Decoder;
+    use tokio::io::{AsyncReadExt as _, duplex};
+
+    use super::*;
+    use crate::session::fixture::Fixture;
+    use crate::session::principal::Principal;
+
+    #[tokio::test]
+    async fn a_goodbye_leaves_after_all_responses_that_credit_allows() {
+        const BYTES: usize = 5 * ENOUGH_TO_SEND;
+        let fixture = Fixture::new("");
+        let session = Session::new(&fixture.context, &Principal::anonymous("dev".parse().unwrap()));
+        let (near, mut far) = duplex(16 * 1024);
+        let arrived = Arrived { connection: Connection::new(Box::new(near)), offer: None };
+        let mut peer = Peer::new(Arc::new(session), "l-1".into(), "tools".parse().unwrap(), arrived);
+        peer.outbox.push(&vec![7; BYTES], MaybeRan::No);
+        peer.send(&mut Replies::default(), Credit::Give);
+        let goodbye = async {
+            peer.say_goodbye(Code::SessionEnded, "the link is over", Retry::Never).await;
+            drop(peer);
+        };
+        let mut received = Vec::new();
+        let ((), read) = tokio::join!(goodbye, far.read_to_end(&mut received));
+        read.expect("a duplex does not fail");
+        let mut decoder = Decoder::new();
+        decoder.feed(&received);
+        let mut bytes = 0;
+        let last = loop {
+            match decoder.next().expect("our own frames decode") {
+                Some(Frame::Welcome(_)) => {}
+                Some(Frame::Message(part)) => bytes += part.bytes.len(),
+                other => break other,
+            }
+        };
+        assert_eq!(bytes, BYTES);
+        assert!(matches!(last, Some(Frame::Goodbye(_))), "{last:?}");
     }
 }
