@@ -10,7 +10,7 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
-use crate::frame::{Ack, MaybeRan, More, Part, PartFlags, PartView, encode_part, part_length};
+use crate::frame::{Ack, MaybeRan, More, PART_OVERHEAD, Part, PartFlags, PartView, encode_part, part_length};
 use crate::limits::{KEEP, MAX_MESSAGE_PART, MAX_WINDOW};
 
 /// What is sent and not yet acknowledged. Sequence numbers begin at 1.
@@ -66,6 +66,8 @@ impl Outbox {
         let first = self.last() + 1;
         let mut rest = message;
         let mut maybe_ran = maybe_ran;
+        // At once: growing part by part would move a large message several times.
+        self.log.reserve(message.len() + (message.len() / MAX_MESSAGE_PART + 1) * PART_OVERHEAD);
         loop {
             let (bytes, after) = rest.split_at(rest.len().min(MAX_MESSAGE_PART));
             let more = if after.is_empty() { More::Last } else { More::Follows };
@@ -92,12 +94,17 @@ impl Outbox {
 
     /// Appends to `out` the frames that credit allows and that were not yet handed out on this connection.
     pub fn take_ready(&mut self, out: &mut Vec<u8>) {
+        self.take_ready_up_to(usize::MAX, out);
+    }
+
+    /// The same, but no further frame once there are `enough` bytes.
+    pub fn take_ready_up_to(&mut self, enough: usize, out: &mut Vec<u8>) {
         let start = self.head + self.sent_bytes;
         let mut ready = 0;
         for length in self.lengths.range(self.sent..) {
             let under_way = (self.sent_bytes + ready + *length as usize) as u64;
             let alone = self.sent == 0 && ready == 0 && self.window > 0;
-            if under_way > self.window && !alone {
+            if ready >= enough || under_way > self.window && !alone {
                 break;
             }
             ready += *length as usize;
@@ -206,6 +213,14 @@ pub struct Received<B = Vec<u8>> {
     pub seq: u64,
     pub maybe_ran: MaybeRan,
     pub bytes: B,
+}
+
+impl Received<Cow<'_, [u8]>> {
+    /// The message with its own copy of the bytes.
+    pub fn into_owned(self) -> Received {
+        let Self { seq, maybe_ran, bytes } = self;
+        Received { seq, maybe_ran, bytes: bytes.into_owned() }
+    }
 }
 
 impl Inbox {

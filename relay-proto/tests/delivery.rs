@@ -62,6 +62,23 @@ fn a_long_message_is_sent_in_parts_and_identified_by_its_first() {
 }
 
 #[test]
+fn a_long_message_is_handed_out_piece_by_piece_where_that_is_asked_for() {
+    let message = vec![7; 3 * MAX_MESSAGE_PART];
+    let (mut at_once, mut in_pieces) = (Outbox::new(MAX_WINDOW), Outbox::new(MAX_WINDOW));
+    let mut whole = Vec::new();
+    at_once.push(&message, MaybeRan::No);
+    at_once.take_ready(&mut whole);
+    in_pieces.push(&message, MaybeRan::No);
+    let mut taken = Vec::new();
+    for piece in 1..=3 {
+        in_pieces.take_ready_up_to(1, &mut taken);
+        assert_eq!((in_pieces.handed_out(), taken.len()), (piece, piece as usize * whole.len() / 3));
+    }
+    in_pieces.take_ready_up_to(1, &mut taken);
+    assert_eq!(taken, whole);
+}
+
+#[test]
 fn credit_holds_frames_back_until_an_acknowledgement_gives_more() {
     let mut outbox = Outbox::new(100);
     for _ in 0..3 {

@@ -12,6 +12,7 @@ mod tests;
 
 use std::borrow::Cow;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::ops::Range;
 
 use crate::json::{self, JsonError};
@@ -78,7 +79,7 @@ pub struct Id<'a> {
 }
 
 /// An id by value: `1` and `"1"` differ, `"a"` and `"\u0061"` do not.
-#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub enum IdValue {
     /// Canonical digits, so that any size of integer is compared exactly.
     Integer(ShortText),
@@ -174,6 +175,18 @@ pub fn id_value(raw: &[u8]) -> Option<IdValue> {
 /// The request that a `notifications/cancelled` cancels; `params` is the span of its parameters.
 pub fn cancelled_request(message: &[u8], params: Option<Range<usize>>) -> Option<IdValue> {
     id_value(&message[json::member(message, params?, "requestId")?])
+}
+
+/// The text, and in the byte that ends it which of the two it is: one write less than with a discriminant.
+impl Hash for IdValue {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let (text, end) = match self {
+            Self::Integer(digits) => (digits, 0xfe),
+            Self::Text(text) => (text, 0xff),
+        };
+        state.write(text.as_bytes());
+        state.write_u8(end);
+    }
 }
 
 /// As JSON, which distinguishes a string from an integer.

@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::hash::{Hash, Hasher};
 
 /// An immutable text.
 #[derive(Clone, Eq, PartialEq)]
@@ -63,14 +62,6 @@ impl std::ops::Deref for ShortText {
 
     fn deref(&self) -> &str {
         self.as_str()
-    }
-}
-
-/// Like the text itself.
-impl Hash for ShortText {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write(self.as_bytes());
-        state.write_u8(0xff);
     }
 }
 

@@ -84,18 +84,26 @@ fn next_line_end(message: &[u8], mut at: usize) -> Option<(usize, LineEnd)> {
 fn candidate(message: &[u8], at: usize) -> Option<usize> {
     let at = at + clear::<64>(&message[at..]);
     let at = at + clear::<16>(&message[at..]);
-    message[at..].iter().position(begins_line_end).map(|found| at + found)
+    let rest = &message[at..];
+    // The rest of a message without candidates, which is almost every one, is judged with the bytes before it.
+    if rest.len() < 16 && message.last_chunk::<16>().is_some_and(is_clear) {
+        return None;
+    }
+    rest.iter().position(|byte| begins_line_end(*byte) != 0).map(|found| at + found)
 }
 
-/// How many bytes from the beginning are none of these. Whole chunks are judged at once, which the compiler turns into
-/// vector code.
+/// How many bytes from the beginning are none of these.
 fn clear<const CHUNK: usize>(message: &[u8]) -> usize {
     let (chunks, _) = message.as_chunks::<CHUNK>();
-    let is_clear =
-        |chunk: &&[u8; CHUNK]| !chunk.iter().fold(false, |found, byte| found | begins_line_end(byte));
-    CHUNK * chunks.iter().take_while(is_clear).count()
+    CHUNK * chunks.iter().take_while(|chunk| is_clear(chunk)).count()
 }
 
-fn begins_line_end(byte: &u8) -> bool {
-    matches!(byte, b'\n' | b'\r' | 0xC2 | 0xE2)
+/// Whether no byte can begin a line end. They are judged at once, which the compiler turns into vector code.
+fn is_clear<const CHUNK: usize>(chunk: &[u8; CHUNK]) -> bool {
+    chunk.iter().fold(0, |found, byte| found | begins_line_end(*byte)) == 0
+}
+
+/// 1 for the first byte of a line end, otherwise 0.
+fn begins_line_end(byte: u8) -> u8 {
+    u8::from(byte == b'\n') | u8::from(byte == b'\r') | u8::from(byte == 0xC2) | u8::from(byte == 0xE2)
 }

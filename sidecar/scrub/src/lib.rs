@@ -101,6 +101,9 @@ impl Scrubber {
 
     /// Scrubs plain text: log lines, error strings.
     pub fn text<'a>(&self, text: &'a [u8]) -> Scrubbed<'a> {
+        if !self.finder.might_match(text) {
+            return Scrubbed::clean(text);
+        }
         Scrubbed::edited(text, &self.edits_of(self.search(text, 0)))
     }
 

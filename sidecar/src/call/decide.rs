@@ -36,6 +36,15 @@ pub(crate) struct Decided<'a> {
     pub(super) ruling: Option<Ruling>,
 }
 
+/// What was decided about the messages of one chunk so far.
+pub(crate) struct DecidedChunk<'a> {
+    pub(super) all: Vec<Decided<'a>>,
+    /// Those that are allowed requests.
+    pub(super) allowed_requests: usize,
+    /// The bits of their ids: an id whose bit is not set is none of theirs.
+    id_bits: u64,
+}
+
 /// What was decided about a message, and about which server.
 pub(crate) struct Ruling {
     pub(super) decision: Decision,
@@ -182,19 +191,50 @@ impl Ruling {
     }
 }
 
+impl<'a> DecidedChunk<'a> {
+    pub(super) fn with_capacity(count: usize) -> Self {
+        Self { all: Vec::with_capacity(count), allowed_requests: 0, id_bits: 0 }
+    }
+
+    pub(super) fn push(&mut self, one: Decided<'a>) {
+        if let Some(id) = one.allowed_id() {
+            self.allowed_requests += 1;
+            self.id_bits |= bit_of(id);
+        }
+        self.all.push(one);
+    }
+
+    /// Whether one of them puts that id in flight.
+    pub(super) fn takes(&self, id: &IdValue) -> bool {
+        self.id_bits & bit_of(id) != 0 && self.all.iter().any(|one| one.allowed_id() == Some(id))
+    }
+}
+
+/// One bit of 64. Numbers that follow each other have different ones, by their last two digits.
+fn bit_of(id: &IdValue) -> u64 {
+    let (IdValue::Integer(text) | IdValue::Text(text)) = id;
+    let text = text.as_bytes();
+    let last_two = &text[text.len().saturating_sub(2)..];
+    let bit = last_two.iter().fold(0_u8, |bit, digit| bit.wrapping_mul(10).wrapping_add(*digit));
+    1 << (bit % 64)
+}
+
 impl<'a> Decided<'a> {
     /// Whether what follows must be decided after this was carried out: a cancellation frees an id and a place.
     pub(super) fn is_cancellation(&self) -> bool {
         matches!(&self.inbound, Inbound::Notification(request) if request.method == mcp::CANCELLED)
     }
 
-    pub(super) fn is_allowed_request(&self) -> bool {
+    fn is_allowed_request(&self) -> bool {
         matches!(self.inbound, Inbound::Request { .. }) && self.ruling.as_ref().is_some_and(Ruling::allows)
     }
 
-    /// Whether this message puts that id in flight.
-    pub(super) fn takes(&self, id: &IdValue) -> bool {
-        self.is_allowed_request() && matches!(&self.inbound, Inbound::Request { value, .. } if value == id)
+    /// The id that this message puts in flight.
+    fn allowed_id(&self) -> Option<&IdValue> {
+        match &self.inbound {
+            Inbound::Request { value, .. } if self.is_allowed_request() => Some(value),
+            _ => None,
+        }
     }
 
     pub(super) fn scope(&self) -> Option<&Arc<Scope>> {
@@ -228,5 +268,38 @@ impl<'a> Decided<'a> {
                 false => FollowedBy::Nothing,
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use relay_proto::frame::MaybeRan;
+
+    use super::super::decode::decode;
+    use super::*;
+
+    /// Ids that share a bit with another one are told apart, and what is denied takes no id.
+    #[test]
+    fn an_id_is_taken_by_an_allowed_request_before_it_and_by_nothing_else() {
+        let ids: Vec<String> = (0..60).map(|number| number.to_string()).chain(["\"7\"".into()]).collect();
+        let received = |id: &String| Received {
+            seq: 1,
+            maybe_ran: MaybeRan::No,
+            bytes: format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#).into_bytes(),
+        };
+        let messages: Vec<Received> = ids.iter().map(received).collect();
+        let mut chunk = DecidedChunk::with_capacity(messages.len());
+        for (place, message) in messages.iter().enumerate() {
+            let verdict = if place % 3 == 0 { Verdict::Deny } else { Verdict::Allow };
+            let ruling = Ruling::new(Decision { verdict, rule: "".into() }, DecisionReason::Rules);
+            let inbound = decode(message, 8);
+            chunk.push(Decided { received: message, inbound, ruling: Some(ruling) });
+        }
+        assert_eq!(chunk.allowed_requests, 40);
+        for place in 0..60_usize {
+            let taken = chunk.takes(&IdValue::Integer(place.to_string().into()));
+            assert_eq!(taken, place % 3 != 0, "{place}");
+        }
+        assert!(!chunk.takes(&IdValue::Text("8".into())) && !chunk.takes(&IdValue::Integer("108".into())));
     }
 }

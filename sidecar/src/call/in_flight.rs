@@ -4,6 +4,7 @@
 //! An abandoned id stays known, so that its late response is dropped and cannot be taken for that of another request.
 
 use std::borrow::Cow;
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -107,14 +108,16 @@ impl InFlight {
 
     /// The call that this answer of a process belongs to; none for late or unasked answers.
     pub(crate) fn answered(&mut self, from: ProcessId, id: &IdValue) -> Option<Call> {
-        match self.waiting.get(id).map(|call| call.on) {
-            Some(asked) if asked == from => self.take(id),
-            Some(_) => None,
-            None => {
+        let call = match self.waiting.entry(id.clone()) {
+            Entry::Occupied(call) if call.get().on == from => call.remove(),
+            Entry::Occupied(_) => return None,
+            Entry::Vacant(_) => {
                 self.abandoned.forget(from, id);
-                None
+                return None;
             }
-        }
+        };
+        self.kept -= call.kept_bytes();
+        Some(call)
     }
 
     /// The process that a call which had to wait was sent to.

@@ -55,7 +55,7 @@ use tokio::time::Instant;
 
 use self::admit::{Admitted, Facts, Incoming, ParkingRoom, Waiting, admit};
 use self::catalogue::ToolCatalogue;
-use self::decide::{Decided, Resolution, decide};
+use self::decide::{Decided, DecidedChunk, Resolution, decide};
 use self::decode::decode;
 use self::forward::{Prepared, prepare};
 use self::in_flight::InFlight;
@@ -168,7 +168,7 @@ impl Pipeline {
         let now = Instant::now();
         let count = self.incoming.len().min(MAX_CHUNK);
         let mut chunk: Vec<Incoming> = self.incoming.drain(..count).collect();
-        let mut decided: Vec<Decided<'_>> = Vec::with_capacity(count);
+        let mut decided = DecidedChunk::with_capacity(count);
         let mut parks = None;
         for message in &chunk {
             match self.resolve(config, servers, message, &decided, now) {
@@ -178,13 +178,13 @@ impl Pipeline {
                     break;
                 }
             }
-            if decided.last().is_some_and(Decided::is_cancellation) {
+            if decided.all.last().is_some_and(Decided::is_cancellation) {
                 break;
             }
         }
-        let taken = decided.len();
+        let taken = decided.all.len();
         if taken > 0 {
-            self.carry_out_all(config, servers, decided, now).await;
+            self.carry_out_all(config, servers, decided.all, now).await;
         }
         let mut rest = chunk.drain(taken..);
         if let Some((id, reason)) = parks
@@ -230,12 +230,11 @@ impl Pipeline {
         config: &Config,
         servers: &ServerSet,
         message: &'a Incoming,
-        before: &[Decided<'_>],
+        before: &DecidedChunk<'_>,
         now: Instant,
     ) -> Resolution<'a> {
         let Incoming { received, prior, deadline, waiting } = message;
-        let waiting_requests = self.in_flight.len() + self.parked.requests();
-        let in_flight = waiting_requests + before.iter().filter(|one| one.is_allowed_request()).count();
+        let in_flight = self.in_flight.len() + self.parked.requests() + before.allowed_requests;
         let room = in_flight < config.limits.requests_in_flight;
         let parking = match room && self.parked.has_room_for(received.bytes.len()) {
             true => ParkingRoom::Free,
@@ -245,7 +244,7 @@ impl Pipeline {
             self.in_flight.is_taken(id)
                 || self.parked.holds(id)
                 || servers.replay().is_own(id)
-                || before.iter().any(|one| one.takes(id))
+                || before.takes(id)
         };
         let inbound = decode(received, config.limits.message_depth);
         let (inbound, prior) = match admit(inbound, *prior, parking, is_in_use) {

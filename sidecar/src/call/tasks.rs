@@ -7,8 +7,10 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
+use std::sync::LazyLock;
 
 use cofferdam_servers::ProcessId;
+use memchr::memmem::Finder;
 use relay_proto::envelope::{Outcome, ShortText};
 use relay_proto::json;
 use relay_proto::mcp::{self, Method, TaskRole};
@@ -33,6 +35,9 @@ const MAX_ID: usize = 256;
 /// An answer that only says which task it is has some hundred bytes.
 const MAX_ANSWER: usize = 16 * 1024;
 
+/// Made once: making it costs more than searching a small answer, and every answer of a tool is searched.
+static TASK_ID: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"taskId\""));
+
 /// The task that a request is about.
 pub(super) fn asked_for(message: &[u8], method: &Method, params: Option<Range<usize>>) -> Option<Box<str>> {
     if method.task == TaskRole::None {
@@ -45,7 +50,7 @@ pub(super) fn asked_for(message: &[u8], method: &Method, params: Option<Range<us
 impl TaskTable {
     /// Looks whether the answer to a call says that a task was made of it.
     pub(super) fn learn(&mut self, message: &[u8], result: Range<usize>, by: ProcessId, tool: &ShortText) {
-        if message.len() > MAX_ANSWER || memchr::memmem::find(message, b"\"taskId\"").is_none() {
+        if message.len() > MAX_ANSWER || TASK_ID.find(message).is_none() {
             return;
         }
         let member = |object: &Range<usize>, key: &str| json::member(message, object.clone(), key);

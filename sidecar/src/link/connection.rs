@@ -12,7 +12,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use relay_proto::decoder::Decoder;
-use relay_proto::frame::{DecodeError, Frame, PREFACE};
+use relay_proto::frame::{DecodeError, Frame, FrameView, PREFACE};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, timeout};
 
@@ -121,21 +121,30 @@ impl Connection {
 
     /// Writes what waits and gives the next frame. It always reads: what a peer may send is bounded by its credit.
     pub(crate) async fn next(&mut self) -> Result<Frame, Lost> {
+        self.next_while_sending(|_| {}).await
+    }
+
+    /// The same, and whenever the peer has taken everything, `refill` appends the frames that are to be written next.
+    pub(crate) async fn next_while_sending(
+        &mut self,
+        mut refill: impl FnMut(&mut Vec<u8>),
+    ) -> Result<Frame, Lost> {
         loop {
             if self.in_a_row >= FRAMES_IN_A_ROW && self.decoder.is_midway() {
                 // Before the wait, which may be dropped: a caller that selects over several must not start over.
                 self.in_a_row = 0;
                 tokio::task::yield_now().await;
             }
-            if let Some(frame) = poll_fn(|cx| self.poll_next(cx)).await? {
+            if let Some(frame) = poll_fn(|cx| self.poll_next(cx, &mut refill)).await? {
                 return Ok(frame);
             }
         }
     }
 
     /// A frame that has arrived already. What is wrong with the bytes after it is told by [`Self::next`].
-    pub(crate) fn buffered(&mut self) -> Option<Frame> {
-        self.decoder.next().ok().flatten().inspect(|_| self.in_a_row += 1)
+    pub(crate) fn buffered(&mut self) -> Option<FrameView<'_>> {
+        let Self { decoder, in_a_row, .. } = self;
+        decoder.next_view().ok().flatten().inspect(|_| *in_a_row += 1)
     }
 
     /// Whether the peer closes the connection in this time, without an answer.
@@ -156,12 +165,16 @@ impl Connection {
 
     /// Writes everything that waits, for a goodbye. Bound it with a time-out.
     pub(crate) async fn flush(&mut self) -> io::Result<()> {
-        poll_fn(|cx| self.poll_write(cx)).await
+        poll_fn(|cx| self.poll_write(cx, &mut |_| {})).await
     }
 
     /// Writes what waits, and gives a frame that is here, or reads; none where it is to be asked again.
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Frame>, Lost>> {
-        if let Poll::Ready(Err(error)) = self.poll_write(cx) {
+    fn poll_next(
+        &mut self,
+        cx: &mut Context<'_>,
+        refill: &mut impl FnMut(&mut Vec<u8>),
+    ) -> Poll<Result<Option<Frame>, Lost>> {
+        if let Poll::Ready(Err(error)) = self.poll_write(cx, refill) {
             return Poll::Ready(Err(error.into()));
         }
         if let Some(frame) = self.decoder.next()? {
@@ -183,18 +196,28 @@ impl Connection {
         Poll::Ready(Ok(None))
     }
 
-    fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while self.written < self.out.len() {
-            let count = ready!(Pin::new(&mut self.stream).poll_write(cx, &self.out[self.written..]))?;
-            if count == 0 {
-                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+    fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        refill: &mut impl FnMut(&mut Vec<u8>),
+    ) -> Poll<io::Result<()>> {
+        loop {
+            while self.written < self.out.len() {
+                let count = ready!(Pin::new(&mut self.stream).poll_write(cx, &self.out[self.written..]))?;
+                if count == 0 {
+                    return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+                }
+                self.written += count;
+                self.unsent = Unsent::Perhaps;
+                self.spoke = Instant::now();
             }
-            self.written += count;
-            self.unsent = Unsent::Perhaps;
-            self.spoke = Instant::now();
+            self.written = 0;
+            self.out.clear();
+            refill(&mut self.out);
+            if self.out.is_empty() {
+                break;
+            }
         }
-        self.written = 0;
-        self.out.clear();
         if self.out.capacity() > KEPT_BUFFER {
             self.out = Vec::new();
         }
@@ -228,10 +251,30 @@ mod tests {
         let mut heard = 0;
         while heard < FRAMES {
             assert_eq!(connection.next().await.expect("the peer is there"), Frame::Ping);
-            heard += 1 + std::iter::from_fn(|| connection.buffered()).take(20).count();
+            heard += 1 + std::iter::from_fn(|| connection.buffered().map(drop)).take(20).count();
         }
         let turns = others.turns();
         assert!(turns >= FRAMES / 60, "others had {turns} turns");
+    }
+
+    #[tokio::test]
+    async fn what_follows_is_written_as_the_peer_takes_what_came_before() {
+        let (near, mut far) = duplex(64);
+        let mut connection = Connection::new(Box::new(near));
+        let mut rest = 40_u8;
+        let sending = connection.next_while_sending(|out| {
+            out.extend(std::iter::repeat_n(rest, usize::from(rest)));
+            rest = rest.saturating_sub(1);
+        });
+        let mut taken = vec![0; PREFACE.len() + (1..=40).sum::<usize>()];
+        tokio::select! {
+            frame = sending => panic!("{frame:?}"),
+            read = timeout(Duration::from_secs(10), far.read_exact(&mut taken)) => {
+                read.expect("all of it was sent").expect("the peer is there");
+            }
+        }
+        let expected = (1..=40_u8).rev().flat_map(|rest| vec![rest; usize::from(rest)]);
+        assert!(taken[PREFACE.len()..].iter().copied().eq(expected));
     }
 
     /// TLS and WebSockets buffer what they have taken; it must be flushed while the link waits for the peer.

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use relay_proto::code::Code;
 use relay_proto::control::{Goodbye, ResumeToken, Resumed, Retry, Welcome};
-use relay_proto::delivery::{Inbox, Outbox, Received};
-use relay_proto::frame::{Frame, MaybeRan};
+use relay_proto::delivery::{DeliveryError, Inbox, Outbox, Received};
+use relay_proto::frame::{Frame, FrameView, MaybeRan};
 use relay_proto::limits::{DEFAULT_WINDOW, VERSION};
 use relay_proto::name::Name;
 use tokio::time::{Instant, timeout};
@@ -58,6 +58,8 @@ pub(super) enum Credit {
     Withhold,
 }
 
+/// Bytes that a connection is given at a time: a large response is copied piece by piece as the shim takes it.
+pub(super) const ENOUGH_TO_SEND: usize = 64 * 1024;
 /// How long a goodbye may take to leave.
 pub(super) const GOODBYE_TIME: Duration = Duration::from_millis(500);
 
@@ -107,7 +109,10 @@ impl Peer {
     /// The next frame; waits for ever while there is no connection. May be dropped at any await.
     pub(super) async fn next(&mut self) -> Result<Frame, Lost> {
         match &mut self.connection {
-            Some(connection) => connection.next().await,
+            Some(connection) => {
+                let outbox = &mut self.outbox;
+                connection.next_while_sending(|out| outbox.take_ready_up_to(ENOUGH_TO_SEND, out)).await
+            }
             None => std::future::pending().await,
         }
     }
@@ -121,28 +126,45 @@ impl Peer {
         {
             return (messages, Some(end));
         }
-        let mut next = Some(first);
-        let mut taken = 0;
-        while let Some(frame) = next {
-            if let Some(end) = self.take(frame, &mut messages) {
-                return (messages, Some(end));
-            }
-            taken += 1;
-            next = match &mut self.connection {
-                Some(connection) if taken < MAX_BATCH => connection.buffered(),
-                _ => None,
+        let mut end = self.take(first, &mut messages);
+        let mut taken = 1;
+        while end.is_none() && taken < MAX_BATCH {
+            let Self { connection: Some(connection), inbox, .. } = self else { break };
+            end = match connection.buffered() {
+                None => break,
+                Some(FrameView::Control(frame)) => self.take(*frame, &mut messages),
+                Some(FrameView::Message(part)) => {
+                    let accepted = inbox.accept_view(part).map(|message| message.map(Received::into_owned));
+                    self.accepted(accepted, &mut messages)
+                }
             };
+            taken += 1;
         }
-        (messages, None)
+        (messages, end)
+    }
+
+    /// Takes what a part has completed; a peer that breaks the protocol loses its link.
+    fn accepted(
+        &self,
+        accepted: Result<Option<Received>, DeliveryError>,
+        messages: &mut Vec<Received>,
+    ) -> Option<EndReason> {
+        match accepted {
+            Ok(message) => {
+                messages.extend(message);
+                None
+            }
+            Err(error) => self.broke_protocol(&error.to_string()),
+        }
     }
 
     /// Takes one frame; a peer that breaks the protocol loses its link.
     fn take(&mut self, frame: Frame, messages: &mut Vec<Received>) -> Option<EndReason> {
         match frame {
-            Frame::Message(part) => match self.inbox.accept(part) {
-                Ok(message) => messages.extend(message),
-                Err(error) => return self.broke_protocol(&error.to_string()),
-            },
+            Frame::Message(part) => {
+                let accepted = self.inbox.accept(part);
+                return self.accepted(accepted, messages);
+            }
             Frame::Ack(ack) => {
                 if let Err(error) = self.outbox.acknowledge(ack) {
                     return self.broke_protocol(&error.to_string());
@@ -202,6 +224,7 @@ impl Peer {
 
     pub(super) async fn say_goodbye(&mut self, code: Code, message: &str, retry: Retry) {
         if let Some(connection) = &mut self.connection {
+            self.outbox.take_ready(connection.out());
             let goodbye = Goodbye { code: code.as_str().into(), message: message.into(), retry };
             connection.push(&Frame::Goodbye(goodbye));
             // A shim that does not read it goes without.
@@ -224,5 +247,46 @@ impl Peer {
             max_message: self.limits.message_bytes as u64,
             heartbeat_ms: config.relay.heartbeat.as_millis() as u64,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use relay_proto::decoder::Decoder;
+    use tokio::io::{AsyncReadExt as _, duplex};
+
+    use super::*;
+    use crate::session::fixture::Fixture;
+    use crate::session::principal::Principal;
+
+    #[tokio::test]
+    async fn a_goodbye_leaves_after_all_responses_that_credit_allows() {
+        const BYTES: usize = 5 * ENOUGH_TO_SEND;
+        let fixture = Fixture::new("");
+        let session = Session::new(&fixture.context, &Principal::anonymous("dev".parse().unwrap()));
+        let (near, mut far) = duplex(16 * 1024);
+        let arrived = Arrived { connection: Connection::new(Box::new(near)), offer: None };
+        let mut peer = Peer::new(Arc::new(session), "l-1".into(), "tools".parse().unwrap(), arrived);
+        peer.outbox.push(&vec![7; BYTES], MaybeRan::No);
+        peer.send(&mut Replies::default(), Credit::Give);
+        let goodbye = async {
+            peer.say_goodbye(Code::SessionEnded, "the link is over", Retry::Never).await;
+            drop(peer);
+        };
+        let mut received = Vec::new();
+        let ((), read) = tokio::join!(goodbye, far.read_to_end(&mut received));
+        read.expect("a duplex does not fail");
+        let mut decoder = Decoder::new();
+        decoder.feed(&received);
+        let mut bytes = 0;
+        let last = loop {
+            match decoder.next().expect("our own frames decode") {
+                Some(Frame::Welcome(_)) => {}
+                Some(Frame::Message(part)) => bytes += part.bytes.len(),
+                other => break other,
+            }
+        };
+        assert_eq!(bytes, BYTES);
+        assert!(matches!(last, Some(Frame::Goodbye(_))), "{last:?}");
     }
 }

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::Link;
 use super::command::EndReason;
-use super::peer::{Credit, Peer};
+use super::peer::{Credit, ENOUGH_TO_SEND, Peer};
 use super::takeover::NO_SIGN_OF_LIFE;
 use crate::call::Replies;
 
@@ -98,7 +98,9 @@ impl Peer {
         let acknowledge = self.may_acknowledge(credit);
         let Some(connection) = &mut self.connection else { return };
         let before = connection.waiting();
-        self.outbox.take_ready(connection.out());
+        if before < ENOUGH_TO_SEND {
+            self.outbox.take_ready_up_to(ENOUGH_TO_SEND, connection.out());
+        }
         let travels = connection.waiting() > before;
         if acknowledge
             && (travels || self.inbox.ack_due())
