@@ -105,7 +105,7 @@ impl Daemon {
         Ok(enrolled)
     }
 
-    /// Ends a session and its enrolment, or an enrolment by its own id. None where there is neither.
+    /// Ends a session and its enrolment, or an enrolment by its own id. `None` if neither exists.
     pub(crate) async fn kill(self: &Arc<Self>, name: &str) -> Option<Killed> {
         let session = self.registry.enrolment_of(name);
         let enrolment = match &session {

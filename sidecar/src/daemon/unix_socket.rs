@@ -192,7 +192,7 @@ mod tests {
 
     use super::*;
 
-    /// A directory of its own for one test, gone afterwards.
+    /// A temporary directory, removed on drop.
     struct Directory(PathBuf);
 
     impl Directory {

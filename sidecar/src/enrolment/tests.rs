@@ -115,7 +115,7 @@ fn a_lost_welcome_locks_no_sandbox_out() {
     let lost = scene.redeem(&ticket, key).unwrap();
     scene.restart();
     scene.now += Duration::from_secs(600);
-    let first = scene.redeem(&ticket, key).expect("the ticket's time is over, but it was redeemed before");
+    let first = scene.redeem(&ticket, key).expect("the ticket has expired, but this key used it in time");
     // This offer arrived, but its confirmation was lost.
     let second = scene.come(key, &first).unwrap();
     assert_eq!(scene.speak(key, &lost), Confirmed::Outdated, "only one offer counts");
@@ -141,7 +141,7 @@ fn a_restart_changes_nothing() {
     assert_eq!(scene.store.sockets(scene.now)[0].1, Path::new("/run/box"));
     assert_eq!(scene.store.find(&attached.id, scene.now).unwrap(), attached);
     scene.restart();
-    assert!(matches!(scene.come(key, &epoch), Err(Denied::Cloned(_))), "the epoch before is over for good");
+    assert!(matches!(scene.come(key, &epoch), Err(Denied::Cloned(_))), "the previous epoch stays invalid");
     scene.come(key, &next).unwrap();
 }
 
@@ -241,7 +241,7 @@ fn every_refusal_names_the_next_step() {
     assert!(sentences.iter().all(|sentence| sentence.contains("`cofferdam enroll`")), "{sentences:?}");
     sentences.sort();
     sentences.dedup();
-    assert_eq!(sentences.len(), denied.len(), "each is told apart");
+    assert_eq!(sentences.len(), denied.len(), "each refusal has its own text");
 }
 
 #[test]
@@ -260,7 +260,7 @@ fn an_ended_enrolment_stays_ended() {
     scene.now += Duration::from_secs(8 * 3600);
     assert!(matches!(scene.come(key, &epoch), Err(Denied::Over(EndCause::Expired))), "also before the sweep");
     assert_eq!(scene.store.sweep(scene.now).ended.len(), 1);
-    assert_eq!(scene.store.sweep(scene.now).ended.len(), 0, "it is told once");
+    assert_eq!(scene.store.sweep(scene.now).ended.len(), 0, "an end is reported once");
     scene.now += KEEP_ENDED;
     scene.store.sweep(scene.now);
     assert!(matches!(scene.come(key, &epoch), Err(Denied::UnknownKey)));
