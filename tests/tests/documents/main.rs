@@ -34,7 +34,7 @@ const TOOLS: &str = include_str!("../../tools");
 const TROUBLESHOOTING: &str = include_str!("../../../packaging/guide/troubleshooting.md");
 
 /// Folders by which the documents name tests, as in `sidecar/audit::chain::a_test`.
-const CRATES: [&str; 14] = [
+const CRATES: [&str; 15] = [
     "relay-proto",
     "relay-proto/carriage",
     "shim",
@@ -46,6 +46,7 @@ const CRATES: [&str; 14] = [
     "sidecar/process",
     "sidecar/scrub",
     "sidecar/secrets",
+    "sidecar/servers",
     "sidecar/vault",
     "tests",
     "tests/bench",
