@@ -43,7 +43,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use self::command::{Command, EndReason, Ended};
 use self::connection::{Connection, Lost};
 use self::peer::{Credit, Peer};
-use crate::call::{Found, Pipeline};
+use crate::call::{Found, Pipeline, RecordResult};
 use crate::session::Session;
 use crate::session::principal::EpochOffer;
 
@@ -70,6 +70,7 @@ enum Event {
     /// Nothing else happens now.
     Idle,
     Lookup(Found),
+    Recorded(RecordResult),
     Server(SlotKey, ProcessId, servers::Event),
     Timer,
 }
@@ -105,12 +106,12 @@ impl Link {
             self.pipeline.recorder.write_due(&self.pipeline.caller, now);
             let event = self.next_event().await;
             now = Instant::now();
-            let end = self.on_event(event, now).await;
+            let end = self.on_event(event, now);
             if end.is_none() {
                 self.pipeline.tend(&mut self.servers, now);
             }
             // What came before an end is carried out.
-            self.pipeline.run(&mut self.servers).await;
+            self.pipeline.run(&mut self.servers);
             if let Some(end) = end {
                 break end;
             }
@@ -140,6 +141,7 @@ impl Link {
                 frame = peer.next() => Event::Frame(frame),
                 (slot, from, event) = servers.next(), if room => Event::Server(slot, from, event),
                 found = pipeline.lookups.next() => Event::Lookup(found),
+                result = pipeline.recording.written() => Event::Recorded(result),
                 command = commands.recv() => Event::Command(command),
                 () = timer => Event::Timer,
             }
@@ -153,7 +155,7 @@ impl Link {
     }
 
     /// Takes one event; gives the end of the link where it brings one.
-    async fn on_event(&mut self, event: Event, now: Instant) -> Option<End> {
+    fn on_event(&mut self, event: Event, now: Instant) -> Option<End> {
         let end = match event {
             Event::Frame(Ok(frame)) => {
                 let (messages, end) = self.peer.receive(frame);
@@ -170,6 +172,10 @@ impl Link {
             }
             Event::Lookup(found) => {
                 self.pipeline.looked_up(&found);
+                None
+            }
+            Event::Recorded(result) => {
+                self.pipeline.on_recorded(&mut self.servers, result, now);
                 None
             }
             Event::Idle => {
