@@ -1,11 +1,14 @@
 //! Single schedules that the random ones do not reach, or do not look at closely enough.
 
 use std::io;
+use std::sync::{Condvar, Mutex};
 
 use super::*;
 
 /// The first tool answers at once.
 const NOW: u8 = 0;
+/// The third answers after some seconds.
+const LATE: u8 = 2;
 
 impl Life {
     fn responses(&self) -> Vec<usize> {
@@ -82,4 +85,87 @@ async fn a_decision_that_is_written_but_not_synced_refuses_its_call() {
     assert!(
         outcome.contains("\"result\":\"refused\"") && outcome.contains("\"code\":\"server_unavailable\"")
     );
+}
+
+/// A disk that takes no records while it is closed.
+#[derive(Clone, Default)]
+struct Disk(Arc<(Mutex<bool>, Condvar)>);
+
+impl Disk {
+    fn set_closed(&self, is_closed: bool) {
+        *self.0.0.lock().unwrap() = is_closed;
+        self.0.1.notify_all();
+    }
+
+    fn life(&self) -> Life {
+        let configuration = server_configuration(Retry::Never);
+        let disk = self.clone();
+        let sync = move |_: &std::fs::File| {
+            drop(disk.0.1.wait_while(disk.0.0.lock().unwrap(), |is_closed| *is_closed).unwrap());
+            Ok(())
+        };
+        let fixture = Fixture::with_sync("audit-sync = \"call\"", &configuration, sync);
+        Life::in_fixture(fixture, Retry::Never)
+    }
+}
+
+impl Life {
+    /// The audit's threads are not on the test's clock.
+    async fn until_responses(&mut self, expected: &[usize]) {
+        let began = std::time::Instant::now();
+        while self.responses() != expected {
+            assert!(began.elapsed() < Duration::from_secs(20), "{:?}", self.responses());
+            self.pass(Duration::from_millis(1)).await;
+        }
+    }
+
+    async fn is_described(&mut self) -> bool {
+        let (reply, described) = oneshot::channel();
+        self.commands.send(Command::Describe(reply)).await.unwrap();
+        self.pass(Duration::from_millis(1)).await;
+        described.await.is_ok()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_the_audits_disk_is_slow_only_new_calls_wait() {
+    let disk = Disk::default();
+    let mut life = disk.life();
+    life.call(LATE, MaybeRan::No);
+    while life.seen.runs(1) == 0 {
+        life.pass(Duration::ZERO).await;
+    }
+    disk.set_closed(true);
+    life.call(NOW, MaybeRan::No);
+    life.pass(Duration::from_secs(4)).await;
+    assert_eq!(life.responses(), [1, 0], "the response that was under way arrives");
+    assert!(life.is_described().await, "a command is answered");
+    assert_eq!(life.seen.runs(2), 0, "nothing is sent before its decision is on the disk");
+    disk.set_closed(false);
+    life.until_responses(&[1, 1]).await;
+    assert_eq!((life.seen.runs(2), life.seen.violations()), (1, Vec::new()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_cannot_be_recorded_in_time_is_refused_and_its_late_record_says_so() {
+    let disk = Disk::default();
+    let mut life = disk.life();
+    disk.set_closed(true);
+    life.call(NOW, MaybeRan::No);
+    life.pass(Duration::from_secs(9)).await;
+    assert_eq!(life.responses(), [0]);
+    life.pass(Duration::from_secs(2)).await;
+    assert_eq!(life.responses(), [1], "refused after ten seconds");
+    life.call(NOW, MaybeRan::No);
+    life.pass(Duration::from_millis(1)).await;
+    assert_eq!(life.responses(), [1, 1], "the next one is refused at once");
+    disk.set_closed(false);
+    let began = std::time::Instant::now();
+    while !life.fixture.audit().contains("\"result\":\"refused\"") {
+        assert!(began.elapsed() < Duration::from_secs(20), "{}", life.fixture.audit());
+        life.pass(Duration::from_millis(30)).await;
+    }
+    life.call(NOW, MaybeRan::No);
+    life.until_responses(&[1, 1, 1]).await;
+    assert_eq!([1, 2, 3].map(|call| life.seen.runs(call)), [0, 0, 1]);
 }
