@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cofferdam_secrets::SecretSpec;
-use cofferdam_servers::spec::{ServerKind, ServerSpec};
+use cofferdam_servers::spec::ServerSpec;
 use cofferdam_vault as vault;
 use relay_proto::name::Name;
 
@@ -135,11 +135,9 @@ pub(super) fn private_paths(
         let (key, path) = secret.origin.private_path()?;
         Some((format!("`secrets.{}.{key}`", secret.name), path.to_owned()))
     }));
-    paths.extend(servers.values().filter_map(|server| match &server.kind {
-        ServerKind::Http(_) => None,
-        ServerKind::Stdio(stdio) => {
-            Some((format!("`servers.{}.command`", server.name), (&stdio.command[0]).into()))
-        }
+    paths.extend(servers.values().filter_map(|server| {
+        let program = server.kind.program()?;
+        Some((format!("`servers.{}.command`", server.name), program.to_owned()))
     }));
     paths
 }
