@@ -10,7 +10,7 @@
 //! | `event` | what a link's servers report to its pipeline |
 //! | `generation` | one process, from its start to its end |
 //! | [`grant_limits`] | how many processes and starts a grant may have |
-//! | `launcher` | from configuration and credentials to a running upstream |
+//! | `launcher` | all that a link needs to start its server at any time |
 //! | `leaving` | processes that were given up and may still be dying |
 //! | `outbound` | one message on its way to a server |
 //! | `processes` | the processes of a slot by their role |
@@ -25,7 +25,7 @@
 //! | `stderr` | a server's stderr: bounded, scrubbed, into the log |
 //! | `tool_fingerprint` | whether two processes offer the same |
 //! | `tool_list` | `tools/list` as the sidecar asks for it by itself |
-//! | [`upstream`] | a started server as a stream of messages: stdio or HTTP |
+//! | [`upstream`] | a started server as a stream of messages: stdio or HTTP; `upstream::start` makes one |
 
 #![forbid(unsafe_code)]
 
@@ -52,7 +52,7 @@ mod tool_list;
 pub mod upstream;
 
 pub use event::{DID_NOT_RUN, Event, ProcessId, Role, SlotKey};
-pub use launcher::{Host, Launcher};
+pub use launcher::Launcher;
 pub use outbound::{Outbound, OutboundKind, Outgoing, QUEUE_BYTES, REFUSED_BYTES};
 pub use replacement::{Notice, ReplacementOutcome};
 pub use set::{Recipients, ScopeProcess, ServerSet, Target};
@@ -61,3 +61,4 @@ pub use start_error::StartError;
 pub use tool_list::{NextPage, ToolList};
 #[cfg(any(test, feature = "scripted"))]
 pub use upstream::scripted;
+pub use upstream::start::Host;

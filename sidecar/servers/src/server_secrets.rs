@@ -1,14 +1,17 @@
 //! The secrets of one server, or of one of its scopes: which they are, and how a session gets them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use cofferdam_secrets::credentials::Credentials;
-use cofferdam_secrets::{SecretError, SecretSpecs, Secrets, SourceLimits};
+use cofferdam_secrets::{SecretError, SecretSpecs, Secrets, SourceLimits, Template};
 use futures_util::future::try_join_all;
 use relay_proto::name::Name;
 
-use crate::spec::{Scope, ServerSpec};
+use crate::spec::{Scope, ServerSpec, StdioServer};
+
+/// Variables or files by name.
+type Templates = BTreeMap<String, Template>;
 
 /// Cheap to clone.
 #[derive(Clone)]
@@ -34,6 +37,14 @@ impl ServerSecrets {
         match &self.scope {
             Some(scope) => scope.secrets(),
             None => self.server.secrets(),
+        }
+    }
+
+    /// The variables and files of a process.
+    pub(crate) fn templates<'a>(&'a self, stdio: &'a StdioServer) -> (&'a Templates, &'a Templates) {
+        match &self.scope {
+            Some(scope) => (&scope.env, &scope.files),
+            None => (&stdio.env, &stdio.files),
         }
     }
 

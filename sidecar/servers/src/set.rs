@@ -26,7 +26,7 @@ use crate::launcher::Launcher;
 use crate::outbound::{Outbound, Outgoing};
 use crate::replacement::Notice;
 use crate::slot::{Happened, Opened, SendResult, Slot, Tending, WhenNotReady};
-use crate::spec::{Scope, ServerKind, ServerSpec};
+use crate::spec::{Scope, ServerSpec};
 
 /// Where a message goes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -95,9 +95,9 @@ impl ServerSet {
         if !self.configured.as_ref().is_some_and(|known| Arc::ptr_eq(known, server)) {
             self.adopt(server);
         }
-        match (scope, &server.kind) {
-            (Some(scope), ServerKind::Stdio(_)) => self.slot_of_scope(scope),
-            (Some(_), ServerKind::Http(_)) | (None, _) => SlotKey::BASE,
+        match scope {
+            Some(scope) if server.kind.runs_processes() => self.slot_of_scope(scope),
+            _ => SlotKey::BASE,
         }
     }
 
@@ -347,9 +347,9 @@ impl ServerSet {
             return;
         };
         let has_scopes = !server.scopes.is_empty() || !before.scopes.is_empty();
-        // An HTTP server's connection reads the secrets of its scopes, as they were when it was made.
-        let is_http = matches!(server.kind, ServerKind::Http(_));
-        let differs = !before.runs_like(server) || is_http && before.scopes != server.scopes;
+        // A connection reads the secrets of its server's scopes, as they were when it was made.
+        let is_connection = !server.kind.runs_processes();
+        let differs = !before.runs_like(server) || is_connection && before.scopes != server.scopes;
         if has_scopes && differs {
             tracing::info!(server = %server.name, "the configuration of a process changed: it gets no further calls");
             base.retire_current();

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -162,6 +163,25 @@ impl fmt::Display for Scope {
 pub enum ServerKind {
     Http(HttpServer),
     Stdio(StdioServer),
+}
+
+impl ServerKind {
+    /// Whether it runs as processes of this host, one more for each scope. Otherwise one connection is made to it, and
+    /// each request carries the credentials of its scope.
+    pub fn runs_processes(&self) -> bool {
+        match self {
+            Self::Http(_) => false,
+            Self::Stdio(_) => true,
+        }
+    }
+
+    /// The program of this host that is started.
+    pub fn program(&self) -> Option<&Path> {
+        match self {
+            Self::Http(_) => None,
+            Self::Stdio(stdio) => stdio.command.first().map(Path::new),
+        }
+    }
 }
 
 #[derive(Debug)]

@@ -6,6 +6,7 @@ pub mod http;
 pub(crate) mod http_credentials;
 #[cfg(any(test, feature = "scripted"))]
 pub mod scripted;
+pub(crate) mod start;
 pub(crate) mod stdio;
 
 use std::sync::Arc;
@@ -24,10 +25,13 @@ use self::http::{Event as HttpEvent, Failure, HttpUpstream};
 use self::http_credentials::HeaderCredentials;
 #[cfg(any(test, feature = "scripted"))]
 use self::scripted::ScriptedUpstream;
+use self::start::{Admit, StartContext};
 use self::stdio::{StdioEvent, StdioUpstream};
 use crate::event::{Event, Role};
 use crate::grant_limits::ProcessPermit;
 use crate::outbound::{Outbound, QUEUE_BYTES, REFUSED_BYTES};
+use crate::spec::ServerKind;
+use crate::start_error::StartError;
 
 pub(crate) enum Upstream {
     Http(Box<HttpConnection>),
@@ -71,6 +75,13 @@ pub(crate) struct NotificationBudget {
 }
 
 impl Upstream {
+    pub(crate) async fn start(context: StartContext<'_>, admit: Admit) -> Result<Self, StartError> {
+        match &context.secrets.server.kind {
+            ServerKind::Http(http) => context.connect(http).await,
+            ServerKind::Stdio(stdio) => context.launch(stdio, admit).await,
+        }
+    }
+
     pub(crate) fn send(&mut self, message: Outbound) {
         match self {
             Self::Http(http) => {

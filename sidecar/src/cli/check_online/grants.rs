@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cofferdam_secrets::{Origin, VaultPath};
+use cofferdam_secrets::{VaultOrigin, VaultPath};
 use cofferdam_vault::{Auth, Kind, KvVersion, Need, Settings, VaultError, Verdict};
 use relay_proto::name::Name;
 
@@ -65,7 +65,7 @@ struct GrantCheck<'a> {
 }
 
 /// The Vault secrets of a grant, each with the servers that use it.
-type VaultSecrets<'a> = BTreeMap<&'a Name, (&'a Origin, BTreeSet<&'a Name>)>;
+type VaultSecrets<'a> = BTreeMap<&'a Name, (&'a VaultOrigin, BTreeSet<&'a Name>)>;
 
 impl GrantCheck<'_> {
     async fn run(mut self, secrets: &VaultSecrets<'_>) -> Result<(), VaultError> {
@@ -75,8 +75,8 @@ impl GrantCheck<'_> {
             let noun = if servers.len() == 1 { "server" } else { "servers" };
             let reason = format!("secret `{name}` of {noun} {}", listed(&servers));
             match origin {
-                Origin::Kv { path, .. } => self.kv(path, reason).await?,
-                Origin::Vault { path, write } => {
+                VaultOrigin::Kv { path, .. } => self.kv(path, reason).await?,
+                VaultOrigin::Generated { path, write } => {
                     leases = true;
                     let need = match write {
                         Some(_) => Need::update(path.as_str()),
@@ -84,7 +84,6 @@ impl GrantCheck<'_> {
                     };
                     self.dynamic(path, Wanted { need, reason }).await?;
                 }
-                Origin::Env(_) | Origin::Exec { .. } | Origin::File(_) => {}
             }
         }
         // `renew-self` is not needed: a session's token is replaced, not renewed.
@@ -200,8 +199,8 @@ fn secrets<'a>(config: &'a Config, grant: &'a Grant) -> VaultSecrets<'a> {
     let mut secrets = VaultSecrets::new();
     for server in grant.servers.iter().filter_map(|name| config.servers.get(name)) {
         for secret in server.every_secret() {
-            if let Some(source) = config.secrets.get(secret).filter(|source| source.origin.is_in_vault()) {
-                secrets.entry(secret).or_insert((&source.origin, BTreeSet::new())).1.insert(&server.name);
+            if let Some(origin) = config.secrets.get(secret).and_then(|source| source.origin.vault()) {
+                secrets.entry(secret).or_insert((origin, BTreeSet::new())).1.insert(&server.name);
             }
         }
     }

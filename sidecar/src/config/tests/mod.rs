@@ -11,7 +11,7 @@ mod vault_secrets;
 
 use std::path::{Path, PathBuf};
 
-use cofferdam_secrets::Origin;
+use cofferdam_secrets::{Origin, VaultOrigin};
 use cofferdam_servers::spec::ServerKind;
 
 use super::*;
