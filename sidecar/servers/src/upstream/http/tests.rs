@@ -1,5 +1,6 @@
 //! The upstream against real HTTP servers on loopback, honest and hostile.
 
+mod credentials;
 mod failures;
 mod legacy;
 mod server;

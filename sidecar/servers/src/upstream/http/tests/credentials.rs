@@ -7,9 +7,9 @@ use cofferdam_secrets::Reads;
 use http::{HeaderMap, HeaderValue};
 use tokio::sync::Semaphore;
 
-use crate::upstream::http::{Credentials, Failure, Filled, Finding, Outcome};
 use super::server::{Answer, Seen, Server};
 use super::{credentials, next_failure, next_message, request, result, upstream};
+use crate::upstream::http::{Credentials, Failure, Filled, Finding, Outcome};
 
 /// Each is the first one refused, then the second.
 #[derive(Clone)]
