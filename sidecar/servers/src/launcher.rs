@@ -23,7 +23,7 @@ use crate::upstream::scripted::Script;
 use crate::upstream::stdio::StdioUpstream;
 use crate::upstream::{HttpConnection, ProcessPipes, ProcessResources, StdioProcess, Upstream};
 
-/// Everything that a start needs. Nothing of it belongs to one connection of the link.
+/// Everything that a start needs. It outlives the single connections of a link.
 #[derive(Clone)]
 pub struct Launcher {
     pub(crate) secrets: ServerSecrets,
@@ -31,12 +31,12 @@ pub struct Launcher {
     host: Host,
     /// For the log.
     link: Arc<str>,
-    /// Plays the processes of stdio servers.
+    /// Simulates the processes of stdio servers.
     #[cfg(any(test, feature = "scripted"))]
     pub(crate) script: Option<Script>,
 }
 
-/// What the sidecar lends to the servers of a grant.
+/// Resources of the sidecar that the servers of a grant use.
 #[derive(Clone)]
 pub struct Host {
     pub grant_limits: Arc<GrantLimits>,
@@ -69,7 +69,7 @@ impl Launcher {
         }
     }
 
-    /// The same with processes that a test plays.
+    /// The same with simulated processes.
     #[cfg(any(test, feature = "scripted"))]
     pub fn scripted(self, script: Option<Script>) -> Self {
         Self { script, ..self }
@@ -102,7 +102,7 @@ impl Launcher {
         }
     }
 
-    /// Starts a process that takes over from the one that runs.
+    /// Starts a process that is to take over from the current one.
     pub(crate) async fn start_successor(self) -> Result<Upstream, StartError> {
         match &self.server().kind {
             ServerKind::Http(http) => self.start_http(http).await,
@@ -110,10 +110,10 @@ impl Launcher {
         }
     }
 
-    /// Whether what it starts may have to be given other credentials while it runs.
+    /// Whether a process that it starts may need new credentials while it runs.
     pub(crate) fn may_change(&self) -> bool {
         let may_change = |name: &Name| self.secrets.specs[name].origin.may_change();
-        // A test changes what it holds, wherever that is from.
+        // Tests change secrets of any origin.
         #[cfg(any(test, feature = "scripted"))]
         let may_change = |name| self.script.is_some() || may_change(name);
         matches!(self.server().kind, ServerKind::Stdio(_)) && self.secrets.names().into_iter().any(may_change)
@@ -130,7 +130,7 @@ impl Launcher {
         }
     }
 
-    /// The variables and files of what it starts.
+    /// The templates of variables and files for a process.
     pub(crate) fn templates<'a>(&'a self, stdio: &'a StdioServer) -> (&'a Templates, &'a Templates) {
         match &self.secrets.scope {
             Some(scope) => (&scope.env, &scope.files),
@@ -150,7 +150,7 @@ impl Launcher {
             },
         );
         let credentials = HeaderCredentials::new(self.secrets.clone(), self.host.tasks.clone());
-        // Tried once before anything is sent: a header that cannot be filled is a server that does not start.
+        // Filled once before anything is sent, so that a header that cannot be filled fails the start.
         credentials.fill(&secrets)?;
         Ok(Upstream::Http(Box::new(HttpConnection::new(upstream, credentials))))
     }
@@ -160,7 +160,7 @@ impl Launcher {
         stdio: &StdioServer,
         admit: fn(&GrantLimits) -> Result<ProcessPermit, LimitReached>,
     ) -> Result<Upstream, StartError> {
-        // First of all: a start that fails here cost nothing, and is not counted.
+        // Before the permit: a start that fails for want of a secret is not counted.
         let secrets = self.secrets.obtain().await?;
         let permit = admit(&self.host.grant_limits)?;
         let (env, files) = self.templates(stdio);
