@@ -10,7 +10,7 @@ use cofferdam_tests::attach::Attach;
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::encodings::assert_absent;
 use cofferdam_tests::harness::{Harness, text_of};
-use cofferdam_tests::port::free_place;
+use cofferdam_tests::port::free_address;
 use cofferdam_tests::process::{command_line, is_alive, output_of, send};
 use cofferdam_tests::sandbox::enroll;
 use cofferdam_tests::sandboxes::{
@@ -78,7 +78,7 @@ fn a_cut_cable_loses_nothing_and_repeats_nothing() {
 #[test]
 fn a_shim_in_srt_connects_through_its_proxy() {
     // What `NO_PROXY` inside excepts: only `--proxy` leads there.
-    let place = SocketAddr::from((Ipv4Addr::LOCALHOST, free_place().port()));
+    let place = SocketAddr::from((Ipv4Addr::LOCALHOST, free_address().port()));
     let world = world(&[&format!("tls = \"{place}\"")]);
     let Some(sandbox) = Srt::open(&[&place.to_string()], &[world.layout().root()]) else { return };
     let web_socket = format!("wss://{place}/relay");
@@ -99,7 +99,7 @@ fn a_shim_in_srt_connects_through_its_proxy() {
 /// That cannot be fixed from inside: the message must name what to ask for.
 #[test]
 fn srt_keeps_a_shim_from_an_address_that_is_not_allowed() {
-    let place = free_place();
+    let place = free_address();
     let world = world(&[&format!("tls = \"{place}\"")]);
     let Some(sandbox) = Srt::open(&["other.example:443"], &[world.layout().root()]) else { return };
     for link in [format!("tls://{place}"), format!("wss://{place}/relay")] {

@@ -131,23 +131,23 @@ fn progress_and_cancellation_work_for_calls_in_a_scope() {
 fn a_crash_of_a_scopes_process_affects_its_own_calls_only() {
     let world = world(Server::fixture()).start();
     let mut harness = world.connected("tools");
-    let goes_on = harness.send_call("slow", json!({"ms": 1500}));
+    let assert_steady_server_responds = harness.send_call("slow", json!({"ms": 1500}));
     let dies = harness.send_call("rw_slow", json!({"ms": 60_000}));
     wait_until("both run", || world.executions("tools").len() == 2);
     let crash = harness.send_call("rw_crash", json!({}));
     for id in [dies, crash] {
         assert_eq!(refusal_of(&harness.answer_to(&id)), "outcome_unknown");
     }
-    assert_eq!(text_of(&harness.answer_to(&goes_on)), "late");
+    assert_eq!(text_of(&harness.answer_to(&assert_steady_server_responds)), "late");
     wait_until("there is another", || harness.call("rw_count", json!({})).get("result").is_some());
     let processes = world.fixture_processes("tools");
     assert_eq!((processes.len(), is_alive(processes[0])), (3, true));
     assert_eq!(world.times_executed("tools", "rw_crash"), 1);
     // And vice versa.
-    let goes_on = harness.send_call("rw_slow", json!({"ms": 1500}));
+    let assert_steady_server_responds = harness.send_call("rw_slow", json!({"ms": 1500}));
     wait_until("it runs", || world.times_executed("tools", "rw_slow") == 2);
     assert_eq!(refusal_of(&harness.call("crash", json!({}))), "outcome_unknown");
-    assert_eq!(text_of(&harness.answer_to(&goes_on)), "late");
+    assert_eq!(text_of(&harness.answer_to(&assert_steady_server_responds)), "late");
 }
 
 #[test]

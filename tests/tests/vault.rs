@@ -72,7 +72,7 @@ fn a_lease_is_gone_when_its_shim_was_killed_and_does_not_come_back() {
 #[test]
 fn a_revocation_without_response_is_pending_and_done_later() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let proxy = VaultFaultProxy::in_front_of(bao.place);
+    let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
     let world = with_certificate_in(connected_at(&proxy.address(), &token_file(&bao))).start();
     let _harness = world.connected("tools");
     let session = world.sessions()[0]["session"].as_str().unwrap().to_owned();

@@ -127,7 +127,7 @@ fn a_web_token_is_replaced_before_its_own_expiry_whatever_its_lease_says() {
         }),
     ];
     for (what, change) in changes {
-        let proxy = VaultFaultProxy::in_front_of(bao.place);
+        let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
         proxy.rule("kubernetes/creds/agent", Action::Rewrite(change));
         let world = cluster.used_by(connected_at(&proxy.address(), &token_file(&bao))).start();
         let mut harness = world.connected("tools");

@@ -3,9 +3,9 @@
 use std::net::{SocketAddr, TcpStream};
 
 use cofferdam_tests::deadline::wait_until;
-use cofferdam_tests::http::ask;
+use cofferdam_tests::http::send_raw;
 use cofferdam_tests::openbao::OpenBao;
-use cofferdam_tests::port::free_place;
+use cofferdam_tests::port::free_address;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::vault::{CANARY, leave, prepared, with_certificate, world};
 use cofferdam_tests::world::{Builder, World};
@@ -15,7 +15,7 @@ const ARGUMENT: &str = "an-argument-that-is-not-counted";
 
 #[test]
 fn metrics_count_events_and_contain_no_secret() {
-    let place = free_place();
+    let place = free_address();
     let server = Server::fixture().env("SECRET", "{local.value}").allow(&["echo"]);
     let world = watched(World::new().secret_file("local", CANARY).server("tools", server), place).start();
     assert_eq!(look(place, "/healthz").0, 200);
@@ -57,9 +57,9 @@ fn metrics_count_events_and_contain_no_secret() {
 
 #[test]
 fn unexpected_requests_get_no_metrics_and_delay_no_other() {
-    let place = free_place();
+    let place = free_address();
     let mut world = watched(World::new().server("tools", Server::fixture()), place).start();
-    let asked = |head: &str| ask(place, format!("{head}\r\n\r\n").as_bytes()).map(|(status, _)| status);
+    let asked = |head: &str| send_raw(place, format!("{head}\r\n\r\n").as_bytes()).map(|(status, _)| status);
     let here = format!("Host: {place}");
     assert_eq!(asked(&format!("GET /metrics HTTP/1.1\r\n{here}")), Some(200));
     assert_eq!(asked("GET /metrics HTTP/1.1\r\nHost: localhost"), Some(200));
@@ -87,7 +87,7 @@ fn unexpected_requests_get_no_metrics_and_delay_no_other() {
 #[test]
 fn readiness_waits_for_the_login_and_vault_requests_are_counted() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let place = free_place();
+    let place = free_address();
     bao.freeze();
     let world = watched(with_certificate(&bao), place).start();
     let (status, text) = look(place, "/readyz");
@@ -120,7 +120,7 @@ fn readiness_waits_for_the_login_and_vault_requests_are_counted() {
 #[test]
 fn failures_of_vault_are_counted_by_kind() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let place = free_place();
+    let place = free_address();
     let server = Server::fixture().env("SECRET", "{other.token}").allow(&["*"]);
     let world =
         watched(world(&bao).secret("other", "kv = \"secret/other\"").server("tools", server), place).start();
@@ -190,7 +190,7 @@ fn watched(builder: Builder, place: SocketAddr) -> Builder {
 #[track_caller]
 fn look(place: SocketAddr, path: &str) -> (u16, String) {
     let request = format!("GET {path} HTTP/1.1\r\nHost: {place}\r\n\r\n");
-    ask(place, request.as_bytes()).unwrap_or_else(|| panic!("{path} is answered"))
+    send_raw(place, request.as_bytes()).unwrap_or_else(|| panic!("{path} is answered"))
 }
 
 /// The number behind a name and its labels.

@@ -19,7 +19,7 @@ use crate::tls::{self, TlsError};
 use crate::websocket::{self, UpgradeError};
 use crate::{BoxedStream, outer};
 
-/// Who dials, whom it expects, through what, and how long it may take.
+/// How a peer is dialled: with which identity, expecting which pin, through which proxy, and within which time.
 #[derive(Clone, Copy, Debug)]
 pub struct Dial<'a> {
     pub identity: &'a Identity,

@@ -18,7 +18,7 @@ use crate::upstream::Upstream;
 use crate::upstream::scripted::Script;
 use crate::upstream::start::{Host, StartContext};
 
-/// Everything that a start needs. Nothing of it belongs to one connection of the link.
+/// Everything that a start needs. It outlives the single connections of a link.
 #[derive(Clone)]
 pub struct Launcher {
     pub(crate) secrets: ServerSecrets,
@@ -26,7 +26,7 @@ pub struct Launcher {
     host: Host,
     /// For the log.
     link: Arc<str>,
-    /// Plays the processes of stdio servers.
+    /// Simulates the processes of stdio servers.
     #[cfg(any(test, feature = "scripted"))]
     pub(crate) script: Option<Script>,
 }
@@ -52,7 +52,7 @@ impl Launcher {
         }
     }
 
-    /// The same with processes that a test plays.
+    /// The same with simulated processes.
     #[cfg(any(test, feature = "scripted"))]
     pub fn scripted(self, script: Option<Script>) -> Self {
         Self { script, ..self }
@@ -82,7 +82,7 @@ impl Launcher {
         Upstream::start(self.context(), GrantLimits::admit_process).await
     }
 
-    /// Starts a process that takes over from the one that runs.
+    /// Starts a process that is to take over from the current one.
     pub(crate) async fn start_successor(self) -> Result<Upstream, StartError> {
         Upstream::start(self.context(), GrantLimits::admit_successor).await
     }
@@ -98,10 +98,10 @@ impl Launcher {
         }
     }
 
-    /// Whether what it starts may have to be given other credentials while it runs.
+    /// Whether a process that it starts may need new credentials while it runs.
     pub(crate) fn may_change(&self) -> bool {
         let may_change = |name: &Name| self.secrets.specs[name].origin.may_change();
-        // A test changes what it holds, wherever that is from.
+        // Tests change secrets of any origin.
         #[cfg(any(test, feature = "scripted"))]
         let may_change = |name| self.script.is_some() || may_change(name);
         self.server().kind.runs_processes() && self.secrets.names().into_iter().any(may_change)

@@ -1,5 +1,5 @@
-//! A link's server: started when first needed, restarted with backoff, its handshake replayed, replaced when its
-//! credential is.
+//! The server of a link: started when first needed, restarted with backoff, sent the handshake again, and replaced when its
+//! credential changes.
 //!
 //! [`ServerSet`] is what a link has. It holds [`slot`]s, one for the server and one for each scope of its tools; a slot
 //! holds [`generation`]s, each one process or connection; a generation holds an [`upstream`], which moves messages. There
@@ -19,7 +19,7 @@
 //! | `server_secrets` | the secrets of a server or scope, and how a session gets them |
 //! | `set` | the slots of one link |
 //! | `slot` | one server or scope: when processes start, open, take over and end |
-//! | [`spec`] | what the configuration says of a server |
+//! | [`spec`] | the checked configuration of a server |
 //! | `start_backoff` | when a server that failed may be started again |
 //! | `start_error` | why a server did not start |
 //! | `stderr` | a server's stderr: bounded, scrubbed, into the log |

@@ -17,12 +17,12 @@ type Templates = BTreeMap<String, Template>;
 #[derive(Clone)]
 pub(crate) struct ServerSecrets {
     pub(crate) server: Arc<ServerSpec>,
-    /// The scope whose templates count instead of the server's own.
+    /// The scope whose templates are used instead of the server's own.
     pub(crate) scope: Option<Arc<Scope>>,
-    /// Every secret of the configuration that the server is from.
+    /// All secrets of the configuration that `server` comes from.
     pub(crate) specs: Arc<SecretSpecs>,
     pub(crate) limits: SourceLimits,
-    /// What the session holds.
+    /// The secrets that the session holds.
     pub(crate) credentials: Arc<Credentials>,
 }
 
@@ -54,7 +54,7 @@ impl ServerSecrets {
             let source = &self.specs[name];
             Ok((name.clone(), self.credentials.obtain(source, self.limits).await?))
         };
-        // At the same time: together they may take no longer than one.
+        // Concurrently: together they may take no longer than one.
         let secrets = try_join_all(self.names().into_iter().map(obtain)).await?;
         Ok(secrets.into_iter().collect())
     }

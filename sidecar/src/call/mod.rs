@@ -15,7 +15,7 @@
 //!
 //! Beside them: [`catalogue`] what is known of the server's tools, [`in_flight`] requests that wait for the server,
 //! [`recording`] what waits for a slow disk, [`lookup`] searches of the audit, [`parked`] whatever waits, [`process_events`] replacement of
-//! processes, [`replies`] what waits to leave for the harness, [`retry`] requests that may have run, [`server_requests`] and [`tasks`] what the server asks and works on,
+//! processes, [`replies`] what waits to leave for the harness, [`retry`] requests that may have run, [`scrubbing`] large messages that a worker scrubs, [`send`] the way to a process, [`server_requests`] and [`tasks`] what the server asks and works on,
 //! [`used_secrets`] which secrets a call is made with.
 //!
 //! What must stay true:
@@ -37,6 +37,7 @@ mod recording;
 mod replies;
 mod reply;
 mod retry;
+mod scrubbing;
 mod send;
 mod server_requests;
 mod shown_tools;
@@ -74,6 +75,7 @@ pub(crate) use self::lookup::Found;
 pub(crate) use self::record::{LinkCounters, Recorder};
 pub(crate) use self::recording::{RecordResult, RecordingChunk};
 pub(crate) use self::replies::Replies;
+pub(crate) use self::scrubbing::{LargeMessage, Scrubbed};
 
 /// One link's way from the harness to its server and back.
 pub(crate) struct Pipeline {
@@ -93,6 +95,8 @@ pub(crate) struct Pipeline {
     pub(crate) recorder: Recorder,
     /// Decided, and waiting for a slow disk.
     pub(crate) recording: RecordingChunk,
+    /// The message of a server that is being scrubbed by a worker.
+    pub(crate) large: LargeMessage,
     pub(crate) replies: Replies,
 }
 
@@ -149,6 +153,7 @@ impl Pipeline {
             lookups: Lookups::default(),
             recorder,
             recording: RecordingChunk::default(),
+            large: LargeMessage::default(),
             replies: Replies::default(),
         }
     }
@@ -269,6 +274,7 @@ impl Pipeline {
         let is_in_use = |id: &IdValue| {
             self.in_flight.is_taken(id)
                 || self.parked.holds(id)
+                || self.large.holds(id)
                 || servers.replay().is_own(id)
                 || before.takes(id)
         };
@@ -324,7 +330,11 @@ impl Pipeline {
                     servers.cancel(on, id);
                     (Some(call), Cancelled::On(on))
                 }
-                None => return Cancelled::Unknown,
+                // Its response is not relayed; the server is done with it.
+                None => match self.large.cancel(id) {
+                    Some(call) => (Some(call), Cancelled::Parked),
+                    None => return Cancelled::Unknown,
+                },
             },
         };
         servers.replay_mut().forget(id);
@@ -381,17 +391,19 @@ impl Pipeline {
 
     /// Requests that wait for a response.
     pub(crate) fn unanswered(&self) -> usize {
-        self.in_flight.len() + self.parked.requests() + self.recording.requests()
+        let waiting = self.in_flight.len() + self.parked.requests();
+        waiting + self.recording.requests() + self.large.requests()
     }
 
     /// The link is over: every call gets its outcome. Gives how many there were.
     pub(crate) fn end(&mut self, now: Instant) -> usize {
         let calls = self.in_flight.drain_all();
-        let unanswered = calls.len() + self.parked.requests() + self.recording.requests();
+        let unanswered = calls.len() + self.unanswered();
         for call in calls {
             self.recorder.outcome(call, CallResult::OutcomeUnknown, Some(Code::SessionEnded), now);
         }
         self.end_recording(now);
+        self.end_scrubbing(now);
         for call in self.parked.take_all_unsent() {
             self.recorder.outcome(call, CallResult::Refused, Some(Code::SessionEnded), now);
         }

@@ -43,7 +43,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use self::command::{Command, EndReason, Ended};
 use self::connection::{Connection, Lost};
 use self::peer::{Credit, Peer};
-use crate::call::{Found, Pipeline, RecordResult};
+use crate::call::{Found, Pipeline, RecordResult, Scrubbed};
 use crate::session::Session;
 use crate::session::principal::EpochOffer;
 
@@ -71,6 +71,7 @@ enum Event {
     Idle,
     Lookup(Found),
     Recorded(RecordResult),
+    Scrubbed(Scrubbed),
     Server(SlotKey, ProcessId, servers::Event),
     Timer,
 }
@@ -133,7 +134,7 @@ impl Link {
             self.timer.as_mut().reset(deadline);
         }
         // A server whose responses the shim does not take is not read; the shim itself always is.
-        let room = self.peer.has_room();
+        let room = self.takes_replies();
         let Self { peer, pipeline, servers, commands, timer } = self;
         let worth_a_write = pipeline.recorder.is_worth_a_write();
         let event = async {
@@ -142,6 +143,7 @@ impl Link {
                 (slot, from, event) = servers.next(), if room => Event::Server(slot, from, event),
                 found = pipeline.lookups.next() => Event::Lookup(found),
                 result = pipeline.recording.written() => Event::Recorded(result),
+                scrubbed = pipeline.large.scrubbed() => Event::Scrubbed(scrubbed),
                 command = commands.recv() => Event::Command(command),
                 () = timer => Event::Timer,
             }
@@ -178,6 +180,10 @@ impl Link {
                 self.pipeline.on_recorded(&mut self.servers, result, now);
                 None
             }
+            Event::Scrubbed(scrubbed) => {
+                self.pipeline.on_scrubbed(&mut self.servers, scrubbed, now);
+                None
+            }
             Event::Idle => {
                 self.pipeline.recorder.write(&self.pipeline.caller);
                 None
@@ -207,11 +213,17 @@ impl Link {
             self.pipeline.on_server(&mut self.servers, slot, process, event, now);
             self.peer.queue(&mut self.pipeline.replies);
             taken += 1;
-            next = match taken < MAX_BATCH && self.peer.has_room() {
+            next = match taken < MAX_BATCH && self.takes_replies() {
                 true => self.servers.buffered(slot),
                 false => None,
             };
         }
+    }
+
+    /// Whether another message of a server can be taken: the shim takes its responses, and none is being scrubbed, which
+    /// the next one must not overtake.
+    fn takes_replies(&self) -> bool {
+        self.peer.has_room() && !self.pipeline.large.is_being_scrubbed()
     }
 
     /// Whether the shim may send more for this link's server.

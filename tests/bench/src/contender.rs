@@ -111,7 +111,7 @@ impl Prepared {
     /// Starts what listens on the host, if anything does, and waits until it listens.
     pub(crate) fn start_host(&self) -> Result<Option<Running>, Trouble> {
         let Some(program) = self.host.argv.first() else { return Ok(None) };
-        let mut command = process::tethered(program);
+        let mut command = process::killed_with_parent(program);
         self.host.dress(&mut command);
         command.stdin(Stdio::null()).stdout(into_file(&self.host.log));
         let mut running = Running::spawn(command, &self.host.name())?;

@@ -73,12 +73,12 @@ impl Drop for Running {
 }
 
 /// A command whose process gets a signal should this one be killed.
-pub(crate) fn tethered(program: &str) -> Command {
+pub(crate) fn killed_with_parent(program: &str) -> Command {
     match on_path("setpriv") {
         Some(setpriv) => {
-            let mut tethered = command(setpriv);
-            tethered.args(["--pdeathsig", "TERM", "--"]).arg(program);
-            tethered
+            let mut killed_with_parent = command(setpriv);
+            killed_with_parent.args(["--pdeathsig", "TERM", "--"]).arg(program);
+            killed_with_parent
         }
         None => command(program),
     }

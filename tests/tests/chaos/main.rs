@@ -120,7 +120,7 @@ fn one_link_survives(kind: &LinkKind, calls: usize, seed: u64) -> Tally {
             scope.spawn(move || {
                 let shim = kind.shim(world, proxy, server);
                 let mut conversation = Conversation::begin_with(server, shim, random);
-                conversation.hold(calls);
+                conversation.exchange(calls);
                 conversation.assert_flawless(world);
             });
         }

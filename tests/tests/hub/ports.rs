@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use cofferdam_tests::port::free_place;
+use cofferdam_tests::port::free_address;
 
 use super::*;
 
@@ -21,7 +21,7 @@ pub(crate) fn listening_hub(scene: &Scene, place: SocketAddr, more: &[&str]) -> 
 #[test]
 fn a_client_without_the_key_gets_nothing_from_a_listening_hub() {
     let scene = Scene::new();
-    let place = free_place();
+    let place = free_address();
     let socket = scene.socket().display().to_string();
     let (_hub, stderr) = listening_hub(&scene, place, &["--socket", &socket]);
     let address = place.to_string();
@@ -61,7 +61,7 @@ fn a_client_without_the_key_gets_nothing_from_a_listening_hub() {
 #[test]
 fn a_shim_that_listens_is_dialled_without_a_hub() {
     let scene = Scene::new();
-    let address = free_place().to_string();
+    let address = free_address().to_string();
     let pin = scene.world.cofferdam_text(&["key"]);
     let mut listening = shim_at(&format!("listen:{address}"), "tools");
     listening.args(["--pin", pin.trim()]);

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use cofferdam_tests::port::free_place;
+use cofferdam_tests::port::free_address;
 
 use super::ports::listening_hub;
 use super::*;
@@ -89,7 +89,7 @@ fn serve(stream: &UnixStream, manner: Manner, carried: &Mutex<Vec<UnixStream>>) 
 #[test]
 fn a_machine_with_a_hub_is_dialled_through_its_monitor() {
     let scene = Scene::new();
-    let place = free_place();
+    let place = free_address();
     let socket = scene.socket().display().to_string();
     let (_hub, _) = listening_hub(&scene, place, &["--socket", &socket]);
     let monitor = Monitor::start(scene.directory.path(), Manner::Connects { to: place });
@@ -112,7 +112,7 @@ fn a_machine_with_a_hub_is_dialled_through_its_monitor() {
 #[test]
 fn a_shim_in_a_machine_is_dialled_through_its_monitor() {
     let scene = Scene::new();
-    let place = free_place();
+    let place = free_address();
     let pin = scene.world.cofferdam_text(&["key"]);
     let mut listening = shim_at(&format!("listen:{place}"), "tools");
     listening.args(["--pin", pin.trim()]);
@@ -136,19 +136,19 @@ fn a_machine_that_cannot_be_dialled_is_named_with_a_next_step() {
     let scene = Scene::new();
     let dial = |place: &str| Attach::start(&scene.world, &["dial", place, "--grant", "dev"]);
     let missing = format!("vsock:{}:7443", scene.directory.path().join("none").display());
-    dial(&missing).wait_until_said("is the machine running");
-    let monitor = Monitor::start(scene.directory.path(), Manner::Connects { to: free_place() });
+    dial(&missing).wait_until_output_has("is the machine running");
+    let monitor = Monitor::start(scene.directory.path(), Manner::Connects { to: free_address() });
     for port in [7443, 7] {
         let attach = dial(&monitor.place(port));
-        attach.wait_until_said(&format!("start `cofferdam-shim hub --listen vsock:{port}` there"));
+        attach.wait_until_output_has(&format!("start `cofferdam-shim hub --listen vsock:{port}` there"));
         assert_eq!(attach.times_attached(), 0);
     }
     for answer in [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], b"OK 99999999999999999999", b"NO\n"] {
         let monitor = Monitor::start(scene.directory.path(), Manner::Answers(answer));
-        dial(&monitor.place(7443)).wait_until_said("the response is not that of a monitor's vsock");
+        dial(&monitor.place(7443)).wait_until_output_has("the response is not that of a monitor's vsock");
     }
     // This port has no listener on this machine; a kernel without vsock says so in other words.
-    dial("vsock:1:4294967290").wait_until_said("dial vsock:1:4294967290: ");
+    dial("vsock:1:4294967290").wait_until_output_has("dial vsock:1:4294967290: ");
     let mut wrong = dial("vsock:7443");
     assert_eq!(wrong.wait().code(), Some(64));
     assert!(

@@ -7,7 +7,7 @@ use std::time::Duration;
 use cofferdam_tests::attach::{Attach, shim_at};
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::harness::Harness;
-use cofferdam_tests::port::free_place;
+use cofferdam_tests::port::free_address;
 use cofferdam_tests::process::{built, command, output_of};
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::World;
@@ -28,7 +28,7 @@ fn the_sidecar_connects_by_tcp_or_web_socket() {
     let peers = Peers::new();
     let world = World::new().server("tools", Server::fixture()).start();
     for way in [Way::Tcp, Way::WebSocket] {
-        let (place, sidecar) = (free_place(), Identity::generate().unwrap());
+        let (place, sidecar) = (free_address(), Identity::generate().unwrap());
         let mut shim = listening(place, &sidecar);
         let id = shim.send_initialize();
         let dialled = peers.dial(place, way, &sidecar, &world.layout().relay);
@@ -45,7 +45,7 @@ fn the_sidecar_connects_by_tcp_or_web_socket() {
 fn attach_dials_a_web_socket_behind_a_proxy_that_terminates_its_tls() {
     let peers = Peers::new();
     let world = World::new().server("tools", Server::fixture()).start();
-    let place = free_place();
+    let place = free_address();
     let mut listening = shim_at(&format!("listen:{place}"), "tools");
     listening.args(["--pin", world.cofferdam_text(&["key"]).trim()]);
     let mut shim = Harness::start(listening, "cofferdam-shim");
@@ -61,7 +61,7 @@ fn attach_dials_a_web_socket_behind_a_proxy_that_terminates_its_tls() {
 
     // The port itself has no TLS around its WebSocket.
     let attach = Attach::start(&world, &["dial", &format!("wss://{place}/"), "--grant", "dev"]);
-    attach.wait_until_said(&format!("use {place} without wss://"));
+    attach.wait_until_output_has(&format!("use {place} without wss://"));
 }
 
 /// A reconnect with the key resumes the link.
@@ -69,7 +69,7 @@ fn attach_dials_a_web_socket_behind_a_proxy_that_terminates_its_tls() {
 fn the_newest_connection_with_the_key_wins() {
     let peers = Peers::new();
     let world = World::new().server("tools", Server::fixture()).start();
-    let (place, sidecar) = (free_place(), Identity::generate().unwrap());
+    let (place, sidecar) = (free_address(), Identity::generate().unwrap());
     let relay = &world.layout().relay;
     let mut shim = listening(place, &sidecar);
     let first = peers.dial(place, Way::Tcp, &sidecar, relay);
@@ -90,7 +90,7 @@ fn the_newest_connection_with_the_key_wins() {
 fn peers_without_the_key_get_nothing_and_disturb_nothing() {
     let peers = Peers::new();
     let world = World::new().server("tools", Server::fixture()).start();
-    let (place, sidecar) = (free_place(), Identity::generate().unwrap());
+    let (place, sidecar) = (free_address(), Identity::generate().unwrap());
     let relay = &world.layout().relay;
     let mut shim = listening(place, &sidecar);
     let id = shim.send_initialize();

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use cofferdam_tests::harness::Harness;
-use cofferdam_tests::port::free_place;
+use cofferdam_tests::port::free_address;
 use cofferdam_tests::process::{built, command};
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::{Builder, World};
@@ -23,7 +23,7 @@ use tokio_rustls::TlsAcceptor;
 
 /// A world whose sidecar has a port, at this place.
 pub(crate) fn with_a_port(change: impl FnOnce(Builder, SocketAddr) -> Builder) -> (World, SocketAddr) {
-    let place = free_place();
+    let place = free_address();
     let builder = World::new().server("tools", Server::fixture()).relay(&format!("tls = \"{place}\""));
     (change(builder, place).start(), place)
 }

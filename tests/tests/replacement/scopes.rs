@@ -161,7 +161,7 @@ fn a_scopes_process_that_dies_is_replaced_at_once_and_affects_no_other() {
     let Some(mut scene) = Scene::scoped("starts-slowly", "") else { return };
     let mut harness = scene.world.connected("tools");
     let (base, first) = (process(&mut harness), process_of_scope(&mut harness));
-    let goes_on = harness.send_call("slow", json!({"ms": 8000}));
+    let assert_steady_server_responds = harness.send_call("slow", json!({"ms": 8000}));
     let lost = harness.send_call("rw_slow", json!({"ms": 60_000}));
     wait_until("both run", || scene.world.times_executed("tools", "rw_slow") == 1);
     let value = scene.change_in_scope();
@@ -174,7 +174,7 @@ fn a_scopes_process_that_dies_is_replaced_at_once_and_affects_no_other() {
     // Without a replacement, the next call starts a process.
     send(next, Signal::SIGKILL);
     wait_until("there is another", || harness.call("rw_process", json!({})).get("result").is_some());
-    assert_eq!(text_of(&harness.answer_to(&goes_on)), "late");
+    assert_eq!(text_of(&harness.answer_to(&assert_steady_server_responds)), "late");
     assert_eq!(process(&mut harness), base);
     assert_eq!(scene.processes().len(), 4);
     assert_eq!(scene.world.times_executed("tools", "rw_slow"), 1);

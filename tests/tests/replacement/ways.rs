@@ -10,7 +10,7 @@ use cofferdam_tests::harness::text_of;
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::vault::{
-    certificates_live, lease_id, leases, prepared, session_tokens, with_certificate,
+    lease_id, leases, prepared, session_tokens, set_certificate_ttl, with_certificate,
 };
 use serde_json::json;
 
@@ -105,7 +105,7 @@ fn a_secret_that_is_also_in_a_variable_replaces_the_process() {
 #[test]
 fn a_lease_ends_with_the_process_that_was_replaced() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    certificates_live(&bao, "30s");
+    set_certificate_ttl(&bao, "30s");
     let world = with_certificate(&bao).start();
     let mut harness = world.connected("tools");
     let first = process(&mut harness);

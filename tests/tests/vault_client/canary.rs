@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cofferdam_tests::openbao::OpenBao;
-use cofferdam_tests::vault::{certificate_authority, certificates_live};
+use cofferdam_tests::vault::{certificate_authority, set_certificate_ttl};
 use cofferdam_vault::login::{Method, SecretId};
 use cofferdam_vault::{ChildToken, Mint};
 use serde_json::json;
@@ -20,7 +20,7 @@ async fn no_token_secret_or_lease_prints() {
     let method = Method::AppRole { mount: "approle".into(), role_id_file, secret_id };
     server.write_secret("app", json!({"password": "CANARY-of-the-secret"}));
     certificate_authority(&server, "1h");
-    certificates_live(&server, "10m");
+    set_certificate_ttl(&server, "10m");
 
     let mut printed = format!("{method:?} {vault:?} {root:?}");
     let kept = keep(vault.clone(), method);

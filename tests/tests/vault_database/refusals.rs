@@ -36,7 +36,7 @@ fn an_engine_that_cannot_log_in_is_refused_and_recovers_without_a_restart() {
     let mut harness = world.shim("tools");
     let refused = harness.initialize();
     assert_refused(&refused, "`tools`");
-    let place = database.postgres.place.to_string();
+    let place = database.postgres.listens_at.to_string();
     for hidden in ["not-the-password", "user=", &place] {
         assert!(!refused.to_string().contains(hidden), "{hidden}: {refused}");
     }

@@ -55,7 +55,7 @@ fn a_replayed_429_of_a_node_that_is_behind() {
 #[test]
 fn the_fault_proxy_changes_nothing_without_a_rule() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let proxy = VaultFaultProxy::in_front_of(bao.place);
+    let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
     // One that rewrites nothing, and the newest, which is for another path.
     proxy.rule("sys/mounts", Action::Rewrite(|_| {}));
     proxy.rule("nowhere", recorded(473, "", "{}"));
@@ -80,7 +80,7 @@ fn the_fault_proxy_changes_nothing_without_a_rule() {
             let (status, body) = exchange(place, method, path, &bao.root_token, body).unwrap();
             (status, shape(&body))
         };
-        let (direct, through) = (asked(bao.place), asked(proxy.place()));
+        let (direct, through) = (asked(bao.listens_at), asked(proxy.listens_at()));
         assert_eq!(direct, through, "{method} {path}");
         assert!(direct.0 != 0 && !direct.1.is_empty(), "{method} {path}");
     }

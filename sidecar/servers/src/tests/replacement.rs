@@ -4,15 +4,15 @@ use super::*;
 use crate::scripted::{Reaction, Start, answer};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// The time of the longest wait between two attempts, and more.
+/// Longer than the longest wait between two attempts.
 const LONG: Duration = Duration::from_secs(120);
 
-/// Its process 0 runs, its handshake is made, a call was answered.
+/// A world whose process 0 runs, has had its handshake and has answered a call.
 async fn running(script: Script, server: &Setup) -> World {
     let mut world = World::with(script, server);
-    world.shake_hands().await;
+    world.make_handshake().await;
     assert_eq!(world.call_and_wait("echo").await, by(0));
-    // So long that a crash is not the first step of a crash loop.
+    // Long enough that a crash does not count as a failed start.
     world.live(20 * SECOND).await;
     world
 }
@@ -25,7 +25,7 @@ impl World {
 
 #[tokio::test(start_paused = true)]
 async fn calls_finish_where_they_began_and_later_ones_go_to_the_new_process() {
-    let mut world = running(Script::responding(patient), &SERVER).await;
+    let mut world = running(Script::responding(answer_after_wait), &SERVER).await;
     let long = world.call("echo", 30 * SECOND);
     world.live(SECOND).await;
     world.change("key", "key-2", None);
@@ -34,12 +34,12 @@ async fn calls_finish_where_they_began_and_later_ones_go_to_the_new_process() {
         .await;
     assert_eq!(world.handed_over.len(), 1);
     assert_eq!(world.call_and_wait("echo").await, by(1));
-    assert!(!ended(&world.script, 0), "it has a call");
+    assert!(!ended(&world.script, 0), "the call is still running");
     world.script.say(0, r#"{"jsonrpc":"2.0","method":"notifications/progress"}"#);
     assert_eq!(world.settled(long).await, by(0));
     assert_eq!(world.notifications, ["notifications/progress"]);
     world.live(SECOND).await;
-    assert!(ended(&world.script, 0), "it has nothing left to do");
+    assert!(ended(&world.script, 0), "it has no call left");
     assert_eq!(methods(&world.script.taken_by(1))[..2], ["initialize", "notifications/initialized"]);
     assert_eq!(world.servers.secrets(None).unwrap()[&name("key")].generation, 2);
     world.finish().await;
@@ -47,7 +47,7 @@ async fn calls_finish_where_they_began_and_later_ones_go_to_the_new_process() {
 
 #[tokio::test(start_paused = true)]
 async fn no_call_reaches_a_new_process_before_it_took_over() {
-    let mut world = running(Script::responding(patient), &SERVER).await;
+    let mut world = running(Script::responding(answer_after_wait), &SERVER).await;
     world.script.then(Start::RunAfter(10 * SECOND));
     world.change("key", "key-2", None);
     for _ in 0..9 {
@@ -60,10 +60,10 @@ async fn no_call_reaches_a_new_process_before_it_took_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_replacement_keeps_the_old_process_and_is_tried_again_ever_later() {
-    let mut world = running(Script::responding(patient), &SERVER).await;
+async fn a_failed_replacement_keeps_the_old_process_and_is_retried_with_backoff() {
+    let mut world = running(Script::responding(answer_after_wait), &SERVER).await;
     for _ in 0..3 {
-        world.script.then(Start::FailAfter(Duration::ZERO, broken()));
+        world.script.then(Start::FailAfter(Duration::ZERO, launch_error()));
     }
     world.change("key", "key-2", None);
     let began = Instant::now();
@@ -96,7 +96,7 @@ async fn a_process_with_other_tools_does_not_take_over() {
                 r#"{{"jsonrpc":"2.0","id":{id},"result":{{"tools":[{{"name":"other"}}]}}}}"#
             ))]
         }
-        _ => patient(taken),
+        _ => answer_after_wait(taken),
     });
     let mut world = running(script, &SERVER).await;
     world.change("key", "key-2", None);
@@ -110,7 +110,7 @@ async fn a_process_with_other_tools_does_not_take_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_that_agrees_on_something_else_does_not_take_over() {
+async fn a_process_whose_handshake_differs_does_not_take_over() {
     for (result, why) in [
         (r#""result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{}}}"#, "differ"),
         (r#""error":{"code":1,"message":"no"}"#, "refused"),
@@ -120,7 +120,7 @@ async fn a_process_that_agrees_on_something_else_does_not_take_over() {
                 let id = taken.id.as_deref().unwrap();
                 vec![Reaction::Say(format!(r#"{{"jsonrpc":"2.0","id":{id},{result}}}"#))]
             }
-            _ => patient(taken),
+            _ => answer_after_wait(taken),
         });
         let mut world = running(script, &SERVER).await;
         world.change("key", "key-2", None);
@@ -132,17 +132,17 @@ async fn a_process_that_agrees_on_something_else_does_not_take_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_crash_while_another_process_starts_leaves_the_server_to_that_one() {
-    let mut world = running(Script::responding(patient), &SERVER).await;
+async fn after_a_crash_calls_wait_for_the_process_that_is_already_starting() {
+    let mut world = running(Script::responding(answer_after_wait), &SERVER).await;
     world.script.then(Start::RunAfter(5 * SECOND));
     world.change("key", "key-2", None);
     world.live(SECOND).await;
     let lost = world.call("echo", 60 * SECOND);
     world.live(SECOND).await;
     world.script.exit(0);
-    assert!(matches!(world.settled(lost).await, Result::Unknown(_)));
+    assert!(matches!(world.settled(lost).await, CallResult::Unknown(_)));
     let next = world.call("echo", Duration::ZERO);
-    assert_eq!(world.settled(next).await, by(1), "it waits for the one that starts");
+    assert_eq!(world.settled(next).await, by(1), "the call waits for the process that is starting");
     assert_eq!(world.script.started(), 2, "no third one was started");
     let taken = world.script.taken_by(1);
     assert_eq!(methods(&taken)[..2], ["initialize", "notifications/initialized"]);
@@ -150,8 +150,9 @@ async fn a_crash_while_another_process_starts_leaves_the_server_to_that_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_crash_while_another_process_is_ready_leaves_the_server_to_that_one_at_once() {
-    let mut world = running(Script::responding(patient), &Setup { replace: Replace::Idle, ..SERVER }).await;
+async fn after_a_crash_a_process_that_is_ready_takes_over_at_once() {
+    let mut world =
+        running(Script::responding(answer_after_wait), &Setup { replace: Replace::Idle, ..SERVER }).await;
     let lost = world.call("echo", 60 * SECOND);
     world.change("key", "key-2", None);
     world
@@ -160,15 +161,16 @@ async fn a_crash_while_another_process_is_ready_leaves_the_server_to_that_one_at
         })
         .await;
     world.script.exit(0);
-    assert!(matches!(world.settled(lost).await, Result::Unknown(_)));
+    assert!(matches!(world.settled(lost).await, CallResult::Unknown(_)));
     assert_eq!(world.call_and_wait("echo").await, by(1));
     assert_eq!(world.script.started(), 2);
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn idle_waits_until_no_call_is_under_way() {
-    let mut world = running(Script::responding(patient), &Setup { replace: Replace::Idle, ..SERVER }).await;
+async fn replace_idle_waits_until_no_call_is_running() {
+    let mut world =
+        running(Script::responding(answer_after_wait), &Setup { replace: Replace::Idle, ..SERVER }).await;
     let long = world.call("echo", 10 * SECOND);
     world.change("key", "key-2", None);
     world.live(5 * SECOND).await;
@@ -183,8 +185,9 @@ async fn idle_waits_until_no_call_is_under_way() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn never_keeps_the_process_whatever_its_credential_does() {
-    let mut world = World::with(Script::responding(patient), &Setup { replace: Replace::Never, ..SERVER });
+async fn replace_never_keeps_the_process_after_its_credential_expired() {
+    let mut world =
+        World::with(Script::responding(answer_after_wait), &Setup { replace: Replace::Never, ..SERVER });
     world.change("key", "key-2", Some(10 * SECOND));
     assert_eq!(world.call_and_wait("echo").await, by(0));
     world.live(20 * SECOND).await;
@@ -197,7 +200,7 @@ async fn never_keeps_the_process_whatever_its_credential_does() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn files_are_written_anew_where_the_server_reads_them_again() {
+async fn files_are_rewritten_where_the_server_reads_them_again() {
     let server = Setup {
         key: "",
         scope_tools: &[],
@@ -205,7 +208,7 @@ async fn files_are_written_anew_where_the_server_reads_them_again() {
         reload: Some(Reload::Sighup),
         ..SERVER
     };
-    let mut world = running(Script::responding(patient), &server).await;
+    let mut world = running(Script::responding(answer_after_wait), &server).await;
     world.change("key", "key-2", None);
     world.until("it was reloaded", |world| world.outcomes() == [ReplacementOutcome::Reloaded]).await;
     assert!(world.script.log().contains(&Entry::HungUp(0)));
@@ -217,10 +220,10 @@ async fn files_are_written_anew_where_the_server_reads_them_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_whose_credential_is_over_gets_no_new_calls_and_finishes_those_it_has() {
-    let mut world = World::with(Script::responding(patient), &SERVER);
+async fn a_process_whose_credential_expired_finishes_its_calls_and_gets_no_new_ones() {
+    let mut world = World::with(Script::responding(answer_after_wait), &SERVER);
     world.change("key", "key-2", Some(10 * SECOND));
-    world.shake_hands().await;
+    world.make_handshake().await;
     let long = world.call("echo", 20 * SECOND);
     world.until("it is retired", |world| world.outcomes() == [ReplacementOutcome::Retired]).await;
     world.change("key", "key-3", None);
@@ -234,7 +237,7 @@ async fn a_process_whose_credential_is_over_gets_no_new_calls_and_finishes_those
 
 #[tokio::test(start_paused = true)]
 async fn a_process_that_does_not_finish_is_ended_after_its_drain_time() {
-    let mut world = running(Script::responding(patient), &SERVER).await;
+    let mut world = running(Script::responding(answer_after_wait), &SERVER).await;
     let drain = world.launcher.limits.replace_drain;
     let endless = world.call("echo", 10 * drain);
     world.change("key", "key-2", None);
@@ -243,7 +246,7 @@ async fn a_process_that_does_not_finish_is_ended_after_its_drain_time() {
         .await;
     let began = Instant::now();
     let unknown = world.settled(endless).await;
-    assert!(matches!(&unknown, Result::Unknown(why) if why.contains("replace-drain")), "{unknown:?}");
+    assert!(matches!(&unknown, CallResult::Unknown(why) if why.contains("replace-drain")), "{unknown:?}");
     assert!(began.elapsed() >= drain - SECOND);
     world.live(SECOND).await;
     assert_eq!(world.script.alive(), [1]);
@@ -251,8 +254,8 @@ async fn a_process_that_does_not_finish_is_ended_after_its_drain_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn so_many_processes_finish_their_calls_and_no_more() {
-    let mut world = running(Script::responding(patient), &SERVER).await;
+async fn at_most_eight_replaced_processes_finish_their_calls_at_a_time() {
+    let mut world = running(Script::responding(answer_after_wait), &SERVER).await;
     for round in 0..12 {
         let long = world.call("echo", 250 * SECOND);
         assert!(!world.results.contains_key(&long));
@@ -260,7 +263,7 @@ async fn so_many_processes_finish_their_calls_and_no_more() {
         world.live(2 * SECOND).await;
     }
     assert!(world.script.alive().len() <= 9, "eight that finish, and the current one");
-    assert_eq!(world.results.values().filter(|result| matches!(result, Result::Unknown(_))).count(), 0);
+    assert_eq!(world.results.values().filter(|result| matches!(result, CallResult::Unknown(_))).count(), 0);
     world.live(400 * SECOND).await;
     assert_eq!(world.script.alive().len(), 1);
     assert_eq!(world.servers.secrets(None).unwrap()[&name("key")].generation, 13);
@@ -273,7 +276,7 @@ async fn nothing_takes_over_while_the_harness_makes_a_handshake() {
         (Some("initialize"), Some("3")) => {
             vec![Reaction::SayAfter(20 * SECOND, answer(taken).unwrap())]
         }
-        _ => patient(taken),
+        _ => answer_after_wait(taken),
     });
     let mut world = running(script, &SERVER).await;
     let again = world.request("initialize", "{}", None);
@@ -281,17 +284,17 @@ async fn nothing_takes_over_while_the_harness_makes_a_handshake() {
     world.change("key", "key-2", None);
     world.live(15 * SECOND).await;
     assert_eq!(world.outcomes(), []);
-    assert!(matches!(world.settled(again).await, Result::Answered(_)));
+    assert!(matches!(world.settled(again).await, CallResult::Answered(_)));
     world
         .until("another process took over", |world| world.outcomes() == [ReplacementOutcome::Replaced])
         .await;
-    // The one that was started before the handshake is not the one that takes over.
+    // Process 1 was started before the handshake, so it must not take over.
     assert_eq!(world.call_and_wait("echo").await, by(2));
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_harness_hears_that_a_process_that_follows_a_crash_has_other_tools() {
+async fn the_harness_is_notified_when_a_process_after_a_crash_has_other_tools() {
     let script = Script::responding(|taken| match (taken.method.as_deref(), taken.process) {
         (Some("tools/list"), 1..) => {
             let id = taken.id.as_deref().unwrap();
@@ -299,7 +302,7 @@ async fn the_harness_hears_that_a_process_that_follows_a_crash_has_other_tools()
                 r#"{{"jsonrpc":"2.0","id":{id},"result":{{"tools":[{{"name":"other"}}]}}}}"#
             ))]
         }
-        _ => patient(taken),
+        _ => answer_after_wait(taken),
     });
     let mut world = running(script, &SERVER).await;
     let list = world.request("tools/list", "{}", None);

@@ -6,8 +6,8 @@ use crate::scripted::Start;
 const SECOND: Duration = Duration::from_secs(1);
 
 async fn running(server: &Setup) -> World {
-    let mut world = World::with(Script::responding(patient), server);
-    world.shake_hands().await;
+    let mut world = World::with(Script::responding(answer_after_wait), server);
+    world.make_handshake().await;
     assert_eq!(world.call_and_wait("echo").await, by(0));
     assert_eq!(world.call_and_wait("write_file").await, by(1));
     world.live(20 * SECOND).await;
@@ -15,7 +15,7 @@ async fn running(server: &Setup) -> World {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_but_the_calls_of_its_tools_goes_to_the_process_of_a_scope() {
+async fn only_calls_of_its_tools_go_to_the_process_of_a_scope() {
     let mut world = running(&SERVER).await;
     for method in ["tools/list", "ping", "prompts/list"] {
         let id = world.request(method, "{}", None);
@@ -37,7 +37,7 @@ async fn nothing_but_the_calls_of_its_tools_goes_to_the_process_of_a_scope() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_harness_sets_is_set_in_every_process_under_an_id_of_our_own() {
+async fn a_setting_of_the_harness_reaches_every_process_under_an_id_of_the_sidecar() {
     let mut world = running(&SERVER).await;
     let level = world.request("logging/setLevel", r#"{"level":"debug"}"#, None);
     world.settled(level).await;
@@ -64,13 +64,13 @@ async fn only_the_process_whose_secret_changed_is_replaced() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_end_of_one_process_is_not_the_end_of_another() {
+async fn the_end_of_one_process_does_not_affect_another() {
     let mut world = running(&SERVER).await;
     let long = world.call("echo", 10 * SECOND);
     let lost = world.call("write_file", 10 * SECOND);
     world.live(SECOND).await;
     world.script.exit(1);
-    assert!(matches!(world.settled(lost).await, Result::Unknown(_)));
+    assert!(matches!(world.settled(lost).await, CallResult::Unknown(_)));
     assert_eq!(world.settled(long).await, by(0));
     assert_eq!(world.call_and_wait("write_file").await, by(2));
     world.finish().await;
@@ -83,7 +83,7 @@ async fn a_reload_that_changes_a_scope_gives_its_process_no_further_call() {
     world.live(SECOND).await;
     world.reconfigure(&Setup { scope_tools: &["write_*", "set_*"], scope_key: "x{write.value}", ..SERVER });
     assert_eq!(world.call_and_wait("write_file").await, by(2));
-    assert!(!ended(&world.script, 1), "it has a call");
+    assert!(!ended(&world.script, 1), "the call is still running");
     assert_eq!(world.settled(long).await, by(1));
     world.live(SECOND).await;
     assert_eq!(world.script.alive(), [0, 2]);
@@ -105,9 +105,9 @@ async fn a_reload_that_changes_the_server_itself_replaces_the_base_and_repeats_i
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_handshake_gives_up_the_processes_of_scopes() {
+async fn another_handshake_ends_the_processes_of_scopes() {
     let mut world = running(&SERVER).await;
-    world.shake_hands().await;
+    world.make_handshake().await;
     world.until("the process of the scope is ended", |world| ended(&world.script, 1)).await;
     assert_eq!(world.call_and_wait("write_file").await, by(2));
     assert_eq!(world.call_and_wait("echo").await, by(0));
@@ -115,9 +115,9 @@ async fn another_handshake_gives_up_the_processes_of_scopes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_scope_that_starts_slowly_does_not_hold_up_the_base() {
-    let mut world = World::with(Script::responding(patient), &SERVER);
-    world.shake_hands().await;
+async fn a_scope_that_starts_slowly_does_not_delay_the_base() {
+    let mut world = World::with(Script::responding(answer_after_wait), &SERVER);
+    world.make_handshake().await;
     world.script.then(Start::RunAfter(10 * SECOND));
     let scoped = world.call("write_file", Duration::ZERO);
     assert_eq!(world.call_and_wait("echo").await, by(0));

@@ -51,6 +51,8 @@ struct Life {
     nameless: u64,
     /// Messages without a readable id may have been lost with a link.
     lost_nameless: bool,
+    /// The ids of responses and the methods of notifications, as they arrived.
+    arrived: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -111,6 +113,7 @@ impl Life {
             malformed: 0,
             nameless: 0,
             lost_nameless: false,
+            arrived: Vec::new(),
         }
     }
 
@@ -295,6 +298,7 @@ impl Life {
         let text = std::str::from_utf8(bytes).expect("JSON is text");
         assert!(!text.contains(SECRET), "the harness was told the secret: {text}");
         let message: serde_json::Value = serde_json::from_str(text).expect("a harness is told JSON");
+        self.arrived.push(message["method"].as_str().map_or_else(|| message["id"].to_string(), Into::into));
         match (&message["id"], &message["method"]) {
             (id, serde_json::Value::String(_)) if !id.is_null() => {
                 let response = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"roots":[]}}}}"#);

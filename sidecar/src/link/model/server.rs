@@ -10,7 +10,7 @@ use cofferdam_servers::scripted::{Reaction, Script, Taken, answer};
 /// The secret that every process is given and that no message to the harness may hold.
 pub(super) const SECRET: &str = "correct-horse-battery-staple";
 /// Tools of the server. Those whose names begin with `safe_` say that they only read; `deny_` is denied by the rules.
-pub(super) const TOOLS: [&str; 12] = [
+pub(super) const TOOLS: [&str; 13] = [
     "now",
     "now",
     "late",
@@ -23,6 +23,7 @@ pub(super) const TOOLS: [&str; 12] = [
     "deny_all",
     "safe_exit",
     "safe_never",
+    "large",
 ];
 
 /// What the server saw, shared with the test.
@@ -88,6 +89,11 @@ fn respond(taken: &Taken, seen: &Seen, audit: &Path) -> Vec<Reaction> {
         "never" => Vec::new(),
         "exit" => vec![Reaction::Exit],
         "exit_late" => vec![Reaction::ExitAfter(Duration::from_secs(1))],
+        // So large that it is scrubbed by a worker.
+        "large" => vec![
+            Reaction::Say(result(&format!("{}{SECRET}", "x".repeat(300 * 1024)))),
+            Reaction::Say(r#"{"jsonrpc":"2.0","method":"notifications/after"}"#.into()),
+        ],
         "leak" => vec![Reaction::Say(result(SECRET))],
         "twice" => {
             vec![Reaction::Say(result("once")), Reaction::SayAfter(Duration::from_secs(1), result("again"))]
