@@ -95,10 +95,12 @@ impl Dialer {
             }
             Some(address @ Address::Vsock { cid, port }) => Box::pin(virtual_socket(address, cid, port)),
             #[cfg(feature = "tls")]
-            Some(Address::Listen(place)) => match Port::reopen(self.port.take(), place, &self.network) {
-                Ok(port) => Box::pin(self.port.insert(port).clone().next()),
-                Err(error) => Box::pin(ready(Err(error))),
-            },
+            Some(Address::Listen(endpoint)) => {
+                match Port::reopen(self.port.take(), endpoint, &self.network) {
+                    Ok(port) => Box::pin(self.port.insert(port).clone().next()),
+                    Err(error) => Box::pin(ready(Err(error))),
+                }
+            }
             #[cfg(not(feature = "tls"))]
             Some(address @ Address::Listen(_)) => Box::pin(ready(Err(ConnectError::NoTls(address)))),
             Some(other) => Box::pin(ready(Err(ConnectError::NotKnown(other)))),

@@ -26,12 +26,12 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::time::{Instant, sleep};
 
-use super::options::LocalPlace;
+use super::options::LocalListener;
 
 /// The right to serve an address, for as long as it is held.
 #[derive(Debug)]
 pub(super) struct Claim {
-    place: LocalPlace,
+    place: LocalListener,
     _lock: File,
 }
 
@@ -79,7 +79,7 @@ pub(super) enum LocalError {
 
 impl Claim {
     /// Claims the address for this process. A previous hub may be about to exit, so this waits a little.
-    pub(super) async fn take(place: &LocalPlace) -> Result<Self, LocalError> {
+    pub(super) async fn take(place: &LocalListener) -> Result<Self, LocalError> {
         let give_up = Instant::now() + RELEASE_TIME;
         loop {
             match Self::try_take(place) {
@@ -89,8 +89,8 @@ impl Claim {
         }
     }
 
-    fn try_take(place: &LocalPlace) -> Result<Self, LocalError> {
-        let (LocalPlace::Loopback(path) | LocalPlace::Unix(path)) = place;
+    fn try_take(place: &LocalListener) -> Result<Self, LocalError> {
+        let (LocalListener::Loopback(path) | LocalListener::Unix(path)) = place;
         let failed = |source| LocalError::Io { path: path.clone(), source };
         if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
             DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
@@ -126,8 +126,8 @@ impl Claim {
     /// Starts to listen.
     pub(super) async fn open(&self) -> Result<Local, LocalError> {
         match &self.place {
-            LocalPlace::Loopback(path) => loopback(path).await,
-            LocalPlace::Unix(path) => unix(path),
+            LocalListener::Loopback(path) => loopback(path).await,
+            LocalListener::Unix(path) => unix(path),
         }
     }
 }

@@ -11,7 +11,7 @@ const LONG: Duration = Duration::from_secs(120);
 async fn running(script: Script, server: &Setup) -> World {
     let mut world = World::with(script, server);
     world.make_handshake().await;
-    assert_eq!(world.call_and_wait("echo").await, by(0));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(0));
     // Long enough that a crash does not count as a failed start.
     world.live(20 * SECOND).await;
     world
@@ -33,10 +33,10 @@ async fn calls_finish_where_they_began_and_later_ones_go_to_the_new_process() {
         .until("another process took over", |world| world.outcomes() == [ReplacementOutcome::Replaced])
         .await;
     assert_eq!(world.handed_over.len(), 1);
-    assert_eq!(world.call_and_wait("echo").await, by(1));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(1));
     assert!(!ended(&world.script, 0), "the call is still running");
     world.script.say(0, r#"{"jsonrpc":"2.0","method":"notifications/progress"}"#);
-    assert_eq!(world.settled(long).await, by(0));
+    assert_eq!(world.settled(long).await, answered_by(0));
     assert_eq!(world.notifications, ["notifications/progress"]);
     world.live(SECOND).await;
     assert!(ended(&world.script, 0), "it has no call left");
@@ -51,11 +51,11 @@ async fn no_call_reaches_a_new_process_before_it_took_over() {
     world.script.then(Start::RunAfter(10 * SECOND));
     world.change("key", "key-2", None);
     for _ in 0..9 {
-        assert_eq!(world.call_and_wait("echo").await, by(0));
+        assert_eq!(world.call_and_wait("echo").await, answered_by(0));
         world.live(SECOND).await;
     }
     world.live(10 * SECOND).await;
-    assert_eq!(world.call_and_wait("echo").await, by(1));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(1));
     world.finish().await;
 }
 
@@ -68,7 +68,7 @@ async fn a_failed_replacement_keeps_the_old_process_and_is_retried_with_backoff(
     world.change("key", "key-2", None);
     let began = Instant::now();
     world.until("the first attempt failed", |world| !world.reports.is_empty()).await;
-    assert_eq!(world.call_and_wait("echo").await, by(0));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(0));
     world
         .until("another process took over", |world| world.outcomes().contains(&ReplacementOutcome::Replaced))
         .await;
@@ -105,7 +105,7 @@ async fn a_process_with_other_tools_does_not_take_over() {
     assert!(world.reports[0].1.contains("tools"), "{:?}", world.reports);
     assert!(world.servers.describe_replacement().unwrap().contains("tools"));
     world.until("the process that cannot take over is ended", |world| ended(&world.script, 1)).await;
-    assert_eq!(world.call_and_wait("echo").await, by(0));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(0));
     world.finish().await;
 }
 
@@ -126,7 +126,7 @@ async fn a_process_whose_handshake_differs_does_not_take_over() {
         world.change("key", "key-2", None);
         world.until("the attempt failed", |world| !world.reports.is_empty()).await;
         assert!(world.reports[0].1.contains(why), "{:?}", world.reports);
-        assert_eq!(world.call_and_wait("echo").await, by(0));
+        assert_eq!(world.call_and_wait("echo").await, answered_by(0));
         world.finish().await;
     }
 }
@@ -142,7 +142,7 @@ async fn after_a_crash_calls_wait_for_the_process_that_is_already_starting() {
     world.script.exit(0);
     assert!(matches!(world.settled(lost).await, CallResult::Unknown(_)));
     let next = world.call("echo", Duration::ZERO);
-    assert_eq!(world.settled(next).await, by(1), "the call waits for the process that is starting");
+    assert_eq!(world.settled(next).await, answered_by(1), "the call waits for the process that is starting");
     assert_eq!(world.script.started(), 2, "no third one was started");
     let taken = world.script.taken_by(1);
     assert_eq!(methods(&taken)[..2], ["initialize", "notifications/initialized"]);
@@ -162,7 +162,7 @@ async fn after_a_crash_a_process_that_is_ready_takes_over_at_once() {
         .await;
     world.script.exit(0);
     assert!(matches!(world.settled(lost).await, CallResult::Unknown(_)));
-    assert_eq!(world.call_and_wait("echo").await, by(1));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(1));
     assert_eq!(world.script.started(), 2);
     world.finish().await;
 }
@@ -175,9 +175,9 @@ async fn replace_idle_waits_until_no_call_is_running() {
     world.change("key", "key-2", None);
     world.live(5 * SECOND).await;
     let second = world.call("echo", 10 * SECOND);
-    assert_eq!(world.settled(long).await, by(0));
+    assert_eq!(world.settled(long).await, answered_by(0));
     assert_eq!(world.outcomes(), [], "the second call is under way");
-    assert_eq!(world.settled(second).await, by(0));
+    assert_eq!(world.settled(second).await, answered_by(0));
     world
         .until("another process took over", |world| world.outcomes() == [ReplacementOutcome::Replaced])
         .await;
@@ -189,11 +189,11 @@ async fn replace_never_keeps_the_process_after_its_credential_expired() {
     let mut world =
         World::with(Script::responding(answer_after_wait), &Setup { replace: Replace::Never, ..SERVER });
     world.change("key", "key-2", Some(10 * SECOND));
-    assert_eq!(world.call_and_wait("echo").await, by(0));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(0));
     world.live(20 * SECOND).await;
     world.change("key", "key-3", None);
     world.live(LONG).await;
-    assert_eq!(world.call_and_wait("echo").await, by(0));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(0));
     assert!(world.servers.describe_replacement().unwrap().contains("never"));
     assert_eq!(world.script.started(), 1);
     world.finish().await;
@@ -213,7 +213,7 @@ async fn files_are_rewritten_where_the_server_reads_them_again() {
     world.until("it was reloaded", |world| world.outcomes() == [ReplacementOutcome::Reloaded]).await;
     assert!(world.script.log().contains(&Entry::HungUp(0)));
     assert_eq!(world.servers.secrets(None).unwrap()[&name("key")].generation, 2);
-    assert_eq!(world.call_and_wait("echo").await, by(0));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(0));
     world.live(LONG).await;
     assert_eq!(world.script.started(), 1);
     world.finish().await;
@@ -227,9 +227,9 @@ async fn a_process_whose_credential_expired_finishes_its_calls_and_gets_no_new_o
     let long = world.call("echo", 20 * SECOND);
     world.until("it is retired", |world| world.outcomes() == [ReplacementOutcome::Retired]).await;
     world.change("key", "key-3", None);
-    assert_eq!(world.call_and_wait("echo").await, by(1));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(1));
     assert!(!ended(&world.script, 0));
-    assert_eq!(world.settled(long).await, by(0));
+    assert_eq!(world.settled(long).await, answered_by(0));
     world.live(SECOND).await;
     assert!(ended(&world.script, 0));
     world.finish().await;
@@ -289,7 +289,7 @@ async fn nothing_takes_over_while_the_harness_makes_a_handshake() {
         .until("another process took over", |world| world.outcomes() == [ReplacementOutcome::Replaced])
         .await;
     // Process 1 was started before the handshake, so it must not take over.
-    assert_eq!(world.call_and_wait("echo").await, by(2));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(2));
     world.finish().await;
 }
 
@@ -309,7 +309,7 @@ async fn the_harness_is_notified_when_a_process_after_a_crash_has_other_tools() 
     world.settled(list).await;
     world.script.exit(0);
     world.until("the process is gone", |world| ended(&world.script, 0)).await;
-    assert_eq!(world.call_and_wait("echo").await, by(1));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(1));
     world.live(SECOND).await;
     assert_eq!(world.notifications, ["notifications/tools/list_changed"]);
     world.finish().await;

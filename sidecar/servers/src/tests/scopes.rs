@@ -8,8 +8,8 @@ const SECOND: Duration = Duration::from_secs(1);
 async fn running(server: &Setup) -> World {
     let mut world = World::with(Script::responding(answer_after_wait), server);
     world.make_handshake().await;
-    assert_eq!(world.call_and_wait("echo").await, by(0));
-    assert_eq!(world.call_and_wait("write_file").await, by(1));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(0));
+    assert_eq!(world.call_and_wait("write_file").await, answered_by(1));
     world.live(20 * SECOND).await;
     world
 }
@@ -21,8 +21,8 @@ async fn only_calls_of_its_tools_go_to_the_process_of_a_scope() {
         let id = world.request(method, "{}", None);
         world.settled(id).await;
     }
-    assert_eq!(world.call_and_wait("write_other").await, by(1));
-    assert_eq!(world.call_and_wait("echo").await, by(0));
+    assert_eq!(world.call_and_wait("write_other").await, answered_by(1));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(0));
     let taken = world.script.taken_by(1);
     assert_eq!(methods(&taken), ["initialize", "notifications/initialized", "tools/call", "tools/call"]);
     assert!(taken.iter().all(|taken| taken.scope.is_some()));
@@ -56,8 +56,8 @@ async fn only_the_process_whose_secret_changed_is_replaced() {
     let mut world = running(&SERVER).await;
     world.change("write", "write-2", None);
     world.until("another process took over", |world| !world.reports.is_empty()).await;
-    assert_eq!(world.call_and_wait("write_file").await, by(2));
-    assert_eq!(world.call_and_wait("echo").await, by(0));
+    assert_eq!(world.call_and_wait("write_file").await, answered_by(2));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(0));
     world.live(SECOND).await;
     assert_eq!(world.script.alive(), [0, 2]);
     world.finish().await;
@@ -71,8 +71,8 @@ async fn the_end_of_one_process_does_not_affect_another() {
     world.live(SECOND).await;
     world.script.exit(1);
     assert!(matches!(world.settled(lost).await, CallResult::Unknown(_)));
-    assert_eq!(world.settled(long).await, by(0));
-    assert_eq!(world.call_and_wait("write_file").await, by(2));
+    assert_eq!(world.settled(long).await, answered_by(0));
+    assert_eq!(world.call_and_wait("write_file").await, answered_by(2));
     world.finish().await;
 }
 
@@ -82,9 +82,9 @@ async fn a_reload_that_changes_a_scope_gives_its_process_no_further_call() {
     let long = world.call("write_file", 10 * SECOND);
     world.live(SECOND).await;
     world.reconfigure(&Setup { scope_tools: &["write_*", "set_*"], scope_key: "x{write.value}", ..SERVER });
-    assert_eq!(world.call_and_wait("write_file").await, by(2));
+    assert_eq!(world.call_and_wait("write_file").await, answered_by(2));
     assert!(!ended(&world.script, 1), "the call is still running");
-    assert_eq!(world.settled(long).await, by(1));
+    assert_eq!(world.settled(long).await, answered_by(1));
     world.live(SECOND).await;
     assert_eq!(world.script.alive(), [0, 2]);
     world.finish().await;
@@ -96,9 +96,9 @@ async fn a_reload_that_changes_the_server_itself_replaces_the_base_and_repeats_i
     let long = world.call("echo", 10 * SECOND);
     world.live(SECOND).await;
     world.reconfigure(&Setup { key: "x{key.value}", ..SERVER });
-    assert_eq!(world.call_and_wait("echo").await, by(2));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(2));
     assert_eq!(methods(&world.script.taken_by(2))[..2], ["initialize", "notifications/initialized"]);
-    assert_eq!(world.settled(long).await, by(0));
+    assert_eq!(world.settled(long).await, answered_by(0));
     world.live(SECOND).await;
     assert!(ended(&world.script, 0));
     world.finish().await;
@@ -109,8 +109,8 @@ async fn another_handshake_ends_the_processes_of_scopes() {
     let mut world = running(&SERVER).await;
     world.make_handshake().await;
     world.until("the process of the scope is ended", |world| ended(&world.script, 1)).await;
-    assert_eq!(world.call_and_wait("write_file").await, by(2));
-    assert_eq!(world.call_and_wait("echo").await, by(0));
+    assert_eq!(world.call_and_wait("write_file").await, answered_by(2));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(0));
     world.finish().await;
 }
 
@@ -120,8 +120,8 @@ async fn a_scope_that_starts_slowly_does_not_delay_the_base() {
     world.make_handshake().await;
     world.script.then(Start::RunAfter(10 * SECOND));
     let scoped = world.call("write_file", Duration::ZERO);
-    assert_eq!(world.call_and_wait("echo").await, by(0));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(0));
     assert!(!world.results.contains_key(&scoped));
-    assert_eq!(world.settled(scoped).await, by(1));
+    assert_eq!(world.settled(scoped).await, answered_by(1));
     world.finish().await;
 }

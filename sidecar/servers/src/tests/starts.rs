@@ -11,7 +11,7 @@ async fn calls_that_wait_for_a_start_are_sent_once_and_in_order() {
     world.script.then(Start::RunAfter(5 * SECOND));
     let ids = [0; 3].map(|_| world.call("echo", Duration::ZERO));
     for id in ids {
-        assert_eq!(world.settled(id).await, by(0));
+        assert_eq!(world.settled(id).await, answered_by(0));
     }
     assert_eq!(world.calls_taken_by(0), ids);
     let (script, _) = world.finish().await;
@@ -40,7 +40,7 @@ async fn a_failed_start_refuses_the_waiting_calls_and_the_next_start_is_delayed(
     world.live(SECOND).await;
     assert!(matches!(world.call_and_wait("echo").await, CallResult::Refused(..)), "the third start fails");
     world.live(2 * SECOND).await;
-    assert_eq!(world.call_and_wait("echo").await, by(0));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(0));
     world.finish().await;
 }
 
@@ -61,7 +61,7 @@ async fn after_an_exit_received_calls_are_unknown_and_queued_ones_did_not_run() 
     );
     assert!(matches!(world.settled(taken).await, CallResult::Unknown(_)));
     assert!(matches!(world.settled(begun).await, CallResult::Unknown(_)));
-    assert_eq!(world.call_and_wait("echo").await, by(1));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(1));
     world.finish().await;
 }
 
@@ -73,7 +73,7 @@ async fn a_new_process_gets_the_handshake_and_the_settings_before_any_call() {
     world.settled(level).await;
     world.script.exit(0);
     world.until("the process is gone", |world| ended(&world.script, 0)).await;
-    assert_eq!(world.call_and_wait("echo").await, by(1));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(1));
     let expected = ["initialize", "notifications/initialized", "logging/setLevel", "tools/call"];
     assert_eq!(methods(&world.script.taken_by(1)), expected);
     let own = world.script.taken_by(1)[0].id.clone().unwrap();
@@ -124,7 +124,7 @@ async fn a_process_that_does_not_answer_the_repeated_handshake_is_given_up() {
         "{refused:?}"
     );
     world.until("the process is ended", |world| ended(&world.script, 1)).await;
-    assert_eq!(world.call_and_wait("echo").await, by(2));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(2));
     world.finish().await;
 }
 
@@ -144,10 +144,10 @@ async fn a_process_that_never_answers_its_first_request_is_given_up() {
 async fn a_process_is_dead_before_the_next_one_starts() {
     let mut world = World::new();
     world.script.end_takes(2 * SECOND);
-    assert_eq!(world.call_and_wait("echo").await, by(0));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(0));
     world.script.exit(0);
     world.until("the exit is noticed", |world| world.script.log().contains(&Entry::Exited(0))).await;
-    assert_eq!(world.call_and_wait("echo").await, by(1));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(1));
     let log = world.script.log();
     let at = |wanted: &Entry| log.iter().position(|entry| entry == wanted);
     assert!(at(&Entry::Ended(0)).unwrap() < at(&Entry::Started(1)).unwrap(), "{log:?}");
@@ -161,7 +161,7 @@ async fn a_cancelled_request_that_waits_for_a_start_is_never_sent() {
     let cancelled = world.call("echo", Duration::ZERO);
     let other = world.call("echo", Duration::ZERO);
     world.parked.retain(|(_, call, _)| call.as_ref().is_none_or(|(id, _)| *id != cancelled));
-    assert_eq!(world.settled(other).await, by(0));
+    assert_eq!(world.settled(other).await, answered_by(0));
     assert_eq!(world.calls_taken_by(0), [other]);
     world.finish().await;
 }

@@ -6,9 +6,9 @@ use cofferdam_secrets::{VaultOrigin, VaultPath};
 use cofferdam_vault::{Auth, Kind, KvVersion, Need, Settings, VaultError, Verdict};
 use relay_proto::name::Name;
 
+use super::check_login::CheckLogin;
 use super::login::{self, MayMint};
 use super::report::{Report, Section, Wanted, listed};
-use super::visit::Visit;
 use crate::config::{Config, Grant};
 
 /// Paths below this one work only for a token that belongs to an entity.
@@ -19,7 +19,7 @@ pub(super) async fn check(
     config: &Config,
     settings: &Settings,
     grant: &Grant,
-    visit: &Visit,
+    check_login: &CheckLogin,
     may_mint: MayMint,
     report: &mut Report,
 ) -> Result<(), VaultError> {
@@ -33,7 +33,7 @@ pub(super) async fn check(
         report.not_checked("the login cannot create such a token");
         return Ok(());
     }
-    let child = match visit.mint(grant, login::mint(settings)).await {
+    let child = match check_login.mint(grant, login::mint(settings)).await {
         Ok(child) => child,
         Err(error) if matches!(error.kind(), Kind::Denied | Kind::Invalid) => {
             login::no_token(settings, grant, &error, report);
@@ -52,13 +52,14 @@ pub(super) async fn check(
     let namespace = settings.namespace.as_ref().map(|name| format!(", in namespace `{name}`"));
     // A session's token belongs to the configured namespace, so paths in its policies need no prefix.
     let mut section = Section::new(format!("{policy}{}", namespace.unwrap_or_default()), String::new());
-    let outcome = GrantCheck { visit, child: &child, report, section: &mut section }.run(&secrets).await;
+    let outcome =
+        GrantCheck { check_login, child: &child, report, section: &mut section }.run(&secrets).await;
     report.close(section);
     outcome
 }
 
 struct GrantCheck<'a> {
-    visit: &'a Visit,
+    check_login: &'a CheckLogin,
     child: &'a Auth,
     report: &'a mut Report,
     section: &'a mut Section,
@@ -106,7 +107,7 @@ impl GrantCheck<'_> {
         if self.report_need(wanted).await? == Verdict::Lacks {
             return Ok(());
         }
-        match self.visit.vault.mount(&self.child.token, path.as_str()).await {
+        match self.check_login.vault.mount(&self.child.token, path.as_str()).await {
             Err(error) if is_refusal(&error) => {
                 let what = format!("nothing is mounted at `{path}`");
                 self.report.problem(&what, NO_ENGINE_HINT);
@@ -126,8 +127,8 @@ impl GrantCheck<'_> {
     async fn kv(&mut self, path: &VaultPath, reason: String) -> Result<(), VaultError> {
         let path = path.as_str();
         let mut found = None;
-        for token in [&self.child.token, self.visit.token()] {
-            match self.visit.vault.mount(token, path).await {
+        for token in [&self.child.token, self.check_login.token()] {
+            match self.check_login.vault.mount(token, path).await {
                 Ok(mount) => {
                     found = Some(mount);
                     break;
@@ -186,7 +187,7 @@ impl GrantCheck<'_> {
 
     /// `None` if the session's token may not ask for its capabilities.
     async fn verdict(&self, need: &Need) -> Result<Option<Verdict>, VaultError> {
-        match self.visit.vault.verdicts(&self.child.token, std::slice::from_ref(need)).await {
+        match self.check_login.vault.verdicts(&self.child.token, std::slice::from_ref(need)).await {
             Ok(verdicts) => Ok(verdicts.first().copied()),
             Err(error) if error.kind() == Kind::Denied => Ok(None),
             Err(error) => Err(error),

@@ -1,4 +1,4 @@
-//! Replayed answers: what a single real server cannot be made to say. Each is a few bytes on a socket, no Vault.
+//! Replayed responses, which a single real server cannot be made to give. Each is a few bytes on a socket, without Vault.
 
 use std::time::Duration;
 
