@@ -25,7 +25,7 @@ use crate::loopback;
 use crate::network::Network;
 use crate::options::{DEFAULT_RELAY, Options};
 use crate::socket::{Descriptor, Socket};
-use crate::state::{Another, EnrolmentState, HeldKey};
+use crate::state::{EnrolmentState, HeldKey, OtherEnrolment};
 use crate::stream::Stream;
 
 /// One attempt to connect.
@@ -129,11 +129,11 @@ impl Dialer {
             return retry;
         };
         match self.state.refused(&key) {
-            Another::None => {
+            OtherEnrolment::None => {
                 self.search = Search::ForAnEnrolment;
                 Retry::Never
             }
-            Another::Ready => Retry::AfterMs(0),
+            OtherEnrolment::Ready => Retry::AfterMs(0),
         }
     }
 

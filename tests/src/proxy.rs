@@ -12,7 +12,7 @@ pub enum ProxyBehaviour {
     Answers(&'static str),
     /// Reads and closes.
     Closes,
-    /// Connects every client that sends this `Proxy-Authorization` to the same address, whatever host it request_lines for, as if
+    /// Connects every client that sends this `Proxy-Authorization` to the same address, whatever host it asked for, as if
     /// every name resolved to it.
     Connects { to: SocketAddr, authorization: &'static str },
     /// Reads and does not respond.

@@ -130,10 +130,10 @@ fn of_a_snapshot_that_is_restored_twice_one_continues() {
         }
     };
     assert_eq!(refusal_of(&answer), "outcome_unknown", "it may have run, and the copy cannot know");
-    let told = refused.shim.call("echo", json!({"text": "from the copy"}));
-    assert_eq!(refusal_of(&told), "clone_refused");
+    let answer = refused.shim.call("echo", json!({"text": "from the copy"}));
+    assert_eq!(refusal_of(&answer), "clone_refused");
     for word in ["`cofferdam enroll`", "/run/cofferdam/enroll"] {
-        assert!(told["error"]["message"].as_str().unwrap_or_default().contains(word), "{word}: {told}");
+        assert!(answer["error"]["message"].as_str().unwrap_or_default().contains(word), "{word}: {answer}");
     }
     assert!(refused.shim.is_running());
     assert_eq!(survivor.shim.call_text("echo", json!({"text": "on"})), "on");

@@ -144,9 +144,9 @@ fn a_session_ends_all_its_leases_at_once() {
     let _harness = world.connected("tools");
     assert_eq!((leases(&bao), accessors(&bao).len()), (12, 12));
     let session = world.sessions()[0]["session"].as_str().unwrap().to_owned();
-    let told = world.cofferdam_text(&["kill", &session]);
-    assert_eq!(told.matches(": revoked after ").count(), 13, "{told}");
-    assert_eq!((leases(&bao), accessors(&bao).len()), (0, 0), "{told}");
+    let printed = world.cofferdam_text(&["kill", &session]);
+    assert_eq!(printed.matches(": revoked after ").count(), 13, "{printed}");
+    assert_eq!((leases(&bao), accessors(&bao).len()), (0, 0), "{printed}");
 }
 
 #[test]

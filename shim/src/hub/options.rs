@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use relay_proto::address::{Host, HostPort, InvalidAddress, ListenAddress};
 use relay_proto::key::{InvalidKey, PublicKey};
 
-/// What a hub holds on its two sides.
+/// The two sides of a hub: towards the shims and towards the host.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct HubOptions {
     pub pin: PublicKey,
@@ -14,15 +14,15 @@ pub struct HubOptions {
     pub pipe: PipeTarget,
 }
 
-/// Where the sandbox's shims come.
+/// Where the sandbox's shims connect.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum LocalListener {
-    /// A port of the loopback's, whose number and key are in this file.
+    /// A loopback port, whose number and key are written to this file.
     Loopback(PathBuf),
     Unix(PathBuf),
 }
 
-/// Where the host comes.
+/// How the host connects.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum PipeTarget {
     Listen(ListenAddress),

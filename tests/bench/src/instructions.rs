@@ -1,7 +1,7 @@
-//! Instruction counts under callgrind: recorded so that a later change can be compared, never judged.
+//! Instruction counts under callgrind: recorded for comparison with later versions, without a limit.
 //!
 //! Each count is a difference: the same run with twice the work, less the run with once the work, divided by the
-//! work. What a start and an end cost falls out. Instructions of the kernel are not in it.
+//! work. So the costs of start and end cancel out. Instructions in the kernel are not counted.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -74,7 +74,7 @@ impl Callgrind<'_> {
         })
     }
 
-    /// The end that the harness starts, counted; the host's end as always.
+    /// Counts the program that the harness starts; the host's program runs uncounted.
     fn client(&self, name: &str) -> Result<u64, BenchError> {
         let prepared = self.prepare(name, "client")?;
         let _host = prepared.start_host()?;
@@ -88,7 +88,7 @@ impl Callgrind<'_> {
         })
     }
 
-    /// The sidecar, counted; the shim as always.
+    /// Counts the sidecar; the shim runs uncounted.
     fn sidecar(&self) -> Result<u64, BenchError> {
         let own = std::env::current_exe()
             .map_err(|source| BenchError::Read { what: "my own path".into(), source })?;

@@ -1,4 +1,4 @@
-//! The scheduler of leases alone, on a paused clock, at a Vault that only counts: two hundred sessions with three leases
+//! The scheduler of leases alone, on a paused clock, with a fake Vault that counts requests: two hundred sessions with three leases
 //! each, for five hours.
 
 use std::time::Duration;
@@ -15,12 +15,12 @@ pub(crate) struct Leases {
     pub(crate) sessions: u32,
     pub(crate) leases: u32,
     pub(crate) simulated: Duration,
-    /// Renewals, reads and looks.
+    /// Renewals, reads and checks.
     pub(crate) actions: u64,
     pub(crate) lapses: u64,
-    /// In any second.
+    /// The most actions in one second.
     pub(crate) busiest: u64,
-    /// Of the scheduler, its timers and its tasks, for one action; the best run.
+    /// The time per action of the scheduler with its timers and tasks, in the best run.
     pub(crate) each: Duration,
 }
 

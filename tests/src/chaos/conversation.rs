@@ -219,8 +219,9 @@ impl Conversation {
     fn receive(&mut self, message: &Value) {
         match message["method"].as_str() {
             Some("notifications/message") => {
-                self.notified
-                    .push(message["params"]["data"]["number"].as_u64().expect("a number is notified"));
+                self.notified.push(
+                    message["params"]["data"]["number"].as_u64().expect("the notification has a number"),
+                );
             }
             Some("roots/list") => {
                 self.harness.send(&json!({"jsonrpc": "2.0", "id": message["id"], "result": {"roots": []}}));

@@ -55,7 +55,7 @@ impl OpenBao {
     #[track_caller]
     fn node(leader: Option<&Self>) -> Option<Self> {
         let program = Tool::OpenBao.path()?;
-        let directory = tempfile::tempdir().expect("a temporary directory can be initialised");
+        let directory = tempfile::tempdir().expect("a temporary directory can be made");
         let (listens_at, cluster) = (free_address(), free_address());
         let write = |name: &str, bytes: &[u8]| {
             let path = directory.path().join(name);

@@ -177,7 +177,7 @@ fn a_scopes_process_that_dies_is_replaced_at_once_and_affects_no_other() {
     let Some(mut scene) = Scene::scoped("starts-slowly", "") else { return };
     let mut harness = scene.world.connected("tools");
     let (base, first) = (process(&mut harness), process_of_scope(&mut harness));
-    let assert_steady_server_responds = harness.send_call("slow", json!({"ms": 8000}));
+    let long_call = harness.send_call("slow", json!({"ms": 8000}));
     let lost = harness.send_call("rw_slow", json!({"ms": 60_000}));
     wait_until("both run", || scene.world.times_executed("tools", "rw_slow") == 1);
     let value = scene.change_in_scope();
@@ -190,7 +190,7 @@ fn a_scopes_process_that_dies_is_replaced_at_once_and_affects_no_other() {
     // Without a replacement, the next call starts a process.
     send(next, Signal::SIGKILL);
     wait_until("there is another", || harness.call("rw_process", json!({})).get("result").is_some());
-    assert_eq!(text_of(&harness.answer_to(&assert_steady_server_responds)), "late");
+    assert_eq!(text_of(&harness.answer_to(&long_call)), "late");
     assert_eq!(process(&mut harness), base);
     assert_eq!(scene.processes().len(), 4);
     assert_eq!(scene.world.times_executed("tools", "rw_slow"), 1);
@@ -240,14 +240,11 @@ fn a_session_that_ends_leaves_no_process_and_no_credential_of_any_scope() {
     nothing_is_left(&own);
     let (harness, own) = run(&world);
     let session = world.sessions()[0]["session"].as_str().unwrap().to_owned();
-    let replacement_records = world.cofferdam_text(&["kill", &session]);
-    assert!(replacement_records.contains("server and all its descendants ended"), "{replacement_records}");
+    let printed = world.cofferdam_text(&["kill", &session]);
+    assert!(printed.contains("server and all its descendants ended"), "{printed}");
     assert!(!own.iter().any(|process| is_alive(*process)), "it was said to be over");
-    assert!(
-        replacement_records.contains("revoked") && !replacement_records.contains("pending"),
-        "{replacement_records}"
-    );
-    assert_eq!((leases(&bao), session_tokens(&bao).len()), (0, 0), "{replacement_records}");
+    assert!(printed.contains("revoked") && !printed.contains("pending"), "{printed}");
+    assert_eq!((leases(&bao), session_tokens(&bao).len()), (0, 0), "{printed}");
     drop(harness);
     let (mut harness, own) = run(&world);
     harness.kill9();

@@ -8,7 +8,7 @@ use cofferdam_vault::login::{Method, SecretId};
 use cofferdam_vault::{ChildToken, Mint};
 use serde_json::json;
 
-use crate::support::{approle, client, file, keep, root, secret_id, told, value};
+use crate::support::{approle, client, explained, file, keep, root, secret_id, value};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_token_secret_or_lease_prints() {
@@ -38,10 +38,10 @@ async fn no_token_secret_or_lease_prints() {
     let lease = issued.lease_id.as_ref().unwrap();
     printed += &format!("{:?} {held:?} {child:#?} {read:?} {envelope:?} {issued:#?}", kept.login);
     printed += &format!("{:?}", vault.lookup_self(&held.token).await.unwrap());
-    printed += &told(&vault.renew_lease(&root, lease, None).await.unwrap_err());
-    printed += &told(&vault.read(&held.token, "sys/mounts").await.unwrap_err());
+    printed += &explained(&vault.renew_lease(&root, lease, None).await.unwrap_err());
+    printed += &explained(&vault.read(&held.token, "sys/mounts").await.unwrap_err());
     vault.revoke_self(&child.token).await.unwrap();
-    printed += &told(&vault.lookup_self(&child.token).await.unwrap_err());
+    printed += &explained(&vault.lookup_self(&child.token).await.unwrap_err());
 
     let lease = String::from_utf8(lease.needle("lease").value.to_vec()).unwrap();
     let accessor = held.accessor.as_ref().unwrap().as_str().to_owned();

@@ -88,7 +88,7 @@ pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> b
 }
 
 /// An error with all its causes and in all its forms, for looking through.
-pub(crate) fn told(error: &VaultError) -> String {
+pub(crate) fn explained(error: &VaultError) -> String {
     format!("{error} | {error:?} | {error:#?} | {} | {}", error.explained(), error.problem)
 }
 

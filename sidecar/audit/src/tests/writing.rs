@@ -62,7 +62,7 @@ fn only_the_owner_may_read() {
 }
 
 #[test]
-fn two_sidecars_cannot_share_it() {
+fn two_sidecars_cannot_share_a_directory() {
     let directory = Directory::new();
     let first = directory.open();
     assert!(matches!(Audit::open(directory.options()), Err(AuditError::Busy { .. })));

@@ -203,7 +203,7 @@ impl World {
         self.launcher.secrets.credentials.hold(&name(secret), material(value, lifetime));
     }
 
-    /// Calls a tool; [`answer_after_wait`] delays the response answered_by `wait`.
+    /// Calls a tool; [`answer_after_wait`] delays the response by `wait`.
     fn call(&mut self, tool: &str, wait: Duration) -> u32 {
         let params = format!(r#"{{"name":"{tool}","wait":{}}}"#, wait.as_millis());
         self.request("tools/call", &params, Some(tool))
@@ -227,7 +227,7 @@ impl World {
         let keep = || Outbound::request(bytes.clone(), number(id), method, None).in_scope(scope.cloned());
         let outgoing = Outgoing::Request { bytes: &bytes, keep: &keep };
         self.dispatch(slot, Some((id, method.to_owned())), outgoing);
-        // Every second call is written at once, the others answered_by `ServerSet::next`.
+        // Every second call is written at once, the others by `ServerSet::next`.
         if id.is_multiple_of(2) {
             self.servers.flush();
         }
@@ -420,7 +420,7 @@ impl World {
             .in_flight
             .remove(&id)
             .unwrap_or_else(|| panic!("call {id} has two outcomes: {:?}", self.results));
-        assert_eq!(on, from, "call {id} is answered answered_by a process that does not have it");
+        assert_eq!(on, from, "call {id} is answered by a process that does not have it");
         method
     }
 
@@ -443,7 +443,7 @@ impl World {
         assert_eq!(self.results.insert(id, result), None, "call {id} has two outcomes");
     }
 
-    /// The tool calls that a process took, answered_by their ids, in order.
+    /// The tool calls that a process took, by their ids, in order.
     fn calls_taken_by(&self, process: usize) -> Vec<u32> {
         self.script.taken_by(process).iter().filter_map(call_id).collect()
     }
@@ -488,7 +488,7 @@ fn call_id(taken: &Taken) -> Option<u32> {
 }
 
 fn answered_by(process: usize) -> CallResult {
-    CallResult::Answered(format!(r#"{{"answered_by":{process}}}"#))
+    CallResult::Answered(format!(r#"{{"by":{process}}}"#))
 }
 
 fn methods(taken: &[Taken]) -> Vec<&str> {

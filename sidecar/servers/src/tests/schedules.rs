@@ -178,7 +178,7 @@ fn check(script: &Script, results: &BTreeMap<u32, CallResult>, calls: &[u32], sc
         let taker = takers.get(id);
         match results.get(id).unwrap_or_else(|| panic!("call {id} has no outcome")) {
             CallResult::Answered(result) => {
-                assert_eq!(Some(result), taker.map(|taker| format!(r#"{{"answered_by":{taker}}}"#)).as_ref())
+                assert_eq!(Some(result), taker.map(|taker| format!(r#"{{"by":{taker}}}"#)).as_ref())
             }
             CallResult::Refused(code, why) => {
                 assert_eq!(taker, None, "call {id} ran, and was refused: {code:?} {why}")

@@ -46,9 +46,9 @@ pub(crate) fn list(mode: Mode) -> Vec<Value> {
         "delete_everything",
         "echo",
         "env",
-        "falter_putting",
-        "falter_reading",
-        "falter_sending",
+        "unreliable_idempotent",
+        "unreliable_read_only",
+        "unreliable_unannotated",
         "flood",
         "flood_stderr",
         "garbage",
@@ -63,8 +63,8 @@ pub(crate) fn list(mode: Mode) -> Vec<Value> {
     ];
     let schema = json!({"type": "object"});
     let annotations = |name: &str| match name {
-        "falter_putting" => json!({"idempotentHint": true}),
-        "falter_reading" => json!({"readOnlyHint": true}),
+        "unreliable_idempotent" => json!({"idempotentHint": true}),
+        "unreliable_read_only" => json!({"readOnlyHint": true}),
         _ => json!({}),
     };
     let tool = |name: &str| {
@@ -135,7 +135,9 @@ pub(crate) fn run(call: &Call<'_>, output: &Output, pending: &Pending) {
         "process" => reply(text(&std::process::id().to_string())),
         "echo" => reply(text(call.argument("text").as_str().unwrap_or_default())),
         "env" => reply(text(&leak::environment())),
-        "falter_putting" | "falter_reading" | "falter_sending" => falter(call, output),
+        "unreliable_idempotent" | "unreliable_read_only" | "unreliable_unannotated" => {
+            be_unreliable(call, output)
+        }
         "flood" => {
             let data = "f".repeat(usize::try_from(call.number("bytes")).unwrap_or_default());
             let params = json!({"level": "info", "data": data});
@@ -211,7 +213,7 @@ fn later(call: &Call<'_>, output: &Output) {
 }
 
 /// Makes the first process of this server, or the first `processes`, exit or, with `hang`, never answer.
-fn falter(call: &Call<'_>, output: &Output) {
+fn be_unreliable(call: &Call<'_>, output: &Output) {
     let faltering = call.argument("processes").as_u64().unwrap_or(1);
     match (process_number() <= faltering, call.argument("how").as_str()) {
         (true, Some("hang")) => {}

@@ -24,14 +24,9 @@ fn a_process_with_other_tools_does_not_take_over_and_the_reason_is_reported() {
     scene.change();
     wait_until("it was tried three times", || scene.replacement_records("not replaced").len() >= 3);
     assert!(HOUR - clock.left() >= Duration::from_secs(3), "ever later: after one second, after two more");
-    for (replacement_records, wait) in
-        scene.replacement_records("not replaced").iter().zip(["in 1 s", "in 2 s", "in 4 s"])
+    for (record, wait) in scene.replacement_records("not replaced").iter().zip(["in 1 s", "in 2 s", "in 4 s"])
     {
-        assert!(
-            replacement_records.contains("the tools of the new process differ")
-                && replacement_records.ends_with(wait),
-            "{replacement_records}"
-        );
+        assert!(record.contains("the tools of the new process differ") && record.ends_with(wait), "{record}");
     }
     assert!(
         scene.shown_in_sessions().contains("the tools of the new process differ"),
@@ -77,9 +72,12 @@ fn a_process_with_other_capabilities_does_not_take_over() {
         change(&mut scene);
         wait_until("it was tried", || scene.replacement_records("not replaced").len() > before);
     }
-    assert!(scene.replacement_records("not replaced").iter().all(|replacement_records| {
-        replacement_records.contains("the capabilities of the new process differ")
-    }));
+    assert!(
+        scene
+            .replacement_records("not replaced")
+            .iter()
+            .all(|record| { record.contains("the capabilities of the new process differ") })
+    );
     wait_until("that in the scope was tried too", || {
         scene.shown_in_sessions().matches("capabilities").count() == 2
     });
