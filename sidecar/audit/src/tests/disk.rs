@@ -196,7 +196,7 @@ fn a_disk_that_hangs_holds_up_the_first_writer_alone() {
 }
 
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     while !is_so() {
         assert!(began.elapsed() < std::time::Duration::from_secs(20), "not within 20 s: {what}");
         std::thread::sleep(std::time::Duration::from_millis(1));
