@@ -36,12 +36,12 @@ fn interrupted(bao: &OpenBao, auth: &str, path: &str, signal: Signal) {
     wait_until("it asks", || proxy.count(path) > 0);
     check.signal(signal);
     let status = check.wait(PATIENCE);
-    let said = fs::read_to_string(&log).expect("it was told where to write");
-    assert_eq!(status.code(), Some(69), "{path}: {status}: {said}");
-    assert!(said.contains("error: interrupted before every check was done"), "{path}: {said}");
-    assert!(!said.contains("was not revoked"), "{path}: {said}");
+    let printed = fs::read_to_string(&log).expect("it was told where to write");
+    assert_eq!(status.code(), Some(69), "{path}: {status}: {printed}");
+    assert!(printed.contains("error: interrupted before every check was done"), "{path}: {printed}");
+    assert!(!printed.contains("was not revoked"), "{path}: {printed}");
     wait_until("Vault has done what was asked", || done(bao, path) > did);
-    assert_eq!(accessors(bao), before, "{path}: {said}");
+    assert_eq!(accessors(bao), before, "{path}: {printed}");
     assert_eq!(leases(bao), 0, "{path}");
 }
 
