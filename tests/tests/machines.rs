@@ -154,7 +154,7 @@ fn assert_answers_after_a_standstill(booted: &mut Booted) {
     booted.pause();
     let id = booted.shim.send_call("echo", json!({"text": "asked while it stood still"}));
     assert_eq!(booted.shim.answer_within(&id, Duration::from_secs(2)), None);
-    booted.go_on();
+    booted.resume();
     assert_eq!(text_of(&booted.shim.answer_to(&id)), "asked while it stood still");
 }
 

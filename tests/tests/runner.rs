@@ -12,7 +12,7 @@ use cofferdam_tests::process::{Running, command, into_file, is_alive, output_of,
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-/// Answers like a test program of Rust's: it lists its tests, or runs the one that is named.
+/// Behaves like a test program of Rust: lists its tests, or runs the one that is named.
 const PROGRAM: &str = r#"#!/usr/bin/env bash
 printf '%s\n' "$*" >>"$HOME/calls"
 result() { echo "test result: $1. $2 passed; $3 failed; $4 ignored; 0 measured; 0 filtered out"; }
@@ -29,7 +29,7 @@ case "$*" in
 esac
 "#;
 
-/// Names the program, and writes down with which arguments it was called.
+/// Names the program, and records the arguments of the call.
 const CARGO: &str = r#"#!/usr/bin/env bash
 printf '%s\n' "$*" >>"$HOME/builds"
 echo '{"reason":"compiler-message"}'
