@@ -174,7 +174,7 @@ fn open_requests_of_an_expired_session_are_cancelled() {
     // A late response is dropped.
     shim.send(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"late": true}}));
     assert_eq!(shim.call_text("where", json!({})), "session-2");
-    assert!(server.heard().iter().all(|body| body.get("result").is_none()), "{:?}", server.heard());
+    assert!(server.received().iter().all(|body| body.get("result").is_none()), "{:?}", server.received());
 }
 
 /// The connection is cut when the call has arrived: it may have run.
@@ -238,7 +238,7 @@ struct ForgetfulServer {
 
 #[derive(Default)]
 struct Memory {
-    heard: Vec<Value>,
+    received: Vec<Value>,
     opened: u32,
     forgotten: u32,
 }
@@ -249,7 +249,7 @@ impl ForgetfulServer {
         let shared = Arc::clone(&memory);
         let address = listen(move |request| {
             let mut memory = shared.lock().expect("no holder of the lock panics");
-            memory.heard.push(request.body.clone());
+            memory.received.push(request.body.clone());
             let session = request.headers.get("mcp-session-id");
             let number = session
                 .and_then(|session| session.strip_prefix("session-")?.parse::<u32>().ok())
@@ -290,8 +290,8 @@ impl ForgetfulServer {
     }
 
     /// The bodies of all that was sent to it.
-    fn heard(&self) -> Vec<Value> {
-        self.memory.lock().expect("no holder of the lock panics").heard.clone()
+    fn received(&self) -> Vec<Value> {
+        self.memory.lock().expect("no holder of the lock panics").received.clone()
     }
 
     fn forget(&self) {

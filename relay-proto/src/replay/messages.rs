@@ -15,7 +15,7 @@ impl Replay {
         Some(OwnRequest { message: request.with_id(&id), id, method: INITIALIZE })
     }
 
-    /// What a replacement is told after the handshake, or at once if there is none.
+    /// The messages for a replacement after the handshake, or at once if there is none.
     pub fn settings(&mut self) -> Vec<ReplayMessage> {
         let mut messages: Vec<ReplayMessage> = self.initialized().into_iter().collect();
         messages.extend(self.preferences());

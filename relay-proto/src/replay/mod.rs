@@ -1,4 +1,4 @@
-//! What a replacement server process must be told, because the harness told it to the previous one.
+//! The messages that a replacement server process must be sent, because the harness sent them to the previous one.
 //!
 //! A harness makes its handshake once, and sets its log level and its resource subscriptions once. When a new process
 //! replaces the one that was told, these are replayed: by the sidecar after a crash, by the shim on a fresh link. Both

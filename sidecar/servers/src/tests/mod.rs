@@ -316,7 +316,7 @@ impl World {
     }
 
     /// Runs for this long.
-    async fn live(&mut self, time: Duration) {
+    async fn run_for(&mut self, time: Duration) {
         let until = Instant::now() + time;
         while self.turn(until).await {}
     }
