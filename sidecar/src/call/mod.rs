@@ -83,7 +83,7 @@ pub(crate) struct Pipeline {
     /// Received, or due again; what is due again comes first.
     incoming: VecDeque<Incoming>,
     /// Admitted, and waiting: to be decided, or to be sent.
-    parked: Parked,
+    pub(crate) parked: Parked,
     /// Registered, sent, unanswered.
     in_flight: InFlight,
     server_requests: ServerRequests,
@@ -384,11 +384,6 @@ impl Pipeline {
         }
     }
 
-    /// Whether so much waits that the link should stop reading.
-    pub(crate) fn is_full(&self) -> bool {
-        self.parked.is_full()
-    }
-
     /// Requests that wait for a response.
     pub(crate) fn unanswered(&self) -> usize {
         let waiting = self.in_flight.len() + self.parked.requests();
@@ -402,10 +397,11 @@ impl Pipeline {
         for call in calls {
             self.recorder.outcome(call, CallResult::OutcomeUnknown, Some(Code::SessionEnded), now);
         }
-        self.end_recording(now);
-        self.end_scrubbing(now);
-        for call in self.parked.take_all_unsent() {
+        for call in self.recording.end().into_iter().chain(self.parked.take_all_unsent()) {
             self.recorder.outcome(call, CallResult::Refused, Some(Code::SessionEnded), now);
+        }
+        if let Some(call) = self.large.end() {
+            self.recorder.outcome(call, CallResult::OutcomeUnknown, Some(Code::SessionEnded), now);
         }
         self.recorder.write(&self.caller);
         unanswered

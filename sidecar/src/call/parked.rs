@@ -97,7 +97,7 @@ impl Parked {
     }
 
     /// Whether the link should stop reading.
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.bytes > QUEUE_BYTES
     }
 

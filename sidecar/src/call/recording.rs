@@ -120,6 +120,17 @@ impl RecordingChunk {
         }
     }
 
+    /// The link ends: the calls that were not made.
+    pub(super) fn end(&mut self) -> Vec<Call> {
+        match self.0.take() {
+            Some(State::Waiting { chunk, .. }) => {
+                let prepared = chunk.decisions.into_iter().filter_map(|decision| decision.prepared);
+                prepared.map(|prepared| prepared.call).collect()
+            }
+            Some(State::Overdue { .. }) | None => Vec::new(),
+        }
+    }
+
     /// Waits until the records are written, or cannot be. Cancel-safe.
     pub(crate) async fn written(&mut self) -> RecordResult {
         match &mut self.0 {
@@ -136,7 +147,7 @@ impl Pipeline {
             Some(State::Waiting { chunk, .. }) => {
                 let has_decision = chunk.decisions.iter().map(|one| one.recordable() == Recordable::Yes);
                 let recorded = recorded(&self.caller, result, has_decision);
-                self.carry_out_chunk(servers, chunk, recorded, now);
+                chunk.carry_out(self, servers, recorded, now);
             }
             Some(State::Overdue { calls, .. }) => {
                 let has_decision = calls.iter().map(|(recordable, _)| *recordable == Recordable::Yes);
@@ -167,27 +178,22 @@ impl Pipeline {
             Recordable::No => Recorded::Written,
         });
         let recorded = recorded.collect();
-        self.carry_out_chunk(servers, chunk, recorded, now);
+        chunk.carry_out(self, servers, recorded, now);
         self.recording.0 = Some(State::Overdue { pending, calls });
     }
+}
 
-    /// The calls of a chunk that still waits when the link ends. They were not made.
-    pub(super) fn end_recording(&mut self, now: Instant) {
-        let Some(State::Waiting { chunk, .. }) = self.recording.0.take() else { return };
-        for prepared in chunk.decisions.into_iter().filter_map(|decision| decision.prepared) {
-            self.recorder.outcome(prepared.call, CallResult::Refused, Some(Code::SessionEnded), now);
-        }
-    }
-
-    fn carry_out_chunk(
-        &mut self,
+impl Chunk {
+    /// Does what follows from its decisions.
+    fn carry_out(
+        self,
+        pipeline: &mut Pipeline,
         servers: &mut ServerSet,
-        chunk: Chunk,
         recorded: Vec<Recorded>,
         now: Instant,
     ) {
-        let Chunk { messages, decisions, held, config } = chunk;
-        let mut turn = Turn { pipeline: self, servers, config: &config, now };
+        let Self { messages, decisions, held, config } = self;
+        let mut turn = Turn { pipeline, servers, config: &config, now };
         for (place, ((message, decision), recorded)) in
             messages.iter().zip(decisions).zip(recorded).enumerate()
         {

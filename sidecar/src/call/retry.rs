@@ -63,21 +63,7 @@ impl Pipeline {
         let message = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/list","params":{{{params}}}}}"#);
         let request = OwnRequest { id, method: mcp::TOOLS_LIST, message: message.into_bytes() };
         let (list, request) = ToolList::begin(request);
-        self.ask_for_page(config, servers, list, request, now);
-    }
-
-    fn ask_for_page(
-        &mut self,
-        config: &Arc<Config>,
-        servers: &mut ServerSet,
-        list: ToolList,
-        request: Outbound,
-        now: Instant,
-    ) {
-        match self.send_own(config, servers, request, now) {
-            Ok(()) => self.lister = Some(list),
-            Err(_) => self.end_listing(),
-        }
+        ask_for_page(self, config, servers, list, request, now);
     }
 
     /// The list is complete or will not be: what waited for it is decided next.
@@ -125,7 +111,7 @@ impl ServerTurn<'_> {
             }
             NextPage::Ask(request) => {
                 let config = pipeline.caller.session.context.config.load_full();
-                pipeline.ask_for_page(&config, servers, list, request, *now);
+                ask_for_page(pipeline, &config, servers, list, request, *now);
             }
             NextPage::Abandoned => pipeline.end_listing(),
         }
@@ -136,6 +122,20 @@ impl ServerTurn<'_> {
         if self.pipeline.lister.as_ref().is_some_and(|list| list.asked() == id) {
             self.pipeline.end_listing();
         }
+    }
+}
+
+fn ask_for_page(
+    pipeline: &mut Pipeline,
+    config: &Arc<Config>,
+    servers: &mut ServerSet,
+    list: ToolList,
+    request: Outbound,
+    now: Instant,
+) {
+    match pipeline.sending(servers, now).send_own(config, request) {
+        Ok(()) => pipeline.lister = Some(list),
+        Err(_) => pipeline.end_listing(),
     }
 }
 

@@ -228,7 +228,7 @@ impl Link {
 
     /// Whether the shim may send more for this link's server.
     fn credit(&self) -> Credit {
-        match self.servers.is_full() || self.pipeline.is_full() {
+        match self.servers.is_full() || self.pipeline.parked.is_full() {
             true => Credit::Withhold,
             false => Credit::Give,
         }
