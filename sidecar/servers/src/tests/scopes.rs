@@ -52,6 +52,59 @@ async fn what_the_harness_sets_is_set_in_every_process_under_an_id_of_our_own() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_process_of_a_scope_hears_what_was_set_before_it_was_started_and_while_it_starts() {
+    let mut world = World::with(Script::responding(patient), &SERVER);
+    world.shake_hands().await;
+    let level = world.request("logging/setLevel", r#"{"level":"debug"}"#, None);
+    world.settled(level).await;
+    world.script.then(Start::RunAfter(5 * SECOND));
+    let scoped = world.call("write_file", Duration::ZERO);
+    world.live(SECOND).await;
+    let watch = world.request("resources/subscribe", r#"{"uri":"file:///a"}"#, None);
+    world.settled(watch).await;
+    assert_eq!(world.settled(scoped).await, by(1));
+    world.live(SECOND).await;
+    let expected =
+        ["initialize", "notifications/initialized", "logging/setLevel", "tools/call", "resources/subscribe"];
+    assert_eq!(methods(&world.script.taken_by(1)), expected);
+    world.finish().await;
+}
+
+/// The process that it replaces was told by requests of the moment, which no later process sees.
+#[tokio::test(start_paused = true)]
+async fn the_successor_of_a_process_of_a_scope_hears_what_was_set_since_that_was_started() {
+    // The server has accepted it by then, or has not answered yet.
+    for is_answered in [true, false] {
+        let script = Script::responding(move |taken| match (taken.method.as_deref(), taken.process) {
+            (Some("logging/setLevel"), 0) if !is_answered => Vec::new(),
+            _ => patient(taken),
+        });
+        let mut world = World::with(script, &SERVER);
+        world.shake_hands().await;
+        assert_eq!(world.call_and_wait("write_file").await, by(1));
+        world.live(20 * SECOND).await;
+        world.request("logging/setLevel", r#"{"level":"debug"}"#, None);
+        let watch = world.request("resources/subscribe", r#"{"uri":"file:///a"}"#, None);
+        world.settled(watch).await;
+        world.live(SECOND).await;
+        world.change("write", "write-2", None);
+        world.until("another process took over", |world| !world.reports.is_empty()).await;
+        assert_eq!(world.call_and_wait("write_file").await, by(2));
+        let taken = world.script.taken_by(2);
+        let heard = |method: &str, what: &str| {
+            let call = taken.iter().position(|taken| taken.method.as_deref() == Some("tools/call"));
+            taken
+                .iter()
+                .take(call.unwrap())
+                .any(|taken| taken.method.as_deref() == Some(method) && taken.message.contains(what))
+        };
+        assert!(heard("logging/setLevel", "debug"), "{taken:?}");
+        assert!(heard("resources/subscribe", "file:///a"), "{taken:?}");
+        world.finish().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn only_the_process_whose_secret_changed_is_replaced() {
     let mut world = running(&SERVER).await;
     world.change("write", "write-2", None);
