@@ -12,6 +12,7 @@
 
 mod cases;
 mod outcomes;
+mod replacement;
 mod server;
 mod shim;
 
