@@ -13,6 +13,7 @@
 mod cases;
 mod outcomes;
 mod replacement;
+mod retries;
 mod server;
 mod shim;
 
