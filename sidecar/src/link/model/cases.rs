@@ -34,7 +34,7 @@ impl Life {
 
     /// The calls and the notifications that a process took, in order.
     pub(super) fn taken_by(&self, process: usize) -> Vec<String> {
-        let what = |taken: &cofferdam_servers::scripted::Taken| match &taken.id {
+        let what = |taken: &Taken| match &taken.id {
             Some(id) => format!("{} {id}", taken.method.as_deref().unwrap_or_default()),
             None => taken.method.clone().unwrap_or_default(),
         };
@@ -175,7 +175,6 @@ async fn an_exit_answers_what_was_under_way_at_once() {
     assert_eq!(life.outcomes("never"), [outcome("outcome_unknown", "outcome_unknown")]);
 }
 
-/// A start that never ends, one that fails, and a process that does not take the handshake: what waited did not run.
 #[tokio::test(start_paused = true)]
 async fn a_failed_start_answers_what_waited_for_it_at_once() {
     let mut life = Life::new(Retry::Never);

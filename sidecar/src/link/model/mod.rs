@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use cofferdam_servers::StartError;
 use cofferdam_servers::grant_limits::LimitReached;
-use cofferdam_servers::scripted::{Reading, Script, Start};
+use cofferdam_servers::scripted::{Reading, Script, Start, Taken};
 use relay_proto::frame::{MaybeRan, Origin};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
