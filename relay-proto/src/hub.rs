@@ -10,7 +10,7 @@ use std::fmt;
 
 /// The content of the file.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Door {
+pub struct HubFile {
     pub port: u16,
     pub key: Key,
     /// The hub's reply.
@@ -19,16 +19,16 @@ pub struct Door {
 
 /// 256 unguessable bits.
 #[derive(Clone, Eq, PartialEq)]
-pub struct Key([u8; Key::SHOWN]);
+pub struct Key([u8; Key::WIRE_BYTES]);
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error(
     "it is not a hub's file (`127.0.0.1:PORT KEY ANSWER`); is it the one that the hub was given with --loopback, and are \
      hub and shim of one version?"
 )]
-pub struct InvalidDoor;
+pub struct InvalidHubFile;
 
-impl Door {
+impl HubFile {
     /// A longer file is refused.
     pub const MAX_FILE: usize = 192;
 
@@ -36,40 +36,40 @@ impl Door {
         format!("127.0.0.1:{} {} {}\n", self.port, self.key.digits(), self.answer.digits())
     }
 
-    pub fn from_text(text: &str) -> Result<Self, InvalidDoor> {
-        let line = text.strip_suffix('\n').ok_or(InvalidDoor)?;
-        let (place, keys) = line.split_once(' ').ok_or(InvalidDoor)?;
-        let (shown, answer) = keys.split_once(' ').ok_or(InvalidDoor)?;
-        let port = place.strip_prefix("127.0.0.1:").ok_or(InvalidDoor)?;
-        let port = crate::address::number(port).filter(|port| *port != 0).ok_or(InvalidDoor)?;
-        let key = |digits| Key::from_hex(digits).ok_or(InvalidDoor);
-        Ok(Self { port, key: key(shown)?, answer: key(answer)? })
+    pub fn from_text(text: &str) -> Result<Self, InvalidHubFile> {
+        let line = text.strip_suffix('\n').ok_or(InvalidHubFile)?;
+        let (address, keys) = line.split_once(' ').ok_or(InvalidHubFile)?;
+        let (on_wire, answer) = keys.split_once(' ').ok_or(InvalidHubFile)?;
+        let port = address.strip_prefix("127.0.0.1:").ok_or(InvalidHubFile)?;
+        let port = crate::address::number(port).filter(|port| *port != 0).ok_or(InvalidHubFile)?;
+        let key = |digits| Key::from_hex(digits).ok_or(InvalidHubFile);
+        Ok(Self { port, key: key(on_wire)?, answer: key(answer)? })
     }
 }
 
 impl Key {
     /// Bytes on the wire: 64 digits and a newline.
-    pub const SHOWN: usize = 65;
+    pub const WIRE_BYTES: usize = 65;
 
     pub fn from_hex(text: &str) -> Option<Self> {
         crate::key::decode_hex::<32>(text)?;
-        let mut shown = [b'\n'; Self::SHOWN];
-        shown[..64].copy_from_slice(text.as_bytes());
-        Some(Self(shown))
+        let mut on_wire = [b'\n'; Self::WIRE_BYTES];
+        on_wire[..64].copy_from_slice(text.as_bytes());
+        Some(Self(on_wire))
     }
 
     fn digits(&self) -> std::borrow::Cow<'_, str> {
         String::from_utf8_lossy(self.0.trim_ascii_end())
     }
 
-    /// The bytes that a shim sends first, or a hub replies.
-    pub fn shown(&self) -> &[u8; Self::SHOWN] {
+    /// The bytes that a shim sends first, or a hub replies with.
+    pub fn on_wire(&self) -> &[u8; Self::WIRE_BYTES] {
         &self.0
     }
 
     /// Compares in constant time.
-    pub fn is(&self, shown: &[u8; Self::SHOWN]) -> bool {
-        let differing = self.0.iter().zip(shown).fold(0, |all, (one, other)| all | (one ^ other));
+    pub fn is(&self, on_wire: &[u8; Self::WIRE_BYTES]) -> bool {
+        let differing = self.0.iter().zip(on_wire).fold(0, |all, (one, other)| all | (one ^ other));
         std::hint::black_box(differing) == 0
     }
 }
@@ -91,19 +91,19 @@ mod tests {
     #[test]
     fn a_file_is_read_and_written_the_same() {
         let text = format!("127.0.0.1:40123 {KEY} {ANSWER}\n");
-        let door = Door::from_text(&text).unwrap();
-        assert_eq!(door.port, 40123);
+        let hub_file = HubFile::from_text(&text).unwrap();
+        assert_eq!(hub_file.port, 40123);
         assert_eq!(
             (Key::from_hex(KEY), Key::from_hex(ANSWER)),
-            (Some(door.key.clone()), Some(door.answer.clone()))
+            (Some(hub_file.key.clone()), Some(hub_file.answer.clone()))
         );
-        assert_eq!(door.to_text(), text);
-        assert!(text.len() <= Door::MAX_FILE);
-        assert_eq!(format!("{door:?}"), "Door { port: 40123, key: Key(…), answer: Key(…) }");
+        assert_eq!(hub_file.to_text(), text);
+        assert!(text.len() <= HubFile::MAX_FILE);
+        assert_eq!(format!("{hub_file:?}"), "HubFile { port: 40123, key: Key(…), answer: Key(…) }");
     }
 
     #[test]
-    fn the_rest_is_refused() {
+    fn other_texts_are_refused() {
         for text in [
             String::new(),
             format!("127.0.0.1:40123 {KEY} {ANSWER}"),
@@ -117,17 +117,17 @@ mod tests {
             format!("127.0.0.1:40123 {KEY} {ANSWER} \n"),
             format!("127.0.0.1:40123 {KEY} {ANSWER}\n\n"),
         ] {
-            assert_eq!(Door::from_text(&text), Err(InvalidDoor), "{text:?}");
+            assert_eq!(HubFile::from_text(&text), Err(InvalidHubFile), "{text:?}");
         }
     }
 
     #[test]
     fn every_byte_of_a_key_is_compared() {
         let key = Key::from_hex(KEY).unwrap();
-        assert!(key.is(key.shown()));
-        for place in 0..Key::SHOWN {
-            let mut other = *key.shown();
-            other[place] ^= 1;
+        assert!(key.is(key.on_wire()));
+        for index in 0..Key::WIRE_BYTES {
+            let mut other = *key.on_wire();
+            other[index] ^= 1;
             assert!(!key.is(&other));
         }
     }

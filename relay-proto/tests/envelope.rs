@@ -1,4 +1,4 @@
-//! What is read in a message is what another parser reads in it, or it is refused.
+//! The envelope reader and an independent parser read the same in every message, or the reader refuses it.
 
 mod envelope_oracle;
 
@@ -27,5 +27,5 @@ fn every_message_means_the_same_to_an_independent_parser() {
         })
         .unwrap();
     let (passed, refused) = (passed.get(), refused.get());
-    assert!(passed > 4_000 && refused > 4_000, "both are tried: {passed} passed, {refused} refused");
+    assert!(passed > 4_000 && refused > 4_000, "both outcomes occur: {passed} passed, {refused} refused");
 }

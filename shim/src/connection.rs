@@ -4,7 +4,7 @@ use std::io;
 
 use relay_proto::address::Address;
 #[cfg(feature = "tls")]
-use relay_proto::address::ListenPlace;
+use relay_proto::address::ListenAddress;
 use relay_proto::control::Proof;
 use relay_proto::decoder::Decoder;
 use rustix::io::Errno;
@@ -41,8 +41,8 @@ pub(crate) enum ConnectError {
     #[error("connect to {address}: {source}")]
     Dial { address: Address, source: Box<relay_carriage::dial::DialError> },
     #[cfg(feature = "tls")]
-    #[error("wait at listen:{place}: {source}; {}", inbound_listener::advice(.place, .source))]
-    Listen { place: ListenPlace, source: io::Error },
+    #[error("wait at listen:{endpoint}: {source}; {}", inbound_listener::advice(.endpoint, .source))]
+    Listen { endpoint: ListenAddress, source: io::Error },
     #[error("{0}")]
     NoEnrolment(String),
     /// Neither of the two defaults.

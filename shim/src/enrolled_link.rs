@@ -1,4 +1,4 @@
-//! A connection with the sandbox's key: find the enrolment, dial, then wait for the turn to present the key.
+//! A connection with the sandbox's key: find the enrolment, dial, then take the lock and present the key.
 //!
 //! The lock is taken only after the connection is up, so that an address that does not answer delays no other shim.
 
@@ -13,7 +13,7 @@ use crate::network::Network;
 use crate::state::{EnrolmentState, StateError};
 use crate::stream::Stream;
 
-/// For everything up to the proof of both keys.
+/// Bounds everything until both sides have proved their keys.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Connects to `relay`, or to the address in the enrolment.
@@ -25,8 +25,8 @@ pub(crate) async fn connect(
     let saved = state.find().await?;
     let relay = relay.unwrap_or_else(|| saved.relay.clone());
     let target = match &relay {
-        Address::Tls(place) => place.clone(),
-        Address::WebSocket(place) => HostPort { host: place.host.clone(), port: place.port },
+        Address::Tls(endpoint) => endpoint.clone(),
+        Address::WebSocket(endpoint) => HostPort { host: endpoint.host.clone(), port: endpoint.port },
         _ => return Err(ConnectError::NotKnown(relay)),
     };
     let proxy = network.proxies.towards(&target);
@@ -34,14 +34,14 @@ pub(crate) async fn connect(
     let dial =
         Dial { identity: &saved.identity, pin: &saved.pin, proxy: proxy.as_ref(), limit: CONNECT_TIMEOUT };
     let dialled = match &relay {
-        Address::WebSocket(place) => dial.web_socket(place).await,
+        Address::WebSocket(endpoint) => dial.web_socket(endpoint).await,
         _ => dial.tls(&target).await,
     };
     let stream =
         dialled.map_err(|source| ConnectError::Dial { address: relay.clone(), source: Box::new(source) })?;
-    let (held, proof) = state.hold(&saved.identity.public()).await?;
+    let (lock, proof) = state.hold(&saved.identity.public()).await?;
     let connection = Connection { stream: Stream::carried(stream), decoder: Decoder::new() };
-    Ok(Opened { connection, address: relay, proof, held: Some(held) })
+    Ok(Opened { connection, address: relay, proof, held: Some(lock) })
 }
 
 impl From<StateError> for ConnectError {

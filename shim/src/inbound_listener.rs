@@ -11,7 +11,7 @@ use relay_carriage::entrance::{self, EntranceError};
 use relay_carriage::identity::Identity;
 use relay_carriage::tls::Inside;
 use relay_carriage::{BoxedStream, vsock};
-use relay_proto::address::ListenPlace;
+use relay_proto::address::ListenAddress;
 use relay_proto::key::PublicKey;
 use tokio::net::TcpListener;
 use tokio::task::{AbortHandle, JoinSet};
@@ -37,10 +37,10 @@ pub(crate) struct InboundListener {
 }
 
 impl InboundListener {
-    pub(crate) async fn open(place: &ListenPlace, entry: Entry) -> io::Result<Self> {
-        let listener = match place {
-            ListenPlace::Tcp(place) => Listener::Tcp(TcpListener::bind(place.to_string()).await?),
-            ListenPlace::Vsock { port } => Listener::Vsock(vsock::Listener::bind(*port)?),
+    pub(crate) async fn open(endpoint: &ListenAddress, entry: Entry) -> io::Result<Self> {
+        let listener = match endpoint {
+            ListenAddress::Tcp(endpoint) => Listener::Tcp(TcpListener::bind(endpoint.to_string()).await?),
+            ListenAddress::Vsock { port } => Listener::Vsock(vsock::Listener::bind(*port)?),
         };
         Ok(Self { listener, entry, handshakes: JoinSet::new(), oldest: VecDeque::new() })
     }
@@ -80,12 +80,12 @@ impl InboundListener {
 }
 
 /// What to do about a port that could not be opened.
-pub(crate) fn advice(place: &ListenPlace, error: &io::Error) -> &'static str {
-    match place {
-        ListenPlace::Tcp(_) => {
+pub(crate) fn advice(endpoint: &ListenAddress, error: &io::Error) -> &'static str {
+    match endpoint {
+        ListenAddress::Tcp(_) => {
             "is another program there, and is the address this machine's? else choose another port"
         }
-        ListenPlace::Vsock { .. } => vsock::listen_advice(error),
+        ListenAddress::Vsock { .. } => vsock::listen_advice(error),
     }
 }
 

@@ -25,7 +25,7 @@ use crate::loopback;
 use crate::network::Network;
 use crate::options::{DEFAULT_RELAY, Options};
 use crate::socket::{Descriptor, Socket};
-use crate::state::{Another, EnrolmentState, HeldKey};
+use crate::state::{EnrolmentState, HeldKey, OtherEnrolment};
 use crate::stream::Stream;
 
 /// One attempt to connect.
@@ -95,10 +95,12 @@ impl Dialer {
             }
             Some(address @ Address::Vsock { cid, port }) => Box::pin(virtual_socket(address, cid, port)),
             #[cfg(feature = "tls")]
-            Some(Address::Listen(place)) => match Port::reopen(self.port.take(), place, &self.network) {
-                Ok(port) => Box::pin(self.port.insert(port).clone().next()),
-                Err(error) => Box::pin(ready(Err(error))),
-            },
+            Some(Address::Listen(endpoint)) => {
+                match Port::reopen(self.port.take(), endpoint, &self.network) {
+                    Ok(port) => Box::pin(self.port.insert(port).clone().next()),
+                    Err(error) => Box::pin(ready(Err(error))),
+                }
+            }
             #[cfg(not(feature = "tls"))]
             Some(address @ Address::Listen(_)) => Box::pin(ready(Err(ConnectError::NoTls(address)))),
             Some(other) => Box::pin(ready(Err(ConnectError::NotKnown(other)))),
@@ -127,11 +129,11 @@ impl Dialer {
             return retry;
         };
         match self.state.refused(&key) {
-            Another::None => {
+            OtherEnrolment::None => {
                 self.search = Search::ForAnEnrolment;
                 Retry::Never
             }
-            Another::Ready => Retry::AfterMs(0),
+            OtherEnrolment::Ready => Retry::AfterMs(0),
         }
     }
 

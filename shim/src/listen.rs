@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use relay_carriage::identity::Identity;
 use relay_carriage::tls::Inside;
-use relay_proto::address::{Address, ListenPlace};
+use relay_proto::address::{Address, ListenAddress};
 use relay_proto::control::Proof;
 use relay_proto::decoder::Decoder;
 use tokio::time::sleep;
@@ -21,7 +21,7 @@ use crate::stream::Stream;
 /// A port that stays open between connections.
 #[derive(Clone, Debug)]
 pub(crate) struct Port {
-    place: ListenPlace,
+    endpoint: ListenAddress,
     entry: Entry,
     /// `None` before the first use, and while a call to `next` waits at it.
     open: Arc<Mutex<Option<InboundListener>>>,
@@ -31,18 +31,18 @@ impl Port {
     /// The port that is open already, or a new one.
     pub(crate) fn reopen(
         before: Option<Self>,
-        place: ListenPlace,
+        endpoint: ListenAddress,
         network: &Network,
     ) -> Result<Self, ConnectError> {
         if let Some(port) = before {
             return Ok(port);
         }
-        let pin = network.pin.ok_or_else(|| ConnectError::NotKnown(Address::Listen(place.clone())))?;
+        let pin = network.pin.ok_or_else(|| ConnectError::NotKnown(Address::Listen(endpoint.clone())))?;
         let identity = Identity::generate().map_err(|error| ConnectError::Listen {
-            place: place.clone(),
+            endpoint: endpoint.clone(),
             source: io::Error::other(error),
         })?;
-        Ok(Self { place, entry: Entry { inside: Inside::Link, identity, pin }, open: Arc::default() })
+        Ok(Self { endpoint, entry: Entry { inside: Inside::Link, identity, pin }, open: Arc::default() })
     }
 
     /// The next connection whose peer proved the pinned key, or the failure of one that did not.
@@ -50,18 +50,18 @@ impl Port {
         let kept = self.kept().take();
         let mut open = match kept {
             Some(open) => open,
-            None => match InboundListener::open(&self.place, self.entry.clone()).await {
+            None => match InboundListener::open(&self.endpoint, self.entry.clone()).await {
                 Ok(open) => open,
                 Err(source) => {
                     // The loop retries at once.
                     sleep(PORT_RETRY).await;
-                    return Err(ConnectError::Listen { place: self.place, source });
+                    return Err(ConnectError::Listen { endpoint: self.endpoint, source });
                 }
             },
         };
         let entered = open.next().await;
         *self.kept() = Some(open);
-        let address = Address::Listen(self.place);
+        let address = Address::Listen(self.endpoint);
         match entered {
             Ok(stream) => {
                 let connection = Connection { stream: Stream::carried(stream), decoder: Decoder::new() };
@@ -88,10 +88,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_port_in_use_is_retried_after_a_pause() {
         let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let place: ListenPlace = taken.local_addr().unwrap().to_string().parse().unwrap();
+        let endpoint: ListenAddress = taken.local_addr().unwrap().to_string().parse().unwrap();
         let pin = Identity::generate().unwrap().public();
         let network = Network { pin: Some(pin), ..Network::default() };
-        let port = Port::reopen(None, place, &network).unwrap();
+        let port = Port::reopen(None, endpoint, &network).unwrap();
         let began = Instant::now();
         assert!(matches!(port.next().await, Err(ConnectError::Listen { .. })));
         assert!(began.elapsed() >= PORT_RETRY, "the loop would retry at once");

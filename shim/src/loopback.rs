@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use relay_proto::hub::{Door, Key};
+use relay_proto::hub::{HubFile, Key};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -19,14 +19,15 @@ pub(crate) async fn connect(file: &Path) -> io::Result<OwnedFd> {
         let why = format!("{error}: the hub writes this file when it is attached; is it running?");
         io::Error::new(error.kind(), why)
     })?;
-    opened.take(Door::MAX_FILE as u64 + 1).read_to_string(&mut text)?;
-    let door = Door::from_text(&text).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, door.port)).await?;
+    opened.take(HubFile::MAX_FILE as u64 + 1).read_to_string(&mut text)?;
+    let hub_file =
+        HubFile::from_text(&text).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, hub_file.port)).await?;
     stream.set_nodelay(true)?;
-    stream.write_all(door.key.shown()).await?;
-    let mut answer = [0; Key::SHOWN];
+    stream.write_all(hub_file.key.on_wire()).await?;
+    let mut answer = [0; Key::WIRE_BYTES];
     let answered = stream.read_exact(&mut answer).await;
-    if answered.is_err() || !door.answer.is(&answer) {
+    if answered.is_err() || !hub_file.answer.is(&answer) {
         let why = "the program at the hub's port does not know the hub's key: the hub is gone and its port was reused; start \
                    the hub again";
         return Err(io::Error::new(io::ErrorKind::ConnectionRefused, why));

@@ -2,7 +2,7 @@
 
 #[cfg(feature = "tls")]
 use relay_carriage::proxy::{InvalidProxy, Proxies};
-use relay_proto::address::{Address, HostPort, ListenPlace};
+use relay_proto::address::{Address, HostPort, ListenAddress};
 #[cfg(feature = "tls")]
 use relay_proto::key::{InvalidKey, PublicKey};
 
@@ -32,8 +32,8 @@ pub enum NetworkUsageError {
     )]
     Exposed(HostPort),
     #[cfg(feature = "tls")]
-    #[error("read {place}: {source}; use what `cofferdam key` prints on the host")]
-    Pin { place: &'static str, source: InvalidKey },
+    #[error("read {origin}: {source}; use what `cofferdam key` prints on the host")]
+    Pin { origin: &'static str, source: InvalidKey },
     #[cfg(feature = "tls")]
     #[error("read --proxy: {0}")]
     Proxy(#[from] InvalidProxy),
@@ -61,11 +61,11 @@ impl Network {
     ) -> Result<Self, NetworkUsageError> {
         let Written { relay, proxy, pin, expose } = written;
         // A machine's vsock can be reached only by its host and the machine itself.
-        if let Some(Address::Listen(ListenPlace::Tcp(place))) = relay
-            && !place.host.is_loopback()
+        if let Some(Address::Listen(ListenAddress::Tcp(endpoint))) = relay
+            && !endpoint.host.is_loopback()
             && expose == Expose::No
         {
-            return Err(NetworkUsageError::Exposed(place.clone()));
+            return Err(NetworkUsageError::Exposed(endpoint.clone()));
         }
         #[cfg(not(feature = "tls"))]
         return {
@@ -79,8 +79,8 @@ impl Network {
                 None => Proxies::from_environment(variable),
             };
             let pin = match pin {
-                Some((place, text)) => {
-                    let key = text.parse().map_err(|source| NetworkUsageError::Pin { place, source })?;
+                Some((origin, text)) => {
+                    let key = text.parse().map_err(|source| NetworkUsageError::Pin { origin, source })?;
                     Some(key)
                 }
                 None => None,

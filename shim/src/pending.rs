@@ -14,7 +14,7 @@ use crate::timing::Timing;
 
 /// Requests that may wait at the same time: more than any harness sends, few enough to keep.
 pub(crate) const MAX_PENDING: usize = 4096;
-/// Bytes of requests kept for sending again; what comes above is answered `outcome_unknown` if its link is lost.
+/// Bytes of requests kept for sending again; a request beyond that is answered `outcome_unknown` if its link is lost.
 const MAX_KEPT: usize = 16 * 1024 * 1024;
 /// Buffers kept for reuse: as many as harnesses have requests in flight, each as long as a small call.
 const MAX_SPARE: usize = 64;
@@ -38,16 +38,16 @@ pub(crate) struct Request {
     /// `None` if it was sent and could not be kept.
     pub(crate) bytes: Option<Vec<u8>>,
     pub(crate) shim_wait: ShimWait,
-    pub(crate) place: Place,
+    pub(crate) location: RequestLocation,
     /// Whether it was sent on a link that was not resumed.
     pub(crate) maybe_ran: MaybeRan,
     pub(crate) since: Instant,
     arrival: u64,
 }
 
-/// Where a request is.
+/// Where a request is: still in the shim, or on its way to the sidecar.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Place {
+pub(crate) enum RequestLocation {
     /// In the shim: the sidecar cannot have seen it on this link.
     Queued,
     /// In the outbox of this link, its parts under these numbers.
@@ -70,18 +70,18 @@ impl Pending {
         id: &Id<'_>,
         line: &[u8],
         shim_wait: ShimWait,
-        place: Place,
+        location: RequestLocation,
         since: Instant,
     ) {
         self.arrivals += 1;
-        let keeps = place == Place::Queued || self.kept + line.len() <= MAX_KEPT;
+        let keeps = location == RequestLocation::Queued || self.kept + line.len() <= MAX_KEPT;
         let bytes = keeps.then(|| self.copy_of(line));
         self.kept += bytes.as_ref().map_or(0, Vec::len);
         let request = Request {
             id: id.spelled().into(),
             bytes,
             shim_wait,
-            place,
+            location,
             maybe_ran: MaybeRan::No,
             since,
             arrival: self.arrivals,
@@ -96,7 +96,7 @@ impl Pending {
     /// The request is in the outbox now. Its bytes stay for another link, unless too much is kept already.
     pub(crate) fn sent(&mut self, id: &IdValue, first: u64, last: u64) {
         if let Some(request) = self.requests.get_mut(id) {
-            request.place = Place::Sent { first, last };
+            request.location = RequestLocation::Sent { first, last };
             if self.kept > MAX_KEPT
                 && let Some(bytes) = request.bytes.take()
             {
@@ -130,11 +130,13 @@ impl Pending {
         found.into_iter().map(|(id, _)| id.clone()).collect()
     }
 
-    /// This link is over, and `handed_out` was the last frame that was written: what was sent waits to be sent again.
-    /// What may have run on two links is not sent a third time: its bytes are dropped.
+    /// This link is over, and `handed_out` is the number of the last frame that was written. Sent requests wait to be sent again.
+    /// A request that may have run on two links is not sent a third time: its bytes are dropped.
     pub(crate) fn unsend(&mut self, link: &str, handed_out: u64) {
         for request in self.requests.values_mut() {
-            let Place::Sent { first, last } = std::mem::replace(&mut request.place, Place::Queued) else {
+            let RequestLocation::Sent { first, last } =
+                std::mem::replace(&mut request.location, RequestLocation::Queued)
+            else {
                 continue;
             };
             if last > handed_out || request.shim_wait != ShimWait::Call {
@@ -147,7 +149,7 @@ impl Pending {
         }
     }
 
-    /// When the first of them has waited long enough without a sidecar since `lost`.
+    /// When the first request times out for want of a sidecar, which was lost at `lost`.
     pub(crate) fn first_to_give_up(&self, lost: Instant, timing: &Timing) -> Option<Instant> {
         self.requests.values().map(|request| request.gives_up(lost, timing)).min()
     }
@@ -172,7 +174,7 @@ impl Request {
 
     /// Whether the server may have seen it, or may see it yet.
     pub(crate) fn may_run(&self) -> bool {
-        self.place != Place::Queued || self.maybe_ran != MaybeRan::No
+        self.location != RequestLocation::Queued || self.maybe_ran != MaybeRan::No
     }
 }
 
@@ -182,7 +184,7 @@ mod tests {
 
     fn add(pending: &mut Pending, id: &str, line: &[u8]) -> IdValue {
         let id = Id { raw: id.as_bytes(), span: 0..id.len() };
-        pending.insert(id.value(), &id, line, ShimWait::Call, Place::Queued, Instant::now());
+        pending.insert(id.value(), &id, line, ShimWait::Call, RequestLocation::Queued, Instant::now());
         id.value()
     }
 
@@ -192,12 +194,12 @@ mod tests {
         let first = add(&mut pending, "9", b"a call");
         assert!(pending.answered(&first));
         assert!(!pending.answered(&first), "once");
-        let place = pending.spare.first().expect("its buffer is kept").as_ptr();
+        let location = pending.spare.first().expect("its buffer is kept").as_ptr();
 
         let second = add(&mut pending, "10", b"another call");
         let bytes = pending.request(&second).and_then(|request| request.bytes.as_deref());
         assert_eq!(bytes, Some(b"another call".as_slice()));
-        assert_eq!(bytes.map(<[u8]>::as_ptr), Some(place));
+        assert_eq!(bytes.map(<[u8]>::as_ptr), Some(location));
         assert_eq!(pending.kept, b"another call".len());
     }
 

@@ -61,12 +61,12 @@ impl Pipe {
     }
 
     /// Waits for bytes; 0 means the end. While pending, none were taken.
-    pub(crate) fn poll_read(&self, context: &mut Context<'_>, room: &mut [u8]) -> Poll<io::Result<usize>> {
+    pub(crate) fn poll_read(&self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         loop {
             let mut guard = ready!(self.watched.poll_read_ready(context))?;
-            match self.try_read(room) {
+            match self.try_read(buffer) {
                 Err(Errno::AGAIN) => guard.clear_ready(),
-                Ok(count) if count < room.len() && self.kind == Kind::Pipe => {
+                Ok(count) if count < buffer.len() && self.kind == Kind::Pipe => {
                     guard.clear_ready();
                     return Poll::Ready(Ok(count));
                 }
@@ -104,11 +104,11 @@ impl Pipe {
         }
     }
 
-    fn try_read(&self, room: &mut [u8]) -> Result<usize, Errno> {
-        let nowait = || preadv2(&self.watched, &mut [IoSliceMut::new(room)], HERE, ReadWriteFlags::NOWAIT);
+    fn try_read(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
+        let nowait = || preadv2(&self.watched, &mut [IoSliceMut::new(buffer)], HERE, ReadWriteFlags::NOWAIT);
         match self.unless_refused(nowait) {
             Some(result) => result,
-            None if self.is_ready(PollFlags::IN)? => retry_on_intr(|| read(&self.watched, &mut *room)),
+            None if self.is_ready(PollFlags::IN)? => retry_on_intr(|| read(&self.watched, &mut *buffer)),
             None => Err(Errno::AGAIN),
         }
     }
@@ -181,8 +181,8 @@ mod tests {
         (input, Pipe::new(watch(writer, Interest::WRITABLE).unwrap()))
     }
 
-    async fn read(input: &Pipe, room: &mut [u8]) -> io::Result<usize> {
-        poll_fn(|context| input.poll_read(context, room)).await
+    async fn read(input: &Pipe, buffer: &mut [u8]) -> io::Result<usize> {
+        poll_fn(|context| input.poll_read(context, buffer)).await
     }
 
     /// A kernel before 6.4 falls back to polling, for which the rest of the test holds too.
@@ -192,14 +192,14 @@ mod tests {
             let (input, output) = ends();
             input.method.set(method);
             output.method.set(method);
-            let mut room = vec![0; 200_000];
-            assert_eq!(input.try_read(&mut room), Err(Errno::AGAIN), "an empty pipe does not block");
+            let mut buffer = vec![0; 200_000];
+            assert_eq!(input.try_read(&mut buffer), Err(Errno::AGAIN), "an empty pipe does not block");
             let full = output.try_write(&[7; 60_000]).unwrap() + output.try_write(&[7; 60_000]).unwrap();
             assert_eq!(output.try_write(b"x").unwrap(), 0, "nor does a full one");
-            assert_eq!(read(&input, &mut room).await.unwrap(), full);
-            assert!(room[..full].iter().all(|byte| *byte == 7));
+            assert_eq!(read(&input, &mut buffer).await.unwrap(), full);
+            assert!(buffer[..full].iter().all(|byte| *byte == 7));
             drop(output);
-            assert_eq!(read(&input, &mut room).await.unwrap(), 0, "the end");
+            assert_eq!(read(&input, &mut buffer).await.unwrap(), 0, "the end");
         }
     }
 

@@ -54,13 +54,13 @@ impl Socket {
     }
 
     /// Waits for bytes; 0 means the end. While pending, none were taken.
-    pub(crate) fn poll_read(&self, context: &mut Context<'_>, room: &mut [u8]) -> Poll<io::Result<usize>> {
+    pub(crate) fn poll_read(&self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         loop {
             let mut guard = ready!(self.watched.poll_read_ready(context))?;
-            match retry_on_intr(|| recv(&self.watched, &mut *room, RecvFlags::DONTWAIT)) {
+            match retry_on_intr(|| recv(&self.watched, &mut *buffer, RecvFlags::DONTWAIT)) {
                 Ok((count, _)) => {
                     // A short read means that nothing is left: the next bytes wake the task again.
-                    if count < room.len() {
+                    if count < buffer.len() {
                         guard.clear_ready();
                     }
                     return Poll::Ready(Ok(count));
@@ -87,9 +87,9 @@ impl Socket {
             count => return Ok(count),
         }
         // A separate descriptor, because the runtime watches each for one interest.
-        let room = watch(self.watched.as_fd().try_clone_to_owned()?, Interest::WRITABLE)?;
+        let buffer = watch(self.watched.as_fd().try_clone_to_owned()?, Interest::WRITABLE)?;
         loop {
-            let mut guard = room.writable().await?;
+            let mut guard = buffer.writable().await?;
             match self.try_write(bytes)? {
                 0 => guard.clear_ready(),
                 count => return Ok(count),

@@ -15,7 +15,7 @@ pub(crate) struct EnrolmentState;
 pub(crate) enum HeldKey {}
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Another {
+pub(crate) enum OtherEnrolment {
     None,
     #[expect(dead_code, reason = "there is never another")]
     Ready,
@@ -26,8 +26,8 @@ impl EnrolmentState {
         Self
     }
 
-    pub(crate) fn refused(&self, _key: &PublicKey) -> Another {
-        Another::None
+    pub(crate) fn refused(&self, _key: &PublicKey) -> OtherEnrolment {
+        OtherEnrolment::None
     }
 }
 

@@ -1,4 +1,4 @@
-//! Messages for people, on stderr: each problem once.
+//! Messages for the user, on stderr: each problem once.
 //!
 //! Must stay true: the shim never waits for a reader of stderr. What cannot be written at once is dropped.
 

@@ -53,15 +53,15 @@ impl Stdio {
     }
 
     /// Waits for bytes; 0 means the end. While pending, none were taken.
-    pub(crate) fn poll_read(&self, context: &mut Context<'_>, room: &mut [u8]) -> Poll<io::Result<usize>> {
+    pub(crate) fn poll_read(&self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         match self {
             Self::File(file) => {
                 // A file is never pending: yield to the runtime.
                 ready!(pin!(tokio::task::consume_budget()).poll(context));
-                Poll::Ready(Ok(retry_on_intr(|| read(file, &mut *room))?))
+                Poll::Ready(Ok(retry_on_intr(|| read(file, &mut *buffer))?))
             }
-            Self::Pipe(pipe) => pipe.poll_read(context, room),
-            Self::Socket(socket) => socket.poll_read(context, room),
+            Self::Pipe(pipe) => pipe.poll_read(context, buffer),
+            Self::Socket(socket) => socket.poll_read(context, buffer),
         }
     }
 
@@ -98,8 +98,8 @@ mod tests {
 
     use super::*;
 
-    async fn read(input: &Stdio, room: &mut [u8]) -> io::Result<usize> {
-        poll_fn(|context| input.poll_read(context, room)).await
+    async fn read(input: &Stdio, buffer: &mut [u8]) -> io::Result<usize> {
+        poll_fn(|context| input.poll_read(context, buffer)).await
     }
 
     /// Sends more than fits through a pair of ends and expects it all, with the flags as they were.
@@ -109,18 +109,18 @@ mod tests {
         let (input, output) = (Stdio::input(read_end).unwrap(), Stdio::output(write_end).unwrap());
         let sent: Vec<u8> = (0..3_000_000u32).map(|at| (at / 7) as u8).collect();
         let (mut received, mut written) = (Vec::new(), 0);
-        let mut room = vec![0; 10_000];
+        let mut buffer = vec![0; 10_000];
         while received.len() < sent.len() {
             written += output.try_write(&sent[written..]).unwrap();
             tokio::select! {
-                count = read(&input, &mut room) => received.extend_from_slice(&room[..count.unwrap()]),
+                count = read(&input, &mut buffer) => received.extend_from_slice(&buffer[..count.unwrap()]),
                 count = output.write(&sent[written..]), if written < sent.len() => written += count.unwrap(),
             }
         }
         assert!(received == sent);
         assert_eq!((flags(&read_copy), flags(&write_copy)), (OFlags::empty(), OFlags::empty()));
         drop((output, write_copy));
-        assert_eq!(read(&input, &mut room).await.unwrap(), 0, "the end");
+        assert_eq!(read(&input, &mut buffer).await.unwrap(), 0, "the end");
     }
 
     #[tokio::test]

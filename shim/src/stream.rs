@@ -45,10 +45,10 @@ impl Stream {
     }
 
     /// Waits for bytes; 0 means the end. While pending, none were taken.
-    pub(crate) fn poll_read(&self, context: &mut Context<'_>, room: &mut [u8]) -> Poll<io::Result<usize>> {
+    pub(crate) fn poll_read(&self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         match self {
-            Self::Carried(carried) => carried.lock().poll_read(context, room),
-            Self::Socket(socket) => socket.poll_read(context, room),
+            Self::Carried(carried) => carried.lock().poll_read(context, buffer),
+            Self::Socket(socket) => socket.poll_read(context, buffer),
         }
     }
 
@@ -90,10 +90,10 @@ impl Carried {
 }
 
 impl Buffered {
-    fn poll_read(&mut self, context: &mut Context<'_>, room: &mut [u8]) -> Poll<io::Result<usize>> {
-        let mut room = ReadBuf::new(room);
-        ready!(Pin::new(&mut self.stream).poll_read(context, &mut room))?;
-        Poll::Ready(Ok(room.filled().len()))
+    fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        let mut buffer = ReadBuf::new(buffer);
+        ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer))?;
+        Poll::Ready(Ok(buffer.filled().len()))
     }
 
     fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {

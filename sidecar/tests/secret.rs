@@ -6,7 +6,7 @@ mod support;
 use std::time::Duration;
 
 use cofferdam_secrets::{
-    ExecFormat, Material, Origin, SecretError, SecretSpec, ShortValues, SourceLimits, fetch,
+    ExecFormat, Material, Origin, SecretError, SecretSpec, ShortValues, SourceLimits, VaultOrigin, fetch,
 };
 
 #[tokio::test]
@@ -33,7 +33,8 @@ async fn a_file_that_cannot_be_a_secret_says_why_and_not_what() {
     assert_refused(Origin::File(empty), "it is empty").await;
     let nested = directory.executable("nested", r#"{"a": {"hunter2": "hunter2"}}"#);
     assert_refused(Origin::File(nested), "its field `a` is null, a list or an object").await;
-    let elsewhere = Origin::Vault { path: "database/creds/role".parse().unwrap(), write: None };
+    let elsewhere =
+        Origin::Vault(VaultOrigin::Generated { path: "database/creds/role".parse().unwrap(), write: None });
     assert_refused(elsewhere, "it is in Vault, not on this host").await;
     assert_refused(Origin::File("/no/such/file".into()), "cannot read it: No such file").await;
     assert_refused(Origin::File("/dev/zero".into()), "it is not a regular file").await;

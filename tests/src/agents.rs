@@ -16,14 +16,14 @@ use crate::tools::Tool;
 /// The name under which the harness knows the MCP server.
 pub const SERVER: &str = "srv";
 
-/// A harness that people use.
+/// A coding agent, which is the harness here.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Agent {
     ClaudeCode,
     Codex,
 }
 
-/// What came of a turn.
+/// The outcome of a turn.
 #[derive(Debug)]
 pub struct Report {
     pub output: Output,
@@ -31,7 +31,7 @@ pub struct Report {
 }
 
 impl Agent {
-    /// Lets it call `tool` of the server that `argv` starts; nothing where the agent is not installed.
+    /// Makes the agent call `tool` of the server that `argv` starts; `None` where the agent is not installed.
     #[track_caller]
     pub fn call(self, argv: &[String], tool: &str, arguments: Value) -> Option<Report> {
         let program = self.tool().path()?;
@@ -68,7 +68,7 @@ impl Report {
     /// The tool's result as the model saw it in the request after the call.
     ///
     /// # Panics
-    /// When no request carries one, with all that the harness said.
+    /// When no request carries one, with the whole output of the harness.
     #[track_caller]
     pub fn tool_result(&self) -> String {
         let results = self.requests.iter().flat_map(|request| {
@@ -81,12 +81,16 @@ impl Report {
         match results.pop() {
             Some(result) => result,
             None => {
-                panic!("no tool result reached the model in {} requests{}", self.requests.len(), self.story())
+                panic!(
+                    "no tool result reached the model in {} requests{}",
+                    self.requests.len(),
+                    self.transcript()
+                )
             }
         }
     }
 
-    /// Asserts that the harness ended well and said the model's last words.
+    /// Asserts that the harness succeeded and printed the model's final text.
     #[track_caller]
     pub fn assert_finished(&self) {
         let said = String::from_utf8_lossy(&self.output.stdout);
@@ -94,11 +98,11 @@ impl Report {
             self.output.status.success() && said.contains("FINISHED"),
             "{}{}",
             self.output.status,
-            self.story()
+            self.transcript()
         );
     }
 
-    fn story(&self) -> String {
+    fn transcript(&self) -> String {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let requests: Vec<String> =
             self.requests.iter().map(|request| cut(&request.body.to_string())).collect();

@@ -20,7 +20,7 @@ pub struct Attach {
 }
 
 impl Attach {
-    /// Starts `cofferdam attach` with these arguments and does not wait.
+    /// Starts `cofferdam attach` with these arguments, without waiting for a pipe.
     #[track_caller]
     pub fn start(world: &World, arguments: &[impl AsRef<OsStr>]) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
@@ -31,7 +31,7 @@ impl Attach {
         Self { process: Running::spawn(command, "cofferdam attach"), stderr, _directory: directory }
     }
 
-    /// `attach exec` of a hub on this socket, directly; waits until it is there.
+    /// Runs `attach exec` with a hub on this socket, and waits until the socket exists.
     #[track_caller]
     pub fn exec(world: &World, socket: &Path) -> Self {
         let attach = Self::start(world, &exec_hub(socket));
@@ -39,7 +39,7 @@ impl Attach {
         attach
     }
 
-    /// Waits until a pipe was good so many times.
+    /// Waits until it has reported this many attached pipes.
     #[track_caller]
     pub fn wait_until_attached(&self, times: usize) {
         wait_until(&format!("attached {times} times"), || self.times_attached() >= times);
@@ -49,13 +49,13 @@ impl Attach {
         self.said().matches("cofferdam attach: attached").count()
     }
 
-    /// Waits until it, or its command, has said this.
+    /// Waits until its stderr, or that of its command, contains this text.
     #[track_caller]
-    pub fn wait_until_said(&self, text: &str) {
-        wait_until(&format!("it says {text:?}"), || self.said().contains(text));
+    pub fn wait_until_output_has(&self, text: &str) {
+        wait_until(&format!("the output has {text:?}"), || self.said().contains(text));
     }
 
-    /// What it and its command said.
+    /// The stderr of `attach` and of its command.
     pub fn said(&self) -> String {
         String::from_utf8_lossy(&read(&self.stderr)).into_owned()
     }
@@ -84,7 +84,7 @@ impl Attach {
         self.process.wait(PATIENCE)
     }
 
-    /// Orderly: SIGTERM, and its end is waited for.
+    /// Sends SIGTERM and waits until it has exited.
     #[track_caller]
     pub fn stop(mut self) {
         self.signal(Signal::SIGTERM);
@@ -114,7 +114,7 @@ pub fn connected(relay: &str, server: &str) -> Harness {
     Harness::start(shim_at(relay, server), "cofferdam-shim").initialized()
 }
 
-/// The shim with this link and nothing of the test's environment.
+/// The shim with this link and an empty environment.
 pub fn shim_at(relay: &str, server: &str) -> Command {
     let mut command = command(shim_binary());
     command.env_clear().args(["--relay", relay, "--server", server]);

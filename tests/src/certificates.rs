@@ -1,4 +1,4 @@
-//! Certificate authorities of our own, and what they sign, as PEM files.
+//! Certificate authorities for tests, and the certificates that they sign, as PEM files.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ pub struct Certified {
 }
 
 impl Authority {
-    #[expect(clippy::new_without_default, reason = "each is another one")]
+    #[expect(clippy::new_without_default, reason = "each call makes another authority")]
     pub fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("no names are good names");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -45,7 +45,7 @@ impl Authority {
         self.sign(name, ExtendedKeyUsagePurpose::ClientAuth)
     }
 
-    /// Its own certificate as a file.
+    /// Writes the authority's own certificate to a file.
     pub fn write(&self, directory: &Path, name: &str) -> PathBuf {
         write(directory, &format!("{name}.pem"), &self.pem)
     }
@@ -64,7 +64,7 @@ impl Authority {
 }
 
 impl Certified {
-    /// The files of the certificate and of the key.
+    /// Writes the certificate and the key to files.
     pub fn write(&self, directory: &Path, name: &str) -> (PathBuf, PathBuf) {
         let certificate = write(directory, &format!("{name}.crt"), &self.certificate);
         (certificate, write(directory, &format!("{name}.key"), &self.key))

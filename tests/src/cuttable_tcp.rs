@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::port::free_place;
+use crate::port::free_address;
 
 /// Listens on loopback and forwards to another port there.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl CuttableTcp {
     /// When loopback has no port left.
     #[track_caller]
     pub fn start() -> Self {
-        let target = free_place().port();
+        let target = free_address().port();
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
         let port = listener.local_addr().expect("it is bound").port();
         let shared = Arc::new(Shared::default());

@@ -1,5 +1,5 @@
-//! A PostgreSQL whose users OpenBao makes: the database engine, roles with lives of seconds, worlds with a server that
-//! asks it, and what is left of those users afterwards.
+//! A PostgreSQL whose users OpenBao creates: the database engine, roles whose users expire after seconds, worlds with a
+//! server that queries it, and checks of which users are left afterwards.
 
 use std::collections::BTreeMap;
 
@@ -13,25 +13,25 @@ use crate::server::Server;
 use crate::vault::{self, prepared};
 use crate::world::Builder;
 
-/// OpenBao goes first: it has connections to the other.
+/// Dropped in this order: OpenBao has connections to PostgreSQL.
 #[derive(Debug)]
 pub struct Database {
     pub bao: OpenBao,
     pub postgres: Postgres,
 }
 
-/// How long the users of a role live, as Vault writes it: after a read or a renewal, and in all.
+/// The lifetime of a role's users in Vault's notation: after a read or a renewal, and at most.
 #[derive(Clone, Copy, Debug)]
 pub struct Life {
     pub ttl: &'static str,
     pub max_ttl: &'static str,
 }
 
-/// Longer than any test: such a user ends by revocation, not by expiry.
+/// Longer than any test: such a user is removed by revocation, not by expiry.
 pub const LONG: Life = Life { ttl: "1h", max_ttl: "24h" };
 
 impl Database {
-    /// Both servers, the engine between them, and what `agent` may read.
+    /// Starts both servers, mounts the engine, and writes the policy of `agent`.
     #[track_caller]
     pub fn start() -> Option<Self> {
         let postgres = Postgres::start()?;
@@ -44,11 +44,12 @@ impl Database {
         Some(database)
     }
 
-    /// Tells the engine how to reach PostgreSQL, without trying.
+    /// Configures the engine's connection to PostgreSQL, without testing it.
     #[track_caller]
     pub fn connect(&self, password: &str) {
-        let place = self.postgres.place;
-        let url = format!("postgresql://{{{{username}}}}:{{{{password}}}}@{place}/postgres?sslmode=disable");
+        let listens_at = self.postgres.listens_at;
+        let url =
+            format!("postgresql://{{{{username}}}}:{{{{password}}}}@{listens_at}/postgres?sslmode=disable");
         let mut wanted = PostgreSQLConnectionRequestBuilder::default();
         wanted.plugin_name("postgresql-database-plugin").allowed_roles(["*".to_owned()]).connection_url(url);
         wanted.username("postgres").password(password).verify_connection(false);
@@ -57,7 +58,7 @@ impl Database {
         });
     }
 
-    /// A role whose users may read and write; their end cuts their connections too.
+    /// A role whose users may read and write. Their revocation also closes their connections.
     #[track_caller]
     pub fn role(&self, name: &str, life: Life) {
         let creation = [
@@ -83,37 +84,37 @@ impl Database {
         vault::world(&self.bao).secret("db", &user_of(role))
     }
 
-    /// A server with the URL of the user that the secret `secret` has.
+    /// Gives a server the URL of the user in the secret `secret`.
     pub fn with_url(&self, server: Server, secret: &str) -> Server {
         let url = self.postgres.url(&format!("{{{secret}.username}}"), &format!("{{{secret}.password}}"));
         server.env("DATABASE_URL", &url)
     }
 
-    /// The users that OpenBao made and that are there.
+    /// The users that OpenBao created and that still exist.
     #[track_caller]
     pub fn users(&self) -> Vec<String> {
         self.postgres.query("SELECT rolname FROM pg_roles WHERE rolname LIKE 'v-%' ORDER BY 1")
     }
 
-    /// How long ago it was made, in seconds.
+    /// How long ago a user was created, in seconds.
     #[track_caller]
     pub fn age(&self, user: &str) -> f64 {
         let sql =
             format!("SELECT extract(epoch FROM clock_timestamp() - at) FROM made WHERE name = '{user}'");
         let age = self.postgres.query(&sql).first().and_then(|age| age.parse().ok());
-        age.expect("every user was written down when it was made")
+        age.expect("the creation of every user was recorded")
     }
 
-    /// Those of them that are connected.
+    /// The users of OpenBao that are connected.
     #[track_caller]
     pub fn connected(&self) -> Vec<String> {
         self.postgres
             .query("SELECT DISTINCT usename FROM pg_stat_activity WHERE usename LIKE 'v-%' ORDER BY 1")
     }
 
-    /// The URL in the environment of each process that has one of this database.
+    /// By process id: the URL of this database in the environment of each process that has one.
     pub fn urls(&self) -> BTreeMap<u32, String> {
-        let end = format!("@{}/postgres", self.postgres.place);
+        let end = format!("@{}/postgres", self.postgres.listens_at);
         let url_of = |id: u32| {
             let environment = std::fs::read(format!("/proc/{id}/environ")).ok()?;
             let entries = environment.split(|byte| *byte == 0).map(String::from_utf8_lossy);
@@ -132,7 +133,7 @@ impl Database {
     }
 }
 
-/// The lines of a secret: its user's name is public, so that a test can compare it with the database.
+/// The lines of a secret whose user name is public, so that a test can compare it with the database.
 pub fn user_of(role: &str) -> String {
     format!("vault = \"database/creds/{role}\"\npublic = [\"username\"]")
 }

@@ -9,7 +9,7 @@ pub const PATIENCE: Duration = Duration::from_secs(40);
 
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A point in time after which waiting is over.
+/// The end of a wait.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline(Instant);
 
@@ -29,7 +29,7 @@ impl Deadline {
     }
 }
 
-/// Whether the condition came true before the time was over.
+/// Whether the condition became true within this time.
 pub fn holds_within(time: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let deadline = Deadline::after(time);
     loop {
@@ -46,5 +46,5 @@ pub fn holds_within(time: Duration, mut condition: impl FnMut() -> bool) -> bool
 /// Waits until the condition is true; `what` is for the failure.
 #[track_caller]
 pub fn wait_until(what: &str, condition: impl FnMut() -> bool) {
-    assert!(holds_within(PATIENCE, condition), "waited {PATIENCE:?} in vain: {what}");
+    assert!(holds_within(PATIENCE, condition), "not within {PATIENCE:?}: {what}");
 }

@@ -1,6 +1,6 @@
 //! The forms in which a secret could cross to a sandbox, and the search for them.
 //!
-//! Written apart from the product's scrubber, so that a gap in one is not a gap in the other.
+//! Written independently of the product's scrubber, so that both do not miss the same form.
 
 /// A secret's bytes in one form, by the form's name.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -26,7 +26,7 @@ pub fn forms(secret: &str) -> Vec<Form> {
     forms.push(form("PERCENT", &percent_all(secret.as_bytes())));
     forms.push(form("percent where needed", &percent_needed(secret.as_bytes())));
     forms.push(form("JSON \\u escapes", &json_escaped(secret)));
-    // As any JSON library or debug output spells it, also within another JSON text.
+    // As JSON libraries and debug output write it, also within another JSON text.
     let spelled = json_spelled(secret);
     forms.push(form("JSON in JSON", &json_spelled(&spelled)));
     forms.push(form("ASCII JSON", &ascii_only(&spelled)));
@@ -34,7 +34,7 @@ pub fn forms(secret: &str) -> Vec<Form> {
     forms
 }
 
-/// The names of the forms of `secret` that `haystack` has, ignoring the case where case does not matter.
+/// The names of the forms of `secret` that occur in `haystack`, ignoring case where an encoding does.
 pub fn found(haystack: &[u8], secret: &str) -> Vec<String> {
     let mut found: Vec<String> = forms(secret)
         .into_iter()
@@ -124,15 +124,15 @@ fn encode64(bytes: &[u8], alphabet: &[u8; 64]) -> String {
     for chunk in bytes.chunks(3) {
         let group =
             chunk.iter().fold(0u32, |sum, byte| (sum << 8) | u32::from(*byte)) << (8 * (3 - chunk.len()));
-        for place in 0..4 {
-            let symbol = alphabet[((group >> (18 - 6 * place)) & 63) as usize];
-            out.push(if place <= chunk.len() { char::from(symbol) } else { '=' });
+        for symbol_index in 0..4 {
+            let symbol = alphabet[((group >> (18 - 6 * symbol_index)) & 63) as usize];
+            out.push(if symbol_index <= chunk.len() { char::from(symbol) } else { '=' });
         }
     }
     out
 }
 
-/// The symbols that depend on the secret alone when it stands `alignment` bytes into a group of three.
+/// The symbols that depend on the secret alone when it begins `alignment` bytes into a group of three.
 fn base64_core(secret: &[u8], alignment: usize, alphabet: &[u8; 64]) -> String {
     let mut bytes = vec![0; alignment];
     bytes.extend_from_slice(secret);
@@ -140,8 +140,8 @@ fn base64_core(secret: &[u8], alignment: usize, alphabet: &[u8; 64]) -> String {
     encode64(&bytes, alphabet)[first..end].to_owned()
 }
 
-/// The spellings in which the fixture's `leak` tells its secret: that each leaks, and that each is scrubbed, is
-/// tested with this one list.
+/// The forms in which the fixture's tool `leak` returns its secret. One list for two tests: that each form leaks without
+/// the scrubber, and that the scrubber removes each.
 pub const LEAKED_AS: [&str; 13] = [
     "plain",
     "base64",
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn base64_is_base64() {
+    fn base64_encodes_as_specified() {
         assert_eq!(base64(b"M"), "TQ==");
         assert_eq!(base64(b"Ma"), "TWE=");
         assert_eq!(base64(b"Man"), "TWFu");

@@ -26,7 +26,7 @@ pub struct Harness {
     input: Option<ChildStdin>,
     lines: Receiver<Vec<u8>>,
     received: Vec<u8>,
-    aside: Vec<Value>,
+    kept: Vec<Value>,
     next_id: u64,
     era: Era,
     read_switch: Arc<ReadSwitch>,
@@ -34,7 +34,7 @@ pub struct Harness {
     _directory: tempfile::TempDir,
 }
 
-/// Which MCP this harness speaks.
+/// Which era of MCP this harness speaks.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Era {
     /// `initialize` and sessions, up to 2025-11-25.
@@ -73,7 +73,7 @@ impl Harness {
             input,
             lines,
             received: Vec::new(),
-            aside: Vec::new(),
+            kept: Vec::new(),
             next_id: 1,
             era: Era::Legacy,
             read_switch,
@@ -82,7 +82,7 @@ impl Harness {
         }
     }
 
-    /// The legacy handshake; gives the answer to `initialize`.
+    /// The legacy handshake; returns the response to `initialize`.
     #[track_caller]
     pub fn initialize(&mut self) -> Value {
         let id = self.send_initialize();
@@ -91,7 +91,7 @@ impl Harness {
         answer
     }
 
-    /// The same, once the legacy handshake is done: it must succeed.
+    /// Makes the legacy handshake, which must succeed, and returns the harness.
     #[track_caller]
     pub fn initialized(mut self) -> Self {
         let answer = self.initialize();
@@ -99,7 +99,7 @@ impl Harness {
         self
     }
 
-    /// The first half of the legacy handshake; gives its id.
+    /// Sends `initialize` and does not wait; returns its id.
     #[track_caller]
     pub fn send_initialize(&mut self) -> Value {
         let capabilities = json!({"roots": {"listChanged": true}, "elicitation": {}});
@@ -107,21 +107,21 @@ impl Harness {
         self.send_request("initialize", params)
     }
 
-    /// From now on every request carries what 2026-07-28 wants; gives the answer to `server/discover`.
+    /// Switches to the stateless era: every later request carries its metadata. Returns the response to `server/discover`.
     #[track_caller]
     pub fn discover(&mut self) -> Value {
         self.era = Era::Modern;
         self.request("server/discover", json!({}))
     }
 
-    /// Calls a tool and gives the whole answer.
+    /// Calls a tool and returns the whole response.
     #[track_caller]
     pub fn call(&mut self, tool: &str, arguments: Value) -> Value {
         let id = self.send_call(tool, arguments);
         self.answer_to(&id)
     }
 
-    /// Calls a tool and does not wait; gives the request's id.
+    /// Calls a tool and does not wait; returns the request's id.
     #[track_caller]
     pub fn send_call(&mut self, tool: &str, arguments: Value) -> Value {
         self.send_request("tools/call", json!({"name": tool, "arguments": arguments}))
@@ -140,7 +140,7 @@ impl Harness {
         self.answer_to(&id)
     }
 
-    /// Sends a request and does not wait; gives its id.
+    /// Sends a request and does not wait; returns its id.
     #[track_caller]
     pub fn send_request(&mut self, method: &str, mut params: Value) -> Value {
         if self.era == Era::Modern {
@@ -167,15 +167,15 @@ impl Harness {
         self.send_raw(format!("{message}\n").as_bytes());
     }
 
-    /// Exactly these bytes; the test adds its own newline.
+    /// Sends exactly these bytes; no newline is added.
     #[track_caller]
     pub fn send_raw(&mut self, bytes: &[u8]) {
         let input = self.input.as_mut().expect("stdin is still open");
         input.write_all(bytes).and_then(|()| input.flush()).expect("the child reads its stdin");
     }
 
-    /// Sends line after line from `next` for as long as the child takes them: until so many bytes were taken, or none
-    /// for this time. Nothing can be sent any more afterwards.
+    /// Sends lines from `next` until the child has taken `total` bytes, or has taken none for `quiet`.
+    /// Returns the bytes taken; nothing can be sent afterwards.
     pub fn flood_stdin(
         &mut self,
         quiet: Duration,
@@ -184,14 +184,14 @@ impl Harness {
     ) -> usize {
         let mut input = self.input.take().expect("stdin is still open");
         let (sender, taken) = channel();
-        // A few are made beforehand, so that the child's slowness is measured and not ours.
+        // Some lines are made beforehand, so that the child's speed is measured and not the test's.
         let mut lines = Vec::new();
         let mut made = 0;
         while made < total {
             lines.push(next());
             made += lines.last().map_or(0, String::len);
         }
-        // Ends with the child, which ends with this harness.
+        // The thread ends with the child, which ends with this harness.
         std::thread::spawn(move || {
             for line in lines {
                 for piece in line.as_bytes().chunks(16 * 1024) {
@@ -204,7 +204,7 @@ impl Harness {
         std::iter::from_fn(|| taken.recv_timeout(quiet).ok()).sum()
     }
 
-    /// Leaves what the child writes where it is, but for a line that is being read.
+    /// Stops reading the child's stdout; a line that is being read is still taken.
     pub fn stop_reading(&mut self) {
         self.read_switch.set(Reading::Stopped);
     }
@@ -223,11 +223,11 @@ impl Harness {
     fn next_line_within(&mut self, time: Duration) -> Vec<u8> {
         match self.line_within(time) {
             Some(line) => line,
-            None => panic!("no line within {time:?}{}", self.story()),
+            None => panic!("no line within {time:?}{}", self.transcript()),
         }
     }
 
-    /// The next line, or nothing when none came in time or the child's stdout ended.
+    /// The next line; `None` if none came in time or the child's stdout ended.
     pub fn line_within(&mut self, time: Duration) -> Option<Vec<u8>> {
         let line = match self.lines.recv_timeout(time) {
             Ok(line) => line,
@@ -249,21 +249,21 @@ impl Harness {
         parse(&line)
     }
 
-    /// The answer to a request; what comes before it is put aside.
+    /// The response to a request; messages before it are kept for later.
     #[track_caller]
     pub fn answer_to(&mut self, id: &Value) -> Value {
         match self.answer_within(id, PATIENCE) {
             Some(answer) => answer,
-            None => panic!("no answer to {id} within {PATIENCE:?}{}", self.story()),
+            None => panic!("no answer to {id} within {PATIENCE:?}{}", self.transcript()),
         }
     }
 
-    /// The answer to a request if it comes in time.
+    /// The response to a request, if it comes in time.
     #[track_caller]
     pub fn answer_within(&mut self, id: &Value, time: Duration) -> Option<Value> {
         let is_answer = |message: &Value| message.get("id") == Some(id) && message.get("method").is_none();
-        if let Some(place) = self.aside.iter().position(is_answer) {
-            return Some(self.aside.remove(place));
+        if let Some(index) = self.kept.iter().position(is_answer) {
+            return Some(self.kept.remove(index));
         }
         let deadline = Deadline::after(time);
         while !deadline.is_over() {
@@ -271,28 +271,28 @@ impl Harness {
             if is_answer(&message) {
                 return Some(message);
             }
-            self.aside.push(message);
+            self.kept.push(message);
         }
         None
     }
 
-    /// The next request or notification with this method; what comes before it is put aside.
+    /// The next request or notification with this method; messages before it are kept for later.
     #[track_caller]
     pub fn message_with_method(&mut self, method: &str) -> Value {
-        let is_it = |message: &Value| message.get("method").and_then(Value::as_str) == Some(method);
-        if let Some(place) = self.aside.iter().position(is_it) {
-            return self.aside.remove(place);
+        let has_method = |message: &Value| message.get("method").and_then(Value::as_str) == Some(method);
+        if let Some(index) = self.kept.iter().position(has_method) {
+            return self.kept.remove(index);
         }
         loop {
             let message = self.next_message();
-            if is_it(&message) {
+            if has_method(&message) {
                 return message;
             }
-            self.aside.push(message);
+            self.kept.push(message);
         }
     }
 
-    /// Every byte that came so far.
+    /// Every byte received so far.
     pub fn received(&self) -> &[u8] {
         &self.received
     }
@@ -321,7 +321,7 @@ impl Harness {
         self.process.kill9();
     }
 
-    /// The universal goodbye.
+    /// How a harness ends an MCP server over stdio.
     pub fn close_stdin(&mut self) {
         self.input = None;
     }
@@ -331,8 +331,8 @@ impl Harness {
         self.process.wait(PATIENCE)
     }
 
-    /// The end of what happened, for failures.
-    fn story(&self) -> String {
+    /// The last output, for failures.
+    fn transcript(&self) -> String {
         let tail = |text: &str| {
             text.chars().rev().take(2000).collect::<Vec<_>>().into_iter().rev().collect::<String>()
         };
@@ -345,7 +345,7 @@ impl Drop for Harness {
     fn drop(&mut self) {
         self.read_again();
         if std::thread::panicking() {
-            eprintln!("=== harness of process {}{}", self.id(), self.story());
+            eprintln!("=== harness of process {}{}", self.id(), self.transcript());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! As much HTTP/1.1 as a scripted server needs: one request, one answer, and the connection is closed.
+//! A minimal HTTP/1.1 server for scripts: one request and one response per connection.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -25,16 +25,16 @@ pub struct Request {
 /// One answer.
 #[derive(Clone, Debug)]
 pub enum Reply {
-    /// The connection is closed without a word.
+    /// The connection is closed without a response.
     Cut,
     /// Server-sent events: name and data.
     Events(Vec<(String, Value)>),
     /// None: it says when the client has hung up.
     Held(mpsc::Sender<()>),
     Json(Value),
-    /// The same, with the id of the MCP session that it opens.
+    /// JSON, with the id of the MCP session that this response opens.
     Opens(String, Value),
-    /// To another place, with the method kept.
+    /// To another URL, with the method kept.
     Redirect(String),
     /// No body.
     Status(u16),
@@ -60,10 +60,10 @@ pub fn listen(answer: impl Fn(Request) -> Reply + Clone + Send + 'static) -> Soc
     address
 }
 
-/// Asks with these bytes, which end the request, and reads to the end: the status and everything after it. None where
-/// there is no answer.
-pub fn ask(place: SocketAddr, request: &[u8]) -> Option<(u16, String)> {
-    let mut stream = TcpStream::connect(place).ok()?;
+/// Sends these bytes, which are a whole request, and reads to the end: the status and everything after it. `None` where
+/// there is no response.
+pub fn send_raw(address: SocketAddr, request: &[u8]) -> Option<(u16, String)> {
+    let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(30))).ok()?;
     // A server may respond before it has read the whole request.
     let _ = stream.write_all(request);
@@ -120,13 +120,13 @@ fn write(client: &mut TcpStream, reply: &Reply) {
             let header = format!("content-type: application/json\r\nmcp-session-id: {session}");
             (200, header, value.to_string())
         }
-        Reply::Redirect(place) => (307, format!("location: {place}"), String::new()),
+        Reply::Redirect(url) => (307, format!("location: {url}"), String::new()),
         Reply::Status(status) => (*status, "x-nothing: more".to_owned(), String::new()),
     };
     let length = body.len();
     let head = format!(
         "HTTP/1.1 {status} Status\r\n{header}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
     );
-    // A client that hung up has what it wanted.
+    // A client that disconnected needs no response.
     let _ = client.write_all(head.as_bytes()).and_then(|()| client.write_all(body.as_bytes()));
 }

@@ -1,4 +1,4 @@
-//! An MCP server over streamable HTTP that tells what it was sent, and keeps it for the test.
+//! An MCP server over streamable HTTP whose tool returns the request's headers, and which records every request.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -7,31 +7,31 @@ use serde_json::{Value, json};
 
 use crate::http::{Reply, Request, listen};
 
-/// A server of the era of sessions; most of them are without.
+/// A server of the legacy era; only [`Behaviour::Remembers`] opens sessions.
 #[derive(Debug)]
 pub struct HttpFixture {
     address: SocketAddr,
     requests: Arc<Mutex<Vec<Request>>>,
 }
 
-/// What it does with a POST.
+/// How the server responds to a POST.
 #[derive(Clone, Debug)]
 pub enum Behaviour {
-    /// Answers with one JSON body where this `authorization` is sent, and with 401 otherwise.
+    /// Responds with one JSON body to requests with this `authorization`, and with 401 to others.
     Accepts(Arc<Mutex<String>>),
     /// Answers as one JSON body.
     Json,
     /// Answers as a stream of events.
     Events,
-    /// Opens sessions, of which it knows the newest only: 404 to calls of others, 401 to an `initialize` without the right `authorization`.
+    /// Opens sessions and knows only the newest one: 404 to calls in others, 401 to an `initialize` without the right `authorization`.
     Remembers(Arc<Mutex<Sessions>>),
-    /// Points elsewhere.
+    /// Redirects to this URL.
     RedirectsTo(String),
     /// Answers with this status.
     Fails(u16),
 }
 
-/// Whom it opens a session for, and how many it has opened or forgotten.
+/// The `authorization` that opens a session, and how many sessions were opened or forgotten.
 #[derive(Clone, Debug, Default)]
 pub struct Sessions {
     pub accepted: String,
@@ -55,7 +55,7 @@ impl HttpFixture {
         format!("http://{}/mcp", self.address)
     }
 
-    /// What calls were sent with, refused ones too.
+    /// The `authorization` of every call, including refused ones.
     pub fn authorizations(&self) -> Vec<String> {
         let calls = self.requests().into_iter().filter(|request| request.body["method"] == "tools/call");
         calls.filter_map(|request| request.headers.get("authorization").cloned()).collect()
@@ -89,7 +89,7 @@ fn reply(behaviour: &Behaviour, request: &Request) -> Reply {
                 false => Reply::Json(answer),
             }
         }
-        Behaviour::RedirectsTo(place) => Reply::Redirect(place.clone()),
+        Behaviour::RedirectsTo(url) => Reply::Redirect(url.clone()),
         Behaviour::Fails(status) => Reply::Status(*status),
     }
 }

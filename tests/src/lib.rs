@@ -1,39 +1,39 @@
-//! How we know: real processes, real servers, real harnesses.
+//! Support for end-to-end tests with real processes, servers and harnesses.
 //!
 //! A test reads like the story it tells. It builds a [`world::World`] (a sidecar with its servers), takes a
 //! [`harness::Harness`] (a shim and a scripted MCP client) and looks at answers, audit and processes.
-//! Everything outside has a deadline, logs are shown when a test fails, and what was started is ended by its id.
+//! Every wait has a deadline, logs are shown when a test fails, and every started process is ended by its id.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | [`agents`] | one scripted turn of the real Claude Code and the real Codex |
 //! | [`attach`] | `cofferdam attach`, and the hub that it reaches |
-//! | [`certificates`] | authorities of our own, and what they sign |
-//! | [`chaos`] | a network that does its worst, and conversations that survive it |
+//! | [`certificates`] | certificate authorities for tests, and what they sign |
+//! | [`chaos`] | a network that delays, splits and cuts, and checks of what crosses it |
 //! | [`cuttable_tcp`] | TCP connections to the sidecar that a test can cut |
-//! | [`database`] | a PostgreSQL whose users OpenBao makes |
+//! | [`database`] | a PostgreSQL whose users OpenBao creates |
 //! | [`deadline`] | waiting on conditions, the only reader of the clock |
-//! | [`encodings`] | the forms in which a secret could cross, and the search for them |
+//! | [`encodings`] | the forms in which a secret could leak, and the search for them |
 //! | [`fake_model`] | model APIs on loopback that drive a real Claude Code or Codex |
 //! | [`harness`] | raw MCP lines over a child's stdio |
-//! | [`http_fixture`] | an MCP server over HTTP that tells what it was sent |
-//! | [`http`] | as much HTTP as a scripted server needs |
-//! | [`markdown`] | blocks, spans and tables of our own documents |
+//! | [`http_fixture`] | an MCP server over HTTP that records its requests |
+//! | [`http`] | a minimal HTTP server for scripts |
+//! | [`markdown`] | blocks, spans and tables of the project's documents |
 //! | [`openbao`] | a real OpenBao server |
-//! | [`port`] | places on loopback to listen at |
+//! | [`port`] | free loopback addresses to listen on |
 //! | [`postgres`] | a real PostgreSQL |
 //! | [`process`] | starting and ending processes, the only place that does |
 //! | [`proxy`] | a CONNECT proxy |
 //! | [`recording_proxy`] | a proxy on the relay socket that keeps every byte towards the shim |
-//! | [`relay`] | a hand-held relay connection, for saying things a shim never would |
-//! | [`sandbox`] | a sandbox as far as an enrolment goes: its state directory, its shims |
+//! | [`relay`] | a relay connection that a test drives, for frames that a shim never sends |
+//! | [`sandbox`] | the state directory and the shims of an enrolled sandbox |
 //! | [`sandboxes`] | real sandboxes with the shim inside |
 //! | [`server`] | the MCP servers that a world can have |
 //! | [`single_sandbox`] | one enrolled sandbox: all its servers share a session |
 //! | [`tools`] | where installed tools are, and what happens when one is missing |
 //! | [`vault_fault_proxy`] | a proxy in front of OpenBao that counts, delays, cuts and rewrites |
 //! | [`vault_logins`] | what an OpenBao needs for each way to log in |
-//! | [`vault`] | a sidecar at an OpenBao, and what that knows of it |
+//! | [`vault`] | a sidecar that uses an OpenBao, and what OpenBao knows of it |
 //! | [`world`] | a sidecar, its configuration, its audit and its log |
 
 pub mod agents;

@@ -1,4 +1,4 @@
-//! As much Markdown as our own documents use, so that tests can hold them to what they say.
+//! The Markdown that the project's documents use, so that tests can check what they say.
 
 /// The fenced blocks of one language; there must be one.
 #[track_caller]
@@ -29,7 +29,7 @@ pub fn rows(markdown: &str) -> impl Iterator<Item = Vec<String>> {
     rows.map(|line| line.trim_matches('|').split(" | ").map(|cell| cell.trim().to_owned()).collect())
 }
 
-/// An amount of bytes as people write it: `10 MiB − 1 KiB`, `65,536`, `64 bytes`.
+/// Parses an amount of bytes as the documents write it: `10 MiB − 1 KiB`, `65,536`, `64 bytes`.
 #[track_caller]
 pub fn quantity(text: &str) -> u64 {
     let amount = |text: &str| {
@@ -46,6 +46,6 @@ pub fn quantity(text: &str) -> u64 {
         )
     };
     let amounts: Option<Vec<u64>> = text.split('−').map(amount).collect();
-    let amounts = amounts.unwrap_or_else(|| panic!("`{text}` is no quantity"));
+    let amounts = amounts.unwrap_or_else(|| panic!("`{text}` is not a quantity"));
     amounts[0] - amounts[1..].iter().sum::<u64>()
 }

@@ -1,7 +1,7 @@
-//! A real OpenBao server: the real thing that speaks Vault's API, never a mock of it.
+//! A real OpenBao server, which offers Vault's API; never a mock.
 //!
 //! Each test has its own, on its own loopback address; it is killed by its process id when the test is over, and by the
-//! kernel should the test itself be killed. The thread that starts one has to outlive it: for the kernel, its end is that of the parent.
+//! kernel if the test itself is killed. The thread that starts one has to outlive it: the kernel counts that thread as the parent.
 
 mod operator;
 mod persistent;
@@ -17,7 +17,7 @@ use vaultrs::sys;
 
 use crate::certificates::Authority;
 use crate::deadline::{PATIENCE, holds_within, wait_until};
-use crate::port::free_place;
+use crate::port::free_address;
 use crate::process::{Running, command, into_file, is_stopped, read};
 use crate::tools::{Tool, on_path};
 
@@ -29,8 +29,8 @@ pub struct OpenBao {
     pub process: Running,
     pub directory: TempDir,
     /// Plain HTTP on loopback.
-    pub place: SocketAddr,
-    /// Where it speaks TLS, if it was asked to.
+    pub listens_at: SocketAddr,
+    /// Its TLS listener, if it has one.
     pub tls: Option<Tls>,
     pub root_token: String,
     unseal_key: Option<String>,
@@ -39,7 +39,7 @@ pub struct OpenBao {
 /// The TLS side of a server.
 #[derive(Debug)]
 pub struct Tls {
-    pub place: SocketAddr,
+    pub listens_at: SocketAddr,
     /// The authority of its certificate.
     pub authority: Authority,
     pub ca_file: PathBuf,
@@ -51,14 +51,14 @@ impl OpenBao {
     pub fn dev() -> Option<Self> {
         let program = Tool::OpenBao.path()?;
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
-        let place = free_place();
-        let mut command = tethered(&program);
+        let listens_at = free_address();
+        let mut command = killed_with_parent(&program);
         command
             .args(["server", "-dev", "-dev-root-token-id=root", "-dev-no-store-token"])
-            .arg(format!("-dev-listen-address={place}"));
+            .arg(format!("-dev-listen-address={listens_at}"));
         let process = spawn(command, directory.path());
         let server =
-            Self { process, directory, place, tls: None, root_token: "root".into(), unseal_key: None };
+            Self { process, directory, listens_at, tls: None, root_token: "root".into(), unseal_key: None };
         server.wait_for(200);
         Some(server)
     }
@@ -68,25 +68,26 @@ impl OpenBao {
     pub fn configured() -> Option<Self> {
         let program = Tool::OpenBao.path()?;
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
-        let (place, secure) = (free_place(), free_place());
+        let (listens_at, secure) = (free_address(), free_address());
         let authority = Authority::new();
         let ca_file = authority.write(directory.path(), "ca");
         let (certificate, key) = authority.server(&secure.ip().to_string()).write(directory.path(), "server");
         let configuration = format!(
-            "storage \"inmem\" {{}}\nlistener \"tcp\" {{\n  address = \"{place}\"\n  tls_disable = true\n}}\n\
+            "storage \"inmem\" {{}}\nlistener \"tcp\" {{\n  address = \"{listens_at}\"\n  tls_disable = true\n}}\n\
              listener \"tcp\" {{\n  address = \"{secure}\"\n  tls_cert_file = \"{}\"\n  tls_key_file = \"{}\"\n}}\n\
-             audit \"file\" \"file\" {{\n  options {{\n    file_path = \"{}\"\n  }}\n}}\napi_addr = \"http://{place}\"\n",
+             audit \"file\" \"file\" {{\n  options {{\n    file_path = \"{}\"\n  }}\n}}\napi_addr = \"http://{listens_at}\"\n",
             certificate.display(),
             key.display(),
             directory.path().join("audit.jsonl").display(),
         );
         let file = directory.path().join("openbao.hcl");
         std::fs::write(&file, configuration).expect("the configuration can be written");
-        let mut command = tethered(&program);
+        let mut command = killed_with_parent(&program);
         command.arg("server").arg("-config").arg(file);
         let process = spawn(command, directory.path());
-        let tls = Some(Tls { place: secure, authority, ca_file });
-        let mut server = Self { process, directory, place, tls, root_token: String::new(), unseal_key: None };
+        let tls = Some(Tls { listens_at: secure, authority, ca_file });
+        let mut server =
+            Self { process, directory, listens_at, tls, root_token: String::new(), unseal_key: None };
         server.wait_for(501);
         let mut made = server.operator("initialise the server", async |client| {
             sys::start_initialization(client, 1, 1, None).await
@@ -97,13 +98,13 @@ impl OpenBao {
         Some(server)
     }
 
-    /// Its address as configurations have it.
+    /// Its URL, for configurations.
     pub fn address(&self) -> String {
-        format!("http://{}", self.place)
+        format!("http://{}", self.listens_at)
     }
 
     pub fn tls_address(&self) -> String {
-        format!("https://{}", self.tls.as_ref().expect("this server speaks TLS").place)
+        format!("https://{}", self.tls.as_ref().expect("this server speaks TLS").listens_at)
     }
 
     #[track_caller]
@@ -119,7 +120,7 @@ impl OpenBao {
         self.wait_for(200);
     }
 
-    /// Stops it as a hung machine would: it is there, and says nothing.
+    /// Stops it as a hung machine would: connections open, and nothing responds.
     pub fn freeze(&self) {
         self.process.signal(Signal::SIGSTOP);
         wait_until("every thread of the server stopped", || is_stopped(self.process.id()));
@@ -146,7 +147,7 @@ impl OpenBao {
     }
 }
 
-/// The server's own end does not wait for threads that are stopped.
+/// A frozen server is continued first: its stopped threads would not end.
 impl Drop for OpenBao {
     fn drop(&mut self) {
         self.process.signal(Signal::SIGKILL);
@@ -156,19 +157,19 @@ impl Drop for OpenBao {
 #[track_caller]
 fn spawn(mut command: Command, directory: &Path) -> Running {
     let log = directory.join("log");
-    // Nothing of the machine's own Vault settings is for this server.
+    // The machine's own Vault settings must not reach this server.
     command.env_clear().env("HOME", directory).stdin(std::process::Stdio::null());
     command.stdout(into_file(&log)).stderr(into_file(&log));
     Running::spawn(command, "OpenBao")
 }
 
-/// A command whose process is killed should the one that starts it be.
-pub(crate) fn tethered(program: &Path) -> Command {
+/// A command whose process the kernel kills when the process that starts it dies.
+pub(crate) fn killed_with_parent(program: &Path) -> Command {
     match on_path("setpriv") {
         Some(setpriv) => {
-            let mut tethered = command(setpriv);
-            tethered.args(["--pdeathsig", "KILL", "--"]).arg(program);
-            tethered
+            let mut killed_with_parent = command(setpriv);
+            killed_with_parent.args(["--pdeathsig", "KILL", "--"]).arg(program);
+            killed_with_parent
         }
         None => command(program),
     }

@@ -1,7 +1,7 @@
 //! A real PostgreSQL: a cluster of the test's own, in its own directory, on its own loopback address and Unix socket.
 //!
-//! It is ended by its process id when the test is over, and by the kernel should the test itself be killed. PostgreSQL
-//! refuses to run as root, so a root's test runs it in a user namespace in which root has another number: no files of
+//! It is ended by its process id when the test is over, and by the kernel if the test itself is killed. PostgreSQL
+//! refuses to run as root, so a test that runs as root starts it in a user namespace where root has another user id: no files of
 //! other users are needed, and no account. The thread that starts one has to outlive it, as with OpenBao.
 
 use std::net::SocketAddr;
@@ -13,14 +13,14 @@ use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 use crate::deadline::{PATIENCE, holds_within};
-use crate::openbao::tethered;
-use crate::port::free_place;
+use crate::openbao::killed_with_parent;
+use crate::port::free_address;
 use crate::process::{Running, command, into_file, output_of, read};
 use crate::tools::{Tool, on_path};
 
-/// The superuser; the Unix socket asks for no password.
+/// The superuser; needs no password on the Unix socket.
 const OWNER: &str = "postgres";
-/// What that one needs over TCP.
+/// The superuser's password over TCP.
 pub const OWNER_PASSWORD: &str = "the-owner-of-the-cluster";
 /// The id of the account `nobody`, which every system has: `initdb` needs a user name.
 const NOBODY: &str = "65534";
@@ -31,8 +31,8 @@ pub struct Postgres {
     process: Option<Running>,
     directory: TempDir,
     programs: PathBuf,
-    /// Where it takes connections over TCP, with passwords.
-    pub place: SocketAddr,
+    /// Its TCP listener, which asks for passwords.
+    pub listens_at: SocketAddr,
 }
 
 /// An executed statement, from the log of the cluster.
@@ -43,12 +43,12 @@ pub struct Statement {
 }
 
 impl Postgres {
-    /// Makes a cluster and starts it; nothing where PostgreSQL is missing.
+    /// Creates a cluster and starts it; `None` where PostgreSQL is missing.
     #[track_caller]
     pub fn start() -> Option<Self> {
         let programs = Tool::Postgres.path()?;
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
-        let mut cluster = Self { process: None, directory, programs, place: free_place() };
+        let mut cluster = Self { process: None, directory, programs, listens_at: free_address() };
         let mut make = cluster.program("initdb");
         make.arg("-D").arg(cluster.data()).args(["-U", OWNER, "--no-sync", "--no-locale", "-E", "UTF8"]);
         make.args(["--wal-segsize=1", "--auth-local=trust", "--auth-host=scram-sha-256"]);
@@ -66,7 +66,11 @@ impl Postgres {
     pub fn up(&mut self) {
         let mut server = self.program("postgres");
         server.arg("-D").arg(self.data()).arg("-k").arg(self.directory.path());
-        server.arg("-h").arg(self.place.ip().to_string()).arg("-p").arg(self.place.port().to_string());
+        server
+            .arg("-h")
+            .arg(self.listens_at.ip().to_string())
+            .arg("-p")
+            .arg(self.listens_at.port().to_string());
         let settings =
             ["fsync=off", "jit=off", "log_statement=all", "log_line_prefix=%u|", "max_connections=80"];
         server.args(settings.iter().flat_map(|setting| ["-c", setting]));
@@ -85,7 +89,7 @@ impl Postgres {
         process.wait(PATIENCE);
     }
 
-    /// What the owner asks, over the socket: a row a line, fields with `|` between them.
+    /// Runs a query of the owner over the Unix socket; returns a line per row, with `|` between fields.
     #[track_caller]
     pub fn query(&self, sql: &str) -> Vec<String> {
         let output = self.ask(&self.owner(), sql);
@@ -93,7 +97,7 @@ impl Postgres {
         String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
     }
 
-    /// Whether a login with this URL succeeds, and what PostgreSQL said if not.
+    /// Logs in with this URL; the error is PostgreSQL's message.
     #[track_caller]
     pub fn log_in(&self, url: &str) -> Result<(), String> {
         let output = self.ask(url, "SELECT 1");
@@ -103,9 +107,9 @@ impl Postgres {
         }
     }
 
-    /// The URL of another user.
+    /// The URL for this user.
     pub fn url(&self, user: &str, password: &str) -> String {
-        format!("postgres://{user}:{password}@{}/postgres", self.place)
+        format!("postgres://{user}:{password}@{}/postgres", self.listens_at)
     }
 
     /// What was executed from prepared statements, oldest first; a line that is not whole yet is left out.
@@ -128,7 +132,7 @@ impl Postgres {
         format!(
             "postgres://{OWNER}@/postgres?host={}&port={}",
             self.directory.path().display(),
-            self.place.port()
+            self.listens_at.port()
         )
     }
 
@@ -143,22 +147,22 @@ impl Postgres {
         self.directory.path().join("data")
     }
 
-    /// A program of PostgreSQL's that is killed with the test, and never is root.
+    /// A program of PostgreSQL that is killed with the test and never runs as root.
     fn program(&self, name: &str) -> Command {
-        let tethered = tethered(&self.programs.join(name));
+        let killed_with_parent = killed_with_parent(&self.programs.join(name));
         let fenced = match on_path("unshare").filter(|_| nix::unistd::geteuid().is_root()) {
             Some(unshare) => {
                 let mut fenced = command(unshare);
                 fenced.args(["--user", "--map-user", NOBODY, "--map-group", NOBODY, "--"]);
-                fenced.arg(tethered.get_program()).args(tethered.get_args());
+                fenced.arg(killed_with_parent.get_program()).args(killed_with_parent.get_args());
                 fenced
             }
-            None => tethered,
+            None => killed_with_parent,
         };
         self.with_libraries(fenced)
     }
 
-    /// Nothing of the machine's own settings, and the libraries that were unpacked beside the programs.
+    /// Clears the environment, and adds the libraries that were unpacked beside the programs.
     fn with_libraries(&self, mut command: Command) -> Command {
         let libraries = self.programs.ancestors().nth(3).map(Path::to_owned).unwrap_or_default();
         let architecture = format!("{}-linux-gnu", std::env::consts::ARCH);
@@ -167,7 +171,7 @@ impl Postgres {
     }
 }
 
-/// At once, and its processes with it; a server that is only killed leaves them to notice.
+/// An immediate shutdown, which ends its child processes too; after a mere SIGKILL they would live until they notice.
 impl Drop for Postgres {
     fn drop(&mut self) {
         if let Some(process) = &mut self.process {

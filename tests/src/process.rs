@@ -1,6 +1,6 @@
 //! Starting and ending processes; the only place that does.
 //!
-//! What a test starts it ends, by process id. Output goes to files, so that a failure can show it and nothing blocks.
+//! A test ends every process that it starts, by process id. Output goes to files, so that a failure can show it and nothing blocks.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub fn command(program: impl AsRef<Path>) -> Command {
     Command::new(program.as_ref())
 }
 
-/// The same without any right that its user does not have anyway: root without capabilities.
+/// The same without capabilities, also where the test runs as root.
 pub fn without_capabilities(program: impl AsRef<Path>) -> Command {
     if !nix::unistd::geteuid().is_root() {
         return command(program);
@@ -59,7 +59,7 @@ impl Running {
         self.child.try_wait().is_ok_and(|status| status.is_none())
     }
 
-    /// Its exit status, once it has ended by itself.
+    /// Waits until it has exited by itself; returns its exit status.
     #[track_caller]
     pub fn wait(&mut self, time: Duration) -> ExitStatus {
         let mut status = None;
@@ -77,14 +77,14 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if self.is_running() {
-            // Its own children have their own ends: a sidecar's keepers, a harness's shim.
+            // Its children end by themselves: a sidecar's keepers, a harness's shim.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
     }
 }
 
-/// Runs a command to its end and gives its output.
+/// Runs a command to its end and returns its output.
 #[track_caller]
 pub fn output_of(mut command: Command, name: &str) -> Output {
     let directory = tempfile::tempdir().expect("a temporary directory can be made");
@@ -94,12 +94,12 @@ pub fn output_of(mut command: Command, name: &str) -> Output {
     Output { status, stdout: read(&out), stderr: read(&err) }
 }
 
-/// A place for a process's output.
+/// A file for a process's output.
 pub fn into_file(path: &Path) -> Stdio {
     File::options().create(true).append(true).open(path).map_or_else(|_| Stdio::null(), Stdio::from)
 }
 
-/// Whether a process is there and not merely a zombie.
+/// Whether a process exists and is not a zombie.
 pub fn is_alive(id: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{id}/stat"))
         .ok()
@@ -112,13 +112,13 @@ pub fn children_of(id: u32) -> Vec<u32> {
     process_ids().filter(|candidate| parent_of(*candidate) == Some(id)).collect()
 }
 
-/// The parent of a process that is there.
+/// The parent of a process, if that exists.
 pub fn parent_of(id: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
 }
 
-/// A process's command line, arguments joined with blanks.
+/// A process's command line, its arguments joined by spaces.
 pub fn command_line(id: u32) -> String {
     String::from_utf8_lossy(&std::fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default())
         .replace('\0', " ")
@@ -126,7 +126,7 @@ pub fn command_line(id: u32) -> String {
 
 pub fn send(id: u32, signal: Signal) {
     let id = i32::try_from(id).expect("process ids fit");
-    // Already gone is what was wanted.
+    // It may have exited already.
     let _ = kill(Pid::from_raw(id), signal);
 }
 
@@ -137,9 +137,9 @@ pub fn built(variable: &str, name: &str) -> PathBuf {
         return path.into();
     }
     let test = std::env::current_exe().expect("a test knows its own path");
-    let place =
+    let program =
         test.ancestors().skip(1).map(|directory| directory.join(name)).take(2).find(|path| path.is_file());
-    place.unwrap_or_else(|| panic!("{name} is not built and {variable} is not set: use tests/run"))
+    program.unwrap_or_else(|| panic!("{name} is not built and {variable} is not set: use tests/run"))
 }
 
 pub fn read(path: &Path) -> Vec<u8> {
@@ -166,7 +166,7 @@ pub fn memory_kib(id: u32) -> u64 {
 #[track_caller]
 fn memory_line(id: u32, name: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{id}/status")).expect("the process runs");
-    let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("Linux says how much");
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("Linux reports the memory");
     line.trim().trim_end_matches(" kB").parse().expect("a number")
 }
 

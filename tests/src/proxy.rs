@@ -1,4 +1,4 @@
-//! An HTTP proxy on loopback that takes CONNECT, in all the ways in which such proxies behave.
+//! An HTTP CONNECT proxy on loopback, with the behaviours of real ones.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -7,15 +7,15 @@ use std::thread;
 
 /// What the proxy does with a connection.
 #[derive(Clone, Copy, Debug)]
-pub enum Manner {
-    /// Says this and closes.
+pub enum ProxyBehaviour {
+    /// Sends this and closes.
     Answers(&'static str),
     /// Reads and closes.
     Closes,
-    /// Connects every client that sends this `Proxy-Authorization` to the same place, whatever was asked for: to the proxy
-    /// every name is one.
+    /// Connects every client that sends this `Proxy-Authorization` to the same address, whatever host it asked for, as if
+    /// every name resolved to it.
     Connects { to: SocketAddr, authorization: &'static str },
-    /// Reads and says nothing.
+    /// Reads and does not respond.
     Hangs,
 }
 
@@ -23,55 +23,55 @@ pub enum Manner {
 #[derive(Debug)]
 pub struct Proxy {
     pub address: SocketAddr,
-    asked: Arc<Mutex<Vec<String>>>,
+    request_lines: Arc<Mutex<Vec<String>>>,
 }
 
 impl Proxy {
-    pub fn start(manner: Manner) -> Self {
+    pub fn start(behaviour: ProxyBehaviour) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a port");
         let address = listener.local_addr().expect("it was just bound");
-        let asked = Arc::<Mutex<Vec<String>>>::default();
-        let heard = Arc::clone(&asked);
+        let request_lines = Arc::<Mutex<Vec<String>>>::default();
+        let recorded = Arc::clone(&request_lines);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let heard = Arc::clone(&heard);
-                thread::spawn(move || serve(stream, manner, &heard));
+                let request_lines = Arc::clone(&recorded);
+                thread::spawn(move || serve(stream, behaviour, &request_lines));
             }
         });
-        Self { address, asked }
+        Self { address, request_lines }
     }
 
-    /// The first lines of the requests that came.
-    pub fn asked(&self) -> Vec<String> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// The first lines of all requests.
+    pub fn request_lines(&self) -> Vec<String> {
+        self.request_lines.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-fn serve(mut stream: TcpStream, manner: Manner, heard: &Mutex<Vec<String>>) {
+fn serve(mut stream: TcpStream, behaviour: ProxyBehaviour, request_lines: &Mutex<Vec<String>>) {
     let Some(head) = head(&mut stream) else { return };
-    heard
+    request_lines
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .push(head.lines().next().unwrap_or_default().to_owned());
-    match manner {
-        Manner::Answers(text) => {
+    match behaviour {
+        ProxyBehaviour::Answers(text) => {
             let _ = stream.write_all(text.as_bytes());
         }
-        Manner::Closes => {}
-        Manner::Hangs => {
+        ProxyBehaviour::Closes => {}
+        ProxyBehaviour::Hangs => {
             let _ = stream.read_to_end(&mut Vec::new());
         }
-        Manner::Connects { authorization, .. }
+        ProxyBehaviour::Connects { authorization, .. }
             if !head.contains(&format!("\r\nProxy-Authorization: {authorization}\r\n")) =>
         {
             let _ = stream.write_all(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n");
         }
-        Manner::Connects { to, .. } => {
+        ProxyBehaviour::Connects { to, .. } => {
             let Ok(far) = TcpStream::connect(to) else { return };
             let _ = stream.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n");
             let (Ok(near_reader), Ok(far_reader)) = (stream.try_clone(), far.try_clone()) else { return };
-            thread::spawn(move || pour(near_reader, far));
-            pour(far_reader, stream);
+            thread::spawn(move || copy(near_reader, far));
+            copy(far_reader, stream);
         }
     }
 }
@@ -86,7 +86,7 @@ fn head(stream: &mut TcpStream) -> Option<String> {
     String::from_utf8(head).ok()
 }
 
-fn pour(mut from: TcpStream, mut to: TcpStream) {
+fn copy(mut from: TcpStream, mut to: TcpStream) {
     let _ = std::io::copy(&mut from, &mut to);
     let _ = to.shutdown(Shutdown::Write);
 }

@@ -1,7 +1,7 @@
 //! A proxy on the relay socket that records every byte sent towards the shim and can close connections, one or both
 //! sides of them.
 //!
-//! "No credential enters the sandbox" is checked on what really crossed, not on what the shim chose to print.
+//! "No credential enters the sandbox" is checked on the bytes that reached the shim, not on what the shim printed.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;

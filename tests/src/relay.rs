@@ -1,4 +1,4 @@
-//! A hand-held relay connection, for saying things a shim never would.
+//! A relay connection that a test drives, for frames that a shim never sends.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -22,13 +22,13 @@ pub struct RawRelay {
     seq: u64,
 }
 
-/// What came next on a connection.
+/// What was received next.
 #[derive(Debug)]
 pub enum Next {
     /// The sidecar closed it.
     Closed,
     Frame(Box<Frame>),
-    /// Nothing in time.
+    /// Nothing arrived in time.
     Silence,
 }
 
@@ -39,22 +39,22 @@ impl RawRelay {
         Self { stream, decoder: Decoder::new(), seq: 0 }
     }
 
-    /// Over a stream that leads to the relay already.
+    /// Uses a stream that is already connected to the relay.
     pub fn over(stream: UnixStream) -> Self {
         Self { stream, decoder: Decoder::new(), seq: 0 }
     }
 
-    /// Says this Hello, properly; gives the frame that answers it.
+    /// Sends the preface and this `Hello`; returns the frame that answers it.
     #[track_caller]
-    pub fn say(&mut self, hello: Hello) -> Frame {
-        self.greet_with(hello);
+    pub fn open_with(&mut self, hello: Hello) -> Frame {
+        self.send_this_hello(hello);
         match self.next_frame() {
             Next::Frame(frame) => *frame,
-            other => panic!("an answer was due, not {other:?}"),
+            other => panic!("expected a response to the Hello, not {other:?}"),
         }
     }
 
-    /// Leaves, without waiting for anything: what was said arrives, and then the end.
+    /// Closes the sending side: the sidecar receives everything that was sent, then the end of the stream.
     pub fn leave(&mut self) {
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
     }
@@ -64,7 +64,7 @@ impl RawRelay {
         let _ = self.stream.write_all(bytes);
     }
 
-    /// Sends these bytes again and again, as fast as they are taken, without reading: until so many were, until
+    /// Sends these bytes again and again without reading: until `total` bytes were taken, until
     /// nothing is taken for a second, or until the sidecar closes.
     pub fn flood(&mut self, mut next: impl FnMut() -> Vec<u8>, total: usize) -> usize {
         let _ = self.stream.set_write_timeout(Some(Duration::from_secs(1)));
@@ -79,16 +79,16 @@ impl RawRelay {
         sent
     }
 
-    /// The proper beginning, taken up to the sidecar's `Welcome`.
+    /// Sends a `Hello` for this server and waits for the `Welcome`.
     #[track_caller]
-    pub fn take_up(&mut self, server: &str) -> Welcome {
-        self.greet(server, &[1]);
+    pub fn await_welcome(&mut self, server: &str) -> Welcome {
+        self.send_hello(server, &[1]);
         match self.next_frame() {
             Next::Frame(frame) => match *frame {
                 Frame::Welcome(welcome) => welcome,
-                other => panic!("a Welcome was due, not {other:?}"),
+                other => panic!("expected a Welcome, not {other:?}"),
             },
-            other => panic!("a Welcome was due, not {other:?}"),
+            other => panic!("expected a Welcome, not {other:?}"),
         }
     }
 
@@ -98,32 +98,32 @@ impl RawRelay {
         self.send(&bytes);
     }
 
-    /// The proper beginning, asking for this server.
+    /// Sends the preface and a `Hello` for this server.
     #[track_caller]
-    pub fn greet(&mut self, server: &str, versions: &[u16]) {
+    pub fn send_hello(&mut self, server: &str, versions: &[u16]) {
         self.send(PREFACE);
         self.send_frame(&Frame::Hello(hello(server, versions)));
     }
 
-    /// The same with this Hello.
-    pub fn greet_with(&mut self, hello: Hello) {
+    /// Sends the preface and this `Hello`.
+    pub fn send_this_hello(&mut self, hello: Hello) {
         self.send(PREFACE);
         self.send_frame(&Frame::Hello(hello));
     }
 
-    /// A link to this server, taken up.
+    /// Opens a link to this server.
     #[track_caller]
     pub fn welcomed(path: &Path, server: &str) -> Self {
         let mut relay = Self::connect(path);
-        relay.take_up(server);
+        relay.await_welcome(server);
         relay
     }
 
-    /// The code and the sentence with which a new link to this server is refused.
+    /// The code and the message with which a new link to this server is refused.
     #[track_caller]
     pub fn refused(path: &Path, server: &str) -> (String, String) {
         let mut relay = Self::connect(path);
-        relay.greet(server, &[1]);
+        relay.send_hello(server, &[1]);
         match relay.next_frame() {
             Next::Frame(frame) => match *frame {
                 Frame::Refusal(refusal) => (refusal.code, refusal.message),
@@ -133,7 +133,7 @@ impl RawRelay {
         }
     }
 
-    /// Sends one small message; gives its number on this link.
+    /// Sends one small message; returns its number on this link.
     pub fn send_message(&mut self, message: &[u8], maybe_ran: MaybeRan) -> u64 {
         self.seq += 1;
         let flags = PartFlags { more: More::Last, maybe_ran };
@@ -158,20 +158,20 @@ impl RawRelay {
         }
     }
 
-    /// Waits until everything that was handed out is acknowledged; messages that come meanwhile are acknowledged, too.
+    /// Waits until every frame of the outbox is acknowledged, and acknowledges the messages that arrive meanwhile.
     #[track_caller]
     pub fn take_acks(&mut self, outbox: &mut Outbox) {
         while !outbox.is_empty() {
             match self.next_frame() {
                 Next::Frame(frame) => match *frame {
-                    Frame::Ack(ack) => outbox.acknowledge(ack).expect("the sidecar counts right"),
+                    Frame::Ack(ack) => outbox.acknowledge(ack).expect("the acknowledgement is valid"),
                     Frame::Message(part) => {
                         self.send_frame(&Frame::Ack(Ack { seq: part.seq, window: DEFAULT_WINDOW }));
                     }
                     Frame::Ping => self.send_frame(&Frame::Pong),
-                    other => panic!("not due here: {other:?}"),
+                    other => panic!("unexpected frame: {other:?}"),
                 },
-                other => panic!("an acknowledgement was due, not {other:?}"),
+                other => panic!("expected an acknowledgement, not {other:?}"),
             }
             let mut bytes = Vec::new();
             outbox.take_ready(&mut bytes);
@@ -191,7 +191,7 @@ impl RawRelay {
             match self.decoder.next() {
                 Ok(Some(frame)) => return Next::Frame(Box::new(frame)),
                 Ok(None) => {}
-                Err(error) => panic!("the sidecar sent what is no frame: {error}"),
+                Err(error) => panic!("the sidecar sent an invalid frame: {error}"),
             }
             if deadline.is_over() {
                 return Next::Silence;
@@ -207,7 +207,7 @@ impl RawRelay {
     }
 }
 
-/// A `Hello` that a shim would say.
+/// A `Hello` as a shim sends it.
 #[track_caller]
 pub fn hello(server: &str, versions: &[u16]) -> Hello {
     Hello {

@@ -1,4 +1,4 @@
-//! A sandbox as far as an enrolment goes: a state directory of its own, and a place for an enrolment string.
+//! The files of an enrolled sandbox: its state directory, and the file with its enrolment string.
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ impl Sandbox {
         sandbox
     }
 
-    /// What a snapshot would be: all files, as they are now.
+    /// A copy of all its files, as a snapshot would have them.
     #[track_caller]
     pub fn copy(&self) -> Self {
         let copy = Self::new();
@@ -53,9 +53,9 @@ impl Sandbox {
         copy
     }
 
-    /// Writes the string to where its shims look.
+    /// Writes the string to the file that its shims read.
     pub fn put(&self, string: &str) {
-        // In one step: a shim may be looking.
+        // Atomically: a shim may be reading it.
         let aside = self.root.path().join("enroll.new");
         std::fs::write(&aside, string).expect("a temporary directory is writable");
         std::fs::rename(&aside, self.enrolment_file()).expect("a temporary directory is writable");
@@ -73,7 +73,7 @@ impl Sandbox {
         self.root.path()
     }
 
-    /// Changes what its state file says.
+    /// Changes the content of its state file.
     #[track_caller]
     pub fn edit(&self, change: impl FnOnce(&mut Value)) {
         let path = self.state().join("enrolment.json");
@@ -82,14 +82,14 @@ impl Sandbox {
         std::fs::write(path, content.to_string()).expect("the state is writable");
     }
 
-    /// What its state file says.
+    /// The content of its state file.
     #[track_caller]
     pub fn saved(&self) -> Value {
         let bytes = read(&self.state().join("enrolment.json"));
         serde_json::from_slice(&bytes).unwrap_or_else(|error| panic!("the state is JSON: {error}"))
     }
 
-    /// Its shim, with nothing of the test's environment.
+    /// Its shim, with an empty environment.
     #[track_caller]
     pub fn command(&self) -> Command {
         let mut command = command(built("COFFERDAM_SHIM_BIN", "cofferdam-shim"));
@@ -104,13 +104,13 @@ impl Sandbox {
         Harness::start(self.command(), "cofferdam-shim")
     }
 
-    /// The same, with the legacy handshake done.
+    /// A harness on a new shim, after the legacy handshake.
     #[track_caller]
     pub fn connected(&self) -> Harness {
         self.shim().initialized()
     }
 
-    /// What `status --json` says; it fails where there is trouble.
+    /// The output of `status --json`, which must fail exactly where it reports trouble.
     #[track_caller]
     pub fn status(&self) -> Value {
         let output = self.run(&["status", "--json"]);
@@ -119,14 +119,14 @@ impl Sandbox {
         status
     }
 
-    /// A hand-held connection that proves this sandbox's key, as it is in its state file.
+    /// A relay connection that authenticates with the key in the state file.
     #[track_caller]
     pub fn relay(&self) -> RawRelay {
         let saved = self.saved();
         let text = |name: &str| saved[name].as_str().unwrap_or_default().to_owned();
         let identity = Identity::from_pkcs8(&decode_hex(&text("key"))).expect("the state has a key");
         let pin = text("pin").parse().expect("the state has a pin");
-        let Ok(Address::Tls(place)) = text("relay").parse() else { panic!("the state has a tls:// link") };
+        let Ok(Address::Tls(address)) = text("relay").parse() else { panic!("the state has a tls:// link") };
         let (near, far) = UnixStream::pair().expect("a pair of sockets can be made");
         far.set_nonblocking(true).expect("a socket can be told not to block");
         // Ends with the connection.
@@ -135,7 +135,7 @@ impl Sandbox {
             runtime.expect("a runtime can be made").block_on(async move {
                 let dial = Dial { identity: &identity, pin: &pin, proxy: None, limit: PATIENCE };
                 if let (Ok(mut stream), Ok(mut far)) =
-                    (dial.tls(&place).await, tokio::net::UnixStream::from_std(far))
+                    (dial.tls(&address).await, tokio::net::UnixStream::from_std(far))
                 {
                     let _ = tokio::io::copy_bidirectional(&mut stream, &mut far).await;
                 }
@@ -153,7 +153,7 @@ impl Sandbox {
     }
 }
 
-/// What `cofferdam enroll` prints for the grant of all worlds.
+/// The enrolment string that `cofferdam enroll` prints for the default grant.
 #[track_caller]
 pub fn enroll(world: &World, arguments: &[&str]) -> String {
     let arguments = [&["enroll", "--grant", "dev"], arguments].concat();

@@ -11,7 +11,7 @@ use crate::harness::Harness;
 use crate::process::built;
 use crate::tools::Tool;
 
-/// One `[servers.NAME]` in the making.
+/// Builds one `[servers.NAME]` table.
 #[derive(Clone, Debug, Default)]
 pub struct Server {
     command: Vec<String>,
@@ -24,7 +24,7 @@ pub struct Server {
     pub(crate) kind: Kind,
 }
 
-/// Whether it keeps count.
+/// Whether the server records its calls.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) enum Kind {
     Fixture,
@@ -33,7 +33,7 @@ pub(crate) enum Kind {
 }
 
 impl Server {
-    /// The fixture, behaving.
+    /// The fixture in its normal mode.
     #[track_caller]
     pub fn fixture() -> Self {
         let program = built("COFFERDAM_FIXTURE_BIN", "fixture-server");
@@ -117,7 +117,7 @@ impl Server {
         self
     }
 
-    /// Its table of the configuration. Records of a fixture go to files in `records` that carry its name.
+    /// Its table of the configuration. A fixture writes its records to files in `records` that have its name.
     pub(crate) fn toml(&self, name: &str, records: &Path) -> String {
         let mut env = self.env.clone();
         if self.kind == Kind::Fixture {
@@ -158,7 +158,7 @@ fn shown(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// What a tool that shows its process's environment shows of the variable `SECRET`.
+/// The variable `SECRET` in the output of a tool that returns its process's environment.
 #[track_caller]
 pub fn secret_of(harness: &mut Harness, tool: &str) -> String {
     let text = harness.call_text(tool, json!({}));

@@ -1,4 +1,4 @@
-//! One enrolled sandbox: all its servers belong to one session, and one of them needs no credential.
+//! One enrolled sandbox whose servers share a session. One of the servers, `steady`, needs no credential.
 
 use serde_json::{Value, json};
 
@@ -47,15 +47,15 @@ impl SingleSandbox {
 
     /// Asserts that the server without a credential still responds, in the process that it began with.
     #[track_caller]
-    pub fn goes_on(&mut self) {
+    pub fn assert_steady_server_responds(&mut self) {
         assert_eq!(self.steady.call_text("echo", json!({"text": "unharmed"})), "unharmed");
         assert_eq!(self.world.fixture_processes(STEADY).len(), 1, "its process did not exit");
     }
 
     /// The same, and that it is in the session of this other server, which has one link.
     #[track_caller]
-    pub fn goes_on_beside(&mut self, server: &str) {
-        self.goes_on();
+    pub fn assert_steady_server_shares_session_with(&mut self, server: &str) {
+        self.assert_steady_server_responds();
         let links = self.world.sessions();
         let session = |server: &str| {
             let links: Vec<&Value> =
@@ -74,7 +74,7 @@ impl SingleSandbox {
     }
 }
 
-/// Asserts that this server is refused with `credential_unavailable` and these words; the whole message.
+/// Asserts that this server is refused with `credential_unavailable` and a message that has these words; returns the message.
 #[track_caller]
 pub fn refused(harness: &mut Harness, server: &str, words: &[&str]) -> String {
     let answer = harness.initialize();

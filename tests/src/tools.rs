@@ -1,6 +1,6 @@
 //! Where installed tools are, and what happens when one is missing.
 //!
-//! `tests/tools` installs them. Under `CI=true` a missing tool fails the test; elsewhere the test says loudly that it
+//! `tests/tools` installs them. Under `CI=true` a missing tool fails the test; elsewhere the test reports that it
 //! did not run, and `tests/run` repeats it at the end. None is skipped in silence.
 
 use std::io::Write;
@@ -23,7 +23,7 @@ pub enum Tool {
     Podman,
     /// A directory: PostgreSQL's programs.
     Postgres,
-    /// A PostgreSQL server for models, of Zed's.
+    /// Zed's MCP server for PostgreSQL.
     PostgresContext,
     /// With the Python SDK of MCP, whose types are generated from the official schemas.
     Python,
@@ -34,7 +34,7 @@ pub enum Tool {
     SandboxRuntime,
     Socat,
     Ssh,
-    /// OpenSSH's server, without this machine having one.
+    /// OpenSSH's server, also on a machine that has none installed.
     Sshd,
     SshKeygen,
     Time,
@@ -43,22 +43,22 @@ pub enum Tool {
 }
 
 impl Tool {
-    /// Its path, or nothing after having said that this test does not run.
+    /// Its path; otherwise reports that this test does not run, and returns `None`.
     ///
     /// # Panics
     /// Under `CI=true`, when it is missing.
     #[track_caller]
     pub fn path(self) -> Option<PathBuf> {
-        let path = self.place();
+        let path = self.installed_at();
         if path.is_none() {
             missing(&format!("{self:?}"));
         }
         path
     }
 
-    fn place(self) -> Option<PathBuf> {
+    fn installed_at(self) -> Option<PathBuf> {
         let architecture = if cfg!(target_arch = "aarch64") { "arm64" } else { "x64" };
-        let installed = |place: &str| Some(directory().join(place)).filter(|path| path.exists());
+        let installed = |path: &str| Some(directory().join(path)).filter(|path| path.exists());
         match self {
             Self::Bubblewrap => on_path("bwrap"),
             Self::Busybox => on_path("busybox"),
@@ -107,13 +107,13 @@ impl Tool {
     }
 }
 
-/// Says that the running test lacks a tool.
+/// Reports that the running test lacks a tool.
 #[track_caller]
 pub fn missing(what: &str) {
     cannot_run(&format!("{what} is missing; tests/tools installs it"));
 }
 
-/// Says that the running test cannot run, and why.
+/// Reports that the running test cannot run, and why.
 #[track_caller]
 pub fn cannot_run(why: &str) {
     let test = std::thread::current().name().unwrap_or("a test").to_owned();

@@ -1,4 +1,4 @@
-//! A sidecar at a real OpenBao: what has to be there first, worlds that log in to it, and what it knows afterwards.
+//! A sidecar that uses a real OpenBao: preparing the server, worlds that log in to it, and queries of its tokens and leases.
 
 use std::fs;
 use std::io::Write;
@@ -20,7 +20,7 @@ use crate::world::{Builder, World};
 /// The value of `secret/github`, field `token`, in a prepared server.
 pub const CANARY: &str = "ghp-CANARY-of-the-vault-4711";
 
-/// A login of the sidecar's own that can do nothing but make tokens through a role.
+/// A login for the sidecar that can only create tokens through a role.
 #[track_caller]
 pub fn minter(bao: &OpenBao, role: &mut TokenRole) -> String {
     bao.enable_login("approle", "approle");
@@ -45,7 +45,7 @@ pub fn token_role(policies: &[&str]) -> TokenRole {
     role
 }
 
-/// An AppRole whose tokens have these policies and live so long.
+/// An AppRole whose tokens have these policies and this lifetime.
 pub fn app_role(policies: &[&str], ttl: &str) -> AppRole {
     let mut role = AppRole::default();
     role.token_policies(owned(policies)).token_ttl(ttl);
@@ -63,7 +63,7 @@ fn owned(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
-/// A harness that goes in an orderly way.
+/// Ends a harness in an orderly way.
 #[track_caller]
 pub fn leave(mut harness: Harness) {
     harness.close_stdin();
@@ -78,7 +78,7 @@ pub fn prepared(bao: Option<OpenBao>) -> Option<OpenBao> {
         bao.mount_kv("secret", KvEngine::V2);
     }
     certificate_authority(&bao, "24h");
-    certificates_live(&bao, "10m");
+    set_certificate_ttl(&bao, "10m");
     let data = json!({"token": CANARY, "nested": {"a": "b"}, "empty": ""});
     wait_until("the engine takes secrets", || {
         let write = async |client: &_| kv2::set(client, "secret", "github", &data).await;
@@ -92,7 +92,7 @@ pub fn prepared(bao: Option<OpenBao>) -> Option<OpenBao> {
     Some(bao)
 }
 
-/// An engine for certificates with an authority of its own, which lives so long.
+/// A certificate engine whose authority is valid for this long.
 #[track_caller]
 pub fn certificate_authority(bao: &OpenBao, ttl: &str) {
     bao.mount("pki", "pki");
@@ -109,12 +109,12 @@ pub fn root_certificate(bao: &OpenBao, ttl: &str) {
     bao.operator("generate a root certificate", generate);
 }
 
-/// So long is a certificate lent from now on.
+/// Sets how long certificates are leased from now on.
 #[track_caller]
-pub fn certificates_live(bao: &OpenBao, ttl: &str) {
+pub fn set_certificate_ttl(bao: &OpenBao, ttl: &str) {
     let mut role = SetRoleRequestBuilder::default();
     role.allow_any_name(true).enforce_hostnames(false).generate_lease(true);
-    // The longest life too: without it, the mount's own default would cut a longer one short.
+    // `max_ttl` too: the mount's default would shorten a longer lifetime.
     role.ttl(ttl).max_ttl(ttl).key_type("ec").key_bits(256_u64);
     let set = async |client: &_| pki::role::set(client, "pki", "agent", Some(&mut role)).await;
     bao.operator("write a role for certificates", set);
@@ -136,14 +136,14 @@ pub fn connected(bao: &OpenBao, auth: &str) -> Builder {
     connected_at(&bao.address(), auth)
 }
 
-/// The same by another way to the server.
+/// The same with this address of the server.
 pub fn connected_at(address: &str, auth: &str) -> Builder {
     World::new()
         .line(&format!("[vault]\naddress = \"{address}\"\n{auth}"))
         .grant("vault-policies = [\"agent\"]")
 }
 
-/// A file of its owner's beside the server's own.
+/// Writes a file, readable by its owner only, to the server's directory.
 #[track_caller]
 pub fn file(bao: &OpenBao, name: &str, text: &str) -> PathBuf {
     let path = bao.directory.path().join(name);
@@ -175,40 +175,40 @@ fn certified(builder: Builder, server: Server) -> Builder {
         .server("tools", server.file("key.pem", "{cert.private_key}").allow(&["*"]))
 }
 
-/// What the sidecar logs in with, in [`world`].
+/// The token that the sidecar of [`world`] logs in with.
 pub fn login_token(bao: &OpenBao) -> String {
     fs::read_to_string(bao.directory.path().join("token")).expect("the token was written")
 }
 
-/// Leases of certificates.
+/// The number of certificate leases.
 #[track_caller]
 pub fn leases(bao: &OpenBao) -> usize {
     list(bao, "sys/leases/lookup/pki/issue/agent").len()
 }
 
-/// The last part of one of them.
+/// The last path segment of one certificate lease.
 #[track_caller]
 pub fn lease_id(bao: &OpenBao) -> String {
     list(bao, "sys/leases/lookup/pki/issue/agent").pop().expect("there is a lease")
 }
 
-/// What Vault knows of the tokens of our sessions.
+/// Vault's data about the tokens of sessions.
 #[track_caller]
 pub fn session_tokens(bao: &OpenBao) -> Vec<Value> {
     tokens(bao, |token| token["meta"]["session"].is_string())
 }
 
-/// Those that the choice falls on.
+/// Vault's data about the tokens that `choice` selects.
 #[track_caller]
 pub fn tokens(bao: &OpenBao, choice: impl Fn(&Value) -> bool) -> Vec<Value> {
     let accessors = bao
         .operator("list the tokens", async |client| exec_with_result(client, ListAccessorRequest {}).await);
-    // One that ends in between is gone.
+    // A token may expire in between.
     let known = accessors.keys.iter().filter_map(|accessor| bao.token_facts(accessor));
     known.filter(|token| choice(token)).collect()
 }
 
-/// What Vault lists at a path; nothing where nothing is there.
+/// The keys that Vault lists at a path; empty where there is nothing.
 #[track_caller]
 pub fn list(bao: &OpenBao, path: &str) -> Vec<String> {
     let answer = bao.call("LIST", path, Some(&bao.root_token), &Value::Null);

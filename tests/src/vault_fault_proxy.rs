@@ -13,19 +13,19 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::port::free_place;
+use crate::port::free_address;
 
 /// A running proxy; it ends with the test's process.
 #[derive(Debug)]
 pub struct VaultFaultProxy {
-    place: SocketAddr,
+    listens_at: SocketAddr,
     shared: Arc<Shared>,
 }
 
 /// What the proxy does with a request.
 #[derive(Clone, Copy, Debug)]
 pub enum Action {
-    /// Forwards it and closes the connection after so many bytes of the response.
+    /// Forwards it and closes the connection after this many bytes of the response.
     CutAfter(usize),
     /// Forwards it and sets the `Date` of the response.
     Dated(&'static str),
@@ -75,8 +75,8 @@ impl VaultFaultProxy {
     /// # Panics
     /// When loopback has no free port.
     pub fn in_front_of(server: SocketAddr) -> Self {
-        let listener = TcpListener::bind(free_place()).expect("the place was free");
-        let place = listener.local_addr().expect("it was just bound");
+        let listener = TcpListener::bind(free_address()).expect("the address was free");
+        let listens_at = listener.local_addr().expect("it was just bound");
         let shared = Arc::new(Shared {
             server,
             rules: Mutex::default(),
@@ -90,16 +90,16 @@ impl VaultFaultProxy {
                 thread::spawn(move || serve(&shared, stream));
             }
         });
-        Self { place, shared }
+        Self { listens_at, shared }
     }
 
-    pub fn place(&self) -> SocketAddr {
-        self.place
+    pub fn listens_at(&self) -> SocketAddr {
+        self.listens_at
     }
 
     /// Its URL, for configurations.
     pub fn address(&self) -> String {
-        format!("http://{}", self.place)
+        format!("http://{}", self.listens_at)
     }
 
     /// Sets the action for every path with this prefix; the newest rule that matches wins.
@@ -131,8 +131,8 @@ impl VaultFaultProxy {
 /// # Panics
 /// When loopback has no free port.
 pub fn second_address(server: SocketAddr) -> SocketAddr {
-    let listener = TcpListener::bind(free_place()).expect("the place was free");
-    let place = listener.local_addr().expect("it was just bound");
+    let listener = TcpListener::bind(free_address()).expect("the address was free");
+    let listens_at = listener.local_addr().expect("it was just bound");
     thread::spawn(move || {
         for near in listener.incoming().flatten() {
             let Ok(far) = TcpStream::connect(server) else { continue };
@@ -142,7 +142,7 @@ pub fn second_address(server: SocketAddr) -> SocketAddr {
             }
         }
     });
-    place
+    listens_at
 }
 
 fn serve(shared: &Shared, mut client: TcpStream) {

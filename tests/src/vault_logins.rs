@@ -1,4 +1,4 @@
-//! What an OpenBao needs for each login method. The policies are those of the login's token.
+//! Sets up an OpenBao for each login method. The policies are those of the token that a login returns.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ use crate::vault::file;
 /// The path that makes secret-ids.
 const SECRET_ID: &str = "auth/approle/role/agent/secret-id";
 
-/// An AppRole with these settings; the file of its role-id.
+/// Creates an AppRole with these settings; returns the file with its role-id.
 #[track_caller]
 pub fn approle(bao: &OpenBao, role: &mut AppRole) -> PathBuf {
     bao.enable_login("approle", "approle");
@@ -31,13 +31,13 @@ pub fn secret_id(bao: &OpenBao) -> String {
     bao.secret_id("agent")
 }
 
-/// One more of that role, wrapped: the token that opens it once.
+/// One more secret-id of that role, wrapped: returns the token that unwraps it once.
 #[track_caller]
 pub fn wrapped_secret_id(bao: &OpenBao) -> String {
     wrap(bao, SECRET_ID, &json!({}))
 }
 
-/// Anything, wrapped.
+/// Sends a request whose response is wrapped; returns the wrapping token.
 #[track_caller]
 pub fn wrap(bao: &OpenBao, path: &str, body: &Value) -> String {
     let headers = Headers { wrap_ttl: Some("60s"), ..Headers::default() };
@@ -45,7 +45,7 @@ pub fn wrap(bao: &OpenBao, path: &str, body: &Value) -> String {
     text(&answer.body["wrap_info"]["token"]).to_owned()
 }
 
-/// Opens a wrap with its own token; what was in it.
+/// Unwraps a response; returns its content.
 #[track_caller]
 pub fn unwrap(bao: &OpenBao, wrap: &str) -> Value {
     let opened = bao.as_token(wrap, async |client| wrapping::unwrap(client, None).await);
@@ -65,11 +65,11 @@ pub fn web_token(bao: &OpenBao, policies: &[&str]) -> String {
     let job = bao.operator("log in as the job", login).client_token;
     let issued = bao.call("GET", "identity/oidc/token/job", Some(&job), &Value::Null).body["data"].clone();
     let keys = format!("{}/v1/identity/oidc/.well-known/keys", bao.address());
-    believe(bao, &json!({"jwks_url": keys}), &json!([issued["client_id"]]), policies);
+    configure_jwt(bao, &json!({"jwks_url": keys}), &json!([issued["client_id"]]), policies);
     text(&issued["token"]).to_owned()
 }
 
-/// A web token with these claims, signed by a key that `auth/jwt` believes; by the server's own transit engine.
+/// A web token with these claims, signed by the server's transit engine with a key that `auth/jwt` trusts.
 #[track_caller]
 pub fn signed_web_token(bao: &OpenBao, claims: &Value) -> String {
     if !bao.is_mounted("transit") {
@@ -77,7 +77,12 @@ pub fn signed_web_token(bao: &OpenBao, claims: &Value) -> String {
         bao.api("POST", "transit/keys/issuer", json!({"type": "ecdsa-p256"}));
         let key = bao.api("GET", "transit/keys/issuer", Value::Null);
         let key = text(&key["data"]["keys"]["1"]["public_key"]).to_owned();
-        believe(bao, &json!({"jwt_validation_pubkeys": [key]}), &json!(["vault"]), &["sidecar", "agent"]);
+        configure_jwt(
+            bao,
+            &json!({"jwt_validation_pubkeys": [key]}),
+            &json!(["vault"]),
+            &["sidecar", "agent"],
+        );
     }
     let header = json!({"alg": "ES256", "typ": "JWT"});
     let signed = [header, claims.clone()].map(|part| base64url(part.to_string().as_bytes())).join(".");
@@ -88,7 +93,7 @@ pub fn signed_web_token(bao: &OpenBao, claims: &Value) -> String {
     format!("{signed}.{signature}")
 }
 
-/// A cluster that reviews tokens and the role `agent` of `auth/kubernetes`; a service account's token.
+/// Starts a fake cluster that reviews tokens, and writes the role `agent` of `auth/kubernetes`; returns a service account's token.
 #[track_caller]
 pub fn service_account(bao: &OpenBao, policies: &[&str]) -> String {
     let cluster = listen(|request| {
@@ -119,9 +124,9 @@ pub fn service_account(bao: &OpenBao, policies: &[&str]) -> String {
     parts.map(|part| base64url(part.as_bytes())).join(".")
 }
 
-/// `auth/jwt` with its role `agent`.
+/// Configures `auth/jwt` and its role `agent`.
 #[track_caller]
-fn believe(bao: &OpenBao, issuer: &Value, audiences: &Value, policies: &[&str]) {
+fn configure_jwt(bao: &OpenBao, issuer: &Value, audiences: &Value, policies: &[&str]) {
     bao.enable_login("jwt", "jwt");
     bao.api("POST", "auth/jwt/config", issuer.clone());
     let role = json!({"role_type": "jwt", "user_claim": "sub", "bound_audiences": audiences, "token_policies": policies});

@@ -11,7 +11,7 @@ use cofferdam_tests::world::World;
 use serde_json::{Value, json};
 
 /// A sidecar with a port, and the TCP connections to it, which can be cut.
-fn place() -> (World, CuttableTcp) {
+fn world_with_port() -> (World, CuttableTcp) {
     let tcp = CuttableTcp::start();
     let world = World::new().server("tools", Server::fixture()).relay(&tcp.relay_lines()).start();
     (world, tcp)
@@ -24,7 +24,7 @@ fn assert_answers(harness: &mut Harness, text: &str) {
 
 /// Asserts that the message reached the waiting call, stderr and `status`.
 #[track_caller]
-fn assert_told(sandbox: &Sandbox, code: &str, word: &str) {
+fn assert_refused_everywhere(sandbox: &Sandbox, code: &str, word: &str) {
     let mut shim = sandbox.shim();
     let answer = shim.initialize();
     assert_eq!(refusal_of(&answer), code, "{answer}");
@@ -43,7 +43,7 @@ fn alerts(world: &World) -> Vec<Value> {
 
 #[test]
 fn an_enrolment_string_in_a_file_admits_one_sandbox() {
-    let (world, _tcp) = place();
+    let (world, _tcp) = world_with_port();
     let sandbox = Sandbox::new();
     let string = enroll(&world, &["--name", "bench 7", "--ttl", "1h"]);
     let pin = world.cofferdam_text(&["key"]);
@@ -71,7 +71,7 @@ fn an_enrolment_string_in_a_file_admits_one_sandbox() {
 
 #[test]
 fn a_restarted_sandbox_reconnects_although_its_environment_has_a_used_ticket() {
-    let (world, _tcp) = place();
+    let (world, _tcp) = world_with_port();
     let sandbox = Sandbox::new();
     let string = enroll(&world, &[]);
     let shim = |sandbox: &Sandbox| {
@@ -97,7 +97,7 @@ fn a_restarted_sandbox_reconnects_although_its_environment_has_a_used_ticket() {
 
 #[test]
 fn after_a_restart_of_the_sidecar_every_sandbox_reconnects() {
-    let (mut world, _tcp) = place();
+    let (mut world, _tcp) = world_with_port();
     let sandbox = Sandbox::enrolled(&world);
     let unused = enroll(&world, &["--ticket-ttl", "1h"]);
     let mut shim = sandbox.connected();
@@ -120,7 +120,7 @@ fn after_a_restart_of_the_sidecar_every_sandbox_reconnects() {
 
 #[test]
 fn a_lost_welcome_does_not_use_up_the_ticket() {
-    let (world, tcp) = place();
+    let (world, tcp) = world_with_port();
     let sandbox = Sandbox::enrolled(&world);
     // First with the ticket, then with an epoch.
     for round in 1..=3 {
@@ -136,7 +136,7 @@ fn a_lost_welcome_does_not_use_up_the_ticket() {
 
 #[test]
 fn shims_that_start_together_share_one_ticket_and_one_session() {
-    let (world, _tcp) = place();
+    let (world, _tcp) = world_with_port();
     let sandbox = Sandbox::enrolled(&world);
     let mut shims: Vec<Harness> = (0..5).map(|_| sandbox.shim()).collect();
     let ids: Vec<Value> = shims.iter_mut().map(Harness::send_initialize).collect();
@@ -153,7 +153,7 @@ fn shims_that_start_together_share_one_ticket_and_one_session() {
 
 #[test]
 fn a_running_shim_finds_its_enrolment_string() {
-    let (world, _tcp) = place();
+    let (world, _tcp) = world_with_port();
     let sandbox = Sandbox::new();
     let mut shim = sandbox.shim();
     let id = shim.send_initialize();
@@ -166,21 +166,21 @@ fn a_running_shim_finds_its_enrolment_string() {
     assert!(answer.get("result").is_some(), "{answer}");
     let said = shim.stderr();
     let missing = said.lines().filter(|line| line.contains("no enrolment")).count();
-    assert_eq!(missing, 1, "each trouble is said once: {said}");
+    assert_eq!(missing, 1, "each problem is reported once: {said}");
 }
 
 #[test]
 fn invalid_tickets_are_refused_with_distinct_reasons() {
-    let (world, _tcp) = place();
+    let (world, _tcp) = world_with_port();
     let string = enroll(&world, &[]);
-    let (other_world, _other_wire) = place();
+    let (other_world, _other_tcp) = world_with_port();
 
     let first = Sandbox::new();
     first.put(&string);
     assert_answers(&mut first.connected(), "first");
     let second = Sandbox::new();
     second.put(&string);
-    assert_told(&second, "ticket_refused", "used before");
+    assert_refused_everywhere(&second, "ticket_refused", "used before");
     assert_eq!(alerts(&world).len(), 2, "the shim's and the status's: {:?}", alerts(&world));
     assert!(alerts(&world)[0]["detail"].as_str().unwrap().contains("ticket was used a second time"));
 
@@ -189,7 +189,7 @@ fn invalid_tickets_are_refused_with_distinct_reasons() {
     let string = std::fs::read_to_string(late.enrolment_file()).unwrap();
     wait_until("its time is over", || world.log().contains("enrolment expired"));
     late.put(&string);
-    assert_told(&late, "ticket_refused", "expired before it was used");
+    assert_refused_everywhere(&late, "ticket_refused", "expired before it was used");
 
     // The right sidecar and key, with the ticket of another sidecar.
     let parts = |string: &str| string.splitn(5, ':').map(str::to_owned).collect::<Vec<_>>();
@@ -197,13 +197,13 @@ fn invalid_tickets_are_refused_with_distinct_reasons() {
     mixed[3].clone_from(&theirs[3]);
     let foreign = Sandbox::new();
     foreign.put(&mixed.join(":"));
-    assert_told(&foreign, "ticket_refused", "unknown to this sidecar");
+    assert_refused_everywhere(&foreign, "ticket_refused", "unknown to this sidecar");
     assert_answers(&mut first.connected(), "undisturbed");
 }
 
 #[test]
 fn a_refused_sandbox_is_enrolled_again_without_a_restart() {
-    let (world, _tcp) = place();
+    let (world, _tcp) = world_with_port();
     let sandbox = Sandbox::new();
     sandbox.put(&enroll(&world, &["--ttl", "2s"]));
     let mut shim = sandbox.connected();
@@ -223,7 +223,7 @@ fn a_refused_sandbox_is_enrolled_again_without_a_restart() {
 
 #[test]
 fn a_new_enrolment_string_is_used_at_once_if_the_old_enrolment_has_ended() {
-    let (world, _tcp) = place();
+    let (world, _tcp) = world_with_port();
     let sandbox = Sandbox::enrolled(&world);
     let mut shim = sandbox.connected();
     assert_answers(&mut shim, "before");
@@ -238,7 +238,7 @@ fn a_new_enrolment_string_is_used_at_once_if_the_old_enrolment_has_ended() {
 
 #[test]
 fn kill_ends_the_enrolment_and_its_shims_are_told_what_to_do() {
-    let (world, _tcp) = place();
+    let (world, _tcp) = world_with_port();
     let (sandbox, neighbour) = (Sandbox::enrolled(&world), Sandbox::enrolled(&world));
     let mut shims: Vec<Harness> = (0..2).map(|_| sandbox.connected()).collect();
     let mut other = neighbour.connected();
@@ -252,7 +252,7 @@ fn kill_ends_the_enrolment_and_its_shims_are_told_what_to_do() {
         assert!(answer["error"]["message"].as_str().unwrap().contains("`cofferdam enroll`"), "{answer}");
         wait_until("stderr has it", || shim.stderr().contains("`cofferdam enroll`"));
     }
-    assert_told(&sandbox, "session_ended", "ended on the host");
+    assert_refused_everywhere(&sandbox, "session_ended", "ended on the host");
     assert_answers(&mut other, "undisturbed");
     let ends = world.audit().into_iter().filter(|record| record["event"] == "link_end");
     assert!(ends.filter(|end| end["detail"].as_str().unwrap().starts_with("killed")).count() >= 2);
@@ -260,7 +260,7 @@ fn kill_ends_the_enrolment_and_its_shims_are_told_what_to_do() {
 
 #[test]
 fn a_sidecar_with_another_key_than_the_pinned_one_is_refused() {
-    let (world, _tcp) = place();
+    let (world, _tcp) = world_with_port();
     let sandbox = Sandbox::new();
     let string = enroll(&world, &[]);
     let (start, rest) = string.split_at("cofferdam:1:".len());
@@ -274,12 +274,12 @@ fn a_sidecar_with_another_key_than_the_pinned_one_is_refused() {
     assert_eq!(world.sessions(), json!([]));
     let second = Sandbox::new();
     second.put(&string);
-    assert_answers(&mut second.connected(), "the ticket was not burnt");
+    assert_answers(&mut second.connected(), "the ticket was not used up");
 }
 
 #[test]
 fn an_unwritable_state_directory_is_reported_and_uses_up_no_ticket() {
-    let (world, _tcp) = place();
+    let (world, _tcp) = world_with_port();
     let sandbox = Sandbox::enrolled(&world);
     std::fs::write(sandbox.state(), "a file in the way").unwrap();
     let mut shim = sandbox.shim();

@@ -110,8 +110,11 @@ fn a_process_is_replaced_before_its_credential_expires_and_no_call_is_lost_or_ru
         shown.contains("`rotating` from the command `sh`: no lease, cannot be revoked, ends in "),
         "{shown}"
     );
-    let told = world.cofferdam_text(&["kill", session["session"].as_str().expect("an id")]);
-    assert!(told.contains("`rotating` from the command `sh`: cannot be revoked; expires at 20"), "{told}");
+    let printed = world.cofferdam_text(&["kill", session["session"].as_str().expect("an id")]);
+    assert!(
+        printed.contains("`rotating` from the command `sh`: cannot be revoked; expires at 20"),
+        "{printed}"
+    );
     let end = world.audit().into_iter().find(|record| record["event"] == "link_end").expect("the link ended");
     let detail = end["detail"].as_str().unwrap_or_default();
     assert!(detail.contains("; not revocable: `rotating` expires at 20"), "{detail}");

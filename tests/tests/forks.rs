@@ -102,8 +102,8 @@ fn of_two_welcomed_clones_the_first_to_send_a_frame_continues() {
     let (world, _tcp) = place();
     let sandbox = rested(&world);
     let (mut one, mut other) = (sandbox.relay(), sandbox.relay());
-    let first = welcomed(one.say(key_hello(&sandbox, None)));
-    let second = welcomed(other.say(key_hello(&sandbox, None)));
+    let first = welcomed(one.open_with(key_hello(&sandbox, None)));
+    let second = welcomed(other.open_with(key_hello(&sandbox, None)));
     assert!(first.epoch.is_some() && first.epoch != second.epoch);
     one.send_frame(&Frame::Ping);
     assert_eq!(next(&mut one), Frame::Pong);
@@ -126,8 +126,8 @@ fn a_late_hello_does_not_cost_the_owner_its_epoch() {
     let (world, _tcp) = place();
     let sandbox = rested(&world);
     let (mut kept, mut given_up) = (sandbox.relay(), sandbox.relay());
-    welcomed(kept.say(key_hello(&sandbox, None)));
-    welcomed(given_up.say(key_hello(&sandbox, None)));
+    welcomed(kept.open_with(key_hello(&sandbox, None)));
+    welcomed(given_up.open_with(key_hello(&sandbox, None)));
     drop(given_up);
     kept.send_frame(&Frame::Ping);
     assert_eq!(next(&mut kept), Frame::Pong);
@@ -143,12 +143,12 @@ fn a_delayed_hello_with_an_outdated_epoch_raises_no_alert() {
     leave(sandbox.connected());
     let mut late: Vec<RawRelay> = (0..3).map(|_| before.relay()).collect();
     for late in &mut late {
-        late.greet_with(key_hello(&before, None));
+        late.send_this_hello(key_hello(&before, None));
         late.leave();
     }
     wait_until("they were heard", || world.log().matches("clone_refused").count() == 3);
     assert!(alerts(&world).is_empty(), "{:?}", alerts(&world));
-    assert_eq!(refused(before.relay().say(key_hello(&before, None))).code, "clone_refused");
+    assert_eq!(refused(before.relay().open_with(key_hello(&before, None))).code, "clone_refused");
     assert_eq!(alerts(&world).len(), 1, "a copy wants its answer");
     leave(sandbox.connected());
 }
@@ -163,13 +163,13 @@ fn a_sandbox_over_its_link_limit_causes_no_disk_writes() {
     let kept: Vec<RawRelay> = (0..2)
         .map(|_| {
             let mut relay = sandbox.relay();
-            welcomed(relay.say(key_hello(&sandbox, None)));
+            welcomed(relay.open_with(key_hello(&sandbox, None)));
             relay
         })
         .collect();
     let written = enrolments(&world);
     for _ in 0..10 {
-        let refusal = refused(sandbox.relay().say(key_hello(&sandbox, None)));
+        let refusal = refused(sandbox.relay().open_with(key_hello(&sandbox, None)));
         assert_eq!(refusal.code, "relay_unavailable");
         assert!(refusal.message.contains("limits.links"), "{}", refusal.message);
     }
@@ -185,7 +185,7 @@ fn enrolments_that_cannot_be_saved_do_not_fill_the_log() {
     let (store, aside) = (world.layout().state.join("enrolments"), world.layout().state.join("aside"));
     std::fs::rename(&store, &aside).unwrap();
     for _ in 0..30 {
-        let refusal = refused(sandbox.relay().say(key_hello(&sandbox, None)));
+        let refusal = refused(sandbox.relay().open_with(key_hello(&sandbox, None)));
         assert_eq!((refusal.code.as_str(), refusal.retry), ("relay_unavailable", Retry::AfterMs(2000)));
     }
     let lines = world.log().matches("an enrolment was not saved").count();
@@ -210,16 +210,16 @@ fn enrolments(world: &World) -> Vec<(std::path::PathBuf, u64)> {
 fn resuming_a_link_of_another_sandbox_is_refused_and_alerts_are_limited() {
     let (world, _tcp) = place();
     let (owner, thief) = (rested(&world), rested(&world));
-    let welcome = welcomed(owner.relay().say(key_hello(&owner, None)));
+    let welcome = welcomed(owner.relay().open_with(key_hello(&owner, None)));
     for _ in 0..20 {
-        assert_eq!(refused(thief.relay().say(key_hello(&thief, Some(&welcome)))).code, "clone_refused");
+        assert_eq!(refused(thief.relay().open_with(key_hello(&thief, Some(&welcome)))).code, "clone_refused");
         // By the shared socket, where enrolments have no name.
         let mut stranger = RawRelay::connect(&world.layout().relay);
         let asked = Hello { resume: Some(resume(&welcome)), ..hello("tools", &[1]) };
-        assert_eq!(refused(stranger.say(asked)).code, "clone_refused");
+        assert_eq!(refused(stranger.open_with(asked)).code, "clone_refused");
     }
     // The token was the right one: its owner has the link.
-    let resumed = welcomed(owner.relay().say(key_hello(&owner, Some(&welcome))));
+    let resumed = welcomed(owner.relay().open_with(key_hello(&owner, Some(&welcome))));
     assert_eq!((resumed.resumed, &resumed.link), (Resumed::Resumed, &welcome.link));
     let count = alerts(&world).len();
     assert!((2..=12).contains(&count), "{count}");
@@ -309,7 +309,7 @@ fn a_goodbye_before_the_welcome_does_not_advance_the_epoch() {
     let (world, _tcp) = place();
     let sandbox = rested(&world);
     let mut relay = sandbox.relay();
-    relay.greet_with(key_hello(&sandbox, None));
+    relay.send_this_hello(key_hello(&sandbox, None));
     relay.send_frame(&Frame::Goodbye(relay_proto::control::Goodbye {
         code: "done".into(),
         message: String::new(),
@@ -325,12 +325,12 @@ fn a_link_whose_connection_answers_is_kept_and_a_dead_one_is_replaced() {
     let (world, _tcp) = place();
     let sandbox = rested(&world);
     let mut first = sandbox.relay();
-    let welcome = welcomed(first.say(key_hello(&sandbox, None)));
+    let welcome = welcomed(first.open_with(key_hello(&sandbox, None)));
     first.send_frame(&Frame::Ack(Ack { seq: 0, window: 1 << 20 }));
 
     // A copy of the memory, while the original is alive and answers the ping.
     let mut copy = sandbox.relay();
-    copy.greet_with(key_hello(&sandbox, Some(&welcome)));
+    copy.send_this_hello(key_hello(&sandbox, Some(&welcome)));
     loop {
         match first.next_frame() {
             Next::Frame(frame) if *frame == Frame::Ping => break,
@@ -346,7 +346,7 @@ fn a_link_whose_connection_answers_is_kept_and_a_dead_one_is_replaced() {
 
     // The original falls silent: its connection is dead, but neither end was closed. The first to reconnect has the link.
     let mut second = sandbox.relay();
-    let taken = welcomed(second.say(key_hello(&sandbox, Some(&welcome))));
+    let taken = welcomed(second.open_with(key_hello(&sandbox, Some(&welcome))));
     assert_eq!((taken.resumed, &taken.link), (Resumed::Resumed, &welcome.link));
     assert_ne!(taken.token, welcome.token);
     second.send_frame(&Frame::Ack(Ack { seq: 0, window: 1 << 20 }));
@@ -355,7 +355,7 @@ fn a_link_whose_connection_answers_is_kept_and_a_dead_one_is_replaced() {
 
     // Another copy comes too late, with an outdated token.
     let mut late = sandbox.relay();
-    let refusal = refused(late.say(key_hello(&sandbox, Some(&welcome))));
+    let refusal = refused(late.open_with(key_hello(&sandbox, Some(&welcome))));
     assert_eq!((refusal.code.as_str(), refusal.retry), ("clone_refused", Retry::Never));
     assert_eq!(alerts(&world).len(), 2);
 }
@@ -365,10 +365,10 @@ fn late_bytes_of_a_dead_connection_are_no_sign_of_life() {
     let (world, _tcp) = place();
     let sandbox = rested(&world);
     let mut first = sandbox.relay();
-    let welcome = welcomed(first.say(key_hello(&sandbox, None)));
+    let welcome = welcomed(first.open_with(key_hello(&sandbox, None)));
     first.send_frame(&Frame::Ack(Ack { seq: 0, window: 1 << 20 }));
     let mut second = sandbox.relay();
-    second.greet_with(key_hello(&sandbox, Some(&welcome)));
+    second.send_this_hello(key_hello(&sandbox, Some(&welcome)));
     // They arrive while the ping is open; only the pong would count.
     for _ in 0..3 {
         first.send_frame(&Frame::Ping);
@@ -382,11 +382,11 @@ fn late_bytes_of_a_dead_connection_are_no_sign_of_life() {
 fn on_a_socket_a_copy_gets_a_link_of_its_own() {
     let world = World::new().server("tools", Server::fixture()).start();
     let mut first = RawRelay::connect(&world.layout().relay);
-    let welcome = welcomed(first.say(hello("tools", &[1])));
+    let welcome = welcomed(first.open_with(hello("tools", &[1])));
     first.send_frame(&Frame::Ack(Ack { seq: 0, window: 1 << 20 }));
     let stale = Resume { token: relay_proto::control::ResumeToken("0".repeat(64)), ..resume(&welcome) };
     let mut copy = RawRelay::connect(&world.layout().relay);
-    let refusal = refused(copy.say(Hello { resume: Some(stale), ..hello("tools", &[1]) }));
+    let refusal = refused(copy.open_with(Hello { resume: Some(stale), ..hello("tools", &[1]) }));
     assert_eq!((refusal.code.as_str(), refusal.retry), ("clone_refused", Retry::AfterMs(1000)));
 }
 

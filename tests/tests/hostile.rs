@@ -39,7 +39,7 @@ fn others_are_served(world: &World) {
 fn refusals_that_are_not_read_fill_no_memory() {
     let mut world = World::new().server("tools", Server::fixture()).start();
     let mut relay = RawRelay::connect(&world.layout().relay);
-    relay.take_up("tools");
+    relay.await_welcome("tools");
     let name = "n".repeat(900);
     let sent = relay.flood(
         messages(|id| {
@@ -57,7 +57,7 @@ fn refusals_that_are_not_read_fill_no_memory() {
 fn pings_of_a_shim_that_does_not_read_fill_no_memory() {
     let mut world = World::new().server("tools", Server::fixture()).start();
     let mut relay = RawRelay::connect(&world.layout().relay);
-    relay.take_up("tools");
+    relay.await_welcome("tools");
     let mut pings = Vec::new();
     (0..1000).for_each(|_| Frame::Ping.encode(&mut pings));
     relay.flood(|| pings.clone(), MANY_MEGABYTES / 2);
@@ -70,7 +70,7 @@ fn pings_of_a_shim_that_does_not_read_fill_no_memory() {
 fn a_shim_that_does_not_read_costs_no_processor_time() {
     let mut world = World::new().server("tools", Server::fixture()).relay("heartbeat = \"1s\"").start();
     let mut relay = RawRelay::connect(&world.layout().relay);
-    relay.take_up("tools");
+    relay.await_welcome("tools");
     // Enough answers to fill the socket, so that nothing more can be written.
     let name = "n".repeat(200);
     relay.flood(
@@ -94,7 +94,7 @@ fn the_exit_of_a_shim_is_noticed_while_its_server_does_not_read() {
         .limit("server-start-timeout = \"10m\"")
         .start();
     let mut relay = RawRelay::connect(&world.layout().relay);
-    relay.take_up("tools");
+    relay.await_welcome("tools");
     let text = "t".repeat(100_000);
     relay.flood(
         messages(|id| {
@@ -110,7 +110,7 @@ fn the_exit_of_a_shim_is_noticed_while_its_server_does_not_read() {
 fn stolen_links_are_refused_and_fill_no_audit() {
     let world = World::new().server("tools", Server::fixture()).start();
     let mut owner = RawRelay::connect(&world.layout().relay);
-    let welcome = owner.take_up("tools");
+    let welcome = owner.await_welcome("tools");
     for _ in 0..200 {
         let mut thief = RawRelay::connect(&world.layout().relay);
         let resume = Resume { link: welcome.link.clone(), token: ResumeToken("0".repeat(64)), received: 0 };
@@ -135,7 +135,7 @@ fn stolen_links_are_refused_and_fill_no_audit() {
 fn audit_lookups_of_requests_that_may_have_run_are_limited() {
     let world = World::new().server("tools", Server::fixture()).start();
     let mut relay = RawRelay::connect(&world.layout().relay);
-    relay.take_up("tools");
+    relay.await_welcome("tools");
     let mut outbox = Outbox::new(1 << 20);
     for id in 1..=20 {
         let origin = relay_proto::frame::Origin { link: format!("l{id}").into(), seq: 1 };
@@ -161,7 +161,7 @@ fn audit_lookups_of_requests_that_may_have_run_are_limited() {
 fn a_malformed_message_under_an_id_in_flight_does_not_end_that_request() {
     let world = World::new().server("tools", Server::fixture()).start();
     let mut relay = RawRelay::connect(&world.layout().relay);
-    relay.take_up("tools");
+    relay.await_welcome("tools");
     let mut outbox = Outbox::new(1 << 20);
     let slow = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call",
         "params": {"name": "slow", "arguments": {"ms": 60_000}}});

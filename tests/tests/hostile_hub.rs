@@ -109,8 +109,8 @@ async fn attack(pipe: &mut BoxedStream, bytes: &[u8]) {
         let _ = writing.flush().await;
     };
     let receive = async {
-        let mut room = vec![0; 64 * 1024];
-        while let Ok(Ok(1..)) = timeout(Duration::from_millis(500), reading.read(&mut room)).await {}
+        let mut buffer = vec![0; 64 * 1024];
+        while let Ok(Ok(1..)) = timeout(Duration::from_millis(500), reading.read(&mut buffer)).await {}
     };
     tokio::join!(timeout(Duration::from_secs(40), send), receive).0.expect("it is read, or ended");
 }

@@ -110,7 +110,7 @@ fn frames_that_no_shim_sends_end_their_link_and_no_other() {
     ];
     for (what, bytes) in hostile {
         let mut relay = RawRelay::connect(&world.layout().relay);
-        relay.take_up("tools");
+        relay.await_welcome("tools");
         relay.send(&bytes);
         let closed =
             std::iter::repeat_with(|| relay.next_frame()).find(|next| !matches!(next, Next::Frame(_)));
@@ -125,7 +125,7 @@ fn frames_that_no_shim_sends_end_their_link_and_no_other() {
 fn a_resume_that_acknowledges_unsent_frames_is_refused_without_harm_to_the_owner() {
     let world = World::new().server("tools", Server::fixture()).start();
     let mut owner = RawRelay::connect(&world.layout().relay);
-    let welcome = owner.take_up("tools");
+    let welcome = owner.await_welcome("tools");
     owner.send_frame(&Frame::Ping);
     assert!(matches!(owner.next_frame(), Next::Frame(frame) if *frame == Frame::Pong));
     drop(owner);
@@ -153,7 +153,7 @@ fn a_million_tiny_messages_use_no_memory() {
     let mut world = World::new().server("tools", Server::fixture()).start();
     let mut bystander = Bystander(world.connected("tools"));
     let mut relay = RawRelay::connect(&world.layout().relay);
-    let welcome = relay.take_up("tools");
+    let welcome = relay.await_welcome("tools");
     let mut outbox = Outbox::new(welcome.window);
     let tiny: [&[u8]; 4] =
         [br#"{"jsonrpc":"2.0","method":"x"}"#, br#"{"jsonrpc":"2.0","id":1,"result":{}}"#, b"{}", b""];

@@ -8,7 +8,7 @@ use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::harness::{refusal_of, text_of};
 use cofferdam_tests::http::{Reply, listen};
 use cofferdam_tests::http_fixture::{Behaviour, HttpFixture};
-use cofferdam_tests::port::free_place;
+use cofferdam_tests::port::free_address;
 use cofferdam_tests::process::{Running, command};
 use cofferdam_tests::server::Server;
 use cofferdam_tests::tools::Tool;
@@ -115,7 +115,7 @@ fn a_failing_server_is_reported_as_an_error() {
         assert!(answer.get("error").is_some(), "{status}: {answer}");
         assert!(shim.is_running());
     }
-    let unused = format!("http://{}/mcp", free_place());
+    let unused = format!("http://{}/mcp", free_address());
     let world = World::new().server("remote", local(&unused)).start();
     let answer = world.shim("remote").initialize();
     assert_eq!(refusal_of(&answer), "server_unavailable");
@@ -341,7 +341,7 @@ fn local(url: &str) -> Server {
 /// `server-everything` on a port of its own; nothing where it is missing.
 fn everything() -> Option<(Running, String)> {
     let (node, everything) = (Tool::Node.path()?, Tool::Everything.path()?);
-    let port = free_place().port();
+    let port = free_address().port();
     let mut server = command(node);
     server.arg(everything).arg("streamableHttp").env("PORT", port.to_string());
     server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

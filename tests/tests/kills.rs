@@ -20,15 +20,15 @@ fn a_sidecar_that_is_killed_under_load_runs_nothing_twice() {
     let mut world = strict().start();
     let mut conversation = Conversation::begin(world.shim(SERVER), Random::new(random.next()));
     for _ in 0..ROUNDS {
-        conversation.hold(15);
-        (0..random.within(1..=8)).for_each(|_| conversation.say());
+        conversation.exchange(15);
+        (0..random.within(1..=8)).for_each(|_| conversation.send_random());
         a_moment(&mut random);
         world.kill9_sidecar();
-        (0..random.within(0..=3)).for_each(|_| conversation.say());
+        (0..random.within(0..=3)).for_each(|_| conversation.send_random());
         world.start_sidecar();
     }
     conversation.wait_until_in_flight(0);
-    conversation.hold(5);
+    conversation.exchange(5);
     let fates = conversation.assert_at_most_once(&world);
     eprintln!("sidecar killed {ROUNDS} times: {fates:?}");
     assert!(ran(&fates) >= ROUNDS * 10, "{fates:?}");
@@ -41,8 +41,8 @@ fn a_server_that_is_killed_under_load_runs_nothing_twice() {
     let world = strict().start();
     let mut conversation = Conversation::begin(world.shim(SERVER), Random::new(random.next()));
     for _ in 0..SERVER_ROUNDS {
-        conversation.hold(15);
-        (0..random.within(1..=8)).for_each(|_| conversation.say());
+        conversation.exchange(15);
+        (0..random.within(1..=8)).for_each(|_| conversation.send_random());
         a_moment(&mut random);
         if let Some(server) = world.fixture_processes(SERVER).last() {
             send(*server, Signal::SIGKILL);
@@ -61,7 +61,7 @@ fn a_server_that_is_killed_under_load_runs_nothing_twice() {
 fn a_stopped_sidecar_runs_nothing_that_was_answered_meanwhile() {
     let mut world = strict().relay("heartbeat = \"1s\"").start();
     let mut conversation = Conversation::begin(impatient(&world), Random::new(1));
-    conversation.hold(10);
+    conversation.exchange(10);
     let sidecar = world.sidecar().id();
     send(sidecar, Signal::SIGSTOP);
     world.wait_until("every thread of the sidecar has stopped", || is_stopped(sidecar));
@@ -84,7 +84,7 @@ fn a_shim_that_is_stopped_longer_than_the_heartbeat_continues_its_requests() {
     let world = strict().relay("heartbeat = \"1s\"").start();
     let mut conversation = Conversation::begin(world.shim(SERVER), Random::new(1));
     for _ in 0..2 {
-        conversation.hold(10);
+        conversation.exchange(10);
         conversation.harness.signal(Signal::SIGSTOP);
         (0..5).for_each(|_| conversation.call());
         world.wait_until("the silent connection is given up", || {

@@ -10,7 +10,7 @@ use cofferdam_tests::attach::Attach;
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::encodings::assert_absent;
 use cofferdam_tests::harness::{Harness, text_of};
-use cofferdam_tests::port::free_place;
+use cofferdam_tests::port::free_address;
 use cofferdam_tests::process::{command_line, is_alive, output_of, send};
 use cofferdam_tests::sandbox::enroll;
 use cofferdam_tests::sandboxes::{
@@ -26,15 +26,15 @@ const CANARY: &str = "canary-5b0d6a3f9c-must-not-cross";
 #[test]
 fn a_cut_cable_loses_nothing_and_repeats_nothing() {
     let Some(sandbox) = Veth::open() else { return };
-    let place = SocketAddr::from((sandbox.host(), 7443));
-    let world = world(&[&format!("tls = \"{place}\""), "heartbeat = \"1s\""]);
+    let address = SocketAddr::from((sandbox.host(), 7443));
+    let world = world(&[&format!("tls = \"{address}\""), "heartbeat = \"1s\""]);
     let state = tempfile::tempdir().expect("a temporary directory can be made");
     let start = |name: &str, arguments: &[&str]| {
         let state = state.path().join(name);
         let guest = enrolled(&world, &state, arguments);
         connected(&sandbox, &guest)
     };
-    let mut shims = [start("tls", &[]), start("web-socket", &["--relay", &format!("wss://{place}/relay")])];
+    let mut shims = [start("tls", &[]), start("web-socket", &["--relay", &format!("wss://{address}/relay")])];
     for shim in &shims {
         let inside = Inside::shim_below(shim.id());
         assert_eq!(inside.interfaces(), BTreeSet::from(["cable".to_owned(), "lo".to_owned()]));
@@ -65,8 +65,8 @@ fn a_cut_cable_loses_nothing_and_repeats_nothing() {
     assert_eq!(links(&world), before, "they were resumed");
     let executions = world.executions("tools");
     assert_eq!(executions.len(), shims.len() * 3 * CALLS, "{executions:?}");
-    for (place, execution) in executions.iter().enumerate() {
-        assert!(!executions[..place].contains(execution), "{execution:?} ran twice");
+    for (address, execution) in executions.iter().enumerate() {
+        assert!(!executions[..address].contains(execution), "{execution:?} ran twice");
     }
     for shim in &mut shims {
         no_secret_crosses(shim);
@@ -78,10 +78,10 @@ fn a_cut_cable_loses_nothing_and_repeats_nothing() {
 #[test]
 fn a_shim_in_srt_connects_through_its_proxy() {
     // What `NO_PROXY` inside excepts: only `--proxy` leads there.
-    let place = SocketAddr::from((Ipv4Addr::LOCALHOST, free_place().port()));
-    let world = world(&[&format!("tls = \"{place}\"")]);
-    let Some(sandbox) = Srt::open(&[&place.to_string()], &[world.layout().root()]) else { return };
-    let web_socket = format!("wss://{place}/relay");
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_address().port()));
+    let world = world(&[&format!("tls = \"{address}\"")]);
+    let Some(sandbox) = Srt::open(&[&address.to_string()], &[world.layout().root()]) else { return };
+    let web_socket = format!("wss://{address}/relay");
     let links: [(&str, &[&str]); 2] = [("tls", &[]), ("web-socket", &["--relay", &web_socket])];
     for (name, arguments) in links {
         let arguments = [arguments, &["--proxy", PROXY_OF_SRT]].concat();
@@ -99,17 +99,17 @@ fn a_shim_in_srt_connects_through_its_proxy() {
 /// That cannot be fixed from inside: the message must name what to ask for.
 #[test]
 fn srt_keeps_a_shim_from_an_address_that_is_not_allowed() {
-    let place = free_place();
-    let world = world(&[&format!("tls = \"{place}\"")]);
+    let address = free_address();
+    let world = world(&[&format!("tls = \"{address}\"")]);
     let Some(sandbox) = Srt::open(&["other.example:443"], &[world.layout().root()]) else { return };
-    for link in [format!("tls://{place}"), format!("wss://{place}/relay")] {
+    for link in [format!("tls://{address}"), format!("wss://{address}/relay")] {
         let arguments = ["status", "--json", "--relay", &link, "--proxy", PROXY_OF_SRT];
         let guest = enrolled(&world, &sandbox.writable(), &arguments);
         let output = output_of(sandbox.command(&guest), "cofferdam-shim status");
         let status: Value = serde_json::from_slice(&output.stdout).expect("status --json is JSON");
         assert_eq!(status["trouble"]["code"], "relay_unavailable", "{status}");
         let message = status["trouble"]["message"].as_str().unwrap_or_default();
-        for word in [&format!("connections to {place}"), "allow them there", "`--proxy`"] {
+        for word in [&format!("connections to {address}"), "allow them there", "`--proxy`"] {
             assert!(message.contains(word), "{word}: {message}");
         }
     }

@@ -6,7 +6,7 @@ use cofferdam_tests::attach::Attach;
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::encodings::assert_absent;
 use cofferdam_tests::harness::{refusal_of, text_of};
-use cofferdam_tests::port::free_place;
+use cofferdam_tests::port::free_address;
 use cofferdam_tests::sandbox::enroll;
 use cofferdam_tests::sandboxes::{Booted, Guest, Machine, Outlet};
 use cofferdam_tests::server::Server;
@@ -102,7 +102,7 @@ fn a_machine_that_listens_is_dialled_by_vsock() {
 #[ignore = "minutes: just slow"]
 fn of_a_snapshot_that_is_restored_twice_one_continues() {
     let Some(machine) = Machine::open() else { return };
-    let port = free_place().port();
+    let port = free_address().port();
     let world = World::new()
         .server("tools", Server::fixture())
         .relay(&format!("tls = \"127.0.0.1:{port}\"\nadvertise = \"10.0.2.2:{port}\"\nheartbeat = \"2s\""))
@@ -130,10 +130,10 @@ fn of_a_snapshot_that_is_restored_twice_one_continues() {
         }
     };
     assert_eq!(refusal_of(&answer), "outcome_unknown", "it may have run, and the copy cannot know");
-    let told = refused.shim.call("echo", json!({"text": "from the copy"}));
-    assert_eq!(refusal_of(&told), "clone_refused");
+    let answer = refused.shim.call("echo", json!({"text": "from the copy"}));
+    assert_eq!(refusal_of(&answer), "clone_refused");
     for word in ["`cofferdam enroll`", "/run/cofferdam/enroll"] {
-        assert!(told["error"]["message"].as_str().unwrap_or_default().contains(word), "{word}: {told}");
+        assert!(answer["error"]["message"].as_str().unwrap_or_default().contains(word), "{word}: {answer}");
     }
     assert!(refused.shim.is_running());
     assert_eq!(survivor.shim.call_text("echo", json!({"text": "on"})), "on");

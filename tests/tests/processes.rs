@@ -90,8 +90,11 @@ fn a_killed_session_ends() {
     shim.call("echo", json!({"text": "x"}));
     let session = world.decisions()[0]["session"].as_str().unwrap().to_owned();
     assert!(world.sessions().to_string().contains(&session));
-    let told = world.cofferdam_text(&["kill", &session]);
-    assert!(told.contains("link ") && told.contains(" ms") && told.contains("ended after "), "{told}");
+    let printed = world.cofferdam_text(&["kill", &session]);
+    assert!(
+        printed.contains("link ") && printed.contains(" ms") && printed.contains("ended after "),
+        "{printed}"
+    );
     all_gone(&world, "double-fork");
     let ends: Vec<_> = world.audit().into_iter().filter(|record| record["event"] == "link_end").collect();
     let detail = ends[0]["detail"].as_str().unwrap_or_default();
@@ -388,8 +391,11 @@ fn a_session_that_is_killed_while_its_server_starts_ends_too() {
         session = world.sessions()[0]["session"].as_str().unwrap_or_default().to_owned();
         !session.is_empty()
     });
-    let told = world.cofferdam_text(&["kill", &session]);
-    assert!(told.contains("have not exited yet"), "what was not seen to end is not called ended: {told}");
+    let printed = world.cofferdam_text(&["kill", &session]);
+    assert!(
+        printed.contains("have not exited yet"),
+        "what was not seen to end is not called ended: {printed}"
+    );
     assert!(!world.sessions().to_string().contains(&session));
 }
 

@@ -1,4 +1,4 @@
-//! `retry = true`: what may have run runs once more where its tool says that this is safe, and is unknown elsewhere.
+//! `retry = true`: a call that may have run is run once more where its tool says that this is safe; otherwise its outcome is unknown.
 
 use cofferdam_tests::deadline::{PATIENCE, holds_within, wait_until};
 use cofferdam_tests::harness::{refusal_of, text_of};
@@ -9,8 +9,8 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 const SAFE: [(&str, &str); 2] = [
-    ("falter_reading", "retry: annotations.readOnlyHint"),
-    ("falter_putting", "retry: annotations.idempotentHint"),
+    ("unreliable_read_only", "retry: annotations.readOnlyHint"),
+    ("unreliable_idempotent", "retry: annotations.idempotentHint"),
 ];
 
 #[test]
@@ -30,9 +30,9 @@ fn a_call_whose_server_died_runs_once_more_if_the_tool_allows_it() {
 #[test]
 fn a_call_of_a_tool_that_does_not_allow_it_does_not_run_again() {
     for (server, tool) in [
-        (retrying("plain"), "falter_sending"),
-        (Server::fixture(), "falter_reading"),
-        (Server::fixture().line("retry = false"), "falter_reading"),
+        (retrying("plain"), "unreliable_unannotated"),
+        (Server::fixture(), "unreliable_read_only"),
+        (Server::fixture().line("retry = false"), "unreliable_read_only"),
     ] {
         let world = World::new().server("tools", server).start();
         let mut shim = world.connected("tools");
@@ -48,19 +48,19 @@ fn nothing_runs_a_third_time() {
     let world = World::new().server("tools", retrying("plain")).start();
     let mut shim = world.connected("tools");
     shim.request("tools/list", json!({}));
-    let answer = shim.call("falter_reading", json!({"processes": 9}));
+    let answer = shim.call("unreliable_read_only", json!({"processes": 9}));
     assert_eq!(refusal_of(&answer), "outcome_unknown");
-    assert!(!answer.to_string().contains("keeps failing"), "it was not even tried: {answer}");
-    assert_eq!(world.times_executed("tools", "falter_reading"), 2);
+    assert!(!answer.to_string().contains("keeps failing"), "no third process was started: {answer}");
+    assert_eq!(world.times_executed("tools", "unreliable_read_only"), 2);
 }
 
 /// The harness never listed the tools, so the sidecar must ask the server, in either era.
 #[test]
 fn a_server_is_asked_whether_its_tools_may_be_repeated() {
     for (mode, tool, outcome) in [
-        ("demands-handshake", "falter_putting", Ok("ran on 2")),
-        ("lists-in-pages", "falter_putting", Ok("ran on 2")),
-        ("lists-in-pages", "falter_sending", Err("outcome_unknown")),
+        ("demands-handshake", "unreliable_idempotent", Ok("ran on 2")),
+        ("lists-in-pages", "unreliable_idempotent", Ok("ran on 2")),
+        ("lists-in-pages", "unreliable_unannotated", Err("outcome_unknown")),
     ] {
         let world = World::new().server("tools", retrying(mode)).start();
         let mut shim = world.connected("tools");
@@ -73,7 +73,7 @@ fn a_server_is_asked_whether_its_tools_may_be_repeated() {
     let world = World::new().server("tools", retrying("plain")).start();
     let mut shim = world.shim("tools");
     shim.discover();
-    assert_eq!(shim.call_text("falter_reading", json!({})), "ran on 2");
+    assert_eq!(shim.call_text("unreliable_read_only", json!({})), "ran on 2");
     let heard = world.heard("tools");
     let asked = heard[1].iter().find(|message| message["method"] == "tools/list").expect("it was asked");
     let meta = &asked["params"]["_meta"];
@@ -88,7 +88,7 @@ fn a_call_that_an_old_sidecar_sent_runs_once_more_on_a_new_one() {
     let mut world = World::new().server("tools", retrying("demands-handshake")).start();
     let mut shim = world.connected("tools");
     let hang = json!({"how": "hang"});
-    let calls = ["falter_reading", "falter_putting", "falter_sending"].map(|tool| {
+    let calls = ["unreliable_read_only", "unreliable_idempotent", "unreliable_unannotated"].map(|tool| {
         let id = shim.send_call(tool, hang.clone());
         wait_until("it runs", || world.times_executed("tools", tool) == 1);
         (tool, id)
@@ -100,30 +100,32 @@ fn a_call_that_an_old_sidecar_sent_runs_once_more_on_a_new_one() {
     for (tool, id) in calls {
         let answer = shim.answer_to(&id);
         match tool {
-            "falter_sending" => assert_eq!(refusal_of(&answer), "outcome_unknown"),
+            "unreliable_unannotated" => assert_eq!(refusal_of(&answer), "outcome_unknown"),
             _ => assert_eq!(text_of(&answer), "ran on 2", "{tool}"),
         }
     }
-    for (tool, times) in [("falter_reading", 2), ("falter_putting", 2), ("falter_sending", 1)] {
+    for (tool, times) in
+        [("unreliable_read_only", 2), ("unreliable_idempotent", 2), ("unreliable_unannotated", 1)]
+    {
         assert_eq!(world.times_executed("tools", tool), times, "{tool}");
     }
 }
 
-/// Repeated after a crash, and then the sidecar dies: the audit is the witness that this was the second time.
+/// The call was repeated after a crash, and then the sidecar was killed: the audit shows that it has run twice.
 #[test]
 fn a_new_sidecar_does_not_run_a_third_time_what_the_old_one_repeated() {
     let mut world = World::new().server("tools", retrying("plain")).start();
     let mut shim = world.connected("tools");
     shim.request("tools/list", json!({}));
-    let id = shim.send_call("falter_reading", json!({"processes": 9, "how": "hang"}));
-    wait_until("it runs", || world.times_executed("tools", "falter_reading") == 1);
+    let id = shim.send_call("unreliable_read_only", json!({"processes": 9, "how": "hang"}));
+    wait_until("it runs", || world.times_executed("tools", "unreliable_read_only") == 1);
     send(world.fixture_processes("tools")[0], Signal::SIGKILL);
-    wait_until("it runs again", || world.times_executed("tools", "falter_reading") == 2);
+    wait_until("it runs again", || world.times_executed("tools", "unreliable_read_only") == 2);
     world.kill9_sidecar();
     world.start_sidecar();
     assert_eq!(refusal_of(&shim.answer_to(&id)), "outcome_unknown");
     assert_eq!(shim.call_text("echo", json!({"text": "new"})), "new");
-    assert_eq!(world.times_executed("tools", "falter_reading"), 2);
+    assert_eq!(world.times_executed("tools", "unreliable_read_only"), 2);
 }
 
 #[test]
@@ -131,30 +133,30 @@ fn a_call_that_the_rules_deny_meanwhile_is_not_repeated() {
     let mut world = World::new().server("tools", retrying("plain")).start();
     let mut shim = world.connected("tools");
     shim.request("tools/list", json!({}));
-    let id = shim.send_call("falter_reading", json!({"how": "hang"}));
-    wait_until("it runs", || world.times_executed("tools", "falter_reading") == 1);
-    world.rewrite(|builder| builder.server("tools", retrying("plain").deny(&["falter_*"])));
+    let id = shim.send_call("unreliable_read_only", json!({"how": "hang"}));
+    wait_until("it runs", || world.times_executed("tools", "unreliable_read_only") == 1);
+    world.rewrite(|builder| builder.server("tools", retrying("plain").deny(&["unreliable_*"])));
     world.cofferdam_text(&["reload"]);
     send(world.fixture_processes("tools")[0], Signal::SIGKILL);
     assert_eq!(refusal_of(&shim.answer_to(&id)), "tool_denied");
     assert_eq!(shim.call_text("echo", json!({"text": "back"})), "back");
-    assert_eq!(world.times_executed("tools", "falter_reading"), 1);
+    assert_eq!(world.times_executed("tools", "unreliable_read_only"), 1);
 }
 
 #[test]
 fn a_request_that_waits_to_be_repeated_can_be_cancelled() {
     let world = World::new().server("tools", retrying("hides-its-tools")).start();
     let mut shim = world.connected("tools");
-    let id = shim.send_call("falter_reading", json!({}));
+    let id = shim.send_call("unreliable_read_only", json!({}));
     wait_until("a second process is asked for its tools", || asked_for_tools(&world, 1));
     let in_flight = || world.sessions()[0]["in-flight"].clone();
     assert_eq!(in_flight(), 1, "it waits");
     shim.notify("notifications/cancelled", json!({"requestId": id}));
-    // Long before the server's time to tell what its tools allow is over.
+    // Long before the timeout of the server's `tools/list`.
     assert!(holds_within(PATIENCE / 4, || in_flight() == 0), "it waits no more");
     assert_eq!(shim.call_text("echo", json!({"text": "on"})), "on");
     assert!(shim.answer_within(&id, std::time::Duration::ZERO).is_none(), "none after a cancellation");
-    assert_eq!(world.times_executed("tools", "falter_reading"), 1);
+    assert_eq!(world.times_executed("tools", "unreliable_read_only"), 1);
 }
 
 #[test]
@@ -162,15 +164,15 @@ fn no_request_waits_forever_for_a_server_that_does_not_list_its_tools() {
     let server = retrying("hides-its-tools").line("call-timeout = \"1s\"");
     let world = World::new().server("tools", server).start();
     let mut shim = world.connected("tools");
-    assert_eq!(refusal_of(&shim.call("falter_reading", json!({}))), "outcome_unknown");
+    assert_eq!(refusal_of(&shim.call("unreliable_read_only", json!({}))), "outcome_unknown");
     assert!(asked_for_tools(&world, 1), "it was asked");
-    assert_eq!(world.times_executed("tools", "falter_reading"), 1);
+    assert_eq!(world.times_executed("tools", "unreliable_read_only"), 1);
 }
 
-/// A sandbox that knew how the sidecar asks could have itself answered in its place, with tools that it may not see.
+/// Otherwise a sandbox could receive the response to a request of the sidecar, with tools that it may not see.
 #[test]
 fn a_harness_may_not_use_ids_of_the_sidecar() {
-    let world = World::new().server("tools", retrying("plain").allow(&["falter_*"])).start();
+    let world = World::new().server("tools", retrying("plain").allow(&["unreliable_*"])).start();
     let mut shim = world.connected("tools");
     shim.send(&json!({"jsonrpc": "2.0", "id": "cofferdam-replay-1", "method": "ping"}));
     assert_eq!(refusal_of(&shim.answer_to(&Value::Null)), "message_malformed");

@@ -112,7 +112,7 @@ fn srt_allows_connections_through_its_proxy_only() {
     let other = other.local_addr().expect("it is bound").to_string();
     let world = world();
     let Some(sandbox) = Srt::open(&[&allowed], &[world.layout().root()]) else { return };
-    let probe = |way, place: &str| outcome(sandbox.command_for(&probe(), &[way, place]));
+    let probe = |way, endpoint: &str| outcome(sandbox.command_for(&probe(), &[way, endpoint]));
     assert!(probe("proxy", &allowed).starts_with("HTTP/1.1 200"), "{}", probe("proxy", &allowed));
     assert!(probe("proxy", &other).starts_with("HTTP/1.1 403"), "{}", probe("proxy", &other));
     assert!(probe("tcp", &allowed).starts_with("ConnectionRefused"), "another loopback");
@@ -133,9 +133,9 @@ fn landlock_with_tcp_denied() {
     let address = listener.local_addr().expect("it is bound").to_string();
     let libraries = [probe(), "/lib".into(), "/lib64".into(), "/usr/lib".into(), "/etc/ld.so.cache".into()];
     let readable: Vec<_> = libraries.iter().map(PathBuf::as_path).filter(|path| path.exists()).collect();
-    let probe = |way: &str, place: &str| {
+    let probe = |way: &str, endpoint: &str| {
         let mut command = sandbox.command_for(&probe(), &readable, &[]);
-        command.args([way, place]);
+        command.args([way, endpoint]);
         outcome(command)
     };
     assert!(probe("tcp", &address).starts_with("PermissionDenied"), "{}", probe("tcp", &address));
@@ -155,14 +155,14 @@ fn a_network_namespace_sees_the_host_at_one_address() {
 
     let bound = |address| {
         let listener = TcpListener::bind((address, 0)).expect("the address is this machine's");
-        let place = listener.local_addr().expect("it is bound").to_string();
-        (listener, place)
+        let endpoint = listener.local_addr().expect("it is bound").to_string();
+        (listener, endpoint)
     };
     let (_listener, here) = bound(sandbox.host());
     let (_other, elsewhere) = bound(Ipv4Addr::LOCALHOST);
-    let probe = |place: &str| {
+    let probe = |endpoint: &str| {
         let mut command = sandbox.command_for(&probe());
-        command.args(["tcp", place]);
+        command.args(["tcp", endpoint]);
         outcome(command)
     };
     assert_eq!(probe(&here), "ok");

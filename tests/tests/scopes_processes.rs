@@ -46,10 +46,10 @@ fn a_scopes_process_gets_the_handshake_and_settings_of_the_link() {
     send(world.fixture_processes("tools")[1], Signal::SIGKILL);
     wait_until("there is a successor", || harness.call("rw_count", json!({})).get("result").is_some());
     let successor = &world.heard("tools")[2];
-    let told: Vec<&Value> = successor.iter().map(|heard| &heard["method"]).collect();
-    assert_eq!(told[..3], ["initialize", "notifications/initialized", "logging/setLevel"], "{told:?}");
+    let printed: Vec<&Value> = successor.iter().map(|heard| &heard["method"]).collect();
+    assert_eq!(printed[..3], ["initialize", "notifications/initialized", "logging/setLevel"], "{printed:?}");
     assert_eq!(successor[2]["params"]["level"], "error");
-    assert!(!told.contains(&&json!("resources/subscribe")), "{told:?}");
+    assert!(!printed.contains(&&json!("resources/subscribe")), "{printed:?}");
 }
 
 #[test]
@@ -131,23 +131,23 @@ fn progress_and_cancellation_work_for_calls_in_a_scope() {
 fn a_crash_of_a_scopes_process_affects_its_own_calls_only() {
     let world = world(Server::fixture()).start();
     let mut harness = world.connected("tools");
-    let goes_on = harness.send_call("slow", json!({"ms": 1500}));
+    let long_call = harness.send_call("slow", json!({"ms": 1500}));
     let dies = harness.send_call("rw_slow", json!({"ms": 60_000}));
     wait_until("both run", || world.executions("tools").len() == 2);
     let crash = harness.send_call("rw_crash", json!({}));
     for id in [dies, crash] {
         assert_eq!(refusal_of(&harness.answer_to(&id)), "outcome_unknown");
     }
-    assert_eq!(text_of(&harness.answer_to(&goes_on)), "late");
+    assert_eq!(text_of(&harness.answer_to(&long_call)), "late");
     wait_until("there is another", || harness.call("rw_count", json!({})).get("result").is_some());
     let processes = world.fixture_processes("tools");
     assert_eq!((processes.len(), is_alive(processes[0])), (3, true));
     assert_eq!(world.times_executed("tools", "rw_crash"), 1);
     // And vice versa.
-    let goes_on = harness.send_call("rw_slow", json!({"ms": 1500}));
+    let long_call = harness.send_call("rw_slow", json!({"ms": 1500}));
     wait_until("it runs", || world.times_executed("tools", "rw_slow") == 2);
     assert_eq!(refusal_of(&harness.call("crash", json!({}))), "outcome_unknown");
-    assert_eq!(text_of(&harness.answer_to(&goes_on)), "late");
+    assert_eq!(text_of(&harness.answer_to(&long_call)), "late");
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn a_retry_runs_in_its_scope() {
     let mut harness = world.connected("tools");
     harness.request("tools/list", json!({}));
     // The first two processes do not survive it: the base, which is not asked, and the first of the scope.
-    let answer = harness.call_text("falter_reading", json!({"processes": 2}));
+    let answer = harness.call_text("unreliable_read_only", json!({"processes": 2}));
     assert_eq!(answer, "ran on 3");
     let processes = world.fixture_processes("tools");
     assert!(is_alive(processes[0]) && environment(processes[2]).contains(WRITER));
@@ -175,8 +175,8 @@ fn a_scopes_process_ends_with_its_link() {
     let mut harness = world.connected("tools");
     harness.call_text("rw_count", json!({}));
     let session = world.sessions()[0]["session"].as_str().unwrap().to_owned();
-    let told = world.cofferdam_text(&["kill", &session]);
-    assert!(told.contains("server and all its descendants ended"), "{told}");
+    let printed = world.cofferdam_text(&["kill", &session]);
+    assert!(printed.contains("server and all its descendants ended"), "{printed}");
     let left: Vec<u32> = world.fixture_processes("tools").into_iter().filter(|id| is_alive(*id)).collect();
     assert!(left.is_empty(), "{left:?}");
 }
@@ -247,7 +247,7 @@ fn secrets(builder: Builder) -> Builder {
 }
 
 fn scoped(server: Server) -> Server {
-    with_tools(server, "['rw_*', 'falter_*']")
+    with_tools(server, "['rw_*', 'unreliable_*']")
 }
 
 fn with_tools(server: Server, tools: &str) -> Server {

@@ -190,7 +190,7 @@ fn a_shim_whose_connection_died_unnoticed_resumes_its_link_at_once() {
 fn a_copy_of_a_link_in_use_is_refused_and_reported() {
     let world = World::new().server("tools", Server::fixture()).start();
     let mut owner = RawRelay::connect(&world.layout().relay);
-    let welcome = owner.take_up("tools");
+    let welcome = owner.await_welcome("tools");
     let resume = Resume { link: welcome.link, token: welcome.token, received: 0 };
     let mut copy = RawRelay::connect(&world.layout().relay);
     copy.send(PREFACE);

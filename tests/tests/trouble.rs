@@ -142,7 +142,7 @@ fn refusals_of_the_relay_have_their_codes() {
     ];
     for (server, versions, code) in cases {
         let mut stranger = RawRelay::connect(&world.layout().relay);
-        stranger.greet(server, versions);
+        stranger.send_hello(server, versions);
         match stranger.next_frame() {
             Next::Frame(frame) => match *frame {
                 Frame::Refusal(refusal) => {
@@ -165,7 +165,7 @@ fn silent_connections_cannot_take_all_slots() {
     assert_eq!(shim.call_text("echo", json!({"text": "came through"})), "came through");
     assert!(matches!(strangers[0].next_frame(), Next::Closed), "the longest silent is told nothing");
     let newest = strangers.last_mut().unwrap();
-    newest.greet("tools", &[1]);
+    newest.send_hello("tools", &[1]);
     assert!(
         matches!(newest.next_frame(), Next::Frame(frame) if matches!(*frame, Frame::Welcome(_))),
         "a connection that was not displaced may still say hello"
@@ -177,7 +177,7 @@ fn a_flood_of_refusals_does_not_fill_the_log() {
     let world = World::new().server("tools", Server::fixture()).start();
     for _ in 0..300 {
         let mut stranger = RawRelay::connect(&world.layout().relay);
-        stranger.greet("tools", &[7777; 1000]);
+        stranger.send_hello("tools", &[7777; 1000]);
         assert!(matches!(stranger.next_frame(), Next::Frame(_)));
     }
     world.wait_until("the rest is told as a number", || world.log().contains("more refused"));

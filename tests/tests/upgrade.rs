@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use cofferdam_tests::deadline::{PATIENCE, wait_until};
 use cofferdam_tests::harness::{Harness, refusal_of};
-use cofferdam_tests::port::free_place;
+use cofferdam_tests::port::free_address;
 use cofferdam_tests::process::{Running, built, command, into_file, output_of, read};
 use cofferdam_tests::sandbox::Sandbox;
 use nix::sys::signal::Signal;
@@ -38,7 +38,7 @@ impl Upgraded {
         std::fs::copy(old.join("api.json"), root.path().join("api.json")).expect("the fixture is there");
         let sandbox = Sandbox::new();
         copy(&old.join("sandbox"), &sandbox.state());
-        let port = free_place().port();
+        let port = free_address().port();
         sandbox.edit(|state| state["relay"] = json!(format!("tls://127.0.0.1:{port}")));
 
         let text = std::fs::read_to_string(old.join("cofferdam.toml")).expect("the fixture is there");

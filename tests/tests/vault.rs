@@ -29,7 +29,7 @@ fn a_field_of_a_secret_in_vault_reaches_only_its_server() {
     let environment = String::from_utf8_lossy(&environment).into_owned();
     assert!(environment.contains(&format!("SECRET={CANARY}")));
     world.assert_secret_stayed_here(CANARY);
-    // Our audit and Vault's can be joined: by the request here, by the token's metadata there.
+    // The sidecar's audit and Vault's can be joined: by the request id here, by the token's metadata there.
     let decision = world.decisions().pop().unwrap();
     assert!(decision["secrets"][0].to_string().len() > 40, "{decision}");
     let session = world.sessions()[0]["session"].as_str().unwrap().to_owned();
@@ -72,15 +72,15 @@ fn a_lease_is_gone_when_its_shim_was_killed_and_does_not_come_back() {
 #[test]
 fn a_revocation_without_response_is_pending_and_done_later() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let proxy = VaultFaultProxy::in_front_of(bao.place);
+    let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
     let world = with_certificate_in(connected_at(&proxy.address(), &token_file(&bao))).start();
     let _harness = world.connected("tools");
     let session = world.sessions()[0]["session"].as_str().unwrap().to_owned();
-    // Nothing that is sent now is ever heard of: only what is sent once more helps.
+    // Requests sent now never get a response: only a later attempt can revoke.
     proxy.rule("", Action::NeverRespond);
-    let told = world.cofferdam_text(&["kill", &session]);
-    assert!(told.contains("Vault token: pending ("), "{told}");
-    assert!(told.contains(" of `cert`: pending ("), "{told}");
+    let printed = world.cofferdam_text(&["kill", &session]);
+    assert!(printed.contains("Vault token: pending ("), "{printed}");
+    assert!(printed.contains(" of `cert`: pending ("), "{printed}");
     assert_eq!((leases(&bao), session_tokens(&bao).len()), (1, 1));
     proxy.clear_rules();
     wait_until("the lease is gone", || leases(&bao) == 0);
@@ -130,10 +130,10 @@ fn a_kill_revokes_and_reports_it() {
     assert_eq!(leases(&bao), 1);
     let lease = lease_id(&bao);
     let session = world.sessions()[0]["session"].as_str().unwrap().to_owned();
-    let told = world.cofferdam_text(&["kill", &session]);
-    assert!(told.contains("Vault token: revoked after "), "{told}");
-    assert!(told.contains(" of `cert`: revoked after "), "{told}");
-    assert_eq!((leases(&bao), session_tokens(&bao).len()), (0, 0), "{told}");
+    let printed = world.cofferdam_text(&["kill", &session]);
+    assert!(printed.contains("Vault token: revoked after "), "{printed}");
+    assert!(printed.contains(" of `cert`: revoked after "), "{printed}");
+    assert_eq!((leases(&bao), session_tokens(&bao).len()), (0, 0), "{printed}");
     let end = world.audit().into_iter().rfind(|record| record["event"] == "link_end").unwrap();
     assert!(end["detail"].as_str().unwrap().contains("leases: 1 revoked, 0 pending"), "{end}");
     assert!(!world.log().contains(&lease), "the log has no lease's id");

@@ -9,7 +9,7 @@ use cofferdam_tests::openbao::{KvEngine, OpenBao};
 use cofferdam_tests::server::Server;
 use cofferdam_tests::single_sandbox::{SingleSandbox, refused};
 use cofferdam_tests::vault::{
-    CANARY, certificates_live, connected_at, leases, leave, prepared, root_certificate, token_file,
+    CANARY, connected_at, leases, leave, prepared, root_certificate, set_certificate_ttl, token_file,
     with_certificate_in, world,
 };
 use cofferdam_tests::vault_fault_proxy::{Action, VaultFaultProxy, second_address};
@@ -34,7 +34,7 @@ fn refuses(sandbox: &mut SingleSandbox, server: &str, words: &[&str]) {
     let mut harness = sandbox.shim(server);
     let text = refused(&mut harness, server, words);
     assert!(!text.contains(CANARY), "{text}");
-    sandbox.goes_on_beside(server);
+    sandbox.assert_steady_server_shares_session_with(server);
     let mut good = sandbox.connected("good");
     assert!(good.call("echo", json!({"text": "x"})).get("result").is_some());
     leave(good);
@@ -145,13 +145,13 @@ fn a_field_that_cannot_be_used_is_refused_where_it_is_used() {
 fn a_certificate_for_another_name_is_refused() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
     let tls = bao.tls.as_ref().unwrap();
-    let elsewhere = format!("https://{}", second_address(tls.place));
+    let elsewhere = format!("https://{}", second_address(tls.listens_at));
     let auth = format!("ca-file = {:?}\n{}", tls.ca_file, token_file(&bao));
     let asked = bao.audit().len();
     let mut sandbox = SingleSandbox::start(with_certificate_in(connected_at(&elsewhere, &auth)));
     let words = ["pki/issue/agent", "cannot be reached", "not valid for name", "`ca-file`"];
     refused(&mut sandbox.shim("tools"), "tools", &words);
-    sandbox.goes_on();
+    sandbox.assert_steady_server_responds();
     assert_eq!(bao.audit().len(), asked, "no request was made");
 }
 
@@ -167,7 +167,7 @@ fn a_clock_that_differs_from_vaults_does_no_harm() {
         "token",
         json!({"token": "plain-CANARY-of-2001", "expiration": 1_000_003_600}),
     );
-    let proxy = VaultFaultProxy::in_front_of(bao.place);
+    let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
     proxy.rule("plain/token", Action::Dated("Sun, 09 Sep 2001 01:46:40 GMT"));
     let mut sandbox = SingleSandbox::start(
         connected_at(&proxy.address(), &token_file(&bao))
@@ -178,7 +178,7 @@ fn a_clock_that_differs_from_vaults_does_no_harm() {
     for _ in 0..20 {
         assert!(harness.call("echo", json!({"text": "x"})).get("result").is_some());
     }
-    sandbox.goes_on_beside("tools");
+    sandbox.assert_steady_server_shares_session_with("tools");
     let sessions = sandbox.world.sessions();
     let held = sessions.as_array().unwrap().iter().find(|link| link["server"] == "tools").unwrap();
     let left = held["credentials"][0]["expires-in-seconds"].as_u64();
@@ -213,7 +213,7 @@ fn rewritten_lease_durations_of_zero_and_of_100_years_are_handled() {
         }),
     ];
     for (what, change) in changes {
-        let proxy = VaultFaultProxy::in_front_of(bao.place);
+        let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
         proxy.rule("pki/issue", Action::Rewrite(change));
         let mut sandbox =
             SingleSandbox::start(with_certificate_in(connected_at(&proxy.address(), &token_file(&bao))));
@@ -226,7 +226,7 @@ fn rewritten_lease_durations_of_zero_and_of_100_years_are_handled() {
         });
         assert!(!spins, "{what}: {:?}", proxy.seen());
         assert!(!sandbox.world.log().contains("panicked"), "{what}");
-        sandbox.goes_on_beside("tools");
+        sandbox.assert_steady_server_shares_session_with("tools");
         leave(harness);
         let _world = sandbox.leave();
         wait_until("the lease is gone with its token", || leases(&bao) == 0);
@@ -243,7 +243,7 @@ fn rewritten_token_durations_are_handled() {
         ("auth/token/lookup-self", "a second", |answer| answer["data"]["ttl"] = json!(1)),
     ];
     for (path, what, change) in changes {
-        let proxy = VaultFaultProxy::in_front_of(bao.place);
+        let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
         proxy.rule(path, Action::Rewrite(change));
         let mut sandbox =
             SingleSandbox::start(with_certificate_in(connected_at(&proxy.address(), &token_file(&bao))));
@@ -253,7 +253,7 @@ fn rewritten_token_durations_are_handled() {
         }
         assert!(proxy.count("") <= 25, "{path}: {what}: {:?}", proxy.seen());
         assert!(!sandbox.world.log().contains("panicked"), "{path}: {what}");
-        sandbox.goes_on_beside("tools");
+        sandbox.assert_steady_server_shares_session_with("tools");
         leave(harness);
         let _world = sandbox.leave();
         wait_until("nothing is left", || leases(&bao) == 0);
@@ -269,11 +269,11 @@ fn a_real_lease_of_a_hundred_years_ends_with_its_session() {
     bao.api("POST", "sys/mounts/pki/tune", json!({"max_lease_ttl": longer}));
     bao.operator("delete the root certificate", async |client| pki::cert::ca::delete(client, "pki").await);
     root_certificate(&bao, &longer);
-    certificates_live(&bao, &century);
+    set_certificate_ttl(&bao, &century);
     let mut sandbox = SingleSandbox::start(with_certificate_in(world(&bao)));
     let harness = sandbox.connected("tools");
     assert_eq!(leases(&bao), 1);
-    sandbox.goes_on_beside("tools");
+    sandbox.assert_steady_server_shares_session_with("tools");
     leave(harness);
     let _world = sandbox.leave();
     wait_until("the lease is gone", || leases(&bao) == 0);

@@ -26,7 +26,7 @@ fn a_wrapped_secret_id_that_another_party_unwrapped_is_refused() {
     let auth = format!(
         "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {wrapped:?}, secret-id-wrapped = true, role = \"agent\" }}"
     );
-    let proxy = VaultFaultProxy::in_front_of(bao.place);
+    let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
     let mut sandbox = SingleSandbox::start(with_certificate_in(connected_at(&proxy.address(), &auth)));
     let mut harness = sandbox.shim("tools");
     let words = [NEEDED, "sys/wrapping/lookup", "ALERT", "already unwrapped", "destroy that secret-id"];
@@ -40,7 +40,7 @@ fn a_wrapped_secret_id_that_another_party_unwrapped_is_refused() {
     wait_until("the audit has the alert", || alerts() == 1);
     assert_eq!(proxy.count("sys/wrapping/lookup"), 1);
     assert!(!world.log().contains(&stolen));
-    sandbox.goes_on_beside("tools");
+    sandbox.assert_steady_server_shares_session_with("tools");
     file(&bao, "wrapped", &wrapped_secret_id(&bao));
     wait_until("another one helps", || harness.initialize().get("result").is_some());
     let alerts = sandbox.world.audit().iter().filter(|record| record["event"] == "alert").count();
@@ -55,7 +55,7 @@ fn an_unwrap_whose_response_was_lost_raises_an_alert() {
     let auth = format!(
         "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {wrapped:?}, secret-id-wrapped = true, role = \"agent\" }}"
     );
-    let proxy = VaultFaultProxy::in_front_of(bao.place);
+    let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
     proxy.rule("sys/wrapping/unwrap", Action::CutAfter(60));
     let mut sandbox = SingleSandbox::start(with_certificate_in(connected_at(&proxy.address(), &auth)));
     let mut harness = sandbox.shim("tools");
@@ -73,7 +73,7 @@ fn an_unwrap_whose_response_was_lost_raises_an_alert() {
         ],
     );
     assert_eq!(proxy.count("sys/wrapping/unwrap"), 1, "it is opened once");
-    sandbox.goes_on_beside("tools");
+    sandbox.assert_steady_server_shares_session_with("tools");
     proxy.clear_rules();
     file(&bao, "wrapped", &wrapped_secret_id(&bao));
     wait_until("another one helps", || harness.initialize().get("result").is_some());
@@ -111,7 +111,7 @@ fn a_used_up_secret_id_is_refused() {
     );
     // For a new process too, though it cannot be looked at again.
     let _another = sandbox.connected("good");
-    sandbox.goes_on_beside("tools");
+    sandbox.assert_steady_server_shares_session_with("tools");
     let mut role = AppRole::default();
     bao.app_role("agent", role.secret_id_num_uses(0_u64).token_ttl("10m").token_max_ttl("1h"));
     file(&bao, "secret-id", &secret_id(&bao));
@@ -145,7 +145,7 @@ fn web_tokens_outside_their_validity_are_refused() {
     for text in [&over, &early] {
         assert!(!log().contains(text.rsplit('.').next().unwrap()));
     }
-    sandbox.goes_on_beside("tools");
+    sandbox.assert_steady_server_shares_session_with("tools");
     file(&bao, "jwt", &good);
     wait_until("one of now helps", || harness.initialize().get("result").is_some());
 }
@@ -170,7 +170,7 @@ fn a_client_certificate_with_another_name_is_refused() {
         "tools",
         &[NEEDED, "POST `auth/cert/login`", "HTTP 400", "correct the path, the role"],
     );
-    sandbox.goes_on_beside("tools");
+    sandbox.assert_steady_server_shares_session_with("tools");
     clients.client("agent.internal").write(directory, "login");
     wait_until("the right one helps", || harness.initialize().get("result").is_some());
 }

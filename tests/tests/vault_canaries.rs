@@ -25,7 +25,7 @@ fn secrets_from_vault_are_found_only_in_the_server_that_should_have_them() {
     let auth = format!(
         "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {wrapped:?}, secret-id-wrapped = true, role = \"agent\" }}"
     );
-    let proxy = VaultFaultProxy::in_front_of(bao.place);
+    let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
     let web = HttpFixture::start(Behaviour::Json);
     let mut world = connected_at(&proxy.address(), &auth)
         .secret("github", "kv = \"secret/github\"")

@@ -20,7 +20,7 @@ const HELD_UP: Duration = Duration::from_millis(1500);
 /// Interrupts a check while Vault processes a request to `path`, which it completes even if the client is gone.
 #[track_caller]
 fn interrupted(bao: &OpenBao, auth: &str, path: &str, signal: Signal) {
-    let proxy = VaultFaultProxy::in_front_of(bao.place);
+    let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
     let world = connected_at(&proxy.address(), auth)
         .secret("github", "kv = \"secret/github\"")
         .server("tools", Server::fixture().env("TOKEN", "{github.token}"))

@@ -127,7 +127,7 @@ fn a_web_token_is_replaced_before_its_own_expiry_whatever_its_lease_says() {
         }),
     ];
     for (what, change) in changes {
-        let proxy = VaultFaultProxy::in_front_of(bao.place);
+        let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
         proxy.rule("kubernetes/creds/agent", Action::Rewrite(change));
         let world = cluster.used_by(connected_at(&proxy.address(), &token_file(&bao))).start();
         let mut harness = world.connected("tools");
@@ -166,7 +166,7 @@ fn ends_in(world: &World, secret: &str) -> i64 {
 /// As much of a cluster's API as makes tokens. It decides itself how long they live, as a cluster does, though none gives
 /// out such short ones.
 struct Cluster {
-    place: SocketAddr,
+    address: SocketAddr,
     issued: Arc<Mutex<Vec<String>>>,
     /// Whatever was asked.
     heard: Arc<AtomicUsize>,
@@ -177,7 +177,7 @@ impl Cluster {
         let issued = Arc::new(Mutex::new(Vec::new()));
         let heard = Arc::new(AtomicUsize::new(0));
         let (given, hears) = (Arc::clone(&issued), Arc::clone(&heard));
-        let place = listen(move |request| {
+        let address = listen(move |request| {
             hears.fetch_add(1, Ordering::SeqCst);
             let is_ours = request.method == "POST"
                 && request.path == "/api/v1/namespaces/agents/serviceaccounts/agent/token";
@@ -197,14 +197,14 @@ impl Cluster {
                 "status": {"token": token, "expirationTimestamp": Rfc3339::from(made + life).as_str()},
             }))
         });
-        Self { place, issued, heard }
+        Self { address, issued, heard }
     }
 
     /// OpenBao has its engine for this cluster, and agents may use it.
     #[track_caller]
     fn prepare(&self, bao: &OpenBao) {
         bao.mount("kubernetes", "kubernetes");
-        let config = json!({"kubernetes_host": format!("http://{}", self.place), "service_account_jwt": ENGINES_OWN, "disable_local_ca_jwt": true});
+        let config = json!({"kubernetes_host": format!("http://{}", self.address), "service_account_jwt": ENGINES_OWN, "disable_local_ca_jwt": true});
         bao.api("POST", "kubernetes/config", config);
         let role = json!({"allowed_kubernetes_namespaces": ["agents"], "service_account_name": "agent", "token_default_ttl": "10m"});
         bao.api("POST", "kubernetes/roles/agent", role);

@@ -87,7 +87,7 @@ fn a_refused_credential_is_read_again_once_and_the_calls_run() {
 fn a_call_that_waited_for_its_credential_is_audited_with_the_read_that_it_waited_for() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let server = HttpFixture::start(Behaviour::Json);
-    let proxy = VaultFaultProxy::in_front_of(bao.place);
+    let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
     let write = "write = { common_name = \"agent.internal\", ttl = \"6s\" }";
     let world = connected_at(&proxy.address(), &token_file(&bao))
         .secret("cert", &format!("vault = \"pki/issue/agent\"\n{write}"))

@@ -10,8 +10,9 @@ use cofferdam_tests::openbao::{KvEngine, OpenBao};
 use cofferdam_tests::process::send;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::vault::{
-    app_role, certificates_live, connected, connected_at, lease_id, leases, leave, minter, prepared,
-    session_tokens, token_file, token_role, tokens, with_certificate_in, with_kept_certificate_in, world,
+    app_role, connected, connected_at, lease_id, leases, leave, minter, prepared, session_tokens,
+    set_certificate_ttl, token_file, token_role, tokens, with_certificate_in, with_kept_certificate_in,
+    world,
 };
 use cofferdam_tests::vault_fault_proxy::VaultFaultProxy;
 use cofferdam_tests::world::World;
@@ -84,7 +85,7 @@ fn a_key_value_secret_with_a_ttl_is_read_that_often() {
 #[test]
 fn a_lease_is_replaced_before_its_end_and_ends_with_its_last_user() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    certificates_live(&bao, "30s");
+    set_certificate_ttl(&bao, "30s");
     let world = with_kept_certificate_in(world(&bao)).start();
     let mut harness = world.connected("tools");
     let first = accessors(&bao);
@@ -109,7 +110,7 @@ fn a_lease_is_replaced_before_its_end_and_ends_with_its_last_user() {
 #[test]
 fn a_lease_that_the_operator_revoked_is_noticed_before_its_renewal_is_due() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    certificates_live(&bao, "60s");
+    set_certificate_ttl(&bao, "60s");
     let certificate = "vault = \"pki/issue/agent\"\nwrite = { common_name = \"agent.internal\" }";
     let server = Server::fixture().file("a.pem", "{a.private_key}").file("b.pem", "{b.private_key}");
     let world = world(&bao).secret("a", certificate).secret("b", certificate).server("tools", server).start();
@@ -143,9 +144,9 @@ fn a_session_ends_all_its_leases_at_once() {
     let _harness = world.connected("tools");
     assert_eq!((leases(&bao), accessors(&bao).len()), (12, 12));
     let session = world.sessions()[0]["session"].as_str().unwrap().to_owned();
-    let told = world.cofferdam_text(&["kill", &session]);
-    assert_eq!(told.matches(": revoked after ").count(), 13, "{told}");
-    assert_eq!((leases(&bao), accessors(&bao).len()), (0, 0), "{told}");
+    let printed = world.cofferdam_text(&["kill", &session]);
+    assert_eq!(printed.matches(": revoked after ").count(), 13, "{printed}");
+    assert_eq!((leases(&bao), accessors(&bao).len()), (0, 0), "{printed}");
 }
 
 #[test]
@@ -198,7 +199,7 @@ fn a_credential_without_a_lease_is_replaced_before_it_expires() {
 fn a_denied_path_creates_no_tokens() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     bao.policy("agent", &[("pki/issue/another", &["update"])]);
-    let proxy = VaultFaultProxy::in_front_of(bao.place);
+    let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
     let world = with_certificate_in(connected_at(&proxy.address(), &token_file(&bao))).start();
     let mut harness = world.shim("tools");
     let mut seen = BTreeSet::new();

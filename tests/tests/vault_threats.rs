@@ -42,7 +42,7 @@ fn a_sessions_token_is_limited_to_its_grants_policies_and_creates_no_other() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     // The role gives all its policies where none are named.
     let auth = minter(&bao, &mut token_role(&["agent", "minter"]));
-    let proxy = VaultFaultProxy::in_front_of(bao.place);
+    let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
     let world = connected_at(&proxy.address(), &auth)
         .secret("github", "kv = \"secret/github\"")
         .server("tools", Server::fixture().env("SECRET", "{github.token}").allow(&["*"]))

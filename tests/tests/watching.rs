@@ -3,9 +3,9 @@
 use std::net::{SocketAddr, TcpStream};
 
 use cofferdam_tests::deadline::wait_until;
-use cofferdam_tests::http::ask;
+use cofferdam_tests::http::send_raw;
 use cofferdam_tests::openbao::OpenBao;
-use cofferdam_tests::port::free_place;
+use cofferdam_tests::port::free_address;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::vault::{CANARY, leave, prepared, with_certificate, world};
 use cofferdam_tests::world::{Builder, World};
@@ -15,19 +15,19 @@ const ARGUMENT: &str = "an-argument-that-is-not-counted";
 
 #[test]
 fn metrics_count_events_and_contain_no_secret() {
-    let place = free_place();
+    let address = free_address();
     let server = Server::fixture().env("SECRET", "{local.value}").allow(&["echo"]);
-    let world = watched(World::new().secret_file("local", CANARY).server("tools", server), place).start();
-    assert_eq!(look(place, "/healthz").0, 200);
-    assert_eq!(look(place, "/readyz").0, 200);
-    let before = look(place, "/metrics").1;
+    let world = watched(World::new().secret_file("local", CANARY).server("tools", server), address).start();
+    assert_eq!(look(address, "/healthz").0, 200);
+    assert_eq!(look(address, "/readyz").0, 200);
+    let before = look(address, "/metrics").1;
     assert_eq!(number(&before, "cofferdam_links"), Some(0));
     let mut harness = world.connected("tools");
     for _ in 0..3 {
         harness.call_text("echo", json!({"text": ARGUMENT}));
     }
     harness.call("env", json!({}));
-    let text = look(place, "/metrics").1;
+    let text = look(address, "/metrics").1;
     let requests = |outcome: &str| {
         number(&text, &format!("cofferdam_requests_total{{server=\"tools\",outcome=\"{outcome}\"}}"))
     };
@@ -48,7 +48,7 @@ fn metrics_count_events_and_contain_no_secret() {
     assert!(text.contains("application/openmetrics-text") && text.ends_with("# EOF\n"), "{text}");
     leave(harness);
     wait_until("all of it is over", || {
-        let text = look(place, "/metrics").1;
+        let text = look(address, "/metrics").1;
         ["cofferdam_sessions", "cofferdam_links", "cofferdam_server_processes"]
             .iter()
             .all(|name| number(&text, name) == Some(0))
@@ -57,10 +57,11 @@ fn metrics_count_events_and_contain_no_secret() {
 
 #[test]
 fn unexpected_requests_get_no_metrics_and_delay_no_other() {
-    let place = free_place();
-    let mut world = watched(World::new().server("tools", Server::fixture()), place).start();
-    let asked = |head: &str| ask(place, format!("{head}\r\n\r\n").as_bytes()).map(|(status, _)| status);
-    let here = format!("Host: {place}");
+    let address = free_address();
+    let mut world = watched(World::new().server("tools", Server::fixture()), address).start();
+    let asked =
+        |head: &str| send_raw(address, format!("{head}\r\n\r\n").as_bytes()).map(|(status, _)| status);
+    let here = format!("Host: {address}");
     assert_eq!(asked(&format!("GET /metrics HTTP/1.1\r\n{here}")), Some(200));
     assert_eq!(asked("GET /metrics HTTP/1.1\r\nHost: localhost"), Some(200));
     assert_eq!(asked(&format!("POST /metrics HTTP/1.1\r\n{here}\r\nContent-Length: 0")), Some(405));
@@ -78,8 +79,8 @@ fn unexpected_requests_get_no_metrics_and_delay_no_other() {
     let sidecar = world.sidecar().id();
     let open = || std::fs::read_dir(format!("/proc/{sidecar}/fd")).map(Iterator::count).unwrap();
     let before = open();
-    let _silent: Vec<TcpStream> = (0..60).map(|_| TcpStream::connect(place).unwrap()).collect();
-    assert_eq!(look(place, "/healthz").0, 200);
+    let _silent: Vec<TcpStream> = (0..60).map(|_| TcpStream::connect(address).unwrap()).collect();
+    assert_eq!(look(address, "/healthz").0, 200);
     // They came before this one, and most of them are gone again.
     assert!(open() < before + 40, "{before} and {} now", open());
 }
@@ -87,18 +88,18 @@ fn unexpected_requests_get_no_metrics_and_delay_no_other() {
 #[test]
 fn readiness_waits_for_the_login_and_vault_requests_are_counted() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let place = free_place();
+    let address = free_address();
     bao.freeze();
-    let world = watched(with_certificate(&bao), place).start();
-    let (status, text) = look(place, "/readyz");
+    let world = watched(with_certificate(&bao), address).start();
+    let (status, text) = look(address, "/readyz");
     assert_eq!(status, 503, "{text}");
     assert!(text.contains("not logged in to Vault"), "{text}");
-    assert_eq!(look(place, "/healthz").0, 200);
-    assert_eq!(number(&look(place, "/metrics").1, "cofferdam_vault_logged_in"), Some(0));
+    assert_eq!(look(address, "/healthz").0, 200);
+    assert_eq!(number(&look(address, "/metrics").1, "cofferdam_vault_logged_in"), Some(0));
     bao.thaw();
-    wait_until("the sidecar is ready", || look(place, "/readyz").0 == 200);
+    wait_until("the sidecar is ready", || look(address, "/readyz").0 == 200);
     let _harness = world.connected("tools");
-    let text = look(place, "/metrics").1;
+    let text = look(address, "/metrics").1;
     for (name, expected) in [
         ("cofferdam_vault_logged_in", 1),
         ("cofferdam_vault_logins_total{outcome=\"done\"}", 1),
@@ -111,7 +112,7 @@ fn readiness_waits_for_the_login_and_vault_requests_are_counted() {
     assert!(number(&text, "cofferdam_vault_session_tokens_total{outcome=\"done\"}") >= Some(1), "{text}");
     let session = world.sessions()[0]["session"].as_str().unwrap().to_owned();
     world.cofferdam_text(&["kill", &session]);
-    let text = look(place, "/metrics").1;
+    let text = look(address, "/metrics").1;
     // The token of the lease, and the session's own where it had one.
     assert!(number(&text, "cofferdam_vault_revocations_total{outcome=\"revoked\"}") >= Some(1), "{text}");
     assert_eq!(number(&text, "cofferdam_vault_time_to_revoke_seconds_count"), Some(1), "{text}");
@@ -120,12 +121,13 @@ fn readiness_waits_for_the_login_and_vault_requests_are_counted() {
 #[test]
 fn failures_of_vault_are_counted_by_kind() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let place = free_place();
+    let address = free_address();
     let server = Server::fixture().env("SECRET", "{other.token}").allow(&["*"]);
     let world =
-        watched(world(&bao).secret("other", "kv = \"secret/other\"").server("tools", server), place).start();
+        watched(world(&bao).secret("other", "kv = \"secret/other\"").server("tools", server), address)
+            .start();
     assert!(world.shim("tools").initialize().get("error").is_some());
-    let text = look(place, "/metrics").1;
+    let text = look(address, "/metrics").1;
     assert_eq!(number(&text, "cofferdam_vault_reads_total{outcome=\"failed\"}"), Some(1), "{text}");
     assert!(number(&text, "cofferdam_vault_failures_total{kind=\"denied\"}") >= Some(1), "{text}");
     assert!(!text.contains("secret/other") && !text.contains(CANARY), "{text}");
@@ -182,15 +184,15 @@ fn sessions_shows_each_lease_and_its_last_error() {
     });
 }
 
-fn watched(builder: Builder, place: SocketAddr) -> Builder {
-    builder.admin(&format!("http = \"{place}\""))
+fn watched(builder: Builder, address: SocketAddr) -> Builder {
+    builder.admin(&format!("http = \"{address}\""))
 }
 
 /// The status, and the whole answer.
 #[track_caller]
-fn look(place: SocketAddr, path: &str) -> (u16, String) {
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {place}\r\n\r\n");
-    ask(place, request.as_bytes()).unwrap_or_else(|| panic!("{path} is answered"))
+fn look(address: SocketAddr, path: &str) -> (u16, String) {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n");
+    send_raw(address, request.as_bytes()).unwrap_or_else(|| panic!("{path} is answered"))
 }
 
 /// The number behind a name and its labels.

@@ -19,7 +19,7 @@ use crate::tls::{self, TlsError};
 use crate::websocket::{self, UpgradeError};
 use crate::{BoxedStream, outer};
 
-/// Who dials, whom it expects, through what, and how long it may take.
+/// How a peer is dialled: with which identity, expecting which pin, through which proxy, and within which time.
 #[derive(Clone, Copy, Debug)]
 pub struct Dial<'a> {
     pub identity: &'a Identity,
@@ -41,9 +41,9 @@ pub enum DialError {
     )]
     Resolve { host: Host, source: io::Error },
     #[error(
-        "open a TCP connection to {place}: {source}; is something listening there, and may this sandbox reach it?"
+        "open a TCP connection to {endpoint}: {source}; is something listening there, and may this sandbox reach it?"
     )]
-    Tcp { place: HostPort, source: io::Error },
+    Tcp { endpoint: HostPort, source: io::Error },
     #[error("{step}: no answer came in {} seconds; {}", .limit.as_secs_f32(), .step.advice())]
     TimedOut { step: Step, limit: Duration },
     #[error(transparent)]
@@ -65,30 +65,33 @@ pub enum Step {
 
 impl Dial<'_> {
     /// `tls://HOST:PORT`.
-    pub async fn tls(&self, place: &HostPort) -> Result<BoxedStream, DialError> {
+    pub async fn tls(&self, endpoint: &HostPort) -> Result<BoxedStream, DialError> {
         let limit = self.limit();
-        let stream = self.reach(place, limit).await?;
+        let stream = self.reach(endpoint, limit).await?;
         self.prove(stream, limit).await
     }
 
     /// `wss://HOST[:PORT]/PATH`.
-    pub async fn web_socket(&self, place: &WebSocket) -> Result<BoxedStream, DialError> {
+    pub async fn web_socket(&self, endpoint: &WebSocket) -> Result<BoxedStream, DialError> {
         let limit = self.limit();
-        let stream = self.reach(&HostPort { host: place.host.clone(), port: place.port }, limit).await?;
         let stream =
-            limit.hold(Step::Outer, outer::connect(stream, &place.host)).await?.map_err(DialError::Outer)?;
-        let stream = limit.hold(Step::Upgrade, websocket::client(stream, place, &[])).await??;
+            self.reach(&HostPort { host: endpoint.host.clone(), port: endpoint.port }, limit).await?;
+        let stream = limit
+            .hold(Step::Outer, outer::connect(stream, &endpoint.host))
+            .await?
+            .map_err(DialError::Outer)?;
+        let stream = limit.hold(Step::Upgrade, websocket::client(stream, endpoint, &[])).await??;
         self.prove(stream, limit).await
     }
 
     /// A stream to this address, through the proxy if there is one.
-    async fn reach(&self, place: &HostPort, limit: Limit) -> Result<BoxedStream, DialError> {
+    async fn reach(&self, endpoint: &HostPort, limit: Limit) -> Result<BoxedStream, DialError> {
         match self.proxy {
-            None => Ok(Box::new(tcp_within(place, limit).await?)),
+            None => Ok(Box::new(tcp_within(endpoint, limit).await?)),
             Some(proxy) => {
                 let stream = tcp_within(&proxy.address, limit).await?;
                 let step = Step::Proxy(proxy.address.clone());
-                Ok(Box::new(limit.hold(step, proxy::connect(stream, proxy, place)).await??))
+                Ok(Box::new(limit.hold(step, proxy::connect(stream, proxy, endpoint)).await??))
             }
         }
     }
@@ -108,8 +111,8 @@ impl Dial<'_> {
 }
 
 /// A TCP connection to the first address of `place` that accepts it.
-pub async fn tcp(place: &HostPort, limit: Duration) -> Result<TcpStream, DialError> {
-    tcp_within(place, Limit { until: Instant::now() + limit, length: limit }).await
+pub async fn tcp(endpoint: &HostPort, limit: Duration) -> Result<TcpStream, DialError> {
+    tcp_within(endpoint, Limit { until: Instant::now() + limit, length: limit }).await
 }
 
 impl Step {
@@ -130,7 +133,7 @@ impl fmt::Display for Step {
             Self::Outer => f.write_str("open the TLS around the WebSocket"),
             Self::Proxy(proxy) => write!(f, "have the proxy {proxy} connect"),
             Self::Resolve(host) => write!(f, "find the address of `{host}`"),
-            Self::Tcp(place) => write!(f, "open a TCP connection to {place}"),
+            Self::Tcp(endpoint) => write!(f, "open a TCP connection to {endpoint}"),
             Self::Tls => f.write_str("complete the TLS handshake"),
             Self::Upgrade => f.write_str("open the WebSocket"),
         }
@@ -153,14 +156,14 @@ impl Limit {
 /// More are not tried: a name with this many addresses is not a sidecar's.
 const MAX_ADDRESSES: usize = 8;
 
-async fn tcp_within(place: &HostPort, limit: Limit) -> Result<TcpStream, DialError> {
-    let addresses: Vec<SocketAddr> = match &place.host {
-        Host::Ip(address) => vec![(*address, place.port).into()],
+async fn tcp_within(endpoint: &HostPort, limit: Limit) -> Result<TcpStream, DialError> {
+    let addresses: Vec<SocketAddr> = match &endpoint.host {
+        Host::Ip(address) => vec![(*address, endpoint.port).into()],
         Host::Name(name) => {
             let found = limit
-                .hold(Step::Resolve(place.host.clone()), lookup_host((name.as_str(), place.port)))
+                .hold(Step::Resolve(endpoint.host.clone()), lookup_host((name.as_str(), endpoint.port)))
                 .await?;
-            let found = found.map_err(|source| DialError::Resolve { host: place.host.clone(), source })?;
+            let found = found.map_err(|source| DialError::Resolve { host: endpoint.host.clone(), source })?;
             found.take(MAX_ADDRESSES).collect()
         }
     };
@@ -169,7 +172,7 @@ async fn tcp_within(place: &HostPort, limit: Limit) -> Result<TcpStream, DialErr
         // Each address gets its share of the remaining time.
         let left = limit.until.saturating_duration_since(Instant::now());
         let share = Limit { until: Instant::now() + left / (addresses.len() - tried) as u32, ..limit };
-        match share.hold(Step::Tcp(place.clone()), TcpStream::connect(address)).await {
+        match share.hold(Step::Tcp(endpoint.clone()), TcpStream::connect(address)).await {
             Ok(Ok(stream)) => {
                 // Messages are written whole: nothing is gained by delaying small packets.
                 let _ = stream.set_nodelay(true);
@@ -180,5 +183,5 @@ async fn tcp_within(place: &HostPort, limit: Limit) -> Result<TcpStream, DialErr
             Err(_) => {}
         }
     }
-    Err(DialError::Tcp { place: place.clone(), source: failure })
+    Err(DialError::Tcp { endpoint: endpoint.clone(), source: failure })
 }

@@ -16,7 +16,7 @@ use super::{Address, HostPort, InvalidAddress, WebSocket, number, unix_path};
 
 /// Where a sandbox listens: after `listen:`, and for a hub's `--listen`.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum ListenPlace {
+pub enum ListenAddress {
     Tcp(HostPort),
     /// A port of this virtual machine.
     Vsock {
@@ -26,7 +26,7 @@ pub enum ListenPlace {
 
 /// How the host connects to a sandbox that listens.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum DialPlace {
+pub enum DialTarget {
     /// A Unix socket of the machine's monitor, which connects to a port of the machine on request.
     HybridVsock {
         path: PathBuf,
@@ -40,7 +40,7 @@ pub enum DialPlace {
     WebSocket(WebSocket),
 }
 
-impl FromStr for ListenPlace {
+impl FromStr for ListenAddress {
     type Err = InvalidAddress;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -54,22 +54,22 @@ impl FromStr for ListenPlace {
     }
 }
 
-impl fmt::Display for ListenPlace {
+impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Tcp(place) => write!(f, "{place}"),
+            Self::Tcp(address) => write!(f, "{address}"),
             Self::Vsock { port } => write!(f, "{VSOCK}{port}"),
         }
     }
 }
 
-impl FromStr for DialPlace {
+impl FromStr for DialTarget {
     type Err = InvalidAddress;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if text.starts_with("wss://") {
             return match text.parse()? {
-                Address::WebSocket(place) => Ok(Self::WebSocket(place)),
+                Address::WebSocket(address) => Ok(Self::WebSocket(address)),
                 other => Err(InvalidAddress::Unknown(other.to_string())),
             };
         }
@@ -84,13 +84,13 @@ impl FromStr for DialPlace {
     }
 }
 
-impl fmt::Display for DialPlace {
+impl fmt::Display for DialTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::HybridVsock { path, port } => write!(f, "{VSOCK}{}:{port}", path.display()),
-            Self::Tcp(place) => write!(f, "{place}"),
+            Self::Tcp(address) => write!(f, "{address}"),
             Self::Vsock { cid, port } => write!(f, "{VSOCK}{cid}:{port}"),
-            Self::WebSocket(place) => write!(f, "{}", Address::WebSocket(place.clone())),
+            Self::WebSocket(address) => write!(f, "{}", Address::WebSocket(address.clone())),
         }
     }
 }
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn both_ends_are_read_and_written_the_same() {
         for text in ["127.0.0.1:7443", "[::1]:1", "localhost:7443", "vsock:1", "vsock:4294967294"] {
-            assert_eq!(text.parse::<ListenPlace>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<ListenAddress>().unwrap().to_string(), text);
             let link = format!("listen:{text}");
             assert_eq!(link.parse::<Address>().unwrap(), Address::Listen(text.parse().unwrap()));
             assert_eq!(link.parse::<Address>().unwrap().to_string(), link);
@@ -122,43 +122,43 @@ mod tests {
             "vsock:/run/vm1/vsock:7443",
             "vsock:./a:b/4:7443",
         ] {
-            assert_eq!(text.parse::<DialPlace>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<DialTarget>().unwrap().to_string(), text);
         }
-        let path = DialPlace::HybridVsock { path: "/run/4:5".into(), port: 6 };
+        let path = DialTarget::HybridVsock { path: "/run/4:5".into(), port: 6 };
         assert_eq!("vsock:/run/4:5:6".parse(), Ok(path));
     }
 
     #[test]
     fn vsock_is_never_a_host() {
-        assert_eq!("vsock:7443".parse(), Ok(ListenPlace::Vsock { port: 7443 }));
+        assert_eq!("vsock:7443".parse(), Ok(ListenAddress::Vsock { port: 7443 }));
         for text in ["vsock.:7443", "vsocks:7443", "VSOCK:7443"] {
-            assert!(matches!(text.parse(), Ok(ListenPlace::Tcp(_))), "{text}");
-            assert!(matches!(text.parse(), Ok(DialPlace::Tcp(_))), "{text}");
+            assert!(matches!(text.parse(), Ok(ListenAddress::Tcp(_))), "{text}");
+            assert!(matches!(text.parse(), Ok(DialTarget::Tcp(_))), "{text}");
         }
-        assert_eq!("vsock:7443".parse::<DialPlace>(), Err(InvalidAddress::VsockDial("7443".into())));
+        assert_eq!("vsock:7443".parse::<DialTarget>(), Err(InvalidAddress::VsockDial("7443".into())));
     }
 
     #[test]
     fn other_texts_are_refused() {
         for rest in ["", "0", "-1", "+1", "x", "1:2", "4294967295", "4294967296", " 1"] {
             let refused = InvalidAddress::VsockListen(rest.into());
-            assert_eq!(format!("vsock:{rest}").parse::<ListenPlace>(), Err(refused.clone()));
+            assert_eq!(format!("vsock:{rest}").parse::<ListenAddress>(), Err(refused.clone()));
             assert_eq!(format!("listen:vsock:{rest}").parse::<Address>(), Err(refused));
         }
         for rest in
             ["", "4", "4:", ":7", "4:0", "x:7", "4:5:6", "4294967296:7", "/run/vsock", "/run/vsock:", "/v:x"]
         {
             assert_eq!(
-                format!("vsock:{rest}").parse::<DialPlace>(),
+                format!("vsock:{rest}").parse::<DialTarget>(),
                 Err(InvalidAddress::VsockDial(rest.into()))
             );
         }
         for text in ["", "box", "box:0", "unix:/x", "tls://box:7", "listen:127.0.0.1:7"] {
-            assert_eq!(text.parse::<DialPlace>(), Err(InvalidAddress::HostPort(text.into())));
+            assert_eq!(text.parse::<DialTarget>(), Err(InvalidAddress::HostPort(text.into())));
         }
-        assert_eq!("wss://".parse::<DialPlace>(), Err(InvalidAddress::WebSocket(String::new())));
+        assert_eq!("wss://".parse::<DialTarget>(), Err(InvalidAddress::WebSocket(String::new())));
         let long = format!("vsock:/{}:7", "x".repeat(107));
-        assert_eq!(long.parse::<DialPlace>(), Err(InvalidAddress::UnixPath(108)));
-        assert_eq!("vsock:/a\0b:7".parse::<DialPlace>(), Err(InvalidAddress::UnixPath(4)));
+        assert_eq!(long.parse::<DialTarget>(), Err(InvalidAddress::UnixPath(108)));
+        assert_eq!("vsock:/a\0b:7".parse::<DialTarget>(), Err(InvalidAddress::UnixPath(4)));
     }
 }

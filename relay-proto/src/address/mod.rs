@@ -1,6 +1,6 @@
 //! Where a sidecar is, in one grammar for every kind of sandbox.
 //!
-//! | link | the way |
+//! | link | connection |
 //! |---|---|
 //! | `hub:FILE` | a hub on the loopback, where Unix sockets are forbidden; the file has its port and key |
 //! | `unix:PATH` | a Unix socket, most often in a mounted directory |
@@ -8,7 +8,7 @@
 //! | `tls://HOST:PORT` | out over TCP |
 //! | `wss://HOST[:PORT]/PATH` | out over a WebSocket, through proxies and load balancers |
 //! | `vsock:CID:PORT` | from a virtual machine to its host |
-//! | `listen:HOST:PORT`, `listen:vsock:PORT` | the host dials in, see [`DialPlace`] |
+//! | `listen:HOST:PORT`, `listen:vsock:PORT` | the host dials in, see [`DialTarget`] |
 
 mod inward;
 
@@ -17,7 +17,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-pub use inward::{DialPlace, ListenPlace};
+pub use inward::{DialTarget, ListenAddress};
 
 /// One of the links above.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -25,7 +25,7 @@ pub use inward::{DialPlace, ListenPlace};
 pub enum Address {
     Fd(i32),
     Hub(PathBuf),
-    Listen(ListenPlace),
+    Listen(ListenAddress),
     Tls(HostPort),
     Unix(PathBuf),
     Vsock { cid: u32, port: u32 },
@@ -130,8 +130,8 @@ impl fmt::Display for Address {
         match self {
             Self::Fd(descriptor) => write!(f, "fd:{descriptor}"),
             Self::Hub(file) => write!(f, "hub:{}", file.display()),
-            Self::Listen(place) => write!(f, "listen:{place}"),
-            Self::Tls(place) => write!(f, "tls://{place}"),
+            Self::Listen(endpoint) => write!(f, "listen:{endpoint}"),
+            Self::Tls(endpoint) => write!(f, "tls://{endpoint}"),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
             Self::Vsock { cid, port } => write!(f, "vsock:{cid}:{port}"),
             Self::WebSocket(WebSocket { host, port: HTTPS, path }) => write!(f, "wss://{host}{path}"),
@@ -265,13 +265,13 @@ mod tests {
                 Err(InvalidAddress::Descriptor(number.into()))
             );
         }
-        for place in [
+        for endpoint in [
             "", "h", "h:", ":1", "h:0", "h:65536", "h:+1", "::1:7", "[::1]", "[h]:1", "a b:1", "1.2.3:4",
             "h/x:1",
         ] {
-            let refused = Err(InvalidAddress::HostPort(place.into()));
-            assert_eq!(format!("tls://{place}").parse::<Address>(), refused);
-            assert_eq!(format!("listen:{place}").parse::<Address>(), refused);
+            let refused = Err(InvalidAddress::HostPort(endpoint.into()));
+            assert_eq!(format!("tls://{endpoint}").parse::<Address>(), refused);
+            assert_eq!(format!("listen:{endpoint}").parse::<Address>(), refused);
         }
         for rest in ["", "/x", "h:0/x", "h:x/", "h/a b", "h/a\r\nb", "h/#x", "u@h/x"] {
             assert_eq!(

@@ -31,7 +31,7 @@ pub const NOTIFICATION_PREFIX: &str = "notifications/";
 pub struct Method {
     pub name: &'static str,
     pub kind: MethodKind,
-    /// Who sends it, in any revision.
+    /// Which side sends it, in any revision.
     pub direction: Direction,
     pub eras: Eras,
     /// A request that changes nothing, or nothing more when it runs twice: where the configuration says `retry`, it may

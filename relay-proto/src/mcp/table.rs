@@ -1,4 +1,4 @@
-//! The rows. Each begins with what the schema says of the method; what follows is how the relay treats it.
+//! The rows. Each begins with the schema's facts about the method, followed by how the relay treats it.
 
 use super::Direction::{Both, ToHarness, ToServer};
 use super::Subject::Param;
@@ -65,7 +65,7 @@ const fn notification(name: &'static str, direction: Direction, eras: Eras) -> M
     method(name, MethodKind::Notification, direction, eras)
 }
 
-/// A method with the treatment that one which is not in the table gets.
+/// A method with the defaults, which also apply to methods that are not in the table.
 const fn method(name: &'static str, kind: MethodKind, direction: Direction, eras: Eras) -> Method {
     Method {
         name,

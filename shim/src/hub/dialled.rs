@@ -5,7 +5,7 @@
 //! sidecar only briefly.
 
 use relay_carriage::BoxedStream;
-use relay_proto::address::ListenPlace;
+use relay_proto::address::ListenAddress;
 
 use super::local::{Claim, Local};
 use super::serve::{End, serve};
@@ -15,14 +15,14 @@ use crate::print_error;
 use crate::stderr_log::StderrLog;
 
 pub(super) async fn run(
-    place: &ListenPlace,
+    address: &ListenAddress,
     entry: Entry,
     claim: &Claim,
     mut stop: Stop<'_>,
 ) -> Result<(), HubError> {
-    let opened = InboundListener::open(place, entry).await;
-    let inbound_listener = opened.map_err(|source| HubError::Listen { place: place.clone(), source })?;
-    print_error(&format!("hub: waiting at {place} for `cofferdam attach dial`"));
+    let opened = InboundListener::open(address, entry).await;
+    let inbound_listener = opened.map_err(|source| HubError::Listen { address: address.clone(), source })?;
+    print_error(&format!("hub: waiting at {address} for `cofferdam attach dial`"));
     let mut port = Port { inbound_listener, log: StderrLog::new() };
     let mut next = tokio::select! {
         () = stop.as_mut() => return Ok(()),

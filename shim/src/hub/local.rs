@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use relay_carriage::BoxedStream;
-use relay_proto::hub::{Door, Key};
+use relay_proto::hub::{HubFile, Key};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::net::{
@@ -26,12 +26,12 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::time::{Instant, sleep};
 
-use super::options::LocalPlace;
+use super::options::LocalListener;
 
 /// The right to serve an address, for as long as it is held.
 #[derive(Debug)]
 pub(super) struct Claim {
-    place: LocalPlace,
+    place: LocalListener,
     _lock: File,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Local {
 
 #[derive(Debug)]
 enum Listener {
-    Loopback(TcpListener, Door),
+    Loopback(TcpListener, HubFile),
     Unix(UnixListener),
 }
 
@@ -54,7 +54,7 @@ enum Listener {
 pub(super) struct Arrival {
     stream: BoxedStream,
     /// The key that the shim must send first, and the hub's reply.
-    door: Option<Door>,
+    hub_file: Option<HubFile>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -79,7 +79,7 @@ pub(super) enum LocalError {
 
 impl Claim {
     /// Claims the address for this process. A previous hub may be about to exit, so this waits a little.
-    pub(super) async fn take(place: &LocalPlace) -> Result<Self, LocalError> {
+    pub(super) async fn take(place: &LocalListener) -> Result<Self, LocalError> {
         let give_up = Instant::now() + RELEASE_TIME;
         loop {
             match Self::try_take(place) {
@@ -89,8 +89,8 @@ impl Claim {
         }
     }
 
-    fn try_take(place: &LocalPlace) -> Result<Self, LocalError> {
-        let (LocalPlace::Loopback(path) | LocalPlace::Unix(path)) = place;
+    fn try_take(place: &LocalListener) -> Result<Self, LocalError> {
+        let (LocalListener::Loopback(path) | LocalListener::Unix(path)) = place;
         let failed = |source| LocalError::Io { path: path.clone(), source };
         if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
             DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
@@ -126,8 +126,8 @@ impl Claim {
     /// Starts to listen.
     pub(super) async fn open(&self) -> Result<Local, LocalError> {
         match &self.place {
-            LocalPlace::Loopback(path) => loopback(path).await,
-            LocalPlace::Unix(path) => unix(path),
+            LocalListener::Loopback(path) => loopback(path).await,
+            LocalListener::Unix(path) => unix(path),
         }
     }
 }
@@ -146,12 +146,14 @@ impl Local {
 
     async fn try_accept(&self) -> io::Result<Arrival> {
         Ok(match &self.listener {
-            Listener::Loopback(listener, door) => {
+            Listener::Loopback(listener, hub_file) => {
                 let (stream, _) = listener.accept().await?;
                 let _ = stream.set_nodelay(true);
-                Arrival { stream: Box::new(stream), door: Some(door.clone()) }
+                Arrival { stream: Box::new(stream), hub_file: Some(hub_file.clone()) }
             }
-            Listener::Unix(listener) => Arrival { stream: Box::new(listener.accept().await?.0), door: None },
+            Listener::Unix(listener) => {
+                Arrival { stream: Box::new(listener.accept().await?.0), hub_file: None }
+            }
         })
     }
 }
@@ -179,13 +181,13 @@ impl Arrival {
     /// The stream, if the shim sent the right key. Has no timeout of its own.
     pub(super) async fn authenticated(mut self) -> Option<BoxedStream> {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-        let Some(door) = &self.door else { return Some(self.stream) };
-        let mut shown = [0; Key::SHOWN];
-        self.stream.read_exact(&mut shown).await.ok()?;
-        if !door.key.is(&shown) {
+        let Some(hub_file) = &self.hub_file else { return Some(self.stream) };
+        let mut received = [0; Key::WIRE_BYTES];
+        self.stream.read_exact(&mut received).await.ok()?;
+        if !hub_file.key.is(&received) {
             return None;
         }
-        self.stream.write_all(door.answer.shown()).await.ok()?;
+        self.stream.write_all(hub_file.answer.on_wire()).await.ok()?;
         Some(self.stream)
     }
 }
@@ -233,18 +235,19 @@ async fn loopback(path: &Path) -> Result<Local, LocalError> {
     let failed = |source: io::Error| LocalError::Io { path: path.into(), source };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(failed)?;
     let port = listener.local_addr().map_err(failed)?.port();
-    let door = Door { port, key: random_key().map_err(failed)?, answer: random_key().map_err(failed)? };
+    let hub_file =
+        HubFile { port, key: random_key().map_err(failed)?, answer: random_key().map_err(failed)? };
     let aside = beside(path, ".new");
     let written = (|| {
         // Left by a hub that was killed in between.
         let _ = fs::remove_file(&aside);
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside)?;
-        file.write_all(door.to_text().as_bytes())?;
+        file.write_all(hub_file.to_text().as_bytes())?;
         fs::rename(&aside, path)?;
         identity(path)
     })();
     Ok(Local {
-        listener: Listener::Loopback(listener, door),
+        listener: Listener::Loopback(listener, hub_file),
         file: written.map_err(failed)?,
         path: path.into(),
     })

@@ -27,14 +27,14 @@ use std::time::Duration;
 
 use relay_carriage::identity::{Identity, IdentityError};
 use relay_carriage::tls::{self, Inside, TlsError};
-use relay_proto::address::ListenPlace;
+use relay_proto::address::ListenAddress;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
 
 use crate::inbound_listener::{self, Entry};
 use crate::print_error;
 use local::{Claim, LocalError};
-use options::{HubOptions, PipePlace};
+use options::{HubOptions, PipeTarget};
 use stdio::Duplex;
 
 /// The whole program, after the command line was read.
@@ -75,8 +75,8 @@ enum HubError {
     Tls(#[from] TlsError),
     #[error(transparent)]
     Local(#[from] LocalError),
-    #[error("listen on {place}: {source}; {}", inbound_listener::advice(.place, .source))]
-    Listen { place: ListenPlace, source: io::Error },
+    #[error("listen on {address}: {source}; {}", inbound_listener::advice(.address, .source))]
+    Listen { address: ListenAddress, source: io::Error },
     #[error(transparent)]
     Identity(#[from] IdentityError),
     #[error("use the pipe: {0}")]
@@ -121,11 +121,11 @@ async fn run(options: HubOptions) -> Result<(), HubError> {
     };
     let identity = Identity::generate()?;
     match &options.pipe {
-        PipePlace::Listen(place) => {
+        PipeTarget::Listen(address) => {
             let entry = Entry { inside: Inside::Hub, identity, pin: options.pin };
-            dialled::run(place, entry, &claim, stop).await
+            dialled::run(address, entry, &claim, stop).await
         }
-        PipePlace::Stdio => {
+        PipeTarget::Stdio => {
             let handshake = tls::connect_for(Inside::Hub, Duplex::open()?, &identity, &options.pin);
             let stream = tokio::select! {
                 proven = timeout(HANDSHAKE_TIMEOUT, handshake) => proven.map_err(|_| HubError::NoResponse)??,

@@ -3,29 +3,29 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use relay_proto::address::{Host, HostPort, InvalidAddress, ListenPlace};
+use relay_proto::address::{Host, HostPort, InvalidAddress, ListenAddress};
 use relay_proto::key::{InvalidKey, PublicKey};
 
-/// What a hub holds on its two sides.
+/// The two sides of a hub: towards the shims and towards the host.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct HubOptions {
     pub pin: PublicKey,
-    pub local: LocalPlace,
-    pub pipe: PipePlace,
+    pub local: LocalListener,
+    pub pipe: PipeTarget,
 }
 
-/// Where the sandbox's shims come.
+/// Where the sandbox's shims connect.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum LocalPlace {
-    /// A port of the loopback's, whose number and key are in this file.
+pub enum LocalListener {
+    /// A loopback port, whose number and key are written to this file.
     Loopback(PathBuf),
     Unix(PathBuf),
 }
 
-/// Where the host comes.
+/// How the host connects.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum PipePlace {
-    Listen(ListenPlace),
+pub enum PipeTarget {
+    Listen(ListenAddress),
     Stdio,
 }
 
@@ -92,13 +92,13 @@ pub(crate) fn parse(
     }
     let local = match (socket, loopback) {
         (Some(_), Some(_)) => return Err(HubUsageError::Both),
-        (None, Some(file)) => LocalPlace::Loopback(file.into()),
-        (Some(path), None) => LocalPlace::Unix(path.into()),
-        (None, None) => LocalPlace::Unix(DEFAULT_SOCKET.into()),
+        (None, Some(file)) => LocalListener::Loopback(file.into()),
+        (Some(path), None) => LocalListener::Unix(path.into()),
+        (None, None) => LocalListener::Unix(DEFAULT_SOCKET.into()),
     };
     let pipe = match listen {
-        Some(place) => PipePlace::Listen(listening(&text(place, LISTEN)?, exposed)?),
-        None => PipePlace::Stdio,
+        Some(place) => PipeTarget::Listen(listening(&text(place, LISTEN)?, exposed)?),
+        None => PipeTarget::Stdio,
     };
     let (place, pin) = match (pin, environment(PIN_VARIABLE).filter(|value| !value.is_empty())) {
         (Some(pin), _) => (PIN, pin),
@@ -146,10 +146,10 @@ const SOCKET: &str = "--socket";
 const LOOPBACK: &str = "--loopback";
 const LISTEN: &str = "--listen";
 
-fn listening(text: &str, exposed: Exposed) -> Result<ListenPlace, HubUsageError> {
+fn listening(text: &str, exposed: Exposed) -> Result<ListenAddress, HubUsageError> {
     let place = text.parse().map_err(HubUsageError::Listen)?;
     // A machine's vsock can be reached only by its host and the machine itself.
-    let ListenPlace::Tcp(port) = &place else { return Ok(place) };
+    let ListenAddress::Tcp(port) = &place else { return Ok(place) };
     match &port.host {
         Host::Name(name) => Err(HubUsageError::ListenName(name.clone())),
         host if exposed == Exposed::No && !host.is_loopback() => Err(HubUsageError::Exposed(port.clone())),
@@ -184,15 +184,18 @@ mod tests {
     #[test]
     fn options_have_defaults() {
         let plain = options(&[], Some(KEY));
-        let local = LocalPlace::Unix("/run/cofferdam/relay/relay.sock".into());
-        assert_eq!(plain, HubOptions { pin: KEY.parse().unwrap(), local, pipe: PipePlace::Stdio });
+        let local = LocalListener::Unix("/run/cofferdam/relay/relay.sock".into());
+        assert_eq!(plain, HubOptions { pin: KEY.parse().unwrap(), local, pipe: PipeTarget::Stdio });
         let other = "1".repeat(64);
         assert_eq!(options(&["--pin", &other], Some(KEY)).pin, other.parse().unwrap());
-        assert_eq!(options(&["--loopback=/k"], Some(KEY)).local, LocalPlace::Loopback("/k".into()));
-        let listen = PipePlace::Listen("[::1]:70".parse().unwrap());
+        assert_eq!(options(&["--loopback=/k"], Some(KEY)).local, LocalListener::Loopback("/k".into()));
+        let listen = PipeTarget::Listen("[::1]:70".parse().unwrap());
         assert_eq!(options(&["--listen", "[::1]:70"], Some(KEY)).pipe, listen);
-        assert!(matches!(options(&["--expose", "--listen=0.0.0.0:7"], Some(KEY)).pipe, PipePlace::Listen(_)));
-        let vsock = PipePlace::Listen(ListenPlace::Vsock { port: 7443 });
+        assert!(matches!(
+            options(&["--expose", "--listen=0.0.0.0:7"], Some(KEY)).pipe,
+            PipeTarget::Listen(_)
+        ));
+        let vsock = PipeTarget::Listen(ListenAddress::Vsock { port: 7443 });
         assert_eq!(options(&["--listen", "vsock:7443"], Some(KEY)).pipe, vsock, "only the host can reach it");
         assert_eq!(parsed(&["-h"], None), Ok(Parsed::Help));
     }

@@ -13,7 +13,7 @@ use super::sidecar_side::Phase;
 use super::{RelayState, ServerReplay};
 use crate::answer::Answer;
 use crate::lines::Line;
-use crate::pending::{MAX_PENDING, Place};
+use crate::pending::{MAX_PENDING, RequestLocation};
 
 impl RelayState {
     /// Takes one line.
@@ -79,10 +79,10 @@ impl RelayState {
         let shim_wait = mcp::lookup(method).map_or(ShimWait::Call, |method| method.shim_wait);
         if self.can_send() {
             let first = self.sidecar.outbox.push(line, MaybeRan::No);
-            let place = Place::Sent { first, last: self.sidecar.outbox.last() };
-            self.harness.pending.insert(value, id, line, shim_wait, place, now);
+            let location = RequestLocation::Sent { first, last: self.sidecar.outbox.last() };
+            self.harness.pending.insert(value, id, line, shim_wait, location, now);
         } else {
-            self.harness.pending.insert(value.clone(), id, line, shim_wait, Place::Queued, now);
+            self.harness.pending.insert(value.clone(), id, line, shim_wait, RequestLocation::Queued, now);
             self.harness.backlog.push(Queued::Request { id: value, bytes: line.len() });
             self.send_backlog();
         }
@@ -122,7 +122,8 @@ impl RelayState {
     }
 
     fn send_request(&mut self, id: &IdValue) {
-        let request = self.harness.pending.request(id).filter(|request| request.place == Place::Queued);
+        let request =
+            self.harness.pending.request(id).filter(|request| request.location == RequestLocation::Queued);
         let Some(request) = request else { return };
         let Some(bytes) = request.bytes.as_deref() else { return };
         if bytes.len() > self.max_message {

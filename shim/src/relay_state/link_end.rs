@@ -1,4 +1,4 @@
-//! The end of a link, or of all hope of one: what becomes of the requests on it.
+//! The end of a link, or of all attempts to get one: what becomes of its requests.
 
 use tokio::time::Instant;
 
@@ -7,20 +7,20 @@ use super::{RelayState, ServerReplay};
 use crate::answer::Answer;
 
 impl RelayState {
-    /// There is no way to connect, now or ever: answers every request with the reason.
+    /// Connecting will never succeed: answers every request with the reason.
     pub(crate) fn give_up(&mut self, why: &str) {
         self.sidecar.attempt = Attempt::None;
         self.refuse(Answer::relay_unavailable(why), None);
     }
 
-    /// What the Welcome brought could not be stored: it was not confirmed and must not be, so there is no link.
+    /// The contents of the `Welcome` could not be stored. So it must not be confirmed, and there is no link.
     pub(crate) fn welcome_not_stored(&mut self, why: String, now: Instant) {
         self.sidecar.disconnected(why, now);
         self.restart_link();
     }
 
-    /// The link is over. What was handed out on it is sent again, marked, before what was not; a new server process
-    /// is first told what the old one knew (see `server_replay`).
+    /// The link is over. Requests that were sent on it are sent again first, marked as possibly run; a new server process
+    /// is first sent the handshake and settings of the old one (see `server_replay`).
     pub(crate) fn restart_link(&mut self) {
         let had_link = self.sidecar.link.is_some();
         self.forget_link();
@@ -29,7 +29,7 @@ impl RelayState {
         }
     }
 
-    /// No sidecar will take requests: answers all that wait, and from now on each that comes.
+    /// No sidecar will accept requests: answers all waiting ones and every later one.
     pub(super) fn refuse(&mut self, answer: Answer, again: Option<Instant>) {
         self.forget_link();
         self.harness.answer_each(&answer, |_| true);

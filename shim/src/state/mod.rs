@@ -137,7 +137,7 @@ impl EnrolmentState {
     }
 
     /// The sidecar refused this key for good. Returns whether there is another enrolment to try.
-    pub(crate) fn refused(&self, key: &PublicKey) -> Another {
+    pub(crate) fn refused(&self, key: &PublicKey) -> OtherEnrolment {
         if let Ok(Some(saved)) = file::read(&self.directory)
             && saved.identity.public() == *key
         {
@@ -149,7 +149,7 @@ impl EnrolmentState {
         }
         let ready = matches!(self.usable(), Ok(Some(_)))
             || matches!(self.sources.read(&self.refused_tickets()), Ok(Some(_)));
-        if ready { Another::Ready } else { Another::None }
+        if ready { OtherEnrolment::Ready } else { OtherEnrolment::None }
     }
 
     /// The stored enrolment, unless it was refused.
@@ -171,7 +171,7 @@ impl EnrolmentState {
 
 /// Whether there is another enrolment than the one that was refused.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Another {
+pub(crate) enum OtherEnrolment {
     None,
     Ready,
 }

@@ -105,14 +105,14 @@ async fn a_refused_key_is_replaced_by_a_new_ticket_only() {
     let folder = Folder::new("refused");
     let state = folder.with(Some(string('1')));
     let key = state.find().await.unwrap().identity.public();
-    assert_eq!(state.refused(&key), Another::None, "the variable holds the ticket that was used");
+    assert_eq!(state.refused(&key), OtherEnrolment::None, "the variable holds the ticket that was used");
     assert!(matches!(state.find().await, Err(StateError::None)));
     assert!(matches!(state.hold(&key).await, Err(StateError::Changed)));
 
     folder.put(&string('2'));
     let sibling = folder.with(Some(string('1')));
     assert_eq!(sibling.find().await.unwrap().identity.public(), key, "it does not know yet");
-    assert_eq!(sibling.refused(&key), Another::Ready);
+    assert_eq!(sibling.refused(&key), OtherEnrolment::Ready);
     let new = sibling.find().await.unwrap().identity.public();
     assert_ne!(new, key);
     assert_eq!(state.find().await.unwrap().identity.public(), new, "the other shim finds it too");
@@ -125,7 +125,7 @@ async fn a_refused_key_is_replaced_by_a_new_ticket_only() {
 async fn leftover_enrolment_strings_are_tried_once_each() {
     let folder = Folder::new("stay");
     let state = folder.with(Some(string('1')));
-    for (ticket, another) in [('1', Another::Ready), ('2', Another::None)] {
+    for (ticket, another) in [('1', OtherEnrolment::Ready), ('2', OtherEnrolment::None)] {
         folder.put(&string('2'));
         let key = state.find().await.unwrap().identity.public();
         let (held, proof) = state.hold(&key).await.unwrap();

@@ -8,7 +8,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use cofferdam_base::text;
 use ring::digest::{Context, SHA256};
 
 /// SHA-256 in lower-case hex.
@@ -41,9 +40,10 @@ impl Hash {
 
     /// Hex of 32 bytes, from SHA-256 or HMAC-SHA-256.
     pub(super) fn from_digest(digest: &[u8]) -> Self {
+        let digest: &[u8; 32] = digest.try_into().expect("SHA-256 has 32 bytes");
         let mut hex = [b'0'; 64];
         for (pair, byte) in hex.as_chunks_mut().0.iter_mut().zip(digest) {
-            *pair = HEX[usize::from(*byte)];
+            *pair = [hex_digit(byte >> 4), hex_digit(byte & 0xf)];
         }
         Self(hex)
     }
@@ -78,16 +78,10 @@ impl fmt::Debug for Hash {
 #[error("a hash is 64 digits of lower-case hex")]
 pub struct InvalidHash;
 
-/// Every byte in hex: a table, because three hashes are formatted for each call.
-static HEX: [[u8; 2]; 256] = {
-    let mut pairs = [[0; 2]; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        pairs[byte] = text::hex_digits(byte as u8);
-        byte += 1;
-    }
-    pairs
-};
+/// Computed, not looked up: three hashes are spelled for each call, and so the compiler makes many digits at once.
+fn hex_digit(value: u8) -> u8 {
+    value + if value < 10 { b'0' } else { b'a' - 10 }
+}
 
 /// How many bytes `seal` adds to a line, including the newline.
 pub(super) const SEAL_BYTES: usize = MEMBER.len() + 64 + END.len() + 1;

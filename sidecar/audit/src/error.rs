@@ -15,6 +15,8 @@ pub enum AuditError {
     Damaged { path: PathBuf, what: &'static str },
     #[error("the key `{}` is {length} bytes long, not {expected}", .path.display())]
     Key { path: PathBuf, length: u64, expected: u64 },
+    #[error("the disk of the audit is too slow: too many records wait for it")]
+    Overloaded,
     #[error("an incomplete line could not be removed from `{}`", .path.display())]
     Poisoned {
         path: PathBuf,
@@ -87,6 +89,9 @@ impl AuditError {
             ),
             Self::Key { path, .. } => {
                 Some(format!("move `{}` aside: a new key is created at the next start", path.display()))
+            }
+            Self::Overloaded => {
+                Some("look at the disk of `state-dir`; calls are accepted again when it is quick".to_owned())
             }
             Self::Poisoned { path, .. } => Some(format!(
                 "it is retried with every call; if `{}` is append-only, restart the sidecar to have the line marked as torn",

@@ -1,8 +1,9 @@
 //! The record of every decision and outcome: one hash chain of `.jsonl` files under `state-dir/audit/`.
 //!
 //! What must stay true:
-//! - `decisions` returns `Ok` only when its records are as durable as `audit-sync` promises; otherwise the calls are
+//! - `submit` reports a decision as recorded only when it is as durable as `audit-sync` promises; otherwise the calls are
 //!   refused. In `write` mode that is one `write(2)`.
+//! - A disk that hangs holds up at most one thread of the caller's: see `writer`.
 //! - Lines are only ever appended, by one sidecar at a time; an incomplete line is removed or marked as torn before another
 //!   line is written.
 //! - Failures stay local: a budget that is used up refuses calls of its own session only; while the disk is full calls are
@@ -14,6 +15,9 @@
 //! |---|---|
 //! | `record` | what is recorded |
 //! | `chain` | the hash chain over the lines |
+//! | `batch` | records that are written together |
+//! | `open_log` | the log with its key and its syncer |
+//! | `writer` | the thread that writes while the disk is slow |
 //! | `log` | appends lines |
 //! | `recover` | finds the end of the chain at start |
 //! | `sync` | the shared fsync |
@@ -26,6 +30,7 @@
 
 #![forbid(unsafe_code)]
 
+mod batch;
 mod budget;
 mod chain;
 mod error;
@@ -34,12 +39,14 @@ mod human;
 mod key;
 mod log;
 mod lookup;
+mod open_log;
 mod read;
 mod record;
 mod recover;
 mod sync;
 mod text;
 mod verify;
+mod writer;
 
 #[cfg(test)]
 mod tests;
@@ -48,12 +55,14 @@ use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
 
-use cofferdam_base::metrics;
 use ring::hmac;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+pub use self::batch::Batch;
 pub use self::budget::{Budget, BudgetLimits};
 pub use self::chain::{Hash, InvalidHash};
 pub use self::error::{AuditError, BudgetLimit};
@@ -66,15 +75,20 @@ pub use self::record::{
 };
 pub use self::verify::{AuditPlace, Verified, VerifyError, verify};
 
-use self::budget::{Charge, Report};
 use self::files::Creation;
 use self::log::Log;
+use self::open_log::{OpenLog, SyncerOfDirectory, Written};
 use self::sync::Syncer;
 use self::text::{Members, name};
+use self::writer::{Load, Writer};
 
 /// The audit of this sidecar. Clones share one audit; dropping the last one unlocks the directory.
 #[derive(Clone)]
-pub struct Audit(Arc<AuditInner>);
+pub struct Audit {
+    /// Before `open_log`: the thread is joined first.
+    writer: Arc<Writer>,
+    open_log: Arc<OpenLog>,
+}
 
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -124,45 +138,46 @@ impl Audit {
             SyncMode::Call => Some(call_syncer(&directory, &log, sync_file)?),
             SyncMode::Write => None,
         };
-        Ok(Self(Arc::new(AuditInner {
+        let open_log = Arc::new(OpenLog {
             field_bytes: field_bytes.clamp(64, 4096),
-            directory,
             key,
             log: Mutex::new(log),
             syncer,
+            load: Load::default(),
             _lock: lock,
-        })))
+            directory,
+        });
+        let writer = Writer::start(Arc::clone(&open_log))
+            .map_err(AuditError::prepare("cannot start the write thread for", &open_log.directory))?;
+        Ok(Self { writer: Arc::new(writer), open_log })
     }
 
-    /// Returns once the records are as durable as `audit-sync` promises: one `write(2)` for all of them. On an error
-    /// none of the calls may be made; a call over its session's budget is refused alone.
+    /// An empty batch.
+    pub fn batch(&self) -> Batch {
+        Batch::new(self.open_log.field_bytes)
+    }
+
+    /// Writes a batch with one `write(2)` and empties it. Usually that is done when this returns; while the disk is slow,
+    /// the log is in use or with `audit-sync = "call"`, the result has to be waited for.
     ///
-    /// After [`AuditError::Sync`] the records are in the file although the calls were not made: the caller writes outcomes
+    /// On an error none of the calls may be made; a call over its session's budget is refused alone. After
+    /// [`AuditError::Sync`] the records are in the file although the calls were not made: the caller writes outcomes
     /// `refused`. After any other error nothing was written.
+    pub fn submit(&self, budget: &Budget, batch: &mut Batch) -> Submitted {
+        self.submit_charged(Some(budget), batch)
+    }
+
+    /// Returns once the records are as durable as `audit-sync` promises; see [`submit`](Self::submit).
     pub async fn decisions(
         &self,
         budget: &Budget,
         records: &[DecisionRecord<'_>],
     ) -> Result<Vec<Recorded>, AuditError> {
-        self.decisions_after(budget, std::iter::empty(), records).await
-    }
-
-    /// The same, with pending outcomes that share the write; see [`outcomes`](Self::outcomes).
-    pub async fn decisions_after<'a>(
-        &self,
-        budget: &Budget,
-        outcomes: impl Iterator<Item = OutcomeRecord<'a>>,
-        records: &[DecisionRecord<'_>],
-    ) -> Result<Vec<Recorded>, AuditError> {
-        let (recorded, synced) = self.write_decisions(budget, outcomes, records)?;
-        let Some((path, synced)) = synced else { return Ok(recorded) };
-        match synced.await {
-            Ok(Ok(())) => Ok(recorded),
-            Ok(Err(source)) => Err(AuditError::Sync { path, source }),
-            Err(_) => Err(AuditError::Sync {
-                path,
-                source: Arc::new(std::io::Error::other("the sync thread has exited")),
-            }),
+        let mut batch = self.batch();
+        records.iter().for_each(|record| batch.decision(record));
+        match self.submit(budget, &mut batch) {
+            Submitted::Done(result) => result,
+            Submitted::Pending(pending) => pending.await,
         }
     }
 
@@ -174,48 +189,41 @@ impl Audit {
         }
     }
 
-    /// Writes outcomes without a sync: one that is lost in a crash of the host is `outcome_unknown` anyway.
+    /// Writes a batch of outcomes without a sync: one that is lost in a crash of the host is `outcome_unknown` anyway.
+    /// While the disk is slow they are written later.
     ///
     /// The budget has reserved their bytes if their decisions were [`FollowedBy::Outcome`]; call it once for each of those.
-    pub fn outcomes<'a>(
-        &self,
-        budget: &Budget,
-        records: impl Iterator<Item = OutcomeRecord<'a>>,
-    ) -> Result<(), AuditError> {
-        let inner = &*self.0;
-        let mut log = inner.log();
-        let staged = inner.stage_outcomes(&mut log, records);
-        let committed = inner.commit(&mut log);
-        let used = if committed.is_ok() { staged.used } else { 0 };
-        budget.refund(staged.reserved.saturating_sub(used));
-        committed
+    pub fn outcomes(&self, budget: &Budget, batch: &mut Batch) -> Result<(), AuditError> {
+        self.write_unsynced(Some(budget), batch)
     }
 
     /// One outcome; see [`outcomes`](Self::outcomes).
     pub fn outcome(&self, budget: &Budget, record: &OutcomeRecord<'_>) -> Result<(), AuditError> {
-        self.outcomes(budget, std::iter::once(*record))
+        let mut batch = self.batch();
+        batch.outcome(record);
+        self.outcomes(budget, &mut batch)
     }
 
-    /// Writes an event. Charged to no budget: events are rare, or limited elsewhere.
+    /// Writes an event; while the disk is slow, later. Charged to no budget: events are rare, or limited elsewhere.
     pub fn event(&self, event: &EventRecord<'_>) -> Result<(), AuditError> {
-        let mut log = self.0.log();
-        self.0.stage_event(&mut log, event);
-        self.0.commit(&mut log)
+        let mut batch = self.batch();
+        batch.event(event);
+        self.write_unsynced(None, &mut batch)
     }
 
     /// The session, link and server of a link's records.
     pub fn caller(&self, session: &str, link: &str, server: Option<&str>) -> Caller {
-        Caller::new(session, link, server, self.0.field_bytes)
+        Caller::new(session, link, server, self.open_log.field_bytes)
     }
 
     /// The keyed hash under which arguments are recorded.
     pub fn arguments_mac(&self, arguments: &[u8]) -> Mac {
-        Mac(Hash::from_digest(hmac::sign(&self.0.key, arguments).as_ref()))
+        Mac(Hash::from_digest(hmac::sign(&self.open_log.key, arguments).as_ref()))
     }
 
     /// The last record.
     pub fn head(&self) -> Head {
-        self.0.log().head()
+        self.open_log.log().head()
     }
 
     /// Whether the audit has a decision about this message: if not, the message was never sent. Blocks;
@@ -230,145 +238,67 @@ impl Audit {
     /// that they are not run again.
     pub fn decided(&self, link: &str, seqs: &[u64]) -> Result<BTreeMap<u64, RecordedAttempts>, AuditError> {
         let mut needle = Vec::new();
-        Members::new(&mut needle, self.0.field_bytes).text(name!("link"), link);
-        lookup::decided(&self.0.directory, &needle, seqs, lookup::SEARCH_BYTES)
+        Members::new(&mut needle, self.open_log.field_bytes).text(name!("link"), link);
+        lookup::decided(&self.open_log.directory, &needle, seqs, lookup::SEARCH_BYTES)
     }
 
-    fn write_decisions<'a>(
-        &self,
-        budget: &Budget,
-        outcomes: impl Iterator<Item = OutcomeRecord<'a>>,
-        records: &[DecisionRecord<'_>],
-    ) -> Result<(Vec<Recorded>, Enlisted), AuditError> {
-        let inner = &*self.0;
-        let mut log = inner.log();
-        let staged = inner.stage_outcomes(&mut log, outcomes);
-        // Refund first: a session at its limit can use what its last calls did not need.
-        budget.refund(staged.reserved.saturating_sub(staged.used));
-        let mut charged = staged.used;
-        let mut recorded = Vec::with_capacity(records.len());
-        let now = Instant::now();
-        for record in records {
-            log.begin("decision");
-            record.write(&mut inner.members(&mut log));
-            let charge = match record.followed_by {
-                FollowedBy::Nothing => Charge { bytes: log.sealed_length(), records: 1 },
-                FollowedBy::Outcome => Charge {
-                    bytes: log.sealed_length() + OutcomeRecord::longest(inner.field_bytes),
-                    records: 2,
-                },
-            };
-            match budget.charge(charge, now) {
-                Ok(()) => {
-                    charged += charge.bytes;
-                    log.stage();
-                    recorded.push(Recorded::Yes);
+    fn submit_charged(&self, budget: Option<&Budget>, batch: &mut Batch) -> Submitted {
+        match self.write_or_queue(budget, batch) {
+            Ok(written) => match written {
+                Ok((recorded, None)) => Submitted::Done(Ok(recorded)),
+                Ok((recorded, Some(enlisted))) => {
+                    Submitted::Pending(Box::pin(async { enlisted.synced().await.map(|()| recorded) }))
                 }
-                Err(exhausted) => {
-                    if exhausted.report == Report::Due {
-                        let limit = exhausted.limit.to_string();
-                        let mut event = EventRecord::new(Event::BudgetExhausted);
-                        event.session = Some(&record.call.of.session);
-                        event.detail = Some(&limit);
-                        inner.stage_event(&mut log, &event);
-                    }
-                    recorded.push(Recorded::OverBudget(exhausted.limit));
+                Err(error) => Submitted::Done(Err(error)),
+            },
+            Err(Some(queued)) => Submitted::Pending(Box::pin(async {
+                let (recorded, enlisted) = queued.await.map_err(|_| AuditError::Overloaded)??;
+                if let Some(enlisted) = enlisted {
+                    enlisted.synced().await?;
                 }
-            }
+                Ok(recorded)
+            })),
+            Err(None) => Submitted::Done(Err(AuditError::Overloaded)),
         }
-        if let Err(error) = inner.commit(&mut log) {
-            budget.refund(charged);
-            return Err(error);
+    }
+
+    fn write_unsynced(&self, budget: Option<&Budget>, batch: &mut Batch) -> Result<(), AuditError> {
+        match self.write_or_queue(budget, batch) {
+            Ok(written) => written.map(drop),
+            Err(Some(_)) => Ok(()),
+            Err(None) => Err(AuditError::Overloaded),
         }
-        // Under the log's lock, so that the file is still the one that was written to.
-        let synced = inner.syncer.as_ref().map(|syncer| (log.path(), syncer.enlist(&log.file)));
-        Ok((recorded, synced))
-    }
-}
-
-type Synced = tokio::sync::oneshot::Receiver<sync::Synced>;
-/// With `audit-sync = "call"`: the file, and the result of its sync.
-type Enlisted = Option<(PathBuf, Synced)>;
-
-struct AuditInner {
-    directory: PathBuf,
-    field_bytes: usize,
-    key: hmac::Key,
-    log: Mutex<Log>,
-    /// With `audit-sync = "call"`.
-    syncer: Option<SyncerOfDirectory>,
-    /// Locked while this audit is open.
-    _lock: File,
-}
-
-impl AuditInner {
-    fn log(&self) -> MutexGuard<'_, Log> {
-        // The log changes its state only after a write, so a panic leaves it consistent.
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn members<'a>(&self, log: &'a mut Log) -> Members<'a> {
-        Members::new(&mut log.staged.bytes, self.field_bytes)
-    }
-
-    fn stage_outcomes<'a>(
+    /// Writes a batch, or has the audit's own thread write it; none where that has too many queued.
+    fn write_or_queue(
         &self,
-        log: &mut Log,
-        records: impl Iterator<Item = OutcomeRecord<'a>>,
-    ) -> StagedOutcomes {
-        let mut staged = StagedOutcomes::default();
-        for record in records {
-            log.begin("outcome");
-            record.write(&mut self.members(log));
-            staged.reserved += OutcomeRecord::longest(self.field_bytes);
-            staged.used += log.sealed_length();
-            log.stage();
-        }
-        staged
-    }
-
-    fn stage_event(&self, log: &mut Log, event: &EventRecord<'_>) {
-        log.begin("event");
-        event.write(&mut self.members(log));
-        log.stage();
-    }
-
-    fn commit(&self, log: &mut Log) -> Result<(), AuditError> {
-        let committed = log.commit();
-        metrics::audit_written(metrics::Outcome::of(&committed));
-        committed?;
-        if let Some(retired) = log.retired.take()
-            && let Some(syncer) = &self.syncer
+        budget: Option<&Budget>,
+        batch: &mut Batch,
+    ) -> Result<Written, Option<oneshot::Receiver<Written>>> {
+        let open_log = &self.open_log;
+        if open_log.load.is_light()
+            && let Some(mut log) = open_log.log_soon()
         {
-            syncer.rotated(&retired);
+            let began = Instant::now();
+            let written = open_log.write(&mut log, budget, batch);
+            open_log.load.wrote(began);
+            batch.clear();
+            return Ok(written);
         }
-        Ok(())
+        let batch = std::mem::replace(batch, self.batch());
+        Err(self.writer.submit(&open_log.load, batch, budget.cloned()))
     }
 }
 
-/// Bytes of staged outcomes: reserved by their decisions, and used.
-#[derive(Clone, Copy, Debug, Default)]
-struct StagedOutcomes {
-    reserved: u64,
-    used: u64,
+/// What became of a batch so far.
+pub enum Submitted {
+    Done(Result<Vec<Recorded>, AuditError>),
+    Pending(PendingRecords),
 }
 
-/// A syncer, and the directory that it syncs too when a file was added.
-struct SyncerOfDirectory {
-    syncer: Syncer,
-    directory: Arc<File>,
-}
-
-impl SyncerOfDirectory {
-    fn enlist(&self, file: &Arc<File>) -> Synced {
-        self.syncer.enlist(file)
-    }
-
-    fn rotated(&self, retired: &Arc<File>) {
-        self.syncer.include(retired);
-        self.syncer.include(&self.directory);
-    }
-}
+/// Records that wait for the disk. Dropping it does not keep them from being written.
+pub type PendingRecords = Pin<Box<dyn Future<Output = Result<Vec<Recorded>, AuditError>> + Send>>;
 
 fn call_syncer(
     directory: &Path,

@@ -6,6 +6,7 @@
 //! Other programs read the member names: new ones may be added, none is ever renamed.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::chain::Hash;
@@ -51,7 +52,7 @@ pub struct Call<'a> {
 /// Session, link and server, formatted once for all records of a link by [`Audit::caller`](super::Audit::caller).
 #[derive(Clone, Debug)]
 pub struct Caller {
-    pub(super) session: Box<str>,
+    pub(super) session: Arc<str>,
     /// The members of a record that name session and link.
     link: Box<[u8]>,
     /// The member that names the server; empty if the sidecar answers by itself.

@@ -183,6 +183,11 @@ fn is_coded(text: &[u8]) -> bool {
         let digit = (second.wrapping_sub(b'0') < 10) | ((second | 0x20).wrapping_sub(b'a') < 6);
         ((first == b'%') & digit) | ((first == b'\\') & ((second == b'u') | (second == b'/')))
     };
+    // Most small messages have neither sign, which is quicker to see.
+    let (blocks, rest) = text.as_chunks::<32>();
+    if !blocks.iter().any(|block| has_sign(block)) && !has_sign(rest) {
+        return false;
+    }
     (0..text.len()).step_by(CHUNK).any(|at| {
         let chunk = &text[at..text.len().min(at + CHUNK + 1)];
         chunk
@@ -191,4 +196,10 @@ fn is_coded(text: &[u8]) -> bool {
             .fold(0, |found, (first, second)| found | u8::from(coded(*first, *second)))
             != 0
     })
+}
+
+/// Whether there is a backslash or a percent sign.
+#[inline]
+fn has_sign(text: &[u8]) -> bool {
+    text.iter().fold(0, |found, byte| found | u8::from(*byte == b'\\') | u8::from(*byte == b'%')) != 0
 }

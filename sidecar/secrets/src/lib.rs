@@ -60,7 +60,8 @@ pub use material::Material;
 pub use reads::Reads;
 pub use source::{Ask, Asker, Hold, Learn, Lease, LeaseUse, RevokedWith, Source, Validity};
 pub use spec::{
-    ExecFormat, InvalidVaultPath, Origin, SecretSpec, SecretSpecs, ShortValues, SourceLimits, VaultPath,
+    ExecFormat, InvalidVaultPath, Origin, SecretSpec, SecretSpecs, ShortValues, SourceLimits, VaultOrigin,
+    VaultPath,
 };
 pub use template::{Encoding, InvalidTemplate, Template, TemplatePart, is_field_name};
 pub use value::{MIN_VALUE, Secret};

@@ -146,7 +146,7 @@ async fn read(origin: &Origin, limits: SourceLimits) -> Result<Zeroizing<Vec<u8>
                 tokio::task::spawn_blocking(move || read_file(&path, limit, FileContent::Secret)).await;
             read.map_err(|panic| SourceError::Read(io::Error::other(panic)))?
         }
-        Origin::Kv { .. } | Origin::Vault { .. } => Err(SourceError::NotLocal),
+        Origin::Vault(_) => Err(SourceError::NotLocal),
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,25 +42,45 @@ pub enum Origin {
         format: ExecFormat,
     },
     File(PathBuf),
-    /// A static secret in a KV engine of Vault, version 1 or 2.
+    Vault(VaultOrigin),
+}
+
+/// What is read from Vault.
+#[derive(Clone, Debug)]
+pub enum VaultOrigin {
+    /// A credential that Vault generates: a lease, a certificate, a token.
+    Generated {
+        path: VaultPath,
+        /// The body to write to the path; `None` reads the path.
+        write: Option<BTreeMap<String, serde_json::Value>>,
+    },
+    /// A static secret in a KV engine, version 1 or 2.
     Kv {
         path: VaultPath,
         /// How often Vault is asked for a newer version.
         refresh: Duration,
     },
-    /// A credential that Vault generates: a lease, a certificate, a token.
-    Vault {
-        path: VaultPath,
-        /// The body to write to the path; `None` reads the path.
-        write: Option<BTreeMap<String, serde_json::Value>>,
-    },
 }
 
 impl Origin {
     pub fn is_in_vault(&self) -> bool {
+        self.vault().is_some()
+    }
+
+    /// What to read from Vault, for a secret that is there.
+    pub fn vault(&self) -> Option<&VaultOrigin> {
         match self {
-            Self::Env(_) | Self::Exec { .. } | Self::File(_) => false,
-            Self::Kv { .. } | Self::Vault { .. } => true,
+            Self::Vault(origin) => Some(origin),
+            Self::Env(_) | Self::Exec { .. } | Self::File(_) => None,
+        }
+    }
+
+    /// The key of the configuration that names a file or a program of this host, with its path: no sandbox may open it.
+    pub fn private_path(&self) -> Option<(&'static str, &Path)> {
+        match self {
+            Self::Env(_) | Self::Vault(_) => None,
+            Self::Exec { command, .. } => command.first().map(|program| ("exec", Path::new(program))),
+            Self::File(path) => Some(("file", path)),
         }
     }
 
@@ -72,13 +92,21 @@ impl Origin {
                 format!("the command `{}`", command.first().map_or("", String::as_str))
             }
             Self::File(path) => format!("the file `{}`", path.display()),
-            Self::Kv { path, .. } | Self::Vault { path, .. } => format!("Vault's `{path}`"),
+            Self::Vault(origin) => format!("Vault's `{}`", origin.path()),
         }
     }
 
     /// Whether the values may change during a session.
     pub fn may_change(&self) -> bool {
         self.is_in_vault() || matches!(self, Self::Exec { format: ExecFormat::Expiring, .. })
+    }
+}
+
+impl VaultOrigin {
+    pub fn path(&self) -> &VaultPath {
+        match self {
+            Self::Generated { path, .. } | Self::Kv { path, .. } => path,
+        }
     }
 }
 

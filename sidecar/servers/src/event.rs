@@ -21,14 +21,14 @@ pub struct ProcessId(u64);
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct SlotKey(pub(crate) u32);
 
-/// What a process is to its slot.
+/// The role of a process in its slot.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Role {
     /// Calls go to it.
     Current,
-    /// It finishes its calls, and gets no new ones.
+    /// It finishes its calls and gets no new ones.
     Draining,
-    /// It is to take over, and has been asked nothing by the harness yet.
+    /// It will take over; no request of the harness has been sent to it yet.
     Successor,
 }
 
@@ -37,30 +37,30 @@ pub enum Role {
 pub enum Event {
     /// Something is due that only the pipeline can decide: call [`ServerSet::tend`](crate::ServerSet::tend).
     Due,
-    /// One request gets no response.
+    /// One request will get no response.
     Failed {
         id: IdValue,
         code: Code,
         why: String,
     },
-    /// The process is gone with everything that it was working on. If it was the current one, what waits for its slot
-    /// did not run and is refused with this code; the next request starts another.
+    /// The process is gone, with the calls that it was working on. If it was the current one, the requests that wait for its slot
+    /// did not run and are refused with this code; the next request starts another process.
     Gone {
         was: Role,
         code: Code,
         why: String,
     },
     Message(BytesMut),
-    /// The start failed: nothing that waited for it ran.
+    /// The start failed: no request that waited for it ran.
     NotStarted {
         code: Code,
         why: String,
     },
-    /// A response too large to relay; its id where one was seen.
+    /// A response too large to relay; its id where one was found.
     Oversize {
         id: Option<Box<[u8]>>,
     },
-    /// The process serves: send what waits for its slot.
+    /// The process serves: send the messages that wait for its slot.
     Ready,
     /// A request that did not run because the server has lost the MCP session; it can be sent again.
     Returned(Outbound),
@@ -92,7 +92,7 @@ impl ProcessId {
 }
 
 impl SlotKey {
-    /// The server's own slot, which is not for the tools of a scope.
+    /// The server's own slot, for everything but the tools of a scope.
     pub const BASE: Self = Self(0);
 
     /// For tests: the slot of the scope with this number.

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! What must stay true: no call reaches a process before it serves; a draining process gets no new call, only requests
-//! about what it has; a start that has ended is not waited for again; [`Generation::next`] may be dropped at any await.
+//! about its calls; a start that has ended is not waited for again; [`Generation::next`] may be dropped at any await.
 
 mod opening;
 
@@ -35,7 +35,7 @@ use crate::upstream::{NotificationBudget, StdioProcess, Upstream};
 
 pub(crate) struct Generation {
     pub(crate) id: ProcessId,
-    /// As configured when it was started.
+    /// The configuration that it was started with.
     pub(crate) spec: Arc<ServerSpec>,
     /// A hash of what its replayed handshake agreed on.
     pub(crate) agreed: Option<u64>,
@@ -47,7 +47,7 @@ pub(crate) struct Generation {
     budget: NotificationBudget,
 }
 
-/// What it is started for.
+/// What a generation is started for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Goal {
     Serve,
@@ -64,7 +64,7 @@ enum Phase {
         upstream: Upstream,
         until: Instant,
     },
-    /// Its upstream was taken out.
+    /// It has no upstream any more.
     Over,
     Replaying {
         upstream: Upstream,
@@ -79,17 +79,17 @@ enum Phase {
     },
     Standby {
         upstream: Upstream,
-        /// None where it is not known how the harness would ask for them.
+        /// None where the process could not be asked for them, see [`Replay::list_tools`].
         tools: Option<ToolFingerprint>,
-        /// A process that could be asked nothing has to live a little before it is trusted with calls.
+        /// When it may take over: a process that could not be asked for its tools first has to stay alive for a while.
         from: Instant,
     },
-    /// It runs and was sent nothing: the pipeline says what comes first.
+    /// It runs and was sent nothing: [`Generation::open`] decides what comes first.
     Started(Upstream),
     Starting(StartFuture),
 }
 
-/// What happened to it.
+/// What happened to a generation.
 pub(crate) enum Step {
     Event(Event),
     /// The deadline of its phase has passed.
@@ -97,21 +97,21 @@ pub(crate) enum Step {
     Started(Result<Upstream, StartError>),
 }
 
-/// What that means for its slot.
+/// What a step means for the slot.
 pub(crate) enum Progress {
     Event(Event),
-    /// It is a step further, and there is nothing to do.
+    /// The slot has nothing to do.
     Going,
     NotStarted(StartError),
-    /// It is of no use any more, after a useful life of this length. What waits for it is refused with this code.
+    /// It can no longer be used, after it served for this long. Requests that wait for it are refused with this code.
     Over {
         code: Code,
         why: String,
         lived: Duration,
     },
-    /// It serves, or could.
+    /// It serves, or is ready to take over.
     Ready,
-    /// [`Generation::open`] is next.
+    /// [`Generation::open`] has to be called next.
     Started,
 }
 
@@ -122,7 +122,7 @@ pub(crate) enum Delivery {
     /// It did not run.
     Refused { code: Code, why: String },
     Sent {
-        /// The reads of its secrets, where the message was decided with others.
+        /// The reads that its secrets come from, where the decision on the message names others.
         other_reads: Option<Arc<Reads>>,
     },
 }
@@ -134,7 +134,7 @@ pub(crate) enum CheckTools {
     Yes,
 }
 
-/// What an end may take on top of its grace.
+/// How long ending a process may take on top of its grace.
 const END_MARGIN: Duration = Duration::from_secs(2);
 const DOES_NOT_READ: &str = "the server does not read what it is sent";
 
@@ -169,13 +169,13 @@ impl Generation {
         }
     }
 
-    /// For tests: a start that ends as the test says.
+    /// For tests: a start with a future of the test's own.
     #[cfg(test)]
     pub(crate) fn starting_with(start: StartFuture, spec: Arc<ServerSpec>, policy: EndPolicy) -> Self {
         Self::starting(start, Goal::Serve, spec, policy)
     }
 
-    /// The next thing that happens to it.
+    /// Waits for the next step.
     pub(crate) async fn next(&mut self) -> Step {
         let (upstream, deadline) = match &mut self.phase {
             Phase::Over | Phase::Started(_) => return pending().await,
@@ -210,14 +210,14 @@ impl Generation {
                 }
                 Step::Event(event) => return event,
                 Step::Late => {
-                    let (code, why) = (Code::ServerUnavailable, opening::explain_lateness(self));
+                    let (code, why) = (Code::ServerUnavailable, opening::explain_timeout(self));
                     return Event::Gone { was: Role::Draining, code, why };
                 }
             }
         }
     }
 
-    /// A message that has arrived already.
+    /// A message that has already arrived.
     pub(crate) fn buffered(&mut self) -> Option<Event> {
         match self.process_mut()?.pipes.buffered()? {
             StdioEvent::Line(line) => Some(Event::Message(line)),
@@ -238,7 +238,7 @@ impl Generation {
                 if let (Upstream::Stdio(process), Outgoing::Request { bytes, .. }) =
                     (&mut *upstream, &message)
                 {
-                    // Its decision names the reads that this process has.
+                    // The decision on a request that did not wait names the reads of this process.
                     process.send(bytes);
                     return sent;
                 }
@@ -272,14 +272,14 @@ impl Generation {
         }
     }
 
-    /// Writes what was queued, as far as the process takes it at once.
+    /// Writes as many queued bytes as the process accepts without waiting.
     pub(crate) fn flush(&mut self) {
         if let Some(process) = self.process_mut() {
             process.pipes.write_now();
         }
     }
 
-    /// An HTTP server's connection learns that a request was cancelled.
+    /// Closes the stream of a cancelled request to an HTTP server.
     pub(crate) fn cancel(&mut self, id: &IdValue) {
         if let Phase::Draining { upstream, .. }
         | Phase::Replaying { upstream, .. }
@@ -289,7 +289,7 @@ impl Generation {
         }
     }
 
-    /// It serves from now on, however far it is; `check` says whether its tools are still to be compared.
+    /// Makes it the serving process, whatever its phase; `check` says whether its tools are still to be compared.
     pub(crate) fn promote(&mut self, replay: &mut Replay, check: CheckTools) {
         self.goal = Goal::Serve;
         self.since = Instant::now();
@@ -307,8 +307,8 @@ impl Generation {
         };
     }
 
-    /// Turns it into one that gets no new calls and finishes those that it has. None where there is no process that
-    /// could have any; that one is ended.
+    /// Lets it finish its calls and gives it no new ones. None where it cannot have any calls: it is then ended in the
+    /// background.
     pub(crate) fn drain(mut self, leaving: &Leaving) -> Option<Self> {
         let until = Instant::now() + self.end_policy.drain;
         match std::mem::replace(&mut self.phase, Phase::Over) {
@@ -325,7 +325,7 @@ impl Generation {
         }
     }
 
-    /// Ends it in the background, however far it is.
+    /// Ends it in the background, whatever its phase.
     pub(crate) fn end_in_background(mut self, leaving: &Leaving) {
         match std::mem::replace(&mut self.phase, Phase::Over) {
             Phase::Starting(start) => leaving.end_starting(start, self.end_policy),
@@ -337,7 +337,7 @@ impl Generation {
         }
     }
 
-    /// Ends it, descendants included, and says what became of it.
+    /// Ends it with its descendants, and says whether all of them are dead.
     pub(crate) async fn end(self, grace: Duration, deadline: Instant) -> Ended {
         let start = match self.phase {
             Phase::Starting(start) => start,
@@ -353,7 +353,7 @@ impl Generation {
                 upstream.end(grace.min(left)).await
             }
             Ok(Err(_)) => Ended::All,
-            // It is dropped, and therefore being killed; its end is not waited for.
+            // Dropping the start kills the process, without waiting for its end.
             Err(_) => Ended::NotYet,
         }
     }
@@ -363,7 +363,7 @@ impl Generation {
         matches!(self.phase, Phase::Replaying { .. } | Phase::Started(_) | Phase::Starting(_))
     }
 
-    /// From when on it may take over, and its tools where they are known.
+    /// When it may take over, and its tools where they are known.
     pub(crate) fn standby(&self) -> Option<(Instant, Option<ToolFingerprint>)> {
         match self.phase {
             Phase::Standby { from, tools, .. } => Some((from, tools)),

@@ -1,29 +1,24 @@
-//! From configuration and credentials to a running upstream.
+//! All that a link needs to start its server, or a scope of it, at any time.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cofferdam_process::{self as process, Launch, ServerProcess};
+use cofferdam_secrets::SecretSpecs;
 use cofferdam_secrets::credentials::Credentials;
-use cofferdam_secrets::files::FileStore;
-use cofferdam_secrets::{SecretSpecs, Template, fill_environment};
 use relay_proto::name::Name;
+#[cfg(test)]
 use tokio_util::task::TaskTracker;
 
-use crate::grant_limits::{GrantLimits, LimitReached, ProcessPermit};
+use crate::grant_limits::GrantLimits;
 use crate::leaving::EndPolicy;
 use crate::server_secrets::ServerSecrets;
-use crate::spec::{HttpServer, Scope, ServerKind, ServerLimits, ServerSpec, StdioServer};
+use crate::spec::{Scope, ServerLimits, ServerSpec};
 use crate::start_error::StartError;
-use crate::stderr;
-use crate::upstream::http::{HttpLimits, HttpTarget, HttpUpstream};
-use crate::upstream::http_credentials::HeaderCredentials;
+use crate::upstream::Upstream;
 #[cfg(any(test, feature = "scripted"))]
 use crate::upstream::scripted::Script;
-use crate::upstream::stdio::StdioUpstream;
-use crate::upstream::{HttpConnection, ProcessPipes, ProcessResources, StdioProcess, Upstream};
+use crate::upstream::start::{Host, StartContext};
 
-/// Everything that a start needs. Nothing of it belongs to one connection of the link.
+/// Everything that a start needs. It outlives the single connections of a link.
 #[derive(Clone)]
 pub struct Launcher {
     pub(crate) secrets: ServerSecrets,
@@ -31,22 +26,10 @@ pub struct Launcher {
     host: Host,
     /// For the log.
     link: Arc<str>,
-    /// Plays the processes of stdio servers.
+    /// Simulates the processes of stdio servers.
     #[cfg(any(test, feature = "scripted"))]
     pub(crate) script: Option<Script>,
 }
-
-/// What the sidecar lends to the servers of a grant.
-#[derive(Clone)]
-pub struct Host {
-    pub grant_limits: Arc<GrantLimits>,
-    pub files: FileStore,
-    /// Owns the tasks that end processes and read their stderr.
-    pub tasks: TaskTracker,
-}
-
-/// Variables or files by name.
-type Templates = BTreeMap<String, Template>;
 
 impl Launcher {
     /// For `server`, whose secrets are among `specs` and are held by `credentials`.
@@ -69,7 +52,7 @@ impl Launcher {
         }
     }
 
-    /// The same with processes that a test plays.
+    /// The same with simulated processes.
     #[cfg(any(test, feature = "scripted"))]
     pub fn scripted(self, script: Option<Script>) -> Self {
         Self { script, ..self }
@@ -96,27 +79,32 @@ impl Launcher {
     }
 
     pub(crate) async fn start(self) -> Result<Upstream, StartError> {
-        match &self.server().kind {
-            ServerKind::Http(http) => self.start_http(http).await,
-            ServerKind::Stdio(stdio) => self.start_stdio(stdio, GrantLimits::admit_process).await,
-        }
+        Upstream::start(self.context(), GrantLimits::admit_process).await
     }
 
-    /// Starts a process that takes over from the one that runs.
+    /// Starts a process that is to take over from the current one.
     pub(crate) async fn start_successor(self) -> Result<Upstream, StartError> {
-        match &self.server().kind {
-            ServerKind::Http(http) => self.start_http(http).await,
-            ServerKind::Stdio(stdio) => self.start_stdio(stdio, GrantLimits::admit_successor).await,
+        Upstream::start(self.context(), GrantLimits::admit_successor).await
+    }
+
+    fn context(&self) -> StartContext<'_> {
+        StartContext {
+            secrets: &self.secrets,
+            limits: &self.limits,
+            host: &self.host,
+            link: &self.link,
+            #[cfg(any(test, feature = "scripted"))]
+            script: self.script.as_ref(),
         }
     }
 
-    /// Whether what it starts may have to be given other credentials while it runs.
+    /// Whether a process that it starts may need new credentials while it runs.
     pub(crate) fn may_change(&self) -> bool {
         let may_change = |name: &Name| self.secrets.specs[name].origin.may_change();
-        // A test changes what it holds, wherever that is from.
+        // Tests change secrets of any origin.
         #[cfg(any(test, feature = "scripted"))]
         let may_change = |name| self.script.is_some() || may_change(name);
-        matches!(self.server().kind, ServerKind::Stdio(_)) && self.secrets.names().into_iter().any(may_change)
+        self.server().kind.runs_processes() && self.secrets.names().into_iter().any(may_change)
     }
 
     pub(crate) fn end_policy(&self) -> EndPolicy {
@@ -128,72 +116,5 @@ impl Launcher {
             server: self.server().name.clone(),
             link: Arc::clone(&self.link),
         }
-    }
-
-    /// The variables and files of what it starts.
-    pub(crate) fn templates<'a>(&'a self, stdio: &'a StdioServer) -> (&'a Templates, &'a Templates) {
-        match &self.secrets.scope {
-            Some(scope) => (&scope.env, &scope.files),
-            None => (&stdio.env, &stdio.files),
-        }
-    }
-
-    async fn start_http(&self, http: &HttpServer) -> Result<Upstream, StartError> {
-        let secrets = self.secrets.obtain().await?;
-        let limits = &self.limits;
-        let upstream = HttpUpstream::new(
-            HttpTarget { url: http.url.clone(), addresses: http.addresses },
-            HttpLimits {
-                message_bytes: limits.message_bytes,
-                connect_timeout: limits.http_connect_timeout,
-                requests_in_flight: limits.requests_in_flight,
-            },
-        );
-        let credentials = HeaderCredentials::new(self.secrets.clone(), self.host.tasks.clone());
-        // Tried once before anything is sent: a header that cannot be filled is a server that does not start.
-        credentials.fill(&secrets)?;
-        Ok(Upstream::Http(Box::new(HttpConnection::new(upstream, credentials))))
-    }
-
-    async fn start_stdio(
-        &self,
-        stdio: &StdioServer,
-        admit: fn(&GrantLimits) -> Result<ProcessPermit, LimitReached>,
-    ) -> Result<Upstream, StartError> {
-        // First of all: a start that fails here cost nothing, and is not counted.
-        let secrets = self.secrets.obtain().await?;
-        let permit = admit(&self.host.grant_limits)?;
-        let (env, files) = self.templates(stdio);
-        let files = self.host.files.write(files, &secrets)?;
-        let injected = fill_environment(env, &secrets, files.paths())?;
-        let resources = ProcessResources { files, secrets: Arc::new(secrets), _permit: permit };
-        let scope = self.secrets.scope.as_ref().map(|scope| scope.to_string());
-        #[cfg(any(test, feature = "scripted"))]
-        if let Some(script) = &self.script {
-            let pipes = ProcessPipes::Scripted(script.start(scope).await?);
-            return Ok(Upstream::Stdio(Box::new(StdioProcess { pipes, resources })));
-        }
-        let (program, arguments) = stdio.command.split_first().expect("a checked command is not empty");
-        let ServerProcess { stdin, stdout, stderr: stderr_pipe, handle } = process::launch(Launch {
-            program: program.into(),
-            args: arguments.iter().map(Into::into).collect(),
-            environment: process::allowed_environment(injected),
-            directory: None,
-        })
-        .await?;
-        let server = &self.server().name;
-        tracing::info!(%server, link = %self.link, scope, pid = handle.pid(), "server started");
-        self.host.tasks.spawn(stderr::log(
-            stderr_pipe,
-            stderr::Source {
-                server: server.clone(),
-                link: Arc::clone(&self.link),
-                credentials: Arc::clone(&self.secrets.credentials),
-                line_bytes: self.limits.stderr_line_bytes,
-                lines_per_second: self.limits.stderr_lines_per_second,
-            },
-        ));
-        let pipes = ProcessPipes::Real(StdioUpstream::new(handle, stdin, stdout, self.limits.message_bytes));
-        Ok(Upstream::Stdio(Box::new(StdioProcess { pipes, resources })))
     }
 }

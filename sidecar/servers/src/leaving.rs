@@ -22,11 +22,11 @@ pub(crate) type StartFuture = Pin<Box<dyn Future<Output = Result<Upstream, Start
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Leaving {
     ends: TaskTracker,
-    /// Some outlived their end: they hang in the kernel.
+    /// Some are still alive after SIGKILL: they hang in the kernel.
     stuck: Arc<AtomicBool>,
 }
 
-/// How a process ends, and within which times; its names for the log.
+/// How a process is ended and within which times, with the names for the log.
 #[derive(Clone, Debug)]
 pub(crate) struct EndPolicy {
     /// Owns the task that waits for the end.
@@ -61,7 +61,7 @@ impl Leaving {
         }));
     }
 
-    /// The same for a process whose start is not over: if it comes to be, it is ended.
+    /// The same for a process that is still starting: it is ended if the start succeeds.
     pub(crate) fn end_starting(&self, start: StartFuture, policy: EndPolicy) {
         let EndPolicy { tasks, grace, start_timeout, .. } = policy;
         tasks.spawn(self.ends.track_future(async move {

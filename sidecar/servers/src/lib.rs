@@ -1,5 +1,5 @@
-//! A link's server: started when first needed, restarted with backoff, its handshake replayed, replaced when its
-//! credential is.
+//! The server of a link: started when first needed, restarted with backoff, sent the handshake again, and replaced when its
+//! credential changes.
 //!
 //! [`ServerSet`] is what a link has. It holds [`slot`]s, one for the server and one for each scope of its tools; a slot
 //! holds [`generation`]s, each one process or connection; a generation holds an [`upstream`], which moves messages. There
@@ -10,7 +10,7 @@
 //! | `event` | what a link's servers report to its pipeline |
 //! | `generation` | one process, from its start to its end |
 //! | [`grant_limits`] | how many processes and starts a grant may have |
-//! | `launcher` | from configuration and credentials to a running upstream |
+//! | `launcher` | all that a link needs to start its server at any time |
 //! | `leaving` | processes that were given up and may still be dying |
 //! | `outbound` | one message on its way to a server |
 //! | `processes` | the processes of a slot by their role |
@@ -19,13 +19,13 @@
 //! | `server_secrets` | the secrets of a server or scope, and how a session gets them |
 //! | `set` | the slots of one link |
 //! | `slot` | one server or scope: when processes start, open, take over and end |
-//! | [`spec`] | what the configuration says of a server |
+//! | [`spec`] | the checked configuration of a server |
 //! | `start_backoff` | when a server that failed may be started again |
 //! | `start_error` | why a server did not start |
 //! | `stderr` | a server's stderr: bounded, scrubbed, into the log |
 //! | `tool_fingerprint` | whether two processes offer the same |
 //! | `tool_list` | `tools/list` as the sidecar asks for it by itself |
-//! | [`upstream`] | a started server as a stream of messages: stdio or HTTP |
+//! | [`upstream`] | a started server as a stream of messages: stdio or HTTP; `upstream::start` makes one |
 
 #![forbid(unsafe_code)]
 
@@ -52,7 +52,7 @@ mod tool_list;
 pub mod upstream;
 
 pub use event::{DID_NOT_RUN, Event, ProcessId, Role, SlotKey};
-pub use launcher::{Host, Launcher};
+pub use launcher::Launcher;
 pub use outbound::{Outbound, OutboundKind, Outgoing, QUEUE_BYTES, REFUSED_BYTES};
 pub use replacement::{Notice, ReplacementOutcome};
 pub use set::{Recipients, ScopeProcess, ServerSet, Target};
@@ -61,3 +61,4 @@ pub use start_error::StartError;
 pub use tool_list::{NextPage, ToolList};
 #[cfg(any(test, feature = "scripted"))]
 pub use upstream::scripted;
+pub use upstream::start::Host;

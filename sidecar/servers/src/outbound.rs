@@ -22,7 +22,7 @@ pub struct Outbound {
     pub kind: OutboundKind,
     /// The scope whose credentials it is sent with; without one, the server's own are.
     pub scope: Option<Arc<Scope>>,
-    /// The reads that its decision names. Where it is sent with others, that is reported.
+    /// The reads that the decision on it names. If it is sent with secrets from other reads, that is reported.
     pub decided: Option<Arc<Reads>>,
 }
 

@@ -1,7 +1,7 @@
 //! The processes of one slot by their role: the one that serves, its successor, and those that drain.
 //!
 //! What must stay true: a draining process gets no new call; at most [`MAX_DRAINING`] of them live at a time; whatever
-//! becomes of a process, the pipeline is given a notice of it.
+//! becomes of a process, the pipeline gets a notice of it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,13 +26,13 @@ pub(crate) struct Processes {
     pub(crate) draining: Vec<Generation>,
     /// Those that were given up and may still be dying.
     pub(crate) leaving: Leaving,
-    /// For the pipeline, when the slot is tended next.
+    /// Handed to the pipeline when the slot is tended next.
     pub(crate) notices: Vec<Notice>,
 }
 
-/// Processes that finish their calls: a call may last as long as the leases of several successors.
+/// More than one, because a call may last as long as the leases of several successors.
 pub(crate) const MAX_DRAINING: usize = 8;
-/// The whole of an end. With the goodbye before it, a session is over within the promised five seconds.
+/// Bounds ending all processes. With the goodbye message before it, a session is over within the promised five seconds.
 pub(crate) const END_TIME: Duration = Duration::from_secs(4);
 
 impl Processes {
@@ -97,7 +97,8 @@ impl Processes {
         if self.draining.len() > MAX_DRAINING {
             let process = self.draining[0].id;
             self.end_draining(process);
-            let why = "the server's process was replaced, and too many others after it".into();
+            let why = "the server's process was replaced, and too many of its successors were replaced since"
+                .into();
             self.notices.push(Notice::Cut { process, why });
         }
     }
@@ -117,8 +118,8 @@ impl Processes {
     }
 
     pub(crate) fn end_draining(&mut self, process: ProcessId) {
-        if let Some(place) = self.draining.iter().position(|draining| draining.id == process) {
-            self.draining.remove(place).end_in_background(&self.leaving);
+        if let Some(index) = self.draining.iter().position(|draining| draining.id == process) {
+            self.draining.remove(index).end_in_background(&self.leaving);
         }
     }
 
@@ -129,7 +130,7 @@ impl Processes {
         }
     }
 
-    /// Ends all of them, descendants included, and says whether all are dead.
+    /// Ends all of them with their descendants, and says whether all are dead.
     pub(crate) async fn end(self, grace: Duration) -> Ended {
         let deadline = Instant::now() + END_TIME;
         let processes = self.draining.into_iter().chain(self.successor).chain(self.current);

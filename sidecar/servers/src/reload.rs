@@ -15,7 +15,7 @@ impl Launcher {
     /// Whether files alone bring these secrets to a process: a variable cannot be changed.
     pub(crate) fn can_reload(&self, changed: &[Name]) -> bool {
         let ServerKind::Stdio(stdio) = &self.server().kind else { return false };
-        let (env, _) = self.templates(stdio);
+        let (env, _) = self.secrets.templates(stdio);
         let named = |template: &Template| template.fields().any(|(secret, _)| changed.contains(secret));
         self.server().reload.is_some() && !env.values().any(named)
     }
@@ -32,7 +32,7 @@ impl StdioProcess {
             }
         }
         if let ServerKind::Stdio(stdio) = &launcher.server().kind {
-            let (_, files) = launcher.templates(stdio);
+            let (_, files) = launcher.secrets.templates(stdio);
             self.resources.files.rewrite(files, &secrets)?;
         }
         if launcher.server().reload == Some(Reload::Sighup) {

@@ -23,26 +23,26 @@ use crate::tool_fingerprint::{Fingerprinting, ToolFingerprint, agreement};
 pub(crate) struct Replacement {
     pub(crate) credentials: Arc<Credentials>,
     pub(crate) mode: Replace,
-    /// Completes when some secret of the session has other values.
+    /// Completes when a secret of the session gets new values.
     change: Change,
     pub(crate) offered: Offered,
     pub(crate) attempts: Attempts,
-    /// What processes had before their files were rewritten, each until when it is kept.
+    /// Secrets from before a rewrite of the process's files, each with the time until which it is kept.
     pub(crate) retained: Vec<(Instant, Arc<Secrets>)>,
 }
 
 type Change = Pin<Box<dyn Future<Output = watch::Receiver<u64>> + Send>>;
 
-/// What the harness knows of the current process, which its successor must offer too.
+/// What the current process offers to the harness, which its successor must offer too.
 #[derive(Default)]
 pub(crate) struct Offered {
     /// A hash of what the harness's handshake agreed on.
     pub(crate) agreed: Option<u64>,
     /// How many handshakes the harness made.
     pub(crate) handshakes: u64,
-    /// How many it had made when the successor was started.
+    /// The value of `handshakes` when the successor was started.
     pub(crate) handshakes_at_start: u64,
-    /// None where they are not known, or changed since.
+    /// None where they are not known or have changed since.
     pub(crate) tools: Option<ToolFingerprint>,
     /// The current process is being asked for its tools, until this deadline.
     pub(crate) asking: Option<(Fingerprinting, Instant)>,
@@ -59,9 +59,9 @@ pub(crate) struct Attempts {
 
 /// How the credentials of a process compare with the newest ones.
 pub(crate) struct CredentialState {
-    /// Secrets that have other values by now.
+    /// Secrets that have new values.
     pub(crate) changed: Vec<Name>,
-    /// When the first of them expires.
+    /// When the first of the process's credentials expires.
     pub(crate) expires: Option<Instant>,
 }
 
@@ -70,9 +70,9 @@ pub(crate) struct CredentialState {
 pub enum Notice {
     /// This process was ended before all its requests had a response.
     Cut { process: ProcessId, why: String },
-    /// This process gets no new calls: its listeners are to be opened elsewhere.
+    /// This process gets no new calls: its open-ended listeners have to be opened on another one.
     HandedOver(ProcessId),
-    /// This process is ended, and nothing waits for it.
+    /// This process is ended, and no call waited for it.
     Over(ProcessId),
     /// For the log, the metrics and the audit.
     Report(ReplacementOutcome, String),
@@ -83,7 +83,7 @@ pub enum ReplacementOutcome {
     Failed,
     Reloaded,
     Replaced,
-    /// The credential of the process expired, and there was none to take over.
+    /// The credential of the process expired before another process took over.
     Retired,
 }
 
@@ -95,7 +95,7 @@ pub(crate) const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 impl Replacement {
-    /// None where no credential of what this launcher starts can change.
+    /// None where no credential of the launcher's processes can change.
     pub(crate) fn of(launcher: &Launcher) -> Option<Box<Self>> {
         let credentials = &launcher.secrets.credentials;
         launcher.may_change().then(|| {
@@ -115,14 +115,14 @@ impl Replacement {
         })
     }
 
-    /// A process is started because a request needs it: with the newest credentials there are.
+    /// A process is started for a request, with the newest credentials.
     pub(crate) fn on_start(&mut self, launcher: &Launcher) {
         self.mode = launcher.server().replace;
         self.offered.forget_tools();
         self.attempts.succeeded();
     }
 
-    /// Waits until some secret of the session has other values. Cancel-safe.
+    /// Waits until a secret of the session gets new values. Cancel-safe.
     pub(crate) async fn changed(&mut self) {
         let receiver = self.change.as_mut().await;
         self.change = next_change(receiver);
@@ -136,7 +136,7 @@ impl Replacement {
             if newest.contains_key(name) && same.is_none() {
                 state.changed.push(name.clone());
             }
-            // One that was renewed expires later than it was first said to.
+            // A renewed secret expires later than the process's copy says.
             let expires = same.unwrap_or(own).expires();
             state.expires = [state.expires, expires].into_iter().flatten().min();
         }
@@ -155,7 +155,7 @@ impl Offered {
     /// The response to the harness's own `tools/list`.
     pub(crate) fn on_tool_list(&mut self, message: &[u8], body: Option<Range<usize>>) {
         let listed = body.and_then(|result| ToolFingerprint::of_first_page(message, result));
-        // A first page says nothing new about a list that is known as a whole.
+        // The first page adds nothing to a list that is already known as a whole.
         if listed.is_some_and(ToolFingerprint::is_complete) || self.tools.is_none() {
             self.tools = listed;
         }
@@ -172,7 +172,7 @@ impl Attempts {
         self.failure = None;
     }
 
-    /// Gives the wait until the next attempt.
+    /// Returns the wait until the next attempt.
     pub(crate) fn failed(&mut self, why: &str) -> Duration {
         let wait = self.backoff.next_delay();
         self.not_before = Instant::now() + wait;

@@ -1,25 +1,28 @@
 //! The secrets of one server, or of one of its scopes: which they are, and how a session gets them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use cofferdam_secrets::credentials::Credentials;
-use cofferdam_secrets::{SecretError, SecretSpecs, Secrets, SourceLimits};
+use cofferdam_secrets::{SecretError, SecretSpecs, Secrets, SourceLimits, Template};
 use futures_util::future::try_join_all;
 use relay_proto::name::Name;
 
-use crate::spec::{Scope, ServerSpec};
+use crate::spec::{Scope, ServerSpec, StdioServer};
+
+/// Variables or files by name.
+type Templates = BTreeMap<String, Template>;
 
 /// Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct ServerSecrets {
     pub(crate) server: Arc<ServerSpec>,
-    /// The scope whose templates count instead of the server's own.
+    /// The scope whose templates are used instead of the server's own.
     pub(crate) scope: Option<Arc<Scope>>,
-    /// Every secret of the configuration that the server is from.
+    /// All secrets of the configuration that `server` comes from.
     pub(crate) specs: Arc<SecretSpecs>,
     pub(crate) limits: SourceLimits,
-    /// What the session holds.
+    /// The secrets that the session holds.
     pub(crate) credentials: Arc<Credentials>,
 }
 
@@ -37,13 +40,21 @@ impl ServerSecrets {
         }
     }
 
+    /// The variables and files of a process.
+    pub(crate) fn templates<'a>(&'a self, stdio: &'a StdioServer) -> (&'a Templates, &'a Templates) {
+        match &self.scope {
+            Some(scope) => (&scope.env, &scope.files),
+            None => (&stdio.env, &stdio.files),
+        }
+    }
+
     /// All of them, read now or held already by the session.
     pub(crate) async fn obtain(&self) -> Result<Secrets, SecretError> {
         let obtain = async |name: &Name| {
             let source = &self.specs[name];
             Ok((name.clone(), self.credentials.obtain(source, self.limits).await?))
         };
-        // At the same time: together they may take no longer than one.
+        // Concurrently: together they may take no longer than one.
         let secrets = try_join_all(self.names().into_iter().map(obtain)).await?;
         Ok(secrets.into_iter().collect())
     }

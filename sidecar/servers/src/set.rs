@@ -1,11 +1,12 @@
 //! The server of one link: a slot for the server itself, and one for each scope of its tools.
 //!
-//! A stdio server has a process of its own for each scope, started by the first call of one of its tools and told what
-//! the server's own process was told. An HTTP server has one connection, and each request the headers of its scope.
+//! A stdio server has a process of its own for each scope, started by the first call of one of its tools and sent the
+//! same handshake and settings as the server's own process. An HTTP server has one connection, and each request carries
+//! the headers of its scope.
 //!
-//! What must stay true: nothing but calls of a scope's tools, and requests about their tasks, goes to the process of that
-//! scope, and those go nowhere else; once a reload has changed what a process would be started with, where scopes are
-//! involved, that process gets no further call; a server without scopes costs a comparison. [`ServerSet::next`] may be
+//! What must stay true: only calls of a scope's tools, and requests about their tasks, go to the process of that
+//! scope, and they go nowhere else; once a reload of a server with scopes has changed what a process would be started
+//! with, that process gets no further call; a server without scopes costs one comparison more. [`ServerSet::next`] may be
 //! dropped at any await.
 
 use std::ops::Range;
@@ -26,14 +27,14 @@ use crate::launcher::Launcher;
 use crate::outbound::{Outbound, Outgoing};
 use crate::replacement::Notice;
 use crate::slot::{Happened, Opened, SendResult, Slot, Tending, WhenNotReady};
-use crate::spec::{Scope, ServerKind, ServerSpec};
+use crate::spec::{Scope, ServerSpec};
 
 /// Where a message goes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Target {
-    /// Whichever process serves there.
+    /// The process that serves in this slot.
     Slot(SlotKey),
-    /// One certain process, which may be draining.
+    /// This process, even if it is draining.
     Process(ProcessId),
 }
 
@@ -42,7 +43,7 @@ pub enum Target {
 pub enum Recipients {
     /// Those that take calls.
     Current,
-    /// Those that drain or are to take over, too.
+    /// Also those that drain or are to take over.
     Every,
 }
 
@@ -56,12 +57,12 @@ pub struct ScopeProcess {
 pub struct ServerSet {
     /// The server's own first.
     slots: Vec<Slot>,
-    /// What the harness told the server, for processes that are started later.
+    /// What the harness sent to the server, for processes that are started later.
     replay: Replay,
-    /// As configured at the last request.
+    /// The configuration at the last request.
     configured: Option<Arc<ServerSpec>>,
     last_key: u32,
-    /// Which slot is polled first: it turns, so that none starves the others.
+    /// Which slot is polled first. It rotates, so that no slot starves the others.
     next_turn: usize,
 }
 
@@ -81,7 +82,7 @@ impl Default for ServerSet {
 }
 
 impl ServerSet {
-    /// What the harness told the server.
+    /// What the harness sent to the server.
     pub fn replay(&self) -> &Replay {
         &self.replay
     }
@@ -90,14 +91,14 @@ impl ServerSet {
         &mut self.replay
     }
 
-    /// The slot that a request goes to, by the configuration of this moment.
+    /// The slot that a request goes to under the present configuration.
     pub fn slot(&mut self, server: &Arc<ServerSpec>, scope: Option<&Arc<Scope>>) -> SlotKey {
         if !self.configured.as_ref().is_some_and(|known| Arc::ptr_eq(known, server)) {
             self.adopt(server);
         }
-        match (scope, &server.kind) {
-            (Some(scope), ServerKind::Stdio(_)) => self.slot_of_scope(scope),
-            (Some(_), ServerKind::Http(_)) | (None, _) => SlotKey::BASE,
+        match scope {
+            Some(scope) if server.kind.runs_processes() => self.slot_of_scope(scope),
+            _ => SlotKey::BASE,
         }
     }
 
@@ -121,7 +122,7 @@ impl ServerSet {
         }
     }
 
-    /// Sends a notification to several processes. Gives the slots whose process is not ready for it.
+    /// Sends a notification to several processes. Returns the slots whose process is not ready for it.
     pub fn notify(&mut self, message: &Outbound, recipients: Recipients) -> Vec<SlotKey> {
         let mut not_ready = Vec::new();
         for slot in &mut self.slots {
@@ -136,7 +137,7 @@ impl ServerSet {
         not_ready
     }
 
-    /// The server's own process is sent this request; what it sets is set in the others too, under ids of our own. Gives
+    /// Sends a request that changes a setting of the server's own process to the others too, under ids of the sidecar. Returns
     /// the requests for slots whose process is not ready for them.
     pub fn set_in_others(&mut self, message: &[u8], id: &Id<'_>, method: &str) -> Vec<(SlotKey, Outbound)> {
         let mut not_ready = Vec::new();
@@ -163,19 +164,19 @@ impl ServerSet {
         not_ready
     }
 
-    /// Writes what was sent, as far as the processes take it at once.
+    /// Writes as many queued bytes as the processes accept without waiting.
     pub fn flush(&mut self) {
         self.slots.iter_mut().for_each(Slot::flush);
     }
 
-    /// The harness gave up on a request: an HTTP server learns it by the end of the stream.
+    /// The harness cancelled a request. An HTTP server notices by its stream being closed.
     pub fn cancel(&mut self, process: ProcessId, id: &IdValue) {
         if let Some(generation) = self.find_mut(process) {
             generation.cancel(id);
         }
     }
 
-    /// Opens what [`Event::Started`] or [`Event::SessionLost`] was about. `first` is the method of the first request that
+    /// Opens the process or session after [`Event::Started`] or [`Event::SessionLost`]. `first` is the method of the first request that
     /// waits for the slot.
     pub fn open(&mut self, slot: SlotKey, first: Option<&str>) -> Opened {
         match self.slots.iter_mut().find(|other| other.key == slot) {
@@ -187,15 +188,15 @@ impl ServerSet {
     /// The next event of one of the processes. Cancel-safe.
     pub async fn next(&mut self) -> (SlotKey, ProcessId, Event) {
         loop {
-            let (place, happened) = self.wait().await;
-            let slot = &mut self.slots[place];
+            let (index, happened) = self.wait().await;
+            let slot = &mut self.slots[index];
             if let Some((process, event)) = slot.on(happened, &mut self.replay) {
                 return (slot.key, process, event);
             }
         }
     }
 
-    /// A message that has arrived already.
+    /// A message that has already arrived.
     pub fn buffered(&mut self, slot: SlotKey) -> Option<(ProcessId, Event)> {
         self.slots.iter_mut().find(|other| other.key == slot)?.buffered()
     }
@@ -238,12 +239,12 @@ impl ServerSet {
         }
     }
 
-    /// What a process is to its slot. One that is gone counts as draining: its last words are heard.
+    /// The role of a process. One that is gone counts as draining: its last messages are still relayed.
     pub fn role(&self, process: ProcessId) -> Role {
         self.slots.iter().find_map(|slot| slot.processes.role(process)).unwrap_or(Role::Draining)
     }
 
-    /// The secrets of the process that serves a scope, or what is in none.
+    /// The secrets of the process that serves a scope, or of the server's own process.
     pub fn secrets(&self, scope: Option<&Arc<Scope>>) -> Option<Arc<Secrets>> {
         let serves = |slot: &&Slot| match (&slot.scope, scope) {
             (None, None) => true,
@@ -253,7 +254,7 @@ impl ServerSet {
         self.slots.iter().find(serves)?.processes.secrets()
     }
 
-    /// The harness made a new handshake, which the processes of scopes have not been told of.
+    /// The harness made a new handshake, which the processes of scopes have not been sent.
     pub fn retire_scopes(&mut self) {
         self.slots.iter_mut().skip(1).for_each(Slot::retire_current);
     }
@@ -263,8 +264,8 @@ impl ServerSet {
         self.slots.iter().any(Slot::is_changing)
     }
 
-    /// Does what is due about replacements. `is_busy` says whether something is open on a process, `launcher` how one
-    /// would be started by now, if one may be.
+    /// Takes the next steps of replacements. `is_busy` says whether a process has open requests, `launcher` how a process
+    /// would be started now, if one may be.
     pub fn tend(
         &mut self,
         is_busy: &dyn Fn(ProcessId) -> bool,
@@ -295,7 +296,7 @@ impl ServerSet {
         self.slots[0].processes.pid()
     }
 
-    /// How far replacements are, as `sessions` shows it.
+    /// The progress of replacements, as `sessions` shows it.
     pub fn describe_replacement(&self) -> Option<String> {
         let parts: Vec<String> = self.slots.iter().filter_map(Slot::describe_replacement).collect();
         (!parts.is_empty()).then(|| parts.join("; "))
@@ -323,14 +324,14 @@ impl ServerSet {
         }
         let waits = self.slots.iter_mut().enumerate();
         let mut waits: Vec<_> =
-            waits.map(|(place, slot)| Box::pin(async move { (place, slot.wait().await) })).collect();
+            waits.map(|(index, slot)| Box::pin(async move { (index, slot.wait().await) })).collect();
         self.next_turn = (self.next_turn + 1) % waits.len();
         waits.rotate_left(self.next_turn);
         select_all(waits).await.0
     }
 
-    /// The server's configuration is new to this link. Where tools have credentials of their own, processes that would be
-    /// started otherwise by now get no further calls.
+    /// Takes over a new configuration of the server. Where it has scopes, processes that would now be started with other
+    /// entries get no further calls.
     #[cold]
     fn adopt(&mut self, server: &Arc<ServerSpec>) {
         self.configured = Some(Arc::clone(server));
@@ -347,9 +348,9 @@ impl ServerSet {
             return;
         };
         let has_scopes = !server.scopes.is_empty() || !before.scopes.is_empty();
-        // An HTTP server's connection reads the secrets of its scopes, as they were when it was made.
-        let is_http = matches!(server.kind, ServerKind::Http(_));
-        let differs = !before.runs_like(server) || is_http && before.scopes != server.scopes;
+        // A connection reads the secrets of its server's scopes, as they were when it was made.
+        let is_connection = !server.kind.runs_processes();
+        let differs = !before.runs_like(server) || is_connection && before.scopes != server.scopes;
         if has_scopes && differs {
             tracing::info!(server = %server.name, "the configuration of a process changed: it gets no further calls");
             base.retire_current();

@@ -6,10 +6,10 @@
 //! ```
 //!
 //! A process is started by the first request for it, and again after a crash by the next one, not before its backoff is
-//! over and its predecessor dead. A new process is sent what its predecessor was told before anything else, unless the
-//! harness makes a handshake of its own; so is an HTTP server that has lost its session.
+//! over and its predecessor dead. A new process is first sent the handshake and settings of its predecessor, unless the
+//! harness itself begins with a handshake; so is an HTTP server that has lost its session.
 //!
-//! What must stay true: each message goes to one process and its response is believed from that one only; a process that
+//! What must stay true: each message goes to one process, and only that one may answer it; a process that
 //! handed over gets no new call; a slot where nothing is being replaced costs nothing extra. [`Slot::wait`] may be
 //! dropped at any await.
 
@@ -43,7 +43,7 @@ pub(crate) struct Slot {
     pub(crate) key: SlotKey,
     /// None for the server's own slot.
     pub(crate) scope: Option<Arc<Scope>>,
-    /// What a scope's processes are told; the server's own slot uses the link's.
+    /// The handshake and settings for a scope's processes; the server's own slot uses those of the link.
     scope_replay: Option<Box<Replay>>,
     pub(crate) processes: Processes,
     /// None where no credential of the processes can change.
@@ -54,7 +54,7 @@ pub(crate) struct Slot {
     is_due: bool,
 }
 
-/// Something that happened in a slot, not yet taken account of.
+/// Something that happened in a slot and has not been handled yet.
 pub(crate) enum Happened {
     Current(Step),
     Draining(ProcessId, Event),
@@ -62,12 +62,12 @@ pub(crate) enum Happened {
     Successor(Step),
 }
 
-/// What is done with a message while no process can take it.
+/// What happens to a message while no process is ready for it.
 #[derive(Clone, Copy)]
 pub enum WhenNotReady<'a> {
-    /// A process is started where none is, and the message returned to wait for it.
+    /// A process is started where there is none, and the message is returned to wait for it.
     Start(&'a dyn Fn() -> Launcher),
-    /// It is returned where a process is starting, and dropped where none is.
+    /// It is returned where a process is starting, and dropped where there is none.
     Return,
 }
 
@@ -76,13 +76,13 @@ pub enum WhenNotReady<'a> {
 pub enum SendResult {
     /// There is no such process any more, or none to be started: the message was dropped.
     NoProcess,
-    /// It is to be sent again after [`Event::Ready`] of its slot.
+    /// The message has to be sent again after [`Event::Ready`] of its slot.
     NotReady(Outbound),
-    /// It did not run.
+    /// The request did not run.
     Refused { code: Code, why: String },
     Sent {
         on: ProcessId,
-        /// The reads that it was sent with, where its decision names others.
+        /// The reads that the secrets of the process come from, where the decision on the message names others.
         other_reads: Option<Arc<Reads>>,
     },
 }
@@ -90,18 +90,18 @@ pub enum SendResult {
 /// What became of opening a process, or the session of an HTTP server.
 #[derive(Debug)]
 pub enum Opened {
-    /// It is given up: handle this as [`Event::Gone`] of the current process.
+    /// The process is given up: handle this as [`Event::Gone`] of the current process.
     Failed { process: ProcessId, code: Code, why: String },
     /// There was nothing to open.
     Nothing,
-    /// It serves: send what waits for its slot.
+    /// The process serves: send the messages that wait for its slot.
     Ready,
     /// The handshake is being replayed; [`Event::Ready`] follows, or the end.
     Replaying(ProcessId),
 }
 
-/// How soon a slot looks again at a process that is starting, a handshake that is open or bytes that are being written.
-const LOOK_AGAIN: Duration = Duration::from_millis(200);
+/// How soon a slot checks again on a process that is starting, a handshake that is open or bytes that are being written.
+const RECHECK_DELAY: Duration = Duration::from_millis(200);
 
 impl Slot {
     pub(crate) fn new(key: SlotKey, scope: Option<Arc<Scope>>) -> Self {
@@ -117,7 +117,7 @@ impl Slot {
         }
     }
 
-    /// Sends to the current process, or starts one. `base` is what the harness told the server.
+    /// Sends to the current process, or starts one. `base` is the replay of the server's own slot.
     pub(crate) fn send(
         &mut self,
         message: Outgoing<'_>,
@@ -137,14 +137,14 @@ impl Slot {
         SendResult::NotReady(message.into_kept())
     }
 
-    /// Writes what was queued for the current process, as far as it is taken at once.
+    /// Writes as many queued bytes as the current process accepts without waiting.
     pub(crate) fn flush(&mut self) {
         if let Some(current) = &mut self.processes.current {
             current.flush();
         }
     }
 
-    /// The replayed handshake goes first, unless the first waiting request, whose method this is, is a handshake.
+    /// Replays the handshake, unless the first waiting request is itself one; `first` is the method of that request.
     pub(crate) fn open(&mut self, first: Option<&str>, base: &mut Replay) -> Opened {
         let Some(current) = &mut self.processes.current else { return Opened::Nothing };
         let process = current.id;
@@ -178,7 +178,7 @@ impl Slot {
         let Processes { current, successor, draining, .. } = processes;
         if successor.is_none() && draining.is_empty() {
             let Some(replacement) = replacement else { return Happened::Current(step_of(current).await) };
-            // The process that works goes first: changes can wait until it has nothing to say.
+            // The serving process is polled first: changed credentials can wait until it has no event.
             return tokio::select! {
                 biased;
                 step = step_of(current) => Happened::Current(step),
@@ -195,7 +195,7 @@ impl Slot {
         }
     }
 
-    /// Takes account of what happened; gives what the pipeline has to know of it.
+    /// Handles what happened; returns the event for the pipeline, if any.
     pub(crate) fn on(&mut self, happened: Happened, base: &mut Replay) -> Option<(ProcessId, Event)> {
         match happened {
             Happened::Current(step) => self.on_current(step, base),
@@ -213,7 +213,7 @@ impl Slot {
         }
     }
 
-    /// A message of the current process that has arrived already.
+    /// A message of the current process that has already arrived.
     pub(crate) fn buffered(&mut self) -> Option<(ProcessId, Event)> {
         let current = self.processes.current.as_mut()?;
         Some((current.id, current.buffered()?))
@@ -232,7 +232,7 @@ impl Slot {
             None => self.replacement = Replacement::of(&launcher),
         }
         if self.replacement.is_some() {
-            self.wake_at(Some(Instant::now() + LOOK_AGAIN));
+            self.wake_at(Some(Instant::now() + RECHECK_DELAY));
         }
         self.processes.current = Some(Generation::start(launcher, self.processes.leaving.clone()));
     }
@@ -261,9 +261,9 @@ impl Slot {
         Some((process, event))
     }
 
-    /// Ends the current process after a useful life of this length. One that was to replace it takes over now.
+    /// Ends the current process, which served for `lived`. Its successor, if there is one, takes over at once.
     fn give_up_current(&mut self, code: Code, lived: Duration, base: &mut Replay) {
-        // The source of credentials limits its own rate.
+        // Sources of credentials have a backoff of their own.
         if code != Code::CredentialUnavailable {
             self.backoff.failed(lived);
         }
@@ -280,7 +280,7 @@ impl Slot {
             successor.promote(replay_of(&mut self.scope_replay, base), CheckTools::Yes);
             self.processes.current = Some(successor);
         }
-        self.wake_at(Some(Instant::now() + LOOK_AGAIN));
+        self.wake_at(Some(Instant::now() + RECHECK_DELAY));
     }
 
     /// Asks the pipeline to tend to this slot.

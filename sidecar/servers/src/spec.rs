@@ -1,7 +1,8 @@
-//! What a checked configuration says of a server: what is started or called, with which credentials, under which rules.
+//! The checked configuration of a server: what is started or called, with which credentials, under which rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,19 +38,19 @@ pub struct ServerSpec {
     pub retry: Retry,
     /// How a new credential reaches a running process.
     pub replace: Replace,
-    /// Where the server can re-read its files, which it then has; it is not replaced for what stands in them alone.
+    /// Set where the server can read its files again: it is then not replaced when only secrets in files change.
     pub reload: Option<Reload>,
-    /// Tools that run with other credentials. The first scope that names a tool is the tool's.
+    /// Tools that run with other credentials. A tool belongs to the first scope that names it.
     pub scopes: Vec<Arc<Scope>>,
 }
 
-/// What is done with a request that may have run and has no answer.
+/// What is done with a request that may have run and got no response.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Retry {
-    /// It is answered `outcome_unknown`.
+    /// The harness gets the error `outcome_unknown`.
     #[default]
     Never,
-    /// `retry = true`: it is sent once more where that is safe by its method or by what its tool says of itself.
+    /// `retry = true`: it is sent once more where its method or the annotations of its tool say that this is safe.
     WhereSafe,
 }
 
@@ -59,36 +60,36 @@ pub enum Replace {
     /// `limits.replace-drain`.
     #[default]
     Hitless,
-    /// By another process, which takes over when no call runs, no task is open and nothing is asked of the harness, or
-    /// when the old credential is over. The two run side by side for a moment.
+    /// By another process, which takes over when no call, task or request to the harness is open, or
+    /// when the old credential has expired. The two run side by side for a moment.
     Idle,
-    /// Not at all: a process keeps the credential that it was started with for as long as it runs, also when that has
-    /// ended. The next one gets a new one.
+    /// Not at all: a process keeps the credential that it was started with for as long as it runs, even when that has
+    /// expired. The next process gets a new one.
     Never,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Reload {
-    /// It notices that a file has changed.
+    /// The server notices by itself that a file has changed.
     File,
-    /// It is told so.
+    /// The server reads its files again after SIGHUP.
     Sighup,
 }
 
-/// What some tools of a server run with. Complete: the server's own entries, with those of the scope in their place.
+/// What some tools of a server run with: the server's own entries, overridden by those of the scope.
 #[derive(Debug, Eq, PartialEq)]
 pub struct Scope {
     /// Never empty.
     pub tools: Vec<Glob>,
-    /// Of stdio servers only, as `files`.
+    /// For stdio servers only, like `files`.
     pub env: BTreeMap<String, Template>,
     pub files: BTreeMap<String, Template>,
-    /// Of HTTP servers only; each name once.
+    /// For HTTP servers only; each name once.
     pub headers: Vec<(http::HeaderName, Template)>,
 }
 
 impl ServerSpec {
-    /// The templates that are filled for this server, but for tools of a scope.
+    /// The templates that are filled for this server, except those for tools of a scope.
     pub fn templates(&self) -> impl Iterator<Item = &Template> {
         let (env, files, headers) = match &self.kind {
             ServerKind::Http(http) => (None, None, Some(&http.headers)),
@@ -113,7 +114,7 @@ impl ServerSpec {
         self.scopes.iter().find(|scope| scope.pattern(tool).is_some())
     }
 
-    /// Whether whatever is not in a scope runs with the same entries in both.
+    /// Whether calls outside of scopes run with the same entries in both.
     pub fn runs_like(&self, other: &Self) -> bool {
         match (&self.kind, &other.kind) {
             (ServerKind::Http(one), ServerKind::Http(other)) => one.headers == other.headers,
@@ -128,7 +129,7 @@ impl ServerSpec {
 }
 
 impl Scope {
-    /// The first of its patterns that names a tool.
+    /// The first of its patterns that matches a tool.
     pub fn pattern(&self, tool: &str) -> Option<&Glob> {
         self.tools.iter().find(|glob| glob.matches(tool))
     }
@@ -150,7 +151,7 @@ impl Scope {
     }
 }
 
-/// Its tools, as they are written.
+/// The tool patterns, as configured.
 impl fmt::Display for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tools: Vec<&str> = self.tools.iter().map(Glob::as_str).collect();
@@ -162,6 +163,25 @@ impl fmt::Display for Scope {
 pub enum ServerKind {
     Http(HttpServer),
     Stdio(StdioServer),
+}
+
+impl ServerKind {
+    /// Whether it runs as processes of this host, one more for each scope. Otherwise one connection is made to it, and
+    /// each request carries the credentials of its scope.
+    pub fn runs_processes(&self) -> bool {
+        match self {
+            Self::Http(_) => false,
+            Self::Stdio(_) => true,
+        }
+    }
+
+    /// The program of this host that is started.
+    pub fn program(&self) -> Option<&Path> {
+        match self {
+            Self::Http(_) => None,
+            Self::Stdio(stdio) => stdio.command.first().map(Path::new),
+        }
+    }
 }
 
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! When a server that failed may be started again: at once the first time, then ever later.
+//! When a server that failed may be started again: at once the first time, then with growing delays.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub(crate) struct StartBackoff {
     delays: cofferdam_base::Backoff,
-    /// Since the server last ran stably. The restart after the first failure is immediate.
+    /// Whether it has failed since it last ran stably. The restart after the first failure is immediate.
     has_failed: bool,
     /// No start before this.
     not_before: Option<Instant>,
@@ -21,7 +21,7 @@ const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(30);
 
 impl StartBackoff {
-    /// The process did not start, or ended after a life of this length.
+    /// The process did not start, or ended after it ran for `lived`.
     pub(crate) fn failed(&mut self, lived: Duration) {
         if lived > STABLE {
             *self = Self::default();

@@ -8,7 +8,7 @@ use relay_proto::code::Code;
 
 use crate::grant_limits::LimitReached;
 
-/// Nothing was sent to the server.
+/// In every case nothing was sent to the server.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     #[error("{0}")]
@@ -47,7 +47,7 @@ impl StartError {
     }
 }
 
-/// Why a secret could not be had, and the next step.
+/// Why a secret could not be read, and the next step.
 pub(crate) fn explain(error: &SecretError) -> String {
     format!("{}; {}", error_chain(error), error.next_step())
 }

@@ -37,7 +37,7 @@ pub(crate) async fn log(mut pipe: pipe::Receiver, source: Source) {
 struct Lines {
     source: Source,
     line: Vec<u8>,
-    /// Bytes of this line beyond the bound.
+    /// Bytes of this line that were discarded because it is too long.
     cut: usize,
     limit: RateLimiter,
     dropped: u64,

@@ -1,4 +1,4 @@
-//! Whether one process of a server offers what another did: what the handshake agreed on, and the tools.
+//! Whether two processes of a server offer the same: what the handshake agreed on, and the tools.
 //!
 //! Order, `_meta` and spelling are no difference. This is no defence against a server that hides a difference on purpose:
 //! the operator who configured it chose to trust it.
@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::outbound::Outbound;
 use crate::tool_list::{self, NextPage, ToolList};
 
-/// What is known of a process's tools, whatever their order.
+/// Hashes of what is known of a process's tools, independent of their order.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct ToolFingerprint {
     /// Of the first page.
@@ -39,7 +39,7 @@ pub(crate) enum PageTaken {
     More(Outbound),
 }
 
-/// Longer texts are compared byte by byte: a tree of them would take many times as much memory.
+/// Longer texts are compared byte by byte: parsed, they would take many times as much memory.
 const MAX_PARSED: usize = 256 * 1024;
 
 impl ToolFingerprint {
@@ -51,7 +51,7 @@ impl ToolFingerprint {
         Some(Self { first_page, all: is_only_page.then_some(first_page) })
     }
 
-    /// Whether nothing is known by which they differ.
+    /// Whether no difference is known.
     pub(crate) fn matches(self, other: Self) -> bool {
         match (self.all, other.all) {
             (Some(one), Some(other)) => one == other,
@@ -65,7 +65,7 @@ impl ToolFingerprint {
 }
 
 impl Fingerprinting {
-    /// The first request; none where it is not known how this harness would ask.
+    /// The first request; none where the process cannot be asked, see [`Replay::list_tools`].
     pub(crate) fn begin(replay: &mut Replay) -> Option<(Self, Outbound)> {
         let (list, request) = ToolList::begin(replay.list_tools()?);
         Some((Self { list, first_page: None, tools: Vec::new() }, request))
@@ -86,7 +86,7 @@ impl Fingerprinting {
     ) -> PageTaken {
         let tools = body.clone().and_then(|result| json::member(message, result, "tools"));
         let (Outcome::Result, Some(result), Some(tools)) = (outcome, body, tools) else {
-            // A server without tools has none in either process.
+            // An error means that the server has no tools, in either process.
             let first_page = self.first_page.unwrap_or_else(|| in_any_order(Vec::new()));
             let all = self.list.is_at_first_page().then_some(first_page);
             return PageTaken::Done(ToolFingerprint { first_page, all });
@@ -193,8 +193,8 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_followed_and_bounded_and_the_first_is_compared_where_more_is_not_known() {
-        let mut replay = greeted();
+    fn pages_are_followed_within_a_bound_and_an_incomplete_list_is_compared_by_its_first_page() {
+        let mut replay = replay_after_handshake();
         let page = |tools: &str, next: &str| format!(r#"{{"tools":[{tools}]{next}}}"#);
         let respond = |listing: &mut Fingerprinting, replay: &mut Replay, text: &str| {
             listing.on_response(Outcome::Result, text.as_bytes(), Some(0..text.len()), replay)
@@ -216,7 +216,7 @@ mod tests {
         }
     }
 
-    fn greeted() -> Replay {
+    fn replay_after_handshake() -> Replay {
         use relay_proto::envelope::{Kind, Strictness, read};
         let mut replay = Replay::new("own:");
         let bytes = br#"{"jsonrpc":"2.0","id":0,"method":"initialize"}"#;

@@ -1,7 +1,7 @@
-//! `tools/list` as the sidecar asks for it by itself, page by page.
+//! `tools/list` requests of the sidecar itself, page by page.
 //!
 //! Used to compare the tools of two processes ([`crate::tool_fingerprint`]) and by the pipeline to find out which tools
-//! may be repeated.
+//! may be retried.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use relay_proto::{json, mcp};
 
 use crate::outbound::Outbound;
 
-/// A list that is being asked for.
+/// A list that is being fetched.
 #[derive(Debug)]
 pub struct ToolList {
     /// The id of the page that was asked for last.
@@ -26,7 +26,7 @@ pub struct ToolList {
 /// What follows a page.
 #[derive(Debug)]
 pub enum NextPage {
-    /// The list is longer than is worth following.
+    /// The list exceeds the bounds below, and the rest of it is not fetched.
     Abandoned,
     Ask(Outbound),
     /// That was the last one.
@@ -80,7 +80,7 @@ impl ToolList {
     }
 }
 
-/// Where there is a further page.
+/// The cursor of the next page, if there is one.
 pub(crate) fn cursor(message: &[u8], result: Range<usize>) -> Option<&[u8]> {
     json::member(message, result, "nextCursor").map(|span| &message[span]).filter(|cursor| cursor != b"null")
 }

@@ -18,6 +18,7 @@ use super::admit::{Facts, PriorAttempts, Waiting};
 use super::catalogue::{Repeat, ToolCatalogue};
 use super::decode::{Inbound, Request};
 use super::parked::ParkReason;
+use super::record::Recorded;
 use super::tasks::TaskTable;
 use crate::config::{Config, Scope, Server};
 
@@ -234,6 +235,14 @@ impl<'a> Decided<'a> {
         match &self.inbound {
             Inbound::Request { value, .. } if self.is_allowed_request() => Some(value),
             _ => None,
+        }
+    }
+
+    /// The result of recording it where nothing can be recorded now.
+    pub(super) fn unrecorded(&self) -> Recorded {
+        match self.ruling {
+            Some(_) => Recorded::NotWritten,
+            None => Recorded::Written,
         }
     }
 

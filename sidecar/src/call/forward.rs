@@ -27,7 +27,7 @@ use super::{Cancelled, Pipeline, Turn};
 
 /// A call that is ready to be registered and sent once its decision is written.
 pub(crate) struct Prepared {
-    call: Call,
+    pub(super) call: Call,
     slot: SlotKey,
     /// None for requests that are meant to stay open.
     timeout: Option<Duration>,

@@ -16,7 +16,7 @@ use relay_proto::mcp::{Method, ReplayRole};
 use tokio::time::Instant;
 
 /// One request on its way through the server.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Call {
     /// The id as the harness spelled it.
     pub(crate) id: ShortText,

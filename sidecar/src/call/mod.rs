@@ -14,8 +14,8 @@
 //! | reply | [`reply`] | the server's message matched, scrubbed, recorded, sent back |
 //!
 //! Beside them: [`catalogue`] what is known of the server's tools, [`in_flight`] requests that wait for the server,
-//! [`lookup`] searches of the audit, [`parked`] whatever waits, [`process_events`] replacement of
-//! processes, [`replies`] what waits to leave for the harness, [`retry`] requests that may have run, [`server_requests`] and [`tasks`] what the server asks and works on,
+//! [`recording`] what waits for a slow disk, [`lookup`] searches of the audit, [`parked`] whatever waits, [`process_events`] replacement of
+//! processes, [`replies`] what waits to leave for the harness, [`retry`] requests that may have run, [`scrubbing`] large messages that a worker scrubs, [`send`] the way to a process, [`server_requests`] and [`tasks`] what the server asks and works on,
 //! [`used_secrets`] which secrets a call is made with.
 //!
 //! What must stay true:
@@ -33,9 +33,11 @@ mod lookup;
 mod parked;
 mod process_events;
 mod record;
+mod recording;
 mod replies;
 mod reply;
 mod retry;
+mod scrubbing;
 mod send;
 mod server_requests;
 mod shown_tools;
@@ -45,7 +47,7 @@ mod used_secrets;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use cofferdam_audit::{self as audit, CallResult};
+use cofferdam_audit::{self as audit, CallResult, PendingRecords};
 use cofferdam_servers::{ProcessId, ServerSet, SlotKey, ToolList};
 use relay_proto::code::Code;
 use relay_proto::delivery::Received;
@@ -61,15 +63,19 @@ use self::forward::{Prepared, prepare};
 use self::in_flight::InFlight;
 use self::lookup::Lookups;
 use self::parked::{ParkReason, Parked, Work};
+use self::record::Recording;
+use self::recording::{Chunk, Decision};
 use self::server_requests::ServerRequests;
 use self::tasks::TaskTable;
-use self::used_secrets::held_secrets;
+use self::used_secrets::{HeldSecrets, held_secrets};
 use crate::config::Config;
 use crate::session::Session;
 
 pub(crate) use self::lookup::Found;
 pub(crate) use self::record::{LinkCounters, Recorder};
+pub(crate) use self::recording::{RecordResult, RecordingChunk};
 pub(crate) use self::replies::Replies;
+pub(crate) use self::scrubbing::{LargeMessage, Scrubbed};
 
 /// One link's way from the harness to its server and back.
 pub(crate) struct Pipeline {
@@ -87,6 +93,10 @@ pub(crate) struct Pipeline {
     lister: Option<ToolList>,
     pub(crate) lookups: Lookups,
     pub(crate) recorder: Recorder,
+    /// Decided, and waiting for a slow disk.
+    pub(crate) recording: RecordingChunk,
+    /// The message of a server that is being scrubbed by a worker.
+    pub(crate) large: LargeMessage,
     pub(crate) replies: Replies,
 }
 
@@ -127,7 +137,8 @@ impl Pipeline {
         let config = session.context.config.load();
         // A peer that asks for another name gets no link; a metric's label must not be the sandbox's choice.
         let is_configured = config.servers.contains_key(&server);
-        let recorder = Recorder::new(if is_configured { server.as_str() } else { "" });
+        let batch = session.context.audit.batch();
+        let recorder = Recorder::new(if is_configured { server.as_str() } else { "" }, batch);
         let audit = session.context.audit.caller(&session.id, &link, Some(server.as_str()));
         drop(config);
         Self {
@@ -141,6 +152,8 @@ impl Pipeline {
             lister: None,
             lookups: Lookups::default(),
             recorder,
+            recording: RecordingChunk::default(),
+            large: LargeMessage::default(),
             replies: Replies::default(),
         }
     }
@@ -149,12 +162,12 @@ impl Pipeline {
         self.incoming.extend(batch.into_iter().map(Incoming::new));
     }
 
-    /// Takes everything through that was received or is due again.
-    pub(crate) async fn run(&mut self, servers: &mut ServerSet) {
-        while !self.incoming.is_empty() {
+    /// Takes everything through that was received or is due again, unless it has to wait for a slow disk.
+    pub(crate) fn run(&mut self, servers: &mut ServerSet) {
+        while !self.incoming.is_empty() && !self.recording.is_waiting() {
             let config = self.caller.session.context.config.load_full();
-            while !self.incoming.is_empty() {
-                self.run_chunk(&config, servers).await;
+            while !self.incoming.is_empty() && !self.recording.is_waiting() {
+                self.run_chunk(&config, servers);
             }
             // After what came along was sent, so that the harness's handshake goes first.
             self.ask_for_tools(&config, servers, Instant::now());
@@ -164,7 +177,7 @@ impl Pipeline {
 
     /// Decides, records and forwards some messages. A chunk ends after a cancellation, which frees an id and a place, and
     /// before a message that has to wait.
-    async fn run_chunk(&mut self, config: &Arc<Config>, servers: &mut ServerSet) {
+    fn run_chunk(&mut self, config: &Arc<Config>, servers: &mut ServerSet) {
         let now = Instant::now();
         let count = self.incoming.len().min(MAX_CHUNK);
         let mut chunk: Vec<Incoming> = self.incoming.drain(..count).collect();
@@ -183,10 +196,16 @@ impl Pipeline {
             }
         }
         let taken = decided.all.len();
-        if taken > 0 {
-            self.carry_out_all(config, servers, decided.all, now).await;
+        let recorded = match taken {
+            0 => None,
+            _ => Some(self.record_all(config, servers, decided.all, now)),
+        };
+        let rest = chunk.split_off(taken);
+        if let Some(Err((pending, decisions, held))) = recorded {
+            let waiting = Chunk { messages: chunk, decisions, held, config: Arc::clone(config) };
+            self.recording.wait(pending, waiting, now);
         }
-        let mut rest = chunk.drain(taken..);
+        let mut rest = rest.into_iter();
         if let Some((id, reason)) = parks
             && let Some(message) = rest.next()
         {
@@ -199,19 +218,30 @@ impl Pipeline {
         }
     }
 
-    /// Records what was decided, and does what follows from it.
-    async fn carry_out_all(
+    /// Records what was decided, and does what follows from it; gives it back where the disk is slow.
+    fn record_all(
         &mut self,
         config: &Arc<Config>,
         servers: &mut ServerSet,
         decided: Vec<Decided<'_>>,
         now: Instant,
-    ) {
+    ) -> Result<(), (PendingRecords, Vec<Decision>, HeldSecrets)> {
         let held = held_secrets(&self.caller.session, servers, &decided);
         // Before the audit's write, so that little is left to do between that and the server.
-        let prepared: Vec<Option<Prepared>> =
-            decided.iter().map(|one| prepare(&self.catalogue, one, servers, now)).collect();
-        let recorded = self.recorder.record(&self.caller, config, &decided, &held).await;
+        let prepared = decided.iter().map(|one| prepare(&self.catalogue, one, servers, now));
+        let prepared: Vec<Option<Prepared>> = prepared.collect();
+        let recording = match self.recording.is_overdue() {
+            true => Recording::Done(decided.iter().map(Decided::unrecorded).collect()),
+            false => self.recorder.record(&self.caller, config, &decided, &held),
+        };
+        let recorded = match recording {
+            Recording::Done(recorded) => recorded,
+            Recording::Pending(pending) => {
+                let decisions =
+                    decided.into_iter().zip(prepared).map(|(one, prepared)| Decision::new(one, prepared));
+                return Err((pending, decisions.collect(), held));
+            }
+        };
         let mut turn = Turn { pipeline: self, servers, config, now: Instant::now() };
         for (place, ((mut one, prepared), recorded)) in
             decided.into_iter().zip(prepared).zip(recorded).enumerate()
@@ -222,6 +252,7 @@ impl Pipeline {
             turn.carry_out(one, prepared, recorded);
         }
         turn.servers.flush();
+        Ok(())
     }
 
     /// Reads one message and decides about it, knowing what was decided about those `before` it.
@@ -243,6 +274,7 @@ impl Pipeline {
         let is_in_use = |id: &IdValue| {
             self.in_flight.is_taken(id)
                 || self.parked.holds(id)
+                || self.large.holds(id)
                 || servers.replay().is_own(id)
                 || before.takes(id)
         };
@@ -298,7 +330,11 @@ impl Pipeline {
                     servers.cancel(on, id);
                     (Some(call), Cancelled::On(on))
                 }
-                None => return Cancelled::Unknown,
+                // Its response is not relayed; the server is done with it.
+                None => match self.large.cancel(id) {
+                    Some(call) => (Some(call), Cancelled::Parked),
+                    None => return Cancelled::Unknown,
+                },
             },
         };
         servers.replay_mut().forget(id);
@@ -310,7 +346,12 @@ impl Pipeline {
 
     /// When [`Self::expire`] or [`Recorder::write_due`] has something to do.
     pub(crate) fn next_deadline(&mut self) -> Option<Instant> {
-        let deadlines = [self.in_flight.next_deadline(), self.parked.next_deadline(), self.recorder.due()];
+        let deadlines = [
+            self.in_flight.next_deadline(),
+            self.parked.next_deadline(),
+            self.recorder.due(),
+            self.recording.deadline(),
+        ];
         deadlines.into_iter().flatten().min()
     }
 
@@ -319,9 +360,11 @@ impl Pipeline {
         while let Some(call) = self.in_flight.take_expired(now) {
             self.timed_out(servers, call, now);
         }
+        self.expire_recording(servers, now);
+        let mut undecided = Vec::new();
         for work in self.parked.take_expired(now) {
             match work {
-                Work::Undecided(message) => self.incoming.push_back(message),
+                Work::Undecided(message) => undecided.push(message),
                 Work::Recorded(unsent) => {
                     if let Some((_, call)) = unsent.call {
                         let why = "it did not run: the server did not start in time";
@@ -330,6 +373,7 @@ impl Pipeline {
                 }
             }
         }
+        self.release(undecided);
         if !self.parked.waits_for_tools()
             && let Some(list) = self.lister.take()
         {
@@ -347,16 +391,19 @@ impl Pipeline {
 
     /// Requests that wait for a response.
     pub(crate) fn unanswered(&self) -> usize {
-        self.in_flight.len() + self.parked.requests()
+        let waiting = self.in_flight.len() + self.parked.requests();
+        waiting + self.recording.requests() + self.large.requests()
     }
 
     /// The link is over: every call gets its outcome. Gives how many there were.
     pub(crate) fn end(&mut self, now: Instant) -> usize {
         let calls = self.in_flight.drain_all();
-        let unanswered = calls.len() + self.parked.requests();
+        let unanswered = calls.len() + self.unanswered();
         for call in calls {
             self.recorder.outcome(call, CallResult::OutcomeUnknown, Some(Code::SessionEnded), now);
         }
+        self.end_recording(now);
+        self.end_scrubbing(now);
         for call in self.parked.take_all_unsent() {
             self.recorder.outcome(call, CallResult::Refused, Some(Code::SessionEnded), now);
         }

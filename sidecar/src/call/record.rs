@@ -7,7 +7,9 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use cofferdam_audit::{self as audit, AuditError, CallResult, OutcomeRecord, SecretUse};
+use cofferdam_audit::{
+    self as audit, AuditError, Batch, CallResult, OutcomeRecord, PendingRecords, SecretUse, Submitted,
+};
 use cofferdam_base::metrics::{self, RequestOutcome, ServerTally};
 use cofferdam_policy as policy;
 use cofferdam_scrub::Scrubber;
@@ -22,6 +24,8 @@ use crate::config::Config;
 
 pub(crate) struct Recorder {
     outcomes: Vec<Outcome>,
+    /// Reused, to save allocations.
+    batch: Batch,
     /// When they are written at the latest.
     due: Option<Instant>,
     pub(crate) counters: LinkCounters,
@@ -47,6 +51,14 @@ pub(crate) enum Recorded {
     WrittenNotSynced,
 }
 
+/// Whether the decisions about a chunk are written.
+pub(super) enum Recording {
+    /// One result for each message, in order.
+    Done(Vec<Recorded>),
+    /// The audit's disk is slow.
+    Pending(PendingRecords),
+}
+
 #[derive(Debug)]
 struct Outcome {
     call: Call,
@@ -68,9 +80,10 @@ const WORTH_A_WRITE: usize = 8;
 const MAX_WAITING: usize = 128;
 
 impl Recorder {
-    pub(super) fn new(server: &str) -> Self {
+    pub(super) fn new(server: &str, batch: Batch) -> Self {
         Self {
             outcomes: Vec::new(),
+            batch,
             due: None,
             counters: LinkCounters::default(),
             tally: metrics::requests_of(server),
@@ -128,22 +141,21 @@ impl Recorder {
             return;
         }
         let session = &caller.session;
-        let names = self.names(&session.credentials.scrubber());
-        let records = self.records(&caller.audit, &names);
-        if let Err(error) = session.context.audit.outcomes(&session.budget, records) {
+        self.batch_outcomes(caller);
+        if let Err(error) = session.context.audit.outcomes(&session.budget, &mut self.batch) {
             self.report_lost(caller, &error);
         }
         self.clear();
     }
 
-    /// Writes decisions, all at once, with the outcomes that wait. One result for each message, in order.
-    pub(super) async fn record(
+    /// Writes decisions, all at once, with the outcomes that wait.
+    pub(super) fn record(
         &mut self,
         caller: &CallerContext,
         config: &Config,
         decided: &[Decided<'_>],
         held: &HeldSecrets,
-    ) -> Vec<Recorded> {
+    ) -> Recording {
         let CallerContext { session, server, audit: of, .. } = caller;
         let audit = &session.context.audit;
         let scrubber = session.credentials.scrubber();
@@ -166,42 +178,39 @@ impl Recorder {
                 None => ("".into(), None, None, None),
             })
             .collect();
-        let records: Vec<_> = decided
-            .iter()
-            .zip(&names)
-            .filter_map(|(one, (method, tool, mac, of_scope))| {
-                let ruling = one.ruling.as_ref()?;
-                let call = audit::Call { of, seq: one.received.seq, method, tool: tool.as_deref() };
-                let secrets = of_scope.as_ref().unwrap_or(&secrets);
-                Some(one.record(call, ruling, mac.as_ref(), &config.policy_digest, secrets))
-            })
-            .collect();
-        if records.is_empty() {
-            return vec![Recorded::Written; decided.len()];
+        if decided.iter().all(|one| one.ruling.is_none()) {
+            return Recording::Done(vec![Recorded::Written; decided.len()]);
         }
-        let waiting = self.names(&scrubber);
-        let outcomes = self.records(of, &waiting);
-        let recorded = match audit.decisions_after(&session.budget, outcomes, &records).await {
-            Ok(recorded) => recorded.into_iter().map(Recorded::from).collect(),
-            Err(error) => {
-                let result = match error {
-                    AuditError::Sync { .. } => Recorded::WrittenNotSynced,
-                    _ => Recorded::NotWritten,
-                };
-                if result == Recorded::NotWritten {
-                    self.report_lost(caller, &error);
+        self.batch_outcomes(caller);
+        for (one, (method, tool, mac, of_scope)) in decided.iter().zip(&names) {
+            let Some(ruling) = &one.ruling else { continue };
+            let call = audit::Call { of, seq: one.received.seq, method, tool: tool.as_deref() };
+            let secrets = of_scope.as_ref().unwrap_or(&secrets);
+            self.batch.decision(&one.record(call, ruling, mac.as_ref(), &config.policy_digest, secrets));
+        }
+        match audit.submit(&session.budget, &mut self.batch) {
+            Submitted::Done(result) => {
+                if let Err(error) = &result {
+                    self.report_lost(caller, error);
                 }
-                tracing::error!(link = %caller.link, session = %session.id, %error, "decisions not recorded: the calls are refused");
-                vec![result; records.len()]
+                self.clear();
+                Recording::Done(recorded(caller, result, decided.iter().map(|one| one.ruling.is_some())))
             }
-        };
-        self.clear();
-        let mut recorded = recorded.into_iter();
-        let mut next = |one: &Decided<'_>| match one.ruling {
-            Some(_) => recorded.next().unwrap_or(Recorded::NotWritten),
-            None => Recorded::Written,
-        };
-        decided.iter().map(&mut next).collect()
+            Submitted::Pending(pending) => {
+                self.clear();
+                Recording::Pending(pending)
+            }
+        }
+    }
+
+    fn batch_outcomes(&mut self, caller: &CallerContext) {
+        let mut batch = std::mem::take(&mut self.batch);
+        let names = self.names(&caller.session.credentials.scrubber());
+        for record in self.records(&caller.audit, &names) {
+            batch.outcome(&record);
+        }
+        drop(names);
+        self.batch = batch;
     }
 
     fn clear(&mut self) {
@@ -243,6 +252,33 @@ impl Recorder {
             tracing::error!(link = %caller.link, session = %caller.session.id, %error, count, "outcomes not recorded");
         }
     }
+}
+
+/// One result for each message, in order; `has_decision` says which of them were to be recorded.
+pub(super) fn recorded(
+    caller: &CallerContext,
+    result: Result<Vec<audit::Recorded>, AuditError>,
+    has_decision: impl Iterator<Item = bool>,
+) -> Vec<Recorded> {
+    let (written, otherwise) = match result {
+        Ok(written) => (written, Recorded::NotWritten),
+        Err(error) => {
+            let CallerContext { session, link, .. } = caller;
+            tracing::error!(%link, session = %session.id, %error, "decisions not recorded: the calls are refused");
+            let otherwise = match error {
+                AuditError::Sync { .. } => Recorded::WrittenNotSynced,
+                _ => Recorded::NotWritten,
+            };
+            (Vec::new(), otherwise)
+        }
+    };
+    let mut written = written.into_iter().map(Recorded::from);
+    has_decision
+        .map(|has_decision| match has_decision {
+            true => written.next().unwrap_or(otherwise),
+            false => Recorded::Written,
+        })
+        .collect()
 }
 
 /// A method as it may be written down. Names of the protocol itself are not secret.

@@ -1,7 +1,7 @@
 //! Messages on their way to the harness.
 //!
-//! What must stay true: [`Replies::push_scrubbed`] and [`Replies::push_line`] are the only ways in, and the second takes
-//! only what [`scrub_response`] made.
+//! What must stay true: [`Replies::push_message`] and [`Replies::push_line`] are the only ways in, and they take only what
+//! [`scrub_message`] and [`scrub_response`] made.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -20,10 +20,10 @@ pub(crate) struct Replies {
 
 /// A message is larger than the harness takes.
 #[derive(Debug)]
-pub(super) struct TooLarge;
+pub(crate) struct TooLarge;
 
 /// A response that was scrubbed and is one line.
-pub(super) struct ScrubbedResponse<'a> {
+pub(crate) struct ScrubbedResponse<'a> {
     line: Cow<'a, [u8]>,
     pub(super) redactions: u32,
 }
@@ -32,27 +32,9 @@ pub(super) struct ScrubbedResponse<'a> {
 const KEPT_BUFFER: usize = 64 * 1024;
 
 impl Replies {
-    /// Scrubs a message and appends it. Returns how much was taken out.
-    pub(super) fn push_scrubbed(
-        &mut self,
-        scrubber: &Scrubber,
-        message: &[u8],
-        message_bytes: usize,
-    ) -> Result<u32, TooLarge> {
-        let scrubbed = scrubber.message(message);
-        let mut bytes = scrubbed.bytes;
-        if scrubbed.redactions > 0
-            && let (Some(own), Some(shown)) = (response_id(message), response_id(&bytes))
-        {
-            // An id is the harness's own: it knows the response by nothing else.
-            bytes = Cow::Owned(json::replace(&bytes, shown, &message[own]));
-        }
-        let line = json::line_safe(&bytes);
-        if line.len() > message_bytes {
-            return Err(TooLarge);
-        }
-        self.push(&line);
-        Ok(scrubbed.redactions)
+    /// Appends a message that [`scrub_message`] made.
+    pub(super) fn push_message(&mut self, line: &[u8]) {
+        self.push(line);
     }
 
     pub(super) fn push_line(&mut self, response: &ScrubbedResponse<'_>) {
@@ -81,6 +63,31 @@ impl Replies {
 impl ScrubbedResponse<'_> {
     pub(super) fn len(&self) -> usize {
         self.line.len()
+    }
+}
+
+/// Scrubs a message that is no response to the harness. Gives it as one line, with how much was taken out.
+pub(super) fn scrub_message<'a>(
+    scrubber: &Scrubber,
+    message: &'a [u8],
+    message_bytes: usize,
+) -> Result<(Cow<'a, [u8]>, u32), TooLarge> {
+    let scrubbed = scrubber.message(message);
+    let mut bytes = scrubbed.bytes;
+    if scrubbed.redactions > 0
+        && let (Some(own), Some(shown)) = (response_id(message), response_id(&bytes))
+    {
+        // An id is the harness's own: it knows the response by nothing else.
+        bytes = Cow::Owned(json::replace(&bytes, shown, &message[own]));
+    }
+    let line = match json::line_safe(&bytes) {
+        Cow::Borrowed(_) => None,
+        Cow::Owned(line) => Some(line),
+    };
+    let line = line.map_or(bytes, Cow::Owned);
+    match line.len() > message_bytes {
+        true => Err(TooLarge),
+        false => Ok((line, scrubbed.redactions)),
     }
 }
 

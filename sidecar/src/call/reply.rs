@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use bytes::BytesMut;
 use cofferdam_audit::CallResult;
 use cofferdam_servers::spec::Retry;
 use cofferdam_servers::{
@@ -19,8 +20,9 @@ use tokio::time::Instant;
 use super::in_flight::{Attempt, Call, ReplyHandling};
 use super::parked::Unsent;
 use super::process_events::forwards_notification;
-use super::replies::{TooLarge, scrub_response};
+use super::replies::{ScrubbedResponse, TooLarge, scrub_message, scrub_response};
 use super::retry::forget_setting;
+use super::scrubbing::{LARGE, PendingResponse};
 use super::{CallerContext, Pipeline};
 
 /// One event of a server process, taken through the pipeline.
@@ -39,6 +41,15 @@ struct Response<'a> {
     outcome: Outcome,
     /// Where its result or error is.
     body: Option<Range<usize>>,
+}
+
+/// A response that is too large to be scrubbed by the link itself.
+struct LargeResponse {
+    /// What the harness gets of it, where that differs from what the server sent.
+    changed: Option<Vec<u8>>,
+    /// As the server spelled it.
+    id: Vec<u8>,
+    response: PendingResponse,
 }
 
 impl Pipeline {
@@ -104,20 +115,67 @@ impl Pipeline {
 
     /// Scrubs one message and puts it on its way to the harness.
     pub(super) fn reply(&mut self, message: &[u8]) {
-        let CallerContext { session, server, link, message_bytes, .. } = &self.caller;
-        match self.replies.push_scrubbed(&session.credentials.scrubber(), message, *message_bytes) {
-            Ok(redactions) => self.recorder.counters.redactions += u64::from(redactions),
+        if message.len() > LARGE && !self.large.is_being_scrubbed() {
+            return self.scrub_large_message(message);
+        }
+        let CallerContext { session, message_bytes, .. } = &self.caller;
+        let scrubbed = scrub_message(&session.credentials.scrubber(), message, *message_bytes);
+        self.push_message(scrubbed);
+    }
+
+    /// Puts a scrubbed message on its way to the harness.
+    pub(super) fn push_message(&mut self, scrubbed: Result<(impl AsRef<[u8]>, u32), TooLarge>) {
+        match scrubbed {
+            Ok((line, redactions)) => {
+                self.recorder.counters.redactions += u64::from(redactions);
+                self.replies.push_message(line.as_ref());
+            }
             Err(TooLarge) => {
+                let CallerContext { server, link, .. } = &self.caller;
                 tracing::warn!(%server, %link, "a message that is too large for the harness was dropped");
             }
         }
+    }
+
+    /// Puts a scrubbed response on its way, and takes note of its outcome.
+    pub(super) fn finish_response(
+        &mut self,
+        servers: &mut ServerSet,
+        call: Call,
+        outcome: Outcome,
+        bytes: usize,
+        scrubbed: Option<ScrubbedResponse<'_>>,
+        now: Instant,
+    ) {
+        let Some(scrubbed) = scrubbed else {
+            let why = "it ran, but nothing of its answer may leave the host";
+            return self.fail(servers, call, Code::OutcomeUnknown, why, now);
+        };
+        if scrubbed.len() > self.caller.message_bytes {
+            return self.too_large(servers, call, now);
+        }
+        self.recorder.counters.redactions += u64::from(scrubbed.redactions);
+        self.replies.push_line(&scrubbed);
+        let result = match outcome {
+            Outcome::Error => CallResult::Error,
+            Outcome::Result => CallResult::Result,
+        };
+        self.recorder.relayed(call, result, bytes, scrubbed.redactions, now);
+    }
+
+    fn too_large(&mut self, servers: &mut ServerSet, call: Call, now: Instant) {
+        let limit = self.caller.message_bytes;
+        let sentence = format!(
+            "the call ran, but its answer is larger than {limit} bytes and is not relayed; ask for less at a time"
+        );
+        self.fail(servers, call, Code::MessageTooLarge, &sentence, now);
     }
 }
 
 impl ServerTurn<'_> {
     fn on_event(&mut self, event: Event) {
         match event {
-            Event::Message(message) => self.on_message(&message),
+            Event::Message(message) => self.on_message(message),
             Event::Oversize { id } => self.on_oversize(id.as_deref()),
             // The link tends its servers at the end of each turn.
             Event::Due => {}
@@ -179,7 +237,8 @@ impl ServerTurn<'_> {
         }
     }
 
-    fn on_message(&mut self, message: &[u8]) {
+    fn on_message(&mut self, bytes: BytesMut) {
+        let message = &bytes[..];
         let envelope = match envelope::read(message, Strictness::Envelope) {
             Ok(envelope) => envelope,
             Err(malformed) => {
@@ -193,7 +252,11 @@ impl ServerTurn<'_> {
         };
         match envelope.kind {
             Kind::Response { id: Some(id), outcome } => {
-                self.on_response(Response { message, id, outcome, body: envelope.body });
+                let response = Response { message, id, outcome, body: envelope.body };
+                if let Some(large) = self.on_response(response) {
+                    let LargeResponse { changed, id, response } = large;
+                    self.pipeline.scrub_large_response(bytes, changed, &id, response);
+                }
             }
             // An error for a request that the server could not read: no request waits for it.
             Kind::Response { id: None, .. } => {}
@@ -228,7 +291,8 @@ impl ServerTurn<'_> {
         }
     }
 
-    fn on_response(&mut self, response: Response<'_>) {
+    /// Gives a large response back: it is scrubbed by a worker.
+    fn on_response(&mut self, response: Response<'_>) -> Option<LargeResponse> {
         let value = response.id.value();
         let Some(call) = self.pipeline.in_flight.answered(self.from, &value) else {
             // Late responses are dropped.
@@ -236,7 +300,7 @@ impl ServerTurn<'_> {
                 let Response { message, outcome, body, .. } = response;
                 self.own_response(&value, outcome, message, body);
             }
-            return;
+            return None;
         };
         self.learn_from(&call, &response);
         let Response { message, id, outcome, body } = response;
@@ -247,32 +311,27 @@ impl ServerTurn<'_> {
         {
             let config = self.pipeline.caller.session.context.config.load_full();
             let Some(server) = config.servers.get(&self.pipeline.caller.server) else {
-                return self.fail(call, Code::ServerNotGranted, "the server is not configured any more");
+                self.fail(call, Code::ServerNotGranted, "the server is not configured any more");
+                return None;
             };
             if server.retry == Retry::WhereSafe {
                 self.pipeline.catalogue.learn(message, result.clone());
             }
             answer = self.pipeline.catalogue.shown.filter(message, result, &server.rules);
         }
-        let scrubber = self.pipeline.caller.session.credentials.scrubber();
-        let Some(scrubbed) = scrub_response(&scrubber, answer, id.raw, call.id.as_bytes()) else {
-            return self.fail(
-                call,
-                Code::OutcomeUnknown,
-                "it ran, but nothing of its answer may leave the host",
-            );
-        };
-        if scrubbed.len() > self.pipeline.caller.message_bytes {
-            return self.too_large(call);
+        let bytes = message.len();
+        if answer.len() > LARGE {
+            let changed = match answer {
+                Cow::Borrowed(_) => None,
+                Cow::Owned(changed) => Some(changed),
+            };
+            let response = PendingResponse { id: value, call: Some(call), outcome, bytes };
+            return Some(LargeResponse { changed, id: id.raw.to_vec(), response });
         }
-        let Pipeline { recorder, replies, .. } = &mut *self.pipeline;
-        recorder.counters.redactions += u64::from(scrubbed.redactions);
-        replies.push_line(&scrubbed);
-        let result = match outcome {
-            Outcome::Error => CallResult::Error,
-            Outcome::Result => CallResult::Result,
-        };
-        recorder.relayed(call, result, message.len(), scrubbed.redactions, self.now);
+        let scrubber = self.pipeline.caller.session.credentials.scrubber();
+        let scrubbed = scrub_response(&scrubber, answer, id.raw, call.id.as_bytes());
+        self.pipeline.finish_response(self.servers, call, outcome, bytes, scrubbed, self.now);
+        None
     }
 
     /// What a response says beside what it says to the harness: settings for later processes, and tasks.
@@ -306,20 +365,12 @@ impl ServerTurn<'_> {
     fn on_oversize(&mut self, id: Option<&[u8]>) {
         let id = id.and_then(envelope::id_value);
         match id.and_then(|id| self.pipeline.in_flight.answered(self.from, &id)) {
-            Some(call) => self.too_large(call),
+            Some(call) => self.pipeline.too_large(self.servers, call, self.now),
             None => {
                 let CallerContext { server, link, .. } = &self.pipeline.caller;
                 tracing::warn!(%server, %link, "an oversize message of the server was dropped");
             }
         }
-    }
-
-    fn too_large(&mut self, call: Call) {
-        let limit = self.pipeline.caller.message_bytes;
-        let sentence = format!(
-            "the call ran, but its answer is larger than {limit} bytes and is not relayed; ask for less at a time"
-        );
-        self.fail(call, Code::MessageTooLarge, &sentence);
     }
 
     /// What waited for the slot did not run, and will not.

@@ -43,7 +43,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use self::command::{Command, EndReason, Ended};
 use self::connection::{Connection, Lost};
 use self::peer::{Credit, Peer};
-use crate::call::{Found, Pipeline};
+use crate::call::{Found, Pipeline, RecordResult, Scrubbed};
 use crate::session::Session;
 use crate::session::principal::EpochOffer;
 
@@ -70,6 +70,8 @@ enum Event {
     /// Nothing else happens now.
     Idle,
     Lookup(Found),
+    Recorded(RecordResult),
+    Scrubbed(Scrubbed),
     Server(SlotKey, ProcessId, servers::Event),
     Timer,
 }
@@ -105,12 +107,12 @@ impl Link {
             self.pipeline.recorder.write_due(&self.pipeline.caller, now);
             let event = self.next_event().await;
             now = Instant::now();
-            let end = self.on_event(event, now).await;
+            let end = self.on_event(event, now);
             if end.is_none() {
                 self.pipeline.tend(&mut self.servers, now);
             }
             // What came before an end is carried out.
-            self.pipeline.run(&mut self.servers).await;
+            self.pipeline.run(&mut self.servers);
             if let Some(end) = end {
                 break end;
             }
@@ -132,7 +134,7 @@ impl Link {
             self.timer.as_mut().reset(deadline);
         }
         // A server whose responses the shim does not take is not read; the shim itself always is.
-        let room = self.peer.has_room();
+        let room = self.takes_replies();
         let Self { peer, pipeline, servers, commands, timer } = self;
         let worth_a_write = pipeline.recorder.is_worth_a_write();
         let event = async {
@@ -140,6 +142,8 @@ impl Link {
                 frame = peer.next() => Event::Frame(frame),
                 (slot, from, event) = servers.next(), if room => Event::Server(slot, from, event),
                 found = pipeline.lookups.next() => Event::Lookup(found),
+                result = pipeline.recording.written() => Event::Recorded(result),
+                scrubbed = pipeline.large.scrubbed() => Event::Scrubbed(scrubbed),
                 command = commands.recv() => Event::Command(command),
                 () = timer => Event::Timer,
             }
@@ -153,7 +157,7 @@ impl Link {
     }
 
     /// Takes one event; gives the end of the link where it brings one.
-    async fn on_event(&mut self, event: Event, now: Instant) -> Option<End> {
+    fn on_event(&mut self, event: Event, now: Instant) -> Option<End> {
         let end = match event {
             Event::Frame(Ok(frame)) => {
                 let (messages, end) = self.peer.receive(frame);
@@ -170,6 +174,14 @@ impl Link {
             }
             Event::Lookup(found) => {
                 self.pipeline.looked_up(&found);
+                None
+            }
+            Event::Recorded(result) => {
+                self.pipeline.on_recorded(&mut self.servers, result, now);
+                None
+            }
+            Event::Scrubbed(scrubbed) => {
+                self.pipeline.on_scrubbed(&mut self.servers, scrubbed, now);
                 None
             }
             Event::Idle => {
@@ -201,11 +213,17 @@ impl Link {
             self.pipeline.on_server(&mut self.servers, slot, process, event, now);
             self.peer.queue(&mut self.pipeline.replies);
             taken += 1;
-            next = match taken < MAX_BATCH && self.peer.has_room() {
+            next = match taken < MAX_BATCH && self.takes_replies() {
                 true => self.servers.buffered(slot),
                 false => None,
             };
         }
+    }
+
+    /// Whether another message of a server can be taken: the shim takes its responses, and none is being scrubbed, which
+    /// the next one must not overtake.
+    fn takes_replies(&self) -> bool {
+        self.peer.has_room() && !self.pipeline.large.is_being_scrubbed()
     }
 
     /// Whether the shim may send more for this link's server.

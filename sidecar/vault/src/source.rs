@@ -14,8 +14,8 @@ use cofferdam_base::metrics::{self, Outcome};
 use cofferdam_secrets::embedded_expiry::{self, FAR};
 use cofferdam_secrets::renewal::{Class, Failure, Terms};
 use cofferdam_secrets::{
-    Ask, Asker, Hold, Learn, Lease, LeaseUse, Origin, RevokedWith, SecretProblem, SecretSpec, Source,
-    SourceError, SourceFailure, Validity, fields,
+    Ask, Asker, Hold, Learn, Lease, LeaseUse, RevokedWith, SecretProblem, SecretSpec, Source, SourceError,
+    SourceFailure, Validity, VaultOrigin, fields,
 };
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -66,10 +66,7 @@ impl Source for SessionVault {
     }
 
     fn too_slow(&self, spec: &SecretSpec) -> SourceFailure {
-        let path = match &spec.origin {
-            Origin::Kv { path, .. } | Origin::Vault { path, .. } => path.to_string(),
-            Origin::Env(_) | Origin::Exec { .. } | Origin::File(_) => String::new(),
-        };
+        let path = spec.origin.vault().map(|origin| origin.path().to_string()).unwrap_or_default();
         let request = RequestLine { method: http::Method::GET, path };
         let error = VaultError { request, problem: Problem::Unreachable { why: "it took too long".into() } };
         source_failure(RetryableFailure { error, next_attempt: Instant::now() + RETRY_INTERVAL })
@@ -96,7 +93,7 @@ impl SessionVault {
                 Arc::new(LeaseHold { token, session: self.clone() })
             }
             None => {
-                if let Origin::Vault { .. } = spec.origin {
+                if let Some(VaultOrigin::Generated { .. }) = spec.origin.vault() {
                     self.give_back(token).await;
                 }
                 Arc::new(ReadHold { read_mark, session: self.clone() })
@@ -202,20 +199,21 @@ async fn read_with_token(
     (session, asker): (&SessionVault, Asker),
     learn: &Learn<'_>,
 ) -> Result<(Answer, Arc<SessionToken>), SecretProblem> {
-    let mut token = token_for(&spec.origin, (session, asker), learn).await?;
-    let mut answer = read_origin(session.client(), &token, &spec.origin).await;
+    let origin = spec.origin.vault().expect("the store asks Vault for its own secrets only");
+    let mut token = token_for(origin, (session, asker), learn).await?;
+    let mut answer = read_origin(session.client(), &token, origin).await;
     if answer.as_ref().is_err_and(|error| error.kind() == Kind::Denied)
         && session.is_token_revoked(&token).await
     {
-        token = token_for(&spec.origin, (session, asker), learn).await?;
-        answer = read_origin(session.client(), &token, &spec.origin).await;
+        token = token_for(origin, (session, asker), learn).await?;
+        answer = read_origin(session.client(), &token, origin).await;
     }
     match answer {
         Ok(answer) => Ok((answer, token)),
         Err(error) => {
             let failure = RetryableFailure { next_attempt: next_attempt(&error), error };
             // Unless Vault refused, it may have created a lease that we do not know: dropping the token revokes it.
-            if is_refusal(&failure.error) && matches!(spec.origin, Origin::Vault { .. }) {
+            if is_refusal(&failure.error) && matches!(origin, VaultOrigin::Generated { .. }) {
                 session.give_back(token).await;
             }
             Err(unavailable(failure))
@@ -224,13 +222,13 @@ async fn read_with_token(
 }
 
 async fn token_for(
-    origin: &Origin,
+    origin: &VaultOrigin,
     (session, asker): (&SessionVault, Asker),
     learn: &Learn<'_>,
 ) -> Result<Arc<SessionToken>, SecretProblem> {
     let token = match origin {
-        Origin::Vault { .. } => session.token_for_a_lease(asker).await,
-        _ => session.token(asker).await,
+        VaultOrigin::Generated { .. } => session.token_for_a_lease(asker).await,
+        VaultOrigin::Kv { .. } => session.token(asker).await,
     };
     let token = token.map_err(unavailable)?;
     let [own, login] = token.needles();
@@ -274,10 +272,14 @@ fn revoked_with<T: Any + Send + Sync>(owner: Weak<T>) -> RevokedWith {
     RevokedWith::Owner(owner)
 }
 
-async fn read_origin(vault: &Vault, token: &SessionToken, origin: &Origin) -> Result<Answer, VaultError> {
+async fn read_origin(
+    vault: &Vault,
+    token: &SessionToken,
+    origin: &VaultOrigin,
+) -> Result<Answer, VaultError> {
     let asked_at = Instant::now();
     let envelope = match origin {
-        Origin::Kv { path, refresh } => {
+        VaultOrigin::Kv { path, refresh } => {
             let secret = vault.kv_read(token.reveal(), path.as_str()).await?;
             let class = match secret.refresh {
                 Some(every) if every < *refresh => Class::Advised { every },
@@ -286,19 +288,18 @@ async fn read_origin(vault: &Vault, token: &SessionToken, origin: &Origin) -> Re
             let (data, request_id) = (secret.data, secret.request_id);
             return Ok(Answer { data, request_id, lease: None, class, asked_at, life: None });
         }
-        Origin::Vault { path, write: Some(values) } => {
+        VaultOrigin::Generated { path, write: Some(values) } => {
             let values = values.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
             vault.write(token.reveal(), path.as_str(), &values).await?
         }
-        Origin::Vault { path, write: None } => vault.read(token.reveal(), path.as_str()).await?,
-        Origin::Env(_) | Origin::Exec { .. } | Origin::File(_) => unreachable!("not in Vault"),
+        VaultOrigin::Generated { path, write: None } => vault.read(token.reveal(), path.as_str()).await?,
     };
     let Envelope { data, request_id, lease_id: lease, lease_duration, renewable, date, .. } = envelope;
     let data = data.unwrap_or_else(Data::empty);
     let stated = Some(lease_duration).filter(|life| !life.is_zero()).map(|life| life.min(FAR));
     let now = date.unwrap_or_else(cofferdam_base::clock::now);
     let requested = || match origin {
-        Origin::Vault { write: Some(values), .. } => embedded_expiry::asked_for(values),
+        VaultOrigin::Generated { write: Some(values), .. } => embedded_expiry::asked_for(values),
         _ => None,
     };
     let (class, life) = match (&lease, stated) {

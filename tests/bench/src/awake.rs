@@ -6,8 +6,8 @@
 use std::process::Stdio;
 use std::thread::available_parallelism;
 
+use crate::bench_error::BenchError;
 use crate::process::{Running, command, on_path};
-use crate::trouble::Trouble;
 
 /// Spinners, until it goes out of scope.
 #[derive(Debug)]
@@ -16,9 +16,9 @@ pub(crate) struct Awake {
 }
 
 impl Awake {
-    pub(crate) fn keep() -> Result<Self, Trouble> {
-        let own =
-            std::env::current_exe().map_err(|source| Trouble::Start { what: "a spinner".into(), source })?;
+    pub(crate) fn keep() -> Result<Self, BenchError> {
+        let own = std::env::current_exe()
+            .map_err(|source| BenchError::Start { what: "a spinner".into(), source })?;
         let spinner = || {
             let mut spinner = match on_path("chrt") {
                 Some(chrt) => {

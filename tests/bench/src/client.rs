@@ -12,10 +12,10 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::bench_error::BenchError;
 use crate::clock::Deadline;
 use crate::contender::CommandLine;
 use crate::process::Running;
-use crate::trouble::Trouble;
 
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -40,7 +40,7 @@ struct Answer<'a> {
 
 impl Client {
     /// Starts the command and shakes hands, as far as the answer to `tools/list`.
-    pub(crate) fn start(line: &CommandLine) -> Result<Self, Trouble> {
+    pub(crate) fn start(line: &CommandLine) -> Result<Self, BenchError> {
         let mut command = line.command();
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut running = Running::spawn(command, &line.name())?;
@@ -56,7 +56,7 @@ impl Client {
         let tools = client.answer_to(id)?;
         match tools.contains("\"echo\"") {
             true => Ok(client),
-            false => Err(Trouble::WrongAnswer(shortened(&tools))),
+            false => Err(BenchError::WrongAnswer(shortened(&tools))),
         }
     }
 
@@ -65,34 +65,34 @@ impl Client {
     }
 
     /// One small call, to its answer.
-    pub(crate) fn small_call(&mut self) -> Result<(), Trouble> {
+    pub(crate) fn small_call(&mut self) -> Result<(), BenchError> {
         let id = self.ask_small()?;
         self.next_line()?;
         self.expect_small().and_then(|answered| match answered == id {
             true => Ok(()),
-            false => Err(Trouble::WrongAnswer(format!("to request {answered} instead of {id}"))),
+            false => Err(BenchError::WrongAnswer(format!("to request {answered} instead of {id}"))),
         })
     }
 
     /// Sends a small call and does not wait.
-    pub(crate) fn ask_small(&mut self) -> Result<u64, Trouble> {
+    pub(crate) fn ask_small(&mut self) -> Result<u64, BenchError> {
         self.ask("tools/call", r#"{"name":"echo","arguments":{"text":"How deep is the water today?"}}"#)
     }
 
     /// Which small call is answered next.
-    pub(crate) fn answered_small(&mut self) -> Result<u64, Trouble> {
+    pub(crate) fn answered_small(&mut self) -> Result<u64, BenchError> {
         self.next_line()?;
         self.expect_small()
     }
 
     /// A call with a result of `bytes`, to its answer.
-    pub(crate) fn large_call(&mut self, bytes: usize) -> Result<(), Trouble> {
+    pub(crate) fn large_call(&mut self, bytes: usize) -> Result<(), BenchError> {
         let params = format!(r#"{{"name":"big","arguments":{{"bytes":{bytes}}}}}"#);
         self.ask("tools/call", &params)?;
         // Its length says enough: an error is short, and copying or reading a megabyte would be measured too.
         match self.next_line()? >= bytes {
             true => self.drop_line(),
-            false => return Err(Trouble::WrongAnswer(shortened(&self.take_line()))),
+            false => return Err(BenchError::WrongAnswer(shortened(&self.take_line()))),
         }
         Ok(())
     }
@@ -105,7 +105,7 @@ impl Client {
         }
     }
 
-    fn ask(&mut self, method: &str, params: &str) -> Result<u64, Trouble> {
+    fn ask(&mut self, method: &str, params: &str) -> Result<u64, BenchError> {
         self.last_id += 1;
         let id = self.last_id;
         let line =
@@ -114,17 +114,17 @@ impl Client {
         Ok(id)
     }
 
-    fn write(&mut self, bytes: &[u8]) -> Result<(), Trouble> {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), BenchError> {
         let input = self.input.as_mut().expect("it is open until the end");
         let written = input.write_all(bytes);
         written.map_err(|source| match source.kind() {
             ErrorKind::BrokenPipe => self.ended(),
-            _ => Trouble::Write { what: format!("to {}", self.line.name()), source },
+            _ => BenchError::Write { what: format!("to {}", self.line.name()), source },
         })
     }
 
     /// Waits until a whole line is there, and gives its length.
-    fn next_line(&mut self) -> Result<usize, Trouble> {
+    fn next_line(&mut self) -> Result<usize, BenchError> {
         let deadline = Deadline::after(ANSWER_WITHIN);
         loop {
             if let Some(length) = self.buffer[self.searched..self.end].iter().position(|byte| *byte == b'\n')
@@ -138,8 +138,12 @@ impl Client {
             let left = PollTimeout::try_from(deadline.left()).unwrap_or(PollTimeout::MAX);
             match poll(&mut ready, left) {
                 Ok(0) => {
-                    let last_words = self.line.last_words();
-                    return Err(Trouble::NoAnswer { id: self.last_id, within: ANSWER_WITHIN, last_words });
+                    let last_log_line = self.line.last_log_line();
+                    return Err(BenchError::NoAnswer {
+                        id: self.last_id,
+                        within: ANSWER_WITHIN,
+                        last_log_line,
+                    });
                 }
                 Ok(_) | Err(nix::errno::Errno::EINTR) => {}
                 Err(error) => return Err(self.unreadable(error.into())),
@@ -167,7 +171,7 @@ impl Client {
         }
     }
 
-    fn expect_small(&mut self) -> Result<u64, Trouble> {
+    fn expect_small(&mut self) -> Result<u64, BenchError> {
         let line = &self.buffer[self.start..self.searched];
         let answer = serde_json::from_slice::<Answer>(line).ok();
         let id = answer
@@ -180,12 +184,12 @@ impl Client {
                 self.drop_line();
                 Ok(id)
             }
-            None => Err(Trouble::WrongAnswer(shortened(&self.take_line()))),
+            None => Err(BenchError::WrongAnswer(shortened(&self.take_line()))),
         }
     }
 
     /// The result of request `id`; notifications before it are passed over.
-    fn answer_to(&mut self, id: u64) -> Result<String, Trouble> {
+    fn answer_to(&mut self, id: u64) -> Result<String, BenchError> {
         loop {
             self.next_line()?;
             let line = self.take_line();
@@ -195,12 +199,12 @@ impl Client {
                     return Ok(result.get().to_owned());
                 }
                 Some(Answer { id: None, result: None }) if line.contains("\"method\"") => {}
-                _ => return Err(Trouble::WrongAnswer(shortened(&line))),
+                _ => return Err(BenchError::WrongAnswer(shortened(&line))),
             }
         }
     }
 
-    fn make_room(&mut self) -> Result<(), Trouble> {
+    fn make_room(&mut self) -> Result<(), BenchError> {
         if self.buffer.len() - self.end >= ROOM / 2 {
             return Ok(());
         }
@@ -209,7 +213,7 @@ impl Client {
         self.end -= self.start;
         self.start = 0;
         match self.end > MAX_LINE {
-            true => Err(Trouble::WrongAnswer("a line without an end".into())),
+            true => Err(BenchError::WrongAnswer("a line without an end".into())),
             false => {
                 self.buffer.resize(self.end + ROOM, 0);
                 Ok(())
@@ -217,12 +221,12 @@ impl Client {
         }
     }
 
-    fn ended(&self) -> Trouble {
-        Trouble::Ended { what: self.line.name(), last_words: self.line.last_words() }
+    fn ended(&self) -> BenchError {
+        BenchError::Ended { what: self.line.name(), last_log_line: self.line.last_log_line() }
     }
 
-    fn unreadable(&self, source: std::io::Error) -> Trouble {
-        Trouble::Read { what: format!("from {}", self.line.name()), source }
+    fn unreadable(&self, source: std::io::Error) -> BenchError {
+        BenchError::Read { what: format!("from {}", self.line.name()), source }
     }
 }
 

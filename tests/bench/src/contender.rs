@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use crate::bench_error::{BenchError, last_log_line};
 use crate::clock::Deadline;
 use crate::process::{self, Running, into_file};
 use crate::program_paths::ProgramPaths;
-use crate::trouble::{Trouble, last_words};
 
 #[derive(Debug)]
 pub(crate) struct Contender {
@@ -72,24 +72,27 @@ enum Readiness {
 }
 
 impl Contender {
-    pub(crate) fn prepare(&self, dir: &Path, paths: &ProgramPaths) -> Result<Prepared, Trouble> {
+    pub(crate) fn prepare(&self, dir: &Path, paths: &ProgramPaths) -> Result<Prepared, BenchError> {
         let port = free_port()?;
         let fill = |text: &str| fill(text, dir, port, paths);
         let fill_all = |texts: &[&str]| texts.iter().map(|text| fill(text)).collect::<Result<Vec<_>, _>>();
         let (host, enrol, client) = (fill_all(self.host)?, fill_all(self.enrol)?, fill_all(self.client)?);
         let env = self.env.iter().map(|(name, value)| Ok(((*name).to_owned(), fill(value)?)));
-        let env: Vec<_> = env.collect::<Result<_, Trouble>>()?;
+        let env: Vec<_> = env.collect::<Result<_, BenchError>>()?;
         for directory in [""].iter().chain(self.directories) {
             let path = dir.join(directory);
             let made = DirBuilder::new().recursive(true).mode(0o700).create(&path);
-            made.map_err(|source| Trouble::Write { what: format!("a directory of {}", self.name), source })?;
+            made.map_err(|source| BenchError::Write {
+                what: format!("a directory of {}", self.name),
+                source,
+            })?;
         }
         for (name, content) in self.files {
             let text = fill(content)?;
             let file =
                 OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(dir.join(name));
             let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
-            written.map_err(|source| Trouble::Write { what: (*name).into(), source })?;
+            written.map_err(|source| BenchError::Write { what: (*name).into(), source })?;
         }
         let ready = match self.ready {
             Ready::AtOnce => Readiness::AtOnce,
@@ -109,9 +112,9 @@ impl Contender {
 
 impl Prepared {
     /// Starts what listens on the host, if anything does, and waits until it listens.
-    pub(crate) fn start_host(&self) -> Result<Option<Running>, Trouble> {
+    pub(crate) fn start_host(&self) -> Result<Option<Running>, BenchError> {
         let Some(program) = self.host.argv.first() else { return Ok(None) };
-        let mut command = process::tethered(program);
+        let mut command = process::killed_with_parent(program);
         self.host.dress(&mut command);
         command.stdin(Stdio::null()).stdout(into_file(&self.host.log));
         let mut running = Running::spawn(command, &self.host.name())?;
@@ -119,11 +122,11 @@ impl Prepared {
         while !self.ready.is_reached() {
             let what = format!("the host side ({})", self.host.name());
             if !running.is_running() {
-                return Err(Trouble::Ended { what, last_words: self.host.last_words() });
+                return Err(BenchError::Ended { what, last_log_line: self.host.last_log_line() });
             }
             if deadline.is_over() {
-                let last_words = self.host.last_words();
-                return Err(Trouble::NotReady { what, within: READY_WITHIN, last_words });
+                let last_log_line = self.host.last_log_line();
+                return Err(BenchError::NotReady { what, within: READY_WITHIN, last_log_line });
             }
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -131,14 +134,14 @@ impl Prepared {
         Ok(Some(running))
     }
 
-    fn enrol(&self) -> Result<(), Trouble> {
+    fn enrol(&self) -> Result<(), BenchError> {
         let Some((program, arguments)) = self.enrol.split_first() else { return Ok(()) };
         let mut command = process::command(program);
         command.args(arguments);
         let printed = process::output_of(command, READY_WITHIN);
-        let printed = printed.ok_or_else(|| Trouble::Missing("an enrolment string".into()))?;
+        let printed = printed.ok_or_else(|| BenchError::Missing("an enrolment string".into()))?;
         std::fs::write(&self.enrolment, printed)
-            .map_err(|source| Trouble::Write { what: "an enrolment string".into(), source })
+            .map_err(|source| BenchError::Write { what: "an enrolment string".into(), source })
     }
 }
 
@@ -161,8 +164,8 @@ impl CommandLine {
         Path::new(program).file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    pub(crate) fn last_words(&self) -> String {
-        last_words(&String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()))
+    pub(crate) fn last_log_line(&self) -> String {
+        last_log_line(&String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()))
     }
 
     fn dress(&self, command: &mut Command) {
@@ -183,7 +186,7 @@ impl Readiness {
 /// Node and Python take a second or two, more on a busy machine.
 const READY_WITHIN: Duration = Duration::from_secs(20);
 
-fn fill(text: &str, dir: &Path, port: u16, paths: &ProgramPaths) -> Result<String, Trouble> {
+fn fill(text: &str, dir: &Path, port: u16, paths: &ProgramPaths) -> Result<String, BenchError> {
     let mut filled = text.to_owned();
     for (word, value) in [("{dir}", dir.display().to_string()), ("{port}", port.to_string())] {
         filled = filled.replace(word, &value);
@@ -192,8 +195,9 @@ fn fill(text: &str, dir: &Path, port: u16, paths: &ProgramPaths) -> Result<Strin
 }
 
 /// A port that was free a moment ago.
-fn free_port() -> Result<u16, Trouble> {
+fn free_port() -> Result<u16, BenchError> {
     let bound = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
-    let address = bound.map_err(|source| Trouble::Start { what: "a listener on loopback".into(), source })?;
+    let address =
+        bound.map_err(|source| BenchError::Start { what: "a listener on loopback".into(), source })?;
     Ok(address.port())
 }

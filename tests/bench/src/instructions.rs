@@ -1,18 +1,18 @@
-//! Instruction counts under callgrind: recorded so that a later change can be compared, never judged.
+//! Instruction counts under callgrind: recorded for comparison with later versions, without a limit.
 //!
 //! Each count is a difference: the same run with twice the work, less the run with once the work, divided by the
-//! work. What a start and an end cost falls out. Instructions of the kernel are not in it.
+//! work. So the costs of start and end cancel out. Instructions in the kernel are not counted.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use crate::bench_error::BenchError;
 use crate::client::Client;
 use crate::contender::{Contender, Prepared};
 use crate::process::{Running, command, into_file, on_path};
 use crate::program_paths::ProgramPaths;
 use crate::roster::{COFFERDAM, ROSTER, SOCAT};
-use crate::trouble::Trouble;
 
 /// One line of the record.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(crate) fn count_all(dir: &Path, paths: &ProgramPaths) -> Vec<Count> {
     };
     let callgrind = Callgrind { valgrind, dir, paths };
     let mut counts = Vec::new();
-    let mut record = |what: &'static str, instructions: Result<u64, Trouble>| {
+    let mut record = |what: &'static str, instructions: Result<u64, BenchError>| {
         eprintln!("bench: counted: {what}");
         counts.push(Count { what, instructions: instructions.map_err(|trouble| trouble.sentence()) });
     };
@@ -58,9 +58,9 @@ const CALLS: u64 = 400;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 impl Callgrind<'_> {
-    fn codec(&self, body: &str, frames: u64) -> Result<u64, Trouble> {
-        let own =
-            std::env::current_exe().map_err(|source| Trouble::Read { what: "my own path".into(), source })?;
+    fn codec(&self, body: &str, frames: u64) -> Result<u64, BenchError> {
+        let own = std::env::current_exe()
+            .map_err(|source| BenchError::Read { what: "my own path".into(), source })?;
         self.difference(frames, |out, frames| {
             let prefix = self.prefix(out);
             let mut counted = command(&prefix[0]);
@@ -69,13 +69,13 @@ impl Callgrind<'_> {
             let status = Running::spawn(counted, "the codec")?.ends_within(PATIENCE);
             match status.is_some_and(|status| status.success()) {
                 true => Ok(()),
-                false => Err(Trouble::Ended { what: "the codec".into(), last_words: String::new() }),
+                false => Err(BenchError::Ended { what: "the codec".into(), last_log_line: String::new() }),
             }
         })
     }
 
-    /// The end that the harness starts, counted; the host's end as always.
-    fn client(&self, name: &str) -> Result<u64, Trouble> {
+    /// Counts the program that the harness starts; the host's program runs uncounted.
+    fn client(&self, name: &str) -> Result<u64, BenchError> {
         let prepared = self.prepare(name, "client")?;
         let _host = prepared.start_host()?;
         self.difference(CALLS, |out, calls| {
@@ -88,10 +88,10 @@ impl Callgrind<'_> {
         })
     }
 
-    /// The sidecar, counted; the shim as always.
-    fn sidecar(&self) -> Result<u64, Trouble> {
-        let own =
-            std::env::current_exe().map_err(|source| Trouble::Read { what: "my own path".into(), source })?;
+    /// Counts the sidecar; the shim runs uncounted.
+    fn sidecar(&self) -> Result<u64, BenchError> {
+        let own = std::env::current_exe()
+            .map_err(|source| BenchError::Read { what: "my own path".into(), source })?;
         let counted = own.with_file_name("bench-sidecar").display().to_string();
         self.difference(CALLS, |out, calls| {
             let mut prepared = self.prepare(COFFERDAM, "host")?;
@@ -111,9 +111,9 @@ impl Callgrind<'_> {
         })
     }
 
-    fn prepare(&self, name: &str, side: &str) -> Result<Prepared, Trouble> {
+    fn prepare(&self, name: &str, side: &str) -> Result<Prepared, BenchError> {
         let contender: Option<&Contender> = ROSTER.iter().find(|contender| contender.name == name);
-        let contender = contender.ok_or_else(|| Trouble::Missing(format!("a contender `{name}`")))?;
+        let contender = contender.ok_or_else(|| BenchError::Missing(format!("a contender `{name}`")))?;
         contender.prepare(&self.dir.join(format!("{side}-of-{}", name.replace(' ', "-"))), self.paths)
     }
 
@@ -128,12 +128,12 @@ impl Callgrind<'_> {
     fn difference(
         &self,
         work: u64,
-        mut run: impl FnMut(&Path, u64) -> Result<(), Trouble>,
-    ) -> Result<u64, Trouble> {
+        mut run: impl FnMut(&Path, u64) -> Result<(), BenchError>,
+    ) -> Result<u64, BenchError> {
         let mut counted = |work| {
             let out = tempfile::Builder::new().prefix("callgrind-").tempdir_in(self.dir);
             let out =
-                out.map_err(|source| Trouble::Write { what: "a directory for counts".into(), source })?;
+                out.map_err(|source| BenchError::Write { what: "a directory for counts".into(), source })?;
             // Processes that the counted one forks write files of their own beside it.
             run(&out.path().join("out.%p"), work)?;
             total(out.path())
@@ -144,14 +144,14 @@ impl Callgrind<'_> {
 }
 
 /// The largest total of the files that callgrind wrote: the counted process, not what it forked.
-fn total(dir: &Path) -> Result<u64, Trouble> {
-    let read = |source| Trouble::Read { what: "callgrind's counts".into(), source };
+fn total(dir: &Path) -> Result<u64, BenchError> {
+    let read = |source| BenchError::Read { what: "callgrind's counts".into(), source };
     let mut largest = None;
     for entry in std::fs::read_dir(dir).map_err(read)? {
         let text = std::fs::read(entry.map_err(read)?.path()).map_err(read)?;
         largest = largest.max(total_in(&String::from_utf8_lossy(&text)));
     }
-    largest.ok_or_else(|| Trouble::Missing("callgrind's counts: the process did not end in order".into()))
+    largest.ok_or_else(|| BenchError::Missing("callgrind's counts: the process did not end in order".into()))
 }
 
 fn total_in(counts: &str) -> Option<u64> {

@@ -1,11 +1,11 @@
-//! The scheduler of leases alone, on a paused clock, at a Vault that only counts: two hundred sessions with three leases
+//! The scheduler of leases alone, on a paused clock, with a fake Vault that counts requests: two hundred sessions with three leases
 //! each, for five hours.
 
 use std::time::Duration;
 
+use crate::bench_error::BenchError;
 use crate::clock::now;
 use crate::simulation::{Seen, Shape, simulate};
-use crate::trouble::Trouble;
 
 /// Its name for `--only`.
 pub(crate) const LEASES: &str = "leases";
@@ -15,22 +15,22 @@ pub(crate) struct Leases {
     pub(crate) sessions: u32,
     pub(crate) leases: u32,
     pub(crate) simulated: Duration,
-    /// Renewals, reads and looks.
+    /// Renewals, reads and checks.
     pub(crate) actions: u64,
     pub(crate) lapses: u64,
-    /// In any second.
+    /// The most actions in one second.
     pub(crate) busiest: u64,
-    /// Of the scheduler, its timers and its tasks, for one action; the best run.
+    /// The time per action of the scheduler with its timers and tasks, in the best run.
     pub(crate) each: Duration,
 }
 
-pub(crate) fn run(rounds: usize) -> Result<Leases, Trouble> {
+pub(crate) fn run(rounds: usize) -> Result<Leases, BenchError> {
     let shape = Shape::promised();
     let mut best: Option<(Duration, Seen)> = None;
     for _ in 0..rounds.max(1) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
         let runtime = runtime
-            .map_err(|source| Trouble::Start { what: "a runtime on a paused clock".into(), source })?;
+            .map_err(|source| BenchError::Start { what: "a runtime on a paused clock".into(), source })?;
         let began = now();
         let seen = runtime.block_on(simulate(&shape));
         let took = began.elapsed();
@@ -38,7 +38,7 @@ pub(crate) fn run(rounds: usize) -> Result<Leases, Trouble> {
             best = Some((took, seen));
         }
     }
-    let (took, seen) = best.ok_or_else(|| Trouble::Missing("a run".into()))?;
+    let (took, seen) = best.ok_or_else(|| BenchError::Missing("a run".into()))?;
     let actions = seen.actions();
     Ok(Leases {
         sessions: shape.sessions,

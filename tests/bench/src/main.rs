@@ -30,12 +30,13 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use crate::arguments::{Counting, Mode, Plan};
+use crate::bench_error::BenchError;
 use crate::program_paths::ProgramPaths;
 use crate::report::{Findings, Trial, machine};
-use crate::trouble::Trouble;
 
 mod arguments;
 mod awake;
+mod bench_error;
 mod client;
 mod clock;
 mod codec;
@@ -52,7 +53,6 @@ mod report;
 mod roster;
 mod simulation;
 mod tournament;
-mod trouble;
 mod turnover;
 mod weight;
 
@@ -81,10 +81,10 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(plan: &Plan) -> Result<(), Trouble> {
+fn run(plan: &Plan) -> Result<(), BenchError> {
     let directory = tempfile::Builder::new().prefix("cofferdam-bench-").tempdir();
     let directory =
-        directory.map_err(|source| Trouble::Write { what: "a temporary directory".into(), source })?;
+        directory.map_err(|source| BenchError::Write { what: "a temporary directory".into(), source })?;
     let paths = ProgramPaths::new()?;
     let contenders: Vec<_> =
         roster::ROSTER.iter().filter(|contender| plan.includes(contender.name)).collect();
@@ -112,7 +112,7 @@ fn run(plan: &Plan) -> Result<(), Trouble> {
         date: clock::today(),
     };
     let printed = std::io::stdout().write_all(findings.text("").as_bytes());
-    printed.map_err(|source| Trouble::Write { what: "the report to the terminal".into(), source })?;
+    printed.map_err(|source| BenchError::Write { what: "the report to the terminal".into(), source })?;
     match &plan.out {
         Some(out) => findings.write(out),
         None => Ok(()),

@@ -4,10 +4,10 @@
 
 use std::time::Duration;
 
+use crate::bench_error::BenchError;
 use crate::client::Client;
 use crate::clock::{Deadline, now};
 use crate::contender::CommandLine;
-use crate::trouble::Trouble;
 
 /// One contender's round.
 #[derive(Clone, Debug)]
@@ -52,8 +52,8 @@ impl Pace {
     pub(crate) fn small_calls(
         self,
         most: usize,
-        mut call: impl FnMut() -> Result<(), Trouble>,
-    ) -> Result<Small, Trouble> {
+        mut call: impl FnMut() -> Result<(), BenchError>,
+    ) -> Result<Small, BenchError> {
         let deadline = Deadline::after(self.small);
         let mut took = Vec::with_capacity(most);
         while !deadline.is_over() && took.len() < most {
@@ -86,7 +86,7 @@ const MAX_CALLS: usize = 20_000;
 const MAX_LARGE_CALLS: usize = 200;
 
 /// The four measurements, on the last of the clients that were started for the first of them.
-pub(crate) fn round(client: &CommandLine, pace: Pace) -> Result<Round, Trouble> {
+pub(crate) fn round(client: &CommandLine, pace: Pace) -> Result<Round, BenchError> {
     let (mut client, start) = starts(client, pace.starting)?;
     let deadline = Deadline::after(pace.warming);
     while !deadline.is_over() {
@@ -100,7 +100,7 @@ pub(crate) fn round(client: &CommandLine, pace: Pace) -> Result<Round, Trouble> 
 }
 
 /// From the start of the client's end to the answer to `tools/list`.
-fn starts(line: &CommandLine, time: Duration) -> Result<(Client, Duration), Trouble> {
+fn starts(line: &CommandLine, time: Duration) -> Result<(Client, Duration), BenchError> {
     let deadline = Deadline::after(time);
     let mut took = Vec::new();
     loop {
@@ -115,7 +115,7 @@ fn starts(line: &CommandLine, time: Duration) -> Result<(Client, Duration), Trou
 }
 
 /// Calls per second with [`IN_FLIGHT`] of them waiting at any time.
-fn throughput(client: &mut Client, time: Duration) -> Result<f64, Trouble> {
+fn throughput(client: &mut Client, time: Duration) -> Result<f64, BenchError> {
     let begin = now();
     let deadline = Deadline::after(time);
     let mut waiting = Vec::with_capacity(IN_FLIGHT);
@@ -127,7 +127,7 @@ fn throughput(client: &mut Client, time: Duration) -> Result<f64, Trouble> {
         let id = client.answered_small()?;
         // Contenders may answer in another order, but each request once.
         let place = waiting.iter().position(|waiting| *waiting == id);
-        let place = place.ok_or_else(|| Trouble::WrongAnswer(format!("a second one to request {id}")))?;
+        let place = place.ok_or_else(|| BenchError::WrongAnswer(format!("a second one to request {id}")))?;
         waiting.swap_remove(place);
         answered += 1;
         if !deadline.is_over() {
@@ -137,7 +137,7 @@ fn throughput(client: &mut Client, time: Duration) -> Result<f64, Trouble> {
     Ok(f64::from(answered) / begin.elapsed().as_secs_f64())
 }
 
-fn large(client: &mut Client, time: Duration) -> Result<Duration, Trouble> {
+fn large(client: &mut Client, time: Duration) -> Result<Duration, BenchError> {
     client.large_call(LARGE)?; // buffers grow once
     let deadline = Deadline::after(time);
     let mut took = Vec::new();

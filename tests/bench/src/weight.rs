@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
+use crate::bench_error::BenchError;
 use crate::client::Client;
 use crate::contender::CommandLine;
 use crate::measure::LARGE;
-use crate::trouble::Trouble;
 
 /// Bytes.
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +18,7 @@ pub(crate) struct Weight {
 pub(crate) const SMALL_CALLS: usize = 1_000;
 
 /// A fresh client of its own, so that no other measurement is in it. Only the process that the harness started counts.
-pub(crate) fn weigh(line: &CommandLine) -> Result<Weight, Trouble> {
+pub(crate) fn weigh(line: &CommandLine) -> Result<Weight, BenchError> {
     let mut client = Client::start(line)?;
     for _ in 0..SMALL_CALLS {
         client.small_call()?;
@@ -31,16 +31,17 @@ pub(crate) fn weigh(line: &CommandLine) -> Result<Weight, Trouble> {
     Ok(Weight { after_small_calls, after_large_call })
 }
 
-pub(crate) fn file_size(path: &Path) -> Result<u64, Trouble> {
+pub(crate) fn file_size(path: &Path) -> Result<u64, BenchError> {
     let metadata = std::fs::metadata(path);
-    Ok(metadata.map_err(|source| Trouble::Read { what: "the size of the shim".into(), source })?.len())
+    Ok(metadata.map_err(|source| BenchError::Read { what: "the size of the shim".into(), source })?.len())
 }
 
 /// Bytes of a process that are in memory.
-pub(crate) fn resident(process: u32) -> Result<u64, Trouble> {
+pub(crate) fn resident(process: u32) -> Result<u64, BenchError> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status"));
-    let status = status.map_err(|source| Trouble::Read { what: "the memory of a process".into(), source })?;
-    resident_in(&status).ok_or_else(|| Trouble::Missing("VmRSS of a process".into()))
+    let status =
+        status.map_err(|source| BenchError::Read { what: "the memory of a process".into(), source })?;
+    resident_in(&status).ok_or_else(|| BenchError::Missing("VmRSS of a process".into()))
 }
 
 fn resident_in(status: &str) -> Option<u64> {

@@ -2,7 +2,7 @@
 //!
 //!     landlocked [--read PATH]… [--write PATH]… -- PROGRAM ARGUMENT…
 //!
-//! Files: what is named, nothing else. TCP: neither connecting nor binding. Where the kernel cannot hold all of that,
+//! It can use only the named files, and can neither connect nor bind TCP sockets. Where the kernel cannot enforce all of that,
 //! nothing is started.
 
 use std::ffi::OsString;
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
     let Some(program) = arguments.next() else { return failed("no program") };
     match restrict(&readable, &writable) {
         Ok(RulesetStatus::FullyEnforced) => {}
-        Ok(status) => return failed(&format!("this kernel does not hold all of it: {status:?}")),
+        Ok(status) => return failed(&format!("this kernel does not enforce all of the rules: {status:?}")),
         Err(error) => return failed(&error.to_string()),
     }
     let error = cofferdam_tests::process::command(&program).args(arguments).exec();

@@ -1,4 +1,4 @@
-//! The shim with less patience: what takes a minute with the real one takes seconds here. Nothing else differs.
+//! The shim with short timeouts: seconds where the real one waits for a minute. Nothing else differs.
 
 use std::os::fd::AsFd;
 use std::process::ExitCode;

@@ -1,11 +1,11 @@
-//! Tries one way out of a sandbox and says in one line what came of it.
+//! Tries one way out of a sandbox and prints the result in one line.
 //!
 //!     sandbox-probe tcp HOST:PORT       connects
 //!     sandbox-probe unix PATH           connects
 //!     sandbox-probe proxy HOST:PORT     asks the proxy in HTTPS_PROXY for a CONNECT, with the name and password in it
 //!     sandbox-probe read PATH           opens a file
 //!
-//! The line is `ok`, or the kind of error and its text; for a proxy, the first line of its answer.
+//! The line is `ok`, or the kind of error and its text; for a proxy, the first line of its response.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write};
@@ -18,32 +18,32 @@ use cofferdam_tests::encodings::base64;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-#[expect(clippy::print_stdout, reason = "what came of it is data")]
+#[expect(clippy::print_stdout, reason = "the result is the program's output")]
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [way, place] = &arguments[..] else {
-        eprintln!("sandbox-probe tcp|unix|proxy|read PLACE");
+    let [way, target] = &arguments[..] else {
+        eprintln!("sandbox-probe tcp|unix|proxy|read TARGET");
         return ExitCode::from(64);
     };
     let result = match way.as_str() {
-        "tcp" => tcp(place).map(|_| "ok".to_owned()),
-        "unix" => UnixStream::connect(place).map(|_| "ok".to_owned()),
-        "proxy" => proxy(place),
-        "read" => std::fs::File::open(place).map(|_| "ok".to_owned()),
+        "tcp" => tcp(target).map(|_| "ok".to_owned()),
+        "unix" => UnixStream::connect(target).map(|_| "ok".to_owned()),
+        "proxy" => proxy(target),
+        "read" => std::fs::File::open(target).map(|_| "ok".to_owned()),
         other => Err(std::io::Error::other(format!("{other} is not known"))),
     };
     println!("{}", result.unwrap_or_else(|error| format!("{:?}: {error}", error.kind())));
     ExitCode::SUCCESS
 }
 
-fn tcp(place: &str) -> std::io::Result<TcpStream> {
-    let address = place.parse().map_err(std::io::Error::other)?;
+fn tcp(target: &str) -> std::io::Result<TcpStream> {
+    let address = target.parse().map_err(std::io::Error::other)?;
     let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     Ok(stream)
 }
 
-fn proxy(place: &str) -> std::io::Result<String> {
+fn proxy(target: &str) -> std::io::Result<String> {
     let missing = || std::io::Error::other("HTTPS_PROXY is not http://NAME:PASSWORD@HOST:PORT");
     let variable = std::env::var("HTTPS_PROXY").map_err(std::io::Error::other)?;
     let rest = variable.strip_prefix("http://").ok_or_else(missing)?;
@@ -54,7 +54,7 @@ fn proxy(place: &str) -> std::io::Result<String> {
     let mut request = String::new();
     let _ = write!(
         request,
-        "CONNECT {place} HTTP/1.1\r\nHost: {place}\r\nProxy-Authorization: Basic {authorization}\r\n\r\n"
+        "CONNECT {target} HTTP/1.1\r\nHost: {target}\r\nProxy-Authorization: Basic {authorization}\r\n\r\n"
     );
     stream.write_all(request.as_bytes())?;
     let mut line = String::new();

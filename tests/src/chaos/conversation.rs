@@ -27,17 +27,17 @@ pub struct Conversation {
     server: String,
     random: Random,
     /// The messages in the order of sending; a message's number is its index plus 1.
-    said: Vec<Said>,
+    sent: Vec<Sent>,
     /// Numbers of the requests without a response, by id.
     waiting: BTreeMap<u64, u64>,
     answers: BTreeMap<u64, Value>,
-    /// Numbers in the server's notifications, in the order of arrival.
-    told: Vec<u64>,
+    /// The numbers in the server's notifications, in the order of arrival.
+    notified: Vec<u64>,
     most_in_flight: usize,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Said {
+enum Sent {
     /// The server sends a request to the harness before it responds.
     Asking,
     /// A call with a text, and a response of this many bytes.
@@ -69,19 +69,19 @@ impl Conversation {
             harness: harness.initialized(),
             server: server.to_owned(),
             random,
-            said: Vec::new(),
+            sent: Vec::new(),
             waiting: BTreeMap::new(),
             answers: BTreeMap::new(),
-            told: Vec::new(),
+            notified: Vec::new(),
             most_in_flight: 1,
         }
     }
 
     /// Sends this many messages with one to eight requests in flight, and waits for every response.
     #[track_caller]
-    pub fn hold(&mut self, things: usize) {
-        for _ in 0..things {
-            self.say();
+    pub fn exchange(&mut self, messages: usize) {
+        for _ in 0..messages {
+            self.send_random();
             if self.random.percent(10) {
                 self.most_in_flight = self.random.within(1..=8) as usize;
             }
@@ -92,26 +92,26 @@ impl Conversation {
 
     /// Sends one more message, of random kind and size.
     #[track_caller]
-    pub fn say(&mut self) {
-        let said = match self.random.within(0..=99) {
-            0..=2 => Said::Asking,
-            3..=22 => Said::Notification,
-            _ => Said::Call { answer: self.size() },
+    pub fn send_random(&mut self) {
+        let sent = match self.random.within(0..=99) {
+            0..=2 => Sent::Asking,
+            3..=22 => Sent::Notification,
+            _ => Sent::Call { answer: self.size() },
         };
         let text_bytes = self.size();
-        self.say_this(said, text_bytes);
+        self.send_this(sent, text_bytes);
     }
 
     /// Sends one small call.
     #[track_caller]
     pub fn call(&mut self) {
-        self.say_this(Said::Call { answer: 10 }, 10);
+        self.send_this(Sent::Call { answer: 10 }, 10);
     }
 
     /// Sends one notification.
     #[track_caller]
     pub fn notify(&mut self) {
-        self.say_this(Said::Notification, 10);
+        self.send_this(Sent::Notification, 10);
     }
 
     /// Receives messages until at most this many requests wait.
@@ -119,57 +119,57 @@ impl Conversation {
     pub fn wait_until_in_flight(&mut self, count: usize) {
         while self.waiting.len() > count {
             let message = self.harness.next_message_within(PATIENCE_IN_CHAOS);
-            self.hear(&message);
+            self.receive(&message);
         }
     }
 
-    /// The number and the fate of the last request that was answered.
+    /// The fate of the last request that got a response.
     ///
     /// # Panics
-    /// When nothing was answered yet.
+    /// When there was no response yet.
     #[track_caller]
     pub fn last_fate(&self) -> Fate {
-        fate(self.answers.values().next_back().expect("something was answered"))
+        fate(self.answers.values().next_back().expect("there was a response"))
     }
 
     /// Asserts that nothing was lost, repeated or reordered, that one link and one process were used, and that the audit has
     /// every decision and outcome once.
     #[track_caller]
     pub fn assert_flawless(&mut self, world: &World) {
-        self.nothing_more_comes();
-        let all: Vec<u64> = (1..=self.said.len() as u64).collect();
+        self.wait_for_earlier_messages();
+        let all: Vec<u64> = (1..=self.sent.len() as u64).collect();
         assert_eq!(self.executed(world), all, "the server executed everything once and in order");
-        let tallies = |number: &u64| matches!(self.said[*number as usize - 1], Said::Call { .. });
+        let tallies = |number: &u64| matches!(self.sent[*number as usize - 1], Sent::Call { .. });
         let calls: Vec<u64> = all.iter().copied().filter(tallies).collect();
-        assert_eq!(self.told, calls, "what the server tells by itself comes once and in order");
+        assert_eq!(self.notified, calls, "the server's notifications come once and in order");
         for (number, answer) in &self.answers {
             assert_eq!(fate(answer), Fate::Ran, "{number}: {answer}");
         }
         assert_eq!(world.fixture_processes(&self.server).len(), 1, "on one process");
-        let requests = self.said.iter().filter(|said| **said != Said::Notification).count();
+        let requests = self.sent.iter().filter(|sent| **sent != Sent::Notification).count();
         assert_eq!(self.answers.len(), requests, "every request has its answer");
         for (what, records) in [("decision", world.decisions()), ("outcome", world.outcomes())] {
             let ours = records.iter().filter(|record| record["server"] == *self.server);
-            let mut places: Vec<(String, u64)> = ours.map(place).collect();
-            let count = places.len();
-            places.sort();
-            places.dedup();
-            assert_eq!((count, places.len()), (requests, requests), "one {what} for each request");
-            places.dedup_by_key(|(link, _)| link.clone());
-            assert_eq!(places.len(), 1, "on one link");
+            let mut positions: Vec<(String, u64)> = ours.map(position).collect();
+            let count = positions.len();
+            positions.sort();
+            positions.dedup();
+            assert_eq!((count, positions.len()), (requests, requests), "one {what} for each request");
+            positions.dedup_by_key(|(link, _)| link.clone());
+            assert_eq!(positions.len(), 1, "on one link");
         }
     }
 
     /// Asserts that each request has one response and ran at most once: once if the response says so, never if it says not.
     #[track_caller]
     pub fn assert_at_most_once(&mut self, world: &World) -> BTreeMap<Fate, usize> {
-        self.nothing_more_comes();
+        self.wait_for_earlier_messages();
         let executed = self.executed(world);
         let mut fates = BTreeMap::new();
-        for (number, said) in (1..).zip(&self.said) {
+        for (number, sent) in (1..).zip(&self.sent) {
             let times = executed.iter().filter(|other| **other == number).count();
             assert!(times <= 1, "{number} ran {times} times");
-            if *said == Said::Notification {
+            if *sent == Sent::Notification {
                 continue;
             }
             let Some(answer) = self.answers.get(&number) else { panic!("{number} has no answer") };
@@ -185,19 +185,19 @@ impl Conversation {
     }
 
     #[track_caller]
-    fn say_this(&mut self, said: Said, text_bytes: usize) {
-        self.said.push(said);
-        let number = self.said.len() as u64;
+    fn send_this(&mut self, sent: Sent, text_bytes: usize) {
+        self.sent.push(sent);
+        let number = self.sent.len() as u64;
         let text = text(number, text_bytes);
-        let id = match said {
-            Said::Notification => {
+        let id = match sent {
+            Sent::Notification => {
                 return self.harness.notify("notifications/tally", json!({"number": number, "text": text}));
             }
-            Said::Asking => {
+            Sent::Asking => {
                 let arguments = json!({"number": number, "text": text, "id": format!("ask-{number}")});
                 self.harness.send_call("ask_client", arguments)
             }
-            Said::Call { answer } => {
+            Sent::Call { answer } => {
                 self.harness.send_call("tally", json!({"number": number, "text": text, "answer": answer}))
             }
         };
@@ -216,10 +216,12 @@ impl Conversation {
     }
 
     #[track_caller]
-    fn hear(&mut self, message: &Value) {
+    fn receive(&mut self, message: &Value) {
         match message["method"].as_str() {
             Some("notifications/message") => {
-                self.told.push(message["params"]["data"]["number"].as_u64().expect("a number is told"));
+                self.notified.push(
+                    message["params"]["data"]["number"].as_u64().expect("the notification has a number"),
+                );
             }
             Some("roots/list") => {
                 self.harness.send(&json!({"jsonrpc": "2.0", "id": message["id"], "result": {"roots": []}}));
@@ -235,10 +237,13 @@ impl Conversation {
     fn answered(&mut self, message: &Value) {
         let number = message["id"].as_u64().and_then(|id| self.waiting.remove(&id));
         let Some(number) = number else { panic!("a response without a request: {message}") };
-        if let Said::Call { answer } = self.said[number as usize - 1]
+        if let Sent::Call { answer } = self.sent[number as usize - 1]
             && message.get("result").is_some()
         {
-            assert!(text_of(message) == text(number, answer), "{number}: the answer is another's");
+            assert!(
+                text_of(message) == text(number, answer),
+                "{number}: the response belongs to another call"
+            );
         }
         // Of a long response only the fate of its call is kept.
         let kept = if message.get("result").is_some() { json!({"result": {}}) } else { message.clone() };
@@ -247,14 +252,14 @@ impl Conversation {
 
     /// Makes a call: because the link keeps its order, all earlier messages have arrived with its response.
     #[track_caller]
-    fn nothing_more_comes(&mut self) {
+    fn wait_for_earlier_messages(&mut self) {
         let ping = self.harness.send_request("ping", json!({}));
         loop {
             let message = self.harness.next_message_within(PATIENCE_IN_CHAOS);
             if message["id"] == ping && message.get("method").is_none() {
                 return;
             }
-            self.hear(&message);
+            self.receive(&message);
         }
     }
 
@@ -298,11 +303,11 @@ fn fate(answer: &Value) -> Fate {
     match crate::harness::refusal_of(answer) {
         "outcome_unknown" => Fate::Unknown,
         "relay_unavailable" | "server_unavailable" | "session_ended" => Fate::DidNotRun,
-        other => panic!("not an answer to expect: {other} in {answer}"),
+        other => panic!("unexpected error {other} in {answer}"),
     }
 }
 
 /// The link of a record, and its number on that link.
-fn place(record: &Value) -> (String, u64) {
+fn position(record: &Value) -> (String, u64) {
     (record["link"].as_str().unwrap_or_default().to_owned(), record["seq"].as_u64().unwrap_or_default())
 }

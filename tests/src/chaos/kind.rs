@@ -7,12 +7,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use super::place::Place;
-use super::plan::Manner;
+use super::endpoint::Endpoint;
+use super::plan::LinkSizes;
 use super::proxy::Proxy;
 use crate::attach::Attach;
 use crate::harness::Harness;
-use crate::port::free_place;
+use crate::port::free_address;
 use crate::process::{Running, into_file};
 use crate::sandbox::enroll;
 use crate::world::{Builder, World};
@@ -21,24 +21,24 @@ use crate::world::{Builder, World};
 pub struct LinkKind {
     pub name: &'static str,
     /// The sizes for plans of this kind.
-    pub manner: Manner,
+    pub sizes: LinkSizes,
     /// Adds what the sidecar's configuration needs.
     pub configure: fn(Builder) -> Builder,
     /// Where the sidecar listens.
-    pub sidecar: fn(&World) -> Place,
+    pub sidecar: fn(&World) -> Endpoint,
     /// Where a proxy for it can listen.
-    pub front: fn(&World) -> Place,
+    pub front: fn(&World) -> Endpoint,
     /// Tells a shim to connect to the proxy or to the hub, or to wait for the host.
-    pub shim: fn(&World, &Place, &mut Command),
+    pub shim: fn(&World, &Endpoint, &mut Command),
     /// The number of shims that share a connection of the proxy.
     pub shims: usize,
     /// Starts the programs that run beside the shims, if the host connects to the sandbox.
-    pub host: fn(&World, &Place) -> Beside,
+    pub host: fn(&World, &Endpoint) -> HostProcesses,
 }
 
 /// Processes that a link needs besides its shim and its sidecar.
 #[derive(Debug, Default)]
-pub struct Beside {
+pub struct HostProcesses {
     _attach: Option<Attach>,
     _hub: Option<Running>,
 }
@@ -46,17 +46,17 @@ pub struct Beside {
 impl LinkKind {
     pub const UNIX: Self = Self {
         name: "unix",
-        manner: manner(0),
+        sizes: sizes(0),
         configure: |builder| builder,
-        sidecar: |world| Place::Unix(world.layout().relay.clone()),
-        front: |world| Place::Unix(fresh(world)),
+        sidecar: |world| Endpoint::Unix(world.layout().relay.clone()),
+        front: |world| Endpoint::Unix(fresh(world)),
         shim: |_, front, command| {
-            if let Place::Unix(path) = front {
+            if let Endpoint::Unix(path) = front {
                 command.arg("--relay").arg(format!("unix:{}", path.display()));
             }
         },
         shims: 1,
-        host: |_, _| Beside::default(),
+        host: |_, _| HostProcesses::default(),
     };
 
     /// A microVM's monitor connects a vsock port of its guest to a socket on the host. Here the proxy takes the place of the
@@ -67,57 +67,57 @@ impl LinkKind {
         sidecar: |world| {
             let machine = world.layout().root().join("machines/one");
             enroll(world, &["--socket", &machine.display().to_string()]);
-            Place::Unix(machine.join("vsock_7443"))
+            Endpoint::Unix(machine.join("vsock_7443"))
         },
         ..Self::UNIX
     };
 
     pub const TLS: Self = Self {
         name: "tls",
-        manner: manner(3_000),
+        sizes: sizes(3_000),
         configure: |builder| {
-            let port = free_place();
+            let port = free_address();
             builder.relay(&format!("tls = \"{port}\""))
         },
-        sidecar: |world| Place::Tcp(port_of_the_sidecar(world)),
-        front: |_| Place::Tcp(ANY_PORT.into()),
+        sidecar: |world| Endpoint::Tcp(port_of_the_sidecar(world)),
+        front: |_| Endpoint::Tcp(ANY_PORT.into()),
         shim: |world, front, command| dial_out(world, &format!("tls://{}", address(front)), command),
         ..Self::UNIX
     };
 
     pub const WEB_SOCKET: Self = Self {
         name: "wss",
-        manner: manner(6_000),
+        sizes: sizes(6_000),
         shim: |world, front, command| dial_out(world, &format!("wss://{}/relay", address(front)), command),
         ..Self::TLS
     };
 
     pub const LISTEN: Self = Self {
         name: "listen",
-        manner: manner(3_000),
+        sizes: sizes(3_000),
         // Only the host can reconnect, and it notices a dead connection by silence only.
         configure: |builder| builder.relay("heartbeat = \"500ms\""),
-        sidecar: |world| Place::Tcp(port_in_the_sandbox(world)),
-        front: |_| Place::Tcp(ANY_PORT.into()),
+        sidecar: |world| Endpoint::Tcp(port_in_the_sandbox(world)),
+        front: |_| Endpoint::Tcp(ANY_PORT.into()),
         shim: |world, _, command| {
             let pin = world.cofferdam_text(&["key"]);
             command.arg("--relay").arg(format!("listen:{}", port_in_the_sandbox(world)));
             command.args(["--pin", pin.trim()]);
         },
         shims: 1,
-        host: |world, front| Beside { _attach: Some(dial_in(world, front)), _hub: None },
+        host: |world, front| HostProcesses { _attach: Some(dial_in(world, front)), _hub: None },
     };
 
     /// Shims that share a pipe; the pipe goes through the proxy.
     pub const HUB: Self = Self {
         name: "hub",
         // With a pipe that is cut often, a shim's reconnects have the longest delay.
-        manner: Manner { stretch: 3 * STRETCH, ..manner(3_000) },
+        sizes: LinkSizes { stretch: 3 * STRETCH, ..sizes(3_000) },
         shim: |world, _, command| {
             command.arg("--relay").arg(format!("unix:{}", socket_of_the_hub(world).display()));
         },
         shims: 2,
-        host: |world, front| Beside { _hub: Some(hub(world)), _attach: Some(dial_in(world, front)) },
+        host: |world, front| HostProcesses { _hub: Some(hub(world)), _attach: Some(dial_in(world, front)) },
         ..Self::LISTEN
     };
 
@@ -132,16 +132,16 @@ impl LinkKind {
 
     /// The processes that the host runs, if it connects to the sandbox.
     #[track_caller]
-    pub fn host(&self, world: &World, proxy: &Proxy) -> Beside {
+    pub fn host(&self, world: &World, proxy: &Proxy) -> HostProcesses {
         (self.host)(world, proxy.front())
     }
 }
 
-/// Two parts of a long message.
+/// Bytes of two parts of a long message.
 const STRETCH: usize = 160_000;
 
-const fn manner(opening: usize) -> Manner {
-    Manner { opening, stretch: STRETCH }
+const fn sizes(opening: usize) -> LinkSizes {
+    LinkSizes { opening, stretch: STRETCH }
 }
 
 const ANY_PORT: ([u8; 4], u16) = ([127, 0, 0, 1], 0);
@@ -155,10 +155,10 @@ fn dial_out(world: &World, relay: &str, command: &mut Command) {
         .env("COFFERDAM_ENROLL", enroll(world, &[]));
 }
 
-fn address(place: &Place) -> SocketAddr {
-    match place {
-        Place::Tcp(address) => *address,
-        Place::Unix(path) => panic!("{} is no port", path.display()),
+fn address(endpoint: &Endpoint) -> SocketAddr {
+    match endpoint {
+        Endpoint::Tcp(address) => *address,
+        Endpoint::Unix(path) => panic!("{} is not a TCP address", path.display()),
     }
 }
 
@@ -169,7 +169,7 @@ fn port_of_the_sidecar(world: &World) -> SocketAddr {
 }
 
 /// The host connects to the sandbox, through the proxy.
-fn dial_in(world: &World, front: &Place) -> Attach {
+fn dial_in(world: &World, front: &Endpoint) -> Attach {
     Attach::start(world, &["dial", &address(front).to_string(), "--grant", "dev"])
 }
 
@@ -194,13 +194,13 @@ fn port_in_the_sandbox(world: &World) -> SocketAddr {
     if let Ok(text) = std::fs::read_to_string(&file) {
         return text.parse().expect("it is an address");
     }
-    let port = free_place();
+    let port = free_address();
     std::fs::write(file, port.to_string()).expect("a temporary directory is writable");
     port
 }
 
 /// A path that does not exist yet.
 fn fresh(world: &World) -> PathBuf {
-    let place = |number: usize| world.layout().root().join(format!("chaos-{number}.sock"));
-    (1..).map(place).find(|path| !path.exists()).expect("numbers do not run out")
+    let path = |number: usize| world.layout().root().join(format!("chaos-{number}.sock"));
+    (1..).map(path).find(|path| !path.exists()).expect("numbers do not run out")
 }

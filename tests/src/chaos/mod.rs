@@ -7,17 +7,17 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`conversation`] | many calls over one link, each checked at both ends and in the audit |
+//! | [`endpoint`] | byte streams and their addresses |
 //! | [`frames`] | where the frames of a stream begin |
 //! | [`kind`] | the kinds of link, one constructor each |
-//! | [`place`] | byte streams and their addresses |
 //! | [`plan`] | what happens to a connection |
 //! | [`proxy`] | the proxy |
 //! | [`random`] | numbers from a seed |
 
 pub mod conversation;
+pub mod endpoint;
 pub mod frames;
 pub mod kind;
-pub mod place;
 pub mod plan;
 pub mod proxy;
 mod pump;

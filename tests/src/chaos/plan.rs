@@ -7,13 +7,13 @@ use super::random::Random;
 /// The plan of one connection, separately for each direction.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
-    pub towards_sidecar: Course,
-    pub towards_shim: Course,
+    pub towards_sidecar: DirectionPlan,
+    pub towards_shim: DirectionPlan,
 }
 
 /// The plan of one direction.
 #[derive(Clone, Debug)]
-pub struct Course {
+pub struct DirectionPlan {
     /// The size of the pieces in which the first bytes are sent.
     pub piece: usize,
     /// The delay before each of those pieces.
@@ -64,59 +64,59 @@ pub enum How {
 /// [`MAX_SHORT_IN_A_ROW`] of them follow each other.
 #[derive(Clone, Debug)]
 pub struct Plans {
-    manner: Manner,
+    sizes: LinkSizes,
     random: Random,
-    miserly: usize,
+    short_in_a_row: usize,
 }
 
-/// The sizes that matter for connections of a kind of link.
+/// Sizes by which the plans for a kind of link are drawn.
 #[derive(Clone, Copy, Debug)]
-pub struct Manner {
-    /// About the bytes of the handshakes around the link's own, in each direction; more if progress would be rare otherwise.
+pub struct LinkSizes {
+    /// About the bytes of the handshakes below the relay protocol, in each direction; more where progress would be rare otherwise.
     pub opening: usize,
-    /// The bytes that a connection which must be long lets through at least, in each direction.
+    /// How many bytes a connection that must be long forwards at least, in each direction.
     pub stretch: usize,
 }
 
 /// How many connections in a row may be too short for a part of a long message.
 const MAX_SHORT_IN_A_ROW: usize = 6;
 /// Enough for the handshakes and one part with its header.
-const GENEROUS: usize = 80_000;
+const PART_BYTES: usize = 80_000;
 
 impl Plans {
-    pub fn new(manner: Manner, random: Random) -> Self {
-        Self { manner, random, miserly: 0 }
+    pub fn new(sizes: LinkSizes, random: Random) -> Self {
+        Self { sizes, random, short_in_a_row: 0 }
     }
 
-    #[expect(clippy::should_implement_trait, reason = "no iterator: it never ends")]
+    #[expect(clippy::should_implement_trait, reason = "not an iterator: it never ends")]
     pub fn next(&mut self) -> Plan {
-        let mut plan = Plan::draw_past(self.manner.opening, &mut self.random);
-        if self.miserly >= MAX_SHORT_IN_A_ROW {
-            plan.put_off(self.manner.stretch);
+        let mut plan = Plan::draw_past(self.sizes.opening, &mut self.random);
+        if self.short_in_a_row >= MAX_SHORT_IN_A_ROW {
+            plan.shift(self.sizes.stretch);
         }
-        self.miserly = if plan.is_generous() { 0 } else { self.miserly + 1 };
+        self.short_in_a_row = if plan.lets_a_part_pass() { 0 } else { self.short_in_a_row + 1 };
         plan
     }
 }
 
-impl Default for Course {
+impl Default for DirectionPlan {
     fn default() -> Self {
         Self { piece: usize::MAX, delay: Duration::ZERO, rest: Rest::AsTheyCome, end: None }
     }
 }
 
 impl Plan {
-    /// Nothing happens.
-    pub fn kind() -> Self {
+    /// Forwards everything unchanged.
+    pub fn undisturbed() -> Self {
         Self::default()
     }
 
     pub fn cut_towards_sidecar(at: Position) -> Self {
-        Self { towards_sidecar: Course::cut(at), ..Self::default() }
+        Self { towards_sidecar: DirectionPlan::cut(at), ..Self::default() }
     }
 
     pub fn cut_towards_shim(at: Position) -> Self {
-        Self { towards_shim: Course::cut(at), ..Self::default() }
+        Self { towards_shim: DirectionPlan::cut(at), ..Self::default() }
     }
 
     pub(super) fn is_late(&self) -> bool {
@@ -125,7 +125,8 @@ impl Plan {
 
     /// All bytes arrive, split and delayed.
     pub fn torn(random: &mut Random) -> Self {
-        let mut course = || Course { rest: Rest::Torn(Random::new(random.next())), ..Course::draw(random) };
+        let mut course =
+            || DirectionPlan { rest: Rest::Torn(Random::new(random.next())), ..DirectionPlan::draw(random) };
         Self { towards_sidecar: course(), towards_shim: course() }
     }
 
@@ -149,13 +150,13 @@ impl Plan {
     fn draw_past(opening: usize, random: &mut Random) -> Self {
         let mut plan = Self::draw(random);
         if random.percent(75) {
-            plan.put_off(opening);
+            plan.shift(opening);
         }
         plan
     }
 
     /// The same plan, shifted by this many bytes.
-    fn put_off(&mut self, bytes: usize) {
+    fn shift(&mut self, bytes: usize) {
         for course in [&mut self.towards_sidecar, &mut self.towards_shim] {
             if let Some(End { at: Position::Byte(byte), .. }) = &mut course.end {
                 *byte += bytes;
@@ -164,15 +165,16 @@ impl Plan {
     }
 
     /// Whether one part of a long message passes in each direction.
-    fn is_generous(&self) -> bool {
+    fn lets_a_part_pass(&self) -> bool {
         [&self.towards_sidecar, &self.towards_shim].iter().all(
-            |course| !matches!(course.end, Some(End { at: Position::Byte(byte), .. }) if byte < GENEROUS),
+            |course| !matches!(course.end, Some(End { at: Position::Byte(byte), .. }) if byte < PART_BYTES),
         )
     }
 
     /// A random plan.
     pub fn draw(random: &mut Random) -> Self {
-        let mut plan = Self { towards_sidecar: Course::draw(random), towards_shim: Course::draw(random) };
+        let mut plan =
+            Self { towards_sidecar: DirectionPlan::draw(random), towards_shim: DirectionPlan::draw(random) };
         let mut end = |how| Some(End { at: Position::Byte(offset(random)), how });
         (plan.towards_sidecar.end, plan.towards_shim.end) = (end(How::Cut), end(How::Cut));
         let pause = Duration::from_millis(random.within(0..=30));
@@ -189,7 +191,7 @@ impl Plan {
     }
 }
 
-impl Course {
+impl DirectionPlan {
     fn end_with(&mut self, how: How) {
         if let Some(end) = &mut self.end {
             end.how = how;
@@ -228,15 +230,15 @@ fn offset(random: &mut Random) -> usize {
 mod tests {
     use super::*;
 
-    const MANNER: Manner = Manner { opening: 3_000, stretch: 160_000 };
+    const SIZES: LinkSizes = LinkSizes { opening: 3_000, stretch: 160_000 };
 
     #[test]
     fn one_of_every_few_plans_lets_a_long_message_pass() {
-        let mut plans = Plans::new(MANNER, Random::new(7));
-        let generous: Vec<bool> = (0..1_000).map(|_| plans.next().is_generous()).collect();
-        assert!(generous.windows(MAX_SHORT_IN_A_ROW + 1).all(|some| some.contains(&true)));
+        let mut plans = Plans::new(SIZES, Random::new(7));
+        let lets_a_part_pass: Vec<bool> = (0..1_000).map(|_| plans.next().lets_a_part_pass()).collect();
+        assert!(lets_a_part_pass.windows(MAX_SHORT_IN_A_ROW + 1).all(|some| some.contains(&true)));
         assert!(
-            generous.iter().filter(|generous| !**generous).count() > 700,
+            lets_a_part_pass.iter().filter(|lets_a_part_pass| !**lets_a_part_pass).count() > 700,
             "most connections are cut early"
         );
     }
@@ -244,7 +246,7 @@ mod tests {
     #[test]
     fn the_same_seed_gives_the_same_plans() {
         let drawn = |seed| {
-            let mut plans = Plans::new(MANNER, Random::new(seed));
+            let mut plans = Plans::new(SIZES, Random::new(seed));
             (0..20).map(|_| format!("{:?}", plans.next())).collect::<Vec<_>>()
         };
         assert_eq!(drawn(1), drawn(1));

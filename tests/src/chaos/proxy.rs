@@ -8,7 +8,7 @@ use std::net::Shutdown;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::place::{Place, Stream};
+use super::endpoint::{Endpoint, Stream};
 use super::plan::Plan;
 use super::pump::{self, Way};
 use crate::deadline::{Deadline, PATIENCE};
@@ -16,7 +16,7 @@ use crate::deadline::{Deadline, PATIENCE};
 /// Listens at one address and connects to another.
 #[derive(Debug)]
 pub struct Proxy {
-    front: Place,
+    front: Endpoint,
     shared: Arc<Shared>,
 }
 
@@ -47,12 +47,12 @@ impl std::ops::Add for Tally {
 
 #[derive(Debug, Default)]
 pub(super) struct Shared {
-    story: Mutex<Story>,
+    state: Mutex<ProxyState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Story {
+pub(super) struct ProxyState {
     pub(super) tally: Tally,
     /// The newest connection whose Hello has passed completely.
     pub(super) greeted: usize,
@@ -78,19 +78,19 @@ impl Proxy {
     /// # Panics
     /// When it cannot listen there.
     pub fn start(
-        front: &Place,
-        sidecar: Place,
+        front: &Endpoint,
+        sidecar: Endpoint,
         mut plans: impl FnMut(usize) -> Plan + Send + 'static,
     ) -> Self {
-        let (listener, front) = front.listen().expect("a fresh place can be listened at");
+        let (listener, front) = front.listen().expect("a fresh address can be listened on");
         let shared = Arc::new(Shared::default());
         let theirs = Arc::clone(&shared);
         // Ends with the test's process; it owns its sockets only.
         std::thread::spawn(move || {
             while let Ok(shim) = listener.accept() {
-                let number = theirs.tell(|story| {
-                    story.tally.connections += 1;
-                    story.tally.connections
+                let number = theirs.update(|state| {
+                    state.tally.connections += 1;
+                    state.tally.connections
                 });
                 let plan = plans(number);
                 // Without a sidecar the shim sees its connection end at once.
@@ -103,7 +103,7 @@ impl Proxy {
     }
 
     /// The address for the shim.
-    pub fn front(&self) -> &Place {
+    pub fn front(&self) -> &Endpoint {
         &self.front
     }
 
@@ -114,7 +114,7 @@ impl Proxy {
     /// Waits until the plan of this connection has ended it; returns the bytes that had passed in that direction.
     #[track_caller]
     pub fn wait_for_the_end_of(&self, connection: usize) -> usize {
-        self.wait_for(&format!("connection {connection} ends"), |story| story.ended.get(&connection).copied())
+        self.wait_for(&format!("connection {connection} ends"), |state| state.ended.get(&connection).copied())
     }
 
     /// Whether the plan of this connection has ended it.
@@ -124,24 +124,24 @@ impl Proxy {
 
     /// The length of this connection's handshake towards the sidecar and towards the shim, once it has passed.
     #[track_caller]
-    pub fn wait_for_the_openings_of(&self, connection: usize) -> (usize, usize) {
-        self.wait_for(&format!("connection {connection} is greeted"), |story| {
-            let opening = |way| story.openings.get(&(connection, way)).copied();
+    pub fn wait_for_handshake_lengths(&self, connection: usize) -> (usize, usize) {
+        self.wait_for(&format!("connection {connection} is greeted"), |state| {
+            let opening = |way| state.openings.get(&(connection, way)).copied();
             opening(Way::TowardsSidecar).zip(opening(Way::TowardsShim))
         })
     }
 
     #[track_caller]
-    fn wait_for<T>(&self, what: &str, mut look: impl FnMut(&Story) -> Option<T>) -> T {
+    fn wait_for<T>(&self, what: &str, mut look: impl FnMut(&ProxyState) -> Option<T>) -> T {
         let deadline = Deadline::after(PATIENCE);
-        let mut story = self.shared.lock();
+        let mut state = self.shared.lock();
         loop {
-            if let Some(found) = look(&story) {
+            if let Some(found) = look(&state) {
                 return found;
             }
-            assert!(!deadline.is_over(), "waited {PATIENCE:?} in vain: {what}");
-            story = match self.shared.changed.wait_timeout(story, deadline.left()) {
-                Ok((story, _)) => story,
+            assert!(!deadline.is_over(), "not within {PATIENCE:?}: {what}");
+            state = match self.shared.changed.wait_timeout(state, deadline.left()) {
+                Ok((state, _)) => state,
                 Err(poisoned) => poisoned.into_inner().0,
             };
         }
@@ -158,14 +158,14 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let story = self.shared.lock();
-            eprintln!("=== proxy: {:?}, open: {:?}", story.tally, story.open);
+            let state = self.shared.lock();
+            eprintln!("=== proxy: {:?}, open: {:?}", state.tally, state.open);
         }
     }
 }
 
 impl Shared {
-    pub(super) fn tell<T>(&self, change: impl FnOnce(&mut Story) -> T) -> T {
+    pub(super) fn update<T>(&self, change: impl FnOnce(&mut ProxyState) -> T) -> T {
         let told = change(&mut self.lock());
         self.changed.notify_all();
         told
@@ -174,8 +174,8 @@ impl Shared {
     /// Waits, with a timeout, until a later connection than this one has sent its Hello.
     pub(super) fn wait_for_a_later_hello(&self, number: usize) {
         const LONG_ENOUGH: Duration = Duration::from_secs(3);
-        let story = self.lock();
-        let waited = self.changed.wait_timeout_while(story, LONG_ENOUGH, |story| story.greeted <= number);
+        let state = self.lock();
+        let waited = self.changed.wait_timeout_while(state, LONG_ENOUGH, |state| state.greeted <= number);
         drop(waited);
     }
 
@@ -194,8 +194,8 @@ impl Shared {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Story> {
-        self.story.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, ProxyState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

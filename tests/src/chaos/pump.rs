@@ -4,9 +4,9 @@ use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::time::Duration;
 
+use super::endpoint::Stream;
 use super::frames::frames;
-use super::place::Stream;
-use super::plan::{Course, End, How, Position, Rest};
+use super::plan::{DirectionPlan, End, How, Position, Rest};
 use super::proxy::{Connection, Shared};
 use super::random::Random;
 
@@ -17,10 +17,10 @@ pub(super) enum Way {
 }
 
 /// Small pieces and delays apply to this much of a stream: handshake, headers, and one or two messages.
-const UNKIND_BYTES: usize = 4096;
+const DISTURBED_BYTES: usize = 4096;
 /// The most bytes of an old connection that are withheld; a shim has no more than this in transit.
 const MAX_WITHHELD: usize = 8 * 1024 * 1024;
-/// As many first bytes of a stream are kept as any Hello has.
+/// The first bytes of a stream that are kept: more than any `Hello` has.
 const KEPT: usize = 16 * 1024;
 
 /// Runs until the direction ends.
@@ -41,20 +41,20 @@ pub(super) fn run(way: Way, connection: &Connection, shared: &Shared) -> io::Res
             }
             break;
         }
-        stream.went(allowed);
+        stream.forwarded(allowed);
         if let Some(opening) = stream.just_opened() {
-            shared.tell(|story| story.openings.insert((connection.number, way), opening));
+            shared.update(|state| state.openings.insert((connection.number, way), opening));
         }
-        if way == Way::TowardsSidecar && stream.has_greeted() {
-            shared.tell(|story| story.greeted = story.greeted.max(connection.number));
+        if way == Way::TowardsSidecar && stream.has_passed_hello() {
+            shared.update(|state| state.greeted = state.greeted.max(connection.number));
         }
         if let Some(how) = ends {
-            shared.tell(|story| story.ended.insert(connection.number, stream.sent));
+            shared.update(|state| state.ended.insert(connection.number, stream.sent));
             end(how, &mut from, &mut to, &stream.waiting, connection, shared);
             return Ok(());
         }
         match from.read(&mut buffer) {
-            Ok(count) if count > 0 => stream.came(&buffer[..count]),
+            Ok(count) if count > 0 => stream.received(&buffer[..count]),
             _ => break,
         }
     }
@@ -75,19 +75,19 @@ struct Progress {
 }
 
 impl Progress {
-    fn came(&mut self, bytes: &[u8]) {
+    fn received(&mut self, bytes: &[u8]) {
         let room = KEPT.saturating_sub(self.head.len());
         self.head.extend_from_slice(&bytes[..bytes.len().min(room)]);
         self.waiting.extend_from_slice(bytes);
     }
 
-    fn went(&mut self, count: usize) {
+    fn forwarded(&mut self, count: usize) {
         self.waiting.drain(..count);
         self.sent += count;
     }
 
     /// How many of the waiting bytes may be forwarded now, and what happens after them.
-    fn allowed(&self, course: &Course) -> (usize, Option<How>) {
+    fn allowed(&self, course: &DirectionPlan) -> (usize, Option<How>) {
         let came = self.sent + self.waiting.len();
         let Some(End { at, how }) = course.end else { return (self.waiting.len(), None) };
         let (limit, known) = match at {
@@ -116,7 +116,7 @@ impl Progress {
         self.opened.then_some(opening)
     }
 
-    fn has_greeted(&self) -> bool {
+    fn has_passed_hello(&self) -> bool {
         self.opened || self.sent >= OPAQUE_HELLO
     }
 }
@@ -124,8 +124,14 @@ impl Progress {
 /// If the stream is encrypted and cannot be parsed, a Hello counts as passed after this many bytes.
 const OPAQUE_HELLO: usize = 2000;
 
-fn forward(bytes: &[u8], sent: usize, course: &Course, rest: &mut Rest, to: &mut Stream) -> io::Result<()> {
-    let unkind = UNKIND_BYTES.saturating_sub(sent).min(bytes.len());
+fn forward(
+    bytes: &[u8],
+    sent: usize,
+    course: &DirectionPlan,
+    rest: &mut Rest,
+    to: &mut Stream,
+) -> io::Result<()> {
+    let unkind = DISTURBED_BYTES.saturating_sub(sent).min(bytes.len());
     let (slowly, others) = bytes.split_at(unkind);
     for piece in slowly.chunks(course.piece) {
         if !course.delay.is_zero() && course.piece > 64 {
@@ -135,12 +141,12 @@ fn forward(bytes: &[u8], sent: usize, course: &Course, rest: &mut Rest, to: &mut
     }
     match rest {
         Rest::AsTheyCome => to.write_all(others),
-        Rest::Torn(random) => tear(others, random, to),
+        Rest::Torn(random) => send_split(others, random, to),
     }
 }
 
 /// Splits mostly into large pieces, for speed; some are single bytes.
-fn tear(mut bytes: &[u8], random: &mut Random, to: &mut Stream) -> io::Result<()> {
+fn send_split(mut bytes: &[u8], random: &mut Random, to: &mut Stream) -> io::Result<()> {
     while !bytes.is_empty() {
         let longest = [1, 20, 1_000, 20_000][random.within(0..=3) as usize];
         let (piece, rest) = bytes.split_at((random.within(1..=longest) as usize).min(bytes.len()));
@@ -157,11 +163,11 @@ fn end(how: How, from: &mut Stream, to: &mut Stream, rest: &[u8], connection: &C
     match how {
         How::Cut => {
             connection.cut();
-            shared.tell(|story| story.tally.cut += 1);
+            shared.update(|state| state.tally.cut += 1);
         }
         How::Truncate => {
             to.close(Shutdown::Write);
-            shared.tell(|story| story.tally.truncated += 1);
+            shared.update(|state| state.tally.truncated += 1);
             // The writer must not notice by a full buffer that its bytes are withheld.
             discard(from);
         }
@@ -173,9 +179,9 @@ fn end(how: How, from: &mut Stream, to: &mut Stream, rest: &[u8], connection: &C
             std::thread::sleep(pause);
             let delivered = to.write_all(&withheld).is_ok();
             to.close(Shutdown::Both);
-            shared.tell(|story| {
-                story.tally.late += 1;
-                story.tally.late_bytes += if delivered { withheld.len() } else { 0 };
+            shared.update(|state| {
+                state.tally.late += 1;
+                state.tally.late_bytes += if delivered { withheld.len() } else { 0 };
             });
         }
     }

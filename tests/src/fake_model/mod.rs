@@ -1,8 +1,8 @@
 //! Model APIs on loopback that drive a real Claude Code or Codex, offline.
 //!
-//! A model here follows a script: each turn it asks for the script's next tool call, or says the final words. It keeps
+//! A model here follows a script: each turn it asks for the script's next tool call, or sends the final text. It records
 //! every request, so that a test can look for a tool's result in the one after the call.
-//! It has no memory: how far a conversation is, it reads from the conversation.
+//! It is stateless: which turn is next follows from the conversation in the request.
 
 mod anthropic;
 mod openai;
@@ -26,7 +26,7 @@ pub enum Turn {
     Say(String),
 }
 
-/// Whose API is spoken.
+/// Which API the model offers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Api {
     /// `POST /v1/messages`
@@ -35,7 +35,7 @@ pub enum Api {
     OpenAi,
 }
 
-/// A model that listens.
+/// A running model API.
 #[derive(Debug)]
 pub struct FakeModel {
     address: SocketAddr,
@@ -63,7 +63,7 @@ impl FakeModel {
         format!("http://{}", self.address)
     }
 
-    /// The requests to the model itself, in their order.
+    /// The requests to the model itself, in order.
     pub fn requests(&self) -> Vec<Request> {
         let is_turn =
             |request: &&Request| request.path.ends_with("/messages") || request.path.ends_with("/responses");

@@ -1,11 +1,11 @@
 //! The operator of a test's OpenBao: mounts, roles, policies, secrets, and what the server knows of tokens and leases.
 //!
 //! What must stay true: every request is sent by vaultrs' own `VaultClient`, never by the sidecar's code, so that a
-//! mistake there cannot hide itself; no environment variable changes where it goes.
+//! mistake there is noticed; no environment variable changes the address.
 //!
 //! vaultrs has no call for leases, quotas, namespaces, the identity issuer, the engines for RabbitMQ and Kubernetes,
-//! tuning a mount and initialising a server that unseals itself, and it cannot read OpenBao's health. These go through
-//! [`OpenBao::call`] and [`OpenBao::api`]: the same client, with method, path and body as they are written.
+//! tuning a mount and initialising a server that unseals itself, and it cannot read OpenBao's health. These requests use
+//! [`OpenBao::call`] and [`OpenBao::api`]: the same client, with a method, path and body that the test writes.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -44,7 +44,7 @@ pub struct Answer {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Headers<'a> {
     pub namespace: Option<&'a str>,
-    /// How long the response stays wrapped.
+    /// Asks for a wrapped response with this lifetime.
     pub wrap_ttl: Option<&'a str>,
 }
 
@@ -56,7 +56,7 @@ pub enum KvEngine {
 }
 
 impl OpenBao {
-    /// One request as it is written, whatever its response. The path is not encoded yet.
+    /// Sends one request and returns its response, whatever its status. The path is not percent-encoded yet.
     #[track_caller]
     pub fn call(&self, method: &str, path: &str, token: Option<&str>, body: &Value) -> Answer {
         self.call_with(method, path, token, body, Headers::default())
@@ -72,11 +72,11 @@ impl OpenBao {
         body: &Value,
         headers: Headers<'_>,
     ) -> Answer {
-        let answer = request(self.place, method, path, token, body, headers);
+        let answer = request(self.listens_at, method, path, token, body, headers);
         answer.unwrap_or_else(|error| panic!("{method} {path}: {error}\n{}", self.log()))
     }
 
-    /// A request of the operator's that has to succeed; gives its response.
+    /// A request with the root token that must succeed; returns its response.
     #[track_caller]
     pub fn api(&self, method: &str, path: &str, body: Value) -> Value {
         let answer = self.call(method, path, Some(&self.root_token), &body);
@@ -114,7 +114,7 @@ impl OpenBao {
         self.operator("enable a login", async |client| sys::auth::enable(client, path, method, None).await);
     }
 
-    /// Writes an ACL policy: paths and what is allowed there.
+    /// Writes an ACL policy: paths with their capabilities.
     #[track_caller]
     pub fn policy(&self, name: &str, rules: &[(&str, &[&str])]) {
         let rule = |(path, may): &(&str, &[&str])| format!("path \"{path}\" {{ capabilities = {may:?} }}\n");
@@ -132,14 +132,14 @@ impl OpenBao {
         self.operator("delete a policy", async |client| sys::policy::delete(client, name).await);
     }
 
-    /// Makes a token; its value.
+    /// Creates a token; returns its value.
     #[track_caller]
     pub fn create_token(&self, wanted: &mut CreateTokenRequestBuilder) -> String {
         let made = self.operator("create a token", async |client| token::new(client, Some(wanted)).await);
         made.client_token
     }
 
-    /// Whether the server still knows a token.
+    /// Whether a token is still valid.
     #[track_caller]
     pub fn is_live(&self, token: &str) -> bool {
         match self.as_token(token, async |client| token::lookup_self(client).await) {
@@ -149,12 +149,12 @@ impl OpenBao {
         }
     }
 
-    /// What the server knows of a token; nothing once it is gone.
+    /// The server's data about a token; `None` once it is revoked or expired.
     #[track_caller]
     pub fn token_facts(&self, accessor: &str) -> Option<Value> {
         // vaultrs' own response type cannot hold a token that is being revoked.
         let lookup = LookupTokenAccessorRequest { accessor: accessor.to_owned() };
-        match exchange(self.place, &self.root_token, Headers::default(), lookup) {
+        match exchange(self.listens_at, &self.root_token, Headers::default(), lookup) {
             Ok(Answer { status: 200, body }) => Some(body["data"].clone()),
             Ok(Answer { status: 400 | 403 | 404, .. }) => None,
             Ok(answer) => panic!("look up an accessor: {answer:?}\n{}", self.log()),
@@ -167,7 +167,7 @@ impl OpenBao {
         self.operator("revoke a token", async |client| token::revoke_accessor(client, accessor).await);
     }
 
-    /// A role by which tokens are made.
+    /// Writes a token role.
     #[track_caller]
     pub fn token_role(&self, name: &str, role: &mut SetTokenRoleRequestBuilder) {
         self.operator("write a token role", async |client| token::role::set(client, name, Some(role)).await);
@@ -201,13 +201,13 @@ impl OpenBao {
         generated.secret_id
     }
 
-    /// Writes `secret/NAME`, of the second version.
+    /// Writes `secret/NAME` of a version 2 key-value engine.
     #[track_caller]
     pub fn write_secret(&self, name: &str, data: Value) {
         self.operator("write a secret", async |client| kv2::set(client, "secret", name, &data).await);
     }
 
-    /// Writes a secret of the first version.
+    /// Writes a secret of a version 1 key-value engine.
     #[track_caller]
     pub fn write_plain_secret(&self, mount: &str, name: &str, data: Value) {
         let members = data.as_object().expect("a secret has members");
@@ -233,14 +233,14 @@ impl OpenBao {
         token: &str,
         work: impl AsyncFnOnce(&VaultClient) -> Result<T, ClientError> + Send,
     ) -> Result<T, ClientError> {
-        let client = client(self.place, token, Headers::default());
+        let client = client(self.listens_at, token, Headers::default());
         blocking(async || work(&client).await)
     }
 }
 
-/// One request, as it is written.
+/// Sends one request that vaultrs has no type for.
 pub(super) fn request(
-    place: SocketAddr,
+    listens_at: SocketAddr,
     method: &str,
     path: &str,
     token: Option<&str>,
@@ -259,17 +259,17 @@ pub(super) fn request(
         path: path.to_owned(),
         body: if body.is_null() { Vec::new() } else { body.to_string().into_bytes() },
     };
-    exchange(place, token.unwrap_or_default(), headers, endpoint)
+    exchange(listens_at, token.unwrap_or_default(), headers, endpoint)
 }
 
-/// One request of any type, with its response as it came.
+/// Sends one request of any type; returns its response whatever the status.
 fn exchange(
-    place: SocketAddr,
+    listens_at: SocketAddr,
     token: &str,
     headers: Headers<'_>,
     endpoint: impl Endpoint,
 ) -> Result<Answer, HttpError> {
-    let client = client(place, token, headers);
+    let client = client(listens_at, token, headers);
     let json = |bytes: &[u8]| serde_json::from_slice(bytes).unwrap_or(Value::Null);
     blocking(async || match endpoint.with_middleware(client.middle()).exec(client.http()).await {
         Ok(result) => {
@@ -283,14 +283,14 @@ fn exchange(
 }
 
 /// A client for one request: its connections end with the runtime that it is used in.
-fn client(place: SocketAddr, token: &str, headers: Headers<'_>) -> VaultClient {
-    // reqwest has no provider of its own here, and wants one even where there is no TLS. One that is installed already
-    // is this one.
+fn client(listens_at: SocketAddr, token: &str, headers: Headers<'_>) -> VaultClient {
+    // reqwest needs a crypto provider even without TLS. If one is installed already, it
+    // is the same one.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let address = format!("http://{place}");
+    let address = format!("http://{listens_at}");
     let settings = VaultClientSettingsBuilder::default()
         .address(&address)
-        // The server is its own proxy: with none, the one of the environment would be used.
+        // Without a proxy setting, reqwest would use the proxy of the environment; so the server is named as its own proxy.
         .proxy(&address)
         .token(token)
         .namespace(headers.namespace.map(str::to_owned))
@@ -305,7 +305,7 @@ fn client(place: SocketAddr, token: &str, headers: Headers<'_>) -> VaultClient {
     client
 }
 
-/// Runs it on a thread of its own, so that tests with and without a runtime can wait for it.
+/// Runs the future on a new thread, so that tests with and without a runtime can wait for it.
 fn blocking<T: Send>(work: impl AsyncFnOnce() -> T + Send) -> T {
     let run = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

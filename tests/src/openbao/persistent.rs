@@ -6,8 +6,8 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::operator::{Headers, request};
-use super::{OpenBao, spawn, tethered};
-use crate::port::free_place;
+use super::{OpenBao, killed_with_parent, spawn};
+use crate::port::free_address;
 use crate::tools::Tool;
 
 impl OpenBao {
@@ -17,9 +17,9 @@ impl OpenBao {
         let mut server = Self::node(None)?;
         server.wait_for(501);
         let wanted = json!({"recovery_shares": 1, "recovery_threshold": 1});
-        let made = server.call("PUT", "sys/init", None, &wanted);
+        let initialised = server.call("PUT", "sys/init", None, &wanted);
         server.root_token =
-            made.body["root_token"].as_str().expect("a new server gives its token").to_owned();
+            initialised.body["root_token"].as_str().expect("a new server gives its token").to_owned();
         server.wait_for(200);
         Some(server)
     }
@@ -48,7 +48,7 @@ impl OpenBao {
 
     /// The status of the health endpoint; `None` without a response.
     pub fn health(&self) -> Option<u16> {
-        let answer = request(self.place, "GET", "sys/health", None, &Value::Null, Headers::default());
+        let answer = request(self.listens_at, "GET", "sys/health", None, &Value::Null, Headers::default());
         answer.ok().map(|answer| answer.status)
     }
 
@@ -56,13 +56,13 @@ impl OpenBao {
     fn node(leader: Option<&Self>) -> Option<Self> {
         let program = Tool::OpenBao.path()?;
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
-        let (place, cluster) = (free_place(), free_place());
+        let (listens_at, cluster) = (free_address(), free_address());
         let write = |name: &str, bytes: &[u8]| {
             let path = directory.path().join(name);
             std::fs::write(&path, bytes).expect("a temporary directory is writable");
             path
         };
-        // The same for every node, and worth nothing.
+        // The same key for every node; it protects nothing.
         let key = write("seal.key", &[7; 32]);
         let data = directory.path().join("data");
         std::fs::create_dir(&data).expect("a temporary directory is writable");
@@ -70,21 +70,21 @@ impl OpenBao {
             format!("  retry_join {{\n    leader_api_addr = \"{}\"\n  }}\n", leader.address())
         });
         let configuration = format!(
-            "storage \"raft\" {{\n  path = {data:?}\n  node_id = \"{place}\"\n  performance_multiplier = \"1\"\n{join}}}\n\
-             listener \"tcp\" {{\n  address = \"{place}\"\n  cluster_address = \"{cluster}\"\n  tls_disable = true\n}}\n\
+            "storage \"raft\" {{\n  path = {data:?}\n  node_id = \"{listens_at}\"\n  performance_multiplier = \"1\"\n{join}}}\n\
+             listener \"tcp\" {{\n  address = \"{listens_at}\"\n  cluster_address = \"{cluster}\"\n  tls_disable = true\n}}\n\
              seal \"static\" {{\n  current_key_id = \"1\"\n  current_key = \"file://{}\"\n}}\n\
-             api_addr = \"http://{place}\"\ncluster_addr = \"https://{cluster}\"\n",
+             api_addr = \"http://{listens_at}\"\ncluster_addr = \"https://{cluster}\"\n",
             key.display()
         );
         write("openbao.hcl", configuration.as_bytes());
         let process = started(&program, directory.path());
-        Some(Self { process, directory, place, tls: None, root_token: String::new(), unseal_key: None })
+        Some(Self { process, directory, listens_at, tls: None, root_token: String::new(), unseal_key: None })
     }
 }
 
 #[track_caller]
 fn started(program: &Path, directory: &Path) -> crate::process::Running {
-    let mut command = tethered(program);
+    let mut command = killed_with_parent(program);
     command.arg("server").arg("-config").arg(directory.join("openbao.hcl"));
     spawn(command, directory)
 }

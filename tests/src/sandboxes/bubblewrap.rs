@@ -1,4 +1,4 @@
-//! Bubblewrap with an empty root and no network: the shim, what is mounted, and nothing else.
+//! Bubblewrap with no network and a root that holds the shim and the mounts only.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -7,7 +7,7 @@ use super::{Access, Guest, SHIM_INSIDE, Sandbox, shim, tried};
 use crate::process::command;
 use crate::tools::Tool;
 
-/// Its children die with it: bubblewrap is told so.
+/// Its children die with it (`--die-with-parent`).
 #[derive(Debug)]
 pub struct Bubblewrap {
     program: PathBuf,

@@ -1,17 +1,17 @@
-//! gVisor: a kernel in user space, an empty root and no network. `runsc` is driven by itself, without an engine.
+//! gVisor: a kernel in user space, an empty root and no network. `runsc` is called directly, without a container engine.
 //!
-//! It lets a guest reach sockets of the host only with `--host-uds=open`; both ways can be had here.
+//! It lets a guest reach sockets of the host only with `--host-uds=open`; [`HostSockets`] chooses.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::{Access, Guest, Made, SHIM_INSIDE, Sandbox, is_root, said, shim, text_of_success, tried};
+use super::{Access, Guest, Made, SHIM_INSIDE, Sandbox, described, is_root, shim, text_of_success, tried};
 use crate::process::{command, output_of};
 use crate::tools::Tool;
 
-/// A place for bundles and for what `runsc` knows of its containers.
+/// A directory for bundles and for the state of `runsc`.
 #[derive(Debug)]
 pub struct Gvisor {
     program: PathBuf,
@@ -23,7 +23,7 @@ pub struct Gvisor {
 /// Whether a guest may connect to a Unix socket of the host.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum HostSockets {
-    /// What `runsc` does when it is not told otherwise.
+    /// The default of `runsc`.
     Forbidden,
     Open,
 }
@@ -93,9 +93,9 @@ impl Drop for Gvisor {
             let mut delete = self.runsc();
             delete.args(["delete", "--force"]).arg(name);
             let output = output_of(delete, "runsc delete");
-            // One that has ended by itself is not known any more.
+            // A container that has ended by itself may be unknown already.
             if !output.status.success() && std::thread::panicking() {
-                eprintln!("runsc delete: {}", said(&output));
+                eprintln!("runsc delete: {}", described(&output));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Looking into a sandbox from outside, through `/proc`: its files, its networks, and whether a secret is anywhere in it.
 //!
-//! Memory is read as it is, so that a secret which came and went without being shown to the harness is found too.
+//! Memory is searched too, so that a secret which arrived without being shown to the harness is found.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -20,7 +20,7 @@ pub struct Inside {
 /// Kernel file systems, which hold no files of the sandbox.
 const KERNELS: [&str; 3] = ["/dev", "/proc", "/sys"];
 const EMPTY: [u8; 4096] = [0; 4096];
-/// More than any process here has mapped in one piece and could mean something.
+/// Larger regions are skipped: no process here has so much data in one.
 const LARGEST_REGION: u64 = 256 * 1024 * 1024;
 
 impl Inside {
@@ -28,7 +28,7 @@ impl Inside {
         Self { process }
     }
 
-    /// The last of a line of only children: the shim, where launchers stand around it.
+    /// Follows only children down to the last one: the shim, where launchers started it.
     pub fn innermost(started: u32) -> Self {
         let mut process = started;
         while let [child] = children_of(process)[..] {
@@ -37,7 +37,7 @@ impl Inside {
         Self { process }
     }
 
-    /// The shim, where launchers with other children stand around it.
+    /// The shim, where launchers started it that have other children too.
     ///
     /// # Panics
     /// When there is none below.
@@ -61,7 +61,7 @@ impl Inside {
         process_ids().filter(|id| tree(*id).as_ref() == Some(&own)).collect()
     }
 
-    /// Every file of its tree that is not the kernel's, as it sees them, directories not counted.
+    /// The path of every file that it can see, without directories and kernel file systems.
     pub fn files(&self) -> BTreeSet<String> {
         let root = PathBuf::from(format!("/proc/{}/root", self.process));
         let (mut found, mut open) = (BTreeSet::new(), vec![root.clone()]);
@@ -85,7 +85,7 @@ impl Inside {
         text.lines().filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned())).collect()
     }
 
-    /// Asserts that a secret is in no form in its arguments, its environment or its memory.
+    /// Asserts that no form of a secret is in its arguments, its environment or its memory.
     #[track_caller]
     pub fn assert_without(&self, secret: &str) {
         let name = command_line(self.process);
@@ -96,7 +96,7 @@ impl Inside {
         assert_absent(&format!("the memory of {name}"), &memory, secret);
     }
 
-    /// The same for the content of every file it sees. Only for a sandbox with a file tree of its own.
+    /// The same for the content of every file that it can see. Only for a sandbox with a file tree of its own.
     #[track_caller]
     pub fn assert_files_without(&self, secret: &str) {
         for file in self.files() {
@@ -107,13 +107,13 @@ impl Inside {
         }
     }
 
-    /// Whether a text is in its memory: the proof that looking there would find a secret.
+    /// Whether a text is in its memory. Proves that the search would find a secret.
     #[track_caller]
     pub fn remembers(&self, text: &str) -> bool {
         contains(&self.memory(), text.as_bytes())
     }
 
-    /// All of its memory that it could have written to, one region after the other, empty pages left out.
+    /// All memory that it may have written to, without empty pages.
     #[track_caller]
     fn memory(&self) -> Vec<u8> {
         let maps = String::from_utf8_lossy(&self.proc("maps")).into_owned();
@@ -122,7 +122,7 @@ impl Inside {
         let mut all = Vec::new();
         for (begin, end) in maps.lines().filter_map(region) {
             let mut region = vec![0; usize::try_from(end - begin).expect("it is below the largest region")];
-            // The kernel keeps some regions to itself.
+            // Some regions cannot be read, such as those of the kernel.
             if memory.read_exact_at(&mut region, begin).is_ok() {
                 all.extend(region.chunks(EMPTY.len()).filter(|page| *page != EMPTY).flatten());
             }
@@ -135,7 +135,7 @@ impl Inside {
     }
 }
 
-/// The bounds of a region from its line in `maps`, if it can be read, is not too large, and is no unchanged program.
+/// The bounds of a region from its line in `maps`, if it can be read, is not too large, and is not program code.
 fn region(line: &str) -> Option<(u64, u64)> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let (begin, end) = words.first()?.split_once('-')?;
@@ -171,7 +171,7 @@ mod tests {
         let output = shell.child.stdout.as_mut().expect("it was asked for");
         std::io::Read::read_exact(output, &mut answer).expect("it answers");
         let looked = catch_unwind(AssertUnwindSafe(|| inside.assert_without(secret)));
-        assert!(looked.is_err(), "the secret is there and was not found");
+        assert!(looked.is_err(), "the secret is in memory and was not found");
     }
 
     #[test]

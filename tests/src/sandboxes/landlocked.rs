@@ -1,4 +1,4 @@
-//! A process that Landlock keeps from every TCP port and from every file that it was not given.
+//! A process that Landlock denies all TCP and every file that it was not given.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use super::{Access, Guest, Sandbox, shim, tried};
 use crate::process::{built, command};
 
-/// The launcher restricts itself and then becomes the guest: there is nothing to clean up.
+/// The launcher restricts itself and then executes the guest, so there is nothing to clean up.
 #[derive(Debug)]
 pub struct Landlocked {
     launcher: PathBuf,
@@ -18,7 +18,7 @@ impl Landlocked {
         tried(Self { launcher: built("COFFERDAM_LANDLOCKED_BIN", "landlocked") })
     }
 
-    /// What runs another program under the same rules. `readable` and `writable` are whole trees.
+    /// A command that runs another program under the same rules. `readable` and `writable` are whole trees.
     pub fn command_for(&self, program: &Path, readable: &[&Path], writable: &[&Path]) -> Command {
         let mut command = command(&self.launcher);
         for path in readable {
@@ -38,7 +38,7 @@ impl Sandbox for Landlocked {
         "Landlock"
     }
 
-    /// Mounts are permissions here: the guest sees the host's tree.
+    /// Mounts become permissions: the guest sees the host's tree.
     fn command(&self, guest: &Guest) -> Command {
         let (mounts, shim) = (guest.mounts(), shim());
         let trees = |access: Access| {

@@ -1,12 +1,12 @@
-//! Real sandboxes, one file per kind. Each starts the same static shim inside and hands back a [`Harness`] on its stdio.
+//! Real sandboxes, one file per kind. Each starts the same static shim inside and returns a [`Harness`] on its stdio.
 //!
 //! ```ignore
 //! let Some(sandbox) = Bubblewrap::open() else { return };
 //! let mut shim = sandbox.start(&Guest::of(&world, "tools"));
 //! ```
 //!
-//! `open` tries the sandbox with `--version` first: where that cannot work, the test fails under `CI=true` and elsewhere
-//! is written down as not run, with the reason. Must stay true: a sandbox that goes out of scope leaves no process, mount,
+//! `open` first runs the shim's `--version` in the sandbox. Where that fails, the test fails under `CI=true` and elsewhere
+//! is reported as not run, with the reason. What must stay true: a sandbox that goes out of scope leaves no process, mount,
 //! network or file behind, also when its test panicked, and ends only what it started, by its id.
 //!
 //! | sandbox | its own file tree | a way out |
@@ -51,12 +51,12 @@ pub use srt::{PROXY_OF_SRT, Srt};
 pub use ssh::Ssh;
 pub use veth::{Cable, Veth};
 
-/// Where the relay's directory stands in sandboxes with a file tree of their own; the shim looks there by itself.
+/// The relay's directory in sandboxes with a file tree of their own; the shim's default.
 pub const RELAY_INSIDE: &str = "/run/cofferdam/relay";
-/// Where the shim stands in such sandboxes.
+/// The shim in such sandboxes.
 pub const SHIM_INSIDE: &str = "/cofferdam-shim";
 
-/// The shim as it is to be started inside: its arguments, its whole environment, and what it may reach.
+/// How the shim is started inside: its arguments, its whole environment, and what it may reach.
 #[derive(Clone, Debug, Default)]
 pub struct Guest {
     arguments: Vec<String>,
@@ -66,7 +66,7 @@ pub struct Guest {
     relay: Option<PathBuf>,
 }
 
-/// A directory of the host's that a guest sees. Boxes without a file tree of their own show it where it is.
+/// A directory of the host that a guest sees. Sandboxes without a file tree of their own show it at its path on the host.
 #[derive(Clone, Debug)]
 struct Mount {
     outside: PathBuf,
@@ -80,15 +80,15 @@ pub enum Access {
     ReadWrite,
 }
 
-/// The names of what a sandbox has made and must remove.
+/// The names of everything that a sandbox has created and must remove.
 #[derive(Debug, Default)]
 struct Made(Mutex<Vec<String>>);
 
-/// Something that the shim can be put into.
+/// A kind of sandbox that the shim can run in.
 pub trait Sandbox {
     fn name(&self) -> &'static str;
 
-    /// What starts the guest inside, with the guest's stdio as its own.
+    /// The command that starts the guest inside; its stdio is the guest's.
     fn command(&self, guest: &Guest) -> Command;
 
     /// A harness on the guest's stdio.
@@ -104,7 +104,7 @@ impl Guest {
         Self { arguments, ..Self::default() }
     }
 
-    /// One that asks this world for a server, through the relay's directory.
+    /// A shim that connects to this world through the relay's directory and asks for a server.
     pub fn of(world: &World, server: &str) -> Self {
         let directory = world.layout().relay.parent().expect("a socket is in a directory");
         Self { relay: Some(directory.to_owned()), ..Self::new(&["--server", server]) }
@@ -115,19 +115,19 @@ impl Guest {
         self
     }
 
-    /// Has another of the shim's programs run beside it. Only a machine does that: elsewhere a test starts both.
+    /// Runs the shim binary a second time beside it, with these arguments. Only for machines: elsewhere a test starts both.
     pub fn beside(mut self, arguments: &[&str]) -> Self {
         self.beside = Some(arguments.iter().map(|argument| (*argument).to_owned()).collect());
         self
     }
 
-    /// Shows it a directory, in sandboxes with a file tree of their own as `inside`.
+    /// Mounts a directory, at `inside` in sandboxes with a file tree of their own.
     pub fn mount(mut self, outside: &Path, inside: &str, access: Access) -> Self {
         self.mounts.push(Mount { outside: outside.to_owned(), inside: inside.into(), access });
         self
     }
 
-    /// What is mounted in a sandbox with a file tree of its own. The relay's directory is read-only: connecting needs no more.
+    /// All mounts of a sandbox with a file tree of its own. The relay's directory is read-only: that is enough to connect.
     fn mounts(&self) -> Vec<Mount> {
         let relay = self.relay.iter().map(|outside| Mount {
             outside: outside.clone(),
@@ -137,7 +137,7 @@ impl Guest {
         relay.chain(self.mounts.iter().cloned()).collect()
     }
 
-    /// Its environment in a sandbox that sees the host's file tree: there the relay is where it is.
+    /// Its environment in a sandbox that sees the host's file tree, with the relay's path on the host.
     fn environment_outside(&self) -> BTreeMap<String, String> {
         let mut environment = self.environment.clone();
         if let Some(relay) = &self.relay {
@@ -149,7 +149,7 @@ impl Guest {
 }
 
 impl Made {
-    /// A name that nothing else on this machine has, for what is made next.
+    /// A new name, unique on this machine.
     fn next(&self) -> String {
         let name = unique();
         self.0.lock().expect("no holder of the lock panics").push(name.clone());
@@ -166,7 +166,7 @@ impl Made {
     }
 }
 
-/// A name that nothing else on this machine has, and the number in it that nothing else in this process has.
+/// A name that is unique on this machine, and the number in it, which is unique in this process.
 fn unique_and_number() -> (String, u32) {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -183,18 +183,18 @@ fn shim() -> PathBuf {
     built("COFFERDAM_SHIM_BIN", "cofferdam-shim")
 }
 
-/// The sandbox, if the shim can say its version in it.
+/// The sandbox, if the shim can run in it.
 #[track_caller]
 fn tried<S: Sandbox>(sandbox: S) -> Option<S> {
     let output = output_of(sandbox.command(&Guest::new(&["--version"])), sandbox.name());
     if output.status.success() && output.stdout.starts_with(b"cofferdam-shim ") {
         return Some(sandbox);
     }
-    cannot_run(&format!("{} does not work here: {}", sandbox.name(), said(&output)));
+    cannot_run(&format!("{} does not work here: {}", sandbox.name(), described(&output)));
     None
 }
 
-/// Whether this process is root; else says that the sandbox needs it.
+/// Whether this process is root; otherwise reports that the sandbox needs root.
 #[track_caller]
 fn is_root(name: &str) -> bool {
     let root = nix::unistd::geteuid().is_root();
@@ -204,16 +204,16 @@ fn is_root(name: &str) -> bool {
     root
 }
 
-/// Output for a failure.
-fn said(output: &Output) -> String {
+/// The status and output of a command, for failures.
+fn described(output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
     format!("{}: {} {}", output.status, text(&output.stdout), text(&output.stderr))
 }
 
-/// The text that a command of the sandbox's own prints; it must succeed.
+/// The output of one of the sandbox's own commands, which must succeed.
 #[track_caller]
 fn text_of_success(command: Command, name: &str) -> String {
     let output = output_of(command, name);
-    assert!(output.status.success(), "{name}: {}", said(&output));
+    assert!(output.status.success(), "{name}: {}", described(&output));
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }

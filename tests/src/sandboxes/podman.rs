@@ -1,13 +1,13 @@
 //! Containers of an image that is `FROM scratch` and holds the shim alone, without a network.
 //!
-//! Images, containers, locks and run-time files are in a directory of this sandbox's own, so that it meets no other podman
-//! of the machine; a container is removed by its name.
+//! Images, containers, locks and run-time files are in a directory of its own, so that it does not interfere with other uses of podman
+//! on the machine; a container is removed by its name.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{Access, Guest, Made, SHIM_INSIDE, Sandbox, is_root, said, shim, text_of_success, tried};
+use super::{Access, Guest, Made, SHIM_INSIDE, Sandbox, described, is_root, shim, text_of_success, tried};
 use crate::harness::Harness;
 use crate::process::{command, output_of};
 use crate::tools::{Tool, cannot_run};
@@ -21,7 +21,7 @@ pub struct Podman {
 }
 
 /// A container that stays until it goes out of scope. It holds the shim and nothing else, so the shim is also what
-/// keeps it running: one that waits for a harness which never says anything.
+/// keeps it running: it waits for a harness that never sends anything.
 #[derive(Debug)]
 pub struct Container<'podman> {
     podman: &'podman Podman,
@@ -54,7 +54,7 @@ impl Podman {
         tried(podman)
     }
 
-    /// A container to `exec` into, with what this guest would see.
+    /// A running container to `exec` into, with the mounts of this guest.
     #[track_caller]
     pub fn container(&self, guest: &Guest) -> Container<'_> {
         let container = Container { podman: self, name: self.made.next() };
@@ -64,7 +64,7 @@ impl Podman {
         container
     }
 
-    /// Where all of its files are, and what is mounted for its containers.
+    /// The directory with all of its files, including the containers' mounts.
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
@@ -95,7 +95,7 @@ impl Podman {
         build.args(["build", "--quiet", "--tag", IMAGE]).arg(&context);
         let output = output_of(build, "podman build");
         if !output.status.success() {
-            cannot_run(&format!("podman cannot build an image here: {}", said(&output)));
+            cannot_run(&format!("podman cannot build an image here: {}", described(&output)));
             return None;
         }
         Some(())
@@ -126,14 +126,14 @@ impl Podman {
         command
     }
 
-    /// `podman` with this sandbox's directories, as arguments only: it can be handed on as it is.
+    /// The command line of `podman` with this sandbox's directories. It needs no environment, so that another program can run it.
     fn line(&self) -> Vec<OsString> {
-        let place = |name: &str| self.directory.path().join(name).into_os_string();
+        let path = |name: &str| self.directory.path().join(name).into_os_string();
         let mut settings = OsString::from("CONTAINERS_CONF=");
-        settings.push(place("containers.conf"));
+        settings.push(path("containers.conf"));
         let mut line: Vec<OsString> = vec!["env".into(), settings, self.program.clone().into()];
         for (flag, name) in [("--root", "root"), ("--runroot", "run"), ("--tmpdir", "tmp")] {
-            line.extend([flag.into(), place(name)]);
+            line.extend([flag.into(), path(name)]);
         }
         line.extend(["--storage-driver".into(), "vfs".into()]);
         line
@@ -144,7 +144,7 @@ impl Podman {
         remove.args(["rm", "--force", "--ignore", "--time", "0", name]);
         let output = output_of(remove, "podman rm");
         if !output.status.success() {
-            eprintln!("podman rm {name}: {}", said(&output));
+            eprintln!("podman rm {name}: {}", described(&output));
         }
     }
 }
@@ -184,7 +184,7 @@ impl Container<'_> {
         Harness::start(command, "podman exec")
     }
 
-    /// A whole command line that runs these arguments inside with its stdio: what `attach exec --` takes.
+    /// A whole command line that runs these arguments in the container, on its own stdio, as `attach exec --` needs it.
     pub fn exec_line(&self, arguments: &[&str]) -> Vec<OsString> {
         let mut line = self.podman.line();
         line.extend(["exec".into(), "--interactive".into(), self.name.clone().into()]);

@@ -12,8 +12,8 @@ use super::{Access, Guest, Sandbox, shim, tried};
 use crate::process::command;
 use crate::tools::Tool;
 
-/// As an argument of a guest's: the address of the proxy with its name and password, which are known inside only. For
-/// a link to a numeric address, because the `NO_PROXY` inside would keep it from the proxy.
+/// An argument of a guest: the URL of the proxy with user and password, which are known inside only. For
+/// a link to a numeric address, because the `NO_PROXY` inside would bypass the proxy.
 pub const PROXY_OF_SRT: &str = "$HTTPS_PROXY";
 
 /// Everything in it dies with its outermost process, the first of a process namespace.
@@ -45,12 +45,12 @@ impl Srt {
         tried(Self { node, program, unshare, directory })
     }
 
-    /// The one directory that guests may write to, for their state; it is empty at first.
+    /// The only directory that guests may write to, for their state; it is empty at first.
     pub fn writable(&self) -> PathBuf {
         self.directory.path().join("writable")
     }
 
-    /// What runs another program in the same sandbox, with the proxy's environment.
+    /// A command that runs another program in the same sandbox, with the proxy's environment.
     pub fn command_for(&self, program: &Path, arguments: &[&str]) -> Command {
         let mut command = command(&self.unshare);
         command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
@@ -76,7 +76,7 @@ impl Sandbox for Srt {
         "srt"
     }
 
-    /// Mounts mean nothing here but for [`Srt::writable`]: the guest sees the host's tree.
+    /// Mounts are ignored, except for [`Srt::writable`]: the guest sees the host's tree.
     fn command(&self, guest: &Guest) -> Command {
         let writable = |path: &Path| path.starts_with(self.writable());
         assert!(
@@ -90,7 +90,7 @@ impl Sandbox for Srt {
     }
 }
 
-/// A word for a shell.
+/// Quotes a word for a shell; [`PROXY_OF_SRT`] is left to be expanded.
 fn quoted(word: &str) -> String {
     match word {
         PROXY_OF_SRT => format!("\"{word}\""),

@@ -1,8 +1,8 @@
 //! A host that is reached by a real `ssh`: OpenSSH's server, in a sandbox with processes, accounts and temporary files of its
 //! own and the host's other files, read-only.
 //!
-//! The server is not this machine's: it has keys, a port of the loopback's and a configuration that are made for it, and it
-//! is not started by anything but the test. It ends with its sandbox, and with it all that it started.
+//! The server is not that of the machine: the test makes its keys, its configuration and its loopback port, and
+//! starts it. It ends with its sandbox, together with everything that it started.
 
 use std::ffi::OsString;
 use std::net::{SocketAddr, TcpStream};
@@ -11,19 +11,19 @@ use std::process::{Command, Stdio};
 
 use super::{Guest, Sandbox, shim, text_of_success, tried};
 use crate::deadline::wait_until;
-use crate::port::free_place;
+use crate::port::free_address;
 use crate::process::{Running, children_of, command, into_file, read};
 use crate::tools::Tool;
 
 #[derive(Debug)]
 pub struct Ssh {
     client: PathBuf,
-    place: SocketAddr,
+    listens_at: SocketAddr,
     server: Running,
     directory: tempfile::TempDir,
 }
 
-/// Where the shim stands in it.
+/// The path of the shim in the sandbox.
 const SHIM: &str = "/run/cofferdam-shim";
 /// The only account there: the test's own user, with a shell.
 const USER: &str = "box";
@@ -35,15 +35,15 @@ impl Ssh {
         let (keys, server) = (Tool::SshKeygen.path()?, Tool::Sshd.path()?);
         let directory = tempfile::Builder::new().prefix("ssh-").tempdir();
         let directory = directory.expect("a temporary directory can be made");
-        let place = free_place();
-        write_files(directory.path(), &keys, place);
+        let listens_at = free_address();
+        write_files(directory.path(), &keys, listens_at);
         let server = start(&bubblewrap, &server, directory.path());
-        let started = Self { client, place, server, directory };
-        wait_until("the SSH server listens", || TcpStream::connect(place).is_ok());
+        let started = Self { client, listens_at, server, directory };
+        wait_until("the SSH server listens", || TcpStream::connect(listens_at).is_ok());
         tried(started)
     }
 
-    /// What runs these words in the sandbox.
+    /// A command line that runs these words in the sandbox.
     pub fn line(&self, words: &[&str]) -> Vec<OsString> {
         let file = |name: &str| self.directory.path().join(name).display().to_string();
         let options = [
@@ -52,19 +52,19 @@ impl Ssh {
             format!("IdentityFile={}", file("user")),
             "IdentitiesOnly=yes".to_owned(),
             "LogLevel=ERROR".to_owned(),
-            format!("Port={}", self.place.port()),
+            format!("Port={}", self.listens_at.port()),
             "StrictHostKeyChecking=yes".to_owned(),
             format!("UserKnownHostsFile={}", file("known")),
         ];
         let mut line: Vec<OsString> =
             vec![self.client.clone().into(), "-T".into(), "-F".into(), "none".into()];
         line.extend(options.into_iter().flat_map(|option| ["-o".into(), option.into()]));
-        line.push(format!("{USER}@{}", self.place.ip()).into());
+        line.push(format!("{USER}@{}", self.listens_at.ip()).into());
         line.extend(words.iter().map(OsString::from));
         line
     }
 
-    /// What runs the shim in the sandbox.
+    /// A command line that runs the shim in the sandbox.
     pub fn shim_line(&self, arguments: &[&str]) -> Vec<OsString> {
         self.line(&[&[SHIM], arguments].concat())
     }
@@ -81,7 +81,7 @@ impl Sandbox for Ssh {
         "ssh"
     }
 
-    /// An environment is nothing that `ssh` passes on.
+    /// The environment of the guest is ignored: `ssh` does not pass one on.
     fn command(&self, guest: &Guest) -> Command {
         let arguments: Vec<&str> = guest.arguments.iter().map(String::as_str).collect();
         let line = self.shim_line(&arguments);
@@ -100,7 +100,7 @@ impl Drop for Ssh {
     }
 }
 
-fn write_files(directory: &Path, keys: &Path, place: SocketAddr) {
+fn write_files(directory: &Path, keys: &Path, listens_at: SocketAddr) {
     let file = |name: &str| directory.join(name);
     let write = |name: &str, text: String| {
         std::fs::write(file(name), text).expect("a temporary directory is writable");
@@ -114,10 +114,10 @@ fn write_files(directory: &Path, keys: &Path, place: SocketAddr) {
     write("authorized", public("user"));
     write("known", format!("sandbox {}", public("host")));
     let lines = [
-        format!("ListenAddress {place}"),
+        format!("ListenAddress {listens_at}"),
         format!("HostKey {}", file("host").display()),
         format!("AuthorizedKeysFile {}", file("authorized").display()),
-        // Their directory is below a world-writable one.
+        // The files are below a world-writable directory, which strict mode refuses.
         "StrictModes no".to_owned(),
         "AuthenticationMethods publickey".to_owned(),
         "UsePAM no".to_owned(),
@@ -125,7 +125,7 @@ fn write_files(directory: &Path, keys: &Path, place: SocketAddr) {
     ];
     write("config", lines.join("\n"));
     let id = nix::unistd::geteuid();
-    // Where it is root's, the server switches to the second account before authentication.
+    // As root, the server switches to the second account before authentication.
     write("accounts", format!("{USER}:x:{id}:{id}::/:/bin/sh\nsshd:x:65533:65533::/:/bin/false\n"));
     std::fs::create_dir(file("relay")).expect("a temporary directory is writable");
 }

@@ -1,7 +1,7 @@
-//! A network namespace with one cable to the host: nothing else of the host's network is to be seen from inside.
+//! A network namespace with one virtual cable (veth pair) to the host; the rest of the host's network cannot be seen from inside.
 //!
-//! The sidecar binds to [`Veth::host`], which exists only as long as the sandbox; addresses are chosen so that sandboxes of
-//! other tests, in whichever process, have others.
+//! The sidecar binds to [`Veth::host`], which exists only as long as the sandbox. Addresses are chosen so that sandboxes of
+//! other tests have different ones, also in other processes.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::process::Command;
 
 use nix::sys::signal::Signal;
 
-use super::{Guest, Sandbox, is_root, said, shim, text_of_success, tried, unique_and_number};
+use super::{Guest, Sandbox, described, is_root, shim, text_of_success, tried, unique_and_number};
 use crate::process::{command, output_of, send};
 use crate::tools::{Tool, cannot_run};
 
@@ -42,7 +42,7 @@ impl Veth {
             free_addresses(&program, std::process::id().wrapping_mul(31).wrapping_add(number));
         let cable = format!("cd{}-{number}", std::process::id());
         let veth = Self { program, name, cable, host, guest };
-        veth.lay().map_or_else(
+        veth.create().map_or_else(
             |problem| {
                 cannot_run(&format!("a network namespace cannot be made here: {problem}"));
                 None
@@ -61,7 +61,7 @@ impl Veth {
         self.guest
     }
 
-    /// Cuts the cable, or mends it: packets are lost without a word, as when a network fails.
+    /// Cuts or restores the cable. While it is cut, packets are lost silently, as when a network fails.
     #[track_caller]
     pub fn set(&self, cable: Cable) {
         // Cutting is done at the guest's end: the host's address, and what is bound to it, stays.
@@ -74,7 +74,7 @@ impl Veth {
         text_of_success(set, "ip link set");
     }
 
-    /// What runs another program in the namespace.
+    /// A command that runs another program in the namespace.
     pub fn command_for(&self, program: &Path) -> Command {
         let mut command = command(&self.program);
         command.args(["netns", "exec", &self.name]).arg(program);
@@ -82,7 +82,7 @@ impl Veth {
         command
     }
 
-    fn lay(&self) -> Result<(), String> {
+    fn create(&self) -> Result<(), String> {
         let (host, guest) = (format!("{}/30", self.host), format!("{}/30", self.guest));
         let (name, cable) = (self.name.as_str(), self.cable.as_str());
         let steps: [&[&str]; 7] = [
@@ -99,7 +99,7 @@ impl Veth {
             ip.args(step);
             let output = output_of(ip, "ip");
             if !output.status.success() {
-                return Err(format!("ip {}: {}", step.join(" "), said(&output)));
+                return Err(format!("ip {}: {}", step.join(" "), described(&output)));
             }
         }
         Ok(())
@@ -111,7 +111,7 @@ impl Sandbox for Veth {
         "a network namespace"
     }
 
-    /// Mounts mean nothing here: the guest sees the host's tree.
+    /// Mounts are ignored: the guest sees the host's tree.
     fn command(&self, guest: &Guest) -> Command {
         let mut command = self.command_for(&shim());
         command.args(&guest.arguments).envs(guest.environment_outside());
@@ -127,7 +127,7 @@ impl Drop for Veth {
         for process in processes.lines().filter_map(|line| line.trim().parse().ok()) {
             send(process, Signal::SIGKILL);
         }
-        // The cable goes with the namespace, unless the namespace was never made.
+        // The cable is removed with the namespace, unless the namespace was never created.
         for arguments in [["netns", "delete", &self.name], ["link", "delete", &self.cable]] {
             let mut ip = command(&self.program);
             ip.args(arguments);
@@ -136,7 +136,7 @@ impl Drop for Veth {
     }
 }
 
-/// What the cable is called inside.
+/// The interface name of the cable inside.
 const GUEST_END: &str = "cable";
 
 /// Two addresses of a network of four in 10.231.0.0/16 that this machine does not have yet.

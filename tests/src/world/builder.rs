@@ -1,4 +1,4 @@
-//! A world before it starts: what its configuration will say.
+//! A world before it starts: its configuration.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -27,18 +27,18 @@ pub struct Builder {
     rights: Rights,
 }
 
-/// Whether shims go through a proxy that keeps what they receive.
+/// Whether shims connect through a proxy that records what they receive.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Capture {
     Nothing,
     TowardsTheShim,
 }
 
-/// What the sidecar may do.
+/// The privileges of the sidecar.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Rights {
     AsTheTest,
-    /// Root's files, and no capabilities.
+    /// The test's user, without capabilities.
     Plain,
 }
 
@@ -105,7 +105,7 @@ impl Builder {
         self
     }
 
-    /// A secret in the words of its table, such as `kv = "secret/github"`.
+    /// A secret by the lines of its table, such as `kv = "secret/github"`.
     pub fn secret(mut self, name: &str, lines: &str) -> Self {
         self.secrets.insert(name.to_owned(), Secret::Lines(lines.to_owned()));
         self
@@ -117,7 +117,7 @@ impl Builder {
         self
     }
 
-    /// The grant of the shared socket names only these; without this call, all.
+    /// The grant of the shared socket names only these servers; by default it names all.
     pub fn granting(mut self, servers: &[&str]) -> Self {
         self.granted = Some(servers.iter().map(|server| (*server).to_owned()).collect());
         self
@@ -147,7 +147,7 @@ impl Builder {
         self
     }
 
-    /// Keep every byte that crosses to a shim.
+    /// Records every byte that is sent to a shim.
     pub fn capturing(mut self) -> Self {
         self.capture = Capture::TowardsTheShim;
         self
@@ -159,13 +159,13 @@ impl Builder {
         self
     }
 
-    /// The sidecar has no capabilities, also where the tests run as root.
+    /// The sidecar has no capabilities, even where the tests run as root.
     pub fn without_capabilities(mut self) -> Self {
         self.rights = Rights::Plain;
         self
     }
 
-    /// Writes the configuration, starts the sidecar, waits until it takes links.
+    /// Writes the configuration, starts the sidecar, and waits until it accepts links.
     #[track_caller]
     pub fn start(self) -> World {
         let mut world = self.prepare();

@@ -5,7 +5,7 @@
 //! let mut shim = world.shim("github");
 //! ```
 //!
-//! Must stay true: a world that goes out of scope leaves nothing running, and shows its logs if the test failed.
+//! What must stay true: a world that goes out of scope leaves no process running, and shows its logs if the test failed.
 
 mod builder;
 
@@ -34,7 +34,7 @@ pub struct World {
     proxy: Option<RecordingProxy>,
 }
 
-/// Where things are.
+/// The paths of a world's files.
 #[derive(Debug)]
 pub struct Layout {
     root: tempfile::TempDir,
@@ -47,7 +47,7 @@ pub struct Layout {
     secrets: PathBuf,
 }
 
-/// One tool call that a fixture really executed.
+/// One tool call that a fixture executed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Execution {
     pub tool: String,
@@ -72,13 +72,13 @@ impl World {
         Harness::start(command, "cofferdam-shim")
     }
 
-    /// The same, with the legacy handshake done.
+    /// A harness on a new shim, after the legacy handshake.
     #[track_caller]
     pub fn connected(&self, server: &str) -> Harness {
         self.shim(server).initialized()
     }
 
-    /// The shim with its link and nothing of the test's environment.
+    /// The shim with its link and an otherwise empty environment.
     #[track_caller]
     pub fn shim_command(&self) -> Command {
         let mut command = self.bare_shim_command();
@@ -86,7 +86,7 @@ impl World {
         command
     }
 
-    /// The shim without a link, for a test that says itself where it goes.
+    /// The shim without a link, for a test that sets one itself.
     #[track_caller]
     pub fn bare_shim_command(&self) -> Command {
         let mut command = command(built("COFFERDAM_SHIM_BIN", "cofferdam-shim"));
@@ -94,7 +94,7 @@ impl World {
         command
     }
 
-    /// Where shims go: `unix:PATH`.
+    /// The link of shims: `unix:PATH`.
     pub fn link(&self) -> String {
         let path = self.proxy.as_ref().map_or(self.layout.relay.as_path(), RecordingProxy::path);
         format!("unix:{}", path.display())
@@ -108,7 +108,7 @@ impl World {
         output_of(command, &format!("cofferdam {}", arguments.join(" ")))
     }
 
-    /// The same, with its standard output; it must succeed.
+    /// Runs a `cofferdam` command that must succeed; returns its standard output.
     #[track_caller]
     pub fn cofferdam_text(&self, arguments: &[&str]) -> String {
         let output = self.cofferdam(arguments);
@@ -117,7 +117,7 @@ impl World {
         text(&output.stdout)
     }
 
-    /// The sessions as `sessions --json` has them.
+    /// The output of `sessions --json`.
     #[track_caller]
     pub fn sessions(&self) -> Value {
         let text = self.cofferdam_text(&["sessions", "--json"]);
@@ -139,12 +139,12 @@ impl World {
 
     /// The records of outcomes of `tools/call`.
     ///
-    /// They are written soon after the answer, so every call that was allowed and is over gets a moment for its own.
+    /// They are written soon after the response, so this waits until every allowed call that has ended has one.
     pub fn outcomes(&self) -> Vec<Value> {
         let is_call = |record: &Value| record["method"] == "tools/call" && record.get("result").is_some();
         let outcomes = || -> Vec<Value> { self.audit().into_iter().filter(is_call).collect() };
         let allowed = self.decisions().iter().filter(|record| record["verdict"] == "allow").count();
-        // Those under way have none.
+        // Calls in progress have none.
         let _ = holds_within(Duration::from_secs(1), || outcomes().len() >= allowed);
         outcomes()
     }
@@ -165,12 +165,12 @@ impl World {
         files
     }
 
-    /// What the sidecar wrote to its stderr and stdout.
+    /// The sidecar's stderr and stdout.
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&read(&self.layout.log)).into_owned()
     }
 
-    /// What a fixture really executed.
+    /// The calls that a fixture executed.
     pub fn executions(&self, server: &str) -> Vec<Execution> {
         let text =
             String::from_utf8_lossy(&read(&self.layout.records.join(format!("{server}.count")))).into_owned();
@@ -182,19 +182,19 @@ impl World {
         records.map(execution).collect()
     }
 
-    /// How often a tool was really executed.
+    /// How often a tool was executed.
     pub fn times_executed(&self, server: &str, tool: &str) -> usize {
         self.executions(server).iter().filter(|execution| execution.tool == tool).count()
     }
 
-    /// Every process id a fixture ever had, its daemons' too.
+    /// Every process id that a fixture ever had, including its daemons.
     pub fn fixture_processes(&self, server: &str) -> Vec<u32> {
         let text =
             String::from_utf8_lossy(&read(&self.layout.records.join(format!("{server}.pids")))).into_owned();
         text.lines().filter_map(|line| line.split(' ').next()?.parse().ok()).collect()
     }
 
-    /// What each process of a fixture heard, in the order of their starts: messages with `id`, `method` and `params`.
+    /// The messages that each process of a fixture received, in the order of their starts: `id`, `method` and `params`.
     pub fn heard(&self, server: &str) -> Vec<Vec<Value>> {
         let text =
             String::from_utf8_lossy(&read(&self.layout.records.join(format!("{server}.heard")))).into_owned();
@@ -203,16 +203,16 @@ impl World {
         self.fixture_processes(server).into_iter().map(of).collect()
     }
 
-    /// Every byte that crossed to a shim.
+    /// Every byte that was sent to a shim.
     ///
     /// # Panics
     /// When the world was not built with [`Builder::capturing`].
     #[track_caller]
-    pub fn everything_the_shim_saw(&self) -> Vec<u8> {
+    pub fn bytes_towards_shims(&self) -> Vec<u8> {
         self.proxy.as_ref().expect("the world was built with `capturing`").towards_the_shim()
     }
 
-    /// Cuts the connections of all shims, as a network would; the shims and the sidecar live on.
+    /// Cuts the connections of all shims, as a network failure would; the shims and the sidecar keep running.
     ///
     /// # Panics
     /// When the world was not built with [`Builder::capturing`].
@@ -221,7 +221,7 @@ impl World {
         self.proxy.as_ref().expect("the world was built with `capturing`").cut();
     }
 
-    /// Cuts the shims' side of the connections only: the sidecar sees nothing of it, as behind a NAT that forgot.
+    /// Cuts only the shims' side of the connections: the sidecar does not notice, as with a NAT that dropped its state.
     ///
     /// # Panics
     /// When the world was not built with [`Builder::capturing`].
@@ -230,13 +230,13 @@ impl World {
         self.proxy.as_ref().expect("the world was built with `capturing`").half_cut();
     }
 
-    /// Asserts that a secret is in no form in anything that left the sidecar: towards shims, in the log, in the audit.
+    /// Asserts that no form of a secret is in anything that left the sidecar: towards shims, in the log, in the audit.
     #[track_caller]
     pub fn assert_secret_stayed_here(&self, secret: &str) {
         if let Some(proxy) = &self.proxy {
             let crossed = proxy.towards_the_shim();
-            assert!(!crossed.is_empty(), "the capture works: something crossed");
-            crate::encodings::assert_absent("what crossed to the shim", &crossed, secret);
+            assert!(!crossed.is_empty(), "the proxy recorded something");
+            crate::encodings::assert_absent("the bytes sent to the shim", &crossed, secret);
         }
         crate::encodings::assert_absent("the log", self.log().as_bytes(), secret);
         crate::encodings::assert_absent("the audit", &self.audit_bytes(), secret);
@@ -256,7 +256,7 @@ impl World {
         self.sidecar.as_mut().expect("the sidecar was started")
     }
 
-    /// Starts the sidecar and waits until it takes links and questions.
+    /// Starts the sidecar and waits until it accepts links and admin requests.
     #[track_caller]
     pub fn start_sidecar(&mut self) {
         self.launch();
@@ -285,7 +285,7 @@ impl World {
         self.sidecar = Some(Running::spawn(command, "cofferdam serve"));
     }
 
-    /// Orderly: SIGTERM, and its end is waited for.
+    /// Sends SIGTERM and waits until it has exited.
     #[track_caller]
     pub fn stop_sidecar(&mut self) {
         self.sidecar().signal(Signal::SIGTERM);
@@ -299,7 +299,7 @@ impl World {
         self.sidecar().kill9();
     }
 
-    /// Writes another configuration; `cofferdam reload` or SIGHUP makes it count.
+    /// Writes another configuration; `cofferdam reload` or SIGHUP applies it.
     pub fn rewrite(&mut self, change: impl FnOnce(Builder) -> Builder) {
         self.builder = change(self.builder.clone());
         self.builder.write(&self.layout);
@@ -317,7 +317,7 @@ impl World {
         }
     }
 
-    /// Makes room again.
+    /// Removes the file that fills the state directory.
     pub fn empty_the_state_directory(&self) {
         let _ = std::fs::remove_file(self.state_seen_from_here().join("filler"));
     }
@@ -342,7 +342,7 @@ impl World {
         command
     }
 
-    /// A tmpfs in the sidecar's mount namespace is reached through its process.
+    /// The state directory; one on a tmpfs in the sidecar's mount namespace is reached through `/proc`.
     fn state_seen_from_here(&self) -> PathBuf {
         match (self.builder.state, &self.sidecar) {
             (StateDirectory::Tmpfs(_), Some(sidecar)) => {
@@ -369,7 +369,7 @@ impl Drop for World {
                 eprintln!("the sidecar outlived SIGTERM by 10 s and is killed");
             }
         }
-        // A broken sidecar leaves servers behind; the next test must not meet them.
+        // A broken sidecar may leave servers running; they must not disturb the next test.
         for id in self.builder.servers.keys().flat_map(|server| self.fixture_processes(server)) {
             if command_line(id).contains("fixture-server") {
                 send(id, Signal::SIGKILL);
@@ -384,18 +384,18 @@ impl Layout {
             .prefix("cofferdam-")
             .tempdir()
             .expect("a temporary directory can be made");
-        let place = |name: &str| root.path().join(name);
+        let path = |name: &str| root.path().join(name);
         for directory in ["state", "relay", "admin", "records", "secrets"] {
-            std::fs::create_dir(place(directory)).expect("a temporary directory is writable");
+            std::fs::create_dir(path(directory)).expect("a temporary directory is writable");
         }
         Self {
-            config: place("cofferdam.toml"),
-            state: place("state"),
-            relay: place("relay/relay.sock"),
-            admin: place("admin/admin.sock"),
-            records: place("records"),
-            log: place("sidecar.log"),
-            secrets: place("secrets"),
+            config: path("cofferdam.toml"),
+            state: path("state"),
+            relay: path("relay/relay.sock"),
+            admin: path("admin/admin.sock"),
+            records: path("records"),
+            log: path("sidecar.log"),
+            secrets: path("secrets"),
             root,
         }
     }

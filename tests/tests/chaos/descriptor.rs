@@ -5,8 +5,8 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixStream;
 
 use cofferdam_tests::chaos::conversation::{Conversation, Fate, SERVER};
+use cofferdam_tests::chaos::endpoint::Endpoint;
 use cofferdam_tests::chaos::kind::LinkKind;
-use cofferdam_tests::chaos::place::Place;
 use cofferdam_tests::chaos::plan::Plan;
 use cofferdam_tests::chaos::proxy::{Proxy, Tally};
 use cofferdam_tests::chaos::random::Random;
@@ -29,7 +29,7 @@ fn calls_over_an_inherited_descriptor_survive_split_writes_and_delays() {
         let world = World::new().server(SERVER, Server::fixture()).start();
         let (shim, proxy) = handed_down(&world, Plan::torn(&mut Random::new(seed)));
         let mut conversation = Conversation::begin(shim, Random::new(!seed));
-        conversation.hold(calls);
+        conversation.exchange(calls);
         conversation.assert_flawless(&world);
         proxy.tally()
     });
@@ -70,9 +70,9 @@ fn cut_once(seed: u64) -> (BTreeMap<Fate, usize>, Tally) {
     let (shim, proxy) = handed_down(&world, plan);
     let mut conversation = Conversation::begin(shim, random);
     while !proxy.has_ended(1) {
-        conversation.hold(CALLS_AT_ONCE);
+        conversation.exchange(CALLS_AT_ONCE);
     }
-    conversation.hold(CALLS_AT_ONCE);
+    conversation.exchange(CALLS_AT_ONCE);
     // Calls in flight may still run until the sidecar ends the link.
     wait_until("the link is over", || world.sessions().as_array().is_some_and(Vec::is_empty));
     (conversation.assert_at_most_once(&world), proxy.tally())
@@ -82,7 +82,7 @@ fn cut_once(seed: u64) -> (BTreeMap<Fate, usize>, Tally) {
 fn handed_down(world: &World, plan: Plan) -> (Harness, Proxy) {
     let kind = &LinkKind::UNIX;
     let proxy = Proxy::start(&(kind.front)(world), (kind.sidecar)(world), move |_| plan.clone());
-    let Place::Unix(path) = proxy.front() else { panic!("this kind has a socket") };
+    let Endpoint::Unix(path) = proxy.front() else { panic!("this kind has a socket") };
     let socket = UnixStream::connect(path).expect("the proxy listens");
     fcntl(&socket, FcntlArg::F_SETFD(FdFlag::empty())).expect("a flag can be cleared");
     let mut command = world.bare_shim_command();

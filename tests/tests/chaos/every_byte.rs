@@ -68,7 +68,7 @@ fn cut_first_handshakes(kind: &LinkKind) -> (usize, usize) {
     let proxy = planned.proxy(kind, &world);
     let (hello, welcome) = {
         let _shim = kind.shim(&world, &proxy, SERVER);
-        proxy.wait_for_the_openings_of(1)
+        proxy.wait_for_handshake_lengths(1)
     };
     let towards_sidecar = (0..=hello).map(Position::Byte).map(Plan::cut_towards_sidecar);
     // With the last byte of it there is a link.
@@ -101,7 +101,7 @@ fn cut_resumes(kind: &LinkKind) -> ((usize, usize), usize) {
     proxy.cut();
     conversation.call();
     conversation.wait_until_in_flight(0);
-    let (hello, welcome) = proxy.wait_for_the_openings_of(2);
+    let (hello, welcome) = proxy.wait_for_handshake_lengths(2);
     // The counters in them grow by a few digits while this goes on.
     let (hello, welcome) = (hello + 8, welcome + 8);
     let in_headers = || {

@@ -109,7 +109,7 @@ fn one_link_survives(kind: &LinkKind, calls: usize, seed: u64) -> Tally {
     let servers: Vec<String> = (0..kind.shims).map(server_of).collect();
     let builder = servers.iter().fold(World::new(), |world, name| world.server(name, Server::fixture()));
     let world = (kind.configure)(builder).start();
-    let mut plans = Plans::new(kind.manner, Random::new(seed));
+    let mut plans = Plans::new(kind.sizes, Random::new(seed));
     let proxy = Proxy::start(&(kind.front)(&world), (kind.sidecar)(&world), move |_| plans.next());
     let _host = kind.host(&world, &proxy);
     std::thread::scope(|scope| {
@@ -120,7 +120,7 @@ fn one_link_survives(kind: &LinkKind, calls: usize, seed: u64) -> Tally {
             scope.spawn(move || {
                 let shim = kind.shim(world, proxy, server);
                 let mut conversation = Conversation::begin_with(server, shim, random);
-                conversation.hold(calls);
+                conversation.exchange(calls);
                 conversation.assert_flawless(world);
             });
         }

@@ -204,7 +204,7 @@ fn a_stopped_hub_is_detected_and_replaced() {
     let hub = attach.command();
     send(hub, Signal::SIGSTOP);
     let calls = send_calls(&mut shim, 0, 6);
-    attach.wait_until_said("nothing came through the pipe");
+    attach.wait_until_output_has("nothing came through the pipe");
     expect_answers(&mut shim, calls);
     assert!(!is_alive(hub), "it is not left behind");
     assert_eq!(scene.world.executions("tools").len(), 6);
@@ -295,7 +295,7 @@ fn a_sandbox_is_attached_once() {
     assert_eq!(nothing.wait().code(), Some(66));
     assert!(nothing.said().contains("start `/no/such/program`"), "{}", nothing.said());
     let talker = Attach::start(&scene.world, &["exec", "--grant", "dev", "--", "echo", "Last login: today"]);
-    talker.wait_until_said("only the hub may write to its stdout");
+    talker.wait_until_output_has("only the hub may write to its stdout");
 }
 
 /// A client that asks for a sandbox and disconnects before the response does not hold it.
@@ -320,8 +320,8 @@ fn a_hub_that_pins_another_key_refuses_with_the_reason() {
     let place = arguments.iter().position(|word| word == "{pin}").unwrap();
     arguments[place] = "1".repeat(64);
     let attach = Attach::start(&scene.world, &arguments);
-    attach.wait_until_said(&format!("but {} is pinned", "1".repeat(64)));
-    attach.wait_until_said("does the hub pin this sidecar's key");
+    attach.wait_until_output_has(&format!("but {} is pinned", "1".repeat(64)));
+    attach.wait_until_output_has("does the hub pin this sidecar's key");
     assert!(attach.said().contains("`cofferdam key`"));
     assert_eq!(attach.times_attached(), 0);
     assert!(!scene.socket().exists(), "no shim is let come");

@@ -36,7 +36,7 @@ fn a_stale_socket_is_replaced_and_another_programs_is_left_alone() {
     attach.stop();
     let _listener = std::os::unix::net::UnixListener::bind(scene.socket()).unwrap();
     let attach = Attach::start(&scene.world, &exec_hub(&scene.socket()));
-    attach.wait_until_said("another program that is not a hub listens there");
+    attach.wait_until_output_has("another program that is not a hub listens there");
     drop(attach);
     UnixStream::connect(scene.socket()).expect("it listens still");
 }
@@ -51,20 +51,20 @@ fn a_hub_follows_no_link_at_its_lock_and_does_not_wait_for_a_silent_socket() {
     std::fs::write(&other, "another program's").unwrap();
     std::os::unix::fs::symlink(&other, &lock).unwrap();
     let attach = Attach::start(&scene.world, &exec_hub(&scene.socket()));
-    attach.wait_until_said("the file there was not made by a hub");
+    attach.wait_until_output_has("the file there was not made by a hub");
     drop(attach);
     assert_eq!(read(&other), b"another program's");
     std::fs::remove_file(&lock).unwrap();
     nix::unistd::mkfifo(&lock, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let attach = Attach::start(&scene.world, &exec_hub(&scene.socket()));
-    attach.wait_until_said("the file there was not made by a hub");
+    attach.wait_until_output_has("the file there was not made by a hub");
     drop(attach);
     std::fs::remove_file(&lock).unwrap();
 
     // A client that connects now would wait until the first ones are accepted.
     let _deaf = deaf_socket(&scene.socket());
     let attach = Attach::start(&scene.world, &exec_hub(&scene.socket()));
-    attach.wait_until_said("another program that is not a hub listens there");
+    attach.wait_until_output_has("another program that is not a hub listens there");
 }
 
 /// A hub whose stdin and stdout are these.

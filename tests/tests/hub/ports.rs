@@ -2,29 +2,29 @@
 
 use std::net::SocketAddr;
 
-use cofferdam_tests::port::free_place;
+use cofferdam_tests::port::free_address;
 
 use super::*;
 
 /// A hub that listens, for the sidecar of this scene.
-pub(crate) fn listening_hub(scene: &Scene, place: SocketAddr, more: &[&str]) -> (Running, PathBuf) {
+pub(crate) fn listening_hub(scene: &Scene, endpoint: SocketAddr, more: &[&str]) -> (Running, PathBuf) {
     let pin = scene.world.cofferdam_text(&["key"]);
     let stderr = scene.directory.path().join("hub");
     let mut hub = command(shim_binary());
-    hub.env_clear().env("COFFERDAM_PIN", pin.trim()).arg("hub").args(["--listen", &place.to_string()]);
+    hub.env_clear().env("COFFERDAM_PIN", pin.trim()).arg("hub").args(["--listen", &endpoint.to_string()]);
     hub.args(more).stdin(Stdio::null()).stdout(Stdio::null()).stderr(into_file(&stderr));
     let hub = Running::spawn(hub, "cofferdam-shim hub");
-    wait_until("the hub listens", || TcpStream::connect(place).is_ok());
+    wait_until("the hub listens", || TcpStream::connect(endpoint).is_ok());
     (hub, stderr)
 }
 
 #[test]
 fn a_client_without_the_key_gets_nothing_from_a_listening_hub() {
     let scene = Scene::new();
-    let place = free_place();
+    let endpoint = free_address();
     let socket = scene.socket().display().to_string();
-    let (_hub, stderr) = listening_hub(&scene, place, &["--socket", &socket]);
-    let address = place.to_string();
+    let (_hub, stderr) = listening_hub(&scene, endpoint, &["--socket", &socket]);
+    let address = endpoint.to_string();
     for opening in
         [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], b"\x16\x03\x01\x00\x05hello", b"cofferdam-relay/1\n"]
     {
@@ -61,7 +61,7 @@ fn a_client_without_the_key_gets_nothing_from_a_listening_hub() {
 #[test]
 fn a_shim_that_listens_is_dialled_without_a_hub() {
     let scene = Scene::new();
-    let address = free_place().to_string();
+    let address = free_address().to_string();
     let pin = scene.world.cofferdam_text(&["key"]);
     let mut listening = shim_at(&format!("listen:{address}"), "tools");
     listening.args(["--pin", pin.trim()]);
@@ -98,12 +98,12 @@ fn on_loopback_a_shim_must_send_the_hubs_key() {
     assert_eq!(shim.call_text("add", json!({"a": 1, "b": 1})), "2");
 
     let text = std::fs::read_to_string(&file).unwrap();
-    let (place, keys) = text.trim().split_once(' ').unwrap();
+    let (endpoint, keys) = text.trim().split_once(' ').unwrap();
     let (key, answer) = keys.split_once(' ').unwrap();
     let wrong = key.chars().rev().collect::<String>();
     let hello = b"cofferdam-relay/1\n";
     for shown in ["", &wrong, &key[1..], answer, "\n"] {
-        let mut stranger = TcpStream::connect(place).unwrap();
+        let mut stranger = TcpStream::connect(endpoint).unwrap();
         let _ = stranger.write_all(shown.as_bytes()).and_then(|()| stranger.write_all(b"\n"));
         let _ = stranger.write_all(&hello.repeat(10));
         let _ = stranger.shutdown(std::net::Shutdown::Write);

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use cofferdam_tests::port::free_place;
+use cofferdam_tests::port::free_address;
 
 use super::ports::listening_hub;
 use super::*;
@@ -44,7 +44,7 @@ impl Monitor {
         monitor
     }
 
-    fn place(&self, port: u32) -> String {
+    fn address(&self, port: u32) -> String {
         format!("vsock:{}:{port}", self.path.display())
     }
 
@@ -89,11 +89,11 @@ fn serve(stream: &UnixStream, manner: Manner, carried: &Mutex<Vec<UnixStream>>) 
 #[test]
 fn a_machine_with_a_hub_is_dialled_through_its_monitor() {
     let scene = Scene::new();
-    let place = free_place();
+    let address = free_address();
     let socket = scene.socket().display().to_string();
-    let (_hub, _) = listening_hub(&scene, place, &["--socket", &socket]);
-    let monitor = Monitor::start(scene.directory.path(), Manner::Connects { to: place });
-    let attach = Attach::start(&scene.world, &["dial", &monitor.place(7443), "--grant", "dev"]);
+    let (_hub, _) = listening_hub(&scene, address, &["--socket", &socket]);
+    let monitor = Monitor::start(scene.directory.path(), Manner::Connects { to: address });
+    let attach = Attach::start(&scene.world, &["dial", &monitor.address(7443), "--grant", "dev"]);
     attach.wait_until_attached(1);
     let (mut first, mut second) = (scene.shim(), scene.shim());
     for round in 0..2 {
@@ -112,17 +112,17 @@ fn a_machine_with_a_hub_is_dialled_through_its_monitor() {
 #[test]
 fn a_shim_in_a_machine_is_dialled_through_its_monitor() {
     let scene = Scene::new();
-    let place = free_place();
+    let address = free_address();
     let pin = scene.world.cofferdam_text(&["key"]);
-    let mut listening = shim_at(&format!("listen:{place}"), "tools");
+    let mut listening = shim_at(&format!("listen:{address}"), "tools");
     listening.args(["--pin", pin.trim()]);
     let mut shim = Harness::start(listening, "cofferdam-shim");
     let first = shim.send_initialize();
-    let monitor = Monitor::start(scene.directory.path(), Manner::Connects { to: place });
+    let monitor = Monitor::start(scene.directory.path(), Manner::Connects { to: address });
     let other = World::new().server("tools", Server::fixture()).start();
-    let _impostor = Attach::start(&other, &["dial", &monitor.place(7443), "--grant", "dev"]);
+    let _impostor = Attach::start(&other, &["dial", &monitor.address(7443), "--grant", "dev"]);
     wait_until("the shim refuses the impostor", || shim.stderr().contains("did not prove the sidecar's key"));
-    let _attach = Attach::start(&scene.world, &["dial", &monitor.place(7443), "--grant", "dev"]);
+    let _attach = Attach::start(&scene.world, &["dial", &monitor.address(7443), "--grant", "dev"]);
     assert!(shim.answer_to(&first).get("result").is_some());
     shim.notify("notifications/initialized", json!({}));
     let calls = send_calls(&mut shim, 0, 6);
@@ -134,21 +134,21 @@ fn a_shim_in_a_machine_is_dialled_through_its_monitor() {
 #[test]
 fn a_machine_that_cannot_be_dialled_is_named_with_a_next_step() {
     let scene = Scene::new();
-    let dial = |place: &str| Attach::start(&scene.world, &["dial", place, "--grant", "dev"]);
+    let dial = |address: &str| Attach::start(&scene.world, &["dial", address, "--grant", "dev"]);
     let missing = format!("vsock:{}:7443", scene.directory.path().join("none").display());
-    dial(&missing).wait_until_said("is the machine running");
-    let monitor = Monitor::start(scene.directory.path(), Manner::Connects { to: free_place() });
+    dial(&missing).wait_until_output_has("is the machine running");
+    let monitor = Monitor::start(scene.directory.path(), Manner::Connects { to: free_address() });
     for port in [7443, 7] {
-        let attach = dial(&monitor.place(port));
-        attach.wait_until_said(&format!("start `cofferdam-shim hub --listen vsock:{port}` there"));
+        let attach = dial(&monitor.address(port));
+        attach.wait_until_output_has(&format!("start `cofferdam-shim hub --listen vsock:{port}` there"));
         assert_eq!(attach.times_attached(), 0);
     }
     for answer in [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], b"OK 99999999999999999999", b"NO\n"] {
         let monitor = Monitor::start(scene.directory.path(), Manner::Answers(answer));
-        dial(&monitor.place(7443)).wait_until_said("the response is not that of a monitor's vsock");
+        dial(&monitor.address(7443)).wait_until_output_has("the response is not that of a monitor's vsock");
     }
     // This port has no listener on this machine; a kernel without vsock says so in other words.
-    dial("vsock:1:4294967290").wait_until_said("dial vsock:1:4294967290: ");
+    dial("vsock:1:4294967290").wait_until_output_has("dial vsock:1:4294967290: ");
     let mut wrong = dial("vsock:7443");
     assert_eq!(wrong.wait().code(), Some(64));
     assert!(

@@ -1,9 +1,9 @@
 //! Connection problems: reported on the shim's stderr, in its status and in the answer to a waiting call, with the next step.
 
 use cofferdam_tests::harness::Harness;
-use cofferdam_tests::port::free_place;
+use cofferdam_tests::port::free_address;
 use cofferdam_tests::process::output_of;
-use cofferdam_tests::proxy::{Manner, Proxy};
+use cofferdam_tests::proxy::{Proxy, ProxyBehaviour};
 use serde_json::Value;
 use tokio::io::AsyncWriteExt as _;
 
@@ -27,11 +27,11 @@ fn each_connection_problem_is_reported_with_the_next_step() {
     let other = peers.tcp(|mut stream| async move {
         let _ = stream.write_all(b"SSH-2.0-OpenSSH_9.9\r\n").await;
     });
-    let unused = free_place();
+    let unused = free_address();
     let proxy = |manner| Proxy::start(manner).address;
-    let wants_password = proxy(Manner::Answers("HTTP/1.1 407 Proxy Authentication Required\r\n\r\n"));
-    let forbids = proxy(Manner::Answers("HTTP/1.1 403 Forbidden\r\n\r\n"));
-    let (hangs, closes) = (proxy(Manner::Hangs), proxy(Manner::Closes));
+    let wants_password = proxy(ProxyBehaviour::Answers("HTTP/1.1 407 Proxy Authentication Required\r\n\r\n"));
+    let forbids = proxy(ProxyBehaviour::Answers("HTTP/1.1 403 Forbidden\r\n\r\n"));
+    let (hangs, closes) = (proxy(ProxyBehaviour::Hangs), proxy(ProxyBehaviour::Closes));
     let relay = |link: String| vec!["--relay".to_owned(), link];
     let through = |proxy: String| vec!["--proxy".to_owned(), format!("http://{proxy}")];
     let case = |what, arguments, trouble: String, next: &str| Case {

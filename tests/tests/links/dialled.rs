@@ -7,7 +7,7 @@ use std::time::Duration;
 use cofferdam_tests::attach::{Attach, shim_at};
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::harness::Harness;
-use cofferdam_tests::port::free_place;
+use cofferdam_tests::port::free_address;
 use cofferdam_tests::process::{built, command, output_of};
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::World;
@@ -16,9 +16,9 @@ use serde_json::json;
 
 use crate::support::{Peers, Way};
 
-fn listening(place: SocketAddr, sidecar: &Identity) -> Harness {
+fn listening(address: SocketAddr, sidecar: &Identity) -> Harness {
     let mut command = command(built("COFFERDAM_SHIM_BIN", "cofferdam-shim"));
-    command.env_clear().args(["--server", "tools", "--relay", &format!("listen:{place}")]);
+    command.env_clear().args(["--server", "tools", "--relay", &format!("listen:{address}")]);
     command.args(["--pin", &sidecar.public().to_string()]);
     Harness::start(command, "cofferdam-shim")
 }
@@ -28,10 +28,10 @@ fn the_sidecar_connects_by_tcp_or_web_socket() {
     let peers = Peers::new();
     let world = World::new().server("tools", Server::fixture()).start();
     for way in [Way::Tcp, Way::WebSocket] {
-        let (place, sidecar) = (free_place(), Identity::generate().unwrap());
-        let mut shim = listening(place, &sidecar);
+        let (address, sidecar) = (free_address(), Identity::generate().unwrap());
+        let mut shim = listening(address, &sidecar);
         let id = shim.send_initialize();
-        let dialled = peers.dial(place, way, &sidecar, &world.layout().relay);
+        let dialled = peers.dial(address, way, &sidecar, &world.layout().relay);
         assert!(dialled.is_in(), "{way:?}: {}", shim.stderr());
         assert!(shim.answer_to(&id).get("result").is_some());
         shim.notify("notifications/initialized", json!({}));
@@ -45,12 +45,12 @@ fn the_sidecar_connects_by_tcp_or_web_socket() {
 fn attach_dials_a_web_socket_behind_a_proxy_that_terminates_its_tls() {
     let peers = Peers::new();
     let world = World::new().server("tools", Server::fixture()).start();
-    let place = free_place();
-    let mut listening = shim_at(&format!("listen:{place}"), "tools");
+    let address = free_address();
+    let mut listening = shim_at(&format!("listen:{address}"), "tools");
     listening.args(["--pin", world.cofferdam_text(&["key"]).trim()]);
     let mut shim = Harness::start(listening, "cofferdam-shim");
     let id = shim.send_initialize();
-    let front = format!("wss://{}/some/path", peers.balancer(place));
+    let front = format!("wss://{}/some/path", peers.balancer(address));
     let attach = Attach::start(&world, &["dial", &front, "--grant", "dev"]);
     attach.wait_until_attached(1);
     assert!(shim.answer_to(&id).get("result").is_some());
@@ -60,8 +60,8 @@ fn attach_dials_a_web_socket_behind_a_proxy_that_terminates_its_tls() {
     attach.stop();
 
     // The port itself has no TLS around its WebSocket.
-    let attach = Attach::start(&world, &["dial", &format!("wss://{place}/"), "--grant", "dev"]);
-    attach.wait_until_said(&format!("use {place} without wss://"));
+    let attach = Attach::start(&world, &["dial", &format!("wss://{address}/"), "--grant", "dev"]);
+    attach.wait_until_output_has(&format!("use {address} without wss://"));
 }
 
 /// A reconnect with the key resumes the link.
@@ -69,18 +69,18 @@ fn attach_dials_a_web_socket_behind_a_proxy_that_terminates_its_tls() {
 fn the_newest_connection_with_the_key_wins() {
     let peers = Peers::new();
     let world = World::new().server("tools", Server::fixture()).start();
-    let (place, sidecar) = (free_place(), Identity::generate().unwrap());
+    let (address, sidecar) = (free_address(), Identity::generate().unwrap());
     let relay = &world.layout().relay;
-    let mut shim = listening(place, &sidecar);
-    let first = peers.dial(place, Way::Tcp, &sidecar, relay);
+    let mut shim = listening(address, &sidecar);
+    let first = peers.dial(address, Way::Tcp, &sidecar, relay);
     shim.initialize();
-    let second = peers.dial(place, Way::WebSocket, &sidecar, relay);
+    let second = peers.dial(address, Way::WebSocket, &sidecar, relay);
     assert!(second.is_in());
     wait_until("the first one is let go", || first.is_over());
     assert_eq!(shim.call_text("add", json!({"a": 1, "b": 2})), "3");
     assert!(!second.is_over());
     second.hang_up();
-    let third = peers.dial(place, Way::Tcp, &sidecar, relay);
+    let third = peers.dial(address, Way::Tcp, &sidecar, relay);
     assert_eq!(shim.call_text("add", json!({"a": 3, "b": 4})), "7");
     assert_eq!(world.sessions().as_array().map(Vec::len), Some(1), "it is one link all the time");
     third.hang_up();
@@ -90,22 +90,22 @@ fn the_newest_connection_with_the_key_wins() {
 fn peers_without_the_key_get_nothing_and_disturb_nothing() {
     let peers = Peers::new();
     let world = World::new().server("tools", Server::fixture()).start();
-    let (place, sidecar) = (free_place(), Identity::generate().unwrap());
+    let (address, sidecar) = (free_address(), Identity::generate().unwrap());
     let relay = &world.layout().relay;
-    let mut shim = listening(place, &sidecar);
+    let mut shim = listening(address, &sidecar);
     let id = shim.send_initialize();
     let other = Identity::generate().unwrap();
-    assert!(!peers.dial(place, Way::Tcp, &other, relay).is_in());
+    assert!(!peers.dial(address, Way::Tcp, &other, relay).is_in());
     wait_until("it says who was there", || shim.stderr().contains("did not prove the sidecar's key"));
-    let dialled = peers.dial(place, Way::Tcp, &sidecar, relay);
+    let dialled = peers.dial(address, Way::Tcp, &sidecar, relay);
     assert!(shim.answer_to(&id).get("result").is_some());
     shim.notify("notifications/initialized", json!({}));
 
     // Other peers while the sidecar is connected; more of them stall than there are slots.
-    assert!(!peers.dial(place, Way::WebSocket, &other, relay).is_in());
-    let stalled: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(place).unwrap()).collect();
+    assert!(!peers.dial(address, Way::WebSocket, &other, relay).is_in());
+    let stalled: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(address).unwrap()).collect();
     for said in [&b"cofferdam-relay/1\n"[..], b"SSH-2.0-x\r\n", b"cofferdam-dial/9\n"] {
-        let mut stream = TcpStream::connect(place).unwrap();
+        let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         stream.write_all(said).unwrap();
         let mut got = Vec::new();
@@ -115,7 +115,7 @@ fn peers_without_the_key_get_nothing_and_disturb_nothing() {
     assert_eq!(shim.call_text("add", json!({"a": 1, "b": 2})), "3");
     assert!(!dialled.is_over());
     // A sidecar that reconnects still gets a slot.
-    let again = peers.dial(place, Way::Tcp, &sidecar, relay);
+    let again = peers.dial(address, Way::Tcp, &sidecar, relay);
     assert!(again.is_in());
     assert_eq!(shim.call_text("add", json!({"a": 3, "b": 4})), "7");
     drop(stalled);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cofferdam_tests::harness::Harness;
 use cofferdam_tests::process::{built, command};
-use cofferdam_tests::proxy::{Manner, Proxy};
+use cofferdam_tests::proxy::{Proxy, ProxyBehaviour};
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::World;
 use serde_json::json;
@@ -61,7 +61,7 @@ const ALICE: &str = "Basic YWxpY2U6d29uZGVyIGxhbmQ=";
 fn a_call_through_a_proxy_with_a_password() {
     for link in ["tls://relay.invalid:7443", "wss://relay.invalid/relay"] {
         let (world, place) = with_a_port(|builder, _| builder);
-        let proxy = Proxy::start(Manner::Connects { to: place, authorization: ALICE });
+        let proxy = Proxy::start(ProxyBehaviour::Connects { to: place, authorization: ALICE });
         let sandbox = Sandbox::enrolled(&world, "a");
         let mut command = sandbox.command();
         // No resolver knows this name: only the proxy can lead there.
@@ -69,14 +69,14 @@ fn a_call_through_a_proxy_with_a_password() {
         command.env("HTTPS_PROXY", format!("http://alice:wonder%20land@{}", proxy.address));
         works(&world, Harness::start(command, "cofferdam-shim"));
         let port = if link.starts_with("tls") { 7443 } else { 443 };
-        assert_eq!(proxy.asked(), [format!("CONNECT relay.invalid:{port} HTTP/1.1")]);
+        assert_eq!(proxy.request_lines(), [format!("CONNECT relay.invalid:{port} HTTP/1.1")]);
     }
 }
 
 #[test]
 fn a_proxy_on_the_command_line_overrides_no_proxy() {
     let (world, place) = with_a_port(|builder, _| builder);
-    let proxy = Proxy::start(Manner::Connects { to: place, authorization: ALICE });
+    let proxy = Proxy::start(ProxyBehaviour::Connects { to: place, authorization: ALICE });
     let url = format!("http://alice:wonder%20land@{}", proxy.address);
     let excepted = |arguments: &[&str], name: &str| {
         let mut command = Sandbox::enrolled(&world, name).command();
@@ -85,10 +85,10 @@ fn a_proxy_on_the_command_line_overrides_no_proxy() {
     };
     let mut direct = excepted(&["--server", "tools"], "direct");
     direct.initialize();
-    assert_eq!(proxy.asked(), [""; 0], "NO_PROXY excepts the sidecar");
+    assert_eq!(proxy.request_lines(), [""; 0], "NO_PROXY excepts the sidecar");
     let mut through = excepted(&["--server", "tools", "--proxy", &url], "through");
     through.initialize();
-    assert_eq!(proxy.asked(), [format!("CONNECT {place} HTTP/1.1")]);
+    assert_eq!(proxy.request_lines(), [format!("CONNECT {place} HTTP/1.1")]);
 }
 
 /// The sidecar was restarted: same key, same enrolment, another link; the shim notices by itself.

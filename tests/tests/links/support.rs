@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use cofferdam_tests::harness::Harness;
-use cofferdam_tests::port::free_place;
+use cofferdam_tests::port::free_address;
 use cofferdam_tests::process::{built, command};
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::{Builder, World};
@@ -23,9 +23,9 @@ use tokio_rustls::TlsAcceptor;
 
 /// A world whose sidecar has a port, at this place.
 pub(crate) fn with_a_port(change: impl FnOnce(Builder, SocketAddr) -> Builder) -> (World, SocketAddr) {
-    let place = free_place();
-    let builder = World::new().server("tools", Server::fixture()).relay(&format!("tls = \"{place}\""));
-    (change(builder, place).start(), place)
+    let endpoint = free_address();
+    let builder = World::new().server("tools", Server::fixture()).relay(&format!("tls = \"{endpoint}\""));
+    (change(builder, endpoint).start(), endpoint)
 }
 
 /// A sandbox that was enrolled: its state directory, and the string.
@@ -108,14 +108,14 @@ impl Peers {
         F: Future<Output = ()> + Send + 'static,
     {
         let listener = self.0.block_on(TcpListener::bind("127.0.0.1:0")).expect("loopback has a port");
-        let place = listener.local_addr().expect("it was just bound");
+        let endpoint = listener.local_addr().expect("it was just bound");
         let runtime = self.0.handle().clone();
         self.0.spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 runtime.spawn(serve(stream));
             }
         });
-        place
+        endpoint
     }
 
     /// Ends TLS and passes what is in it on, as a load balancer does.
@@ -137,10 +137,10 @@ impl Peers {
     }
 
     /// Dials into a sandbox as a sidecar with this key would, and joins what is there to the relay's socket.
-    pub(crate) fn dial(&self, place: SocketAddr, way: Way, identity: &Identity, relay: &Path) -> Dialled {
+    pub(crate) fn dial(&self, endpoint: SocketAddr, way: Way, identity: &Identity, relay: &Path) -> Dialled {
         let (identity, relay) = (identity.clone(), relay.to_owned());
         let opened = self.0.block_on(async move {
-            let stream = patiently(place).await;
+            let stream = patiently(endpoint).await;
             let stream: BoxedStream = match way {
                 Way::Tcp => {
                     let mut stream = stream;
@@ -149,9 +149,9 @@ impl Peers {
                 }
                 Way::WebSocket => {
                     let Ok(relay_proto::address::Address::WebSocket(target)) =
-                        format!("wss://{place}/").parse()
+                        format!("wss://{endpoint}/").parse()
                     else {
-                        panic!("{place} is a place")
+                        panic!("{endpoint} is a endpoint")
                     };
                     Box::new(websocket::client(stream, &target, &[]).await.ok()?)
                 }
@@ -193,12 +193,12 @@ impl Dialled {
 }
 
 /// The shim may not listen yet.
-pub(crate) async fn patiently(place: SocketAddr) -> TcpStream {
+pub(crate) async fn patiently(endpoint: SocketAddr) -> TcpStream {
     for _ in 0..2000 {
-        if let Ok(stream) = TcpStream::connect(place).await {
+        if let Ok(stream) = TcpStream::connect(endpoint).await {
             return stream;
         }
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
-    panic!("there is no listener on {place}")
+    panic!("there is no listener on {endpoint}")
 }

@@ -8,7 +8,7 @@ use cofferdam_tests::harness::text_of;
 use cofferdam_tests::process::is_alive;
 use serde_json::{Value, json};
 
-use crate::scene::{Scene, process, still_tells_its_progress, variable};
+use crate::scene::{Scene, process, variable, wait_for_more_progress};
 
 #[test]
 fn calls_continue_and_each_runs_once_while_processes_are_replaced() {
@@ -30,7 +30,7 @@ fn calls_continue_and_each_runs_once_while_processes_are_replaced() {
                 let answer = harness.answer_to(&under_way.remove(0));
                 assert!(answer.get("result").is_some(), "{answer}");
             }
-            scene.told("replaced").len() == round
+            scene.replacement_records("replaced").len() == round
         });
         for id in under_way {
             let answer = harness.answer_to(&id);
@@ -52,8 +52,12 @@ fn calls_continue_and_each_runs_once_while_processes_are_replaced() {
     let last = process(&mut harness);
     assert_eq!(scene.processes().last(), Some(&last));
     assert_eq!(variable(last, "SECRET"), Some(value));
-    assert!(scene.told("not replaced").is_empty(), "{:?}", scene.told("not replaced"));
-    assert_eq!(scene.shown(), "");
+    assert!(
+        scene.replacement_records("not replaced").is_empty(),
+        "{:?}",
+        scene.replacement_records("not replaced")
+    );
+    assert_eq!(scene.shown_in_sessions(), "");
 }
 
 #[test]
@@ -67,13 +71,17 @@ fn a_replaced_process_finishes_and_gets_its_own_messages() {
     scene.replace();
     assert_ne!(process(&mut harness), first);
     assert!(is_alive(first));
-    still_tells_its_progress(&mut harness);
-    assert!(scene.shown().contains("one old process finishes its calls"), "{}", scene.shown());
+    wait_for_more_progress(&mut harness);
+    assert!(
+        scene.shown_in_sessions().contains("one old process finishes its calls"),
+        "{}",
+        scene.shown_in_sessions()
+    );
     harness.notify("notifications/roots/list_changed", json!({}));
     harness.notify("notifications/tally", json!({"number": 1}));
     harness.notify("notifications/cancelled", json!({"requestId": long}));
     wait_until("it has nothing to do any more and is gone", || !is_alive(first));
-    let (old, new) = (scene.heard(0), scene.heard(1));
+    let (old, new) = (scene.methods_received(0), scene.methods_received(1));
     assert!(old.contains(&"notifications/cancelled".to_owned()), "{old:?}");
     assert!(!new.contains(&"notifications/cancelled".to_owned()), "{new:?}");
     for heard in [&old, &new] {
@@ -114,7 +122,7 @@ fn settings_of_the_old_process_are_replayed_to_the_new_one() {
     harness.request("resources/subscribe", json!({"uri": "file:///a"}));
     scene.replace();
     assert_eq!(process(&mut harness), *scene.processes().last().unwrap());
-    let heard = scene.heard(1);
+    let heard = scene.methods_received(1);
     let expected = [
         "initialize",
         "notifications/initialized",
@@ -124,7 +132,7 @@ fn settings_of_the_old_process_are_replayed_to_the_new_one() {
         "tools/call",
     ];
     assert_eq!(heard, expected);
-    assert!(scene.told("not replaced").is_empty());
+    assert!(scene.replacement_records("not replaced").is_empty());
 }
 
 #[test]

@@ -2,8 +2,8 @@
 //! harness notices nothing.
 
 mod calls;
+mod failures;
+mod modes;
 mod scene;
 mod scopes;
 mod tasks;
-mod trouble;
-mod ways;

@@ -64,12 +64,12 @@ impl Scene {
 
     /// Changes the secret and waits until a process with the new one has taken over.
     pub(crate) fn replace(&mut self) {
-        self.replaces(Self::change);
+        self.change_and_wait(Self::change);
     }
 
     /// The same for the secret of the scope.
     pub(crate) fn replace_in_scope(&mut self) -> String {
-        self.replaces(Self::change_in_scope)
+        self.change_and_wait(Self::change_in_scope)
     }
 
     pub(crate) fn processes(&self) -> Vec<u32> {
@@ -81,7 +81,7 @@ impl Scene {
     }
 
     /// The audit records of replacements with this result.
-    pub(crate) fn told(&self, outcome: &str) -> Vec<String> {
+    pub(crate) fn replacement_records(&self, outcome: &str) -> Vec<String> {
         let begins = format!("{outcome}: ");
         let records = self.world.audit().into_iter().filter(|record| record["event"] == "replacement");
         let details = records.filter_map(|record| record["detail"].as_str().map(str::to_owned));
@@ -89,14 +89,14 @@ impl Scene {
     }
 
     /// The output of `cofferdam sessions`.
-    pub(crate) fn shown(&self) -> String {
+    pub(crate) fn shown_in_sessions(&self) -> String {
         self.world.sessions()[0]["replacement"].as_str().unwrap_or_default().to_owned()
     }
 
     /// The methods that the n-th process received.
-    pub(crate) fn heard(&self, process: usize) -> Vec<String> {
-        let heard = self.world.heard("tools").into_iter().nth(process).unwrap_or_default();
-        heard.iter().filter_map(|message| message["method"].as_str().map(str::to_owned)).collect()
+    pub(crate) fn methods_received(&self, process: usize) -> Vec<String> {
+        let methods_received = self.world.heard("tools").into_iter().nth(process).unwrap_or_default();
+        methods_received.iter().filter_map(|message| message["method"].as_str().map(str::to_owned)).collect()
     }
 
     fn change_of(&mut self, secret: &str) -> String {
@@ -106,10 +106,10 @@ impl Scene {
         value
     }
 
-    fn replaces(&mut self, change: fn(&mut Self) -> String) -> String {
-        let before = self.told("replaced").len();
+    fn change_and_wait(&mut self, change: fn(&mut Self) -> String) -> String {
+        let before = self.replacement_records("replaced").len();
         let value = change(self);
-        wait_until("another process has taken over", || self.told("replaced").len() > before);
+        wait_until("another process has taken over", || self.replacement_records("replaced").len() > before);
         value
     }
 }
@@ -128,7 +128,7 @@ pub(crate) fn process_of_scope(harness: &mut Harness) -> u32 {
 
 /// Waits for one more progress notification of a call.
 #[track_caller]
-pub(crate) fn still_tells_its_progress(harness: &mut Harness) {
+pub(crate) fn wait_for_more_progress(harness: &mut Harness) {
     let received = String::from_utf8_lossy(harness.received()).into_owned();
     for _ in 0..=received.matches("notifications/progress").count() {
         harness.message_with_method("notifications/progress");

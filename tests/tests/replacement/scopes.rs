@@ -13,7 +13,7 @@ use cofferdam_tests::world::World;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::scene::{Scene, process, process_of_scope, still_tells_its_progress, variable};
+use crate::scene::{Scene, process, process_of_scope, variable, wait_for_more_progress};
 
 #[test]
 fn each_process_is_replaced_for_its_own_credential_only() {
@@ -39,7 +39,10 @@ fn each_process_is_replaced_for_its_own_credential_only() {
     }
     wait_until("the old processes are gone", || scene.alive().len() == 2);
     assert_eq!(scene.processes().len(), 4);
-    assert_eq!((scene.told("replaced").len(), scene.told("not replaced").len()), (2, 0));
+    assert_eq!(
+        (scene.replacement_records("replaced").len(), scene.replacement_records("not replaced").len()),
+        (2, 0)
+    );
     for tool in ["slow", "rw_slow"] {
         assert_eq!(scene.world.times_executed("tools", tool), 1);
     }
@@ -69,10 +72,14 @@ fn calls_of_both_scopes_continue_and_run_once_while_both_processes_are_replaced(
         // Alternately one after the other, and both at the same time.
         scene.change_in_scope();
         if round == 2 {
-            load.until("the one has taken over", &mut harness, || scene.told("replaced").len() == 3);
+            load.until("the one has taken over", &mut harness, || {
+                scene.replacement_records("replaced").len() == 3
+            });
         }
         scene.change();
-        load.until("both have taken over", &mut harness, || scene.told("replaced").len() == 2 * round);
+        load.until("both have taken over", &mut harness, || {
+            scene.replacement_records("replaced").len() == 2 * round
+        });
     }
     load.finish(&mut harness);
     for id in &long {
@@ -93,7 +100,11 @@ fn calls_of_both_scopes_continue_and_run_once_while_both_processes_are_replaced(
     }
     wait_until("the old processes are gone", || scene.alive().len() == 2);
     assert_eq!(scene.processes().len(), 8);
-    assert!(scene.told("not replaced").is_empty(), "{:?}", scene.told("not replaced"));
+    assert!(
+        scene.replacement_records("not replaced").is_empty(),
+        "{:?}",
+        scene.replacement_records("not replaced")
+    );
     // Neither process ever got a call of the other.
     for heard in scene.world.heard("tools") {
         let tools = heard.iter().filter(|one| one["method"] == "tools/call");
@@ -115,17 +126,22 @@ fn progress_and_cancellation_of_a_call_in_a_scope_go_to_its_process() {
     scene.replace_in_scope();
     let second = process_of_scope(&mut harness);
     assert!(second != first && is_alive(first));
-    assert!(scene.shown().contains("one old process finishes its calls"), "{}", scene.shown());
-    still_tells_its_progress(&mut harness);
+    assert!(
+        scene.shown_in_sessions().contains("one old process finishes its calls"),
+        "{}",
+        scene.shown_in_sessions()
+    );
+    wait_for_more_progress(&mut harness);
     harness.notify("notifications/roots/list_changed", json!({}));
     harness.notify("notifications/cancelled", json!({"requestId": long}));
     wait_until("it has nothing to do any more and is gone", || !is_alive(first));
     assert!(is_alive(base) && is_alive(second));
-    let cancelled: Vec<bool> =
-        (0..3).map(|process| scene.heard(process).contains(&"notifications/cancelled".to_owned())).collect();
+    let cancelled: Vec<bool> = (0..3)
+        .map(|process| scene.methods_received(process).contains(&"notifications/cancelled".to_owned()))
+        .collect();
     assert_eq!(cancelled, [false, true, false]);
     for process in 0..3 {
-        let heard = scene.heard(process);
+        let heard = scene.methods_received(process);
         assert!(heard.contains(&"notifications/roots/list_changed".to_owned()), "{process}: {heard:?}");
     }
 }
@@ -161,7 +177,7 @@ fn a_scopes_process_that_dies_is_replaced_at_once_and_affects_no_other() {
     let Some(mut scene) = Scene::scoped("starts-slowly", "") else { return };
     let mut harness = scene.world.connected("tools");
     let (base, first) = (process(&mut harness), process_of_scope(&mut harness));
-    let goes_on = harness.send_call("slow", json!({"ms": 8000}));
+    let long_call = harness.send_call("slow", json!({"ms": 8000}));
     let lost = harness.send_call("rw_slow", json!({"ms": 60_000}));
     wait_until("both run", || scene.world.times_executed("tools", "rw_slow") == 1);
     let value = scene.change_in_scope();
@@ -174,7 +190,7 @@ fn a_scopes_process_that_dies_is_replaced_at_once_and_affects_no_other() {
     // Without a replacement, the next call starts a process.
     send(next, Signal::SIGKILL);
     wait_until("there is another", || harness.call("rw_process", json!({})).get("result").is_some());
-    assert_eq!(text_of(&harness.answer_to(&goes_on)), "late");
+    assert_eq!(text_of(&harness.answer_to(&long_call)), "late");
     assert_eq!(process(&mut harness), base);
     assert_eq!(scene.processes().len(), 4);
     assert_eq!(scene.world.times_executed("tools", "rw_slow"), 1);
@@ -224,11 +240,11 @@ fn a_session_that_ends_leaves_no_process_and_no_credential_of_any_scope() {
     nothing_is_left(&own);
     let (harness, own) = run(&world);
     let session = world.sessions()[0]["session"].as_str().unwrap().to_owned();
-    let told = world.cofferdam_text(&["kill", &session]);
-    assert!(told.contains("server and all its descendants ended"), "{told}");
+    let printed = world.cofferdam_text(&["kill", &session]);
+    assert!(printed.contains("server and all its descendants ended"), "{printed}");
     assert!(!own.iter().any(|process| is_alive(*process)), "it was said to be over");
-    assert!(told.contains("revoked") && !told.contains("pending"), "{told}");
-    assert_eq!((leases(&bao), session_tokens(&bao).len()), (0, 0), "{told}");
+    assert!(printed.contains("revoked") && !printed.contains("pending"), "{printed}");
+    assert_eq!((leases(&bao), session_tokens(&bao).len()), (0, 0), "{printed}");
     drop(harness);
     let (mut harness, own) = run(&world);
     harness.kill9();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use cofferdam_tests::http::{Reply, listen};
 use cofferdam_tests::openbao::{KvEngine, OpenBao};
-use cofferdam_tests::vault::{certificate_authority, certificates_live, token_role};
+use cofferdam_tests::vault::{certificate_authority, set_certificate_ttl, token_role};
 use cofferdam_vault::{ChildToken, ClientSettings, Kind, KvVersion, Mint, Renewable, Vault};
 use serde_json::{Value, json};
 use vaultrs::kv2;
@@ -99,7 +99,7 @@ async fn a_write_gives_a_lease_that_can_be_looked_up_until_it_is_revoked() {
     let Some(server) = OpenBao::dev() else { return };
     let (vault, root) = (client(&server), root(&server));
     certificate_authority(&server, "1h");
-    certificates_live(&server, "10m");
+    set_certificate_ttl(&server, "10m");
     let wanted = object(json!({"common_name": "agent.internal", "ttl": "5m"}));
     let issued = vault.write(&root, "pki/issue/agent", &wanted).await.unwrap();
     let lease = issued.lease_id.as_ref().unwrap();

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use cofferdam_tests::openbao::OpenBao;
-use cofferdam_tests::vault::{certificate_authority, certificates_live};
+use cofferdam_tests::vault::{certificate_authority, set_certificate_ttl};
 use cofferdam_vault::login::{Method, SecretId};
 use cofferdam_vault::{ChildToken, Mint};
 use serde_json::json;
 
-use crate::support::{approle, client, file, keep, root, secret_id, told, value};
+use crate::support::{approle, client, explained, file, keep, root, secret_id, value};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_token_secret_or_lease_prints() {
@@ -20,7 +20,7 @@ async fn no_token_secret_or_lease_prints() {
     let method = Method::AppRole { mount: "approle".into(), role_id_file, secret_id };
     server.write_secret("app", json!({"password": "CANARY-of-the-secret"}));
     certificate_authority(&server, "1h");
-    certificates_live(&server, "10m");
+    set_certificate_ttl(&server, "10m");
 
     let mut printed = format!("{method:?} {vault:?} {root:?}");
     let kept = keep(vault.clone(), method);
@@ -38,10 +38,10 @@ async fn no_token_secret_or_lease_prints() {
     let lease = issued.lease_id.as_ref().unwrap();
     printed += &format!("{:?} {held:?} {child:#?} {read:?} {envelope:?} {issued:#?}", kept.login);
     printed += &format!("{:?}", vault.lookup_self(&held.token).await.unwrap());
-    printed += &told(&vault.renew_lease(&root, lease, None).await.unwrap_err());
-    printed += &told(&vault.read(&held.token, "sys/mounts").await.unwrap_err());
+    printed += &explained(&vault.renew_lease(&root, lease, None).await.unwrap_err());
+    printed += &explained(&vault.read(&held.token, "sys/mounts").await.unwrap_err());
     vault.revoke_self(&child.token).await.unwrap();
-    printed += &told(&vault.lookup_self(&child.token).await.unwrap_err());
+    printed += &explained(&vault.lookup_self(&child.token).await.unwrap_err());
 
     let lease = String::from_utf8(lease.needle("lease").value.to_vec()).unwrap();
     let accessor = held.accessor.as_ref().unwrap().as_str().to_owned();

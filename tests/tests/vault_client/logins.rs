@@ -9,7 +9,7 @@ use cofferdam_vault::Kind;
 use cofferdam_vault::login::{Method, SecretId};
 use serde_json::json;
 
-use crate::support::{approle, client, client_over_tls, eventually, file, keep, secret_id, told, value};
+use crate::support::{approle, client, client_over_tls, eventually, explained, file, keep, secret_id, value};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_file_is_renewed_read_again_and_never_revoked() {
@@ -54,7 +54,7 @@ async fn an_approle_logs_in_and_its_token_is_revoked_at_the_end() {
     file(&server, "secret-id", wrong);
     let refused = keep(vault.clone(), method()).login.current().await.unwrap_err();
     assert_eq!(refused.kind(), Kind::Invalid, "{}", refused.explained());
-    assert!(!told(&refused).contains(wrong));
+    assert!(!explained(&refused).contains(wrong));
     std::fs::remove_file(&secret).unwrap();
     let kept = keep(vault, method());
     let missing = kept.login.current().await.unwrap_err();
@@ -80,7 +80,7 @@ async fn a_user_logs_in_with_a_password() {
     assert_eq!(held.policies, ["default"]);
     let refused = keep(client(&server), method("nobody")).login.current().await.unwrap_err();
     assert!(matches!(refused.kind(), Kind::Invalid | Kind::Denied), "{}", refused.explained());
-    assert!(!told(&refused).contains("correct horse"));
+    assert!(!explained(&refused).contains("correct horse"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -128,7 +128,7 @@ async fn a_web_token_of_the_servers_own_issuer_logs_in() {
     file(&server, "jwt", &format!("{signed}.{}", base64url(&[7; 64])));
     let refused = keep(client(&server), method).login.current().await.unwrap_err();
     assert_eq!(refused.kind(), Kind::Invalid, "{}", refused.explained());
-    assert!(!told(&refused).contains(signed));
+    assert!(!explained(&refused).contains(signed));
 }
 
 #[tokio::test(flavor = "multi_thread")]

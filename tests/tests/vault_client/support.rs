@@ -88,13 +88,13 @@ pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> b
 }
 
 /// An error with all its causes and in all its forms, for looking through.
-pub(crate) fn told(error: &VaultError) -> String {
+pub(crate) fn explained(error: &VaultError) -> String {
     format!("{error} | {error:?} | {error:#?} | {} | {}", error.explained(), error.problem)
 }
 
 /// A listener that responds to every request with the same bytes and closes.
 pub(crate) struct Replay {
-    place: SocketAddr,
+    endpoint: SocketAddr,
     requests: Arc<AtomicUsize>,
 }
 
@@ -102,7 +102,7 @@ impl Replay {
     pub(crate) fn of(answer: impl Into<Vec<u8>>) -> Self {
         let answer = answer.into();
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
-        let place = listener.local_addr().expect("a bound socket has an address");
+        let endpoint = listener.local_addr().expect("a bound socket has an address");
         let requests = Arc::new(AtomicUsize::new(0));
         let count = requests.clone();
         std::thread::spawn(move || {
@@ -114,7 +114,7 @@ impl Replay {
                 let _ = stream.write_all(&answer);
             }
         });
-        Self { place, requests }
+        Self { endpoint, requests }
     }
 
     /// An answer with this status and JSON.
@@ -128,7 +128,7 @@ impl Replay {
     }
 
     pub(crate) fn address(&self) -> String {
-        format!("http://{}", self.place)
+        format!("http://{}", self.endpoint)
     }
 
     pub(crate) fn requests(&self) -> usize {

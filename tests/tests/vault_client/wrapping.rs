@@ -7,7 +7,7 @@ use cofferdam_vault::login::{Method, SecretId};
 use cofferdam_vault::{Kind, Problem, UnwrappedBy};
 use serde_json::json;
 
-use crate::support::{approle, client, file, keep, token, told, value};
+use crate::support::{approle, client, explained, file, keep, token, value};
 
 fn method(role_id_file: std::path::PathBuf, file: std::path::PathBuf, role: &str) -> Method {
     let secret_id = SecretId::Wrapped { file, role: role.to_owned() };
@@ -47,7 +47,7 @@ async fn a_wrapped_secret_id_is_unwrapped_once_and_used_for_every_later_login() 
         alert.explained()
     );
     let text = std::fs::read_to_string(&wrapped).unwrap();
-    assert!(!told(&alert).contains(&text));
+    assert!(!explained(&alert).contains(&text));
     // Another one is delivered, and all is well without a restart.
     file(&server, "wrapped", &wrap(&server, "auth/approle/role/agent/secret-id", &json!({})));
     thief.generation(1).await;

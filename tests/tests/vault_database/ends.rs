@@ -73,10 +73,10 @@ fn users_of_a_database_that_is_down_are_pending_and_removed_later() {
     let (_harness, url) = logged_in(&database, &world);
     database.postgres.stop();
     let session = world.sessions()[0]["session"].as_str().unwrap().to_owned();
-    let told = world.cofferdam_text(&["kill", &session]);
+    let printed = world.cofferdam_text(&["kill", &session]);
     // Vault has revoked the token; its leases wait for the database.
-    assert!(told.contains("Vault token: revoked after "), "{told}");
-    assert!(told.contains(" of `db`: pending (Vault is still revoking it)"), "{told}");
+    assert!(printed.contains("Vault token: revoked after "), "{printed}");
+    assert!(printed.contains(" of `db`: pending (Vault is still revoking it)"), "{printed}");
     let end = world.audit().into_iter().rfind(|record| record["event"] == "link_end").unwrap();
     assert!(end["detail"].as_str().unwrap().contains("leases: 0 revoked, 1 pending"), "{end}");
     database.postgres.up();

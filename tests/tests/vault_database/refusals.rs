@@ -36,11 +36,11 @@ fn an_engine_that_cannot_log_in_is_refused_and_recovers_without_a_restart() {
     let mut harness = world.shim("tools");
     let refused = harness.initialize();
     assert_refused(&refused, "`tools`");
-    let place = database.postgres.place.to_string();
-    for hidden in ["not-the-password", "user=", &place] {
+    let address = database.postgres.listens_at.to_string();
+    for hidden in ["not-the-password", "user=", &address] {
         assert!(!refused.to_string().contains(hidden), "{hidden}: {refused}");
     }
-    assert!(world.log().contains(&place), "the host's people are told what Vault said");
+    assert!(world.log().contains(&address), "the log has Vault's message");
     assert!(database.users().is_empty() && world.fixture_processes("tools").is_empty());
     database.connect(OWNER_PASSWORD);
     wait_until("the server starts", || harness.initialize().get("result").is_some());

@@ -9,8 +9,8 @@ use cofferdam_tests::deadline::{holds_within, wait_until};
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::vault::{
-    app_role, certificates_live, connected_at, file, leases, login_token, minter, new_token, prepared,
-    session_tokens, token_file, token_role, tokens,
+    app_role, connected_at, file, leases, login_token, minter, new_token, prepared, session_tokens,
+    set_certificate_ttl, token_file, token_role, tokens,
 };
 use cofferdam_tests::vault_fault_proxy::{VaultFaultProxy, second_address};
 use cofferdam_tests::vault_logins::{approle, secret_id};
@@ -30,7 +30,7 @@ fn a_certificate_of_another_authority_or_name_is_refused() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
     let tls = bao.tls.as_ref().unwrap();
     let stranger = Authority::new().write(bao.directory.path(), "stranger");
-    let elsewhere = format!("https://{}", second_address(tls.place));
+    let elsewhere = format!("https://{}", second_address(tls.listens_at));
     for (address, ca_file, word) in
         [(bao.tls_address(), &stranger, "certificate"), (elsewhere, &tls.ca_file, "not valid for name")]
     {
@@ -71,17 +71,17 @@ fn a_revoked_users_token_is_reported_and_valid_credentials_stay_in_use() {
     let (_proxy, world) = behind_proxy(&bao);
     let loads =
         [Load::start(world.connected("tools"), "echo"), Load::start(world.connected("web"), "headers")];
-    loads.iter().for_each(Load::goes_on);
+    loads.iter().for_each(Load::assert_calls_continue);
     bao.operator("revoke the login", async |client| token::revoke(client, &login_token(&bao)).await);
     let mut late = world.shim("late");
     refused(&mut late, &["Vault refuses"]);
     // The poll of what is held is refused by now, as the session's tokens died with their parent.
     wait_until("it was not read anew", || world.log().contains("a secret was not read secret=github"));
-    loads.iter().for_each(Load::goes_on);
+    loads.iter().for_each(Load::assert_calls_continue);
     let another = bao.create_token(new_token(&["sidecar", "agent"]).ttl("1h").no_parent(true));
     file(&bao, "token", &another);
     wait_until("it works", || late.initialize().get("result").is_some());
-    loads.iter().for_each(Load::goes_on);
+    loads.iter().for_each(Load::assert_calls_continue);
     let _ = loads.map(Load::end);
 }
 
@@ -101,28 +101,28 @@ fn a_revoked_login_is_repeated_before_a_request_is_refused() {
     let auth = format!(
         "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {secret_id:?} }}"
     );
-    let proxy = VaultFaultProxy::in_front_of(bao.place);
+    let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
     let world = three_servers(connected_at(&proxy.address(), &auth)).start();
     let loads =
         [Load::start(world.connected("tools"), "echo"), Load::start(world.connected("web"), "headers")];
-    loads.iter().for_each(Load::goes_on);
+    loads.iter().for_each(Load::assert_calls_continue);
     revoke(&bao, tokens(&bao, |token| token["display_name"] == "approle"));
     wait_until("its children died with it", || session_tokens(&bao).is_empty());
     let mut late = world.shim("late");
     let answer = late.initialize();
     assert!(answer.get("result").is_some(), "{answer}");
     assert_eq!(proxy.count("auth/approle/login"), 2, "{:?}", proxy.seen());
-    loads.iter().for_each(Load::goes_on);
+    loads.iter().for_each(Load::assert_calls_continue);
     let _ = loads.map(Load::end);
 }
 
 #[test]
 fn revoked_session_tokens_are_replaced_and_their_secrets_read_again() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    certificates_live(&bao, "8s");
+    set_certificate_ttl(&bao, "8s");
     let world = three_servers_at(&bao, &bao.address()).start();
     let loads = ["tools", "late"].map(|server| Load::start(world.connected(server), "echo"));
-    loads.iter().for_each(Load::goes_on);
+    loads.iter().for_each(Load::assert_calls_continue);
     let before = session_tokens(&bao);
     assert_eq!((leases(&bao), before.len()), (1, 2));
     revoke(&bao, before.clone());
@@ -134,7 +134,7 @@ fn revoked_session_tokens_are_replaced_and_their_secrets_read_again() {
         new.filter_map(|token| whose(&token)).collect::<BTreeSet<_>>().len() == 2
     });
     wait_until("there is a credential again", || leases(&bao) == 1);
-    loads.iter().for_each(Load::goes_on);
+    loads.iter().for_each(Load::assert_calls_continue);
     let _ = loads.map(Load::end);
 }
 
@@ -144,7 +144,7 @@ fn with_a_deleted_policy_new_reads_are_refused_until_it_is_restored() {
     let world = three_servers_at(&bao, &bao.address()).start();
     let loads =
         [Load::start(world.connected("tools"), "echo"), Load::start(world.connected("web"), "headers")];
-    loads.iter().for_each(Load::goes_on);
+    loads.iter().for_each(Load::assert_calls_continue);
     bao.delete_policy("agent");
     let mut late = world.shim("late");
     let words = ["POST `pki/issue/agent`", "Vault refuses", "allow this path in its policies"];
@@ -153,7 +153,7 @@ fn with_a_deleted_policy_new_reads_are_refused_until_it_is_restored() {
     }
     // Longer than the secret's `refresh`: the newest that was read serves on.
     wait_until("the poll was refused too", || world.log().contains("the one that is held is still used"));
-    loads.iter().for_each(Load::goes_on);
+    loads.iter().for_each(Load::assert_calls_continue);
     bao.policy("agent", &[("secret/data/github", &["read"]), ("pki/issue/agent", &["update"])]);
     wait_until("it works", || late.initialize().get("result").is_some());
     let _ = loads.map(Load::end);
@@ -166,13 +166,13 @@ fn with_a_deleted_token_role_new_sessions_are_refused_until_it_is_restored() {
     let auth = minter(&bao, role.orphan(true));
     let world = three_servers(connected_at(&bao.address(), &auth)).start();
     let load = Load::start(world.connected("tools"), "echo");
-    load.goes_on();
+    load.assert_calls_continue();
     bao.delete_token_role("cofferdam");
     let mut late = world.shim("late");
     refused(&mut late, &["POST `auth/token/create/cofferdam`", "HTTP 400", "correct the path, the role"]);
-    load.goes_on();
+    load.assert_calls_continue();
     bao.token_role("cofferdam", &mut role);
     wait_until("it works", || late.initialize().get("result").is_some());
-    load.goes_on();
+    load.assert_calls_continue();
     load.end();
 }

@@ -84,7 +84,7 @@ fn certificates(bao: &OpenBao) -> usize {
 #[test]
 fn a_token_whose_response_was_lost_expires_with_its_grant() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let proxy = VaultFaultProxy::in_front_of(bao.place);
+    let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
     proxy.rule("auth/token/create", Action::CutAfter(40));
     let mut world =
         three_servers(connected_at(&proxy.address(), &token_file(&bao))).grant("ttl = \"15s\"").start();
@@ -106,7 +106,7 @@ fn a_token_whose_response_was_lost_expires_with_its_grant() {
 #[test]
 fn requests_with_cut_responses_are_retried_after_a_delay() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let proxy = VaultFaultProxy::in_front_of(bao.place);
+    let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
     let role_id = approle(&bao, &mut app_role(&["sidecar", "agent"], "10m"));
     let secret_id = file(&bao, "secret-id", &secret_id(&bao));
     let auth = format!(

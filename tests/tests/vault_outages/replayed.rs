@@ -55,7 +55,7 @@ fn a_replayed_429_of_a_node_that_is_behind() {
 #[test]
 fn the_fault_proxy_changes_nothing_without_a_rule() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let proxy = VaultFaultProxy::in_front_of(bao.place);
+    let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
     // One that rewrites nothing, and the newest, which is for another path.
     proxy.rule("sys/mounts", Action::Rewrite(|_| {}));
     proxy.rule("nowhere", recorded(473, "", "{}"));
@@ -76,11 +76,11 @@ fn the_fault_proxy_changes_nothing_without_a_rule() {
         ("PUT", "sys/leases/lookup", &lookup),
     ];
     for (method, path, body) in requests {
-        let asked = |place| {
-            let (status, body) = exchange(place, method, path, &bao.root_token, body).unwrap();
+        let asked = |address| {
+            let (status, body) = exchange(address, method, path, &bao.root_token, body).unwrap();
             (status, shape(&body))
         };
-        let (direct, through) = (asked(bao.place), asked(proxy.place()));
+        let (direct, through) = (asked(bao.listens_at), asked(proxy.listens_at()));
         assert_eq!(direct, through, "{method} {path}");
         assert!(direct.0 != 0 && !direct.1.is_empty(), "{method} {path}");
     }
@@ -110,18 +110,18 @@ fn shape(value: &Value) -> BTreeMap<String, &'static str> {
 
 /// One request and its response, on a connection that ends with it.
 fn exchange(
-    place: SocketAddr,
+    address: SocketAddr,
     method: &str,
     path: &str,
     token: &str,
     body: &Value,
 ) -> io::Result<(u16, Value)> {
-    let mut stream = TcpStream::connect(place)?;
+    let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let body = if body.is_null() { String::new() } else { body.to_string() };
     let length = body.len();
     // HTTP/1.0 has no chunks: what follows the head is the body.
-    let head = format!("{method} /v1/{path} HTTP/1.0\r\nHost: {place}\r\nX-Vault-Token: {token}\r\n");
+    let head = format!("{method} /v1/{path} HTTP/1.0\r\nHost: {address}\r\nX-Vault-Token: {token}\r\n");
     stream.write_all(format!("{head}Content-Length: {length}\r\n\r\n{body}").as_bytes())?;
     let mut response = String::new();
     stream.read_to_string(&mut response)?;

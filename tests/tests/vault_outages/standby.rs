@@ -20,19 +20,19 @@ fn a_standby_serves_and_without_its_leader_its_redirect_is_not_followed() {
         wait_until("its token is gone", || session_tokens(&leader).is_empty());
     }
     let load = Load::start(world.connected("tools"), "echo");
-    load.goes_on();
+    load.assert_calls_continue();
     leader.kill9();
     let mut late = world.shim("late");
-    let place = leader.place.ip().to_string();
+    let place = leader.listens_at.ip().to_string();
     let words =
         ["auth/token/create", "a standby pointed elsewhere (HTTP 307", &place, "not followed", "`address`"];
     wait_until("the standby has noticed", || {
         late.initialize()["error"]["message"].as_str().is_some_and(|text| text.contains("307"))
     });
     refused(&mut late, &words);
-    load.goes_on();
+    load.assert_calls_continue();
     leader.start_again();
     wait_until("it works", || late.initialize().get("result").is_some());
-    load.goes_on();
+    load.assert_calls_continue();
     leave(load.end());
 }

@@ -25,7 +25,7 @@ pub(crate) fn three_servers_at(bao: &OpenBao, address: &str) -> Builder {
 
 /// The same behind a proxy that can inject faults, started.
 pub(crate) fn behind_proxy(bao: &OpenBao) -> (VaultFaultProxy, World) {
-    let proxy = VaultFaultProxy::in_front_of(bao.place);
+    let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
     let world = three_servers_at(bao, &proxy.address()).start();
     (proxy, world)
 }
@@ -63,14 +63,14 @@ impl Load {
         Self { calls, stop, thread }
     }
 
-    /// Some calls that began after this was asked have been answered.
+    /// Asserts that calls made after this point get responses.
     #[track_caller]
-    pub(crate) fn goes_on(&self) {
+    pub(crate) fn assert_calls_continue(&self) {
         let before = self.calls.load(Ordering::SeqCst);
-        wait_until("calls go on", || {
+        wait_until("calls continue", || {
             self.thread.is_finished() || self.calls.load(Ordering::SeqCst) > before + 3
         });
-        assert!(!self.thread.is_finished(), "the load broke off");
+        assert!(!self.thread.is_finished(), "the load stopped");
     }
 
     #[track_caller]
@@ -94,7 +94,7 @@ pub(crate) fn survives(
 ) {
     let loads =
         [Load::start(world.connected("tools"), "echo"), Load::start(world.connected("web"), "headers")];
-    loads.iter().for_each(Load::goes_on);
+    loads.iter().for_each(Load::assert_calls_continue);
     let mut fragile = world.connected("tools");
     begin(bao);
     let before = proxy.map_or(0, |proxy| proxy.count(""));
@@ -109,7 +109,7 @@ pub(crate) fn survives(
     wait_until("a process runs with what is held", || {
         fragile.call("echo", json!({"text": "x"})).get("result").is_some()
     });
-    loads.iter().for_each(Load::goes_on);
+    loads.iter().for_each(Load::assert_calls_continue);
     if let Some(proxy) = proxy {
         let seconds = (DAY - clock.left()).as_secs() as usize;
         let asked = proxy.count("") - before;
@@ -123,7 +123,7 @@ pub(crate) fn survives(
         let replaced = world.audit().into_iter().filter(|record| record["event"] == "replacement");
         replaced.map(|record| record["link"].to_string()).collect::<BTreeSet<_>>().len() == 2
     });
-    loads.iter().for_each(Load::goes_on);
+    loads.iter().for_each(Load::assert_calls_continue);
     for mut harness in loads.map(Load::end).into_iter().chain([fragile, late]) {
         harness.close_stdin();
         harness.wait_for_exit();

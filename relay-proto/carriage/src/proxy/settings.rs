@@ -43,13 +43,13 @@ impl FromStr for Proxy {
             None => text,
         };
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-        let (credentials, place) = match authority.rsplit_once('@') {
-            Some((credentials, place)) => (Some(Credentials::read(credentials)?), place),
+        let (credentials, endpoint) = match authority.rsplit_once('@') {
+            Some((credentials, endpoint)) => (Some(Credentials::read(credentials)?), endpoint),
             None => (None, authority),
         };
-        let has_port = place.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
-        let place = if has_port { place.to_owned() } else { format!("{place}:{USUAL_PORT}") };
-        let address = place.parse().map_err(|_: InvalidAddress| InvalidProxy::Place)?;
+        let has_port = endpoint.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
+        let endpoint = if has_port { endpoint.to_owned() } else { format!("{endpoint}:{USUAL_PORT}") };
+        let address = endpoint.parse().map_err(|_: InvalidAddress| InvalidProxy::Place)?;
         Ok(Self { address, credentials })
     }
 }
@@ -154,7 +154,7 @@ fn matches_exception(exception: &str, target: &HostPort) -> bool {
                 };
             }
             let exact = |text: &str| text.parse() == Ok(*address);
-            exact(bare) || exception.parse().is_ok_and(|place: HostPort| place == *target)
+            exact(bare) || exception.parse().is_ok_and(|endpoint: HostPort| endpoint == *target)
         }
         Host::Name(name) => {
             let (wanted, port) = match exception.rsplit_once(':') {

@@ -94,10 +94,10 @@ pub async fn answer_beats<S: Stream>(stream: S, last_received: LastReceived, fir
         silence = last_received.silence(first) => return silence,
     };
     let answers = async {
-        let mut room = [0; 16];
+        let mut buffer = [0; 16];
         loop {
-            match reading.read(&mut room).await {
-                Ok(count @ 1..) => send_or_wait(&mut writing, &room[..count]).await,
+            match reading.read(&mut buffer).await {
+                Ok(count @ 1..) => send_or_wait(&mut writing, &buffer[..count]).await,
                 // Without heartbeats the silence ends it.
                 Ok(0) | Err(_) => pending().await,
             }
@@ -121,8 +121,8 @@ async fn send_or_wait<S: Stream>(writing: &mut WriteHalf<S>, bytes: &[u8]) {
 }
 
 async fn discard<T>(mut reading: impl AsyncRead + Unpin) -> T {
-    let mut room = [0; 16];
-    while matches!(reading.read(&mut room).await, Ok(1..)) {}
+    let mut buffer = [0; 16];
+    while matches!(reading.read(&mut buffer).await, Ok(1..)) {}
     pending().await
 }
 
@@ -142,11 +142,11 @@ impl<S: Stream> AsyncRead for Watched<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-        room: &mut ReadBuf<'_>,
+        buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let before = room.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(context, room))?;
-        if room.filled().len() > before {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        if buffer.filled().len() > before {
             self.last_received.set_now();
         }
         Poll::Ready(Ok(()))

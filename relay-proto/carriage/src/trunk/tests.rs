@@ -33,9 +33,9 @@ async fn a_substream_carries_both_ways_and_ends() {
     let other = async {
         let mut there = sidecar.next().await.unwrap();
         let answer = async {
-            let mut room = [0; 5];
-            there.read_exact(&mut room).await.unwrap();
-            assert_eq!(&room, b"hello");
+            let mut buffer = [0; 5];
+            there.read_exact(&mut buffer).await.unwrap();
+            assert_eq!(&buffer, b"hello");
             there.write_all(b"and goodbye").await.unwrap();
             there.shutdown().await.unwrap();
             std::future::pending::<()>().await

@@ -49,7 +49,7 @@ pub enum UpgradeError {
 /// Requests a WebSocket.
 pub async fn client<S: Stream>(
     mut stream: S,
-    place: &WebSocket,
+    address: &WebSocket,
     headers: &[Header],
 ) -> Result<WebSocketStream<S>, UpgradeError> {
     let mut random = [0; 16];
@@ -57,14 +57,14 @@ pub async fn client<S: Stream>(
         .fill(&mut random)
         .map_err(|_| UpgradeError::Io(io::Error::other("no random bytes")))?;
     let key = base64(&random);
-    let authority = match (&place.host, place.port) {
+    let authority = match (&address.host, address.port) {
         (host, 443) => host.to_string(),
         (host @ (Host::Ip(_) | Host::Name(_)), port) => format!("{host}:{port}"),
     };
     let mut request = format!(
         "GET {} HTTP/1.1\r\nHost: {authority}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
          Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n",
-        place.path
+        address.path
     );
     for Header { name, value } in headers {
         let named = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');

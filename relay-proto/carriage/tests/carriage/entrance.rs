@@ -15,59 +15,59 @@ use crate::support::*;
 async fn sandbox(pin: PublicKey) -> (HostPort, PublicKey, JoinHandle<Result<(), EntranceError>>) {
     let own = identity();
     let key = own.public();
-    let (place, served) = port(move |stream| async move {
+    let (address, served) = port(move |stream| async move {
         let mut stream = enter(stream, &own, &pin).await?;
         let _ = echo(&mut stream).await;
         Ok(())
     })
     .await;
-    (place, key, served)
+    (address, key, served)
 }
 
 #[tokio::test]
 async fn the_sidecar_is_accepted_over_tcp() {
     let sidecar = identity();
-    let (place, expected, served) = sandbox(sidecar.public()).await;
-    let mut stream = tcp(&place).await;
+    let (address, expected, served) = sandbox(sidecar.public()).await;
+    let mut stream = tcp(&address).await;
     knock(&mut stream).await.unwrap();
-    let (stream, key) = soon(tls::accept(stream, &sidecar)).await.unwrap();
+    let (stream, key) = in_time(tls::accept(stream, &sidecar)).await.unwrap();
     assert_eq!(key, expected);
-    talk(stream, 100_000).await;
-    soon(served).await.unwrap().unwrap();
+    exchange(stream, 100_000).await;
+    in_time(served).await.unwrap().unwrap();
 }
 
 #[tokio::test]
 async fn the_sidecar_is_accepted_over_a_web_socket() {
     let sidecar = identity();
-    let (place, expected, served) = sandbox(sidecar.public()).await;
-    let stream = soon(websocket::client(tcp(&place).await, &web_socket(&place), &[])).await.unwrap();
-    let (stream, key) = soon(tls::accept(stream, &sidecar)).await.unwrap();
+    let (address, expected, served) = sandbox(sidecar.public()).await;
+    let stream = in_time(websocket::client(tcp(&address).await, &web_socket(&address), &[])).await.unwrap();
+    let (stream, key) = in_time(tls::accept(stream, &sidecar)).await.unwrap();
     assert_eq!(key, expected);
-    talk(stream, 100_000).await;
-    soon(served).await.unwrap().unwrap();
+    exchange(stream, 100_000).await;
+    in_time(served).await.unwrap().unwrap();
 }
 
 #[tokio::test]
 async fn another_sidecar_is_refused() {
     let other: Identity = identity();
-    let (place, _, served) = sandbox(identity().public()).await;
-    let mut stream = tcp(&place).await;
+    let (address, _, served) = sandbox(identity().public()).await;
+    let mut stream = tcp(&address).await;
     knock(&mut stream).await.unwrap();
-    assert!(soon(tls::accept(stream, &other)).await.is_err());
-    let refused = soon(served).await.unwrap().unwrap_err();
+    assert!(in_time(tls::accept(stream, &other)).await.is_err());
+    let refused = in_time(served).await.unwrap().unwrap_err();
     assert!(matches!(refused, EntranceError::Tls(TlsError::WrongPin { .. })), "{refused:?}");
 }
 
 #[tokio::test]
 async fn a_peer_that_does_not_knock_gets_nothing() {
     for sent in [&b""[..], b"cofferdam-dial/2\n", b"SSH-2.0-x\r\n", b"\x16\x03\x01", b"cofferdam-relay/1\n"] {
-        let (place, _, served) = sandbox(identity().public()).await;
-        let mut stream = tcp(&place).await;
+        let (address, _, served) = sandbox(identity().public()).await;
+        let mut stream = tcp(&address).await;
         stream.write_all(sent).await.unwrap();
         let _ = stream.shutdown().await;
         let mut got = Vec::new();
-        let _ = soon(stream.read_to_end(&mut got)).await;
+        let _ = in_time(stream.read_to_end(&mut got)).await;
         assert_eq!(got, b"", "{sent:?}");
-        assert!(soon(served).await.unwrap().is_err());
+        assert!(in_time(served).await.unwrap().is_err());
     }
 }

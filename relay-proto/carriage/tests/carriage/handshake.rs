@@ -22,15 +22,15 @@ use crate::support::*;
 async fn both_sides_prove_their_keys() {
     let (sandbox, sidecar) = (identity(), identity());
     let (key, pin) = (sandbox.public(), sidecar.public());
-    let (place, served) = port(move |stream| async move {
+    let (endpoint, served) = port(move |stream| async move {
         let (mut stream, key) = tls::accept(stream, &sidecar).await.unwrap();
         let _ = echo(&mut stream).await;
         key
     })
     .await;
-    let stream = soon(dial(&sandbox, &pin).tls(&place)).await.unwrap();
-    talk(stream, 300_000).await;
-    assert_eq!(soon(served).await.unwrap(), key);
+    let stream = in_time(dial(&sandbox, &pin).tls(&endpoint)).await.unwrap();
+    exchange(stream, 300_000).await;
+    assert_eq!(in_time(served).await.unwrap(), key);
 }
 
 #[tokio::test]
@@ -41,24 +41,25 @@ async fn bytes_may_come_a_few_at_a_time() {
         let (mut stream, _) = tls::accept(far, &sidecar).await.unwrap();
         echo(&mut stream).await
     });
-    let stream = soon(tls::connect(near, &sandbox, &pin)).await.unwrap();
-    talk(stream, 5_000).await;
-    let _ = soon(server).await.unwrap();
+    let stream = in_time(tls::connect(near, &sandbox, &pin)).await.unwrap();
+    exchange(stream, 5_000).await;
+    let _ = in_time(server).await.unwrap();
 }
 
 #[tokio::test]
 async fn another_key_than_the_pinned_one_is_refused() {
     let (sandbox, sidecar, expected) = (identity(), identity(), identity().public());
     let presented = sidecar.public();
-    let (place, served) = port(move |stream| async move { tls::accept(stream, &sidecar).await.err() }).await;
-    let refused = soon(dial(&sandbox, &expected).tls(&place)).await.err().unwrap();
+    let (endpoint, served) =
+        port(move |stream| async move { tls::accept(stream, &sidecar).await.err() }).await;
+    let refused = in_time(dial(&sandbox, &expected).tls(&endpoint)).await.err().unwrap();
     let DialError::Tls(TlsError::WrongPin { presented: found, pinned }) = &refused else {
         panic!("{refused:?}")
     };
     assert_eq!((*found, *pinned), (presented, expected));
     let text = refused.to_string();
     assert!(text.contains(&presented.to_string()) && text.contains("`cofferdam key`"), "{text}");
-    let refused = soon(served).await.unwrap();
+    let refused = in_time(served).await.unwrap();
     assert!(matches!(refused, Some(TlsError::KeyRefused)), "the sidecar's side must not go on: {refused:?}");
 }
 
@@ -82,16 +83,17 @@ async fn a_public_key_alone_opens_nothing() {
         .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(impostor(&sidecar, &thief))));
     config.alpn_protocols = vec![ALPN.to_vec()];
     let acceptor = TlsAcceptor::from(Arc::new(config));
-    let (place, _served) = port(move |stream| async move { acceptor.accept(stream).await.is_err() }).await;
+    let (endpoint, _served) = port(move |stream| async move { acceptor.accept(stream).await.is_err() }).await;
     let pin = sidecar.public();
-    let refused = soon(dial(&sandbox, &pin).tls(&place)).await.err().unwrap();
+    let refused = in_time(dial(&sandbox, &pin).tls(&endpoint)).await.err().unwrap();
     assert!(matches!(refused, DialError::Tls(TlsError::Protocol(_))), "{refused:?}");
 
     // A client that shows an enrolled key and cannot sign with it.
-    let (place, served) = port(move |stream| async move { tls::accept(stream, &sidecar).await.err() }).await;
+    let (endpoint, served) =
+        port(move |stream| async move { tls::accept(stream, &sidecar).await.err() }).await;
     let connector = TlsConnector::from(Arc::new(raw_key_config(impostor(&sandbox, &thief))));
-    let _ = talk_anyway(connector, place).await;
-    let refused = soon(served).await.unwrap();
+    let _ = exchange_anyway(connector, endpoint).await;
+    let refused = in_time(served).await.unwrap();
     assert!(refused.is_some(), "the sidecar took a key that its bearer cannot use");
 }
 
@@ -107,8 +109,11 @@ pub(crate) fn raw_key_config(key: Arc<CertifiedKey>) -> ClientConfig {
     config
 }
 
-async fn talk_anyway(connector: TlsConnector, place: relay_proto::address::HostPort) -> std::io::Result<()> {
-    let stream = tcp(&place, PATIENCE).await.unwrap();
+async fn exchange_anyway(
+    connector: TlsConnector,
+    endpoint: relay_proto::address::HostPort,
+) -> std::io::Result<()> {
+    let stream = tcp(&endpoint, PATIENCE).await.unwrap();
     let mut stream = connector.connect(ServerName::try_from("sidecar.invalid").unwrap(), stream).await?;
     stream.write_all(b"let me in").await
 }
@@ -116,7 +121,8 @@ async fn talk_anyway(connector: TlsConnector, place: relay_proto::address::HostP
 #[tokio::test]
 async fn a_peer_without_a_key_is_refused() {
     let sidecar = identity();
-    let (place, served) = port(move |stream| async move { tls::accept(stream, &sidecar).await.err() }).await;
+    let (endpoint, served) =
+        port(move |stream| async move { tls::accept(stream, &sidecar).await.err() }).await;
     let mut config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_protocol_versions(&[&TLS13])
         .unwrap()
@@ -124,8 +130,8 @@ async fn a_peer_without_a_key_is_refused() {
         .with_custom_certificate_verifier(Arc::new(Credulous))
         .with_no_client_auth();
     config.alpn_protocols = vec![ALPN.to_vec()];
-    let _ = talk_anyway(TlsConnector::from(Arc::new(config)), place).await;
-    let refused = soon(served).await.unwrap();
+    let _ = exchange_anyway(TlsConnector::from(Arc::new(config)), endpoint).await;
+    let refused = in_time(served).await.unwrap();
     assert!(matches!(refused, Some(TlsError::NotARelay)), "{refused:?}");
 }
 
@@ -133,11 +139,12 @@ async fn a_peer_without_a_key_is_refused() {
 #[tokio::test]
 async fn a_peer_that_does_not_offer_the_relay_protocol_is_refused() {
     let (sandbox, sidecar) = (identity(), identity());
-    let (place, served) = port(move |stream| async move { tls::accept(stream, &sidecar).await.err() }).await;
+    let (endpoint, served) =
+        port(move |stream| async move { tls::accept(stream, &sidecar).await.err() }).await;
     let mut config = raw_key_config(impostor(&sandbox, &sandbox));
     config.alpn_protocols.clear();
-    let _ = talk_anyway(TlsConnector::from(Arc::new(config)), place).await;
-    let refused = soon(served).await.unwrap();
+    let _ = exchange_anyway(TlsConnector::from(Arc::new(config)), endpoint).await;
+    let refused = in_time(served).await.unwrap();
     assert!(matches!(refused, Some(TlsError::NotARelay)), "{refused:?}");
 }
 
@@ -145,8 +152,8 @@ async fn a_peer_that_does_not_offer_the_relay_protocol_is_refused() {
 async fn an_older_tls_is_named() {
     let (sandbox, pin) = (identity(), identity().public());
     let acceptor = TlsAcceptor::from(ordinary(&[&TLS12]));
-    let (place, _served) = port(move |stream| async move { acceptor.accept(stream).await.is_err() }).await;
-    let refused = soon(dial(&sandbox, &pin).tls(&place)).await.err().unwrap();
+    let (endpoint, _served) = port(move |stream| async move { acceptor.accept(stream).await.is_err() }).await;
+    let refused = in_time(dial(&sandbox, &pin).tls(&endpoint)).await.err().unwrap();
     assert!(matches!(refused, DialError::Tls(TlsError::OlderTls)), "{refused:?}");
     assert!(refused.to_string().contains("1.3") && refused.to_string().contains("wss://"), "{refused}");
 }
@@ -155,8 +162,8 @@ async fn an_older_tls_is_named() {
 async fn an_ordinary_tls_server_is_refused() {
     let (sandbox, pin) = (identity(), identity().public());
     let acceptor = TlsAcceptor::from(ordinary(&[&TLS13]));
-    let (place, _served) = port(move |stream| async move { acceptor.accept(stream).await.is_err() }).await;
-    let refused = soon(dial(&sandbox, &pin).tls(&place)).await.err().unwrap();
+    let (endpoint, _served) = port(move |stream| async move { acceptor.accept(stream).await.is_err() }).await;
+    let refused = in_time(dial(&sandbox, &pin).tls(&endpoint)).await.err().unwrap();
     assert!(matches!(refused, DialError::Tls(TlsError::NotARelay)), "{refused:?}");
 }
 
@@ -165,7 +172,7 @@ async fn what_is_not_tls_is_named() {
     let (sandbox, pin) = (identity(), identity().public());
     for text in [&b"SSH-2.0-OpenSSH_9.9\r\n"[..], b"HTTP/1.1 400 Bad Request\r\n\r\n", &[0; 64], &[0xff; 64]]
     {
-        let refused = soon(dial(&sandbox, &pin).tls(&peer_that_sends(text).await)).await.err().unwrap();
+        let refused = in_time(dial(&sandbox, &pin).tls(&peer_that_sends(text).await)).await.err().unwrap();
         assert!(matches!(refused, DialError::Tls(TlsError::NotTls)), "{refused:?}");
         assert!(refused.to_string().contains("`relay.advertise`"), "{refused}");
     }
@@ -174,30 +181,30 @@ async fn what_is_not_tls_is_named() {
 #[tokio::test]
 async fn a_close_during_the_handshake_is_reported() {
     let (sandbox, pin) = (identity(), identity().public());
-    let refused = soon(dial(&sandbox, &pin).tls(&closes().await)).await.err().unwrap();
+    let refused = in_time(dial(&sandbox, &pin).tls(&closes().await)).await.err().unwrap();
     assert!(matches!(refused, DialError::Tls(TlsError::Closed)), "{refused:?}");
 }
 
 #[tokio::test]
 async fn a_silent_peer_times_out_with_the_name_of_the_step() {
     let (sandbox, pin) = (identity(), identity().public());
-    let place = peer_that_sends(b"").await;
+    let endpoint = peer_that_sends(b"").await;
     let limit = std::time::Duration::from_millis(300);
     let dial = relay_carriage::dial::Dial { limit, ..dial(&sandbox, &pin) };
-    let refused = soon(dial.tls(&place)).await.err().unwrap().to_string();
+    let refused = in_time(dial.tls(&endpoint)).await.err().unwrap().to_string();
     assert!(refused.starts_with("complete the TLS handshake: no answer came in 0.3 seconds"), "{refused}");
 }
 
 #[tokio::test]
 async fn a_refused_connection_and_an_unresolved_name_are_reported() {
     let (sandbox, pin) = (identity(), identity().public());
-    let (place, task) = port(|_| async {}).await;
+    let (endpoint, task) = port(|_| async {}).await;
     task.abort();
     let _ = task.await;
-    let refused = soon(dial(&sandbox, &pin).tls(&place)).await.err().unwrap();
-    assert!(matches!(&refused, DialError::Tcp { place: found, .. } if *found == place), "{refused:?}");
+    let refused = in_time(dial(&sandbox, &pin).tls(&endpoint)).await.err().unwrap();
+    assert!(matches!(&refused, DialError::Tcp { endpoint: found, .. } if *found == endpoint), "{refused:?}");
     let nowhere = "nowhere.invalid:1".parse().unwrap();
-    let refused = soon(dial(&sandbox, &pin).tls(&nowhere)).await.err().unwrap();
+    let refused = in_time(dial(&sandbox, &pin).tls(&nowhere)).await.err().unwrap();
     assert!(matches!(refused, DialError::Resolve { .. }), "{refused:?}");
 }
 

@@ -27,29 +27,29 @@ async fn sidecar() -> (HostPort, PublicKey, JoinHandle<Result<PublicKey, Recepti
     let identity = identity();
     let pin = identity.public();
     let reception = Reception::new(&identity).unwrap();
-    let (place, served) = port(move |stream| async move {
+    let (address, served) = port(move |stream| async move {
         let (mut stream, key) = reception.receive(stream).await?;
         let _ = echo(&mut stream).await;
         Ok(key)
     })
     .await;
-    (place, pin, served)
+    (address, pin, served)
 }
 
 #[tokio::test]
 async fn tls_comes_through() {
     let sandbox = identity();
-    let (place, pin, served) = sidecar().await;
-    talk(soon(dial(&sandbox, &pin).tls(&place)).await.unwrap(), 200_000).await;
-    assert_eq!(soon(served).await.unwrap().unwrap(), sandbox.public());
+    let (address, pin, served) = sidecar().await;
+    exchange(in_time(dial(&sandbox, &pin).tls(&address)).await.unwrap(), 200_000).await;
+    assert_eq!(in_time(served).await.unwrap().unwrap(), sandbox.public());
 }
 
 #[tokio::test]
 async fn a_web_socket_in_tls_is_accepted() {
     let sandbox = identity();
-    let (place, pin, served) = sidecar().await;
-    talk(soon(dial(&sandbox, &pin).web_socket(&web_socket(&place))).await.unwrap(), 200_000).await;
-    assert_eq!(soon(served).await.unwrap().unwrap(), sandbox.public());
+    let (address, pin, served) = sidecar().await;
+    exchange(in_time(dial(&sandbox, &pin).web_socket(&web_socket(&address))).await.unwrap(), 200_000).await;
+    assert_eq!(in_time(served).await.unwrap().unwrap(), sandbox.public());
 }
 
 /// Something in between ends TLS with its own certificate, and passes HTTP on.
@@ -64,43 +64,43 @@ async fn a_web_socket_behind_a_load_balancer_is_accepted() {
         tokio::io::copy_bidirectional(&mut near, &mut far).await
     })
     .await;
-    talk(soon(dial(&sandbox, &pin).web_socket(&web_socket(&front))).await.unwrap(), 200_000).await;
-    assert_eq!(soon(served).await.unwrap().unwrap(), sandbox.public());
+    exchange(in_time(dial(&sandbox, &pin).web_socket(&web_socket(&front))).await.unwrap(), 200_000).await;
+    assert_eq!(in_time(served).await.unwrap().unwrap(), sandbox.public());
 }
 
 #[tokio::test]
 async fn the_pin_holds_inside_a_web_socket_too() {
     let (sandbox, expected) = (identity(), identity().public());
-    let (place, _pin, served) = sidecar().await;
-    let refused = soon(dial(&sandbox, &expected).web_socket(&web_socket(&place))).await.err().unwrap();
+    let (address, _pin, served) = sidecar().await;
+    let refused = in_time(dial(&sandbox, &expected).web_socket(&web_socket(&address))).await.err().unwrap();
     assert!(matches!(refused, DialError::Tls(TlsError::WrongPin { .. })), "{refused:?}");
-    assert!(soon(served).await.unwrap().is_err());
+    assert!(in_time(served).await.unwrap().is_err());
 }
 
 #[tokio::test]
 async fn an_older_client_is_refused() {
-    let (place, _pin, served) = sidecar().await;
+    let (address, _pin, served) = sidecar().await;
     let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_protocol_versions(&[&TLS12])
         .unwrap()
         .with_root_certificates(RootCertStore::empty())
         .with_no_client_auth();
     let connector = TlsConnector::from(Arc::new(config));
-    let connected = connector.connect(ServerName::try_from("x.example").unwrap(), tcp(&place).await).await;
+    let connected = connector.connect(ServerName::try_from("x.example").unwrap(), tcp(&address).await).await;
     assert!(connected.is_err());
-    let refused = soon(served).await.unwrap().unwrap_err();
+    let refused = in_time(served).await.unwrap().unwrap_err();
     assert!(matches!(refused, ReceptionError::Outer(TlsError::OlderTls)), "{refused:?}");
 }
 
 /// The port's response to these bytes, and its error.
 async fn answer_to(bytes: &[u8]) -> (String, ReceptionError) {
-    let (place, _pin, served) = sidecar().await;
-    let mut stream = tcp(&place).await;
+    let (address, _pin, served) = sidecar().await;
+    let mut stream = tcp(&address).await;
     stream.write_all(bytes).await.unwrap();
     let mut response = Vec::new();
     // A port that closes while bytes are in flight resets the connection; then there is no response.
-    let _ = soon(stream.read_to_end(&mut response)).await;
-    (String::from_utf8_lossy(&response).into_owned(), soon(served).await.unwrap().unwrap_err())
+    let _ = in_time(stream.read_to_end(&mut response)).await;
+    (String::from_utf8_lossy(&response).into_owned(), in_time(served).await.unwrap().unwrap_err())
 }
 
 #[tokio::test]
@@ -150,26 +150,26 @@ async fn an_endless_http_head_is_refused() {
 /// There is one WebSocket and one TLS in it, not a tower of them.
 #[tokio::test]
 async fn inside_a_web_socket_is_tls_and_nothing_else() {
-    let (place, _pin, served) = sidecar().await;
-    let target = web_socket(&place);
-    let stream = outer::connect(tcp(&place).await, &target.host).await.unwrap();
+    let (address, _pin, served) = sidecar().await;
+    let target = web_socket(&address);
+    let stream = outer::connect(tcp(&address).await, &target.host).await.unwrap();
     let stream = websocket::client(stream, &target, &[]).await.unwrap();
-    let again = soon(websocket::client(stream, &target, &[])).await;
+    let again = in_time(websocket::client(stream, &target, &[])).await;
     assert!(again.is_err());
-    let why = soon(served).await.unwrap().unwrap_err();
+    let why = in_time(served).await.unwrap().unwrap_err();
     assert!(matches!(why, ReceptionError::Tls(TlsError::NotTls)), "{why:?}");
 }
 
 /// A sandbox that speaks the relay protocol without proving a key.
 #[tokio::test]
 async fn a_connection_without_the_inner_tls_is_refused() {
-    let (place, _pin, served) = sidecar().await;
-    let target = web_socket(&place);
-    let stream = outer::connect(tcp(&place).await, &target.host).await.unwrap();
+    let (address, _pin, served) = sidecar().await;
+    let target = web_socket(&address);
+    let stream = outer::connect(tcp(&address).await, &target.host).await.unwrap();
     let mut stream = websocket::client(stream, &target, &[]).await.unwrap();
     stream.write_all(b"cofferdam-relay/1\n").await.unwrap();
     stream.flush().await.unwrap();
-    assert!(soon(served).await.unwrap().is_err());
+    assert!(in_time(served).await.unwrap().is_err());
 }
 
 #[tokio::test]
@@ -188,9 +188,9 @@ async fn a_close_at_any_byte_of_the_handshake_is_handled() {
             let _ = back.await;
         })
         .await;
-        let connected = soon(dial(&sandbox, &pin).web_socket(&web_socket(&front))).await;
+        let connected = in_time(dial(&sandbox, &pin).web_socket(&web_socket(&front))).await;
         assert!(connected.is_err(), "cut after {cut} bytes");
-        assert!(soon(served).await.unwrap().is_err(), "cut after {cut} bytes");
+        assert!(in_time(served).await.unwrap().is_err(), "cut after {cut} bytes");
     }
 }
 
@@ -206,8 +206,8 @@ async fn the_handshake_works_on_any_stream() {
         let _ = echo(&mut stream).await;
         Ok::<_, ReceptionError>(key)
     });
-    talk(soon(tls::connect(near, &sandbox, &pin)).await.unwrap(), 3_000).await;
-    assert_eq!(soon(served).await.unwrap().unwrap(), sandbox.public());
+    exchange(in_time(tls::connect(near, &sandbox, &pin)).await.unwrap(), 3_000).await;
+    assert_eq!(in_time(served).await.unwrap().unwrap(), sandbox.public());
 }
 
 /// What a client could take up again of a handshake, were there anything.
@@ -245,12 +245,12 @@ async fn no_handshake_can_be_resumed() {
     let mut config = raw_key_config(impostor(&sandbox, &sandbox));
     config.enable_early_data = true;
     config.resumption = Resumption::store(Arc::clone(&tickets) as Arc<dyn ClientSessionStore>);
-    let (place, _, _served) = sidecar().await;
+    let (address, _, _served) = sidecar().await;
     let name = ServerName::try_from("sidecar.invalid").unwrap();
-    let connected = TlsConnector::from(Arc::new(config)).connect(name, tcp(&place).await);
-    let mut stream = soon(connected).await.unwrap();
+    let connected = TlsConnector::from(Arc::new(config)).connect(name, tcp(&address).await);
+    let mut stream = in_time(connected).await.unwrap();
     // Tickets would come before the first answer.
     stream.write_all(b"hello").await.unwrap();
-    soon(stream.read_exact(&mut [0; 5])).await.unwrap();
+    in_time(stream.read_exact(&mut [0; 5])).await.unwrap();
     assert_eq!(tickets.0.load(std::sync::atomic::Ordering::SeqCst), 0);
 }

@@ -1,4 +1,4 @@
-//! CONNECT proxies: one that works, and all the ways in which they do not.
+//! CONNECT proxies: one that works, and every kind of failure.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 
 use crate::support::*;
 
-/// Reads one head and gives it; a test's peers send heads whole.
+/// Reads one HTTP head, byte by byte.
 async fn head(stream: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
     while !bytes.ends_with(b"\r\n\r\n") {
@@ -31,14 +31,14 @@ async fn refusal(proxy: &Proxy, limit: Duration) -> DialError {
     let (sandbox, pin): (Identity, PublicKey) = (identity(), identity().public());
     let target: HostPort = "sidecar.invalid:7443".parse().unwrap();
     let dial = Dial { identity: &sandbox, pin: &pin, proxy: Some(proxy), limit };
-    soon(dial.tls(&target)).await.err().unwrap()
+    in_time(dial.tls(&target)).await.err().unwrap()
 }
 
 #[tokio::test]
 async fn a_proxy_with_a_password_connects() {
     let (sandbox, sidecar) = (identity(), identity());
     let (key, pin) = (sandbox.public(), sidecar.public());
-    let (place, served) = port(move |stream| async move {
+    let (address, served) = port(move |stream| async move {
         let (mut stream, key) = tls::accept(stream, &sidecar).await.unwrap();
         let _ = echo(&mut stream).await;
         key
@@ -47,7 +47,7 @@ async fn a_proxy_with_a_password_connects() {
     // The name is the proxy's to resolve: here it resolves to the sidecar.
     let (proxy, asked) = port(move |mut stream| async move {
         let asked = head(&mut stream).await;
-        let mut far = tcp(&place).await;
+        let mut far = tcp(&address).await;
         // In small pieces, as some do.
         for piece in b"HTTP/1.1 200 Connection established\r\nX-Proxy: yes\r\n\r\n".chunks(5) {
             stream.write_all(piece).await.unwrap();
@@ -59,10 +59,10 @@ async fn a_proxy_with_a_password_connects() {
     .await;
     let proxy = through(&format!("http://alice:wonder%20land@{proxy}"));
     let dial = Dial { proxy: Some(&proxy), ..dial(&sandbox, &pin) };
-    talk(soon(dial.tls(&"sidecar.invalid:7443".parse().unwrap())).await.unwrap(), 100_000).await;
-    assert_eq!(soon(served).await.unwrap(), key);
+    exchange(in_time(dial.tls(&"sidecar.invalid:7443".parse().unwrap())).await.unwrap(), 100_000).await;
+    assert_eq!(in_time(served).await.unwrap(), key);
     assert_eq!(
-        soon(asked).await.unwrap(),
+        in_time(asked).await.unwrap(),
         "CONNECT sidecar.invalid:7443 HTTP/1.1\r\nHost: sidecar.invalid:7443\r\n\
          Proxy-Authorization: Basic YWxpY2U6d29uZGVyIGxhbmQ=\r\n\r\n"
     );
@@ -101,30 +101,30 @@ async fn every_proxy_response_has_its_advice() {
         (&[b'H'; 3], "", |error| matches!(error, ProxyError::NotHttp { .. }), "`HTTPS_PROXY`"),
     ];
     for (response, credentials, expected, advice) in cases {
-        let place = peer_that_sends(response).await;
-        let refused = refusal(&through(&format!("http://{credentials}{place}")), PATIENCE).await;
+        let address = peer_that_sends(response).await;
+        let refused = refusal(&through(&format!("http://{credentials}{address}")), PATIENCE).await;
         let text = refused.to_string();
         let DialError::Proxy(refused) = refused else { panic!("{text}") };
         assert!(expected(&refused), "{refused:?}");
-        assert!(text.contains(advice) && text.contains(&place.to_string()), "{text}");
+        assert!(text.contains(advice) && text.contains(&address.to_string()), "{text}");
         assert!(!text.contains("hunter2") && !format!("{refused:?}").contains("hunter2"), "{text}");
     }
 }
 
 #[tokio::test]
-async fn one_that_closes_is_named() {
-    let place = closes().await;
-    let refused = refusal(&through(&place.to_string()), PATIENCE).await;
+async fn a_proxy_that_closes_is_named_in_the_error() {
+    let address = closes().await;
+    let refused = refusal(&through(&address.to_string()), PATIENCE).await;
     assert!(
-        matches!(&refused, DialError::Proxy(ProxyError::Closed { proxy }) if *proxy == place),
+        matches!(&refused, DialError::Proxy(ProxyError::Closed { proxy }) if *proxy == address),
         "{refused:?}"
     );
 }
 
 #[tokio::test]
-async fn one_that_hangs_is_named() {
-    let place = peer_that_sends(b"").await;
-    let refused = refusal(&through(&place.to_string()), Duration::from_millis(300)).await.to_string();
-    let expected = format!("have the proxy {place} connect: no answer came in 0.3 seconds; ");
+async fn a_proxy_that_hangs_is_named_in_the_error() {
+    let address = peer_that_sends(b"").await;
+    let refused = refusal(&through(&address.to_string()), Duration::from_millis(300)).await.to_string();
+    let expected = format!("have the proxy {address} connect: no answer came in 0.3 seconds; ");
     assert!(refused.starts_with(&expected), "{refused}");
 }

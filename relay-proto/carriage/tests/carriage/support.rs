@@ -1,4 +1,4 @@
-//! Peers, honest and not.
+//! Peers that follow the protocol, and peers that do not.
 
 use std::future::Future;
 use std::io;
@@ -24,7 +24,7 @@ pub(crate) fn identity() -> Identity {
     Identity::generate().unwrap()
 }
 
-pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
+pub(crate) async fn in_time<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, what).await.expect("it takes too long")
 }
 
@@ -42,17 +42,17 @@ where
     F: Future<Output = T> + Send + 'static,
 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let place = listener.local_addr().unwrap().to_string().parse().unwrap();
+    let address = listener.local_addr().unwrap().to_string().parse().unwrap();
     let task = start(async move {
         let (stream, _) = listener.accept().await.unwrap();
         drop(listener);
         serve(stream).await
     });
-    (place, task)
+    (address, task)
 }
 
-pub(crate) async fn tcp(place: &HostPort) -> TcpStream {
-    TcpStream::connect(place.to_string()).await.unwrap()
+pub(crate) async fn tcp(address: &HostPort) -> TcpStream {
+    TcpStream::connect(address.to_string()).await.unwrap()
 }
 
 /// A peer that sends this, whatever it receives, and waits for the other side to close.
@@ -78,21 +78,21 @@ pub(crate) fn dial<'a>(identity: &'a Identity, pin: &'a PublicKey) -> Dial<'a> {
     Dial { identity, pin, proxy: None, limit: PATIENCE }
 }
 
-pub(crate) fn web_socket(place: &HostPort) -> WebSocket {
-    match format!("wss://{place}/relay").parse() {
-        Ok(Address::WebSocket(place)) => place,
+pub(crate) fn web_socket(address: &HostPort) -> WebSocket {
+    match format!("wss://{address}/relay").parse() {
+        Ok(Address::WebSocket(address)) => address,
         other => panic!("{other:?}"),
     }
 }
 
-/// Sends what it gets back, until the other ends.
+/// Sends back what it receives, until the other side ends.
 pub(crate) async fn echo(stream: &mut impl Stream) -> io::Result<()> {
-    let mut room = vec![0; 10_000];
+    let mut buffer = vec![0; 10_000];
     loop {
-        match stream.read(&mut room).await? {
+        match stream.read(&mut buffer).await? {
             0 => return Ok(()),
             count => {
-                stream.write_all(&room[..count]).await?;
+                stream.write_all(&buffer[..count]).await?;
                 stream.flush().await?;
             }
         }
@@ -100,7 +100,7 @@ pub(crate) async fn echo(stream: &mut impl Stream) -> io::Result<()> {
 }
 
 /// Sends `count` bytes and reads the same ones back.
-pub(crate) async fn talk(stream: impl Stream, count: usize) {
+pub(crate) async fn exchange(stream: impl Stream, count: usize) {
     let bytes: Vec<u8> = (0..count).map(|number| (number * 7 % 251) as u8).collect();
     let (mut reader, mut writer) = tokio::io::split(stream);
     let write = async {
@@ -112,13 +112,13 @@ pub(crate) async fn talk(stream: impl Stream, count: usize) {
         reader.read_exact(&mut back).await.unwrap();
         assert!(back == bytes, "other bytes came back");
     };
-    soon(async { tokio::join!(write, read) }).await;
+    in_time(async { tokio::join!(write, read) }).await;
 }
 
 /// Two ends between which no more than `room` bytes are under way. (TLS wants some: each side of a handshake sends a
 /// few bytes before it reads on.)
-pub(crate) fn thin_pipe(room: usize) -> (DuplexStream, DuplexStream) {
-    duplex(room)
+pub(crate) fn thin_pipe(buffer: usize) -> (DuplexStream, DuplexStream) {
+    duplex(buffer)
 }
 
 /// An ordinary TLS server's configuration.

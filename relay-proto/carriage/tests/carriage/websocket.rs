@@ -1,4 +1,4 @@
-//! WebSockets: a byte stream between honest peers, and an end for the others.
+//! WebSockets: a byte stream between correct peers; a protocol violation ends it.
 
 use std::io;
 
@@ -15,52 +15,56 @@ use crate::support::*;
 #[tokio::test]
 async fn bytes_may_come_one_by_one_and_in_any_amount() {
     for count in [1, 125, 126, 65_535, 65_536, MAX_FRAME, MAX_FRAME + 1, 400_000] {
-        let (place, served) = port(|stream| async move {
+        let (endpoint, served) = port(|stream| async move {
             let mut stream = websocket::server(stream).await.unwrap();
             echo(&mut stream).await
         })
         .await;
-        let stream = soon(websocket::client(tcp(&place).await, &web_socket(&place), &[])).await.unwrap();
-        talk(stream, count).await;
-        let _ = soon(served).await.unwrap();
+        let stream =
+            in_time(websocket::client(tcp(&endpoint).await, &web_socket(&endpoint), &[])).await.unwrap();
+        exchange(stream, count).await;
+        let _ = in_time(served).await.unwrap();
     }
     let (near, far) = thin_pipe(1);
     let served = start(async move {
         let mut stream = websocket::server(far).await.unwrap();
         echo(&mut stream).await
     });
-    let place = web_socket(&"h:1".parse().unwrap());
-    talk(soon(websocket::client(near, &place, &[])).await.unwrap(), 3_000).await;
-    let _ = soon(served).await.unwrap();
+    let endpoint = web_socket(&"h:1".parse().unwrap());
+    exchange(in_time(websocket::client(near, &endpoint, &[])).await.unwrap(), 3_000).await;
+    let _ = in_time(served).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_shutdown_is_seen_as_the_end() {
-    let (place, served) = port(|stream| async move {
+    let (endpoint, served) = port(|stream| async move {
         let mut stream = websocket::server(stream).await.unwrap();
         let mut all = Vec::new();
         stream.read_to_end(&mut all).await.map(|_| all)
     })
     .await;
-    let mut stream = websocket::client(tcp(&place).await, &web_socket(&place), &[]).await.unwrap();
+    let mut stream = websocket::client(tcp(&endpoint).await, &web_socket(&endpoint), &[]).await.unwrap();
     stream.write_all(b"the last bytes").await.unwrap();
     stream.shutdown().await.unwrap();
-    assert_eq!(soon(served).await.unwrap().unwrap(), b"the last bytes");
+    assert_eq!(in_time(served).await.unwrap().unwrap(), b"the last bytes");
 }
 
 #[tokio::test]
 async fn headers_are_sent_and_cannot_inject_others() {
-    let (place, asked) = port(|mut stream: TcpStream| async move {
-        let mut room = vec![0; 4096];
-        let count = stream.read(&mut room).await.unwrap();
-        String::from_utf8(room[..count].to_vec()).unwrap()
+    let (endpoint, asked) = port(|mut stream: TcpStream| async move {
+        let mut buffer = vec![0; 4096];
+        let count = stream.read(&mut buffer).await.unwrap();
+        String::from_utf8(buffer[..count].to_vec()).unwrap()
     })
     .await;
     let header = |name: &str, value: &str| Header { name: name.into(), value: value.into() };
-    let _ =
-        websocket::client(tcp(&place).await, &web_socket(&place), &[header("X-Preview-Token", "abc def")])
-            .await;
-    let asked = soon(asked).await.unwrap();
+    let _ = websocket::client(
+        tcp(&endpoint).await,
+        &web_socket(&endpoint),
+        &[header("X-Preview-Token", "abc def")],
+    )
+    .await;
+    let asked = in_time(asked).await.unwrap();
     assert!(asked.starts_with("GET /relay HTTP/1.1\r\nHost: 127.0.0.1:"), "{asked}");
     assert!(asked.contains("\r\nX-Preview-Token: abc def\r\n"), "{asked}");
     for wrong in [
@@ -71,7 +75,7 @@ async fn headers_are_sent_and_cannot_inject_others() {
         header("A", "\u{e9}"),
     ] {
         let (near, _far) = thin_pipe(1);
-        let refused = websocket::client(near, &web_socket(&place), &[wrong]).await.err();
+        let refused = websocket::client(near, &web_socket(&endpoint), &[wrong]).await.err();
         assert!(matches!(refused, Some(UpgradeError::Header(_))), "{refused:?}");
     }
 }
@@ -79,7 +83,7 @@ async fn headers_are_sent_and_cannot_inject_others() {
 /// The error of a sandbox whose WebSocket reaches a TLS server that sends this.
 async fn refusal(text: &'static [u8]) -> DialError {
     let acceptor = TlsAcceptor::from(ordinary(&[&TLS13]));
-    let (place, _served) = port(move |stream| async move {
+    let (endpoint, _served) = port(move |stream| async move {
         let mut stream = acceptor.accept(stream).await.unwrap();
         let _ = stream.read(&mut [0; 4096]).await;
         stream.write_all(text).await.unwrap();
@@ -88,7 +92,7 @@ async fn refusal(text: &'static [u8]) -> DialError {
     })
     .await;
     let (sandbox, pin) = (identity(), identity().public());
-    soon(dial(&sandbox, &pin).web_socket(&web_socket(&place))).await.err().unwrap()
+    in_time(dial(&sandbox, &pin).web_socket(&web_socket(&endpoint))).await.err().unwrap()
 }
 
 #[tokio::test]
@@ -114,19 +118,19 @@ async fn a_failed_upgrade_is_reported_with_its_reason() {
 
 /// What a reader gets when its peer, after an upgrade, sends these raw bytes and then nothing more.
 async fn read_after(raw: &[u8]) -> io::Result<Vec<u8>> {
-    let (place, served) = port(|stream| async move {
+    let (endpoint, served) = port(|stream| async move {
         let mut stream = websocket::server(stream).await.unwrap();
         let mut first = [0; 16];
         stream.read(&mut first).await.map(|count| first[..count].to_vec())
     })
     .await;
-    let mut stream = upgraded_by_hand(&place).await;
+    let mut stream = upgraded_by_hand(&endpoint).await;
     stream.write_all(raw).await.unwrap();
-    soon(served).await.unwrap()
+    in_time(served).await.unwrap()
 }
 
-async fn upgraded_by_hand(place: &relay_proto::address::HostPort) -> TcpStream {
-    let mut stream = tcp(place).await;
+async fn upgraded_by_hand(endpoint: &relay_proto::address::HostPort) -> TcpStream {
+    let mut stream = tcp(endpoint).await;
     let request = "GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
                    Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -151,12 +155,12 @@ async fn an_oversize_frame_is_refused_at_its_header() {
 
 #[tokio::test]
 async fn a_message_in_many_fragments_is_bounded_too() {
-    let (place, served) = port(|stream| async move {
+    let (endpoint, served) = port(|stream| async move {
         let mut stream = websocket::server(stream).await.unwrap();
         stream.read(&mut [0; 16]).await
     })
     .await;
-    let mut stream = upgraded_by_hand(&place).await;
+    let mut stream = upgraded_by_hand(&endpoint).await;
     // Fragments of 16 KiB, none of them the last.
     let fragment = |opcode: u8| [&[opcode, 0xfe, 0x40, 0, 0, 0, 0, 0][..], &[0; 0x4000]].concat();
     let mut sent = stream.write_all(&fragment(0x02)).await;
@@ -166,9 +170,9 @@ async fn a_message_in_many_fragments_is_bounded_too() {
         }
         sent = stream.write_all(&fragment(0x00)).await;
     }
-    // Only a reader that takes everything still waits for the last one.
+    // A reader without a bound would still wait for the last fragment.
     drop(stream);
-    assert_eq!(soon(served).await.unwrap().unwrap_err().kind(), io::ErrorKind::InvalidData);
+    assert_eq!(in_time(served).await.unwrap().unwrap_err().kind(), io::ErrorKind::InvalidData);
 }
 
 #[tokio::test]
@@ -195,29 +199,29 @@ async fn a_websocket_protocol_violation_ends_the_stream() {
 
 #[tokio::test]
 async fn a_truncated_stream_is_not_an_orderly_end() {
-    let (place, served) = port(|stream| async move {
+    let (endpoint, served) = port(|stream| async move {
         let mut stream = websocket::server(stream).await.unwrap();
         let mut all = Vec::new();
         stream.read_to_end(&mut all).await
     })
     .await;
-    let mut stream = upgraded_by_hand(&place).await;
+    let mut stream = upgraded_by_hand(&endpoint).await;
     stream.write_all(&[0x82, 0x85, 0, 0, 0, 0, b'a']).await.unwrap();
     drop(stream);
-    assert!(soon(served).await.unwrap().is_err());
+    assert!(in_time(served).await.unwrap().is_err());
 }
 
 #[tokio::test]
 async fn pings_are_answered() {
-    let (place, _served) = port(|stream| async move {
+    let (endpoint, _served) = port(|stream| async move {
         let mut stream = websocket::server(stream).await.unwrap();
         stream.read(&mut [0; 16]).await
     })
     .await;
-    let mut stream = upgraded_by_hand(&place).await;
+    let mut stream = upgraded_by_hand(&endpoint).await;
     stream.write_all(&[0x89, 0x82, 0, 0, 0, 0, b'h', b'i']).await.unwrap();
     let mut pong = [0; 4];
-    soon(stream.read_exact(&mut pong)).await.unwrap();
+    in_time(stream.read_exact(&mut pong)).await.unwrap();
     assert_eq!(pong, [0x8a, 2, b'h', b'i']);
 }
 
@@ -225,9 +229,9 @@ async fn pings_are_answered() {
 #[tokio::test]
 async fn a_peer_that_does_not_read_stops_the_writer() {
     let (near, far) = tokio::io::duplex(1024);
-    let place = web_socket(&"h:1".parse().unwrap());
+    let endpoint = web_socket(&"h:1".parse().unwrap());
     let (mut client, _server) =
-        tokio::join!(async { websocket::client(near, &place, &[]).await.unwrap() }, async {
+        tokio::join!(async { websocket::client(near, &endpoint, &[]).await.unwrap() }, async {
             websocket::server(far).await.unwrap()
         });
     assert!(stuck_after(&mut client).await <= 2 * MAX_FRAME);

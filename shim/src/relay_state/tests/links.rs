@@ -174,9 +174,9 @@ fn the_buffer_of_a_long_message_is_reused_and_freed_after_a_second() {
             let part = Part { seq: scene.sent, flags, bytes: piece.into() };
             assert_eq!(scene.frame(Frame::Message(part)), Connected::Keep);
         }
-        let place = scene.state.harness.output.waiting().as_ptr();
+        let location = scene.state.harness.output.waiting().as_ptr();
         assert_eq!(scene.lines_to_harness(), [line]);
-        place
+        location
     };
     assert_eq!(long_one(&mut scene), long_one(&mut scene));
     scene.wait(2);

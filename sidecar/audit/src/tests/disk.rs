@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
 
-use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl};
 use nix::mount::{MsFlags, mount};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
@@ -117,12 +117,12 @@ fn a_device_without_room_is_named_with_the_next_step() {
     let audit = directory.open();
     let real = {
         let full = fs::OpenOptions::new().append(true).open("/dev/full").unwrap();
-        std::mem::replace(&mut audit.0.log().file, Arc::new(full))
+        std::mem::replace(&mut audit.open_log.log().file, Arc::new(full))
     };
     // A device counts as one that was removed if it has no links; this one has a name.
     let error = decide(&audit, &plenty(), &decision(call("l-1", 0))).unwrap_err();
     assert!(matches!(error, AuditError::Write { .. }), "{error}");
-    audit.0.log().file = real;
+    audit.open_log.log().file = real;
     decide_many(&audit, 0..2);
     assert_eq!(directory.verify().unwrap().records, 2);
 }
@@ -132,15 +132,15 @@ fn while_an_incomplete_line_cannot_be_removed_all_is_refused() {
     let directory = Directory::new();
     let audit = directory.open();
     decide_many(&audit, 0..2);
-    let real = Arc::clone(&audit.0.log().file);
+    let real = Arc::clone(&audit.open_log.log().file);
 
     // An append-only file: the incomplete line stays.
     let stubborn = File::from(memfd_create("stubborn", MFdFlags::MFD_ALLOW_SEALING).unwrap());
-    let length = audit.0.log().length;
+    let length = audit.open_log.log().length;
     (&stubborn).write_all(&vec![b'x'; length as usize + 10]).unwrap();
     fcntl(&stubborn, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).unwrap();
     {
-        let mut log = audit.0.log();
+        let mut log = audit.open_log.log();
         log.file = Arc::new(File::from(OwnedFd::from(stubborn)));
         log.tail = log::Tail::Doubtful;
     }
@@ -152,7 +152,67 @@ fn while_an_incomplete_line_cannot_be_removed_all_is_refused() {
 
     // Once it can be removed, it is, and calls are accepted.
     (&*real).write_all(b"half a li").unwrap();
-    audit.0.log().file = real;
+    audit.open_log.log().file = real;
     decide_many(&audit, 2..4);
     assert_eq!(directory.verify().unwrap().records, 4);
+}
+
+/// A pipe that nothing reads stands in for a disk that hangs: a write to it does not return.
+#[test]
+fn a_disk_that_hangs_holds_up_the_first_writer_alone() {
+    let directory = Directory::new();
+    let audit = directory.open();
+    let (reader, writer) = nix::unistd::pipe().unwrap();
+    fill_pipe(&writer);
+    let real = std::mem::replace(&mut audit.open_log.log().file, Arc::new(File::from(writer)));
+    let length = audit.open_log.log().length;
+    let stuck = std::thread::spawn({
+        let audit = audit.clone();
+        move || decide(&audit, &plenty(), &decision(call("l-1", 1)))
+    });
+    let is_held = || audit.open_log.log.try_lock().is_err();
+    wait_until("the first writer hangs", is_held);
+
+    let mut batch = audit.batch();
+    batch.decision(&decision(call("l-2", 1)));
+    let Submitted::Pending(mut second) = audit.submit(&plenty(), &mut batch) else {
+        panic!("the log is held by another writer")
+    };
+    audit.event(&EventRecord::new(Event::LinkEnd)).expect("an event is written later");
+    audit.outcome(&plenty(), &outcome(call("l-2", 0))).expect("an outcome is written later");
+    assert!((&mut second).now_or_never().is_none() && is_held(), "nothing can be written yet");
+
+    let written = read_records(reader, 4);
+    assert!(stuck.join().unwrap().is_ok());
+    wait_until("the second writer is done", || match (&mut second).now_or_never() {
+        Some(result) => result.unwrap() == [Recorded::Yes],
+        None => false,
+    });
+    for (record, kind) in written.iter().zip(["decision", "decision", "event", "outcome"]) {
+        assert!(record.contains(&format!(r#""kind":"{kind}""#)), "{record}");
+    }
+    let mut log = audit.open_log.log();
+    (log.file, log.length) = (real, length);
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < std::time::Duration::from_secs(20), "not within 20 s: {what}");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+/// Writes until the next byte would block.
+fn fill_pipe(pipe: &OwnedFd) {
+    fcntl(pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+    while nix::unistd::write(pipe, &[b'\n'; 4096]).is_ok() {}
+    while nix::unistd::write(pipe, b"\n").is_ok() {}
+    fcntl(pipe, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
+}
+
+/// The next records in the pipe.
+fn read_records(pipe: OwnedFd, count: usize) -> Vec<String> {
+    let lines = std::io::BufRead::lines(std::io::BufReader::new(File::from(pipe)));
+    lines.map(|line| line.unwrap()).filter(|line| !line.is_empty()).take(count).collect()
 }

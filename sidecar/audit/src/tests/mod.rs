@@ -110,9 +110,15 @@ fn outcome(call: Call<'_>) -> OutcomeRecord<'_> {
     }
 }
 
-/// For `write` mode, in which a decision never waits.
+/// Waits where another thread holds the log.
 fn decide(audit: &Audit, budget: &Budget, record: &DecisionRecord<'_>) -> Result<(), AuditError> {
-    audit.decision(budget, record).now_or_never().expect("nothing to wait for in `write` mode")
+    let mut decision = std::pin::pin!(audit.decision(budget, record));
+    loop {
+        match decision.as_mut().now_or_never() {
+            Some(result) => return result,
+            None => std::thread::yield_now(),
+        }
+    }
 }
 
 fn decide_many(audit: &Audit, seqs: std::ops::Range<u64>) {

@@ -62,7 +62,7 @@ fn only_the_owner_may_read() {
 }
 
 #[test]
-fn two_sidecars_cannot_share_it() {
+fn two_sidecars_cannot_share_a_directory() {
     let directory = Directory::new();
     let first = directory.open();
     assert!(matches!(Audit::open(directory.options()), Err(AuditError::Busy { .. })));
@@ -165,11 +165,11 @@ async fn a_decision_that_does_not_reach_the_disk_is_refused() {
     // A pipe accepts every write and cannot be synced.
     let (_reader, writer) = std::io::pipe().unwrap();
     let pipe = Arc::new(File::from(std::os::fd::OwnedFd::from(writer)));
-    let real = std::mem::replace(&mut audit.0.log().file, pipe);
+    let real = std::mem::replace(&mut audit.open_log.log().file, pipe);
     let refused = audit.decision(&plenty(), &decision(call("l-1", 1))).await.unwrap_err();
     assert!(matches!(refused, AuditError::Sync { .. }), "{refused}");
     audit.outcome(&plenty(), &outcome(call("l-1", 1))).expect("an outcome does not wait for the disk");
-    audit.0.log().file = real;
+    audit.open_log.log().file = real;
     audit.decision(&plenty(), &decision(call("l-1", 2))).await.unwrap();
 }
 

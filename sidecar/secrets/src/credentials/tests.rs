@@ -13,7 +13,7 @@ use super::*;
 use crate::error::{SecretProblem, SourceFailure};
 use crate::renewal::{Class, Terms};
 use crate::source::{Ask, Lease, Unleased};
-use crate::spec::{Origin, ShortValues};
+use crate::spec::{Origin, ShortValues, VaultOrigin};
 use crate::value::Secret;
 
 /// ReadRequest long each credential is valid.
@@ -77,7 +77,7 @@ fn session(values: &[&'static str]) -> (Arc<Scripted>, Arc<Credentials>, SecretS
     let vault = Some(Arc::clone(&source) as Arc<dyn Source>);
     let spec = SecretSpec {
         name: "test".parse().unwrap(),
-        origin: Origin::Vault { path: "a/b".parse().unwrap(), write: None },
+        origin: Origin::Vault(VaultOrigin::Generated { path: "a/b".parse().unwrap(), write: None }),
         public: Vec::new(),
         short: ShortValues::Refuse,
     };

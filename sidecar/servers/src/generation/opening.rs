@@ -1,4 +1,4 @@
-//! From a process that runs to one that serves or could: the replayed handshake, the comparison of its tools.
+//! Opens a started process: replays the handshake and, for one that is to take over, compares its tools.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use crate::outbound::Outbound;
 use crate::tool_fingerprint::{Fingerprinting, PageTaken, ToolFingerprint, agreement};
 use crate::upstream::{NotificationBudget, Upstream};
 
-/// A program that does not start properly has exited by then.
-const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
+/// How long a process that was not asked for its tools has to live before it takes over: a broken program has exited by then.
+const MIN_LIFE_WITHOUT_LIST: Duration = Duration::from_secs(2);
 
 /// A response to a request of the sidecar itself.
 struct OwnReply<'a> {
@@ -27,10 +27,10 @@ struct OwnReply<'a> {
 }
 
 impl Generation {
-    /// Takes one step further. `agreed` is what the handshake of the process before agreed on, where that is known.
+    /// Applies one step. `agreed` is a hash of what the predecessor's handshake agreed on, where that is known.
     pub(crate) fn advance(&mut self, step: Step, replay: &mut Replay, agreed: Option<u64>) -> Progress {
         match (step, self.goal) {
-            (Step::Late, _) => over(Duration::ZERO, explain_lateness(self)),
+            (Step::Late, _) => over(Duration::ZERO, explain_timeout(self)),
             (Step::Started(Err(error)), _) => Progress::NotStarted(error),
             (Step::Started(Ok(upstream)), Goal::Serve) => {
                 self.phase = Phase::Started(upstream);
@@ -47,7 +47,7 @@ impl Generation {
         match std::mem::replace(&mut self.phase, Phase::Over) {
             Phase::Started(upstream) => self.begin(upstream, replay, first),
             Phase::Serving { upstream, first_reply_by } => {
-                // The event may be older than the present session.
+                // The event may be from before the present session.
                 if !upstream.has_lost_its_session() {
                     self.phase = Phase::Serving { upstream, first_reply_by };
                     return Progress::Going;
@@ -65,12 +65,12 @@ impl Generation {
         }
     }
 
-    /// Whether an HTTP server has lost the session of a process that serves.
+    /// Whether it serves and its HTTP server has lost the session.
     pub(crate) fn has_lost_its_session(&self) -> bool {
         matches!(&self.phase, Phase::Serving { upstream, .. } if upstream.has_lost_its_session())
     }
 
-    /// How long it has served, or since its start.
+    /// The time since it began to serve, or since its start.
     pub(crate) fn age(&self) -> Duration {
         self.since.elapsed()
     }
@@ -94,7 +94,7 @@ impl Generation {
                 if !harness_begins {
                     upstream.send_all(replay.settings());
                 }
-                // A call may take its time, also the first one.
+                // Calls have no such deadline: even the first one may take long.
                 let first_reply_by = (is_prompt && is_process).then_some(deadline);
                 self.phase = Phase::Serving { upstream, first_reply_by };
                 Progress::Ready
@@ -187,14 +187,14 @@ impl Generation {
     }
 
     fn stand_by(&mut self, upstream: Upstream, tools: Option<ToolFingerprint>) -> Progress {
-        let from = Instant::now() + if tools.is_some() { Duration::ZERO } else { SIGN_OF_LIFE };
+        let from = Instant::now() + if tools.is_some() { Duration::ZERO } else { MIN_LIFE_WITHOUT_LIST };
         self.phase = Phase::Standby { upstream, tools, from };
         Progress::Ready
     }
 }
 
 impl Goal {
-    /// Why a process that answered the replayed handshake like this cannot be used; none where it can.
+    /// Why a process with this response to the replayed handshake cannot be used; none where it can.
     fn objection(self, outcome: Outcome, found: Option<u64>, agreed: Option<u64>) -> Option<&'static str> {
         match (self, outcome) {
             (Goal::Serve, Outcome::Error) => Some("the server refused the handshake that it accepted before"),
@@ -208,7 +208,7 @@ impl Goal {
         }
     }
 
-    /// The replayed handshake could not be sent, or has no response.
+    /// The replayed handshake could not be sent, or got no response.
     fn handshake_failed(self, code: Code, why: &str) -> Progress {
         let code = match code {
             Code::CredentialUnavailable => code,
@@ -229,8 +229,8 @@ fn over(lived: Duration, why: String) -> Progress {
     Progress::Over { code: Code::ServerUnavailable, why, lived }
 }
 
-/// The explanation for a deadline of its phase that has passed.
-pub(super) fn explain_lateness(generation: &Generation) -> String {
+/// Says which deadline has passed.
+pub(super) fn explain_timeout(generation: &Generation) -> String {
     match (&generation.phase, generation.goal) {
         (Phase::Draining { .. }, _) => {
             let seconds = generation.end_policy.drain.as_secs();
@@ -244,7 +244,7 @@ pub(super) fn explain_lateness(generation: &Generation) -> String {
         (Phase::Replaying { .. }, Goal::Serve) => {
             "the server did not answer the repeated handshake in time".into()
         }
-        (_, Goal::Serve) => "the server said nothing within `limits.server-start-timeout`".into(),
+        (_, Goal::Serve) => "the server sent nothing within `limits.server-start-timeout`".into(),
     }
 }
 

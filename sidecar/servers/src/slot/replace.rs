@@ -1,10 +1,10 @@
 //! How a new credential reaches a slot whose process runs.
 //!
-//! The session says that a secret has other values; the process that has the values before gets a successor, which takes
-//! over between two calls, or its files are rewritten ([`crate::reload`]). While that fails, the process goes on for as
-//! long as its credential lives, further attempts come ever later, and `sessions` shows the reason. A process whose
-//! credential expired gets no new calls: the next one starts another, or is told why none can be had. A reload of the
-//! configuration that changes what a process would be started with hands over the same way.
+//! When a secret of the session gets new values, the process with the old values gets a successor, which takes
+//! over between two calls, or its files are rewritten ([`crate::reload`]). While that fails, the process serves for as
+//! long as its credential is valid, the attempt is repeated with backoff, and `sessions` shows the reason. A process whose
+//! credential expired gets no new calls: the next call starts another process, or fails with the reason. A reload of the
+//! configuration that changes what a process would be started with replaces it in the same way.
 //!
 //! What must stay true: one successor at a time, a bounded number of draining processes, and a bounded number of starts
 //! within a minute, whatever Vault or a sandbox does.
@@ -17,7 +17,7 @@ use relay_proto::name::Name;
 use relay_proto::replay::{Accepted, OwnResponse, Replay};
 use tokio::time::Instant;
 
-use super::{LOOK_AGAIN, Slot, replay_of};
+use super::{RECHECK_DELAY, Slot, replay_of};
 use crate::event::{Event, ProcessId};
 use crate::generation::{CheckTools, Generation, Progress, Step};
 use crate::launcher::Launcher;
@@ -27,17 +27,17 @@ use crate::replacement::{CredentialState, Notice, Replacement, ReplacementOutcom
 use crate::spec::Replace;
 use crate::tool_fingerprint::{Fingerprinting, PageTaken, ToolFingerprint};
 
-/// How long the current process may take to list its tools: it may be busy, and then what is known has to do.
+/// How long the current process may take to list its tools. If it is too busy, the tools known so far are compared.
 const LIST_TIME: Duration = Duration::from_secs(5);
-/// What a server had before its files were rewritten is kept for this long: it may read them a little later, and
-/// finish with the old values what it began.
+/// How long old secrets are kept after files were rewritten: the server may read the files a little later, and
+/// finish calls in progress with the old values.
 const RELOAD_GRACE: Duration = Duration::from_secs(30);
 
 /// What a slot needs to know of its link while it is tended.
 pub(crate) struct Tending<'a> {
     /// Whether a request, a task or a request to the harness is open on a process.
     pub(crate) is_busy: &'a dyn Fn(ProcessId) -> bool,
-    /// How a process would be started by now; none where none may be.
+    /// How a process would be started now; none where none may be.
     pub(crate) launcher: &'a dyn Fn() -> Option<Launcher>,
     pub(crate) now: Instant,
 }
@@ -49,11 +49,11 @@ impl Slot {
         self.is_due || successor.is_some() || !draining.is_empty() || !notices.is_empty()
     }
 
-    /// Does what is due: takes over, ends what is drained, tries again.
+    /// Takes the next steps: lets a successor take over, ends drained processes, repeats failed attempts.
     pub(crate) fn tend(&mut self, tending: &Tending<'_>, base: &mut Replay) -> Vec<Notice> {
         self.is_due = false;
-        let writing = self.processes.end_drained(tending.is_busy).then_some(tending.now + LOOK_AGAIN);
-        // A successor of a scope's process is told what was set since the process was started.
+        let writing = self.processes.end_drained(tending.is_busy).then_some(tending.now + RECHECK_DELAY);
+        // A successor of a scope's process needs the settings that were made since the process was started.
         if let (Some(own), Some(_)) = (&mut self.scope_replay, &self.processes.successor) {
             own.copy_settings(base);
         }
@@ -79,7 +79,7 @@ impl Slot {
         }
     }
 
-    /// The current process says that its tools are not those that were listed.
+    /// The current process has announced that its tools changed.
     pub(crate) fn forget_tools(&mut self) {
         if let Some(replacement) = &mut self.replacement {
             replacement.offered.tools = None;
@@ -118,7 +118,7 @@ impl Slot {
         response
     }
 
-    /// How far the replacement is, as `sessions` shows it; none where there is nothing to say.
+    /// The progress of the replacement, as `sessions` shows it; none where nothing is being replaced.
     pub(crate) fn describe_replacement(&self) -> Option<String> {
         let failure = self.replacement.as_ref().and_then(|replacement| replacement.attempts.failure.clone());
         let mut parts: Vec<String> = failure.into_iter().collect();
@@ -136,7 +136,7 @@ impl Slot {
         (!parts.is_empty()).then(|| parts.join("; "))
     }
 
-    /// The current process gets no new calls, because it would be started otherwise by now.
+    /// The current process gets no new calls, because it would now be started with other entries.
     pub(crate) fn retire_current(&mut self) {
         self.processes.give_up_successor();
         self.processes.hand_over(None);
@@ -179,7 +179,7 @@ struct Replacing<'a> {
 }
 
 impl Replacing<'_> {
-    /// Compares the credentials of the current process with the newest; says when to look again.
+    /// Compares the credentials of the current process with the newest; says when to check again.
     fn tend_credentials(&mut self, tending: &Tending<'_>) -> Option<Instant> {
         let now = tending.now;
         self.state.retained.retain(|(until, _)| *until > now);
@@ -191,7 +191,7 @@ impl Replacing<'_> {
                 .current
                 .as_ref()
                 .is_some_and(Generation::is_opening)
-                .then_some(now + LOOK_AGAIN),
+                .then_some(now + RECHECK_DELAY),
             Some(CredentialState { expires: Some(expires), .. })
                 if expires <= now && self.state.mode != Replace::Never =>
             {
@@ -216,7 +216,7 @@ impl Replacing<'_> {
         [next, retained].into_iter().flatten().min()
     }
 
-    /// Takes one more step towards new credentials; says when to look again.
+    /// Takes one more step towards new credentials; says when to check again.
     fn renew(&mut self, changed: &[Name], tending: &Tending<'_>) -> Option<Instant> {
         let now = tending.now;
         if self.processes.successor.is_some() {
@@ -276,7 +276,7 @@ impl Replacing<'_> {
         }
     }
 
-    /// Lets the successor take over, if it may; otherwise says when to look again.
+    /// Lets the successor take over, if it may; otherwise says when to check again.
     fn take_over(&mut self, tending: &Tending<'_>) -> Option<Instant> {
         let now = tending.now;
         let successor = self.processes.successor.as_ref()?;
@@ -290,7 +290,7 @@ impl Replacing<'_> {
         }
         offered.asking = None;
         if self.replay.has_open_handshake() {
-            return Some(now + LOOK_AGAIN);
+            return Some(now + RECHECK_DELAY);
         }
         if tools.zip(offered.tools).is_some_and(|(new, old)| !new.matches(old)) {
             let why = "the tools of the new process differ from those of the old one".into();
@@ -325,16 +325,16 @@ impl Replacing<'_> {
         }
         self.processes.hand_over(next);
         self.state.offered.forget_tools();
-        let detail = "the credential of the process is over; the next call starts another".into();
+        let detail = "the credential of the process has expired; the next call starts another process".into();
         self.processes.notices.push(Notice::Report(ReplacementOutcome::Retired, detail));
     }
 
-    /// The successor is of no use; another attempt is made later.
+    /// Gives up the successor; another attempt is made later.
     fn fail(&mut self, why: String) {
         self.state.offered.asking = None;
         self.processes.give_up_successor();
         let wait = self.state.attempts.failed(&why).as_secs();
-        let detail = format!("{why}; the old process goes on, and it is tried again in {wait} s");
+        let detail = format!("{why}; the old process keeps serving, and the next attempt is in {wait} s");
         self.processes.notices.push(Notice::Report(ReplacementOutcome::Failed, detail));
     }
 }

@@ -1,4 +1,4 @@
-//! A slot in states that are hard to reach from outside: a server that starts for ever, one that never reads.
+//! A slot in states that are hard to reach from outside: a start that never ends, a server that never reads.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -37,7 +37,7 @@ fn notification(padding: usize) -> Outbound {
     Outbound::notification(bytes.into_bytes(), "n")
 }
 
-/// What a process before this one accepted.
+/// The replay after an earlier process accepted a handshake.
 fn accepted_handshake() -> Replay {
     let mut replay = Replay::new("own-");
     let bytes = request(0, mcp::INITIALIZE, 0).bytes;
@@ -156,12 +156,12 @@ fn send(slot: &mut Slot, message: Outbound) -> SendResult {
 }
 
 #[tokio::test]
-async fn what_an_http_server_does_not_take_is_bounded() {
+async fn bytes_queued_for_an_http_server_that_does_not_read_are_bounded() {
     let mut replay = Replay::new("own-");
     let (_listener, mut slot) = silent_server(&mut replay).await;
     assert!(matches!(slot.open(Some("tools/call"), &mut replay), Opened::Ready));
     assert!(!slot.processes.is_full());
-    // None of the tasks has run yet, so nothing has left.
+    // None of the upstream's tasks has run yet, so nothing has been sent.
     let mut taken = 0;
     while let SendResult::Sent { .. } = send(&mut slot, request(taken, "tools/call", 1024 * 1024)) {
         taken += 1;
@@ -172,7 +172,7 @@ async fn what_an_http_server_does_not_take_is_bounded() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_read_is_notified_a_little_more_and_then_not_at_all() {
+async fn notifications_queued_for_a_server_that_does_not_read_are_bounded() {
     let mut replay = Replay::new("own-");
     let (_listener, mut slot) = silent_server(&mut replay).await;
     slot.open(Some("tools/call"), &mut replay);
@@ -201,7 +201,7 @@ async fn a_message_for_a_process_that_starts_returns_to_the_caller() {
 }
 
 #[tokio::test]
-async fn a_handshake_of_the_harness_is_not_preceded_by_ours() {
+async fn a_handshake_of_the_harness_is_not_preceded_by_a_replayed_one() {
     for (first, replays) in [(mcp::INITIALIZE, false), ("tools/call", true)] {
         let mut replay = accepted_handshake();
         let (_listener, mut slot) = silent_server(&mut replay).await;
@@ -226,7 +226,7 @@ async fn a_process_without_a_response_to_the_replayed_handshake_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_start_that_does_not_end_is_not_waited_for_and_not_called_ended() {
+async fn a_start_that_does_not_end_is_not_waited_for_and_not_reported_as_ended() {
     let began = Instant::now();
     assert_eq!(starting(Box::pin(pending())).processes.end(Duration::from_secs(2)).await, Ended::NotYet);
     assert!(began.elapsed() <= END_TIME);

@@ -1,9 +1,9 @@
 //! The servers of one link with scripted processes, on paused time.
 //!
-//! [`World`] does what a pipeline does with its servers, and no more: it parks what a process is not ready for, keeps
-//! what is in flight, gives each response to the call that waits for it, and tends to replacements. It panics where a
-//! call gets a second outcome, a response comes from a process other than the one that has the call, or a process is
-//! sent two requests under one id.
+//! [`World`] uses the servers as a pipeline does, and does no more: it parks messages that a process is not ready for, tracks
+//! calls in flight, matches responses to calls, and tends to replacements. It panics where a
+//! call gets a second outcome, a response comes from a process other than the one that has the call, or a process is sent
+//! two requests under one id.
 
 mod replacement;
 mod schedules;
@@ -41,8 +41,8 @@ use crate::{
 
 /// What became of a call.
 #[derive(Clone, Debug, Eq, PartialEq)]
-enum Result {
-    /// By the process with this number, or with an error of the server's.
+enum CallResult {
+    /// The result or error that the server sent.
     Answered(String),
     /// It did not run.
     Refused(Code, String),
@@ -50,17 +50,17 @@ enum Result {
     Unknown(String),
 }
 
-/// Its id and its method.
+/// The id and the method.
 type Call = (u32, String);
 
 struct World {
     script: Script,
     servers: ServerSet,
     launcher: Launcher,
-    /// Messages that wait for their slot, in order; with the call where they are one.
+    /// Messages that wait for their slot, in order; with the call, where the message is one.
     parked: Vec<(SlotKey, Option<Call>, Outbound)>,
     in_flight: BTreeMap<u32, (ProcessId, String)>,
-    results: BTreeMap<u32, Result>,
+    results: BTreeMap<u32, CallResult>,
     /// Notifications for the harness.
     notifications: Vec<String>,
     reports: Vec<(ReplacementOutcome, String)>,
@@ -136,13 +136,13 @@ fn limits() -> ServerLimits {
     }
 }
 
-/// A start that fails.
-fn broken() -> StartError {
+/// The error of a start that fails.
+fn launch_error() -> StartError {
     let source = io::Error::from(io::ErrorKind::NotFound);
     StartError::Launch(LaunchError::Execute { program: "true".into(), source })
 }
 
-/// Files that do not exist: what is used of these is held by the session.
+/// The files do not exist: the tests put the secrets that they use into the session.
 fn secret_specs() -> BTreeMap<Name, Arc<SecretSpec>> {
     let spec = |secret: &str| SecretSpec {
         name: name(secret),
@@ -165,7 +165,7 @@ fn material(value: &str, lifetime: Option<Duration>) -> Material {
 }
 
 impl World {
-    /// The usual server with the usual script, both secrets held.
+    /// [`SERVER`] with the default script; the session holds both secrets.
     fn new() -> Self {
         Self::with(Script::default(), &SERVER)
     }
@@ -201,12 +201,12 @@ impl World {
         self.launcher.secrets.server = setup.spec();
     }
 
-    /// A secret gets other values, which end after some time or never.
+    /// A secret gets a new value, which expires after `lifetime`, if that is given.
     fn change(&mut self, secret: &str, value: &str, lifetime: Option<Duration>) {
         self.launcher.secrets.credentials.hold(&name(secret), material(value, lifetime));
     }
 
-    /// Calls a tool; the server is told to wait so long with its answer.
+    /// Calls a tool; [`answer_after_wait`] delays the response by `wait`.
     fn call(&mut self, tool: &str, wait: Duration) -> u32 {
         let params = format!(r#"{{"name":"{tool}","wait":{}}}"#, wait.as_millis());
         self.request("tools/call", &params, Some(tool))
@@ -230,7 +230,7 @@ impl World {
         let keep = || Outbound::request(bytes.clone(), number(id), method, None).in_scope(scope.cloned());
         let outgoing = Outgoing::Request { bytes: &bytes, keep: &keep };
         self.dispatch(slot, Some((id, method.to_owned())), outgoing);
-        // Every second call is written at once.
+        // Every second call is written at once, the others by `ServerSet::next`.
         if id.is_multiple_of(2) {
             self.servers.flush();
         }
@@ -246,14 +246,14 @@ impl World {
             }
             (SendResult::NotReady(message), call) => self.parked.push((slot, call, message)),
             (SendResult::Refused { code, why }, Some((id, _))) => {
-                self.settle(id, Result::Refused(code, why));
+                self.settle(id, CallResult::Refused(code, why));
             }
             (SendResult::NoProcess, Some((id, _))) => panic!("a process is started for call {id}"),
             (_, None) => {}
         }
     }
 
-    /// Sends what waits for a slot, in order.
+    /// Sends the messages that wait for a slot, in order.
     fn send_parked(&mut self, slot: SlotKey) {
         let parked: Vec<_> = self.parked.extract_if(.., |(other, ..)| *other == slot).collect();
         for (slot, call, message) in parked {
@@ -282,13 +282,13 @@ impl World {
         let parked: Vec<_> = self.parked.extract_if(.., |(other, ..)| *other == slot).collect();
         for (_, call, _) in parked {
             if let Some((id, _)) = call {
-                self.settle(id, Result::Refused(code, format!("{DID_NOT_RUN}{why}")));
+                self.settle(id, CallResult::Refused(code, format!("{DID_NOT_RUN}{why}")));
             }
         }
     }
 
-    /// The harness's handshake, with its answer.
-    async fn shake_hands(&mut self) {
+    /// The harness's handshake, including the response and `notifications/initialized`.
+    async fn make_handshake(&mut self) {
         let id = self.request("initialize", r#"{"protocolVersion":"2025-11-25","capabilities":{}}"#, None);
         self.settled(id).await;
         let initialized = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
@@ -303,8 +303,8 @@ impl World {
         }
     }
 
-    /// Lives until this call has an outcome.
-    async fn settled(&mut self, id: u32) -> Result {
+    /// Runs until this call has an outcome.
+    async fn settled(&mut self, id: u32) -> CallResult {
         let limit = Instant::now() + Duration::from_secs(3600);
         while !self.results.contains_key(&id) {
             assert!(self.turn(limit).await, "call {id} has no outcome after an hour");
@@ -312,29 +312,29 @@ impl World {
         self.results[&id].clone()
     }
 
-    /// Calls and lives until there is an outcome.
-    async fn call_and_wait(&mut self, tool: &str) -> Result {
+    /// Calls a tool and runs until the call has an outcome.
+    async fn call_and_wait(&mut self, tool: &str) -> CallResult {
         let id = self.call(tool, Duration::ZERO);
         self.settled(id).await
     }
 
-    /// Lives for some time.
+    /// Runs for this long.
     async fn live(&mut self, time: Duration) {
         let until = Instant::now() + time;
         while self.turn(until).await {}
     }
 
-    /// Lives until this is so, for an hour at most.
-    async fn until(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) {
+    /// Runs until the condition holds, for an hour at most.
+    async fn until(&mut self, what: &str, condition: impl Fn(&Self) -> bool) {
         let limit = Instant::now() + Duration::from_secs(3600);
-        while !is_so(self) {
+        while !condition(self) {
             assert!(Instant::now() < limit, "not within an hour: {what}; {:?}", self.script.log());
-            // Some of it happens in the background, without an event.
+            // Background tasks may fulfil the condition without an event.
             self.turn(Instant::now() + Duration::from_millis(100)).await;
         }
     }
 
-    /// One turn of a link; false where nothing happened until then.
+    /// One turn of a link; false where nothing happened before `until`.
     async fn turn(&mut self, until: Instant) -> bool {
         let Ok((slot, from, event)) = timeout_at(until, self.servers.next()).await else { return false };
         self.event(slot, from, event);
@@ -373,7 +373,7 @@ impl World {
             Event::Failed { id, code, why } => {
                 if let Some(id) = harness_id(&id) {
                     self.take(from, id);
-                    self.settle(id, Result::Refused(code, why));
+                    self.settle(id, CallResult::Refused(code, why));
                 }
             }
             Event::Gone { was, code, why } => self.gone(slot, from, was, code, &why),
@@ -382,12 +382,12 @@ impl World {
                 let id = id.as_deref().and_then(envelope::id_value).as_ref().and_then(harness_id);
                 if let Some(id) = id {
                     self.take(from, id);
-                    self.settle(id, Result::Answered("too large".into()));
+                    self.settle(id, CallResult::Answered("too large".into()));
                 }
             }
             Event::Ready => self.send_parked(slot),
             Event::Started | Event::SessionLost => self.open(slot),
-            Event::Returned(_) => panic!("a process returns nothing"),
+            Event::Returned(_) => panic!("only HTTP servers return requests"),
         }
     }
 
@@ -415,7 +415,7 @@ impl World {
             }
         }
         let result = envelope.body.map(|body| String::from_utf8_lossy(&message[body]).into_owned());
-        self.settle(id, Result::Answered(result.unwrap_or_default()));
+        self.settle(id, CallResult::Answered(result.unwrap_or_default()));
     }
 
     fn take(&mut self, from: ProcessId, id: u32) -> String {
@@ -429,7 +429,7 @@ impl World {
 
     fn lost(&mut self, process: ProcessId, why: &str) {
         for id in self.all_on(process) {
-            self.settle(id, Result::Unknown(why.into()));
+            self.settle(id, CallResult::Unknown(why.into()));
         }
     }
 
@@ -441,7 +441,7 @@ impl World {
         self.in_flight.values().any(|(on, _)| *on == process)
     }
 
-    fn settle(&mut self, id: u32, result: Result) {
+    fn settle(&mut self, id: u32, result: CallResult) {
         self.servers.replay_mut().forget(&number(id));
         assert_eq!(self.results.insert(id, result), None, "call {id} has two outcomes");
     }
@@ -451,8 +451,8 @@ impl World {
         self.script.taken_by(process).iter().filter_map(call_id).collect()
     }
 
-    /// Ends everything, and all that was to end in the background.
-    async fn finish(self) -> (Script, BTreeMap<u32, Result>) {
+    /// Ends all processes, and waits for the background tasks.
+    async fn finish(self) -> (Script, BTreeMap<u32, CallResult>) {
         let Self { servers, script, launcher, results, .. } = self;
         servers.end(Duration::from_secs(2)).await;
         let tasks = launcher.tasks();
@@ -464,8 +464,8 @@ impl World {
     }
 }
 
-/// Answers as usual, and to a call as late as it asks for.
-fn patient(taken: &Taken) -> Vec<Reaction> {
+/// Answers every request; a call after the time in its `wait` parameter.
+fn answer_after_wait(taken: &Taken) -> Vec<Reaction> {
     let wait = taken.message.split_once(r#""wait":"#).map_or("", |(_, rest)| rest);
     let wait = wait.split(|char: char| !char.is_ascii_digit()).next().and_then(|text| text.parse().ok());
     let say = |answer| match wait {
@@ -486,6 +486,6 @@ fn harness_id(id: &IdValue) -> Option<u32> {
     }
 }
 
-fn by(process: usize) -> Result {
-    Result::Answered(format!(r#"{{"by":{process}}}"#))
+fn answered_by(process: usize) -> CallResult {
+    CallResult::Answered(format!(r#"{{"by":{process}}}"#))
 }

@@ -4,15 +4,15 @@ use super::*;
 use crate::scripted::{Reaction, Reading, Start, answer};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// The time of the longest wait between two attempts, and more.
+/// Longer than the longest wait between two attempts.
 const LONG: Duration = Duration::from_secs(120);
 
-/// Its process 0 runs, its handshake is made, a call was answered.
+/// A world whose process 0 runs, has had its handshake and has answered a call.
 async fn running(script: Script, server: &Setup) -> World {
     let mut world = World::with(script, server);
-    world.shake_hands().await;
-    assert_eq!(world.call_and_wait("echo").await, by(0));
-    // So long that a crash is not the first step of a crash loop.
+    world.make_handshake().await;
+    assert_eq!(world.call_and_wait("echo").await, answered_by(0));
+    // Long enough that a crash does not count as a failed start.
     world.live(20 * SECOND).await;
     world
 }
@@ -25,7 +25,7 @@ impl World {
 
 #[tokio::test(start_paused = true)]
 async fn calls_finish_where_they_began_and_later_ones_go_to_the_new_process() {
-    let mut world = running(Script::responding(patient), &SERVER).await;
+    let mut world = running(Script::responding(answer_after_wait), &SERVER).await;
     let long = world.call("echo", 30 * SECOND);
     world.live(SECOND).await;
     world.change("key", "key-2", None);
@@ -33,13 +33,13 @@ async fn calls_finish_where_they_began_and_later_ones_go_to_the_new_process() {
         .until("another process took over", |world| world.outcomes() == [ReplacementOutcome::Replaced])
         .await;
     assert_eq!(world.handed_over.len(), 1);
-    assert_eq!(world.call_and_wait("echo").await, by(1));
-    assert!(!ended(&world.script, 0), "it has a call");
+    assert_eq!(world.call_and_wait("echo").await, answered_by(1));
+    assert!(!ended(&world.script, 0), "the call is still running");
     world.script.say(0, r#"{"jsonrpc":"2.0","method":"notifications/progress"}"#);
-    assert_eq!(world.settled(long).await, by(0));
+    assert_eq!(world.settled(long).await, answered_by(0));
     assert_eq!(world.notifications, ["notifications/progress"]);
     world.live(SECOND).await;
-    assert!(ended(&world.script, 0), "it has nothing left to do");
+    assert!(ended(&world.script, 0), "it has no call left");
     assert_eq!(methods(&world.script.taken_by(1))[..2], ["initialize", "notifications/initialized"]);
     assert_eq!(world.servers.secrets(None).unwrap()[&name("key")].generation, 2);
     world.finish().await;
@@ -47,28 +47,28 @@ async fn calls_finish_where_they_began_and_later_ones_go_to_the_new_process() {
 
 #[tokio::test(start_paused = true)]
 async fn no_call_reaches_a_new_process_before_it_took_over() {
-    let mut world = running(Script::responding(patient), &SERVER).await;
+    let mut world = running(Script::responding(answer_after_wait), &SERVER).await;
     world.script.then(Start::RunAfter(10 * SECOND));
     world.change("key", "key-2", None);
     for _ in 0..9 {
-        assert_eq!(world.call_and_wait("echo").await, by(0));
+        assert_eq!(world.call_and_wait("echo").await, answered_by(0));
         world.live(SECOND).await;
     }
     world.live(10 * SECOND).await;
-    assert_eq!(world.call_and_wait("echo").await, by(1));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(1));
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_replacement_keeps_the_old_process_and_is_tried_again_ever_later() {
-    let mut world = running(Script::responding(patient), &SERVER).await;
+async fn a_failed_replacement_keeps_the_old_process_and_is_retried_with_backoff() {
+    let mut world = running(Script::responding(answer_after_wait), &SERVER).await;
     for _ in 0..3 {
-        world.script.then(Start::FailAfter(Duration::ZERO, broken()));
+        world.script.then(Start::FailAfter(Duration::ZERO, launch_error()));
     }
     world.change("key", "key-2", None);
     let began = Instant::now();
     world.until("the first attempt failed", |world| !world.reports.is_empty()).await;
-    assert_eq!(world.call_and_wait("echo").await, by(0));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(0));
     world
         .until("another process took over", |world| world.outcomes().contains(&ReplacementOutcome::Replaced))
         .await;
@@ -96,7 +96,7 @@ async fn a_process_with_other_tools_does_not_take_over() {
                 r#"{{"jsonrpc":"2.0","id":{id},"result":{{"tools":[{{"name":"other"}}]}}}}"#
             ))]
         }
-        _ => patient(taken),
+        _ => answer_after_wait(taken),
     });
     let mut world = running(script, &SERVER).await;
     world.change("key", "key-2", None);
@@ -105,12 +105,12 @@ async fn a_process_with_other_tools_does_not_take_over() {
     assert!(world.reports[0].1.contains("tools"), "{:?}", world.reports);
     assert!(world.servers.describe_replacement().unwrap().contains("tools"));
     world.until("the process that cannot take over is ended", |world| ended(&world.script, 1)).await;
-    assert_eq!(world.call_and_wait("echo").await, by(0));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(0));
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_that_agrees_on_something_else_does_not_take_over() {
+async fn a_process_whose_handshake_differs_does_not_take_over() {
     for (result, why) in [
         (r#""result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{}}}"#, "differ"),
         (r#""error":{"code":1,"message":"no"}"#, "refused"),
@@ -120,29 +120,29 @@ async fn a_process_that_agrees_on_something_else_does_not_take_over() {
                 let id = taken.id.as_deref().unwrap();
                 vec![Reaction::Say(format!(r#"{{"jsonrpc":"2.0","id":{id},{result}}}"#))]
             }
-            _ => patient(taken),
+            _ => answer_after_wait(taken),
         });
         let mut world = running(script, &SERVER).await;
         world.change("key", "key-2", None);
         world.until("the attempt failed", |world| !world.reports.is_empty()).await;
         assert!(world.reports[0].1.contains(why), "{:?}", world.reports);
-        assert_eq!(world.call_and_wait("echo").await, by(0));
+        assert_eq!(world.call_and_wait("echo").await, answered_by(0));
         world.finish().await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_crash_while_another_process_starts_leaves_the_server_to_that_one() {
-    let mut world = running(Script::responding(patient), &SERVER).await;
+async fn after_a_crash_calls_wait_for_the_process_that_is_already_starting() {
+    let mut world = running(Script::responding(answer_after_wait), &SERVER).await;
     world.script.then(Start::RunAfter(5 * SECOND));
     world.change("key", "key-2", None);
     world.live(SECOND).await;
     let lost = world.call("echo", 60 * SECOND);
     world.live(SECOND).await;
     world.script.exit(0);
-    assert!(matches!(world.settled(lost).await, Result::Unknown(_)));
+    assert!(matches!(world.settled(lost).await, CallResult::Unknown(_)));
     let next = world.call("echo", Duration::ZERO);
-    assert_eq!(world.settled(next).await, by(1), "it waits for the one that starts");
+    assert_eq!(world.settled(next).await, answered_by(1), "the call waits for the process that is starting");
     assert_eq!(world.script.started(), 2, "no third one was started");
     let taken = world.script.taken_by(1);
     assert_eq!(methods(&taken)[..2], ["initialize", "notifications/initialized"]);
@@ -150,8 +150,9 @@ async fn a_crash_while_another_process_starts_leaves_the_server_to_that_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_crash_while_another_process_is_ready_leaves_the_server_to_that_one_at_once() {
-    let mut world = running(Script::responding(patient), &Setup { replace: Replace::Idle, ..SERVER }).await;
+async fn after_a_crash_a_process_that_is_ready_takes_over_at_once() {
+    let mut world =
+        running(Script::responding(answer_after_wait), &Setup { replace: Replace::Idle, ..SERVER }).await;
     let lost = world.call("echo", 60 * SECOND);
     world.change("key", "key-2", None);
     world
@@ -160,22 +161,23 @@ async fn a_crash_while_another_process_is_ready_leaves_the_server_to_that_one_at
         })
         .await;
     world.script.exit(0);
-    assert!(matches!(world.settled(lost).await, Result::Unknown(_)));
-    assert_eq!(world.call_and_wait("echo").await, by(1));
+    assert!(matches!(world.settled(lost).await, CallResult::Unknown(_)));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(1));
     assert_eq!(world.script.started(), 2);
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn idle_waits_until_no_call_is_under_way() {
-    let mut world = running(Script::responding(patient), &Setup { replace: Replace::Idle, ..SERVER }).await;
+async fn replace_idle_waits_until_no_call_is_running() {
+    let mut world =
+        running(Script::responding(answer_after_wait), &Setup { replace: Replace::Idle, ..SERVER }).await;
     let long = world.call("echo", 10 * SECOND);
     world.change("key", "key-2", None);
     world.live(5 * SECOND).await;
     let second = world.call("echo", 10 * SECOND);
-    assert_eq!(world.settled(long).await, by(0));
+    assert_eq!(world.settled(long).await, answered_by(0));
     assert_eq!(world.outcomes(), [], "the second call is under way");
-    assert_eq!(world.settled(second).await, by(0));
+    assert_eq!(world.settled(second).await, answered_by(0));
     world
         .until("another process took over", |world| world.outcomes() == [ReplacementOutcome::Replaced])
         .await;
@@ -183,21 +185,22 @@ async fn idle_waits_until_no_call_is_under_way() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn never_keeps_the_process_whatever_its_credential_does() {
-    let mut world = World::with(Script::responding(patient), &Setup { replace: Replace::Never, ..SERVER });
+async fn replace_never_keeps_the_process_after_its_credential_expired() {
+    let mut world =
+        World::with(Script::responding(answer_after_wait), &Setup { replace: Replace::Never, ..SERVER });
     world.change("key", "key-2", Some(10 * SECOND));
-    assert_eq!(world.call_and_wait("echo").await, by(0));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(0));
     world.live(20 * SECOND).await;
     world.change("key", "key-3", None);
     world.live(LONG).await;
-    assert_eq!(world.call_and_wait("echo").await, by(0));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(0));
     assert!(world.servers.describe_replacement().unwrap().contains("never"));
     assert_eq!(world.script.started(), 1);
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn files_are_written_anew_where_the_server_reads_them_again() {
+async fn files_are_rewritten_where_the_server_reads_them_again() {
     let server = Setup {
         key: "",
         scope_tools: &[],
@@ -205,28 +208,28 @@ async fn files_are_written_anew_where_the_server_reads_them_again() {
         reload: Some(Reload::Sighup),
         ..SERVER
     };
-    let mut world = running(Script::responding(patient), &server).await;
+    let mut world = running(Script::responding(answer_after_wait), &server).await;
     world.change("key", "key-2", None);
     world.until("it was reloaded", |world| world.outcomes() == [ReplacementOutcome::Reloaded]).await;
     assert!(world.script.log().contains(&Entry::HungUp(0)));
     assert_eq!(world.servers.secrets(None).unwrap()[&name("key")].generation, 2);
-    assert_eq!(world.call_and_wait("echo").await, by(0));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(0));
     world.live(LONG).await;
     assert_eq!(world.script.started(), 1);
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_whose_credential_is_over_gets_no_new_calls_and_finishes_those_it_has() {
-    let mut world = World::with(Script::responding(patient), &SERVER);
+async fn a_process_whose_credential_expired_finishes_its_calls_and_gets_no_new_ones() {
+    let mut world = World::with(Script::responding(answer_after_wait), &SERVER);
     world.change("key", "key-2", Some(10 * SECOND));
-    world.shake_hands().await;
+    world.make_handshake().await;
     let long = world.call("echo", 20 * SECOND);
     world.until("it is retired", |world| world.outcomes() == [ReplacementOutcome::Retired]).await;
     world.change("key", "key-3", None);
-    assert_eq!(world.call_and_wait("echo").await, by(1));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(1));
     assert!(!ended(&world.script, 0));
-    assert_eq!(world.settled(long).await, by(0));
+    assert_eq!(world.settled(long).await, answered_by(0));
     world.live(SECOND).await;
     assert!(ended(&world.script, 0));
     world.finish().await;
@@ -234,7 +237,7 @@ async fn a_process_whose_credential_is_over_gets_no_new_calls_and_finishes_those
 
 #[tokio::test(start_paused = true)]
 async fn a_process_that_does_not_finish_is_ended_after_its_drain_time() {
-    let mut world = running(Script::responding(patient), &SERVER).await;
+    let mut world = running(Script::responding(answer_after_wait), &SERVER).await;
     let drain = world.launcher.limits.replace_drain;
     let endless = world.call("echo", 10 * drain);
     world.change("key", "key-2", None);
@@ -243,7 +246,7 @@ async fn a_process_that_does_not_finish_is_ended_after_its_drain_time() {
         .await;
     let began = Instant::now();
     let unknown = world.settled(endless).await;
-    assert!(matches!(&unknown, Result::Unknown(why) if why.contains("replace-drain")), "{unknown:?}");
+    assert!(matches!(&unknown, CallResult::Unknown(why) if why.contains("replace-drain")), "{unknown:?}");
     assert!(began.elapsed() >= drain - SECOND);
     world.live(SECOND).await;
     assert_eq!(world.script.alive(), [1]);
@@ -251,8 +254,8 @@ async fn a_process_that_does_not_finish_is_ended_after_its_drain_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn so_many_processes_finish_their_calls_and_no_more() {
-    let mut world = running(Script::responding(patient), &SERVER).await;
+async fn at_most_eight_replaced_processes_finish_their_calls_at_a_time() {
+    let mut world = running(Script::responding(answer_after_wait), &SERVER).await;
     for round in 0..12 {
         let long = world.call("echo", 250 * SECOND);
         assert!(!world.results.contains_key(&long));
@@ -260,7 +263,7 @@ async fn so_many_processes_finish_their_calls_and_no_more() {
         world.live(2 * SECOND).await;
     }
     assert!(world.script.alive().len() <= 9, "eight that finish, and the current one");
-    assert_eq!(world.results.values().filter(|result| matches!(result, Result::Unknown(_))).count(), 0);
+    assert_eq!(world.results.values().filter(|result| matches!(result, CallResult::Unknown(_))).count(), 0);
     world.live(400 * SECOND).await;
     assert_eq!(world.script.alive().len(), 1);
     assert_eq!(world.servers.secrets(None).unwrap()[&name("key")].generation, 13);
@@ -273,7 +276,7 @@ async fn nothing_takes_over_while_the_harness_makes_a_handshake() {
         (Some("initialize"), Some("3")) => {
             vec![Reaction::SayAfter(20 * SECOND, answer(taken).unwrap())]
         }
-        _ => patient(taken),
+        _ => answer_after_wait(taken),
     });
     let mut world = running(script, &SERVER).await;
     let again = world.request("initialize", "{}", None);
@@ -281,17 +284,17 @@ async fn nothing_takes_over_while_the_harness_makes_a_handshake() {
     world.change("key", "key-2", None);
     world.live(15 * SECOND).await;
     assert_eq!(world.outcomes(), []);
-    assert!(matches!(world.settled(again).await, Result::Answered(_)));
+    assert!(matches!(world.settled(again).await, CallResult::Answered(_)));
     world
         .until("another process took over", |world| world.outcomes() == [ReplacementOutcome::Replaced])
         .await;
-    // The one that was started before the handshake is not the one that takes over.
-    assert_eq!(world.call_and_wait("echo").await, by(2));
+    // Process 1 was started before the handshake, so it must not take over.
+    assert_eq!(world.call_and_wait("echo").await, answered_by(2));
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_harness_hears_that_a_process_that_follows_a_crash_has_other_tools() {
+async fn the_harness_is_notified_when_a_process_after_a_crash_has_other_tools() {
     let script = Script::responding(|taken| match (taken.method.as_deref(), taken.process) {
         (Some("tools/list"), 1..) => {
             let id = taken.id.as_deref().unwrap();
@@ -299,14 +302,14 @@ async fn the_harness_hears_that_a_process_that_follows_a_crash_has_other_tools()
                 r#"{{"jsonrpc":"2.0","id":{id},"result":{{"tools":[{{"name":"other"}}]}}}}"#
             ))]
         }
-        _ => patient(taken),
+        _ => answer_after_wait(taken),
     });
     let mut world = running(script, &SERVER).await;
     let list = world.request("tools/list", "{}", None);
     world.settled(list).await;
     world.script.exit(0);
     world.until("the process is gone", |world| ended(&world.script, 0)).await;
-    assert_eq!(world.call_and_wait("echo").await, by(1));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(1));
     world.live(SECOND).await;
     assert_eq!(world.notifications, ["notifications/tools/list_changed"]);
     world.finish().await;
@@ -314,7 +317,7 @@ async fn the_harness_hears_that_a_process_that_follows_a_crash_has_other_tools()
 
 #[tokio::test(start_paused = true)]
 async fn the_process_that_takes_over_hears_the_settings_and_so_does_the_old_one_while_it_finishes() {
-    let mut world = running(Script::responding(patient), &SERVER).await;
+    let mut world = running(Script::responding(answer_after_wait), &SERVER).await;
     let level = |world: &mut World, level: &str| {
         world.request("logging/setLevel", &format!(r#"{{"level":"{level}"}}"#), None)
     };
@@ -329,7 +332,7 @@ async fn the_process_that_takes_over_hears_the_settings_and_so_does_the_old_one_
         .await;
     let second = level(&mut world, "error");
     world.settled(second).await;
-    assert_eq!(world.settled(long).await, by(0));
+    assert_eq!(world.settled(long).await, answered_by(0));
     for process in [0, 1] {
         let taken = world.script.taken_by(process);
         let levels = taken.iter().filter(|taken| taken.method.as_deref() == Some("logging/setLevel"));
@@ -348,21 +351,21 @@ async fn the_process_that_takes_over_hears_the_settings_and_so_does_the_old_one_
 /// It is not known how the harness would ask it for its tools, so that nothing else shows that it works.
 #[tokio::test(start_paused = true)]
 async fn a_process_that_cannot_be_asked_for_its_tools_lives_a_little_before_it_takes_over() {
-    let mut world = World::with(Script::responding(patient), &SERVER);
-    assert_eq!(world.call_and_wait("echo").await, by(0));
+    let mut world = World::with(Script::responding(answer_after_wait), &SERVER);
+    assert_eq!(world.call_and_wait("echo").await, answered_by(0));
     world.live(20 * SECOND).await;
     world.change("key", "key-2", None);
     world.live(SECOND).await;
     world.script.exit(1);
-    assert_eq!(world.call_and_wait("echo").await, by(0));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(0));
     world.until("the attempt failed", |world| world.outcomes() == [ReplacementOutcome::Failed]).await;
-    assert_eq!(world.call_and_wait("echo").await, by(0));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(0));
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_old_process_is_not_ended_before_it_was_sent_everything() {
-    let mut world = running(Script::responding(patient), &SERVER).await;
+    let mut world = running(Script::responding(answer_after_wait), &SERVER).await;
     world.script.read(0, Reading::Nothing);
     let changed = br#"{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}"#;
     world.notify("notifications/roots/list_changed", changed);
@@ -381,7 +384,7 @@ async fn an_old_process_is_not_ended_before_it_was_sent_everything() {
 
 #[tokio::test(start_paused = true)]
 async fn the_oldest_process_is_cut_off_where_credentials_expire_faster_than_calls_finish() {
-    let mut world = World::with(Script::responding(patient), &SERVER);
+    let mut world = World::with(Script::responding(answer_after_wait), &SERVER);
     let mut calls = Vec::new();
     for round in 0..11 {
         world.change("key", &format!("key-round-{round}"), Some(2 * SECOND));
@@ -390,14 +393,14 @@ async fn the_oldest_process_is_cut_off_where_credentials_expire_faster_than_call
         assert!(world.script.alive().len() <= 9, "eight that finish, and the current one");
         world.live(2 * SECOND).await;
     }
-    let cut = |id: &&u32| matches!(world.results.get(id), Some(Result::Unknown(why)) if why.contains("too many others after it"));
+    let cut = |id: &&u32| matches!(world.results.get(id), Some(CallResult::Unknown(why)) if why.contains("too many of its successors"));
     assert_eq!(calls.iter().filter(cut).collect::<Vec<_>>(), calls[..3].iter().collect::<Vec<_>>());
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_credential_that_changes_all_the_time_starts_a_bounded_number_of_processes() {
-    let mut world = running(Script::responding(patient), &SERVER).await;
+    let mut world = running(Script::responding(answer_after_wait), &SERVER).await;
     for round in 0..150 {
         world.change("key", &format!("key-round-{round}"), None);
         world.live(SECOND / 5).await;

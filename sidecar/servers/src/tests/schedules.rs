@@ -2,8 +2,8 @@
 //!
 //! What must stay true, whatever the order: each call has one outcome; no call is taken twice, and none that is said not
 //! to have run is taken at all; an answer comes from the process that took the call; a call goes to the process of its
-//! scope; later calls never go to an earlier process; a process hears the handshake before its first call; in the end
-//! the newest credential is in use, one process for each of base and scope is left, and none after the end.
+//! scope; later calls never go to an earlier process; a process gets the handshake before its first call; in the end
+//! the newest credential is in use and one process is left for each of base and scope; none is left after the link ended.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ enum Action {
     SlowStart { after: u64 },
 }
 
-/// Calls, changes and slow starts: nothing may fail.
+/// Calls, changed secrets and slow starts: with these alone, no call may fail.
 fn harmless() -> impl Strategy<Value = Action> {
     let secret = prop_oneof![Just("key"), Just("write")];
     prop_oneof![
@@ -52,10 +52,10 @@ proptest! {
     #![proptest_config(Cases { cases: 96, failure_persistence: None, ..Cases::default() })]
 
     #[test]
-    fn without_trouble_every_call_is_answered(actions in prop::collection::vec(harmless(), 1..40)) {
+    fn without_failures_every_call_is_answered(actions in prop::collection::vec(harmless(), 1..40)) {
         let (_, results) = run(&actions);
         for (id, result) in &results {
-            prop_assert!(matches!(result, Result::Answered(_)), "call {} was not answered: {:?}", id, result);
+            prop_assert!(matches!(result, CallResult::Answered(_)), "call {} was not answered: {:?}", id, result);
         }
     }
 
@@ -65,14 +65,14 @@ proptest! {
     }
 }
 
-fn run(actions: &[Action]) -> (Script, BTreeMap<u32, Result>) {
+fn run(actions: &[Action]) -> (Script, BTreeMap<u32, CallResult>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.expect("a runtime").block_on(schedule(actions))
 }
 
-async fn schedule(actions: &[Action]) -> (Script, BTreeMap<u32, Result>) {
-    let mut world = World::with(Script::responding(patient), &SERVER);
-    world.shake_hands().await;
+async fn schedule(actions: &[Action]) -> (Script, BTreeMap<u32, CallResult>) {
+    let mut world = World::with(Script::responding(answer_after_wait), &SERVER);
+    world.make_handshake().await;
     let first_call = world.last_id + 1;
     let mut scoped_calls = BTreeSet::new();
     for (number, action) in actions.iter().enumerate() {
@@ -85,14 +85,14 @@ async fn schedule(actions: &[Action]) -> (Script, BTreeMap<u32, Result>) {
     world.live(Duration::from_secs(900)).await;
     world.change("key", "last", None);
     world.change("write", "last", None);
-    // Each runs again, whatever it went through.
+    // After any schedule, both the base and the scope must serve again.
     for tool in ["echo", "write_file"] {
         loop {
             let id = world.call(tool, Duration::ZERO);
             if tool != "echo" {
                 scoped_calls.insert(id);
             }
-            if matches!(world.settled(id).await, Result::Answered(_)) {
+            if matches!(world.settled(id).await, CallResult::Answered(_)) {
                 break;
             }
             world.live(Duration::from_secs(60)).await;
@@ -136,7 +136,7 @@ async fn act(world: &mut World, action: &Action, number: usize, scoped_calls: &m
             }
         }
         Action::FailStart { after } => {
-            world.script.then(Start::FailAfter(Duration::from_millis(*after), broken()));
+            world.script.then(Start::FailAfter(Duration::from_millis(*after), launch_error()));
         }
         Action::Live(time) => world.live(Duration::from_millis(*time)).await,
         Action::Read(reading) => {
@@ -148,15 +148,15 @@ async fn act(world: &mut World, action: &Action, number: usize, scoped_calls: &m
     }
 }
 
-fn check(script: &Script, results: &BTreeMap<u32, Result>, calls: &[u32], scoped_calls: &BTreeSet<u32>) {
+fn check(script: &Script, results: &BTreeMap<u32, CallResult>, calls: &[u32], scoped_calls: &BTreeSet<u32>) {
     let log = script.log();
     let mut takers: BTreeMap<u32, usize> = BTreeMap::new();
-    let mut greeted = BTreeSet::new();
+    let mut initialized = BTreeSet::new();
     for entry in &log {
         let (Entry::Took(taken) | Entry::Began(taken)) = entry else { continue };
         match taken.method.as_deref() {
             Some("notifications/initialized") => {
-                greeted.insert(taken.process);
+                initialized.insert(taken.process);
             }
             Some("tools/call") => {
                 let id = call_id(taken).expect("a call has an id");
@@ -167,7 +167,7 @@ fn check(script: &Script, results: &BTreeMap<u32, Result>, calls: &[u32], scoped
                     taker.is_none() || taker == Some(taken.process) && began_before,
                     "call {id} was taken twice"
                 );
-                assert!(greeted.contains(&taken.process), "call {id} came before the handshake");
+                assert!(initialized.contains(&taken.process), "call {id} came before the handshake");
                 let wanted = calls.contains(&id).then(|| taken.message.contains("write_"));
                 assert_eq!(wanted, Some(taken.scope.is_some()), "call {id} is in the wrong scope");
             }
@@ -177,13 +177,13 @@ fn check(script: &Script, results: &BTreeMap<u32, Result>, calls: &[u32], scoped
     for id in calls {
         let taker = takers.get(id);
         match results.get(id).unwrap_or_else(|| panic!("call {id} has no outcome")) {
-            Result::Answered(result) => {
+            CallResult::Answered(result) => {
                 assert_eq!(Some(result), taker.map(|taker| format!(r#"{{"by":{taker}}}"#)).as_ref())
             }
-            Result::Refused(code, why) => {
+            CallResult::Refused(code, why) => {
                 assert_eq!(taker, None, "call {id} ran, and was refused: {code:?} {why}")
             }
-            Result::Unknown(why) => {
+            CallResult::Unknown(why) => {
                 assert!(taker.is_some(), "call {id} did not run, and is said to be unknown: {why}")
             }
         }

@@ -6,23 +6,23 @@ use crate::scripted::Start;
 const SECOND: Duration = Duration::from_secs(1);
 
 async fn running(server: &Setup) -> World {
-    let mut world = World::with(Script::responding(patient), server);
-    world.shake_hands().await;
-    assert_eq!(world.call_and_wait("echo").await, by(0));
-    assert_eq!(world.call_and_wait("write_file").await, by(1));
+    let mut world = World::with(Script::responding(answer_after_wait), server);
+    world.make_handshake().await;
+    assert_eq!(world.call_and_wait("echo").await, answered_by(0));
+    assert_eq!(world.call_and_wait("write_file").await, answered_by(1));
     world.live(20 * SECOND).await;
     world
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_but_the_calls_of_its_tools_goes_to_the_process_of_a_scope() {
+async fn only_calls_of_its_tools_go_to_the_process_of_a_scope() {
     let mut world = running(&SERVER).await;
     for method in ["tools/list", "ping", "prompts/list"] {
         let id = world.request(method, "{}", None);
         world.settled(id).await;
     }
-    assert_eq!(world.call_and_wait("write_other").await, by(1));
-    assert_eq!(world.call_and_wait("echo").await, by(0));
+    assert_eq!(world.call_and_wait("write_other").await, answered_by(1));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(0));
     let taken = world.script.taken_by(1);
     assert_eq!(methods(&taken), ["initialize", "notifications/initialized", "tools/call", "tools/call"]);
     assert!(taken.iter().all(|taken| taken.scope.is_some()));
@@ -37,7 +37,7 @@ async fn nothing_but_the_calls_of_its_tools_goes_to_the_process_of_a_scope() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_harness_sets_is_set_in_every_process_under_an_id_of_our_own() {
+async fn a_setting_of_the_harness_reaches_every_process_under_an_id_of_the_sidecar() {
     let mut world = running(&SERVER).await;
     let level = world.request("logging/setLevel", r#"{"level":"debug"}"#, None);
     world.settled(level).await;
@@ -53,8 +53,8 @@ async fn what_the_harness_sets_is_set_in_every_process_under_an_id_of_our_own() 
 
 #[tokio::test(start_paused = true)]
 async fn a_process_of_a_scope_hears_what_was_set_before_it_was_started_and_while_it_starts() {
-    let mut world = World::with(Script::responding(patient), &SERVER);
-    world.shake_hands().await;
+    let mut world = World::with(Script::responding(answer_after_wait), &SERVER);
+    world.make_handshake().await;
     let level = world.request("logging/setLevel", r#"{"level":"debug"}"#, None);
     world.settled(level).await;
     world.script.then(Start::RunAfter(5 * SECOND));
@@ -62,7 +62,7 @@ async fn a_process_of_a_scope_hears_what_was_set_before_it_was_started_and_while
     world.live(SECOND).await;
     let watch = world.request("resources/subscribe", r#"{"uri":"file:///a"}"#, None);
     world.settled(watch).await;
-    assert_eq!(world.settled(scoped).await, by(1));
+    assert_eq!(world.settled(scoped).await, answered_by(1));
     world.live(SECOND).await;
     let expected =
         ["initialize", "notifications/initialized", "logging/setLevel", "tools/call", "resources/subscribe"];
@@ -77,11 +77,11 @@ async fn the_successor_of_a_process_of_a_scope_hears_what_was_set_since_that_was
     for is_answered in [true, false] {
         let script = Script::responding(move |taken| match (taken.method.as_deref(), taken.process) {
             (Some("logging/setLevel"), 0) if !is_answered => Vec::new(),
-            _ => patient(taken),
+            _ => answer_after_wait(taken),
         });
         let mut world = World::with(script, &SERVER);
-        world.shake_hands().await;
-        assert_eq!(world.call_and_wait("write_file").await, by(1));
+        world.make_handshake().await;
+        assert_eq!(world.call_and_wait("write_file").await, answered_by(1));
         world.live(20 * SECOND).await;
         world.request("logging/setLevel", r#"{"level":"debug"}"#, None);
         let watch = world.request("resources/subscribe", r#"{"uri":"file:///a"}"#, None);
@@ -89,7 +89,7 @@ async fn the_successor_of_a_process_of_a_scope_hears_what_was_set_since_that_was
         world.live(SECOND).await;
         world.change("write", "write-2", None);
         world.until("another process took over", |world| !world.reports.is_empty()).await;
-        assert_eq!(world.call_and_wait("write_file").await, by(2));
+        assert_eq!(world.call_and_wait("write_file").await, answered_by(2));
         let taken = world.script.taken_by(2);
         let heard = |method: &str, what: &str| {
             let call = taken.iter().position(|taken| taken.method.as_deref() == Some("tools/call"));
@@ -109,23 +109,23 @@ async fn only_the_process_whose_secret_changed_is_replaced() {
     let mut world = running(&SERVER).await;
     world.change("write", "write-2", None);
     world.until("another process took over", |world| !world.reports.is_empty()).await;
-    assert_eq!(world.call_and_wait("write_file").await, by(2));
-    assert_eq!(world.call_and_wait("echo").await, by(0));
+    assert_eq!(world.call_and_wait("write_file").await, answered_by(2));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(0));
     world.live(SECOND).await;
     assert_eq!(world.script.alive(), [0, 2]);
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_end_of_one_process_is_not_the_end_of_another() {
+async fn the_end_of_one_process_does_not_affect_another() {
     let mut world = running(&SERVER).await;
     let long = world.call("echo", 10 * SECOND);
     let lost = world.call("write_file", 10 * SECOND);
     world.live(SECOND).await;
     world.script.exit(1);
-    assert!(matches!(world.settled(lost).await, Result::Unknown(_)));
-    assert_eq!(world.settled(long).await, by(0));
-    assert_eq!(world.call_and_wait("write_file").await, by(2));
+    assert!(matches!(world.settled(lost).await, CallResult::Unknown(_)));
+    assert_eq!(world.settled(long).await, answered_by(0));
+    assert_eq!(world.call_and_wait("write_file").await, answered_by(2));
     world.finish().await;
 }
 
@@ -135,9 +135,9 @@ async fn a_reload_that_changes_a_scope_gives_its_process_no_further_call() {
     let long = world.call("write_file", 10 * SECOND);
     world.live(SECOND).await;
     world.reconfigure(&Setup { scope_tools: &["write_*", "set_*"], scope_key: "x{write.value}", ..SERVER });
-    assert_eq!(world.call_and_wait("write_file").await, by(2));
-    assert!(!ended(&world.script, 1), "it has a call");
-    assert_eq!(world.settled(long).await, by(1));
+    assert_eq!(world.call_and_wait("write_file").await, answered_by(2));
+    assert!(!ended(&world.script, 1), "the call is still running");
+    assert_eq!(world.settled(long).await, answered_by(1));
     world.live(SECOND).await;
     assert_eq!(world.script.alive(), [0, 2]);
     world.finish().await;
@@ -149,32 +149,32 @@ async fn a_reload_that_changes_the_server_itself_replaces_the_base_and_repeats_i
     let long = world.call("echo", 10 * SECOND);
     world.live(SECOND).await;
     world.reconfigure(&Setup { key: "x{key.value}", ..SERVER });
-    assert_eq!(world.call_and_wait("echo").await, by(2));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(2));
     assert_eq!(methods(&world.script.taken_by(2))[..2], ["initialize", "notifications/initialized"]);
-    assert_eq!(world.settled(long).await, by(0));
+    assert_eq!(world.settled(long).await, answered_by(0));
     world.live(SECOND).await;
     assert!(ended(&world.script, 0));
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_handshake_gives_up_the_processes_of_scopes() {
+async fn another_handshake_ends_the_processes_of_scopes() {
     let mut world = running(&SERVER).await;
-    world.shake_hands().await;
+    world.make_handshake().await;
     world.until("the process of the scope is ended", |world| ended(&world.script, 1)).await;
-    assert_eq!(world.call_and_wait("write_file").await, by(2));
-    assert_eq!(world.call_and_wait("echo").await, by(0));
+    assert_eq!(world.call_and_wait("write_file").await, answered_by(2));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(0));
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_scope_that_starts_slowly_does_not_hold_up_the_base() {
-    let mut world = World::with(Script::responding(patient), &SERVER);
-    world.shake_hands().await;
+async fn a_scope_that_starts_slowly_does_not_delay_the_base() {
+    let mut world = World::with(Script::responding(answer_after_wait), &SERVER);
+    world.make_handshake().await;
     world.script.then(Start::RunAfter(10 * SECOND));
     let scoped = world.call("write_file", Duration::ZERO);
-    assert_eq!(world.call_and_wait("echo").await, by(0));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(0));
     assert!(!world.results.contains_key(&scoped));
-    assert_eq!(world.settled(scoped).await, by(1));
+    assert_eq!(world.settled(scoped).await, answered_by(1));
     world.finish().await;
 }

@@ -1,4 +1,4 @@
-//! How a process comes to be and ceases to be: the start, the queue that waits for it, the replayed handshake, backoff.
+//! Starting and ending processes: calls that wait for a start, the replayed handshake, backoff.
 
 use super::*;
 use crate::scripted::{Reaction, Reading, Start};
@@ -6,12 +6,12 @@ use crate::scripted::{Reaction, Reading, Start};
 const SECOND: Duration = Duration::from_secs(1);
 
 #[tokio::test(start_paused = true)]
-async fn what_waits_for_a_start_is_sent_in_order_and_once() {
+async fn calls_that_wait_for_a_start_are_sent_once_and_in_order() {
     let mut world = World::new();
     world.script.then(Start::RunAfter(5 * SECOND));
     let ids = [0; 3].map(|_| world.call("echo", Duration::ZERO));
     for id in ids {
-        assert_eq!(world.settled(id).await, by(0));
+        assert_eq!(world.settled(id).await, answered_by(0));
     }
     assert_eq!(world.calls_taken_by(0), ids);
     let (script, _) = world.finish().await;
@@ -19,34 +19,34 @@ async fn what_waits_for_a_start_is_sent_in_order_and_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_start_that_fails_is_said_to_what_waits_and_the_next_call_tries_again_later_each_time() {
+async fn a_failed_start_refuses_the_waiting_calls_and_the_next_start_is_delayed() {
     let mut world = World::new();
     for _ in 0..3 {
-        world.script.then(Start::FailAfter(SECOND, broken()));
+        world.script.then(Start::FailAfter(SECOND, launch_error()));
     }
     for _ in 0..2 {
-        // The first failure costs nothing.
+        // There is no delay after the first failure.
         let result = world.call_and_wait("echo").await;
         assert!(
-            matches!(&result, Result::Refused(Code::ServerUnavailable, why) if why.contains("run `true`")),
+            matches!(&result, CallResult::Refused(Code::ServerUnavailable, why) if why.contains("run `true`")),
             "{result:?}"
         );
     }
     let refused = world.call_and_wait("echo").await;
     assert!(
-        matches!(&refused, Result::Refused(Code::ServerUnavailable, why) if why.contains("keeps failing")),
+        matches!(&refused, CallResult::Refused(Code::ServerUnavailable, why) if why.contains("keeps failing")),
         "{refused:?}"
     );
     world.live(SECOND).await;
-    assert!(matches!(world.call_and_wait("echo").await, Result::Refused(..)), "the third start fails");
+    assert!(matches!(world.call_and_wait("echo").await, CallResult::Refused(..)), "the third start fails");
     world.live(2 * SECOND).await;
-    assert_eq!(world.call_and_wait("echo").await, by(0));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(0));
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_exit_leaves_what_was_taken_unknown_and_what_was_not_taken_unrun() {
-    let mut world = World::with(Script::responding(patient), &SERVER);
+async fn after_an_exit_received_calls_are_unknown_and_queued_ones_did_not_run() {
+    let mut world = World::with(Script::responding(answer_after_wait), &SERVER);
     let taken = world.call("echo", 60 * SECOND);
     world.until("the call is taken", |world| world.calls_taken_by(0) == [taken]).await;
     world.script.read(0, Reading::PartOfOne);
@@ -54,23 +54,26 @@ async fn an_exit_leaves_what_was_taken_unknown_and_what_was_not_taken_unrun() {
     let queued = world.call("echo", Duration::ZERO);
     world.live(SECOND).await;
     world.script.exit(0);
-    assert!(matches!(world.settled(queued).await, Result::Refused(Code::ServerUnavailable, _)));
-    assert!(!world.results.contains_key(&taken), "what did not run is said before what may have");
-    assert!(matches!(world.settled(taken).await, Result::Unknown(_)));
-    assert!(matches!(world.settled(begun).await, Result::Unknown(_)));
-    assert_eq!(world.call_and_wait("echo").await, by(1));
+    assert!(matches!(world.settled(queued).await, CallResult::Refused(Code::ServerUnavailable, _)));
+    assert!(
+        !world.results.contains_key(&taken),
+        "calls that did not run are reported before those that may have run"
+    );
+    assert!(matches!(world.settled(taken).await, CallResult::Unknown(_)));
+    assert!(matches!(world.settled(begun).await, CallResult::Unknown(_)));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(1));
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_process_hears_the_handshake_and_the_settings_before_any_call() {
+async fn a_new_process_gets_the_handshake_and_the_settings_before_any_call() {
     let mut world = World::new();
-    world.shake_hands().await;
+    world.make_handshake().await;
     let level = world.request("logging/setLevel", r#"{"level":"debug"}"#, None);
     world.settled(level).await;
     world.script.exit(0);
     world.until("the process is gone", |world| ended(&world.script, 0)).await;
-    assert_eq!(world.call_and_wait("echo").await, by(1));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(1));
     let expected = ["initialize", "notifications/initialized", "logging/setLevel", "tools/call"];
     assert_eq!(methods(&world.script.taken_by(1)), expected);
     let own = world.script.taken_by(1)[0].id.clone().unwrap();
@@ -87,15 +90,15 @@ async fn a_process_that_refuses_the_repeated_handshake_is_ended_and_the_call_did
                 r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":1,"message":"no"}}}}"#
             ))]
         }
-        _ => patient(taken),
+        _ => answer_after_wait(taken),
     });
     let mut world = World::with(script, &SERVER);
-    world.shake_hands().await;
+    world.make_handshake().await;
     world.script.exit(0);
     world.until("the process is gone", |world| ended(&world.script, 0)).await;
     let refused = world.call_and_wait("echo").await;
     assert!(
-        matches!(&refused, Result::Refused(Code::ServerUnavailable, why) if why.contains("handshake")),
+        matches!(&refused, CallResult::Refused(Code::ServerUnavailable, why) if why.contains("handshake")),
         "{refused:?}"
     );
     world.until("the process is ended", |world| ended(&world.script, 1)).await;
@@ -107,30 +110,33 @@ async fn a_process_that_refuses_the_repeated_handshake_is_ended_and_the_call_did
 async fn a_process_that_does_not_answer_the_repeated_handshake_is_given_up() {
     let script = Script::responding(|taken| match (taken.method.as_deref(), taken.process) {
         (Some("initialize"), 1) => Vec::new(),
-        _ => patient(taken),
+        _ => answer_after_wait(taken),
     });
     let mut world = World::with(script, &SERVER);
-    world.shake_hands().await;
-    // So long that a crash is not the first step of a crash loop.
+    world.make_handshake().await;
+    // Long enough that a crash does not count as a failed start.
     world.live(20 * SECOND).await;
     world.script.exit(0);
     world.until("the process is gone", |world| ended(&world.script, 0)).await;
     let refused = world.call_and_wait("echo").await;
     assert!(
-        matches!(&refused, Result::Refused(Code::ServerUnavailable, why) if why.contains("in time")),
+        matches!(&refused, CallResult::Refused(Code::ServerUnavailable, why) if why.contains("in time")),
         "{refused:?}"
     );
     world.until("the process is ended", |world| ended(&world.script, 1)).await;
-    assert_eq!(world.call_and_wait("echo").await, by(2));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(2));
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_that_never_says_its_first_word_is_given_up() {
+async fn a_process_that_never_answers_its_first_request_is_given_up() {
     let mut world = World::with(Script::responding(|_| Vec::new()), &SERVER);
     let id = world.request("initialize", "{}", None);
     let unknown = world.settled(id).await;
-    assert!(matches!(&unknown, Result::Unknown(why) if why.contains("server-start-timeout")), "{unknown:?}");
+    assert!(
+        matches!(&unknown, CallResult::Unknown(why) if why.contains("server-start-timeout")),
+        "{unknown:?}"
+    );
     world.finish().await;
 }
 
@@ -138,10 +144,10 @@ async fn a_process_that_never_says_its_first_word_is_given_up() {
 async fn a_process_is_dead_before_the_next_one_starts() {
     let mut world = World::new();
     world.script.end_takes(2 * SECOND);
-    assert_eq!(world.call_and_wait("echo").await, by(0));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(0));
     world.script.exit(0);
     world.until("the exit is noticed", |world| world.script.log().contains(&Entry::Exited(0))).await;
-    assert_eq!(world.call_and_wait("echo").await, by(1));
+    assert_eq!(world.call_and_wait("echo").await, answered_by(1));
     let log = world.script.log();
     let at = |wanted: &Entry| log.iter().position(|entry| entry == wanted);
     assert!(at(&Entry::Ended(0)).unwrap() < at(&Entry::Started(1)).unwrap(), "{log:?}");
@@ -155,34 +161,34 @@ async fn a_cancelled_request_that_waits_for_a_start_is_never_sent() {
     let cancelled = world.call("echo", Duration::ZERO);
     let other = world.call("echo", Duration::ZERO);
     world.parked.retain(|(_, call, _)| call.as_ref().is_none_or(|(id, _)| *id != cancelled));
-    assert_eq!(world.settled(other).await, by(0));
+    assert_eq!(world.settled(other).await, answered_by(0));
     assert_eq!(world.calls_taken_by(0), [other]);
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_is_too_large_ends_its_call() {
+async fn a_response_that_is_too_large_ends_its_call() {
     let script = Script::responding(|taken| match taken.id.as_deref() {
         Some(id) => vec![Reaction::Oversize(Some(id.as_bytes().into()))],
         None => Vec::new(),
     });
     let mut world = World::with(script, &SERVER);
-    assert_eq!(world.call_and_wait("echo").await, Result::Answered("too large".into()));
+    assert_eq!(world.call_and_wait("echo").await, CallResult::Answered("too large".into()));
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_secret_that_cannot_be_had_refuses_the_call_with_its_own_code() {
+async fn a_secret_that_cannot_be_read_refuses_the_call_with_credential_unavailable() {
     let setup = Setup { key: "{other.value}", scope_tools: &[], ..SERVER };
     let mut world = World::with(Script::default(), &setup);
     let refused = world.call_and_wait("echo").await;
-    assert!(matches!(&refused, Result::Refused(Code::CredentialUnavailable, _)), "{refused:?}");
+    assert!(matches!(&refused, CallResult::Refused(Code::CredentialUnavailable, _)), "{refused:?}");
     assert_eq!(world.script.started(), 0);
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_start_that_never_ends_does_not_hold_up_the_end() {
+async fn a_start_that_never_ends_does_not_delay_the_end_of_the_link() {
     let mut world = World::new();
     world.script.then(Start::Never);
     world.call("echo", Duration::ZERO);

@@ -1,8 +1,8 @@
-//! The credentials of an HTTP server's requests: filled anew for each, from the newest secrets of the session.
+//! The credentials of an HTTP server's requests: filled for each request from the newest secrets of the session.
 //!
-//! What must stay true: a request whose credential is over waits for the read that is under way, and no longer than ten
-//! seconds; one that the server refused causes one read at most, and only if it was not read since; what is said about it
-//! names the sources, never a value.
+//! What must stay true: a request whose credential has expired waits for the read in progress, for ten seconds at most;
+//! a refused credential causes one read at most, and only if it was not read again since; error messages name the sources
+//! of credentials, never a value.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use http::HeaderMap;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use super::http::{Credentials, Filled, Finding, Outcome};
+use super::http::{BoxFuture, CredentialResult, Credentials, RequestCredentials};
 use crate::server_secrets::ServerSecrets;
 use crate::spec::{Scope, ServerKind};
 use crate::start_error::explain;
@@ -26,13 +26,13 @@ pub(crate) struct HeaderCredentials(Arc<Shared>);
 
 struct Shared {
     secrets: ServerSecrets,
-    /// Owns the reads in the background.
+    /// Owns the background reads.
     tasks: TaskTracker,
-    /// The secrets are being read again.
+    /// A background read is in progress.
     reading: AtomicBool,
 }
 
-/// The headers of one request. The secrets in them are not given back while the server may use them.
+/// The headers of one request. Holding this keeps their secrets from being revoked while the server may use them.
 struct FilledHeaders {
     credentials: HeaderCredentials,
     secrets: Secrets,
@@ -55,7 +55,7 @@ impl HeaderCredentials {
         Self::new(self.0.secrets.clone().in_scope(scope), self.0.tasks.clone())
     }
 
-    /// The templates of the server or the scope, filled.
+    /// Fills the header templates of the server or the scope.
     pub(crate) fn fill(&self, secrets: &Secrets) -> Result<HeaderMap, InjectError> {
         let ServerSecrets { server, scope, .. } = &self.0.secrets;
         let ServerKind::Http(http) = &server.kind else { return Ok(HeaderMap::new()) };
@@ -95,8 +95,8 @@ impl HeaderCredentials {
         });
     }
 
-    /// What there is instead of what the server refused.
-    async fn others_than(&self, refused: &FilledHeaders) -> Result<FilledHeaders, String> {
+    /// Reads the secrets of refused headers again, and returns headers that differ from the refused ones.
+    async fn newer_than(&self, refused: &FilledHeaders) -> Result<FilledHeaders, String> {
         const REFUSED: &str = "the server did not accept the credential (HTTP 401)";
         if refused.secrets.is_empty() {
             return Err("the server wants a credential (HTTP 401) and none is configured for it; ask the user to put one into its `headers`".into());
@@ -108,7 +108,7 @@ impl HeaderCredentials {
         };
         let reread = try_join_all(refused.secrets.iter().map(reread)).await;
         let reread =
-            reread.map_err(|error| format!("{REFUSED}, and no other can be had: {}", explain(&error)))?;
+            reread.map_err(|error| format!("{REFUSED}, and it cannot be read again: {}", explain(&error)))?;
         let mut secrets = refused.secrets.clone();
         let mut soonest = None;
         for (held, reread) in secrets.values_mut().zip(reread) {
@@ -117,8 +117,9 @@ impl HeaderCredentials {
                 Reread::TooSoon { next } => soonest = soonest.max(Some(next)),
             }
         }
-        let headers =
-            self.headers(secrets).map_err(|error| format!("{REFUSED}, and no other can be made: {error}"))?;
+        let headers = self
+            .headers(secrets)
+            .map_err(|error| format!("{REFUSED}, and the one that was read again cannot be used: {error}"))?;
         if headers.headers != refused.headers {
             return Ok(headers);
         }
@@ -138,7 +139,7 @@ impl HeaderCredentials {
 }
 
 impl Credentials for HeaderCredentials {
-    fn current(&self) -> Finding<'_, Outcome> {
+    fn current(&self) -> BoxFuture<'_, CredentialResult> {
         Box::pin(async {
             self.newest().await.map(shared).map_err(|error| match error {
                 FillError::Inject(error) => error_chain(&error),
@@ -147,12 +148,12 @@ impl Credentials for HeaderCredentials {
         })
     }
 
-    fn at_hand(&self) -> Option<Arc<dyn Filled>> {
+    fn held(&self) -> Option<Arc<dyn RequestCredentials>> {
         self.headers(self.0.secrets.held()?).ok().map(shared)
     }
 }
 
-impl Filled for FilledHeaders {
+impl RequestCredentials for FilledHeaders {
     fn headers(&self) -> &HeaderMap {
         &self.headers
     }
@@ -166,11 +167,11 @@ impl Filled for FilledHeaders {
         origins.join(" and ")
     }
 
-    fn others(&self) -> Finding<'_, Outcome> {
-        Box::pin(async { self.credentials.others_than(self).await.map(shared) })
+    fn newer(&self) -> BoxFuture<'_, CredentialResult> {
+        Box::pin(async { self.credentials.newer_than(self).await.map(shared) })
     }
 }
 
-fn shared(headers: FilledHeaders) -> Arc<dyn Filled> {
+fn shared(headers: FilledHeaders) -> Arc<dyn RequestCredentials> {
     Arc::new(headers)
 }

@@ -1,11 +1,12 @@
-//! A started server, whichever way it is reached: what goes in, what comes out, how it ends.
+//! A started server, over stdio or HTTP: sends it messages, gives its events, ends it.
 //!
-//! Nothing below here knows rules, grants or the audit.
+//! This module and those below it know nothing of rules, grants or the audit.
 
 pub mod http;
 pub(crate) mod http_credentials;
 #[cfg(any(test, feature = "scripted"))]
 pub mod scripted;
+pub(crate) mod start;
 pub(crate) mod stdio;
 
 use std::sync::Arc;
@@ -24,10 +25,13 @@ use self::http::{Event as HttpEvent, Failure, HttpUpstream};
 use self::http_credentials::HeaderCredentials;
 #[cfg(any(test, feature = "scripted"))]
 use self::scripted::ScriptedUpstream;
+use self::start::{Admit, StartContext};
 use self::stdio::{StdioEvent, StdioUpstream};
 use crate::event::{Event, Role};
 use crate::grant_limits::ProcessPermit;
 use crate::outbound::{Outbound, QUEUE_BYTES, REFUSED_BYTES};
+use crate::spec::ServerKind;
+use crate::start_error::StartError;
 
 pub(crate) enum Upstream {
     Http(Box<HttpConnection>),
@@ -55,15 +59,15 @@ pub(crate) enum ProcessPipes {
     Scripted(ScriptedUpstream),
 }
 
-/// What is kept for as long as the process lives: its injected files, its permit in the grant, the credentials it has.
+/// Kept for as long as the process lives: its injected files, its permit in the grant, its credentials.
 pub(crate) struct ProcessResources {
     pub(crate) files: FileSet,
-    /// The session's Vault token, from which these derive, is not revoked while they are in use.
+    /// While these are in use, the session's Vault token that they derive from is not revoked.
     pub(crate) secrets: Arc<Secrets>,
     pub(crate) _permit: ProcessPermit,
 }
 
-/// How much a server that does not read is still notified of: as much again as makes it full, then nothing.
+/// Bounds the notifications to a server that does not read: [`QUEUE_BYTES`] more once its queue is full, then none.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct NotificationBudget {
     bytes_while_full: usize,
@@ -71,6 +75,13 @@ pub(crate) struct NotificationBudget {
 }
 
 impl Upstream {
+    pub(crate) async fn start(context: StartContext<'_>, admit: Admit) -> Result<Self, StartError> {
+        match &context.secrets.server.kind {
+            ServerKind::Http(http) => context.connect(http).await,
+            ServerKind::Stdio(stdio) => context.launch(stdio, admit).await,
+        }
+    }
+
     pub(crate) fn send(&mut self, message: Outbound) {
         match self {
             Self::Http(http) => {
@@ -84,8 +95,8 @@ impl Upstream {
         }
     }
 
-    /// The reads that a process has its secrets from, where this message was decided with others; an HTTP request
-    /// finds out by itself.
+    /// The reads that the process's secrets come from, where the decision on this message names other reads. An HTTP
+    /// upstream reports these by [`Event::SentWith`] instead.
     pub(crate) fn other_reads(&self, message: &Outbound) -> Option<Arc<Reads>> {
         let Self::Stdio(stdio) = self else { return None };
         message.decided.as_ref()?.others(&stdio.resources.secrets)
@@ -126,14 +137,14 @@ impl Upstream {
         }
     }
 
-    /// An HTTP request was cancelled: its stream is closed.
+    /// Closes the stream of a cancelled HTTP request; does nothing to a process.
     pub(crate) fn cancel(&mut self, id: &IdValue) {
         if let Self::Http(http) = self {
             http.upstream.cancel(id);
         }
     }
 
-    /// Whether this may be sent now. Nothing but a handshake may before a lost session is open again.
+    /// Whether this may be sent now. While a session is lost, only a handshake may.
     pub(crate) fn is_ready_for(&self, message: &Outbound) -> bool {
         match self {
             Self::Http(http) => {
@@ -155,7 +166,7 @@ impl Upstream {
         self.queued_bytes() > QUEUE_BYTES
     }
 
-    /// Whether no further request is taken.
+    /// Whether further requests are refused.
     pub(crate) fn is_crowded(&self) -> bool {
         self.queued_bytes() > REFUSED_BYTES
     }
@@ -220,7 +231,7 @@ impl ProcessPipes {
         }
     }
 
-    /// Puts one message on its way, which is one line to every runtime.
+    /// Queues one message, which must be a single line to every language's line reader.
     fn send(&mut self, line: &[u8]) {
         match self {
             Self::Real(process) => process.send(line),
@@ -229,7 +240,7 @@ impl ProcessPipes {
         }
     }
 
-    /// Writes what the process takes without waiting.
+    /// Writes as many queued bytes as the process accepts without waiting.
     pub(crate) fn write_now(&mut self) {
         match self {
             Self::Real(process) => process.write_now(),
@@ -246,7 +257,7 @@ impl ProcessPipes {
         }
     }
 
-    /// A message that has arrived already.
+    /// A message that has already arrived.
     pub(crate) fn buffered(&mut self) -> Option<StdioEvent> {
         match self {
             Self::Real(process) => process.buffered(),
@@ -255,7 +266,7 @@ impl ProcessPipes {
         }
     }
 
-    /// Writes what is queued and gives what arrives. Cancel-safe.
+    /// Writes queued messages and waits for the next event. Cancel-safe.
     async fn next(&mut self) -> StdioEvent {
         match self {
             Self::Real(process) => process.next().await,
@@ -264,7 +275,7 @@ impl ProcessPipes {
         }
     }
 
-    /// How the process ended, where that is known by now.
+    /// How the process exited, if it has.
     fn exit(&mut self) -> Option<Exit> {
         match self {
             Self::Real(process) => process.exit(),
@@ -301,7 +312,7 @@ impl ProcessPipes {
 }
 
 impl NotificationBudget {
-    /// Whether so many more bytes may be sent to a server that may be full. The first refusal is logged, per process.
+    /// Whether a notification of this size may be sent now. The first refusal of each process is logged.
     pub(crate) fn allows(&mut self, upstream: &Upstream, bytes: usize) -> bool {
         if !upstream.is_full() {
             self.bytes_while_full = 0;
@@ -331,7 +342,7 @@ fn failed(id: IdValue, failure: Failure) -> Event {
         Failure::NoCredential { why } => return Event::did_not_run(id, Code::CredentialUnavailable, &why),
         Failure::NotSent { why } => return Event::did_not_run(id, Code::ServerUnavailable, &why),
         Failure::SessionLost => {
-            let why = "the server had forgotten the session; send it again";
+            let why = "the server had lost the session; send it again";
             return Event::did_not_run(id, Code::ServerUnavailable, why);
         }
         Failure::TooLarge => (

@@ -1,4 +1,4 @@
-//! A server whose processes are played by a test: no child process, no pipes, no wall clock.
+//! A stdio server whose processes are simulated by a test: no child process, no pipes, no wall clock.
 //!
 //! A [`Script`] is the program. Every process that is started from it takes the next [`Start`], answers with the
 //! script's [`Respond`] function, and can be driven by hand (`say`, `exit`, `read`). What happened to all of them, in
@@ -24,7 +24,7 @@ use crate::upstream::stdio::StdioEvent;
 
 /// One program, with all processes that were ever started from it. Cheap to clone.
 #[derive(Clone)]
-pub struct Script(Arc<Mutex<State>>);
+pub struct Script(Arc<Mutex<ScriptState>>);
 
 /// How one start goes.
 pub enum Start {
@@ -33,12 +33,12 @@ pub enum Start {
     RunAfter(Duration),
 }
 
-/// What a process does about a message.
+/// How a process reacts to a message.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Reaction {
     Exit,
     ExitAfter(Duration),
-    /// An answer that is too large, with its id where that was seen.
+    /// A response that is too large, with its id where that was found.
     Oversize(Option<Box<[u8]>>),
     Say(String),
     SayAfter(Duration, String),
@@ -60,19 +60,19 @@ pub struct Taken {
 /// One thing that happened, in the order in which it did.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Entry {
-    /// A process began to take this message, and did not finish.
+    /// A process took a part of this message.
     Began(Taken),
-    /// The process is dead.
+    /// The sidecar has ended the process.
     Ended(usize),
     /// The process ended by itself.
     Exited(usize),
-    /// A signal says that its files changed.
+    /// The process was signalled that its files changed.
     HungUp(usize),
     Started(usize),
     Took(Taken),
 }
 
-/// What a process takes of what it is sent.
+/// How much a process reads of its input.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Reading {
     Everything,
@@ -81,7 +81,7 @@ pub enum Reading {
     PartOfOne,
 }
 
-/// Decides what a process does about a message. It must not call the [`Script`].
+/// Decides how a process reacts to a message. It must not call the [`Script`], whose lock is held.
 pub type Respond = Arc<dyn Fn(&Taken) -> Vec<Reaction> + Send + Sync>;
 
 /// The connection to one process.
@@ -92,7 +92,7 @@ pub struct ScriptedUpstream {
     has_ended: bool,
 }
 
-struct State {
+struct ScriptState {
     starts: VecDeque<Start>,
     end_takes: Duration,
     respond: Respond,
@@ -102,7 +102,7 @@ struct State {
 
 struct Process {
     scope: Option<String>,
-    /// Sent, not taken.
+    /// Messages that were sent and not yet taken.
     queue: VecDeque<Vec<u8>>,
     /// The first message of the queue was taken in part.
     has_begun: bool,
@@ -117,7 +117,7 @@ enum Output {
     Exit,
 }
 
-/// What a process has for its reader now.
+/// The next event of a process, or how long to wait for one.
 enum Step {
     Event(StdioEvent),
     WaitUntil(Option<Instant>),
@@ -125,7 +125,7 @@ enum Step {
 
 impl Default for Script {
     fn default() -> Self {
-        Self(Arc::new(Mutex::new(State {
+        Self(Arc::new(Mutex::new(ScriptState {
             starts: VecDeque::new(),
             end_takes: Duration::ZERO,
             respond: Arc::new(|taken| answer(taken).map(Reaction::Say).into_iter().collect()),
@@ -136,14 +136,14 @@ impl Default for Script {
 }
 
 impl Script {
-    /// A program whose processes do this about each message. The default answers every request, see [`answer`].
+    /// A program whose processes react like this to each message. [`Script::default`] answers every request with [`answer`].
     pub fn responding(respond: impl Fn(&Taken) -> Vec<Reaction> + Send + Sync + 'static) -> Self {
         let script = Self::default();
         script.state().respond = Arc::new(respond);
         script
     }
 
-    /// How the next start goes for which nothing else was said before. Without any it runs at once.
+    /// Queues how one later start goes. A start for which none is queued runs at once.
     pub fn then(&self, start: Start) {
         self.state().starts.push_back(start);
     }
@@ -171,13 +171,13 @@ impl Script {
         self.state().processes.len()
     }
 
-    /// The processes that were started and are not dead.
+    /// The processes that were started and not yet ended.
     pub fn alive(&self) -> Vec<usize> {
         let log = self.log();
         (0..self.started()).filter(|number| !log.contains(&Entry::Ended(*number))).collect()
     }
 
-    /// Says one line to the sidecar now.
+    /// The process writes one line now.
     pub fn say(&self, process: usize, line: &str) {
         self.state().react(process, Reaction::Say(line.into()));
     }
@@ -186,7 +186,7 @@ impl Script {
         self.state().react(process, reaction);
     }
 
-    /// The process ends by itself, now.
+    /// The process exits by itself, now.
     pub fn exit(&self, process: usize) {
         self.react(process, Reaction::Exit);
     }
@@ -232,13 +232,13 @@ impl Script {
         ScriptedUpstream { script: self.clone(), number, changed, has_ended: false }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ScriptState> {
         self.0.lock().expect("no holder of this lock panics")
     }
 }
 
 impl ScriptedUpstream {
-    /// Process numbers of scripts are far from those of real processes.
+    /// Unlikely to be the pid of a real process.
     pub(crate) fn pid(&self) -> u32 {
         1_000_000 + u32::try_from(self.number).expect("a test starts few processes")
     }
@@ -308,7 +308,7 @@ impl Drop for ScriptedUpstream {
     }
 }
 
-impl State {
+impl ScriptState {
     fn react(&mut self, process: usize, reaction: Reaction) {
         let line = |text: String| Output::Event(StdioEvent::Line(BytesMut::from(text.as_bytes())));
         let now = Instant::now();
@@ -323,7 +323,7 @@ impl State {
         self.processes[process].changed.notify_one();
     }
 
-    /// The process takes what it was sent, as far as it reads.
+    /// The process takes queued messages, as far as it reads.
     fn take_queue(&mut self, number: usize) {
         loop {
             let process = &mut self.processes[number];
@@ -378,19 +378,19 @@ impl State {
         Step::Event(StdioEvent::Closed)
     }
 
-    /// The earliest output whose time has come, if it is one of these. Nothing comes out after an exit.
+    /// The earliest output, if its time has come and it is wanted. There is none after an exit.
     fn due(&mut self, number: usize, wanted: impl Fn(&Output) -> bool) -> Option<Output> {
         let process = &mut self.processes[number];
         if process.has_exited {
             return None;
         }
         let earliest = process.output.iter().enumerate().min_by_key(|(_, (at, _))| *at);
-        let (place, _) = earliest.filter(|(_, (at, output))| *at <= Instant::now() && wanted(output))?;
-        Some(process.output.remove(place).1)
+        let (index, _) = earliest.filter(|(_, (at, output))| *at <= Instant::now() && wanted(output))?;
+        Some(process.output.remove(index).1)
     }
 }
 
-/// A usual answer to a request: a handshake, a list with the tool `echo`, or the number of the process in `by`.
+/// The default response to a request: a handshake, a list with the tool `echo`, or the number of the process in `by`.
 pub fn answer(taken: &Taken) -> Option<String> {
     let id = taken.id.as_deref()?;
     let result = match taken.method.as_deref()? {

@@ -20,14 +20,14 @@ use tokio::io::AsyncWrite;
 use tokio::net::unix::pipe;
 use tokio_util::io::poll_read_buf;
 
-/// What comes from the process.
+/// What the process sent, or that it sends no more.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) enum StdioEvent {
-    /// Its stdin or stdout is closed: it can answer no further request.
+    /// The process's stdin or stdout is closed: it can answer no further request.
     Closed,
     /// One line, without its line end.
     Line(BytesMut),
-    /// A line longer than the limit was discarded; with its id where exactly one was found.
+    /// A line longer than the limit was discarded. Its JSON-RPC id is kept where exactly one was found.
     Oversize { id: Option<Box<[u8]>> },
     /// A request of which the process received no byte: it did not run.
     Unsent { id: IdValue },
@@ -40,18 +40,18 @@ pub(crate) struct StdioUpstream {
 
 /// The process's stdin and stdout, from our side.
 struct Pipes {
-    /// `None` after it was closed, at either end.
+    /// `None` after it was closed by either side.
     stdin: Option<pipe::Sender>,
     stdout: pipe::Receiver,
     /// Lines to be written to stdin.
     queue: BytesMut,
-    /// Whether `queue` begins with the rest of a line that was partly written.
+    /// Whether the last line that reached the pipe was written whole: if not, `queue` begins with the rest of it.
     written: Written,
     /// Requests that were still in the queue when stdin closed.
     unsent: VecDeque<IdValue>,
     /// How many bytes are still read after stdin closed.
     final_read_bytes: usize,
-    /// What was read and is not yet a whole line; no newline in its first `scanned` bytes.
+    /// Bytes that were read and are not yet a whole line; there is no newline in the first `scanned` of them.
     input: BytesMut,
     scanned: usize,
     oversize: Option<IdSearch>,
@@ -110,7 +110,7 @@ impl StdioUpstream {
         poll_fn(|cx| self.pipes.poll_next(cx)).await
     }
 
-    /// How the process exited, where that is known.
+    /// How the process exited, if it has.
     pub(crate) fn exit(&mut self) -> Option<Exit> {
         self.exited().now_or_never()
     }
@@ -321,10 +321,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_process_that_closed_its_stdin_is_over_after_its_last_word() {
+    async fn output_from_before_stdin_closed_is_read_and_then_the_process_is_over() {
         use std::io::Write;
         let (mut pipes, mut stdin, mut stdout) = pipes();
-        // The first word tells the reactor of the pipe; of the last one it has not heard when it is read.
+        // The first line registers the pipe with the reactor, which does not know yet of the last line when that is read.
         stdout.write_all(b"first\n").unwrap();
         assert_eq!(next(&mut pipes).await, line("first"));
         drop(stdin.take());
@@ -333,29 +333,29 @@ mod tests {
         pipes.send(br#"{"method":"notifications/x"}"#);
         assert_eq!(next(&mut pipes).await, line("last"));
         assert_eq!(next(&mut pipes).await, unsent(1));
-        // Sent to a process that is as good as over.
+        // Sent after stdin was closed.
         pipes.send(&call(2, 0));
         assert_eq!(next(&mut pipes).await, unsent(2));
         assert_eq!(next(&mut pipes).await, StdioEvent::Closed);
     }
 
     #[tokio::test]
-    async fn a_process_that_closed_its_stdin_does_not_live_by_talking_on() {
+    async fn endless_output_after_stdin_closed_does_not_keep_a_process_alive() {
         use std::io::Write;
         let (mut pipes, mut stdin, mut stdout) = pipes();
         drop(stdin.take());
         pipes.send(&call(1, 0));
-        let talking = std::thread::spawn(move || while stdout.write_all(b"and another thing\n").is_ok() {});
+        let writer = std::thread::spawn(move || while stdout.write_all(b"more output\n").is_ok() {});
         while matches!(next(&mut pipes).await, StdioEvent::Line(_)) {}
         assert_eq!(next(&mut pipes).await, StdioEvent::Closed);
         drop(pipes);
-        talking.join().unwrap();
+        writer.join().unwrap();
     }
 
     #[tokio::test]
-    async fn what_a_process_got_in_part_may_have_run_and_the_rest_did_not() {
+    async fn a_partly_written_request_may_have_run_and_later_ones_did_not() {
         let (mut pipes, mut stdin, stdout) = pipes();
-        // More than a pipe holds.
+        // More than the pipe's capacity.
         pipes.send(&call(1, 200 * 1024));
         pipes.send(&call(2, 0));
         while pipes.written == Written::WholeLines {
@@ -369,13 +369,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_written_ahead_is_written_once() {
+    async fn bytes_written_by_write_now_are_not_written_again() {
         use std::io::{Read, Write};
         let (mut pipes, stdin, mut stdout) = pipes();
         pipes.stdin.as_ref().unwrap().writable().await.unwrap();
         pipes.send(&call(1, 0));
         pipes.write_now();
-        assert!(pipes.queue.is_empty(), "there was room");
+        assert!(pipes.queue.is_empty(), "the pipe has room");
         pipes.send(&call(2, 0));
         stdout.write_all(b"answer\n").unwrap();
         assert_eq!(next(&mut pipes).await, line("answer"));
@@ -386,12 +386,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_end_of_stdout_gives_back_what_was_not_sent() {
+    async fn a_closed_stdout_reports_unsent_requests() {
         let (mut pipes, stdin, stdout) = pipes();
         pipes.send(&call(1, 200 * 1024));
         pipes.send(&call(2, 0));
         drop(stdout);
-        // Whether the first one was begun is the reactor's choice.
+        // Whether writing the first one has begun depends on the reactor.
         let first = next(&mut pipes).await;
         assert!([unsent(1), unsent(2)].contains(&first), "{first:?}");
         if first == unsent(1) {

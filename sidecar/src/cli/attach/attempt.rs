@@ -16,7 +16,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use relay_carriage::tls::TlsError;
 use relay_carriage::{BoxedStream, Stream, dial, entrance, hybrid_vsock, outer, vsock, websocket};
-use relay_proto::address::{DialPlace, HostPort, InvalidAddress};
+use relay_proto::address::{DialTarget, HostPort, InvalidAddress};
 use tokio::io::{copy, split};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
@@ -27,7 +27,7 @@ use crate::terminal::failure::{Failure, Sysexit};
 /// How to reach a sandbox.
 #[derive(Clone, Debug)]
 pub(super) enum Route {
-    Dial(DialPlace),
+    Dial(DialTarget),
     Exec(Vec<OsString>),
 }
 
@@ -50,8 +50,8 @@ const DIAL_TIMEOUT: Duration = Duration::from_secs(15);
 const PIN: &str = "{pin}";
 
 impl Route {
-    pub(super) fn dial(place: &str) -> Result<Self, Failure> {
-        place.parse().map(Self::Dial).map_err(|error: InvalidAddress| {
+    pub(super) fn dial(endpoint: &str) -> Result<Self, Failure> {
+        endpoint.parse().map(Self::Dial).map_err(|error: InvalidAddress| {
             let next = "give HOST:PORT, wss://HOST[:PORT]/PATH, vsock:CID:PORT, or vsock:PATH:PORT";
             Failure::new(Sysexit::Usage, format!("read where to dial: {error}")).hint(next)
         })
@@ -61,7 +61,7 @@ impl Route {
 impl fmt::Display for Route {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Dial(place) => write!(f, "{place}"),
+            Self::Dial(endpoint) => write!(f, "{endpoint}"),
             Self::Exec(command) => {
                 let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
                 f.write_str(&words.join(" "))
@@ -76,10 +76,10 @@ impl Attempt {
         let pipe_end = pipe.try_clone().map_err(failed)?;
         let kind = match route {
             Route::Exec(command) => AttemptKind::Command(Box::new(spawn(command, pipe_end, pin)?)),
-            Route::Dial(place) => {
+            Route::Dial(endpoint) => {
                 pipe_end.set_nonblocking(true).map_err(failed)?;
                 let pipe = UnixStream::from_std(pipe_end).map_err(failed)?;
-                AttemptKind::Dial(Box::pin(relay_dialled(place.clone(), pipe)))
+                AttemptKind::Dial(Box::pin(relay_dialled(endpoint.clone(), pipe)))
             }
         };
         Ok(Self { pipe, kind })
@@ -139,12 +139,12 @@ fn with_pin(word: &OsStr, pin: &str) -> OsString {
     OsString::from_vec(filled)
 }
 
-async fn relay_dialled(place: DialPlace, mut pipe: UnixStream) -> String {
-    match timeout(DIAL_TIMEOUT, connect(&place)).await {
+async fn relay_dialled(endpoint: DialTarget, mut pipe: UnixStream) -> String {
+    match timeout(DIAL_TIMEOUT, connect(&endpoint)).await {
         Err(_) => {
             let seconds = DIAL_TIMEOUT.as_secs();
             format!(
-                "dial {place}: no response within {seconds} seconds; is the sandbox running, and not paused?"
+                "dial {endpoint}: no response within {seconds} seconds; is the sandbox running, and not paused?"
             )
         }
         Ok(Err(why)) => why,
@@ -157,29 +157,31 @@ async fn relay_dialled(place: DialPlace, mut pipe: UnixStream) -> String {
                 over = copy(&mut from_sidecar, &mut to_sandbox) => over,
             };
             match over {
-                Ok(_) => format!("{place} closed the connection"),
-                Err(error) => format!("the connection to {place} failed: {error}"),
+                Ok(_) => format!("{endpoint} closed the connection"),
+                Err(error) => format!("the connection to {endpoint} failed: {error}"),
             }
         }
     }
 }
 
-async fn connect(place: &DialPlace) -> Result<BoxedStream, String> {
-    match place {
-        DialPlace::HybridVsock { path, port } => {
+async fn connect(endpoint: &DialTarget) -> Result<BoxedStream, String> {
+    match endpoint {
+        DialTarget::HybridVsock { path, port } => {
             after_knock(hybrid_vsock::connect(path, *port).await.map_err(text)?).await
         }
-        DialPlace::Tcp(place) => after_knock(dial::tcp(place, DIAL_TIMEOUT).await.map_err(text)?).await,
-        DialPlace::Vsock { cid, port } => {
-            let advised = |error| format!("dial {place}: {error}; {}", vsock::dial_advice(&error));
+        DialTarget::Tcp(endpoint) => {
+            after_knock(dial::tcp(endpoint, DIAL_TIMEOUT).await.map_err(text)?).await
+        }
+        DialTarget::Vsock { cid, port } => {
+            let advised = |error| format!("dial {endpoint}: {error}; {}", vsock::dial_advice(&error));
             after_knock(vsock::connect(*cid, *port).await.map_err(advised)?).await
         }
-        DialPlace::WebSocket(place) => {
-            let port = HostPort { host: place.host.clone(), port: place.port };
+        DialTarget::WebSocket(endpoint) => {
+            let port = HostPort { host: endpoint.host.clone(), port: endpoint.port };
             let stream = dial::tcp(&port, DIAL_TIMEOUT).await.map_err(text)?;
             let stream =
-                outer::connect(stream, &place.host).await.map_err(|error| tls_failure(&port, &error))?;
-            Ok(Box::new(websocket::client(stream, place, &[]).await.map_err(text)?))
+                outer::connect(stream, &endpoint.host).await.map_err(|error| tls_failure(&port, &error))?;
+            Ok(Box::new(websocket::client(stream, endpoint, &[]).await.map_err(text)?))
         }
     }
 }
@@ -190,13 +192,13 @@ async fn after_knock(mut stream: impl Stream + 'static) -> Result<BoxedStream, S
 }
 
 /// Explains a failed TLS handshake around a WebSocket. Hubs and shims themselves do not use TLS there.
-fn tls_failure(place: &HostPort, error: &TlsError) -> String {
+fn tls_failure(endpoint: &HostPort, error: &TlsError) -> String {
     match error {
         TlsError::Closed | TlsError::NotTls => format!(
-            "dial {place}: no TLS at this address; if this is the port of a hub or a shim itself, use {place} without \
+            "dial {endpoint}: no TLS at this address; if this is the port of a hub or a shim itself, use {endpoint} without \
              wss://, which is for the address of a platform in front of it"
         ),
-        _ => format!("dial {place}: {error}"),
+        _ => format!("dial {endpoint}: {error}"),
     }
 }
 
@@ -223,18 +225,18 @@ mod tests {
         let path = std::env::temp_dir().join(cofferdam_base::random::id("cofferdam-monitor-"));
         let _silent = tokio::net::UnixListener::bind(&path).unwrap();
         let (pipe, _other) = UnixStream::pair().unwrap();
-        let said = relay_dialled(DialPlace::HybridVsock { path: path.clone(), port: 7443 }, pipe).await;
+        let said = relay_dialled(DialTarget::HybridVsock { path: path.clone(), port: 7443 }, pipe).await;
         std::fs::remove_file(path).unwrap();
         assert!(said.contains("no response within 15 seconds") && said.contains("not paused?"), "{said}");
     }
 
     #[test]
     fn invalid_addresses_are_refused() {
-        for place in ["", "box", "box:0", "wss://", "tls://box:7", "listen:127.0.0.1:7", "vsock:7443"] {
-            assert!(Route::dial(place).is_err(), "{place}");
+        for endpoint in ["", "box", "box:0", "wss://", "tls://box:7", "listen:127.0.0.1:7", "vsock:7443"] {
+            assert!(Route::dial(endpoint).is_err(), "{endpoint}");
         }
-        for place in ["wss://h/x", "vsock:4:7443", "vsock:/run/vm1/vsock:7443"] {
-            assert_eq!(Route::dial(place).unwrap().to_string(), place);
+        for endpoint in ["wss://h/x", "vsock:4:7443", "vsock:/run/vm1/vsock:7443"] {
+            assert_eq!(Route::dial(endpoint).unwrap().to_string(), endpoint);
         }
     }
 }

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cofferdam_secrets::{Origin, VaultPath};
+use cofferdam_secrets::{VaultOrigin, VaultPath};
 use cofferdam_vault::{Auth, Kind, KvVersion, Need, Settings, VaultError, Verdict};
 use relay_proto::name::Name;
 
+use super::check_login::CheckLogin;
 use super::login::{self, MayMint};
 use super::report::{Report, Section, Wanted, listed};
-use super::visit::Visit;
 use crate::config::{Config, Grant};
 
 /// Paths below this one work only for a token that belongs to an entity.
@@ -19,7 +19,7 @@ pub(super) async fn check(
     config: &Config,
     settings: &Settings,
     grant: &Grant,
-    visit: &Visit,
+    check_login: &CheckLogin,
     may_mint: MayMint,
     report: &mut Report,
 ) -> Result<(), VaultError> {
@@ -33,7 +33,7 @@ pub(super) async fn check(
         report.not_checked("the login cannot create such a token");
         return Ok(());
     }
-    let child = match visit.mint(grant, login::mint(settings)).await {
+    let child = match check_login.mint(grant, login::mint(settings)).await {
         Ok(child) => child,
         Err(error) if matches!(error.kind(), Kind::Denied | Kind::Invalid) => {
             login::no_token(settings, grant, &error, report);
@@ -52,20 +52,21 @@ pub(super) async fn check(
     let namespace = settings.namespace.as_ref().map(|name| format!(", in namespace `{name}`"));
     // A session's token belongs to the configured namespace, so paths in its policies need no prefix.
     let mut section = Section::new(format!("{policy}{}", namespace.unwrap_or_default()), String::new());
-    let outcome = GrantCheck { visit, child: &child, report, section: &mut section }.run(&secrets).await;
+    let outcome =
+        GrantCheck { check_login, child: &child, report, section: &mut section }.run(&secrets).await;
     report.close(section);
     outcome
 }
 
 struct GrantCheck<'a> {
-    visit: &'a Visit,
+    check_login: &'a CheckLogin,
     child: &'a Auth,
     report: &'a mut Report,
     section: &'a mut Section,
 }
 
 /// The Vault secrets of a grant, each with the servers that use it.
-type VaultSecrets<'a> = BTreeMap<&'a Name, (&'a Origin, BTreeSet<&'a Name>)>;
+type VaultSecrets<'a> = BTreeMap<&'a Name, (&'a VaultOrigin, BTreeSet<&'a Name>)>;
 
 impl GrantCheck<'_> {
     async fn run(mut self, secrets: &VaultSecrets<'_>) -> Result<(), VaultError> {
@@ -75,8 +76,8 @@ impl GrantCheck<'_> {
             let noun = if servers.len() == 1 { "server" } else { "servers" };
             let reason = format!("secret `{name}` of {noun} {}", listed(&servers));
             match origin {
-                Origin::Kv { path, .. } => self.kv(path, reason).await?,
-                Origin::Vault { path, write } => {
+                VaultOrigin::Kv { path, .. } => self.kv(path, reason).await?,
+                VaultOrigin::Generated { path, write } => {
                     leases = true;
                     let need = match write {
                         Some(_) => Need::update(path.as_str()),
@@ -84,7 +85,6 @@ impl GrantCheck<'_> {
                     };
                     self.dynamic(path, Wanted { need, reason }).await?;
                 }
-                Origin::Env(_) | Origin::Exec { .. } | Origin::File(_) => {}
             }
         }
         // `renew-self` is not needed: a session's token is replaced, not renewed.
@@ -107,7 +107,7 @@ impl GrantCheck<'_> {
         if self.report_need(wanted).await? == Verdict::Lacks {
             return Ok(());
         }
-        match self.visit.vault.mount(&self.child.token, path.as_str()).await {
+        match self.check_login.vault.mount(&self.child.token, path.as_str()).await {
             Err(error) if is_refusal(&error) => {
                 let what = format!("nothing is mounted at `{path}`");
                 self.report.problem(&what, NO_ENGINE_HINT);
@@ -127,8 +127,8 @@ impl GrantCheck<'_> {
     async fn kv(&mut self, path: &VaultPath, reason: String) -> Result<(), VaultError> {
         let path = path.as_str();
         let mut found = None;
-        for token in [&self.child.token, self.visit.token()] {
-            match self.visit.vault.mount(token, path).await {
+        for token in [&self.child.token, self.check_login.token()] {
+            match self.check_login.vault.mount(token, path).await {
                 Ok(mount) => {
                     found = Some(mount);
                     break;
@@ -187,7 +187,7 @@ impl GrantCheck<'_> {
 
     /// `None` if the session's token may not ask for its capabilities.
     async fn verdict(&self, need: &Need) -> Result<Option<Verdict>, VaultError> {
-        match self.visit.vault.verdicts(&self.child.token, std::slice::from_ref(need)).await {
+        match self.check_login.vault.verdicts(&self.child.token, std::slice::from_ref(need)).await {
             Ok(verdicts) => Ok(verdicts.first().copied()),
             Err(error) if error.kind() == Kind::Denied => Ok(None),
             Err(error) => Err(error),
@@ -200,8 +200,8 @@ fn secrets<'a>(config: &'a Config, grant: &'a Grant) -> VaultSecrets<'a> {
     let mut secrets = VaultSecrets::new();
     for server in grant.servers.iter().filter_map(|name| config.servers.get(name)) {
         for secret in server.every_secret() {
-            if let Some(source) = config.secrets.get(secret).filter(|source| source.origin.is_in_vault()) {
-                secrets.entry(secret).or_insert((&source.origin, BTreeSet::new())).1.insert(&server.name);
+            if let Some(origin) = config.secrets.get(secret).and_then(|source| source.origin.vault()) {
+                secrets.entry(secret).or_insert((origin, BTreeSet::new())).1.insert(&server.name);
             }
         }
     }

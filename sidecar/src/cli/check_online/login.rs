@@ -6,8 +6,8 @@ use cofferdam_secrets::VaultPath;
 use cofferdam_vault::{Kind, Mint, Need, Settings, VaultError, Verdict};
 use serde::Deserialize;
 
+use super::check_login::{CheckLogin, Owner, described};
 use super::report::{Report, Section, Wanted, listed};
-use super::visit::{Owner, Visit, described};
 use crate::config::{Config, Grant};
 
 /// Whether the login can create tokens for sessions.
@@ -20,12 +20,12 @@ pub(super) enum MayMint {
 pub(super) async fn check(
     config: &Config,
     settings: &Settings,
-    visit: &Visit,
+    check_login: &CheckLogin,
     report: &mut Report,
 ) -> Result<MayMint, VaultError> {
-    let login = &visit.login;
-    let whose = match visit.owner {
-        Owner::Us => "revoked after this check",
+    let login = &check_login.login;
+    let whose = match check_login.owner {
+        Owner::Check => "revoked after this check",
         Owner::User => "your own token, which is not revoked",
     };
     report.say(&format!(
@@ -33,7 +33,7 @@ pub(super) async fn check(
         settings.auth.method(),
         listed(&login.policies)
     ));
-    let (namespace, uses) = match visit.vault.lookup_self(visit.token()).await {
+    let (namespace, uses) = match check_login.vault.lookup_self(check_login.token()).await {
         Ok(facts) => (facts.namespace, facts.uses_left),
         // Whether it is allowed is checked below.
         Err(error) if error.kind() == Kind::Denied => (configured_namespace(settings).to_owned(), 0),
@@ -59,7 +59,7 @@ pub(super) async fn check(
     if login.renewable && login.expires.is_some() {
         all.push(wanted(Need::update("auth/token/renew-self"), "renews the login"));
     }
-    if visit.owner == Owner::Us {
+    if check_login.owner == Owner::Check {
         all.push(wanted(Need::update("auth/token/revoke-self"), "revokes the login when the sidecar stops"));
     }
     let prefix = policy_prefix(configured_namespace(settings), &namespace);
@@ -72,7 +72,7 @@ pub(super) async fn check(
         prefix,
     );
     let needs: Vec<Need> = all.iter().map(|wanted| wanted.need.clone()).collect();
-    let verdicts = match visit.vault.verdicts(visit.token(), &needs).await {
+    let verdicts = match check_login.vault.verdicts(check_login.token(), &needs).await {
         Ok(verdicts) => verdicts,
         Err(error) if error.kind() == Kind::Denied => {
             let wanted = wanted(
@@ -90,7 +90,7 @@ pub(super) async fn check(
     }
     report.close(section);
     if let Mint::Role(role) = mint(settings) {
-        token_role(config, role, visit, report).await?;
+        token_role(config, role, check_login, report).await?;
     }
     Ok(match verdicts[0] {
         Verdict::Allowed => MayMint::Yes,
@@ -115,7 +115,7 @@ fn role_command(role: &str, config: &Config) -> String {
 async fn token_role(
     config: &Config,
     role: &str,
-    visit: &Visit,
+    check_login: &CheckLogin,
     report: &mut Report,
 ) -> Result<(), VaultError> {
     #[derive(Deserialize)]
@@ -129,7 +129,7 @@ async fn token_role(
         #[serde(default)]
         token_num_uses: u64,
     }
-    let data = match visit.vault.read(visit.token(), &format!("auth/token/roles/{role}")).await {
+    let data = match check_login.vault.read(check_login.token(), &format!("auth/token/roles/{role}")).await {
         Ok(envelope) => envelope.data,
         Err(error) => {
             match error.kind() {

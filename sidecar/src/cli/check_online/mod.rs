@@ -2,7 +2,7 @@
 //!
 //! | module | what it is for |
 //! |---|---|
-//! | `visit` | one login for the check, tokens that live sixty seconds, and their revocation |
+//! | `check_login` | one login for the check, tokens that live sixty seconds, and their revocation |
 //! | `login` | what the sidecar's own token may do, and what its token role allows |
 //! | `grants` | for each grant, whether its policies allow what its servers' secrets need |
 //! | `report` | prints findings, then the policy lines to add |
@@ -11,10 +11,10 @@
 //! interrupted (a login or a token that is being created is awaited first); a user's own token is not revoked; a wrapped
 //! secret-id is not unwrapped.
 
+mod check_login;
 mod grants;
 mod login;
 mod report;
-mod visit;
 
 use std::pin::pin;
 use std::process::ExitCode;
@@ -26,8 +26,8 @@ use cofferdam_vault::{Health, Kind, Problem, Settings, Vault, VaultError};
 use super::interruption::interruption;
 use crate::config::Config;
 use crate::terminal::failure::{Failure, Sysexit};
+use check_login::CheckLogin;
 use report::Report;
-use visit::Visit;
 
 pub(super) fn run(config: &Config) -> Result<ExitCode, Failure> {
     let mut report = Report::default();
@@ -67,23 +67,23 @@ async fn ask(
         };
         return Err(Failure::new(Sysexit::Unavailable, "Vault does not serve requests").hint(hint));
     }
-    let Some(visit) = enter(vault, settings, report).await? else { return Ok(()) };
+    let Some(check_login) = enter(vault, settings, report).await? else { return Ok(()) };
     // All tokens are revoked, whatever the outcome.
     let outcome = {
-        let mut checks = pin!(check_all(config, settings, &visit, report));
+        let mut checks = pin!(check_all(config, settings, &check_login, report));
         tokio::select! {
             outcome = &mut checks => outcome.map_err(failure),
             () = &mut stop => {
                 // A token that is being created has to arrive before it can be revoked; after that no more are created.
                 let _no_new_tokens = tokio::select! {
-                    guard = visit.stop_creating() => Some(guard),
+                    guard = check_login.stop_creating() => Some(guard),
                     _ = checks => None,
                 };
                 Err(interrupted())
             }
         }
     };
-    visit.end(report).await;
+    check_login.end(report).await;
     outcome
 }
 
@@ -92,7 +92,11 @@ fn interrupted() -> Failure {
 }
 
 /// Logs in. `None` if that would use up a wrapped secret-id: then the policies cannot be checked.
-async fn enter(vault: Vault, settings: &Settings, report: &mut Report) -> Result<Option<Visit>, Failure> {
+async fn enter(
+    vault: Vault,
+    settings: &Settings,
+    report: &mut Report,
+) -> Result<Option<CheckLogin>, Failure> {
     let method = settings.auth.method();
     let login = SingleLogin::log_in(&vault, cofferdam_vault::method(&settings.auth)).await.map_err(|error| {
         let hint = match &error.problem {
@@ -106,8 +110,8 @@ async fn enter(vault: Vault, settings: &Settings, report: &mut Report) -> Result
         Failure::new(code, error).hint(hint)
     })?;
     Ok(match login {
-        SingleLogin::SidecarToken(token) => Some(Visit::new(vault, token, visit::Owner::Us)),
-        SingleLogin::UserToken(token) => Some(Visit::new(vault, token, visit::Owner::User)),
+        SingleLogin::SidecarToken(token) => Some(CheckLogin::new(vault, token, check_login::Owner::Check)),
+        SingleLogin::UserToken(token) => Some(CheckLogin::new(vault, token, check_login::Owner::User)),
         SingleLogin::Wrapped { made_by } => {
             report.say(&format!(
                 "login {method}: the secret-id is wrapped, and was created by `{made_by}` as expected"
@@ -123,12 +127,12 @@ async fn enter(vault: Vault, settings: &Settings, report: &mut Report) -> Result
 async fn check_all(
     config: &Config,
     settings: &Settings,
-    visit: &Visit,
+    check_login: &CheckLogin,
     report: &mut Report,
 ) -> Result<(), VaultError> {
-    let may_mint = login::check(config, settings, visit, report).await?;
+    let may_mint = login::check(config, settings, check_login, report).await?;
     for grant in config.grants.values() {
-        grants::check(config, settings, grant, visit, may_mint, report).await?;
+        grants::check(config, settings, grant, check_login, may_mint, report).await?;
     }
     Ok(())
 }

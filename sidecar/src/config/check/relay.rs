@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use cofferdam_secrets::{Origin, SecretSpec};
-use cofferdam_servers::spec::{ServerKind, ServerSpec};
+use cofferdam_secrets::SecretSpec;
+use cofferdam_servers::spec::ServerSpec;
 use cofferdam_vault as vault;
 use relay_proto::name::Name;
 
@@ -131,18 +131,13 @@ pub(super) fn private_paths(
         let files = vault.auth.files().into_iter();
         paths.extend(files.map(|(key, path)| (format!("`vault.auth.{key}`"), path.to_owned())));
     }
-    paths.extend(secrets.values().filter_map(|secret| match &secret.origin {
-        Origin::Env(_) | Origin::Kv { .. } | Origin::Vault { .. } => None,
-        Origin::Exec { command: arguments, .. } => {
-            Some((format!("`secrets.{}.exec`", secret.name), (&arguments[0]).into()))
-        }
-        Origin::File(path) => Some((format!("`secrets.{}.file`", secret.name), path.clone())),
+    paths.extend(secrets.values().filter_map(|secret| {
+        let (key, path) = secret.origin.private_path()?;
+        Some((format!("`secrets.{}.{key}`", secret.name), path.to_owned()))
     }));
-    paths.extend(servers.values().filter_map(|server| match &server.kind {
-        ServerKind::Http(_) => None,
-        ServerKind::Stdio(stdio) => {
-            Some((format!("`servers.{}.command`", server.name), (&stdio.command[0]).into()))
-        }
+    paths.extend(servers.values().filter_map(|server| {
+        let program = server.kind.program()?;
+        Some((format!("`servers.{}.command`", server.name), program.to_owned()))
     }));
     paths
 }

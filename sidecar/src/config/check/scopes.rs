@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cofferdam_policy::Glob;
-use cofferdam_servers::spec::{HttpServer, Scope, ServerKind, StdioServer};
+use cofferdam_servers::spec::{HttpServer, Scope, StdioServer};
 
 use super::servers::RawTemplates;
 use super::{Checker, http_server, servers, span_of, written_keys};
@@ -12,12 +12,19 @@ use crate::config::document::dotted;
 use crate::config::raw::RawScope;
 use crate::config::spanned::Spanned;
 
-/// `kind` is `None` if the server itself has problems; then only the tool patterns can be checked.
+/// The server's own entries, which a scope replaces or extends.
+#[derive(Clone, Copy)]
+pub(super) enum ServerEntries<'a> {
+    Headers(&'a HttpServer),
+    Process(&'a StdioServer),
+}
+
+/// `server_entries` is `None` if the server itself has problems; then only the tool patterns can be checked.
 pub(super) fn check_scopes(
     checker: &mut Checker<'_, '_>,
     server: &str,
     raw: Vec<Spanned<RawScope>>,
-    kind: Option<&ServerKind>,
+    server_entries: Option<ServerEntries<'_>>,
 ) -> Vec<Arc<Scope>> {
     let scopes = ["servers", server, "scopes"];
     // The path of a removed entry does not tell in which scope it was.
@@ -34,19 +41,19 @@ pub(super) fn check_scopes(
         }
         let tools =
             servers::check_globs(checker, &format!("{table}.tools"), scope.tools.take().unwrap_or_default());
-        let Some(kind) = kind else { continue };
+        let Some(server_entries) = server_entries else { continue };
         let entries = [&scope.env, &scope.files, &scope.headers];
         if entries.into_iter().flatten().all(|entries| entries.value.is_empty()) && !has_removed {
-            let keys = match kind {
-                ServerKind::Http(_) => "`headers`",
-                ServerKind::Stdio(_) => "`env` or `files`",
+            let keys = match server_entries {
+                ServerEntries::Headers(_) => "`headers`",
+                ServerEntries::Process(_) => "`env` or `files`",
             };
             let hint = format!("give its tools other {keys}, or leave the scope out");
             checker.add(&span, format!("`{table}` changes nothing for its tools"), hint);
         }
-        checked.push(Arc::new(match kind {
-            ServerKind::Http(http) => http_scope(checker, &table, tools, scope, http),
-            ServerKind::Stdio(stdio) => stdio_scope(checker, &table, tools, scope, stdio),
+        checked.push(Arc::new(match server_entries {
+            ServerEntries::Headers(http) => http_scope(checker, &table, tools, scope, http),
+            ServerEntries::Process(stdio) => stdio_scope(checker, &table, tools, scope, stdio),
         }));
     }
     checked

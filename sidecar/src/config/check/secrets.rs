@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cofferdam_secrets::{ExecFormat, Origin, SecretSpec, ShortValues, is_field_name};
+use cofferdam_secrets::{ExecFormat, Origin, SecretSpec, ShortValues, VaultOrigin, is_field_name};
 use relay_proto::name::Name;
 
 use super::{Checker, span_of, vault, written_keys};
@@ -76,9 +76,9 @@ fn check_secret(
     let exec = exec.map(|command| Origin::Exec { command, format });
     let host_origin = file.map(Origin::File).or(env.map(Origin::Env)).or(exec);
     let vault_origin = kv
-        .map(|path| Origin::Kv { path, refresh })
-        .or_else(|| vault_path.map(|path| Origin::Vault { path, write }));
-    Some((host_origin.or(vault_origin)?, public, short))
+        .map(|path| VaultOrigin::Kv { path, refresh })
+        .or_else(|| vault_path.map(|path| VaultOrigin::Generated { path, write }));
+    Some((host_origin.or(vault_origin.map(Origin::Vault))?, public, short))
 }
 
 /// Checks `write`, the parameters for a Vault path. They are sent as JSON, which has no dates and no infinite numbers.

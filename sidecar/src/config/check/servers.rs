@@ -8,6 +8,7 @@ use cofferdam_secrets::{InvalidTemplate, Template};
 use cofferdam_servers::spec::{Reload, Replace, Retry, ServerKind, ServerSpec, StdioServer};
 use relay_proto::name::Name;
 
+use super::scopes::ServerEntries;
 use super::{Checker, Section, http_server, scopes, secrets, span_of, written_keys};
 use crate::config::document::dotted;
 use crate::config::raw::{RawReload, RawReplace, RawServer};
@@ -51,7 +52,11 @@ fn check_server(
     let reload = check_reload(checker, &table, written, &raw);
     let scopes = raw.scopes.take().map(|scopes| scopes.value).unwrap_or_default();
     let kind = check_kind(checker, &table, written, raw);
-    let scopes = scopes::check_scopes(checker, &written.value, scopes, kind.as_ref());
+    let entries = kind.as_ref().map(|kind| match kind {
+        ServerKind::Http(http) => ServerEntries::Headers(http),
+        ServerKind::Stdio(stdio) => ServerEntries::Process(stdio),
+    });
+    let scopes = scopes::check_scopes(checker, &written.value, scopes, entries);
     let rules = match scopes.is_empty() {
         true => rules,
         false => rules.by_tool(),

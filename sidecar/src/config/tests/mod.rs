@@ -11,7 +11,7 @@ mod vault_secrets;
 
 use std::path::{Path, PathBuf};
 
-use cofferdam_secrets::Origin;
+use cofferdam_secrets::{Origin, VaultOrigin};
 use cofferdam_servers::spec::ServerKind;
 
 use super::*;
@@ -139,7 +139,7 @@ fn relative_paths_start_at_the_configurations_directory() {
     assert_eq!(file, Path::new("/etc/cofferdam/s.json"));
     let command = |name: &str| match &config.servers[&name.parse().unwrap()].kind {
         ServerKind::Stdio(server) => server.command.clone(),
-        ServerKind::Http(_) => panic!("a command"),
+        other => panic!("not a command: {other:?}"),
     };
     assert_eq!(command("a"), ["/etc/cofferdam/bin/a", "rel/ative"]);
     assert_eq!(command("b"), ["b"], "a bare program is found by PATH");

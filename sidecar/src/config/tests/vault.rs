@@ -64,16 +64,18 @@ fn every_key_of_vault_is_read_as_written() {
     assert_eq!(vault.namespace.as_ref().unwrap().as_str(), "team-a");
     assert_eq!(vault.ca_file.as_deref(), Some(Path::new("/etc/cofferdam/vault-ca.pem")));
     assert_eq!(vault.token_role.as_deref(), Some("cofferdam"));
-    let origin = |name: &str| &config.secrets[&name.parse().unwrap()].origin;
+    let origin = |name: &str| config.secrets[&name.parse().unwrap()].origin.vault().unwrap();
     let refreshed = |name: &str| match origin(name) {
-        Origin::Kv { path, refresh } => (path.as_str().to_owned(), refresh.as_secs()),
+        VaultOrigin::Kv { path, refresh } => (path.as_str().to_owned(), refresh.as_secs()),
         other => panic!("{other:?}"),
     };
     assert_eq!(refreshed("github"), ("secret/github".to_owned(), 60));
     assert_eq!(refreshed("linear"), ("secret/linear".to_owned(), 300));
-    let Origin::Vault { path, write: None } = origin("warehouse") else { panic!("a path to read") };
+    let VaultOrigin::Generated { path, write: None } = origin("warehouse") else { panic!("a path to read") };
     assert_eq!(path.as_str(), "database/creds/readonly");
-    let Origin::Vault { write: Some(write), .. } = origin("client-cert") else { panic!("a path to write") };
+    let VaultOrigin::Generated { write: Some(write), .. } = origin("client-cert") else {
+        panic!("a path to write")
+    };
     assert_eq!(
         serde_json::to_value(write).unwrap(),
         serde_json::json!({

@@ -109,7 +109,7 @@ impl Daemon {
     /// Holds the sandbox until the client disconnects, and sends events to the client.
     pub(crate) async fn keep_hold(self: Arc<Self>, mut hold: Hold, mut stream: UnixStream) {
         tracing::info!(enrolment = %hold.enrolment, sandbox = hold.sandbox.name, "sandbox held by attach");
-        let mut room = [0; 64];
+        let mut buffer = [0; 64];
         loop {
             tokio::select! {
                 () = self.stop.cancelled() => break,
@@ -120,7 +120,7 @@ impl Daemon {
                 }
                 Some(event) = hold.events.recv() => if send_event(&mut stream, &event).await.is_err() { break },
                 // The client sends nothing; only its disconnect matters.
-                read = stream.read(&mut room) => if !matches!(read, Ok(1..)) { break },
+                read = stream.read(&mut buffer) => if !matches!(read, Ok(1..)) { break },
             }
         }
         tracing::info!(enrolment = %hold.enrolment, sandbox = hold.sandbox.name, "attach ended");

@@ -7,9 +7,9 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`hold`] | one `cofferdam attach`, for as long as it runs |
-//! | [`last_user`] | the stream of a pipe with a single link |
+//! | [`shut_on_drop`] | the stream of a pipe with a single link |
 //! | [`pipe`] | one pipe, from its handshake to its end |
 
 pub(super) mod hold;
-mod last_user;
 pub(super) mod pipe;
+mod shut_on_drop;

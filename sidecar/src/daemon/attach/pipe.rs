@@ -12,7 +12,7 @@ use relay_carriage::trunk::{self, MAX_LOCAL, Side, Silence, Substream, Trunk, Tr
 use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
 
-use super::last_user::LastUser;
+use super::shut_on_drop::ShutOnDrop;
 use crate::daemon::admission::ConnectionSource;
 use crate::daemon::attach_table::{AttachEvent, LAST_BYTES, PipeEnd};
 use crate::daemon::handshake::{self, Arrival};
@@ -94,8 +94,8 @@ impl Daemon {
     ) -> Result<(), PipeError> {
         let first = self.stop.run_until_cancelled(stream.readable()).await.ok_or(PipeError::Stopping)?;
         first?;
-        let mut room = [0];
-        if matches!(peek(&stream, &mut room), Ok(0)) {
+        let mut buffer = [0];
+        if matches!(peek(&stream, &mut buffer), Ok(0)) {
             return Err(PipeError::Nothing);
         }
         let accepting = timeout(HANDSHAKE, tls::accept_pipe(stream, &self.identity));
@@ -108,7 +108,7 @@ impl Daemon {
             Inside::Link => {
                 let slots = HandshakeSlots::new(1, self.stop.clone());
                 let arrival = Arrival {
-                    stream: Box::new(LastUser::new(stream, end.clone())),
+                    stream: Box::new(ShutOnDrop::new(stream, end.clone())),
                     source: ConnectionSource::Attached { enrolment: enrolment.into() },
                 };
                 handshake::accept(self, arrival, slots.take().await).await;
@@ -164,9 +164,9 @@ impl Daemon {
 }
 
 /// Reads without consuming.
-fn peek(stream: &UnixStream, room: &mut [u8]) -> nix::Result<usize> {
+fn peek(stream: &UnixStream, buffer: &mut [u8]) -> nix::Result<usize> {
     use std::os::fd::AsRawFd as _;
-    nix::sys::socket::recv(stream.as_raw_fd(), room, nix::sys::socket::MsgFlags::MSG_PEEK)
+    nix::sys::socket::recv(stream.as_raw_fd(), buffer, nix::sys::socket::MsgFlags::MSG_PEEK)
 }
 
 /// The next step for a failed TLS handshake: most often the command printed something into the pipe.

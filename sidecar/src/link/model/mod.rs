@@ -10,6 +10,7 @@
 //! - no message to the harness holds the secret;
 //! - an id is in one place at a time (checked by the link after each turn, see `Pipeline::assert_one_place`).
 
+mod calls;
 mod cases;
 mod outcomes;
 mod replacement;
@@ -55,10 +56,10 @@ struct Life {
     nameless: u64,
     /// Messages without a readable id may have been lost with a link.
     lost_nameless: bool,
-    /// Notifications for the harness.
-    notifications: Vec<String>,
     /// Whether the harness answers what the server asks of it.
     answers_server: bool,
+    /// The ids of responses and the methods of notifications, as they arrived.
+    arrived: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -121,8 +122,8 @@ impl Life {
             malformed: 0,
             nameless: 0,
             lost_nameless: false,
-            notifications: Vec::new(),
             answers_server: true,
+            arrived: Vec::new(),
         }
     }
 
@@ -323,6 +324,7 @@ impl Life {
         let text = std::str::from_utf8(bytes).expect("JSON is text");
         assert!(!text.contains(SECRET), "the harness was told the secret: {text}");
         let message: serde_json::Value = serde_json::from_str(text).expect("a harness is told JSON");
+        self.arrived.push(message["method"].as_str().map_or_else(|| message["id"].to_string(), Into::into));
         match (&message["id"], &message["method"]) {
             (id, serde_json::Value::String(_)) if !id.is_null() => {
                 if self.answers_server {
@@ -330,7 +332,7 @@ impl Life {
                     self.shim.push(response.as_bytes(), MaybeRan::No);
                 }
             }
-            (_, serde_json::Value::String(method)) => self.notifications.push(method.clone()),
+            (_, serde_json::Value::String(_)) => {}
             (serde_json::Value::Null, _) => self.nameless += 1,
             (id, _) => {
                 let id = id.as_u64().expect("an id of the harness's");

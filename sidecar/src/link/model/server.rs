@@ -10,7 +10,7 @@ use cofferdam_servers::scripted::{Reaction, Script, Taken, answer};
 /// The secret that every process is given and that no message to the harness may hold.
 pub(super) const SECRET: &str = "correct-horse-battery-staple";
 /// Tools of the server. Those whose names begin with `safe_` say that they only read; `deny_` is denied by the rules.
-pub(super) const TOOLS: [&str; 12] = [
+pub(super) const TOOLS: [&str; 13] = [
     "now",
     "now",
     "late",
@@ -23,6 +23,7 @@ pub(super) const TOOLS: [&str; 12] = [
     "deny_all",
     "safe_exit",
     "safe_never",
+    "large",
 ];
 /// Tools that only single schedules call.
 const OTHER_TOOLS: [&str; 2] = ["safe_exit_always", "safe_exit_then_never"];
@@ -96,6 +97,11 @@ fn respond(taken: &Taken, seen: &Seen, audit: &Path) -> Vec<Reaction> {
         "never" => Vec::new(),
         "exit" | "safe_exit_always" => vec![Reaction::Exit],
         "exit_late" => vec![Reaction::ExitAfter(Duration::from_secs(1))],
+        // So large that it is scrubbed by a worker.
+        "large" => vec![
+            Reaction::Say(result(&format!("{}{SECRET}", "x".repeat(300 * 1024)))),
+            Reaction::Say(r#"{"jsonrpc":"2.0","method":"notifications/after"}"#.into()),
+        ],
         "leak" => vec![Reaction::Say(result(SECRET))],
         "twice" => {
             vec![Reaction::Say(result("once")), Reaction::SayAfter(Duration::from_secs(1), result("again"))]
@@ -109,7 +115,6 @@ fn respond(taken: &Taken, seen: &Seen, audit: &Path) -> Vec<Reaction> {
         ))],
         "safe_exit_then_never" if runs == 1 => vec![Reaction::ExitAfter(Duration::from_secs(15))],
         "safe_exit_then_never" => Vec::new(),
-        "large" => vec![Reaction::Say(result(&"x".repeat(100 * 1024)))],
         "safe_exit" if runs == 1 => vec![Reaction::Exit],
         "safe_never" if runs == 1 => vec![Reaction::ExitAfter(Duration::from_secs(5))],
         _ => vec![Reaction::Say(result("done"))],

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_secrets::{
-    Ask, Asker, Lease, Origin, SecretProblem, SecretSpec, ShortValues, Source, SourceLimits,
+    Ask, Asker, Lease, Origin, SecretProblem, SecretSpec, ShortValues, Source, SourceLimits, VaultOrigin,
 };
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::TaskTracker;
@@ -95,7 +95,10 @@ impl Sidecar {
 async fn read(session: &SessionVault) -> Result<Lease, SecretProblem> {
     let spec = SecretSpec {
         name: "db".parse().unwrap(),
-        origin: Origin::Vault { path: "database/creds/readonly".parse().unwrap(), write: None },
+        origin: Origin::Vault(VaultOrigin::Generated {
+            path: "database/creds/readonly".parse().unwrap(),
+            write: None,
+        }),
         public: Vec::new(),
         short: ShortValues::Refuse,
     };

@@ -12,6 +12,7 @@ use std::time::Duration;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::awake::Awake;
+use crate::bench_error::BenchError;
 use crate::clock::{Deadline, now};
 use crate::contender::{Contender, Ready};
 use crate::measure::{Pace, Small};
@@ -19,7 +20,6 @@ use crate::process::Running;
 use crate::program_paths::ProgramPaths;
 use crate::relay::Link;
 use crate::roster::{SECRET, SIDECAR, SIDECAR_DIRECTORIES};
-use crate::trouble::Trouble;
 use crate::weight::resident;
 
 /// Its name for `--only`.
@@ -37,7 +37,7 @@ pub(crate) struct Crowd {
 }
 
 /// Runs all of it; `dir` is for the sidecars' files.
-pub(crate) fn run(pace: Pace, dir: &Path, paths: &ProgramPaths) -> Result<Crowd, Trouble> {
+pub(crate) fn run(pace: Pace, dir: &Path, paths: &ProgramPaths) -> Result<Crowd, BenchError> {
     make_room()?;
     let single = Sidecar::start(&dir.join("single"), paths)?;
     let shared = Sidecar::start(&dir.join(CROWD), paths)?;
@@ -61,7 +61,7 @@ pub(crate) fn run(pace: Pace, dir: &Path, paths: &ProgramPaths) -> Result<Crowd,
     }
     let alone = rounds.iter().map(|(alone, _)| *alone).min_by_key(|alone| alone.median);
     let together = rounds.iter().map(|(_, together)| *together).min_by_key(|together| together.p99);
-    let (alone, together) = alone.zip(together).ok_or_else(|| Trouble::Missing("a round".into()))?;
+    let (alone, together) = alone.zip(together).ok_or_else(|| BenchError::Missing("a round".into()))?;
     Ok(Crowd { idle_session, alone, together })
 }
 
@@ -99,23 +99,23 @@ struct Sidecar {
 }
 
 impl Sidecar {
-    fn start(dir: &Path, paths: &ProgramPaths) -> Result<Self, Trouble> {
+    fn start(dir: &Path, paths: &ProgramPaths) -> Result<Self, BenchError> {
         let prepared = SIDECAR_OF_MANY.prepare(dir, paths)?;
         let mut server = prepared.client.command();
         // It ends with its input, and it is ended with this process.
         server.stdin(Stdio::piped()).stdout(Stdio::null());
         let server = Running::spawn(server, "the server over HTTP")?;
-        let host = prepared.start_host()?.ok_or_else(|| Trouble::Missing("a sidecar".into()))?;
+        let host = prepared.start_host()?.ok_or_else(|| BenchError::Missing("a sidecar".into()))?;
         Ok(Self { host, socket: dir.join(SOCKET), _server: server })
     }
 
-    fn link(&self) -> Result<Link, Trouble> {
+    fn link(&self) -> Result<Link, BenchError> {
         Link::open(&self.socket, SERVER)
     }
 
     /// Opens all sessions, and measures the memory that each added to the sidecar. One more is opened before, so that one-time
     /// costs are not counted.
-    fn idle_links(&self) -> Result<(Vec<Link>, u64), Trouble> {
+    fn idle_links(&self) -> Result<(Vec<Link>, u64), BenchError> {
         let _first = self.link()?;
         let before = resident(self.host.child.id())?;
         let links: Vec<Link> =
@@ -126,11 +126,11 @@ impl Sidecar {
 }
 
 /// Every link makes a call a second, each at its own moment of the second.
-fn once_a_second(links: &mut [Link]) -> Result<Small, Trouble> {
+fn once_a_second(links: &mut [Link]) -> Result<Small, BenchError> {
     let count = u32::try_from(links.len()).expect("there are a thousand").max(1);
     let begin = Deadline::after(BEGIN_AFTER);
     let took = std::thread::scope(|scope| {
-        let caller = |(place, link): (u32, &'_ mut Link)| -> Result<Vec<Duration>, Trouble> {
+        let caller = |(place, link): (u32, &'_ mut Link)| -> Result<Vec<Duration>, BenchError> {
             let mut took = Vec::new();
             for second in 0..SECONDS {
                 let moment = Duration::from_secs(second.into()) + Duration::from_secs(1) * place / count;
@@ -147,7 +147,7 @@ fn once_a_second(links: &mut [Link]) -> Result<Small, Trouble> {
                 std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, move || caller(numbered))
             })
             .collect::<Result<_, _>>()
-            .map_err(|source| Trouble::Start { what: "a thread for a session".into(), source })?;
+            .map_err(|source| BenchError::Start { what: "a thread for a session".into(), source })?;
         let took = threads.into_iter().map(|thread| thread.join().expect("a caller does not panic"));
         took.collect::<Result<Vec<_>, _>>()
     })?;
@@ -155,8 +155,8 @@ fn once_a_second(links: &mut [Link]) -> Result<Small, Trouble> {
 }
 
 /// Many descriptors for this process and for those it starts.
-fn make_room() -> Result<(), Trouble> {
-    let missing = || Trouble::Missing(format!("{DESCRIPTORS} descriptors for one process (`ulimit -Hn`)"));
+fn make_room() -> Result<(), BenchError> {
+    let missing = || BenchError::Missing(format!("{DESCRIPTORS} descriptors for one process (`ulimit -Hn`)"));
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(|_| missing())?;
     if hard < DESCRIPTORS {
         return Err(missing());

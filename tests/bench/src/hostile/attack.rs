@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use relay_proto::frame::{Frame, PREFACE};
 
+use crate::bench_error::BenchError;
 use crate::clock::now;
 use crate::relay::{Link, opening};
-use crate::trouble::Trouble;
 
 /// The kinds of attack.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -45,7 +45,7 @@ impl Attack {
 pub(crate) const AT_WORK: &str = "at work";
 
 /// Runs until the input ends; then prints how often it attacked, and in how many seconds.
-pub(crate) fn run(attack: Attack, socket: &Path) -> Result<(), Trouble> {
+pub(crate) fn run(attack: Attack, socket: &Path) -> Result<(), BenchError> {
     std::thread::spawn(|| {
         // Whatever it was that ended the input, the input is not needed any more.
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
@@ -88,7 +88,7 @@ const TINY: [&[u8]; 4] =
 static OVER: AtomicBool = AtomicBool::new(false);
 
 impl Work {
-    fn new(attack: Attack, socket: &Path) -> Result<Self, Trouble> {
+    fn new(attack: Attack, socket: &Path) -> Result<Self, BenchError> {
         Ok(match attack {
             Attack::Busy => Self::Busy,
             Attack::Connections => Self::Connections(Connections {
@@ -100,14 +100,15 @@ impl Work {
             Attack::Messages => {
                 let link = Link::open(socket, super::SERVER)?;
                 let unblocked = link.stream().set_nonblocking(true);
-                unblocked.map_err(|source| Trouble::Start { what: "a flood of messages".into(), source })?;
+                unblocked
+                    .map_err(|source| BenchError::Start { what: "a flood of messages".into(), source })?;
                 Self::Messages(Box::new(link))
             }
         })
     }
 
     /// Does a part of the work; returns how often it attacked.
-    fn turn(&mut self) -> Result<u64, Trouble> {
+    fn turn(&mut self) -> Result<u64, BenchError> {
         match self {
             Self::Busy => {
                 for _ in 0..100_000 {
@@ -129,9 +130,9 @@ struct Connections {
 }
 
 impl Connections {
-    fn next(&mut self) -> Result<(), Trouble> {
+    fn next(&mut self) -> Result<(), BenchError> {
         let mut stream = UnixStream::connect(&self.socket)
-            .map_err(|source| Trouble::Start { what: "one connection too many".into(), source })?;
+            .map_err(|source| BenchError::Start { what: "one connection too many".into(), source })?;
         // The sidecar may have closed it already.
         let _ = stream.write_all(&self.openings[self.made % self.openings.len()]);
         self.made += 1;
@@ -163,7 +164,7 @@ fn openings() -> Vec<Vec<u8>> {
 }
 
 /// As many messages as credit allows, until the socket takes no more.
-fn flood(link: &mut Link) -> Result<u64, Trouble> {
+fn flood(link: &mut Link) -> Result<u64, BenchError> {
     let mut sent = 0;
     while !link.outbox.is_full() && !link.has_unwritten() {
         for number in 0..BATCH {
@@ -178,7 +179,7 @@ fn flood(link: &mut Link) -> Result<u64, Trouble> {
     // Short, so that the end of the input is seen.
     match poll(&mut ready, PollTimeout::from(50_u8)) {
         Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-        Err(error) => return Err(Trouble::Read { what: "from the sidecar".into(), source: error.into() }),
+        Err(error) => return Err(BenchError::Read { what: "from the sidecar".into(), source: error.into() }),
     }
     let readable = ready[0].revents().is_some_and(|events| events.intersects(!PollFlags::POLLOUT));
     if readable {
@@ -192,11 +193,11 @@ fn is_over() -> bool {
     OVER.load(Ordering::Relaxed)
 }
 
-fn say(words: &str) -> Result<(), Trouble> {
+fn say(words: &str) -> Result<(), BenchError> {
     let mut out = std::io::stdout();
     writeln!(out, "{words}")
         .and_then(|()| out.flush())
-        .map_err(|source| Trouble::Write { what: "what was done".into(), source })
+        .map_err(|source| BenchError::Write { what: "what was done".into(), source })
 }
 
 #[cfg(test)]

@@ -14,13 +14,13 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::awake::Awake;
+use crate::bench_error::BenchError;
 use crate::client::Client;
 use crate::contender::{Contender, Prepared, Ready};
 use crate::measure::{Pace, Small};
 use crate::process::{Running, command};
 use crate::program_paths::ProgramPaths;
 use crate::roster::{SECRET, SIDECAR, SIDECAR_DIRECTORIES};
-use crate::trouble::Trouble;
 
 use self::attack::{AT_WORK, Attack};
 
@@ -54,7 +54,7 @@ impl Hostile {
 }
 
 /// Runs all rounds; `dir` is for the sidecar's files.
-pub(crate) fn run(pace: Pace, dir: &Path, paths: &ProgramPaths) -> Result<Hostile, Trouble> {
+pub(crate) fn run(pace: Pace, dir: &Path, paths: &ProgramPaths) -> Result<Hostile, BenchError> {
     let prepared = SIDECAR_UNDER_ATTACK.prepare(&dir.join(HOSTILE), paths)?;
     let _host = prepared.start_host()?;
     let socket = dir.join(HOSTILE).join(SOCKET);
@@ -77,7 +77,7 @@ pub(crate) fn run(pace: Pace, dir: &Path, paths: &ProgramPaths) -> Result<Hostil
             keep_best(&mut attacked, Attacked { attack, small, per_second, in_all: done.count });
         }
     }
-    let quiet = quiet.ok_or_else(|| Trouble::Missing("a round without an attack".into()))?;
+    let quiet = quiet.ok_or_else(|| BenchError::Missing("a round without an attack".into()))?;
     Ok(Hostile { quiet, attacked })
 }
 
@@ -105,9 +105,9 @@ const ATTACKER_WITHIN: Duration = Duration::from_secs(10);
 fn round<A, T>(
     prepared: &Prepared,
     pace: Pace,
-    begin: impl FnOnce() -> Result<A, Trouble>,
-    end: impl FnOnce(A) -> Result<T, Trouble>,
-) -> Result<(Small, T), Trouble> {
+    begin: impl FnOnce() -> Result<A, BenchError>,
+    end: impl FnOnce(A) -> Result<T, BenchError>,
+) -> Result<(Small, T), BenchError> {
     let mut client = Client::start(&prepared.client)?;
     for _ in 0..WARMING_CALLS {
         client.small_call()?;
@@ -141,8 +141,8 @@ struct Done {
 }
 
 impl Attacker {
-    fn start(attack: Attack, socket: &Path) -> Result<Self, Trouble> {
-        let failed = |source| Trouble::Start { what: "an attacker".into(), source };
+    fn start(attack: Attack, socket: &Path) -> Result<Self, BenchError> {
+        let failed = |source| BenchError::Start { what: "an attacker".into(), source };
         let mut attacker = command(std::env::current_exe().map_err(failed)?);
         attacker.args(["attack", attack.word()]).arg(socket);
         attacker.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -151,30 +151,34 @@ impl Attacker {
         let mut attacker = Self { running, said };
         match attacker.line()?.as_str() {
             AT_WORK => Ok(attacker),
-            other => Err(Trouble::WrongAnswer(other.into())),
+            other => Err(BenchError::WrongAnswer(other.into())),
         }
     }
 
-    fn finish(mut self) -> Result<Done, Trouble> {
+    fn finish(mut self) -> Result<Done, BenchError> {
         drop(self.running.child.stdin.take());
         let line = self.line()?;
-        done(&line).ok_or(Trouble::WrongAnswer(line))
+        done(&line).ok_or(BenchError::WrongAnswer(line))
     }
 
-    fn line(&mut self) -> Result<String, Trouble> {
+    fn line(&mut self) -> Result<String, BenchError> {
         if self.said.buffer().is_empty() {
             let mut ready = [PollFd::new(self.said.get_ref().as_fd(), PollFlags::POLLIN)];
             let within = PollTimeout::try_from(ATTACKER_WITHIN).unwrap_or(PollTimeout::MAX);
             if poll(&mut ready, within) == Ok(0) {
                 let what = "an attacker".into();
-                return Err(Trouble::NotReady { what, within: ATTACKER_WITHIN, last_words: String::new() });
+                return Err(BenchError::NotReady {
+                    what,
+                    within: ATTACKER_WITHIN,
+                    last_log_line: String::new(),
+                });
             }
         }
         let mut line = String::new();
         let read = self.said.read_line(&mut line);
-        read.map_err(|source| Trouble::Read { what: "from an attacker".into(), source })?;
+        read.map_err(|source| BenchError::Read { what: "from an attacker".into(), source })?;
         match line.trim_end() {
-            "" => Err(Trouble::Ended { what: "an attacker".into(), last_words: String::new() }),
+            "" => Err(BenchError::Ended { what: "an attacker".into(), last_log_line: String::new() }),
             words => Ok(words.into()),
         }
     }

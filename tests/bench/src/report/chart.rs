@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::units::{rate, time};
 use crate::roster::{COFFERDAM, COFFERDAM_TLS, COFFERDAM_WEB_SOCKET, DIRECT, SOCAT};
-use crate::tournament::Standing;
+use crate::tournament::ContenderResult;
 
-pub(super) fn svg(standings: &[Standing]) -> String {
+pub(super) fn svg(standings: &[ContenderResult]) -> String {
     let panels = [
         Panel {
             title: "One small call, p50",
@@ -19,7 +19,7 @@ pub(super) fn svg(standings: &[Standing]) -> String {
         Panel {
             title: "Calls per second, 32 in flight",
             better: "longer is better",
-            value: Standing::calls_per_second,
+            value: ContenderResult::calls_per_second,
             label: rate,
         },
         Panel {
@@ -54,7 +54,7 @@ pub(super) fn svg(standings: &[Standing]) -> String {
 struct Panel {
     title: &'static str,
     better: &'static str,
-    value: fn(&Standing) -> Option<f64>,
+    value: fn(&ContenderResult) -> Option<f64>,
     label: fn(f64) -> String,
 }
 
@@ -87,7 +87,7 @@ text{fill:#e6edf3}
 ";
 
 impl Panel {
-    fn draw(&self, standings: &[Standing], (left, top): (f64, f64), out: &mut String) {
+    fn draw(&self, standings: &[ContenderResult], (left, top): (f64, f64), out: &mut String) {
         let values: Vec<f64> = standings.iter().filter_map(|standing| (self.value)(standing)).collect();
         let scale = Scale::over(&values);
         let bottom = HEADER + ROW * standings.len() as f64;
@@ -121,7 +121,7 @@ impl Panel {
         out.push_str("</g>\n");
     }
 
-    fn bar(&self, standing: &Standing, scale: &Scale, y: f64, out: &mut String) {
+    fn bar(&self, standing: &ContenderResult, scale: &Scale, y: f64, out: &mut String) {
         let (name_x, text_y) = (BAR_LEFT - 8.0, y + 17.0);
         let _ =
             writeln!(out, "<text text-anchor=\"end\" x=\"{name_x}\" y=\"{text_y}\">{}</text>", standing.name);

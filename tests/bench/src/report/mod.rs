@@ -17,12 +17,12 @@
 use std::path::Path;
 
 use crate::arguments::Plan;
+use crate::bench_error::BenchError;
 use crate::crowd::Crowd;
 use crate::hostile::Hostile;
 use crate::instructions::Count;
 use crate::leases::Leases;
-use crate::tournament::Standing;
-use crate::trouble::Trouble;
+use crate::tournament::ContenderResult;
 use crate::turnover::Turnover;
 
 mod chart;
@@ -38,7 +38,7 @@ mod units;
 /// Everything that a report is made of.
 #[derive(Debug)]
 pub(crate) struct Findings {
-    pub(crate) standings: Vec<Standing>,
+    pub(crate) standings: Vec<ContenderResult>,
     pub(crate) hostile: Trial<Hostile>,
     pub(crate) crowd: Trial<Crowd>,
     pub(crate) leases: Trial<Leases>,
@@ -64,8 +64,8 @@ pub(crate) enum Trial<T> {
 }
 
 impl<T> Trial<T> {
-    /// Does it, if it is in the plan by this name.
-    pub(crate) fn of(plan: &Plan, name: &str, run: impl FnOnce() -> Result<T, Trouble>) -> Self {
+    /// Runs the measurement, if the plan includes this name.
+    pub(crate) fn of(plan: &Plan, name: &str, run: impl FnOnce() -> Result<T, BenchError>) -> Self {
         if !plan.includes(name) {
             return Self::LeftOut;
         }
@@ -101,16 +101,16 @@ impl Findings {
     }
 
     /// Writes both files, keeping the notes that are there.
-    pub(crate) fn write(&self, directory: &Path) -> Result<(), Trouble> {
+    pub(crate) fn write(&self, directory: &Path) -> Result<(), BenchError> {
         let path = directory.join("BENCHMARKS.md");
         let notes = notes_in(&std::fs::read_to_string(&path).unwrap_or_default());
         let written = std::fs::create_dir_all(directory)
             .and_then(|()| std::fs::write(path, self.text(&notes)))
             .and_then(|()| std::fs::write(directory.join("benchmarks.svg"), chart::svg(&self.standings)));
-        written.map_err(|source| Trouble::Write { what: "the report".into(), source })
+        written.map_err(|source| BenchError::Write { what: "the report".into(), source })
     }
 
-    fn standing(&self, name: &str) -> Option<&Standing> {
+    fn standing(&self, name: &str) -> Option<&ContenderResult> {
         self.standings.iter().find(|standing| standing.name == name)
     }
 }
@@ -131,7 +131,7 @@ mod tests {
     use crate::measure::{Round, Small};
     use crate::roster::{COFFERDAM, SOCAT};
 
-    fn standing(name: &'static str, small: u64, failure: Option<&str>) -> Standing {
+    fn standing(name: &'static str, small: u64, failure: Option<&str>) -> ContenderResult {
         let round = |small: u64, calls_per_second| Round {
             start: Duration::from_millis(small),
             small: Small {
@@ -146,7 +146,7 @@ mod tests {
             None => vec![round(small + 5, 900.0), round(small, 800.0)],
             Some(_) => Vec::new(),
         };
-        Standing { name, about: "a <test>", rounds, weight: None, failure: failure.map(Into::into) }
+        ContenderResult { name, about: "a <test>", rounds, weight: None, failure: failure.map(Into::into) }
     }
 
     fn findings() -> Findings {
@@ -271,8 +271,8 @@ mod tests {
 
     #[test]
     fn notes_survive_the_next_run() {
-        let text = findings().text("It misses because the water was deep.\n\n- really");
-        assert_eq!(notes_in(&text), "It misses because the water was deep.\n\n- really");
+        let text = findings().text("It misses because of X.\n\n- more");
+        assert_eq!(notes_in(&text), "It misses because of X.\n\n- more");
         assert_eq!(notes_in("nothing"), "");
     }
 }

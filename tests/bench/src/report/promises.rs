@@ -8,7 +8,7 @@ use crate::crowd::Crowd;
 use crate::hostile::Hostile;
 use crate::hostile::attack::Attack;
 use crate::roster::{COFFERDAM, PEERS, SOCAT};
-use crate::tournament::Standing;
+use crate::tournament::ContenderResult;
 use crate::turnover::Turnover;
 
 /// One promise and its measured value.
@@ -22,16 +22,16 @@ pub(super) struct Judgement {
 }
 
 pub(super) fn judge(findings: &Findings) -> Vec<Judgement> {
-    let small = |standing: &Standing| standing.small().map(|small| small.median);
+    let small = |standing: &ContenderResult| standing.small().map(|small| small.median);
     let mut judgements = vec![findings.times(SMALL, SOCAT, small, Bound::AtMost(1.5))];
     judgements.extend(PEERS.map(|peer| findings.times_faster(SMALL, peer, small, Bound::AtLeast(25.0))));
     judgements.push(findings.rates(SOCAT, Bound::AtLeast(0.6)));
     judgements.extend(PEERS.map(|peer| findings.rates(peer, Bound::AtLeast(100.0))));
-    judgements.push(findings.times("a 1 MiB result, p50", SOCAT, Standing::large, Bound::AtMost(1.5)));
+    judgements.push(findings.times("a 1 MiB result, p50", SOCAT, ContenderResult::large, Bound::AtMost(1.5)));
     judgements.push(findings.times(
         "start to `tools/list`, server warm",
         SOCAT,
-        Standing::start,
+        ContenderResult::start,
         Bound::AtMost(3.0),
     ));
     judgements.push(size("shim: size of the static file", findings.shim_size, 2_500_000));
@@ -73,7 +73,7 @@ impl Findings {
         &self,
         what: &'static str,
         name: &'static str,
-        measure: impl Fn(&Standing) -> Option<Duration>,
+        measure: impl Fn(&ContenderResult) -> Option<Duration>,
         bound: Bound,
     ) -> Judgement {
         let (ours, theirs) = (self.of(COFFERDAM, &measure), self.of(name, &measure));
@@ -86,7 +86,7 @@ impl Findings {
         &self,
         what: &'static str,
         name: &'static str,
-        measure: impl Fn(&Standing) -> Option<Duration>,
+        measure: impl Fn(&ContenderResult) -> Option<Duration>,
         bound: Bound,
     ) -> Judgement {
         let (ours, theirs) = (self.of(COFFERDAM, &measure), self.of(name, &measure));
@@ -95,13 +95,13 @@ impl Findings {
     }
 
     fn rates(&self, name: &'static str, bound: Bound) -> Judgement {
-        let measure = Standing::calls_per_second;
+        let measure = ContenderResult::calls_per_second;
         let (ours, theirs) = (self.of(COFFERDAM, &measure), self.of(name, &measure));
         let ratio = ours.zip(theirs).map(|(ours, theirs)| ours / theirs);
         judgement("calls per second, 32 in flight", ours.map(rate), name, theirs.map(rate), ratio, bound)
     }
 
-    fn of<T>(&self, name: &str, measure: &impl Fn(&Standing) -> Option<T>) -> Option<T> {
+    fn of<T>(&self, name: &str, measure: &impl Fn(&ContenderResult) -> Option<T>) -> Option<T> {
         self.standing(name).and_then(measure)
     }
 }

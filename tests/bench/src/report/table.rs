@@ -10,7 +10,7 @@ use super::turnover;
 use super::units::{digits, grouped, megabytes, rate, time, without_places};
 use super::{Findings, NOTES};
 use crate::roster::SOCAT;
-use crate::tournament::Standing;
+use crate::tournament::ContenderResult;
 
 pub(super) fn text(findings: &Findings, notes: &str) -> String {
     let mut out = String::from("# Benchmarks\n\n");
@@ -55,10 +55,10 @@ fn side_by_side(findings: &Findings, out: &mut String) {
     );
     let socat = findings.standing(SOCAT);
     for standing in &findings.standings {
-        let small = |standing: &Standing| standing.small().map(|small| small.median.as_secs_f64());
-        let large = |standing: &Standing| standing.large().map(|large| large.as_secs_f64());
-        let start = |standing: &Standing| standing.start().map(|start| start.as_secs_f64());
-        let to_socat = |measure: &dyn Fn(&Standing) -> Option<f64>| {
+        let small = |standing: &ContenderResult| standing.small().map(|small| small.median.as_secs_f64());
+        let large = |standing: &ContenderResult| standing.large().map(|large| large.as_secs_f64());
+        let start = |standing: &ContenderResult| standing.start().map(|start| start.as_secs_f64());
+        let to_socat = |measure: &dyn Fn(&ContenderResult) -> Option<f64>| {
             let ratio = measure(standing).zip(socat.and_then(measure)).map(|(own, socat)| own / socat);
             match standing.name == SOCAT {
                 true => "1".into(),
@@ -70,7 +70,7 @@ fn side_by_side(findings: &Findings, out: &mut String) {
             to_socat(&small),
             or_dash(standing.small().map(|small| time(small.p99))),
             or_dash(standing.calls_per_second().map(rate)),
-            to_socat(&Standing::calls_per_second),
+            to_socat(&ContenderResult::calls_per_second),
             or_dash(standing.large().map(time)),
             to_socat(&large),
             or_dash(standing.start().map(time)),

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::awake::Awake;
+use crate::bench_error::BenchError;
 use crate::client::Client;
 use crate::clock::{Deadline, now};
 use crate::contender::{Contender, Prepared, Ready};
@@ -17,7 +18,6 @@ use crate::measure::{Pace, Small};
 use crate::process::Running;
 use crate::program_paths::ProgramPaths;
 use crate::roster::{COFFERDAM, ROSTER, SIDECAR, SIDECAR_DIRECTORIES};
-use crate::trouble::Trouble;
 
 use self::openbao::{OpenBao, TOKEN};
 
@@ -40,11 +40,11 @@ pub(crate) struct Turnover {
 }
 
 /// Runs all of it; `dir` is for the sidecars' files and the Vault's.
-pub(crate) fn run(pace: Pace, dir: &Path, paths: &ProgramPaths) -> Result<Turnover, Trouble> {
+pub(crate) fn run(pace: Pace, dir: &Path, paths: &ProgramPaths) -> Result<Turnover, BenchError> {
     let dir = dir.join(TURNOVER);
     let bao = OpenBao::start(&dir.join("openbao"), paths)?;
     let cofferdam = ROSTER.iter().find(|contender| contender.name == COFFERDAM);
-    let cofferdam = cofferdam.ok_or_else(|| Trouble::Missing("cofferdam among the contenders".into()))?;
+    let cofferdam = cofferdam.ok_or_else(|| BenchError::Missing("cofferdam among the contenders".into()))?;
     let file = Sidecar::start(cofferdam.prepare(&dir.join("file"), paths)?)?;
     let warm = Sidecar::start(at_vault(&dir.join("warm"), paths, &bao, "1h")?)?;
     let turning = Sidecar::start(at_vault(&dir.join("turning"), paths, &bao, "1s")?)?;
@@ -85,13 +85,13 @@ struct Sidecar {
 }
 
 impl Sidecar {
-    fn start(prepared: Prepared) -> Result<Self, Trouble> {
-        let host = prepared.start_host()?.ok_or_else(|| Trouble::Missing("a sidecar".into()))?;
+    fn start(prepared: Prepared) -> Result<Self, BenchError> {
+        let host = prepared.start_host()?.ok_or_else(|| BenchError::Missing("a sidecar".into()))?;
         Ok(Self { host, prepared })
     }
 
     /// A harness that has made some calls.
-    fn client(&self) -> Result<Client, Trouble> {
+    fn client(&self) -> Result<Client, BenchError> {
         let mut client = Client::start(&self.prepared.client)?;
         for _ in 0..WARMING_CALLS {
             client.small_call()?;
@@ -111,17 +111,17 @@ impl Sidecar {
 }
 
 /// The configuration says where the Vault is only once that runs.
-fn at_vault(dir: &Path, paths: &ProgramPaths, bao: &OpenBao, refresh: &str) -> Result<Prepared, Trouble> {
+fn at_vault(dir: &Path, paths: &ProgramPaths, bao: &OpenBao, refresh: &str) -> Result<Prepared, BenchError> {
     let prepared = SIDECAR_AT_VAULT.prepare(dir, paths)?;
     let path = dir.join("cofferdam.toml");
     let written = std::fs::read_to_string(&path).and_then(|text| {
         std::fs::write(&path, text.replace("{vault}", &bao.address()).replace("{refresh}", refresh))
     });
-    written.map_err(|source| Trouble::Write { what: "a configuration".into(), source })?;
+    written.map_err(|source| BenchError::Write { what: "a configuration".into(), source })?;
     Ok(prepared)
 }
 
-fn side_by_side(pace: Pace, file: &Sidecar, vault: &Sidecar) -> Result<(Small, Small), Trouble> {
+fn side_by_side(pace: Pace, file: &Sidecar, vault: &Sidecar) -> Result<(Small, Small), BenchError> {
     let mut best: [Option<Small>; 2] = [None, None];
     for number in 1..=pace.rounds {
         for (best, sidecar) in best.iter_mut().zip([file, vault]) {
@@ -136,12 +136,12 @@ fn side_by_side(pace: Pace, file: &Sidecar, vault: &Sidecar) -> Result<(Small, S
         );
     }
     let [from_file, from_vault] = best;
-    from_file.zip(from_vault).ok_or_else(|| Trouble::Missing("a round".into()))
+    from_file.zip(from_vault).ok_or_else(|| BenchError::Missing("a round".into()))
 }
 
 /// Makes calls without a pause while the credential changes repeatedly; returns the durations of calls without and with a
 /// replacement.
-fn turn(pace: Pace, sidecar: &Sidecar, bao: &OpenBao) -> Result<(Vec<Duration>, Vec<Duration>), Trouble> {
+fn turn(pace: Pace, sidecar: &Sidecar, bao: &OpenBao) -> Result<(Vec<Duration>, Vec<Duration>), BenchError> {
     let mut client = sidecar.client()?;
     let (mut quiet, mut during) = (Vec::new(), Vec::new());
     let mut before = sidecar.children();
@@ -162,7 +162,7 @@ fn turn(pace: Pace, sidecar: &Sidecar, bao: &OpenBao) -> Result<(Vec<Duration>, 
             if after.len() == 1 && after != first {
                 rest = rest.or_else(|| Some(Deadline::after(QUIET)));
             } else if deadline.is_over() {
-                return Err(Trouble::WrongAnswer("no process was replaced".into()));
+                return Err(BenchError::WrongAnswer("no process was replaced".into()));
             }
             before = after;
         }

@@ -5,10 +5,10 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::bench_error::BenchError;
 use crate::contender::{Contender, Ready};
 use crate::process::Running;
 use crate::program_paths::ProgramPaths;
-use crate::trouble::Trouble;
 
 pub(super) struct OpenBao {
     _server: Running,
@@ -18,11 +18,11 @@ pub(super) struct OpenBao {
 
 impl OpenBao {
     /// Starts it with a policy for sessions, and the secret.
-    pub(super) fn start(dir: &Path, paths: &ProgramPaths) -> Result<Self, Trouble> {
+    pub(super) fn start(dir: &Path, paths: &ProgramPaths) -> Result<Self, BenchError> {
         let prepared = SERVER.prepare(dir, paths)?;
         let argument = prepared.host.argv.last().and_then(|argument| argument.strip_prefix(LISTEN));
         let place = argument.unwrap_or_default().to_owned();
-        let server = prepared.start_host()?.ok_or_else(|| Trouble::Missing("an OpenBao".into()))?;
+        let server = prepared.start_host()?.ok_or_else(|| BenchError::Missing("an OpenBao".into()))?;
         let bao = Self { _server: server, place };
         let policy = r#"{"policy":"path \"secret/data/bench\" { capabilities = [\"read\"] }"}"#;
         bao.write("sys/policies/acl/bench", policy)?;
@@ -35,19 +35,20 @@ impl OpenBao {
     }
 
     /// Gives the secret another value.
-    pub(super) fn change(&self, number: usize) -> Result<(), Trouble> {
+    pub(super) fn change(&self, number: usize) -> Result<(), BenchError> {
         self.write(
             "secret/data/bench",
             &format!(r#"{{"data":{{"value":"credential-{number}-benchmark-only"}}}}"#),
         )
     }
 
-    fn write(&self, path: &str, body: &str) -> Result<(), Trouble> {
+    fn write(&self, path: &str, body: &str) -> Result<(), BenchError> {
         let asked = self.exchange(path, body);
-        let answer = asked.map_err(|source| Trouble::Read { what: "an answer of OpenBao".into(), source })?;
+        let answer =
+            asked.map_err(|source| BenchError::Read { what: "an answer of OpenBao".into(), source })?;
         match answer.split(' ').nth(1) {
             Some("200" | "204") => Ok(()),
-            _ => Err(Trouble::WrongAnswer(answer.chars().take(160).collect())),
+            _ => Err(BenchError::WrongAnswer(answer.chars().take(160).collect())),
         }
     }
 

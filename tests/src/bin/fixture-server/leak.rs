@@ -1,4 +1,4 @@
-//! The ways in which a server lets its secret out.
+//! The ways in which a server leaks its secret.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -10,7 +10,7 @@ use super::message::{answer, refuse};
 use super::output::Output;
 use super::tools::{Call, text};
 
-/// What the configuration injected; a telling text where it did not.
+/// The secret that the configuration injected; a recognisable text where it injected none.
 pub(crate) fn secret() -> String {
     std::env::var("SECRET").unwrap_or_else(|_| "no-SECRET-was-injected".to_owned())
 }
@@ -23,7 +23,7 @@ pub(crate) fn environment() -> String {
     })
 }
 
-/// `as` says how it is written, `in` where.
+/// Leaks the secret: argument `as` says in which form, `in` where.
 pub(crate) fn run(call: &Call<'_>, output: &Output) {
     let secret = secret();
     let written = written(&secret, call.argument("as").as_str().unwrap_or("plain"));
@@ -58,7 +58,7 @@ pub(crate) fn run(call: &Call<'_>, output: &Output) {
             reply(text("progressed"));
         }
         "stderr" => {
-            // In two writes, so that a reader may see them apart.
+            // In two writes, so that a reader may receive the halves separately.
             let (head, tail) = written.split_at(written.len() / 2);
             let mut stderr = std::io::stderr();
             let _ = write!(stderr, "using {head}").and_then(|()| stderr.flush());

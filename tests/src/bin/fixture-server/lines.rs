@@ -1,4 +1,4 @@
-//! Splits input wherever any runtime would: LF, CR, U+0085, U+2028, U+2029.
+//! Splits input wherever the line reader of any language would: LF, CR, U+0085, U+2028, U+2029.
 
 /// Keeps an unfinished line between reads.
 #[derive(Debug, Default)]

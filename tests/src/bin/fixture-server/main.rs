@@ -1,11 +1,11 @@
-//! A tiny MCP server over stdio that misbehaves on demand and keeps count of what really ran.
+//! A small MCP server over stdio that misbehaves on demand and counts the calls that really ran.
 //!
-//! It is the laxest reader one could meet: it splits lines wherever some runtime would, takes keys in any case, the
-//! last of two equal ones, and whole batches. So whatever the sidecar lets through that could mean a hidden call, runs
+//! It parses as laxly as any server might: it splits lines wherever the reader of some language would, accepts keys in any case, the
+//! last of two equal ones, and whole batches. So if the sidecar lets a hidden call through, it runs
 //! here and is counted.
 //!
 //! Argument: a mode (see [`mode::Mode`]). Environment: `COUNT_FILE` gets a line per executed tool call, `PID_FILE` a
-//! line per process, `HEARD_FILE` a line per message that was heard, `SECRET` is what it leaks.
+//! line per process, `HEARD_FILE` a line per message received, `SECRET` is what it leaks.
 
 mod leak;
 mod lines;

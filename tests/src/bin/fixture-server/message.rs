@@ -1,4 +1,4 @@
-//! One message after another: which era, which method, which answer.
+//! Handles one message: its era, its method, its response.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -9,18 +9,18 @@ use super::mode::Mode;
 use super::output::{Output, process_number, record};
 use super::tools;
 
-/// Tools that wait for an answer of the client, by the id of the server's request; who listens; and how far the
-/// handshake is.
+/// Calls that wait for a response of the client, by the id of the server's request; open listeners; the progress of the
+/// handshake.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pending {
     handshake: Arc<Mutex<Handshake>>,
     listeners: Arc<Mutex<Vec<Value>>>,
-    /// How many tasks there are.
+    /// The number of tasks so far.
     tasks: Arc<Mutex<u64>>,
     waiting: Arc<Mutex<HashMap<String, Waiting>>>,
 }
 
-/// Whom to tell when the client has answered.
+/// The call to finish when the client has responded.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(crate) request: Value,
@@ -50,7 +50,7 @@ impl Pending {
         }
     }
 
-    /// The ids of the `subscriptions/listen` that are open.
+    /// The ids of the open `subscriptions/listen` requests.
     pub(crate) fn listeners(&self) -> Vec<Value> {
         self.listeners.lock().map(|listeners| listeners.clone()).unwrap_or_default()
     }
@@ -77,8 +77,8 @@ impl Pending {
         }
     }
 
-    /// Whether the handshake is whole after this method.
-    fn greeted(&self, method: &str) -> bool {
+    /// Whether the handshake is complete after this method.
+    fn is_initialized_after(&self, method: &str) -> bool {
         let Ok(mut handshake) = self.handshake.lock() else { return false };
         *handshake = match (*handshake, method) {
             (_, "initialize") => Handshake::Half,
@@ -93,7 +93,7 @@ impl Pending {
     }
 }
 
-/// Garbage is ignored, a batch is taken apart.
+/// Ignores what is not JSON, and handles each message of a batch.
 pub(crate) fn handle_line(mode: Mode, line: &[u8], output: &Output, pending: &Pending) {
     match serde_json::from_str(&String::from_utf8_lossy(line)) {
         Ok(Value::Array(batch)) => {
@@ -123,7 +123,7 @@ pub(crate) fn refuse(mode: Mode, request: &Value, code: i64, text: &str, output:
     output.line(&format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#));
 }
 
-/// The value of a key in any spelling; an odd spelling goes before the proper one.
+/// The value of a key in any case; an unusual spelling wins over the proper one.
 pub(crate) fn lax<'a>(object: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
     let odd = object.iter().find(|(name, _)| *name != key && folded(name) == key);
     odd.map(|(_, value)| value).or_else(|| object.get(key))
@@ -149,7 +149,7 @@ fn handle(mode: Mode, message: &Value, output: &Output, pending: &Pending) {
             json!({"process": std::process::id(), "id": id, "method": method, "params": params})
         ),
     );
-    let greeted = pending.greeted(method);
+    let is_initialized_after = pending.is_initialized_after(method);
     if id.is_none() && method != "tools/call" {
         if method == "notifications/tally" {
             tools::count(method, &Value::Object(params.clone()), &Value::Null);
@@ -159,7 +159,7 @@ fn handle(mode: Mode, message: &Value, output: &Output, pending: &Pending) {
     if mode == Mode::NeverAnswers {
         return;
     }
-    if mode == Mode::DemandsHandshake && !greeted && method != "initialize" {
+    if mode == Mode::DemandsHandshake && !is_initialized_after && method != "initialize" {
         return refuse(mode, &call.request, -32002, "Server not initialized", output);
     }
     let era = call.era;
@@ -171,7 +171,7 @@ fn handle(mode: Mode, message: &Value, output: &Output, pending: &Pending) {
         }
         "logging/setLevel" | "ping" | "resources/subscribe" | "resources/unsubscribe" => reply(json!({})),
         "subscriptions/listen" => {
-            // Stays open: its answer would be its end.
+            // Stays open: a response would end it.
             pending.listen(&call.request);
             let meta = json!({"io.modelcontextprotocol/subscriptionId": call.request});
             let params = json!({"_meta": meta, "notifications": params.get("notifications")});
@@ -235,7 +235,7 @@ fn spelled(mode: Mode, request: &Value) -> String {
     }
 }
 
-/// Lower case, with the two characters that fold into ASCII.
+/// In lower case, including the two other characters that Unicode folds into ASCII letters.
 fn folded(name: &str) -> String {
     name.to_lowercase().replace('\u{17f}', "s").replace('\u{212a}', "k")
 }

@@ -1,4 +1,4 @@
-//! How the whole process misbehaves, apart from what its tools do.
+//! How the process misbehaves apart from its tools.
 
 use std::process::{Command, ExitCode, Stdio};
 use std::str::FromStr;
@@ -17,14 +17,14 @@ pub(crate) enum Mode {
     DemandsHandshake,
     /// Starts a daemon of its own that ignores everything, then serves.
     DoubleFork,
-    /// Writes down that it was sent SIGHUP, and what its file held then.
+    /// Records that it was sent SIGHUP, and the content of its file at that time.
     HearsHangup,
     /// Every process after the first has one tool more.
     GainsATool,
     GainsAToolInPages,
-    /// Gone before it reads anything.
+    /// Exits before it reads anything.
     ExitsAtOnce,
-    /// Never answers when it is asked for its tools.
+    /// Never answers `tools/list`.
     HidesItsTools,
     /// Serves, and outlives SIGTERM and the end of its input.
     IgnoresTerm,
@@ -46,11 +46,11 @@ pub(crate) enum Mode {
     Plain,
     /// Writes string ids in another spelling than it read them.
     RespellsIds,
-    /// The second and third process are gone before they read anything.
+    /// The second and third process exit before they read anything.
     StartsBadly,
     /// Every process after the first takes two seconds to begin.
     StartsSlowly,
-    /// Talks garbage on stdout before it serves.
+    /// Writes garbage to stdout before it serves.
     StartsWithGarbage,
 }
 
@@ -86,7 +86,7 @@ impl FromStr for Mode {
 }
 
 impl Mode {
-    /// What happens first; some modes end here.
+    /// What the process does first; in some modes it exits after that.
     pub(crate) fn before_serving(self) -> Option<ExitCode> {
         match self {
             Self::DoubleFork => {
@@ -151,12 +151,12 @@ impl Mode {
     }
 }
 
-/// As good as for ever to a test; not for ever, should a test be killed.
+/// Longer than any test, but not for ever, in case the test is killed.
 fn linger() {
     std::thread::sleep(Duration::from_secs(300));
 }
 
-/// Threads that are started later block it too, so that it comes to this one.
+/// Threads that are started later inherit the blocked signal, so that this one receives it.
 fn listen_for_hangups() {
     let hangup = SigSet::from(Signal::SIGHUP);
     let _ = hangup.thread_block();
@@ -171,7 +171,7 @@ fn listen_for_hangups() {
     });
 }
 
-/// A blocked signal is as good as an ignored one, and needs no handler.
+/// Blocked signals have the same effect as ignored ones here, and need no handler.
 fn ignore_polite_signals() {
     let mut set = SigSet::empty();
     for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGPIPE, Signal::SIGTERM] {
@@ -180,7 +180,7 @@ fn ignore_polite_signals() {
     let _ = set.thread_block();
 }
 
-#[expect(clippy::disallowed_methods, reason = "a server that forks behind the keeper's back is the point")]
+#[expect(clippy::disallowed_methods, reason = "the test needs a server that forks without its keeper")]
 fn start_self(mode: &str) -> std::io::Result<std::process::Child> {
     let program = std::env::current_exe()?;
     Command::new(program).arg(mode).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()

@@ -1,4 +1,4 @@
-//! What the fixture writes: whole lines to stdout, records to files that tests read.
+//! The fixture's output: whole lines to stdout, records to files that tests read.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -29,7 +29,7 @@ impl Output {
     pub(crate) fn bytes(&self, bytes: &[u8]) {
         let _turn = self.turn.lock();
         let mut stdout = std::io::stdout().lock();
-        // The reader is gone: the end of input will follow.
+        // If the reader is gone, the end of input follows.
         let _ = stdout.write_all(bytes).and_then(|()| stdout.flush());
     }
 }
@@ -47,6 +47,6 @@ pub(crate) fn record(variable: &str, line: &str) {
 pub(crate) fn process_number() -> u64 {
     let text = std::env::var_os("PID_FILE").and_then(|path| std::fs::read_to_string(path).ok());
     let own = format!("{} ", std::process::id());
-    let place = text.as_deref().and_then(|text| text.lines().position(|line| line.starts_with(&own)));
-    place.map_or(1, |place| place as u64 + 1)
+    let index = text.as_deref().and_then(|text| text.lines().position(|line| line.starts_with(&own)));
+    index.map_or(1, |index| index as u64 + 1)
 }

@@ -1,4 +1,4 @@
-//! The tools: some useful, most of them trouble.
+//! The tools: a few useful ones, and many that misbehave.
 
 use std::time::Duration;
 
@@ -46,9 +46,9 @@ pub(crate) fn list(mode: Mode) -> Vec<Value> {
         "delete_everything",
         "echo",
         "env",
-        "falter_putting",
-        "falter_reading",
-        "falter_sending",
+        "unreliable_idempotent",
+        "unreliable_read_only",
+        "unreliable_unannotated",
         "flood",
         "flood_stderr",
         "garbage",
@@ -63,8 +63,8 @@ pub(crate) fn list(mode: Mode) -> Vec<Value> {
     ];
     let schema = json!({"type": "object"});
     let annotations = |name: &str| match name {
-        "falter_putting" => json!({"idempotentHint": true}),
-        "falter_reading" => json!({"readOnlyHint": true}),
+        "unreliable_idempotent" => json!({"idempotentHint": true}),
+        "unreliable_read_only" => json!({"readOnlyHint": true}),
         _ => json!({}),
     };
     let tool = |name: &str| {
@@ -94,11 +94,11 @@ pub(crate) fn page(mode: Mode, params: &Map<String, Value>) -> Value {
     let all = list(mode);
     let mut result = json!({"tools": all, "ttlMs": 0, "cacheScope": "private"});
     if matches!(mode, Mode::GainsAToolInPages | Mode::ListsInPages) {
-        let place = params.get("cursor").and_then(Value::as_str).and_then(|text| text.parse().ok());
-        let place: usize = place.unwrap_or_default();
-        result["tools"] = json!(all.get(place).into_iter().collect::<Vec<_>>());
-        if place + 1 < all.len() {
-            result["nextCursor"] = json!((place + 1).to_string());
+        let index = params.get("cursor").and_then(Value::as_str).and_then(|text| text.parse().ok());
+        let index: usize = index.unwrap_or_default();
+        result["tools"] = json!(all.get(index).into_iter().collect::<Vec<_>>());
+        if index + 1 < all.len() {
+            result["nextCursor"] = json!((index + 1).to_string());
         }
     }
     result
@@ -108,7 +108,7 @@ pub(crate) fn text(text: &str) -> Value {
     json!({"content": [{"type": "text", "text": text}]})
 }
 
-/// Counts the call, then does it.
+/// Records the call, then runs it.
 pub(crate) fn run(call: &Call<'_>, output: &Output, pending: &Pending) {
     let name = lax(call.params, "name").and_then(Value::as_str).unwrap_or_default();
     let arguments = lax(call.params, "arguments").cloned().unwrap_or_else(|| json!({}));
@@ -118,7 +118,7 @@ pub(crate) fn run(call: &Call<'_>, output: &Output, pending: &Pending) {
         return answer(call.mode, &call.request, call.era, json!({"task": task}), output);
     }
     let reply = |result| answer(call.mode, &call.request, call.era, result, output);
-    // Every tool has a twin, so that one of them can be in a scope.
+    // Every tool has a second name, so that one of the two can be in a scope.
     match name.strip_prefix("rw_").unwrap_or(name) {
         "add" => reply(text(&(call.number("a") + call.number("b")).to_string())),
         "ask_client" => ask_client(call, output, pending),
@@ -135,7 +135,9 @@ pub(crate) fn run(call: &Call<'_>, output: &Output, pending: &Pending) {
         "process" => reply(text(&std::process::id().to_string())),
         "echo" => reply(text(call.argument("text").as_str().unwrap_or_default())),
         "env" => reply(text(&leak::environment())),
-        "falter_putting" | "falter_reading" | "falter_sending" => falter(call, output),
+        "unreliable_idempotent" | "unreliable_read_only" | "unreliable_unannotated" => {
+            be_unreliable(call, output)
+        }
         "flood" => {
             let data = "f".repeat(usize::try_from(call.number("bytes")).unwrap_or_default());
             let params = json!({"level": "info", "data": data});
@@ -179,7 +181,7 @@ pub(crate) fn run(call: &Call<'_>, output: &Output, pending: &Pending) {
     }
 }
 
-/// Writes down that something was executed. Of a numbered text its length and its sum are enough.
+/// Records a call. Of a numbered text only the length and the checksum are recorded.
 pub(crate) fn count(name: &str, arguments: &Value, id: &Value) {
     let numbered = arguments["number"].as_u64().zip(arguments["text"].as_str());
     let arguments = match numbered {
@@ -191,7 +193,7 @@ pub(crate) fn count(name: &str, arguments: &Value, id: &Value) {
     record("COUNT_FILE", &format!("{}\n", json!({"tool": name, "arguments": arguments, "id": id})));
 }
 
-/// Answers on another thread, so that other calls overtake. Says how far it is, in `steps`, where that is wanted.
+/// Answers on another thread, so that later calls can overtake. Sends progress in `steps`, where the call asks for it.
 fn later(call: &Call<'_>, output: &Output) {
     let (mode, request, era, output) = (call.mode, call.request.clone(), call.era, output.clone());
     let (token, steps) = (call.progress_token().cloned(), call.number("steps").max(1));
@@ -210,8 +212,8 @@ fn later(call: &Call<'_>, output: &Output) {
     });
 }
 
-/// The first process of this server, or the first `processes`, do not survive it, or (`hang`) never answer.
-fn falter(call: &Call<'_>, output: &Output) {
+/// Makes the first process of this server, or the first `processes`, exit or, with `hang`, never answer.
+fn be_unreliable(call: &Call<'_>, output: &Output) {
     let faltering = call.argument("processes").as_u64().unwrap_or(1);
     match (process_number() <= faltering, call.argument("how").as_str()) {
         (true, Some("hang")) => {}
@@ -222,7 +224,7 @@ fn falter(call: &Call<'_>, output: &Output) {
     }
 }
 
-/// Sends a request of the server's own; its answer becomes the tool's result.
+/// Sends a request to the client; its response becomes the tool's result.
 fn ask_client(call: &Call<'_>, output: &Output, pending: &Pending) {
     let method = call.argument("method").as_str().unwrap_or("roots/list");
     let id = match call.argument("id") {

@@ -1,7 +1,7 @@
 //! The file tree that a machine starts with: a loader of modules, and a root with the shim alone.
 //!
-//! The loader is busybox with a script. It leaves for a root of its own where nothing but the shim stands, so what runs
-//! there has neither a shell nor a library; that root can be written to, for the shim's state.
+//! The loader is busybox with a script. It switches to a second root that holds only the shim, so that programs
+//! there have neither a shell nor a library; that root is writable, for the shim's state.
 
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt;
@@ -23,8 +23,8 @@ while [ ! -c /dev/vport0p1 ]; do busybox sleep 0.05; done
 
 /// Writes an initramfs with this guest in it.
 #[track_caller]
-pub(super) fn write(place: &Path, busybox: &Path, modules: &Path, guest: &Guest) {
-    let tree = place.with_extension("tree");
+pub(super) fn write(target: &Path, busybox: &Path, modules: &Path, guest: &Guest) {
+    let tree = target.with_extension("tree");
     for directory in ["bin", "dev", "modules", "root/dev"] {
         std::fs::create_dir_all(tree.join(directory)).expect("a temporary directory is writable");
     }
@@ -39,11 +39,11 @@ pub(super) fn write(place: &Path, busybox: &Path, modules: &Path, guest: &Guest)
     std::fs::set_permissions(tree.join("init"), PermissionsExt::from_mode(0o755)).expect("it is ours");
     let mut pack = command("/bin/sh");
     pack.args(["-c", r#"cd "$1" && find . | "$2" cpio -o -H newc >"$3""#, "sh"]);
-    pack.arg(&tree).arg(busybox).arg(place);
+    pack.arg(&tree).arg(busybox).arg(target);
     prepare(pack, "pack the initramfs");
 }
 
-/// What starts the shim: its environment, the program beside it, then itself, with the serial port as its stdio.
+/// The script that starts the shim: sets its environment, starts the program beside it, then the shim with the serial port as its stdio.
 fn script(guest: &Guest) -> String {
     let quoted = |word: &str| format!("'{}'", word.replace('\'', r"'\''"));
     let line = |words: &[String]| words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");

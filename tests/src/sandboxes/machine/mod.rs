@@ -1,8 +1,8 @@
-//! A virtual machine in software: Debian's cloud kernel, and a root with the shim and nothing else.
+//! An emulated virtual machine: Debian's cloud kernel, and a root that holds only the shim.
 //!
 //! The harness is on a virtio serial port, which is QEMU's own stdio; the console, with the shim's stderr on it, is
-//! QEMU's stderr. Its way out is a vsock or a network, whichever the [`Outlet`] says. QEMU is one process without
-//! children, and so is the vsock device: their owner ends them.
+//! QEMU's stderr. Its connection to the host is a vsock or a network, see [`Outlet`]. QEMU is one process without
+//! children, and so is the vsock device; [`Booted`] ends both.
 
 mod initramfs;
 mod monitor;
@@ -27,13 +27,13 @@ pub struct Machine {
     directory: tempfile::TempDir,
 }
 
-/// The way out of a machine.
+/// The connection of a machine to the host.
 #[derive(Clone, Debug)]
 pub enum Outlet {
-    /// The host is 10.0.2.2, which is the loopback address outside. Such a machine can be snapshotted.
+    /// A network in which 10.0.2.2 is the host's loopback. Such a machine can be snapshotted.
     Network,
-    /// Hybrid sockets, as Firecracker has them: what the guest connects to at port P of CID 2 arrives at the Unix
-    /// socket `PATH_P`; the host connects to `PATH` and says `CONNECT P` to reach the guest.
+    /// A hybrid vsock, as Firecracker has it: a connection of the guest to port P of CID 2 arrives at the Unix
+    /// socket `PATH_P`; to reach the guest, the host connects to `PATH` and sends `CONNECT P`.
     Vsock(PathBuf),
 }
 
@@ -46,14 +46,14 @@ pub struct Booted {
     _device: Option<Running>,
 }
 
-/// A machine that was stopped in the middle, memory and all. It can be restored any number of times.
+/// A machine stopped in the middle of its work, including its memory. It can be restored any number of times.
 #[derive(Debug)]
 pub struct Snapshot {
     file: PathBuf,
     line: Line,
 }
 
-/// How the emulator is started, but for what differs between a machine and its clones.
+/// The part of the emulator's command line that a machine and its clones share.
 #[derive(Clone, Debug)]
 struct Line {
     emulator: PathBuf,
@@ -77,7 +77,7 @@ impl Machine {
         })
     }
 
-    /// Boots with this guest inside. Mounts mean nothing: a machine has no files of the host's.
+    /// Boots with this guest inside. Mounts are ignored: a machine has no files of the host.
     #[track_caller]
     pub fn boot(&self, guest: &Guest, outlet: &Outlet) -> Option<Booted> {
         let directory = self.directory.path();
@@ -109,19 +109,19 @@ impl Machine {
 }
 
 impl Booted {
-    /// Stops the machine where it is; no time passes in it.
+    /// Pauses the machine; no time passes in it.
     #[track_caller]
     pub fn pause(&self) {
         Monitor::connect(&self.monitor).execute("stop", "{}");
     }
 
-    /// Lets a paused machine go on.
+    /// Continues a paused machine.
     #[track_caller]
     pub fn go_on(&self) {
         Monitor::connect(&self.monitor).execute("cont", "{}");
     }
 
-    /// Stops the machine at once, keeps all of it in a file, and ends it.
+    /// Pauses the machine, saves all of it to a file, and ends it.
     #[track_caller]
     pub fn snapshot(mut self) -> Snapshot {
         let file = self.line.directory.join("snapshot");
@@ -138,12 +138,12 @@ impl Booted {
 }
 
 impl Snapshot {
-    /// A clone that goes on where the original was stopped; `name` tells it from its siblings.
+    /// A clone that continues where the original was stopped; `name` distinguishes it from other clones.
     #[track_caller]
     pub fn restore(&self, name: &str) -> Booted {
         let clone = self.line.start(name, Some(&self.file), None);
         let mut monitor = Monitor::connect(&clone.monitor);
-        // It was stopped when it went into the file, so that is how it comes out.
+        // It was saved while paused, so it is restored paused.
         wait_until("the clone is loaded", || monitor.execute("query-status", "{}")["status"] == "paused");
         monitor.execute("cont", "{}");
         clone
@@ -160,7 +160,7 @@ impl Line {
         emulator.args(["-chardev", "file,id=console,path=/dev/fd/2,append=on", "-serial", "chardev:console"]);
         emulator.args(["-chardev", "stdio,id=harness,signal=off", "-device", "virtio-serial-pci"]);
         emulator.args(["-device", "virtserialport,chardev=harness"]);
-        // After the serial port: the guest knows it as that of its first device.
+        // After the serial port, which the guest expects on its first device.
         emulator.args(&self.arguments);
         let mut control = with_path("unix:", &monitor);
         control.push(",server=on,wait=off");
@@ -173,7 +173,7 @@ impl Line {
     }
 }
 
-/// The host's side of a vsock; it takes one machine and ends with it.
+/// The host's side of a vsock. It serves one machine and ends with it.
 #[track_caller]
 fn vsock_device(socket: &Path, hybrid: &Path) -> Option<Running> {
     let mut device = command(Tool::VsockDevice.path()?);
@@ -191,7 +191,7 @@ fn with_path(text: &str, path: &Path) -> OsString {
     whole
 }
 
-/// Runs a step of preparation.
+/// Runs a preparing command, which must succeed.
 #[track_caller]
 fn prepare(command: Command, name: &str) {
     text_of_success(command, name);

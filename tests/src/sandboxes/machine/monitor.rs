@@ -1,4 +1,4 @@
-//! QEMU's monitor: a command, its answer.
+//! QEMU's monitor: sends a command and returns the response.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -38,7 +38,7 @@ impl Monitor {
             self.stream.read_line(&mut line).expect("the emulator answers");
             let mut answer: Value = serde_json::from_str(&line).expect("the emulator speaks JSON");
             assert!(answer.get("error").is_none(), "{command}: {answer}");
-            // Greetings and events come in between.
+            // The greeting and events come in between.
             if let Some(result) = answer.get_mut("return") {
                 return result.take();
             }

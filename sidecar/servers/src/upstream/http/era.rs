@@ -1,4 +1,4 @@
-//! The era of an upstream, and the session of the older one.
+//! Which era of MCP an upstream speaks (sessions up to 2025-11-25, stateless since 2026-07-28), and the session of the older one.
 //!
 //! What must stay true: a session is adopted when the server has *accepted* `initialize`, never before; its loss is reported
 //! once, however many requests find it.
@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::headers::{PROTOCOL_VERSION, SESSION_ID};
 
-/// Bytes: the session id is in the head of every request.
+/// Bytes. Every request carries the session id in its head, so that it has to be short.
 const MAX_SESSION_ID: usize = 1024;
 
 #[derive(Clone, Debug, Default)]

@@ -16,8 +16,8 @@ use relay_proto::mcp;
 
 use super::era::Session;
 use super::headers::{self, LAST_EVENT_ID};
-use super::headers::{Credentials, Filled};
-use super::message::{self, Asked, Fit, Outline};
+use super::headers::{Credentials, RequestCredentials};
+use super::message::{self, AwaitedId, Classified, Outline};
 use super::sse::SseReader;
 use super::stream::{self, Content, MessageStream, Next};
 use super::tasks::{Shared, lock};
@@ -41,8 +41,8 @@ pub(super) struct Exchange {
     pub(super) shared: Arc<Shared>,
     pub(super) message: Outbound,
     pub(super) credentials: Arc<dyn Credentials>,
-    /// The credentials that it was sent with, held as long as the server may use them.
-    pub(super) sent: Option<Arc<dyn Filled>>,
+    /// The credentials that the message was sent with; held for as long as the server may use them.
+    pub(super) sent: Option<Arc<dyn RequestCredentials>>,
     pub(super) dispatch: Dispatch,
 }
 
@@ -54,16 +54,17 @@ pub(super) enum Dispatch {
     Initialized,
     Legacy,
     Stateless {
-        own: HeaderMap,
+        /// Repeat parts of the message.
+        headers: HeaderMap,
         page: Page,
     },
 }
 
 /// Why a request has no response.
-pub(super) enum Unanswered {
+pub(super) enum RequestError {
     Failed(Failure),
-    /// It did not run: the server no longer knows this session.
-    Forgotten(Session),
+    /// The request did not run: the server no longer knows this session.
+    SessionLost(Session),
 }
 
 /// The rest of an exchange whose response has been delivered.
@@ -79,10 +80,10 @@ impl Exchange {
     }
 
     /// Sends a request and relays messages up to its response.
-    pub(super) async fn ask(&mut self, asked: &Asked) -> Result<Tail, Unanswered> {
+    pub(super) async fn request(&mut self, awaited: &AwaitedId) -> Result<Tail, RequestError> {
         // Another request may have found the session lost meanwhile: this one waits for the next session.
         if matches!(self.dispatch, Dispatch::Legacy) && lock(&self.shared.era).is_lost() {
-            return Err(Unanswered::Forgotten(Session::default()));
+            return Err(RequestError::SessionLost(Session::default()));
         }
         let (reply, session) = self.send().await?;
         let session = match self.dispatch {
@@ -90,21 +91,21 @@ impl Exchange {
             _ => session,
         };
         let status = reply.response.status();
-        let forgotten = session.id.is_some() || lock(&self.shared.era).is_lost();
-        if status == StatusCode::NOT_FOUND && forgotten {
-            return Err(Unanswered::Forgotten(session));
+        let had_session = session.id.is_some() || lock(&self.shared.era).is_lost();
+        if status == StatusCode::NOT_FOUND && had_session {
+            return Err(RequestError::SessionLost(session));
         }
         self.message.bytes = Bytes::new();
         let content = stream::content(&reply);
         if !status.is_success() {
-            return Ok(self.refusal(reply, content, asked).await?);
+            return Ok(self.on_error_status(reply, content, awaited).await?);
         }
         Ok(match content? {
-            Content::Json => self.single(reply, asked, &session).await?,
-            Content::Events => self.follow(reply, asked, session).await?,
+            Content::Json => self.read_json(reply, awaited, &session).await?,
+            Content::Events => self.relay_events(reply, awaited, session).await?,
             Content::Other => {
                 let status = status.as_u16();
-                let why = format!("the server took the request (HTTP {status}) and gave no MCP answer");
+                let why = format!("the server accepted the request (HTTP {status}) but sent no MCP response");
                 return Err(Failure::MaybeRan { why }.into());
             }
         })
@@ -128,13 +129,13 @@ impl Exchange {
                 return None;
             }
             Err(_) => {
-                tracing::debug!("the server did not take a notification or response in time");
+                tracing::debug!("the server did not accept a notification or response in time");
                 return None;
             }
         };
         let status = reply.response.status();
         if status == StatusCode::NOT_FOUND && session.id.is_some() {
-            self.shared.lose(&session, None).await;
+            self.shared.session_lost(&session, None).await;
         }
         if !status.is_success() {
             tracing::debug!(status = status.as_u16(), "the server refused a notification or response");
@@ -147,7 +148,7 @@ impl Exchange {
         Some(session)
     }
 
-    /// Sends the message with the newest credential, and once more if the server refuses that one and there is a newer one.
+    /// Sends the message with the newest credential. If the server refuses that one and a newer one can be read, sends it once more.
     async fn send(&mut self) -> Result<(PooledResponse, Session), Failure> {
         let unavailable = |why| Failure::NoCredential { why };
         let filled = self.credentials.current().await.map_err(unavailable)?;
@@ -157,57 +158,61 @@ impl Exchange {
         }
         // This closes the connection: the body of the refusal may be of any length.
         drop(answered);
-        let others = filled.others().await.map_err(unavailable)?;
+        let newer = filled.newer().await.map_err(unavailable)?;
         if self.message.bytes.is_empty() {
             return Err(unavailable(
-                "the server did not accept the credential, and there is a newer one by now; send it again"
+                "the server did not accept the credential, and a newer one is available now; send it again"
                     .into(),
             ));
         }
-        let answered = self.send_with(&others).await?;
+        let answered = self.send_with(&newer).await?;
         match answered.0.response.status() {
             StatusCode::UNAUTHORIZED => Err(unavailable(format!(
                 "the server accepted neither the credential that was held nor the one that was read anew from {} (HTTP 401); ask the user to renew it",
-                others.origin()
+                newer.origin()
             ))),
             _ => Ok(answered),
         }
     }
 
-    async fn send_with(&mut self, filled: &Arc<dyn Filled>) -> Result<(PooledResponse, Session), Failure> {
+    async fn send_with(
+        &mut self,
+        filled: &Arc<dyn RequestCredentials>,
+    ) -> Result<(PooledResponse, Session), Failure> {
         self.sent = Some(Arc::clone(filled));
         if let OutboundKind::Request { id, .. } = &self.message.kind
             && let Some(reads) = self.message.decided.as_ref().and_then(|decided| filled.other_reads(decided))
         {
-            self.shared.tell(Event::SentWith { id: id.clone(), reads }).await;
+            self.shared.emit(Event::SentWith { id: id.clone(), reads }).await;
         }
-        let (own, session) = match &self.dispatch {
+        let (mcp_headers, session) = match &self.dispatch {
             Dispatch::Initialize => (HeaderMap::new(), Session::default()),
             Dispatch::Initialized | Dispatch::Legacy => {
                 let session = lock(&self.shared.era).session();
                 (session.headers(), session)
             }
-            Dispatch::Stateless { own, .. } => (own.clone(), Session::default()),
+            Dispatch::Stateless { headers, .. } => (headers.clone(), Session::default()),
         };
         let pool = &self.shared.pool;
         if pool.endpoint().is_plain_text_to_another_host() && !filled.headers().is_empty() {
-            let why = "credentials go over `http://` to this machine only; use `https://`";
+            let why = "credentials are sent over `http://` to this machine only; use `https://`";
             return Err(Failure::NotSent { why: why.into() });
         }
         let bytes = match self.message.bytes.len() <= KEPT_REQUEST {
             true => self.message.bytes.clone(),
             false => std::mem::take(&mut self.message.bytes),
         };
-        let request = headers::request(&self.shared.target, Method::POST, filled.headers(), own, bytes);
+        let request =
+            headers::request(&self.shared.target, Method::POST, filled.headers(), mcp_headers, bytes);
         Ok((pool.send(request).await?, session))
     }
 
-    /// An HTTP error status. A JSON-RPC error in the body is delivered as the response; any other body is ignored.
-    async fn refusal(
+    /// Handles an HTTP error status. A JSON-RPC error in the body is delivered as the response; any other body is ignored.
+    async fn on_error_status(
         &self,
         mut reply: PooledResponse,
         content: Result<Content, Failure>,
-        asked: &Asked,
+        awaited: &AwaitedId,
     ) -> Result<Tail, Failure> {
         let failure = Failure::from_status(&reply.response);
         if failure == Failure::Unauthorized || !matches!(content, Ok(Content::Json)) {
@@ -215,52 +220,59 @@ impl Exchange {
         }
         let limit = self.shared.limits.message_bytes;
         match stream::collect(&mut reply, limit, &self.shared.large).await {
-            Ok((body, _permit)) => match message::fit(body, asked) {
-                Fit::Answer(answer) => {
-                    self.shared.tell(Event::Message(answer)).await;
+            Ok((body, _permit)) => match message::classify(body, awaited) {
+                Classified::Response(response) => {
+                    self.shared.emit(Event::Message(response)).await;
                     Ok(Tail::Spent(Box::new(reply)))
                 }
-                Fit::Other(_) | Fit::Unreadable => Err(failure),
+                Classified::Other(_) | Classified::Unreadable => Err(failure),
             },
             Err(_) => Err(failure),
         }
     }
 
-    async fn single(
+    async fn read_json(
         &self,
         mut reply: PooledResponse,
-        asked: &Asked,
+        awaited: &AwaitedId,
         session: &Session,
     ) -> Result<Tail, Failure> {
         let limit = self.shared.limits.message_bytes;
         let (body, _permit) = stream::collect(&mut reply, limit, &self.shared.large).await?;
-        match message::fit(body, asked) {
-            Fit::Answer(answer) => {
-                self.answer(answer, session).await;
+        match message::classify(body, awaited) {
+            Classified::Response(response) => {
+                self.deliver(response, session).await;
                 Ok(Tail::Spent(Box::new(reply)))
             }
-            Fit::Other(_) => Err(Failure::MaybeRan {
-                why: "the server answered with a message for another request".into(),
-            }),
-            Fit::Unreadable => {
-                Err(Failure::MaybeRan { why: "the server's answer is not one JSON-RPC message".into() })
+            Classified::Other(_) => {
+                Err(Failure::MaybeRan { why: "the server sent the response to another request".into() })
+            }
+            Classified::Unreadable => {
+                Err(Failure::MaybeRan { why: "the server's response is not one JSON-RPC message".into() })
             }
         }
     }
 
     /// Relays an event stream up to the response, resuming it where the server allows that.
-    async fn follow(&self, reply: PooledResponse, asked: &Asked, session: Session) -> Result<Tail, Failure> {
+    async fn relay_events(
+        &self,
+        reply: PooledResponse,
+        awaited: &AwaitedId,
+        session: Session,
+    ) -> Result<Tail, Failure> {
         let limit = self.shared.limits.message_bytes;
         let mut stream = MessageStream::new(reply, SseReader::new(limit), self.shared.large.clone());
         loop {
             match stream.next().await {
-                Next::Message(bytes) => match message::fit(bytes, asked) {
-                    Fit::Answer(answer) => {
-                        self.answer(answer, &session).await;
+                Next::Message(bytes) => match message::classify(bytes, awaited) {
+                    Classified::Response(response) => {
+                        self.deliver(response, &session).await;
                         return Ok(Tail::Stream(Box::new(stream)));
                     }
-                    Fit::Other(bytes) => self.shared.tell(Event::Message(bytes)).await,
-                    Fit::Unreadable => tracing::debug!("an event that is no JSON-RPC message was dropped"),
+                    Classified::Other(bytes) => self.shared.emit(Event::Message(bytes)).await,
+                    Classified::Unreadable => {
+                        tracing::debug!("dropped an event that is not a JSON-RPC message")
+                    }
                 },
                 Next::Oversize => return Err(Failure::TooLarge),
                 Next::End | Next::Broken => stream = self.resume(stream, &session).await?,
@@ -268,12 +280,13 @@ impl Exchange {
         }
     }
 
-    /// Opens a broken stream again, from the event after the last one received.
+    /// Reopens a broken stream after the last event that was received.
     async fn resume(&self, broken: MessageStream, session: &Session) -> Result<MessageStream, Failure> {
-        let cut = || Failure::MaybeRan { why: "the server's stream ended before the answer".into() };
+        let cut = || Failure::MaybeRan { why: "the server's stream ended before the response".into() };
         let reader = broken.into_reader();
-        let place = reader.last_event_id().and_then(|id| HeaderValue::from_str(id).ok());
-        let (Some(place), false) = (place, matches!(self.dispatch, Dispatch::Stateless { .. })) else {
+        let last_event = reader.last_event_id().and_then(|id| HeaderValue::from_str(id).ok());
+        let (Some(last_event), false) = (last_event, matches!(self.dispatch, Dispatch::Stateless { .. }))
+        else {
             return Err(cut());
         };
         let first = reader.retry().unwrap_or(RESUME_DELAY).clamp(MIN_DELAY, MAX_DELAY);
@@ -281,7 +294,7 @@ impl Exchange {
         for _ in 0..MAX_RESUMPTIONS {
             tokio::time::sleep(backoff.next_delay()).await;
             let Ok(credentials) = self.credentials.current().await else { continue };
-            let Ok(reply) = open_stream(&self.shared, session, &*credentials, Some(&place)).await else {
+            let Ok(reply) = open_stream(&self.shared, session, &*credentials, Some(&last_event)).await else {
                 continue;
             };
             match reply.response.status() {
@@ -289,7 +302,7 @@ impl Exchange {
                     return Ok(MessageStream::new(reply, reader.resumed(), self.shared.large.clone()));
                 }
                 StatusCode::NOT_FOUND if session.id.is_some() => {
-                    self.shared.lose(session, None).await;
+                    self.shared.session_lost(session, None).await;
                     return Err(cut());
                 }
                 status if status.is_server_error() => {}
@@ -299,26 +312,27 @@ impl Exchange {
         Err(cut())
     }
 
-    /// Delivers the response, after this transport has read what it needs from it.
-    async fn answer(&self, answer: Vec<u8>, session: &Session) {
+    /// Delivers the response, after this transport has read the version or the tool headers from it.
+    async fn deliver(&self, response: Vec<u8>, session: &Session) {
         match &self.dispatch {
             Dispatch::Initialize => {
-                if let Some(version) = Outline::read(&answer).and_then(|outline| outline.negotiated_version())
+                if let Some(version) =
+                    Outline::read(&response).and_then(|outline| outline.negotiated_version())
                 {
                     let version = HeaderValue::from_str(&version).ok();
                     lock(&self.shared.era).adopt(Session { version, ..session.clone() });
                 }
             }
             Dispatch::Stateless { page, .. } if self.message.request_method() == Some(mcp::TOOLS_LIST) => {
-                lock(&self.shared.tool_headers).learn(&answer, *page);
+                lock(&self.shared.tool_headers).learn(&response, *page);
             }
             Dispatch::Initialized | Dispatch::Legacy | Dispatch::Stateless { .. } => {}
         }
-        self.shared.tell(Event::Message(answer)).await;
+        self.shared.emit(Event::Message(response)).await;
     }
 }
 
-impl From<Failure> for Unanswered {
+impl From<Failure> for RequestError {
     fn from(failure: Failure) -> Self {
         Self::Failed(failure)
     }
@@ -356,16 +370,17 @@ impl Tail {
     }
 }
 
-/// Opens a stream of server messages, after the event id `place` where there is one.
+/// Opens a stream of server messages, after the event with the id `last_event` where there is one.
 pub(super) async fn open_stream(
     shared: &Shared,
     session: &Session,
-    credentials: &dyn Filled,
-    place: Option<&HeaderValue>,
+    credentials: &dyn RequestCredentials,
+    last_event: Option<&HeaderValue>,
 ) -> Result<PooledResponse, Failure> {
-    let mut own = session.headers();
-    own.extend(place.map(|place| (LAST_EVENT_ID, place.clone())));
-    let request = headers::request(&shared.target, Method::GET, credentials.headers(), own, Bytes::new());
+    let mut mcp_headers = session.headers();
+    mcp_headers.extend(last_event.map(|id| (LAST_EVENT_ID, id.clone())));
+    let request =
+        headers::request(&shared.target, Method::GET, credentials.headers(), mcp_headers, Bytes::new());
     tokio::time::timeout(shared.limits.connect_timeout, shared.pool.send(request))
         .await
         .map_err(|_| Failure::NotSent { why: "the server did not open its stream in time".into() })?

@@ -13,17 +13,17 @@ const MAX_REASON_BYTES: usize = 300;
 /// Why a request has no response.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Failure {
-    /// It reached the server, or part of it did.
+    /// The request, or part of it, reached the server.
     MaybeRan { why: String },
-    /// It did not run: there is no credential for it, or none that the server accepts.
+    /// The request did not run: there is no credential for it, or none that the server accepts.
     NoCredential { why: String },
-    /// It did not run.
+    /// The request did not run.
     NotSent { why: String },
-    /// The server has forgotten the session; it did not run, and can be sent again after a new handshake.
+    /// The server has lost the session: the request did not run, and can be sent again after a new handshake.
     SessionLost,
-    /// It ran, and its answer is larger than may be relayed.
+    /// The request ran, and its response is larger than may be relayed.
     TooLarge,
-    /// HTTP 403: it did not run, the credential was not accepted.
+    /// HTTP 403: the request did not run, the credential was not accepted.
     Unauthorized,
 }
 
@@ -40,34 +40,36 @@ impl From<SendError> for Failure {
 impl Failure {
     /// The body of a response could not be read to its end.
     pub(super) fn cut_off(error: &hyper::Error) -> Self {
-        Self::MaybeRan { why: format!("the answer was cut off: {}", chain(error)) }
+        Self::MaybeRan { why: format!("the response was cut off: {}", chain(error)) }
     }
 
     /// The failure that an HTTP status means. The body is never repeated: its content is unknown.
     pub(super) fn from_status<B>(response: &Response<B>) -> Self {
         let status = response.status();
-        let said = match status.canonical_reason() {
+        let answered = match status.canonical_reason() {
             Some(reason) => format!("the server answered HTTP {} ({reason})", status.as_u16()),
             None => format!("the server answered HTTP {}", status.as_u16()),
         };
         match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Self::Unauthorized,
             // 303 points at the outcome of a request that ran.
-            StatusCode::SEE_OTHER => Self::MaybeRan { why: format!("{said}; redirects are not followed") },
+            StatusCode::SEE_OTHER => {
+                Self::MaybeRan { why: format!("{answered}; redirects are not followed") }
+            }
             status if status.is_redirection() => {
                 let host = response.headers().get(LOCATION).and_then(|location| location.to_str().ok());
                 let host = host.and_then(|location| location.parse::<Uri>().ok()?.host().map(str::to_owned));
                 let target = host.map(|host| format!(" at host `{host}`")).unwrap_or_default();
                 Self::NotSent {
                     why: shorten(format!(
-                        "{said}; redirects are not followed with credentials: set the server's `url` to its new place{target}"
+                        "{answered}; redirects are not followed with credentials: set the server's `url` to its new address{target}"
                     )),
                 }
             }
             // Sent by an intermediary that gave up waiting: the server may still be working.
-            StatusCode::REQUEST_TIMEOUT | StatusCode::CONFLICT => Self::MaybeRan { why: said },
-            status if status.is_client_error() && status.as_u16() != 499 => Self::NotSent { why: said },
-            _ => Self::MaybeRan { why: said },
+            StatusCode::REQUEST_TIMEOUT | StatusCode::CONFLICT => Self::MaybeRan { why: answered },
+            status if status.is_client_error() && status.as_u16() != 499 => Self::NotSent { why: answered },
+            _ => Self::MaybeRan { why: answered },
         }
     }
 }

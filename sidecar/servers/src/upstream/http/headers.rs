@@ -1,4 +1,4 @@
-//! The headers of a request: where its credentials come from, and what MCP repeats of the message.
+//! The headers of a request: its credentials, and the parts of the message that MCP repeats in headers.
 //!
 //! What must stay true: an injected header never replaces one that frames the request or that MCP owns; no header value is
 //! logged or put into an error; credentials are read in the request's own task, so that waiting for them delays no other
@@ -26,36 +26,36 @@ pub(super) const NAME: HeaderName = HeaderName::from_static("mcp-name");
 const MAX_MIRRORED_BYTES: usize = 6 * 1024;
 const AGENT: &str = concat!("cofferdam/", env!("CARGO_PKG_VERSION"));
 
-/// A boxed future, so that the traits below can be objects.
-pub type Finding<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+/// Boxed, so that the traits below can be used as `dyn`.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// The headers of one request, or the reason why there are none.
-pub type Outcome = Result<Arc<dyn Filled>, String>;
+/// The credentials of one request, or the reason why there are none.
+pub type CredentialResult = Result<Arc<dyn RequestCredentials>, String>;
 
 /// Where the credentials of a server's requests come from.
 pub trait Credentials: Send + Sync {
-    /// The newest. Waits, within a bound, for a read where those that are held have expired.
-    fn current(&self) -> Finding<'_, Outcome>;
+    /// The newest credentials. Where the held ones have expired, waits for a new read, within a bound.
+    fn current(&self) -> BoxFuture<'_, CredentialResult>;
 
-    /// The newest that are held; nothing is read.
-    fn at_hand(&self) -> Option<Arc<dyn Filled>>;
+    /// The newest credentials in memory; starts no read.
+    fn held(&self) -> Option<Arc<dyn RequestCredentials>>;
 }
 
-/// Credentials as one request carries them.
-pub trait Filled: Send + Sync {
+/// The credentials that one request carries.
+pub trait RequestCredentials: Send + Sync {
     fn headers(&self) -> &HeaderMap;
 
-    /// The reads that they come from, where those differ from the ones that the decision names.
+    /// The reads that they come from, where these differ from the reads that the decision names.
     fn other_reads(&self, decided: &Reads) -> Option<Arc<Reads>>;
 
-    /// Where they come from, for messages.
+    /// Where they come from, for error messages.
     fn origin(&self) -> String;
 
-    /// Newer ones, after the server answered these with HTTP 401.
-    fn others(&self) -> Finding<'_, Outcome>;
+    /// Newer credentials, after the server answered these with HTTP 401.
+    fn newer(&self) -> BoxFuture<'_, CredentialResult>;
 }
 
-/// What every request to one server has in its head.
+/// The path and `Host` header of every request to one server.
 #[derive(Debug)]
 pub(super) struct RequestTarget {
     path: PathAndQuery,
@@ -77,12 +77,12 @@ impl RequestTarget {
     }
 }
 
-/// Builds a request: credentials first, then everything that must not be overridden by them.
+/// Builds a request. Credentials are inserted first, so that they cannot override the headers after them.
 pub(super) fn request(
     target: &RequestTarget,
     method: Method,
     credentials: &HeaderMap,
-    own: HeaderMap,
+    mcp_headers: HeaderMap,
     body: Bytes,
 ) -> Request<Full<Bytes>> {
     let accept = match method {
@@ -101,7 +101,7 @@ pub(super) fn request(
             headers.insert(name, value);
         }
     }
-    headers.extend(own);
+    headers.extend(mcp_headers);
     headers.extend(target.authority.clone().map(|authority| (HOST, authority)));
     headers.extend(accept.map(|accept| (ACCEPT, HeaderValue::from_static(accept))));
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
@@ -127,14 +127,14 @@ pub(super) fn stateless(
     for (name, value) in mirrored {
         bytes += name.as_str().len() + value.len();
         if bytes > MAX_MIRRORED_BYTES {
-            return Err("its names and mirrored arguments are too long for HTTP headers");
+            return Err("its method, name and mirrored arguments are too long for HTTP headers");
         }
         headers.insert(name, encode(&value));
     }
     Ok(headers)
 }
 
-/// A value that a header cannot carry as it is travels as `=?base64?…?=`.
+/// Encodes a value as `=?base64?…?=` where a header cannot carry it as it is.
 fn encode(value: &str) -> HeaderValue {
     const OPEN: &str = "=?base64?";
     const CLOSE: &str = "?=";
@@ -169,12 +169,12 @@ mod tests {
     }
 
     #[test]
-    fn a_name_as_long_as_a_head_is_refused() {
+    fn a_name_too_long_for_a_header_is_refused() {
         assert!(stateless("2026-07-28", "tools/call", Some(&"x".repeat(7000)), Vec::new()).is_err());
     }
 
     #[test]
-    fn credentials_cannot_reframe_a_request() {
+    fn credentials_cannot_replace_reserved_headers() {
         let target = RequestTarget::new(&"https://user:word@h.example:8/p?q".parse().unwrap());
         let mut credentials = HeaderMap::new();
         for name in RESERVED_HEADERS.into_iter().chain(["mcp-session-id", "mcp-param-x", "proxy-connection"])

@@ -1,6 +1,6 @@
 //! The stream for messages that a server of the older era sends by itself: requests, notifications, log lines.
 //!
-//! What must stay true: a server without such a stream is asked once; one whose stream keeps breaking is retried with
+//! What must stay true: a server without such a stream gets one request for it; a stream that keeps breaking is reopened with
 //! backoff; the stream ends with its session.
 
 use std::sync::Arc;
@@ -29,9 +29,9 @@ async fn listen_on(shared: &Shared, session: &Session) {
     let mut reader = SseReader::new(shared.limits.message_bytes);
     let mut backoff = Backoff::new(FIRST_DELAY, MAX_DELAY);
     loop {
-        let place = reader.last_event_id().and_then(|id| HeaderValue::from_str(id).ok());
+        let last_event = reader.last_event_id().and_then(|id| HeaderValue::from_str(id).ok());
         if let Ok(credentials) = shared.own_credentials().await
-            && let Ok(reply) = open_stream(shared, session, &*credentials, place.as_ref()).await
+            && let Ok(reply) = open_stream(shared, session, &*credentials, last_event.as_ref()).await
         {
             match reply.response.status() {
                 StatusCode::OK if matches!(stream::content(&reply), Ok(Content::Events)) => {
@@ -45,7 +45,9 @@ async fn listen_on(shared: &Shared, session: &Session) {
                         backoff = Backoff::new(requested.clamp(MIN_DELAY, MAX_DELAY), MAX_DELAY);
                     }
                 }
-                StatusCode::NOT_FOUND if session.id.is_some() => return shared.lose(session, None).await,
+                StatusCode::NOT_FOUND if session.id.is_some() => {
+                    return shared.session_lost(session, None).await;
+                }
                 // The next attempt uses the newest credential.
                 StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {}
                 StatusCode::TOO_MANY_REQUESTS => {}
@@ -70,9 +72,9 @@ async fn relay(shared: &Shared, mut stream: MessageStream) -> (SseReader, Receiv
         match stream.next().await {
             Next::Message(message) => {
                 received = Received::Messages;
-                shared.tell(Event::Message(message)).await;
+                shared.emit(Event::Message(message)).await;
             }
-            Next::Oversize => tracing::warn!("a message of the server's is too large and was dropped"),
+            Next::Oversize => tracing::warn!("dropped a message from the server that is too large"),
             Next::End | Next::Broken => return (stream.into_reader(), received),
         }
     }

@@ -1,7 +1,7 @@
 //! The parts of a message that this transport reads.
 //!
-//! What must stay true: messages pass byte for byte. The one change is the id that an error response without one gets, so
-//! that the request it belongs to gets its response.
+//! What must stay true: messages pass byte for byte. The one change: an error response without an id gets one, so
+//! that the harness can match it to its request.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -15,19 +15,19 @@ pub(super) struct Outline<'a> {
     envelope: Envelope<'a>,
 }
 
-/// The id of a request that waits for its answer.
+/// The id of a request that waits for its response.
 #[derive(Clone, Debug)]
-pub(super) struct Asked {
+pub(super) struct AwaitedId {
     value: IdValue,
-    /// As the request spells it: ids go back byte for byte.
-    spelled: Box<[u8]>,
+    /// The bytes of the id in the request: the response repeats them exactly.
+    raw: Box<[u8]>,
 }
 
-/// What a message is to the request that waits.
+/// A message from the server, as seen by the request that waits for a response.
 #[derive(Debug, Eq, PartialEq)]
-pub(super) enum Fit {
-    /// The answer, to be relayed as these bytes.
-    Answer(Vec<u8>),
+pub(super) enum Classified {
+    /// The response, to be relayed as these bytes.
+    Response(Vec<u8>),
     /// Another message: a notification, a request, the response to another request.
     Other(Vec<u8>),
     /// Not one JSON-RPC message.
@@ -40,19 +40,19 @@ impl<'a> Outline<'a> {
         Some(Self { message, envelope })
     }
 
-    pub(super) fn asked(&self) -> Option<Asked> {
+    pub(super) fn awaited_id(&self) -> Option<AwaitedId> {
         match &self.envelope.kind {
-            Kind::Request { id, .. } => Some(Asked { value: id.value(), spelled: id.raw.into() }),
+            Kind::Request { id, .. } => Some(AwaitedId { value: id.value(), raw: id.raw.into() }),
             Kind::Notification { .. } | Kind::Response { .. } => None,
         }
     }
 
-    /// The revision a request of the stateless era names; older requests name none.
+    /// The protocol version that a request of the stateless era names; older requests name none.
     pub(super) fn stateless_version(&self) -> Option<Cow<'a, str>> {
         self.text(&["_meta", "io.modelcontextprotocol/protocolVersion"])
     }
 
-    /// The revision that the answer to `initialize` settled on; an error settles nothing.
+    /// The protocol version in the response to `initialize`; none in an error.
     pub(super) fn negotiated_version(&self) -> Option<Cow<'a, str>> {
         match self.envelope.kind {
             Kind::Response { outcome: Outcome::Result, .. } => self.text(&["protocolVersion"]),
@@ -65,24 +65,26 @@ impl<'a> Outline<'a> {
         json::text(self.message, self.at(path)?)
     }
 
-    /// Where the value at `path` in the parameters or the result stands.
+    /// The byte range of the value at `path` in the parameters or the result.
     pub(super) fn at(&self, path: &[&str]) -> Option<Range<usize>> {
         path.iter()
             .try_fold(self.envelope.body.clone()?, |object, key| json::member(self.message, object, key))
     }
 }
 
-/// Decides whether `message` answers the request that `asked`.
-pub(super) fn fit(message: Vec<u8>, asked: &Asked) -> Fit {
-    let Some(outline) = Outline::read(&message) else { return Fit::Unreadable };
+/// Decides whether `message` is the response to the request with the id `awaited`.
+pub(super) fn classify(message: Vec<u8>, awaited: &AwaitedId) -> Classified {
+    let Some(outline) = Outline::read(&message) else { return Classified::Unreadable };
     match outline.envelope.kind {
-        Kind::Response { id: Some(id), .. } if id.value() == asked.value => Fit::Answer(message),
-        // An error about the only request there was on this exchange.
+        Kind::Response { id: Some(id), .. } if id.value() == awaited.value => Classified::Response(message),
+        // The exchange carries one request only, so the error is about that one.
         Kind::Response { id: None, outcome: Outcome::Error } => {
-            Fit::Answer(with_id(&message, &asked.spelled))
+            Classified::Response(with_id(&message, &awaited.raw))
         }
-        Kind::Response { id: None, outcome: Outcome::Result } => Fit::Unreadable,
-        Kind::Notification { .. } | Kind::Request { .. } | Kind::Response { .. } => Fit::Other(message),
+        Kind::Response { id: None, outcome: Outcome::Result } => Classified::Unreadable,
+        Kind::Notification { .. } | Kind::Request { .. } | Kind::Response { .. } => {
+            Classified::Other(message)
+        }
     }
 }
 
@@ -99,42 +101,42 @@ fn with_id(message: &[u8], id: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn fitted(message: &str, asked: &str) -> Fit {
-        let request = format!(r#"{{"id":{asked},"method":"m"}}"#);
-        let asked = Outline::read(request.as_bytes()).unwrap().asked().unwrap();
-        fit(message.as_bytes().to_vec(), &asked)
+    fn classified(message: &str, id: &str) -> Classified {
+        let request = format!(r#"{{"id":{id},"method":"m"}}"#);
+        let awaited = Outline::read(request.as_bytes()).unwrap().awaited_id().unwrap();
+        classify(message.as_bytes().to_vec(), &awaited)
     }
 
-    fn answer(message: &str) -> Fit {
-        Fit::Answer(message.as_bytes().to_vec())
+    fn response(message: &str) -> Classified {
+        Classified::Response(message.as_bytes().to_vec())
     }
 
     #[test]
-    fn an_answer_is_known_by_its_id() {
+    fn a_response_is_recognised_by_its_id() {
         let mine = r#"{ "jsonrpc":"2.0", "id":"\u0061", "result":{"x":1.0} }"#;
-        assert_eq!(fitted(mine, r#""a""#), answer(mine));
-        assert_eq!(fitted(mine, "1"), Fit::Other(mine.into()));
+        assert_eq!(classified(mine, r#""a""#), response(mine));
+        assert_eq!(classified(mine, "1"), Classified::Other(mine.into()));
         let number = r#"{"jsonrpc":"2.0","id":12345678901234567890123,"result":{}}"#;
-        assert_eq!(fitted(number, "12345678901234567890123"), answer(number));
-        assert_eq!(fitted(number, r#""12345678901234567890123""#), Fit::Other(number.into()));
+        assert_eq!(classified(number, "12345678901234567890123"), response(number));
+        assert_eq!(classified(number, r#""12345678901234567890123""#), Classified::Other(number.into()));
         let request = r#"{"id":1,"method":"ping"}"#;
-        assert_eq!(fitted(request, "1"), Fit::Other(request.into()));
+        assert_eq!(classified(request, "1"), Classified::Other(request.into()));
         for unreadable in
             ["[]", "[{}]", "{}", "no", r#"{"id":1}"#, r#"{"result":{}}"#, r#"{"id":1,"id":1,"result":0}"#]
         {
-            assert_eq!(fitted(unreadable, "1"), Fit::Unreadable, "{unreadable}");
+            assert_eq!(classified(unreadable, "1"), Classified::Unreadable, "{unreadable}");
         }
     }
 
     #[test]
-    fn an_error_without_an_id_gets_the_askers() {
+    fn an_error_without_an_id_gets_the_id_of_the_request() {
         assert_eq!(
-            fitted(r#"{"error":{"code":-32000,"data":{"id":null}}, "id" : null }"#, r#""q""#),
-            answer(r#"{"error":{"code":-32000,"data":{"id":null}}, "id" : "q" }"#)
+            classified(r#"{"error":{"code":-32000,"data":{"id":null}}, "id" : null }"#, r#""q""#),
+            response(r#"{"error":{"code":-32000,"data":{"id":null}}, "id" : "q" }"#)
         );
         assert_eq!(
-            fitted(r#" {"error":{"code":-32000}}"#, "7"),
-            answer(r#" {"id":7,"error":{"code":-32000}}"#)
+            classified(r#" {"error":{"code":-32000}}"#, "7"),
+            response(r#" {"id":7,"error":{"code":-32000}}"#)
         );
     }
 

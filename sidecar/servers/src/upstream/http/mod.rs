@@ -1,4 +1,4 @@
-//! An MCP server behind streamable HTTP, in the harness's own era.
+//! An MCP server behind streamable HTTP, in the era of MCP that the harness speaks.
 //!
 //! One [`HttpUpstream`] serves one link: [`HttpUpstream::send`] takes messages for the server, [`HttpUpstream::next`] gives
 //! what the server sends. What must stay true: bytes pass unchanged; a request gets one response or one [`Event::Failed`]
@@ -12,7 +12,7 @@
 //! | `era` | the two eras of MCP, and the session of the older one |
 //! | `exchange`, `listen` | one message to the server; the stream for messages that the server sends by itself |
 //! | `stream`, `sse` | bounded bodies; the event stream format |
-//! | `message`, `failure` | what is read of a message; what can go wrong |
+//! | `message`, `failure` | the parts of a message that are read; why a request fails |
 
 mod era;
 mod exchange;
@@ -41,7 +41,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::DropGuard;
 
 pub use self::failure::Failure;
-pub use self::headers::{Credentials, Filled, Finding, Outcome};
+pub use self::headers::{BoxFuture, CredentialResult, Credentials, RequestCredentials};
 pub use crate::outbound::{Outbound, OutboundKind};
 
 use self::era::Era;
@@ -55,14 +55,14 @@ use cofferdam_secrets::Reads;
 const MAX_WAITING_EVENTS: usize = 4;
 /// Large messages from a server that may be held before the link takes one; `limits.link-memory` counts them.
 pub const QUEUED_MESSAGES: usize = MAX_WAITING_EVENTS + stream::LARGE_MESSAGES;
-/// For ending the session at the server and then all tasks.
+/// Bounds [`HttpUpstream::close`].
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// One link's connection to one HTTP server.
 pub struct HttpUpstream {
     shared: Arc<Shared>,
     events: mpsc::Receiver<Event>,
-    /// Failures that were known before anything was started.
+    /// Requests that failed before a task was started for them.
     refused: VecDeque<Event>,
     _stop: DropGuard,
 }
@@ -78,16 +78,16 @@ pub struct HttpTarget {
 pub struct HttpLimits {
     /// The largest message taken from the server.
     pub message_bytes: usize,
-    /// Time to resolve, connect and do the TLS handshake; also for the head of every response but a request's.
+    /// For name resolution, connection and TLS handshake; also for the response head of everything but requests.
     pub connect_timeout: Duration,
-    /// Requests that wait for a response; as many notifications may be on their way.
+    /// Requests that may wait for a response at a time; the same bound applies to notifications being sent.
     pub requests_in_flight: usize,
 }
 
 /// What comes from the server.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Event {
-    /// A request that gets no response.
+    /// A request that will get no response.
     Failed { id: IdValue, failure: Failure },
     /// One JSON message, as the server wrote it (it may hold line breaks).
     Message(Vec<u8>),
@@ -110,7 +110,7 @@ impl HttpUpstream {
         Self { _stop: shared.stop.clone().drop_guard(), shared, events, refused: VecDeque::new() }
     }
 
-    /// Sends one message. `credentials` gives the headers of this request, filled afresh; those of the latest message
+    /// Sends one message. `credentials` fills the headers of this request; those of the latest message
     /// that is in no scope are also used for what this transport sends by itself (the listening stream, the end of a session).
     pub fn send(&mut self, message: Outbound, credentials: Arc<dyn Credentials>) {
         if let Err((id, why)) = self.dispatch(message, credentials) {
@@ -155,17 +155,17 @@ impl HttpUpstream {
         self.refused.retain(|event| !matches!(event, Event::Failed { id: failed, .. } if failed == id));
     }
 
-    /// Orderly end: ends the session at the server and all tasks. Bounded to 2 s.
+    /// Ends the session at the server, then all tasks. Takes at most [`CLOSE_TIMEOUT`].
     pub async fn close(self) {
         let shared = self.shared.clone();
         shared.work.cancel();
-        let farewell = async {
+        let shutdown = async {
             shared.end_session().await;
             shared.stop.cancel();
             shared.tasks.close();
             shared.tasks.wait().await;
         };
-        if tokio::time::timeout(CLOSE_TIMEOUT, farewell).await.is_err() {
+        if tokio::time::timeout(CLOSE_TIMEOUT, shutdown).await.is_err() {
             tracing::debug!("the session did not end in time");
         }
     }
@@ -205,11 +205,11 @@ impl HttpUpstream {
         if message.scope.is_none() {
             *lock(&self.shared.credentials) = Some(Arc::clone(&credentials));
         }
-        let asked = outline.asked();
+        let awaited = outline.awaited_id();
         let exchange = Exchange { shared: self.shared.clone(), message, credentials, sent: None, dispatch };
-        match (id, asked) {
-            (Some(id), Some(asked)) => {
-                self.shared.start_request(id.clone(), exchange, asked).map_err(|why| (Some(id), why))
+        match (id, awaited) {
+            (Some(id), Some(awaited)) => {
+                self.shared.start_request(id.clone(), exchange, awaited).map_err(|why| (Some(id), why))
             }
             (Some(id), None) => Err((Some(id), "the message is not a request")),
             (None, _) => self.shared.start_post(exchange).map_err(|why| (None, why)),

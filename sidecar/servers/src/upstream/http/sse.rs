@@ -9,7 +9,7 @@ use std::time::Duration;
 const MAX_EVENT_ID: usize = 1024;
 /// What is kept of a line that is too long: enough to identify its field.
 const FIELD_NAME_BYTES: usize = 16;
-/// Room beside the data, so that data of exactly the limit passes with its field's name, and an id after it.
+/// Room beside the data, so that data of exactly the limit fits together with its field name and an id.
 const LINE_SLACK: usize = FIELD_NAME_BYTES + MAX_EVENT_ID;
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
@@ -18,7 +18,7 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 pub struct SseReader {
     limit: usize,
     line: Vec<u8>,
-    /// The line is longer than what is kept; the rest is discarded.
+    /// The line is longer than the bound; the rest of it is discarded.
     overlong: bool,
     after_carriage_return: bool,
     first_line: bool,
@@ -177,7 +177,7 @@ impl SseReader {
 
     fn end_event(&mut self) -> Option<Item> {
         if let Some(id) = self.id.take() {
-            // An empty id takes the last one back.
+            // An empty id clears the last one.
             self.last_id = Some(id).filter(|id| !id.is_empty());
         }
         let data = std::mem::take(&mut self.data);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_end_and_a_byte_order_mark() {
+    fn every_line_ending_and_a_byte_order_mark_are_accepted() {
         let (items, _) =
             read(100, &[b"\xef\xbb\xbfdata: a\n\ndata: b\r\rdata: c\r\n\r\n: note\ndata:d\ndata: e\n\n"]);
         assert_eq!(items, [message("a"), message("b"), message("c"), message("d\ne")]);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn other_events_and_unfinished_ones_say_nothing() {
+    fn events_of_other_types_and_incomplete_events_yield_nothing() {
         let (items, reader) =
             read(100, &[b"event: ping\nid: 7\ndata: x\n\nevent: message\ndata: y\n\nretry: 1x\ndata: cut"]);
         assert_eq!(items, [message("y")]);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_over_the_limit_is_thrown_away_and_the_next_one_arrives() {
+    fn an_event_over_the_limit_is_discarded_and_the_next_one_arrives() {
         let long = format!("data: {}\n\ndata: 0123456789\n\n", "x".repeat(11));
         let lines = "data: 01234\ndata: 56789\n\ndata: z\n\n";
         let endless = format!("data: {}", "x".repeat(5000));

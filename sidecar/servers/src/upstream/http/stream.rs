@@ -1,4 +1,4 @@
-//! Bodies of responses, bounded: one JSON message, or a stream of them.
+//! Response bodies, bounded: one JSON message, or a stream of them.
 //!
 //! What must stay true: nothing larger than the limit is collected, and only a few large messages at a time, so that a server
 //! with many streams cannot fill the memory with partial messages.
@@ -23,7 +23,7 @@ const LARGE_BYTES: usize = 64 * 1024;
 pub(super) enum Content {
     Events,
     Json,
-    /// No content type of MCP.
+    /// Not a content type of MCP.
     Other,
 }
 

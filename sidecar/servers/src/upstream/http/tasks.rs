@@ -14,10 +14,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::era::{Era, Session};
-use super::exchange::{Dispatch, Exchange, Unanswered};
+use super::exchange::{Dispatch, Exchange, RequestError};
 use super::headers::{self, RequestTarget};
-use super::headers::{Credentials, Filled};
-use super::message::{Asked, Outline};
+use super::headers::{Credentials, RequestCredentials};
+use super::message::{AwaitedId, Outline};
 use super::tool_headers::{Page, ToolHeaders};
 use super::{Event, Failure, HttpLimits, HttpTarget, OutboundKind, listen, stream};
 
@@ -26,7 +26,7 @@ pub(super) struct Shared {
     pub(super) target: RequestTarget,
     pub(super) limits: HttpLimits,
     pub(super) era: Mutex<Era>,
-    /// Of the latest message that is in no scope: for requests that this transport sends by itself.
+    /// Those of the latest message outside of any scope: for requests that this transport sends by itself.
     pub(super) credentials: Mutex<Option<Arc<dyn Credentials>>>,
     pub(super) tool_headers: Mutex<ToolHeaders>,
     pub(super) events: mpsc::Sender<Event>,
@@ -34,7 +34,7 @@ pub(super) struct Shared {
     /// Bytes of messages that are still held.
     pub(super) queued: Arc<AtomicUsize>,
     pub(super) tasks: TaskTracker,
-    /// Ends everything, connections too.
+    /// Ends everything, including connections.
     pub(super) stop: CancellationToken,
     /// Ends exchanges and streams.
     pub(super) work: CancellationToken,
@@ -76,14 +76,14 @@ impl Shared {
         }
     }
 
-    /// The head of a message of the stateless era.
+    /// How a message of the stateless era is sent.
     pub(super) fn stateless(
         &self,
         version: &str,
         kind: &OutboundKind,
         outline: &Outline<'_>,
     ) -> Result<Dispatch, &'static str> {
-        let own = match kind {
+        let headers = match kind {
             OutboundKind::Request { method, name, .. } => {
                 let mirrored = match (method.as_str(), name) {
                     (mcp::TOOLS_CALL, Some(tool)) => lock(&self.tool_headers).headers(tool, outline),
@@ -94,27 +94,27 @@ impl Shared {
             }
             OutboundKind::Notification { method } => headers::stateless(version, method, None, Vec::new())?,
             OutboundKind::Response => {
-                return Err("the stateless revisions of MCP have no answers of the harness");
+                return Err("the stateless revisions of MCP have no responses from the harness");
             }
         };
         let page = match outline.at(&["cursor"]) {
             Some(_) => Page::Later,
             None => Page::First,
         };
-        Ok(Dispatch::Stateless { own, page })
+        Ok(Dispatch::Stateless { headers, page })
     }
 
     pub(super) fn start_request(
         self: &Arc<Self>,
         id: IdValue,
         mut exchange: Exchange,
-        asked: Asked,
+        awaited: AwaitedId,
     ) -> Result<(), &'static str> {
         let cancelled = self.work.child_token();
         {
             let mut pending = lock(&self.pending);
             if pending.len() >= self.limits.requests_in_flight || pending.contains_key(&id) {
-                return Err("too many requests wait for this server's responses, or one with this id does");
+                return Err("too many requests to this server wait for a response, or one with this id does");
             }
             pending.insert(id.clone(), cancelled.clone());
         }
@@ -122,29 +122,29 @@ impl Shared {
         let shared = self.clone();
         self.tasks.spawn(cancelled.clone().run_until_cancelled_owned(async move {
             gate.cancelled().await;
-            match exchange.ask(&asked).await {
+            match exchange.request(&awaited).await {
                 Ok(tail) => {
                     shared.forget(&id, &cancelled);
                     drop(exchange);
                     tail.finish().await;
                 }
-                Err(Unanswered::Failed(failure)) => {
+                Err(RequestError::Failed(failure)) => {
                     shared.forget(&id, &cancelled);
-                    shared.tell(Event::Failed { id, failure }).await;
+                    shared.emit(Event::Failed { id, failure }).await;
                 }
-                Err(Unanswered::Forgotten(session)) => {
+                Err(RequestError::SessionLost(session)) => {
                     shared.forget(&id, &cancelled);
-                    shared.lose(&session, Some(exchange.returned(id))).await;
+                    shared.session_lost(&session, Some(exchange.returned(id))).await;
                 }
             }
         }));
         Ok(())
     }
 
-    /// Sends what needs no answer: a notification or a response.
+    /// Sends a notification or a response, neither of which gets a response.
     pub(super) fn start_post(self: &Arc<Self>, exchange: Exchange) -> Result<(), &'static str> {
         let Ok(permit) = self.posts.clone().try_acquire_owned() else {
-            return Err("too many messages are on their way to this server");
+            return Err("too many notifications and responses are being sent to this server");
         };
         let initialized = exchange.is_initialized();
         let (before, after) = {
@@ -155,7 +155,7 @@ impl Shared {
             }
             (before, gate.clone())
         };
-        // Opened however this ends: a lost notification must not block later messages.
+        // The gate opens even if sending fails: a lost notification must not block later messages.
         let opens = initialized.then(|| after.drop_guard());
         let shared = self.clone();
         self.tasks.spawn(self.work.clone().run_until_cancelled_owned(async move {
@@ -175,19 +175,19 @@ impl Shared {
         }
     }
 
-    /// The server no longer knows this session. Emits one [`Event::SessionLost`], after the event of the request that
-    /// found it.
-    pub(super) async fn lose(&self, session: &Session, found_out: Option<Event>) {
-        // Both places are reserved first: a request that is cancelled while it waits must not lose the event.
-        let Ok(mut places) = self.events.reserve_many(2).await else { return };
+    /// The server no longer knows this session. Emits `cause`, the event of the request that found out, and then one
+    /// [`Event::SessionLost`].
+    pub(super) async fn session_lost(&self, session: &Session, cause: Option<Event>) {
+        // Room for both is reserved first: a request that is cancelled while it waits here must not lose an event.
+        let Ok(mut permits) = self.events.reserve_many(2).await else { return };
         let lost = lock(&self.era).lose(session).then_some(Event::SessionLost);
-        for (event, place) in found_out.into_iter().chain(lost).zip(&mut places) {
-            place.send(event);
+        for (event, permit) in cause.into_iter().chain(lost).zip(&mut permits) {
+            permit.send(event);
         }
     }
 
-    pub(super) async fn tell(&self, event: Event) {
-        // The owner may be gone.
+    pub(super) async fn emit(&self, event: Event) {
+        // Fails only when the owner of the upstream is gone.
         let _ = self.events.send(event).await;
     }
 
@@ -195,9 +195,8 @@ impl Shared {
     pub(super) async fn end_session(&self) {
         let session = lock(&self.era).session();
         if session.id.is_some() {
-            // Held credentials only: ending a session must not start a read.
-            let Some(credentials) = lock(&self.credentials).as_ref().and_then(|source| source.at_hand())
-            else {
+            // Credentials in memory only: ending a session must not start a read.
+            let Some(credentials) = lock(&self.credentials).as_ref().and_then(|source| source.held()) else {
                 return;
             };
             let request = headers::request(
@@ -213,14 +212,14 @@ impl Shared {
     }
 
     /// The newest credentials, for a request that this transport sends by itself.
-    pub(super) async fn own_credentials(&self) -> Result<Arc<dyn Filled>, Failure> {
+    pub(super) async fn own_credentials(&self) -> Result<Arc<dyn RequestCredentials>, Failure> {
         let source = lock(&self.credentials).clone();
         let none = || Failure::NoCredential { why: "nothing was sent to the server yet".into() };
         let filled = source.ok_or_else(none)?.current().await;
         filled.map_err(|why| Failure::NoCredential { why })
     }
 
-    /// A request that is over frees its id, unless a later request already has it.
+    /// Frees the id of a finished request, unless a later request already uses it.
     fn forget(&self, id: &IdValue, cancelled: &CancellationToken) {
         if !cancelled.is_cancelled() {
             lock(&self.pending).remove(id);
@@ -228,7 +227,7 @@ impl Shared {
     }
 }
 
-/// A poisoned lock is used: no holder of these locks can panic halfway through a change.
+/// Ignores poisoning: no holder of these locks can panic halfway through a change.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

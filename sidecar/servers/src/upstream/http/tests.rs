@@ -1,5 +1,6 @@
 //! The upstream against real HTTP servers on loopback, honest and hostile.
 
+mod credentials;
 mod failures;
 mod legacy;
 mod server;
@@ -18,8 +19,8 @@ use relay_proto::envelope::IdValue;
 
 use self::server::Server;
 use super::{
-    Credentials, Event, Failure, Filled, Finding, HttpLimits, HttpTarget, HttpUpstream, Outbound,
-    OutboundKind, Outcome,
+    BoxFuture, CredentialResult, Credentials, Event, Failure, HttpLimits, HttpTarget, HttpUpstream, Outbound,
+    OutboundKind, RequestCredentials,
 };
 
 const CREDENTIAL: &str = "Bearer correct-horse";
@@ -43,27 +44,27 @@ fn credentials() -> Arc<dyn Credentials> {
 fn fixed(name: &'static str, value: &'static str) -> Arc<dyn Credentials> {
     let mut headers = HeaderMap::new();
     headers.insert(name, HeaderValue::from_static(value));
-    Arc::new(Fixed(headers))
+    Arc::new(FixedHeaders(headers))
 }
 
-fn nothing() -> Arc<dyn Credentials> {
-    Arc::new(Fixed(HeaderMap::new()))
+fn no_credentials() -> Arc<dyn Credentials> {
+    Arc::new(FixedHeaders(HeaderMap::new()))
 }
 
-/// The same for every request.
-struct Fixed(HeaderMap);
+/// The same headers for every request.
+struct FixedHeaders(HeaderMap);
 
-impl Credentials for Fixed {
-    fn current(&self) -> Finding<'_, Outcome> {
-        Box::pin(async { Ok(Arc::new(Fixed(self.0.clone())) as _) })
+impl Credentials for FixedHeaders {
+    fn current(&self) -> BoxFuture<'_, CredentialResult> {
+        Box::pin(async { Ok(Arc::new(FixedHeaders(self.0.clone())) as _) })
     }
 
-    fn at_hand(&self) -> Option<Arc<dyn Filled>> {
-        Some(Arc::new(Fixed(self.0.clone())))
+    fn held(&self) -> Option<Arc<dyn RequestCredentials>> {
+        Some(Arc::new(FixedHeaders(self.0.clone())))
     }
 }
 
-impl Filled for Fixed {
+impl RequestCredentials for FixedHeaders {
     fn headers(&self) -> &HeaderMap {
         &self.0
     }
@@ -76,8 +77,8 @@ impl Filled for Fixed {
         "the test".into()
     }
 
-    fn others(&self) -> Finding<'_, Outcome> {
-        Box::pin(async { Err("there are no others".into()) })
+    fn newer(&self) -> BoxFuture<'_, CredentialResult> {
+        Box::pin(async { Err("there is no newer one".into()) })
     }
 }
 
@@ -111,7 +112,7 @@ fn result(id: u32) -> String {
     format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"n": {id}.0}}}}"#)
 }
 
-/// Nothing here takes long; what takes this long is stuck.
+/// Fails after 30 s: a step that takes this long hangs.
 async fn within<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(30), future).await.expect("it took longer than 30 s")
 }

@@ -1,7 +1,7 @@
 //! Arguments that a tool wants repeated in headers: `x-mcp-header` in its input schema, `Mcp-Param-*` in the call.
 //!
-//! Learned from the `tools/list` responses that pass. What must stay true: a tool with an invalid annotation gets no such
-//! header at all, and what is remembered is bounded.
+//! Learned from the `tools/list` responses of the server. What must stay true: a tool with an invalid annotation gets no such
+//! header at all, and the number of remembered tools is bounded.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::message::Outline;
 
 const ANNOTATION: &str = "x-mcp-header";
-/// Tools with annotations that are remembered; the rest are called without such headers.
+/// Remembered tools with annotations; the rest are called without such headers.
 const MAX_TOOLS: usize = 1024;
 /// Headers of one tool: servers refuse long heads anyway.
 const MAX_BINDINGS: usize = 32;
@@ -25,7 +25,7 @@ pub(super) struct ToolHeaders {
     tools: HashMap<String, Vec<Binding>>,
 }
 
-/// Whether a `tools/list` began a list or went on with one.
+/// Which page of the list a `tools/list` request asked for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Page {
     First,
@@ -39,20 +39,21 @@ struct Binding {
 }
 
 impl ToolHeaders {
-    /// Takes note of the tools in an answer to `tools/list`.
-    pub(super) fn learn(&mut self, answer: &[u8], page: Page) {
-        let Some(tools) = Outline::read(answer).and_then(|outline| outline.at(&["tools"])) else { return };
+    /// Remembers the annotated tools in a response to `tools/list`.
+    pub(super) fn learn(&mut self, response: &[u8], page: Page) {
+        let Some(tools) = Outline::read(response).and_then(|outline| outline.at(&["tools"])) else { return };
         if page == Page::First {
             self.tools.clear();
         }
-        for tool in json::elements(answer, tools) {
-            let name = json::member(answer, tool.clone(), "name").and_then(|name| json::text(answer, name));
-            let (Some(name), Some(schema)) = (name, json::member(answer, tool, "inputSchema")) else {
+        for tool in json::elements(response, tools) {
+            let name =
+                json::member(response, tool.clone(), "name").and_then(|name| json::text(response, name));
+            let (Some(name), Some(schema)) = (name, json::member(response, tool, "inputSchema")) else {
                 continue;
             };
             self.tools.remove(name.as_ref());
-            let schema = &answer[schema];
-            // Nearly all schemas have no annotation and are not taken apart.
+            let schema = &response[schema];
+            // Nearly all schemas have no annotation and need not be parsed.
             let annotated = schema.windows(ANNOTATION.len()).any(|window| window == ANNOTATION.as_bytes());
             if annotated
                 && self.tools.len() < MAX_TOOLS
@@ -75,7 +76,7 @@ impl ToolHeaders {
                     .path
                     .iter()
                     .try_fold(arguments.clone(), |object, key| json::member(call.message, object, key))?;
-                Some((binding.header.clone(), spell(&call.message[value])?))
+                Some((binding.header.clone(), header_text(&call.message[value])?))
             })
             .collect()
     }
@@ -108,7 +109,7 @@ fn collect(schema: &Value, path: &mut Vec<String>, found: &mut Vec<Binding>) -> 
     Some(())
 }
 
-fn spell(value: &[u8]) -> Option<String> {
+fn header_text(value: &[u8]) -> Option<String> {
     let raw = std::str::from_utf8(value).ok()?;
     match value.first()? {
         b'"' => json::text(value, 0..value.len()).map(Cow::into_owned),
@@ -130,8 +131,8 @@ mod tests {
 
     fn headers(schema: &str, arguments: &str) -> Vec<String> {
         let mut tool_headers = ToolHeaders::default();
-        let answer = format!(r#"{{"id":1,"result":{{"tools":[{{"name":"t","inputSchema":{schema}}}]}}}}"#);
-        tool_headers.learn(answer.as_bytes(), Page::First);
+        let response = format!(r#"{{"id":1,"result":{{"tools":[{{"name":"t","inputSchema":{schema}}}]}}}}"#);
+        tool_headers.learn(response.as_bytes(), Page::First);
         let call =
             format!(r#"{{"id":2,"method":"tools/call","params":{{"name":"t","arguments":{arguments}}}}}"#);
         let call = Outline::read(call.as_bytes()).unwrap();
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_list_replaces_the_old_and_a_page_adds() {
+    fn a_first_page_replaces_the_tools_and_a_later_page_adds_some() {
         let list = |name: &str| {
             format!(
                 r#"{{"id":1,"result":{{"tools":[{{"name":"{name}","inputSchema":{{"properties":{{"a":{{"type":"string","x-mcp-header":"A"}}}}}}}}]}}}}"#

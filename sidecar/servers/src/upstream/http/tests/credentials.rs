@@ -1,4 +1,4 @@
-//! Credentials that have to be waited for, and credentials that the server refuses.
+//! Credentials that a request has to wait for, and credentials that the server refuses.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,45 +7,45 @@ use cofferdam_secrets::Reads;
 use http::{HeaderMap, HeaderValue};
 use tokio::sync::Semaphore;
 
-use crate::upstream::http::{Credentials, Failure, Filled, Finding, Outcome};
 use super::server::{Answer, Seen, Server};
 use super::{credentials, next_failure, next_message, request, result, upstream};
+use crate::upstream::http::{BoxFuture, CredentialResult, Credentials, Failure, RequestCredentials};
 
-/// Each is the first one refused, then the second.
+/// Gives the credential `first`, and `second` after the server has refused that one.
 #[derive(Clone)]
-struct Turning {
+struct RotatingCredentials {
     headers: HeaderMap,
-    turns: Arc<AtomicUsize>,
-    /// No credential is given before this has a permit.
+    rereads: Arc<AtomicUsize>,
+    /// No credential is available before this has a permit.
     ready: Arc<Semaphore>,
 }
 
-impl Turning {
+impl RotatingCredentials {
     fn new(ready: usize) -> Arc<Self> {
         Arc::new(Self::named("first", &Arc::default(), &Arc::new(Semaphore::new(ready))))
     }
 
-    fn named(name: &'static str, turns: &Arc<AtomicUsize>, ready: &Arc<Semaphore>) -> Self {
+    fn named(name: &'static str, rereads: &Arc<AtomicUsize>, ready: &Arc<Semaphore>) -> Self {
         let mut headers = HeaderMap::new();
         headers.insert("authorization", HeaderValue::from_static(name));
-        Self { headers, turns: Arc::clone(turns), ready: Arc::clone(ready) }
+        Self { headers, rereads: Arc::clone(rereads), ready: Arc::clone(ready) }
     }
 }
 
-impl Credentials for Turning {
-    fn current(&self) -> Finding<'_, Outcome> {
+impl Credentials for RotatingCredentials {
+    fn current(&self) -> BoxFuture<'_, CredentialResult> {
         Box::pin(async {
-            let _place = self.ready.acquire().await.unwrap();
+            let _permit = self.ready.acquire().await.unwrap();
             Ok(Arc::new(self.clone()) as _)
         })
     }
 
-    fn at_hand(&self) -> Option<Arc<dyn Filled>> {
+    fn held(&self) -> Option<Arc<dyn RequestCredentials>> {
         None
     }
 }
 
-impl Filled for Turning {
+impl RequestCredentials for RotatingCredentials {
     fn headers(&self) -> &HeaderMap {
         &self.headers
     }
@@ -58,9 +58,9 @@ impl Filled for Turning {
         "the test".into()
     }
 
-    fn others(&self) -> Finding<'_, Outcome> {
-        self.turns.fetch_add(1, Ordering::Relaxed);
-        Box::pin(async { Ok(Arc::new(Self::named("second", &self.turns, &self.ready)) as _) })
+    fn newer(&self) -> BoxFuture<'_, CredentialResult> {
+        self.rereads.fetch_add(1, Ordering::Relaxed);
+        Box::pin(async { Ok(Arc::new(Self::named("second", &self.rereads, &self.ready)) as _) })
     }
 }
 
@@ -72,35 +72,35 @@ fn accepts(name: &'static str) -> impl Fn(&Seen) -> Answer + Send + Sync + 'stat
 }
 
 #[tokio::test]
-async fn what_was_refused_goes_out_once_more_with_another_credential() {
+async fn a_refused_request_is_sent_once_more_with_a_newer_credential() {
     let server = Server::start(accepts("second")).await;
     let mut upstream = upstream(&server);
-    let turning = Turning::new(1);
-    upstream.send(request(1, "tools/call", r#"{"name":"t"}"#), turning.clone());
+    let rotating = RotatingCredentials::new(1);
+    upstream.send(request(1, "tools/call", r#"{"name":"t"}"#), rotating.clone());
     assert_eq!(next_message(&mut upstream).await, result(1));
     let sent: Vec<_> =
         server.seen().iter().map(|seen| seen.header("authorization").map(str::to_owned)).collect();
     assert_eq!(sent, [Some("first".to_owned()), Some("second".to_owned())]);
-    assert_eq!(turning.turns.load(Ordering::Relaxed), 1);
+    assert_eq!(rotating.rereads.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test]
-async fn a_server_that_refuses_everything_is_asked_twice() {
+async fn a_server_that_refuses_every_credential_gets_two_requests() {
     let server = Server::start(accepts("third")).await;
     let mut upstream = upstream(&server);
-    let turning = Turning::new(1);
-    upstream.send(request(1, "tools/call", r#"{"name":"t"}"#), turning.clone());
+    let rotating = RotatingCredentials::new(1);
+    upstream.send(request(1, "tools/call", r#"{"name":"t"}"#), rotating.clone());
     let Failure::NoCredential { why } = next_failure(&mut upstream, 1).await else { panic!() };
     assert!(why.contains("read anew from the test"), "{why}");
-    assert_eq!((server.seen().len(), turning.turns.load(Ordering::Relaxed)), (2, 1));
+    assert_eq!((server.seen().len(), rotating.rereads.load(Ordering::Relaxed)), (2, 1));
 }
 
 #[tokio::test]
-async fn a_large_request_is_not_kept_for_a_second_time() {
+async fn a_large_request_is_not_kept_for_a_second_attempt() {
     let server = Server::start(accepts("second")).await;
     let mut upstream = upstream(&server);
     let large = format!(r#"{{"name":"t","filler":"{}"}}"#, "x".repeat(80 * 1024));
-    upstream.send(request(1, "tools/call", &large), Turning::new(1));
+    upstream.send(request(1, "tools/call", &large), RotatingCredentials::new(1));
     let Failure::NoCredential { why } = next_failure(&mut upstream, 1).await else { panic!() };
     assert!(why.contains("send it again"), "{why}");
     assert_eq!(server.seen().len(), 1);
@@ -114,7 +114,7 @@ async fn waiting_for_a_credential_delays_no_other_request() {
     })
     .await;
     let mut upstream = upstream(&server);
-    let late = Turning::new(0);
+    let late = RotatingCredentials::new(0);
     upstream.send(request(1, "tools/call", r#"{"name":"t"}"#), late.clone());
     upstream.send(request(2, "tools/call", r#"{"name":"t"}"#), credentials());
     assert_eq!(next_message(&mut upstream).await, result(2));

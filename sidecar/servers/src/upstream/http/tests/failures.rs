@@ -1,4 +1,4 @@
-//! Servers that break, refuse, mislead or flood: each request still ends once, and honestly.
+//! Servers that break off, refuse, or send wrong or endless responses. Each request still gets exactly one outcome, which says whether it may have run.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -12,7 +12,7 @@ async fn call(answer: impl Fn() -> Answer + Send + Sync + 'static) -> Event {
     let mut upstream = upstream(&server);
     upstream.send(request(1, "tools/call", r#"{"name":"t"}"#), credentials());
     let event = within(upstream.next()).await;
-    assert_eq!(server.seen().len(), 1, "sent once");
+    assert_eq!(server.seen().len(), 1, "the request is sent once");
     event
 }
 
@@ -26,19 +26,19 @@ async fn failure(answer: impl Fn() -> Answer + Send + Sync + 'static) -> Failure
 fn maybe_ran(failure: Failure) -> String {
     match failure {
         Failure::MaybeRan { why } => why,
-        other => panic!("expected that it may have run, not {other:?}"),
+        other => panic!("expected a request that may have run, not {other:?}"),
     }
 }
 
 fn not_sent(failure: Failure) -> String {
     match failure {
         Failure::NotSent { why } => why,
-        other => panic!("expected that it did not run, not {other:?}"),
+        other => panic!("expected a request that did not run, not {other:?}"),
     }
 }
 
 #[tokio::test]
-async fn a_refused_connection_did_not_run() {
+async fn a_request_on_a_refused_connection_did_not_run() {
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let mut upstream = HttpUpstream::new(target(&format!("http://{closed}/mcp")), limits());
     upstream.send(request(1, "tools/list", "{}"), credentials());
@@ -46,14 +46,14 @@ async fn a_refused_connection_did_not_run() {
 }
 
 #[tokio::test]
-async fn an_answer_cut_half_way_may_have_run() {
+async fn a_request_whose_response_was_cut_off_may_have_run() {
     maybe_ran(failure(|| Answer::json("{\"id\":1,").then(Piece::Cut)).await);
     maybe_ran(failure(|| Answer::events("data: {\"id\":1,").then(Piece::Cut)).await);
     maybe_ran(failure(|| Answer::events("data: {\"id\":1,\"result\":{}}\n")).await);
 }
 
 #[tokio::test]
-async fn a_connection_closed_without_a_word_may_have_run() {
+async fn a_request_on_a_connection_closed_without_a_response_may_have_run() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let mut upstream = HttpUpstream::new(target(&format!("http://{address}/mcp")), limits());
@@ -66,7 +66,7 @@ async fn a_connection_closed_without_a_word_may_have_run() {
 }
 
 #[tokio::test]
-async fn an_idle_connection_that_the_server_closed_is_not_in_the_way() {
+async fn an_idle_connection_that_the_server_closed_is_not_used_again() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let mut upstream = HttpUpstream::new(target(&format!("http://{address}/mcp")), limits());
@@ -84,7 +84,7 @@ async fn an_idle_connection_that_the_server_closed_is_not_in_the_way() {
         );
         socket.write_all(answer.as_bytes()).await.unwrap();
         assert_eq!(next_message(&mut upstream).await, body);
-        // It promised to stay, and goes.
+        // Closed although the response allowed the connection to be reused.
         drop(socket);
         within(async {
             while upstream.shared.pool.live_connections() > 0 {
@@ -96,7 +96,7 @@ async fn an_idle_connection_that_the_server_closed_is_not_in_the_way() {
 }
 
 #[tokio::test]
-async fn answers_that_are_none() {
+async fn a_request_with_an_unusable_response_may_have_run() {
     maybe_ran(failure(|| Answer::json("[]")).await);
     maybe_ran(failure(|| Answer::json(result(2))).await);
     maybe_ran(failure(|| Answer::status(202)).await);
@@ -108,22 +108,23 @@ async fn answers_that_are_none() {
 }
 
 #[tokio::test]
-async fn statuses_say_whether_it_ran() {
-    let refused = failure(|| Answer::json(result(1)).but(401)).await;
-    assert_eq!(refused, Failure::NoCredential { why: "there are no others".into() });
+async fn the_status_says_whether_a_request_ran() {
+    let refused = failure(|| Answer::json(result(1)).with_status(401)).await;
+    assert_eq!(refused, Failure::NoCredential { why: "there is no newer one".into() });
     assert_eq!(failure(|| Answer::status(403)).await, Failure::Unauthorized);
     assert!(
-        not_sent(failure(|| Answer::json(r#"{"secret":"x"}"#).but(400)).await).contains("400 (Bad Request)")
+        not_sent(failure(|| Answer::json(r#"{"secret":"x"}"#).with_status(400)).await)
+            .contains("400 (Bad Request)")
     );
     not_sent(failure(|| Answer::status(429)).await);
     maybe_ran(failure(|| Answer::status(408)).await);
     maybe_ran(failure(|| Answer::status(502)).await);
     let error = r#"{"id":1,"error":{"code":-32603}}"#;
-    assert_eq!(call(move || Answer::json(error).but(500)).await, Event::Message(error.into()));
+    assert_eq!(call(move || Answer::json(error).with_status(500)).await, Event::Message(error.into()));
 }
 
 #[tokio::test]
-async fn a_redirect_is_not_followed_and_the_credential_stays() {
+async fn a_redirect_is_not_followed_and_its_target_gets_no_credential() {
     let other = Server::start(|_| Answer::json(result(1))).await;
     let location = other.url();
     let why = not_sent(failure(move || Answer::status(307).with("location", location.clone())).await);
@@ -143,13 +144,13 @@ async fn a_body_over_the_limit_is_refused() {
 }
 
 #[tokio::test]
-async fn a_head_without_end_is_refused() {
+async fn an_endless_response_head_is_refused() {
     let why = maybe_ran(failure(|| Answer::json(result(1)).with("x-long", "x".repeat(1024 * 1024))).await);
     assert!(why.contains("large"), "{why}");
 }
 
 #[tokio::test]
-async fn large_answers_at_the_same_time_all_arrive() {
+async fn large_responses_at_the_same_time_all_arrive() {
     let padding = "x".repeat(200 * 1024);
     let server = Server::start(move |seen| {
         let id: serde_json::Value = serde_json::from_str(&seen.body).unwrap();
@@ -177,10 +178,10 @@ async fn more_requests_than_allowed_are_refused_at_once() {
         upstream.send(request(id, "tools/call", r#"{"name":"t"}"#), credentials());
     }
     assert!(not_sent(next_failure(&mut upstream, 8).await).contains("too many"));
-    server.saw(|seen| seen.body.contains(r#""id":3,"#)).await;
+    server.wait_for(|seen| seen.body.contains(r#""id":3,"#)).await;
     upstream.cancel(&number(3));
     upstream.send(request(3, "tools/call", r#"{"name":"t"}"#), credentials());
-    server.lost(1).await;
+    server.wait_for_lost_clients(1).await;
 }
 
 #[tokio::test]
@@ -196,7 +197,7 @@ async fn closing_is_bounded_and_ends_every_stream() {
     upstream.send(request(0, "initialize", "{}"), credentials());
     next_message(&mut upstream).await;
     upstream.send(request(1, "tools/call", r#"{"name":"t"}"#), credentials());
-    server.saw(|seen| seen.is("tools/call")).await;
+    server.wait_for(|seen| seen.is("tools/call")).await;
     within(upstream.close()).await;
-    server.lost(1).await;
+    server.wait_for_lost_clients(1).await;
 }

@@ -52,13 +52,13 @@ async fn a_session_and_its_revision_go_with_every_later_request() {
         assert_eq!(later.header("authorization"), Some(CREDENTIAL), "{later:?}");
         assert_eq!(later.header("mcp-method"), None, "{later:?}");
     }
-    assert_eq!(seen.iter().filter(|seen| seen.method == Method::GET).count(), 1, "405 is an answer");
+    assert_eq!(seen.iter().filter(|seen| seen.method == Method::GET).count(), 1, "405 is final");
     assert_eq!(seen.last().unwrap().method, Method::DELETE);
 }
 
 #[tokio::test]
 async fn nothing_overtakes_the_end_of_the_handshake() {
-    // The server takes its time over the notification: whatever could overtake it would.
+    // The server delays its response to the notification, so that later messages have time to overtake it.
     let server = Server::start(|seen| match seen {
         seen if seen.is("initialize") => {
             Answer::json(r#"{"id":0,"result":{"protocolVersion":"2025-06-18"}}"#)
@@ -71,7 +71,7 @@ async fn nothing_overtakes_the_end_of_the_handshake() {
     .await;
     let mut upstream = upstream(&server);
     handshake(&mut upstream).await;
-    // Sent at once, as harnesses do.
+    // Sent immediately, as harnesses do.
     upstream.send(request(1, "tools/list", "{}"), credentials());
     next_message(&mut upstream).await;
     let posts: Vec<Seen> = server.seen().into_iter().filter(|seen| seen.method == Method::POST).collect();
@@ -81,12 +81,12 @@ async fn nothing_overtakes_the_end_of_the_handshake() {
 }
 
 #[tokio::test]
-async fn a_server_without_a_stream_is_asked_once() {
+async fn a_server_without_a_listening_stream_gets_one_request_for_it() {
     let server = server(|_| Answer::status(405)).await;
     let mut upstream = upstream(&server);
     handshake(&mut upstream).await;
-    server.saw(|seen| seen.method == Method::GET).await;
-    // Nothing is left that could ask again: only idle connections.
+    server.wait_for(|seen| seen.method == Method::GET).await;
+    // No task is left that could open the stream again: only idle connections remain.
     let shared = upstream.shared.clone();
     within(async {
         while shared.tasks.len() > shared.pool.idle_connections() {
@@ -97,7 +97,7 @@ async fn a_server_without_a_stream_is_asked_once() {
 }
 
 #[tokio::test]
-async fn the_server_speaks_first_on_its_own_stream() {
+async fn a_server_sends_requests_on_the_listening_stream() {
     let server = server(|seen| match seen.method {
         Method::GET => Answer::events("data: {\"id\":9,\"method\":\"roots/list\"}\n\n").then(Piece::Hold),
         _ => Answer::status(202),
@@ -107,15 +107,15 @@ async fn the_server_speaks_first_on_its_own_stream() {
     handshake(&mut upstream).await;
     assert_eq!(next_message(&mut upstream).await, r#"{"id":9,"method":"roots/list"}"#);
     upstream.send(response(9), credentials());
-    let answered = server.saw(|seen| seen.body.contains(r#""id":9"#)).await;
+    let answered = server.wait_for(|seen| seen.body.contains(r#""id":9"#)).await;
     assert_eq!(answered.header("mcp-session-id"), Some("s1"));
-    // The end of this value is the end of its streams.
+    // Dropping the upstream closes its streams.
     drop(upstream);
-    server.lost(1).await;
+    server.wait_for_lost_clients(1).await;
 }
 
 #[tokio::test]
-async fn a_cut_listening_stream_is_opened_again_where_it_was() {
+async fn a_cut_listening_stream_is_resumed_after_the_last_event() {
     let times = AtomicUsize::new(0);
     let server = server(move |seen| match (&seen.method, times.fetch_add(1, Ordering::SeqCst)) {
         (&Method::GET, 0) => {
@@ -136,10 +136,10 @@ async fn a_cut_listening_stream_is_opened_again_where_it_was() {
 }
 
 #[tokio::test]
-async fn a_cut_answer_is_resumed_where_the_server_gave_a_place() {
+async fn a_cut_response_is_resumed_where_the_server_gave_an_event_id() {
     let server = server(|seen| match seen.header("last-event-id") {
-        Some(place) => {
-            assert_eq!(place, "a/1");
+        Some(last_event) => {
+            assert_eq!(last_event, "a/1");
             Answer::events(format!("data: {}\n\n", result(1)))
         }
         None if seen.method == Method::GET => Answer::status(405),
@@ -150,14 +150,15 @@ async fn a_cut_answer_is_resumed_where_the_server_gave_a_place() {
     handshake(&mut upstream).await;
     upstream.send(request(1, "tools/call", r#"{"name":"t"}"#), credentials());
     assert_eq!(next_message(&mut upstream).await, result(1));
-    assert_eq!(server.seen().iter().filter(|seen| seen.is("tools/call")).count(), 1, "never run twice");
+    assert_eq!(server.seen().iter().filter(|seen| seen.is("tools/call")).count(), 1, "it is not run twice");
 }
 
 #[tokio::test]
-async fn a_forgotten_session_is_told_once_and_can_be_opened_again() {
-    let server =
-        server(|seen| without_stream(seen, Answer::json(r#"{"error":{"code":-32001},"id":null}"#).but(404)))
-            .await;
+async fn a_lost_session_is_reported_once_and_can_be_opened_again() {
+    let server = server(|seen| {
+        without_stream(seen, Answer::json(r#"{"error":{"code":-32001},"id":null}"#).with_status(404))
+    })
+    .await;
     let mut upstream = upstream(&server);
     handshake(&mut upstream).await;
     upstream.send(request(1, "tools/list", "{}"), credentials());
@@ -168,7 +169,7 @@ async fn a_forgotten_session_is_told_once_and_can_be_opened_again() {
     assert!(next_message(&mut upstream).await.contains("protocolVersion"));
     assert_eq!(server.seen().last().unwrap().header("mcp-session-id"), None);
     assert!(!upstream.has_lost_its_session());
-    // What is not kept cannot be given back; that it did not run is told before the session's end all the same.
+    // A request too large to be kept cannot be returned. That it did not run is still reported before the lost session.
     let large = format!(r#"{{"name":"{}"}}"#, "x".repeat(100 * 1024));
     upstream.send(request(2, "tools/call", &large), credentials());
     assert_eq!(next_failure(&mut upstream, 2).await, Failure::SessionLost);
@@ -176,7 +177,7 @@ async fn a_forgotten_session_is_told_once_and_can_be_opened_again() {
 }
 
 #[tokio::test]
-async fn bytes_count_until_they_have_left() {
+async fn queued_bytes_are_counted_until_they_are_sent() {
     let server = server(|seen| match seen.body.contains("tools/call") {
         true => Answer::events("").then(Piece::Hold),
         false => without_stream(seen, Answer::json(result(1))),
@@ -192,7 +193,7 @@ async fn bytes_count_until_they_have_left() {
     let large = request(2, "tools/call", &format!(r#"{{"name":"{}"}}"#, "x".repeat(1024 * 1024)));
     upstream.send(large, credentials());
     assert!(upstream.queued_bytes() > 1024 * 1024);
-    // The call is not answered, and yet it is the server's now.
+    // The call has no response yet, but all its bytes have been sent.
     within(async {
         while upstream.queued_bytes() > 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -217,12 +218,12 @@ async fn a_refused_handshake_opens_no_session() {
 }
 
 #[tokio::test]
-async fn messages_of_a_stream_arrive_in_any_split_and_before_the_answer() {
+async fn messages_of_a_stream_arrive_in_any_split_and_before_the_response() {
     let events = format!(
         ": hello\r\n\r\ndata: {{\"method\":\"notifications/progress\"}}\r\n\r\nevent: other\ndata: x\n\ndata: {{\"id\":1,\ndata: \"result\":{{}}}}\n\ndata: {}\n\n",
         result(2)
     );
-    let server = Server::start(move |_| Answer::events(events.clone()).in_crumbs()).await;
+    let server = Server::start(move |_| Answer::events(events.clone()).byte_by_byte()).await;
     let mut upstream = upstream(&server);
     upstream.send(request(1, "tools/call", r#"{"name":"t"}"#), credentials());
     assert_eq!(next_message(&mut upstream).await, r#"{"method":"notifications/progress"}"#);
@@ -240,7 +241,7 @@ async fn a_connection_is_used_again() {
     for id in [1, 2, 2, 1] {
         upstream.send(request(id, "tools/list", "{}"), credentials());
         assert_eq!(next_message(&mut upstream).await, result(id));
-        // The connection comes back when its task has ended, a moment after the answer.
+        // The connection returns to the pool when its task has ended, a moment after the response.
         within(async {
             while upstream.shared.pool.idle_connections() == 0 {
                 tokio::task::yield_now().await;
@@ -248,6 +249,6 @@ async fn a_connection_is_used_again() {
         })
         .await;
     }
-    // One is enough, unless the machine was so slow that an idle one grew old.
+    // One connection is enough, unless the machine is so slow that an idle one expired.
     assert!(server.connections() < 4);
 }

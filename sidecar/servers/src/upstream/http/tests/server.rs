@@ -1,4 +1,4 @@
-//! A scripted HTTP server: it keeps what it saw and answers as the test says.
+//! A scripted HTTP server: it records the requests and responds as the test says.
 
 use std::convert::Infallible;
 use std::io;
@@ -28,17 +28,17 @@ pub(super) struct Seen {
     pub(super) method: Method,
     pub(super) headers: HeaderMap,
     pub(super) body: String,
-    /// Delayed answers that were still to come when this arrived.
+    /// How many responses were being delayed when this request arrived.
     pub(super) overtaken: usize,
 }
 
-/// What the server answers.
+/// The server's response.
 #[derive(Debug)]
 pub(super) struct Answer {
     status: u16,
     headers: Vec<(&'static str, String)>,
     pieces: Vec<Piece>,
-    /// How long the server thinks before it answers.
+    /// How long the server waits before it responds.
     delay: Duration,
 }
 
@@ -47,7 +47,7 @@ pub(super) enum Piece {
     Bytes(Bytes),
     /// The connection breaks here.
     Cut,
-    /// Nothing more comes, and the connection stays.
+    /// Sends nothing more, and keeps the connection open.
     Hold,
 }
 
@@ -60,11 +60,11 @@ pub(super) struct Server {
 
 struct Log {
     seen: Mutex<Vec<Seen>>,
-    /// Turned at every request and every lost client.
-    turned: watch::Sender<()>,
+    /// Notified of every request and every lost client.
+    changed: watch::Sender<()>,
     lost: Mutex<usize>,
     connections: Mutex<usize>,
-    thinking: AtomicUsize,
+    delayed_responses: AtomicUsize,
 }
 
 type Script = dyn Fn(&Seen) -> Answer + Send + Sync;
@@ -83,10 +83,10 @@ impl Server {
         let scheme = if tls.is_some() { "https" } else { "http" };
         let log = Arc::new(Log {
             seen: Mutex::default(),
-            turned: watch::Sender::new(()),
+            changed: watch::Sender::new(()),
             lost: Mutex::default(),
             connections: Mutex::default(),
-            thinking: AtomicUsize::new(0),
+            delayed_responses: AtomicUsize::new(0),
         });
         let mut tasks = JoinSet::new();
         tasks.spawn(accept(listener, tls.map(TlsAcceptor::from), log.clone(), Arc::new(script)));
@@ -109,26 +109,26 @@ impl Server {
         *self.log.connections.lock().unwrap()
     }
 
-    /// Waits for the first request that fits.
-    pub(super) async fn saw(&self, fits: impl Fn(&Seen) -> bool) -> Seen {
-        let mut turned = self.log.turned.subscribe();
+    /// Waits for the first request that satisfies `wanted`.
+    pub(super) async fn wait_for(&self, wanted: impl Fn(&Seen) -> bool) -> Seen {
+        let mut changes = self.log.changed.subscribe();
         super::within(async {
             loop {
-                if let Some(seen) = self.seen().into_iter().find(|seen| fits(seen)) {
+                if let Some(seen) = self.seen().into_iter().find(|seen| wanted(seen)) {
                     return seen;
                 }
-                turned.changed().await.unwrap();
+                changes.changed().await.unwrap();
             }
         })
         .await
     }
 
-    /// Waits until so many clients have left while their answer was on its way.
-    pub(super) async fn lost(&self, clients: usize) {
-        let mut turned = self.log.turned.subscribe();
+    /// Waits until this many clients have disconnected in the middle of a response.
+    pub(super) async fn wait_for_lost_clients(&self, clients: usize) {
+        let mut changes = self.log.changed.subscribe();
         super::within(async {
             while *self.log.lost.lock().unwrap() < clients {
-                turned.changed().await.unwrap();
+                changes.changed().await.unwrap();
             }
         })
         .await;
@@ -165,7 +165,7 @@ impl Answer {
         self
     }
 
-    pub(super) fn but(mut self, status: u16) -> Self {
+    pub(super) fn with_status(mut self, status: u16) -> Self {
         self.status = status;
         self
     }
@@ -181,7 +181,7 @@ impl Answer {
     }
 
     /// The same bytes, one at a time.
-    pub(super) fn in_crumbs(mut self) -> Self {
+    pub(super) fn byte_by_byte(mut self) -> Self {
         self.pieces = std::mem::take(&mut self.pieces)
             .into_iter()
             .flat_map(|piece| match piece {
@@ -204,7 +204,7 @@ async fn accept(listener: TcpListener, tls: Option<TlsAcceptor>, log: Arc<Log>, 
         connections.spawn(async move {
             match tls {
                 None => serve(socket, log, script).await,
-                // A client that does not trust us goes away here.
+                // A client that does not trust this server disconnects here.
                 Some(tls) => {
                     if let Ok(socket) = tls.accept(socket).await {
                         serve(socket, log, script).await;
@@ -226,21 +226,21 @@ async fn serve(
             let (head, body) = request.into_parts();
             let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
             let body = String::from_utf8(body.to_vec()).unwrap();
-            let overtaken = log.thinking.load(Ordering::SeqCst);
+            let overtaken = log.delayed_responses.load(Ordering::SeqCst);
             let seen = Seen { method: head.method, headers: head.headers, body, overtaken };
             log.seen.lock().unwrap().push(seen.clone());
-            log.turned.send_replace(());
+            log.changed.send_replace(());
             let answer = script(&seen);
             if !answer.delay.is_zero() {
-                log.thinking.fetch_add(1, Ordering::SeqCst);
+                log.delayed_responses.fetch_add(1, Ordering::SeqCst);
                 tokio::time::sleep(answer.delay).await;
-                log.thinking.fetch_sub(1, Ordering::SeqCst);
+                log.delayed_responses.fetch_sub(1, Ordering::SeqCst);
             }
             let mut response = Response::builder().status(answer.status);
             for (name, value) in answer.headers {
                 response = response.header(name, value);
             }
-            let body = Scripted { pieces: answer.pieces.into_iter(), complete: false, breather: None, log };
+            let body = ScriptedBody { pieces: answer.pieces.into_iter(), complete: false, pause: None, log };
             Ok::<_, Infallible>(response.body(body).unwrap())
         }
     });
@@ -248,15 +248,15 @@ async fn serve(
     let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(socket), service).await;
 }
 
-struct Scripted {
+struct ScriptedBody {
     pieces: std::vec::IntoIter<Piece>,
     complete: bool,
     /// A pause between pieces, so that they leave in separate packets.
-    breather: Option<Pin<Box<tokio::time::Sleep>>>,
+    pause: Option<Pin<Box<tokio::time::Sleep>>>,
     log: Arc<Log>,
 }
 
-impl Body for Scripted {
+impl Body for ScriptedBody {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -264,13 +264,13 @@ impl Body for Scripted {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
-        if let Some(breather) = &mut self.breather {
-            std::task::ready!(breather.as_mut().poll(context));
-            self.breather = None;
+        if let Some(pause) = &mut self.pause {
+            std::task::ready!(pause.as_mut().poll(context));
+            self.pause = None;
         }
         match self.pieces.next() {
             Some(Piece::Bytes(bytes)) => {
-                self.breather = Some(Box::pin(tokio::time::sleep(Duration::from_millis(1))));
+                self.pause = Some(Box::pin(tokio::time::sleep(Duration::from_millis(1))));
                 Poll::Ready(Some(Ok(Frame::data(bytes))))
             }
             Some(Piece::Cut) => {
@@ -289,11 +289,11 @@ impl Body for Scripted {
     }
 }
 
-impl Drop for Scripted {
+impl Drop for ScriptedBody {
     fn drop(&mut self) {
         if !self.complete {
             *self.log.lost.lock().unwrap() += 1;
-            self.log.turned.send_replace(());
+            self.log.changed.send_replace(());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! 2026-07-28: each request stands alone, and its head repeats what routers want to know.
+//! 2026-07-28: requests without a session, whose headers repeat the parts of the message that proxies route by.
 
 use super::server::{Answer, Piece, Server};
 use super::*;
@@ -6,7 +6,7 @@ use super::*;
 const META: &str = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}"#;
 
 #[tokio::test]
-async fn the_head_repeats_revision_method_name_and_marked_arguments() {
+async fn the_headers_repeat_version_method_name_and_annotated_arguments() {
     let list = r#"{"jsonrpc":"2.0","id":1,"result":{"resultType":"complete","tools":[{"name":"größe","inputSchema":{"type":"object","properties":{
         "region":{"type":"string","x-mcp-header":"Region"},"note":{"type":"string","x-mcp-header":"Note"}}}}]}}"#;
     let server = Server::start(move |seen| match seen.is("tools/list") {
@@ -23,7 +23,7 @@ async fn the_head_repeats_revision_method_name_and_marked_arguments() {
     within(upstream.close()).await;
 
     let seen = server.seen();
-    assert_eq!(seen.len(), 2, "no stream to listen on, no farewell");
+    assert_eq!(seen.len(), 2, "no listening stream, and no session to end");
     assert_eq!(seen[0].header("mcp-protocol-version"), Some("2026-07-28"));
     assert_eq!(seen[0].header("mcp-method"), Some("tools/list"));
     assert_eq!(seen[0].header("mcp-name"), None);
@@ -45,27 +45,27 @@ async fn cancelling_closes_the_stream_and_sends_nothing() {
     assert_eq!(next_message(&mut upstream).await, r#"{"method":"notifications/progress"}"#);
     upstream.send(notification("notifications/cancelled"), credentials());
     upstream.cancel(&number(1));
-    server.lost(1).await;
-    // Its place is free again, and nothing was said about it.
+    server.wait_for_lost_clients(1).await;
+    // Its id is free again, and the server was sent no cancellation.
     upstream.send(request(1, "subscriptions/listen", &format!("{{{META}}}")), credentials());
     assert_eq!(next_message(&mut upstream).await, r#"{"method":"notifications/progress"}"#);
     assert_eq!(server.seen().len(), 2);
 }
 
 #[tokio::test]
-async fn an_error_with_a_status_is_relayed_as_it_was_written() {
+async fn an_error_with_a_status_is_relayed_byte_for_byte() {
     let error = r#"{"jsonrpc":"2.0", "id":1, "error":{"code":-32601,"message":"no such method"}}"#;
-    let server = Server::start(move |_| Answer::json(error).but(404)).await;
+    let server = Server::start(move |_| Answer::json(error).with_status(404)).await;
     let mut upstream = upstream(&server);
     upstream.send(request(1, "what/ever", &format!("{{{META}}}")), credentials());
     assert_eq!(next_message(&mut upstream).await, error);
 }
 
 #[tokio::test]
-async fn an_older_server_that_refuses_the_probe_answers_the_one_who_asked() {
+async fn an_error_without_an_id_gets_the_id_of_the_probe() {
     let server = Server::start(|_| {
         Answer::json(r#"{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request"},"id":null}"#)
-            .but(400)
+            .with_status(400)
     })
     .await;
     let mut upstream = upstream(&server);

@@ -1,4 +1,4 @@
-//! Who is at the other end: certificates, addresses, plain text.
+//! Which servers the upstream talks to: certificates, addresses, plain text.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -16,8 +16,8 @@ struct Authority {
     issuer: Issuer<'static, KeyPair>,
 }
 
-/// A name server that says what the test wants, and remembers what it was asked.
-struct Says(&'static str, Mutex<Vec<String>>);
+/// Resolves every name to this address, and records the names.
+struct FixedResolver(&'static str, Mutex<Vec<String>>);
 
 impl Authority {
     fn new() -> Self {
@@ -49,7 +49,7 @@ impl Authority {
     }
 }
 
-impl Resolve for Says {
+impl Resolve for FixedResolver {
     fn resolve<'a>(&'a self, name: &'a str, port: u16) -> Resolving<'a> {
         self.1.lock().unwrap().push(name.to_owned());
         let address = SocketAddr::new(self.0.parse().unwrap(), port);
@@ -57,12 +57,12 @@ impl Resolve for Says {
     }
 }
 
-fn says(address: &'static str) -> Arc<Says> {
-    Arc::new(Says(address, Mutex::default()))
+fn resolver(address: &'static str) -> Arc<FixedResolver> {
+    Arc::new(FixedResolver(address, Mutex::default()))
 }
 
-/// One request to `url`; a message, or why there is none.
-async fn ask(
+/// Sends one request to `url`; returns the response or the failure.
+async fn request_once(
     url: &str,
     addresses: AddressPolicy,
     dialer: Dialer,
@@ -79,12 +79,12 @@ async fn ask(
 }
 
 #[tokio::test]
-async fn https_with_an_authority_that_is_trusted() {
+async fn https_works_with_a_trusted_authority() {
     let authority = Authority::new();
     let server = Server::start_with(Some(authority.server("mcp.test")), |_| Answer::json(result(1))).await;
-    let dialer = Dialer::new(says("127.0.0.1"), authority.trusted());
+    let dialer = Dialer::new(resolver("127.0.0.1"), authority.trusted());
     let url = format!("https://mcp.test:{}/mcp", server.port());
-    assert_eq!(ask(&url, AddressPolicy::PrivateToo, dialer, credentials()).await, Ok(result(1)));
+    assert_eq!(request_once(&url, AddressPolicy::PrivateToo, dialer, credentials()).await, Ok(result(1)));
     assert_eq!(server.seen()[0].header("host"), Some(&*format!("mcp.test:{}", server.port())));
 }
 
@@ -92,34 +92,39 @@ async fn https_with_an_authority_that_is_trusted() {
 async fn another_authority_or_another_name_gets_no_request() {
     let authority = Authority::new();
     let server = Server::start_with(Some(authority.server("mcp.test")), |_| Answer::json(result(1))).await;
-    let stranger = Dialer::new(says("127.0.0.1"), Authority::new().trusted());
+    let stranger = Dialer::new(resolver("127.0.0.1"), Authority::new().trusted());
     let url = format!("https://mcp.test:{}/mcp", server.port());
-    let refused = ask(&url, AddressPolicy::PrivateToo, stranger, credentials()).await;
+    let refused = request_once(&url, AddressPolicy::PrivateToo, stranger, credentials()).await;
     assert!(matches!(&refused, Err(Failure::NotSent { why }) if why.contains("certificate")), "{refused:?}");
 
-    let misnamed = Dialer::new(says("127.0.0.1"), authority.trusted());
+    let misnamed = Dialer::new(resolver("127.0.0.1"), authority.trusted());
     let url = format!("https://other.test:{}/mcp", server.port());
-    let refused = ask(&url, AddressPolicy::PrivateToo, misnamed, credentials()).await;
+    let refused = request_once(&url, AddressPolicy::PrivateToo, misnamed, credentials()).await;
     assert!(matches!(&refused, Err(Failure::NotSent { why }) if why.contains("certificate")), "{refused:?}");
     assert!(server.seen().is_empty());
 }
 
 #[tokio::test]
-async fn the_systems_authorities_do_not_know_ours() {
+async fn an_authority_that_the_system_does_not_trust_is_refused() {
     let authority = Authority::new();
     let server = Server::start_with(Some(authority.server("127.0.0.1")), |_| Answer::json(result(1))).await;
-    let refused =
-        ask(&server.url(), AddressPolicy::PublicOnly, Dialer::trusting(Trust::System), credentials()).await;
+    let refused = request_once(
+        &server.url(),
+        AddressPolicy::PublicOnly,
+        Dialer::trusting(Trust::System),
+        credentials(),
+    )
+    .await;
     assert!(matches!(refused, Err(Failure::NotSent { .. })), "{refused:?}");
 }
 
 #[tokio::test]
-async fn a_name_that_leads_inside_is_not_followed() {
+async fn a_name_that_resolves_to_a_private_address_is_refused() {
     let server = Server::start(|_| Answer::json(result(1))).await;
     let url = format!("http://mcp.test:{}/mcp", server.port());
     for inside in ["127.0.0.1", "::ffff:127.0.0.1", "10.0.0.1", "169.254.169.254"] {
-        let dialer = Dialer::new(says(inside), Trust::System);
-        let refused = ask(&url, AddressPolicy::PublicOnly, dialer, nothing()).await;
+        let dialer = Dialer::new(resolver(inside), Trust::System);
+        let refused = request_once(&url, AddressPolicy::PublicOnly, dialer, no_credentials()).await;
         assert!(
             matches!(&refused, Err(Failure::NotSent { why }) if why.contains("private = true")),
             "{refused:?}"
@@ -127,36 +132,44 @@ async fn a_name_that_leads_inside_is_not_followed() {
     }
     assert_eq!(server.connections(), 0);
 
-    let dialer = Dialer::new(says("127.0.0.1"), Trust::System);
-    assert_eq!(ask(&url, AddressPolicy::PrivateToo, dialer, nothing()).await, Ok(result(1)));
+    let dialer = Dialer::new(resolver("127.0.0.1"), Trust::System);
+    assert_eq!(request_once(&url, AddressPolicy::PrivateToo, dialer, no_credentials()).await, Ok(result(1)));
 }
 
 #[tokio::test]
-async fn the_operators_own_loopback_needs_no_leave() {
+async fn loopback_in_the_configured_url_needs_no_permission() {
     let server = Server::start(|_| Answer::json(result(1))).await;
-    let resolver = says("127.0.0.1");
-    let dialer = Dialer::new(resolver.clone(), Trust::System);
+    let localhost = resolver("127.0.0.1");
+    let dialer = Dialer::new(localhost.clone(), Trust::System);
     let url = format!("http://localhost:{}/mcp", server.port());
-    assert_eq!(ask(&url, AddressPolicy::PublicOnly, dialer.clone(), credentials()).await, Ok(result(1)));
-    assert_eq!(*resolver.1.lock().unwrap(), ["localhost"]);
-    assert_eq!(ask(&server.url(), AddressPolicy::PublicOnly, dialer, credentials()).await, Ok(result(1)));
-    assert_eq!(resolver.1.lock().unwrap().len(), 1, "an address is not looked up");
+    assert_eq!(
+        request_once(&url, AddressPolicy::PublicOnly, dialer.clone(), credentials()).await,
+        Ok(result(1))
+    );
+    assert_eq!(*localhost.1.lock().unwrap(), ["localhost"]);
+    assert_eq!(
+        request_once(&server.url(), AddressPolicy::PublicOnly, dialer, credentials()).await,
+        Ok(result(1))
+    );
+    assert_eq!(localhost.1.lock().unwrap().len(), 1, "an address is not looked up");
 }
 
 #[tokio::test]
 async fn credentials_do_not_travel_in_plain_text() {
     let server = Server::start(|_| Answer::json(result(1))).await;
-    let dialer = Dialer::new(says("127.0.0.1"), Trust::System);
+    let dialer = Dialer::new(resolver("127.0.0.1"), Trust::System);
     let url = format!("http://mcp.test:{}/mcp", server.port());
-    let refused = ask(&url, AddressPolicy::PrivateToo, dialer, credentials()).await;
+    let refused = request_once(&url, AddressPolicy::PrivateToo, dialer, credentials()).await;
     assert!(matches!(&refused, Err(Failure::NotSent { why }) if why.contains("https://")), "{refused:?}");
     assert_eq!(server.connections(), 0);
 }
 
 #[tokio::test]
-async fn an_unknown_name_did_not_run() {
+async fn a_request_to_an_unknown_name_did_not_run() {
     let dialer = Dialer::new(Arc::new(SystemResolver), Trust::System);
-    let refused = ask("http://no-such-host.invalid/mcp", AddressPolicy::PublicOnly, dialer, nothing()).await;
+    let refused =
+        request_once("http://no-such-host.invalid/mcp", AddressPolicy::PublicOnly, dialer, no_credentials())
+            .await;
     assert!(
         matches!(&refused, Err(Failure::NotSent { why }) if why.contains("no-such-host.invalid")),
         "{refused:?}"

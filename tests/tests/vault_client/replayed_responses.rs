@@ -1,4 +1,4 @@
-//! Replayed answers: what a single real server cannot be made to say. Each is a few bytes on a socket, no Vault.
+//! Replayed responses, which a single real server cannot be made to give. Each is a few bytes on a socket, without Vault.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use cofferdam_tests::http::{Reply, listen};
 use cofferdam_vault::{Kind, KvVersion, Problem};
 use serde_json::json;
 
-use crate::support::{Replay, client_at, token, told};
+use crate::support::{Replay, client_at, explained, token};
 
 const TOKEN: &str = "hvs.CANARYCANARYCANARYCANARY";
 
@@ -69,7 +69,7 @@ async fn replayed_nonsense_is_no_answer_and_not_repeated() {
     for answer in ["", "CANARY", cut, "HTTP/1.1 200 OK\r\ncontent-length: 12\r\n\r\n<html>CANARY"] {
         let error = Replay::of(answer).vault().read(&token(TOKEN), "secret/x").await.unwrap_err();
         assert!(matches!(error.kind(), Kind::Malformed | Kind::Unreachable), "{error:?}");
-        assert!(!told(&error).contains("CANARY"), "{}", told(&error));
+        assert!(!explained(&error).contains("CANARY"), "{}", explained(&error));
     }
     let huge_head = format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "y".repeat(200_000));
     assert_eq!(Replay::of(huge_head).vault().health().await.unwrap_err().kind(), Kind::Unreachable);
@@ -80,9 +80,9 @@ async fn a_replayed_error_that_repeats_the_token_does_not_get_through() {
     let echo =
         format!(r#"{{"errors":["bad token {TOKEN} or {TOKEN}","it was s.aVeryLongTokenOfSomebody"]}}"#);
     let error = Replay::status(400, "", &echo).vault().read(&token(TOKEN), "secret/x").await.unwrap_err();
-    let told = told(&error);
-    assert!(told.contains("bad token [hidden]"), "{told}");
-    assert!(!told.contains("CANARY") && !told.contains("aVeryLong"), "{told}");
+    let explained = explained(&error);
+    assert!(explained.contains("bad token [hidden]"), "{explained}");
+    assert!(!explained.contains("CANARY") && !explained.contains("aVeryLong"), "{explained}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,18 +1,18 @@
-//! What can go wrong with a contender. The words end up in the report, so each says what was being done.
+//! Errors of a contender. Their messages are shown in the report, so each says what was being done.
 
 use std::io;
 use std::time::Duration;
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Trouble {
-    #[error("{what} ended{}", said(.last_words))]
-    Ended { what: String, last_words: String },
-    #[error("not there: {0}")]
+pub(crate) enum BenchError {
+    #[error("{what} ended{}", with_log_line(.last_log_line))]
+    Ended { what: String, last_log_line: String },
+    #[error("missing: {0}")]
     Missing(String),
-    #[error("{what} is not ready after {within:?}{}", said(.last_words))]
-    NotReady { what: String, within: Duration, last_words: String },
-    #[error("no answer to request {id} within {within:?}{}", said(.last_words))]
-    NoAnswer { id: u64, within: Duration, last_words: String },
+    #[error("{what} is not ready after {within:?}{}", with_log_line(.last_log_line))]
+    NotReady { what: String, within: Duration, last_log_line: String },
+    #[error("no answer to request {id} within {within:?}{}", with_log_line(.last_log_line))]
+    NoAnswer { id: u64, within: Duration, last_log_line: String },
     #[error("read {what}")]
     Read {
         what: String,
@@ -25,7 +25,7 @@ pub(crate) enum Trouble {
         #[source]
         source: io::Error,
     },
-    #[error("an answer that was not asked for: {0}")]
+    #[error("a response without a request: {0}")]
     WrongAnswer(String),
     #[error("write {what}")]
     Write {
@@ -35,7 +35,7 @@ pub(crate) enum Trouble {
     },
 }
 
-impl Trouble {
+impl BenchError {
     /// The whole chain in one line.
     pub(crate) fn sentence(&self) -> String {
         let mut sentence = self.to_string();
@@ -48,15 +48,15 @@ impl Trouble {
     }
 }
 
-/// The end of what a process wrote to its log, shortened to what a table can hold.
-pub(crate) fn last_words(log: &str) -> String {
+/// The last line of a process's log, shortened to fit a table.
+pub(crate) fn last_log_line(log: &str) -> String {
     let words = log.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
     words.chars().take(160).collect()
 }
 
-fn said(last_words: &str) -> String {
-    match last_words {
+fn with_log_line(last_log_line: &str) -> String {
+    match last_log_line {
         "" => String::new(),
-        words => format!("; it said last: {words}"),
+        words => format!("; its last log line: {words}"),
     }
 }

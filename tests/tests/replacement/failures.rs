@@ -6,7 +6,7 @@ use cofferdam_tests::deadline::{Deadline, holds_within, wait_until};
 use cofferdam_tests::harness::text_of;
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::process::{is_alive, send};
-use cofferdam_tests::vault::{certificates_live, leave, prepared, with_certificate};
+use cofferdam_tests::vault::{leave, prepared, set_certificate_ttl, with_certificate};
 use nix::sys::signal::Signal;
 use serde_json::json;
 
@@ -22,15 +22,20 @@ fn a_process_with_other_tools_does_not_take_over_and_the_reason_is_reported() {
     let first = process(&mut harness);
     let clock = Deadline::after(HOUR);
     scene.change();
-    wait_until("it was tried three times", || scene.told("not replaced").len() >= 3);
+    wait_until("it was tried three times", || scene.replacement_records("not replaced").len() >= 3);
     assert!(HOUR - clock.left() >= Duration::from_secs(3), "ever later: after one second, after two more");
-    for (told, wait) in scene.told("not replaced").iter().zip(["in 1 s", "in 2 s", "in 4 s"]) {
-        assert!(told.contains("the tools of the new process differ") && told.ends_with(wait), "{told}");
+    for (record, wait) in scene.replacement_records("not replaced").iter().zip(["in 1 s", "in 2 s", "in 4 s"])
+    {
+        assert!(record.contains("the tools of the new process differ") && record.ends_with(wait), "{record}");
     }
-    assert!(scene.shown().contains("the tools of the new process differ"), "{}", scene.shown());
+    assert!(
+        scene.shown_in_sessions().contains("the tools of the new process differ"),
+        "{}",
+        scene.shown_in_sessions()
+    );
     assert!(scene.world.log().contains("the tools of the new process differ"));
     assert_eq!(process(&mut harness), first);
-    assert!(scene.told("replaced").is_empty());
+    assert!(scene.replacement_records("replaced").is_empty());
     wait_until("those that were tried are gone", || scene.alive() == [first]);
 }
 
@@ -46,11 +51,15 @@ fn differs(mode: &str, words: &str) {
     let mut harness = scene.world.connected("tools");
     let first = process(&mut harness);
     scene.change();
-    wait_until("it was tried", || !scene.told("not replaced").is_empty());
-    assert!(scene.told("not replaced")[0].contains(words), "{:?}", scene.told("not replaced"));
+    wait_until("it was tried", || !scene.replacement_records("not replaced").is_empty());
+    assert!(
+        scene.replacement_records("not replaced")[0].contains(words),
+        "{:?}",
+        scene.replacement_records("not replaced")
+    );
     assert_eq!(process(&mut harness), first);
     wait_until("those that were tried are gone", || scene.alive() == [first]);
-    assert!(scene.told("replaced").is_empty());
+    assert!(scene.replacement_records("replaced").is_empty());
 }
 
 #[test]
@@ -59,19 +68,21 @@ fn a_process_with_other_capabilities_does_not_take_over() {
     let mut harness = scene.world.connected("tools");
     let (base, scope) = (process(&mut harness), process_of_scope(&mut harness));
     for change in [Scene::change, Scene::change_in_scope] {
-        let before = scene.told("not replaced").len();
+        let before = scene.replacement_records("not replaced").len();
         change(&mut scene);
-        wait_until("it was tried", || scene.told("not replaced").len() > before);
+        wait_until("it was tried", || scene.replacement_records("not replaced").len() > before);
     }
     assert!(
         scene
-            .told("not replaced")
+            .replacement_records("not replaced")
             .iter()
-            .all(|told| told.contains("the capabilities of the new process differ"))
+            .all(|record| { record.contains("the capabilities of the new process differ") })
     );
-    wait_until("that in the scope was tried too", || scene.shown().matches("capabilities").count() == 2);
+    wait_until("that in the scope was tried too", || {
+        scene.shown_in_sessions().matches("capabilities").count() == 2
+    });
     assert_eq!((process(&mut harness), process_of_scope(&mut harness)), (base, scope));
-    assert!(scene.told("replaced").is_empty());
+    assert!(scene.replacement_records("replaced").is_empty());
 }
 
 #[test]
@@ -80,7 +91,9 @@ fn every_page_of_the_tools_is_asked_for_in_both_processes() {
     let mut harness = scene.world.connected("tools");
     harness.request("tools/list", json!({}));
     scene.replace();
-    let pages = |process: usize| scene.heard(process).iter().filter(|method| *method == "tools/list").count();
+    let pages = |process: usize| {
+        scene.methods_received(process).iter().filter(|method| *method == "tools/list").count()
+    };
     assert!(pages(1) > 20 && pages(0) > pages(1), "{} {}", pages(0), pages(1));
     assert_eq!(process(&mut harness), *scene.processes().last().unwrap());
 }
@@ -97,12 +110,12 @@ fn a_replacement_that_does_not_start_is_retried_while_the_old_process_serves() {
     let mut harness = scene.world.connected("tools");
     let first = process(&mut harness);
     scene.change();
-    wait_until("it was tried", || !scene.told("not replaced").is_empty());
+    wait_until("it was tried", || !scene.replacement_records("not replaced").is_empty());
     assert_eq!(process(&mut harness), first);
-    wait_until("a later one has taken over", || scene.told("replaced").len() == 1);
-    assert_eq!(scene.told("not replaced").len(), 2);
+    wait_until("a later one has taken over", || scene.replacement_records("replaced").len() == 1);
+    assert_eq!(scene.replacement_records("not replaced").len(), 2);
     assert_ne!(process(&mut harness), first);
-    assert_eq!(scene.shown(), "");
+    assert_eq!(scene.shown_in_sessions(), "");
 }
 
 #[test]
@@ -111,8 +124,8 @@ fn a_replacement_does_not_exceed_the_grants_process_limit() {
     let mut harness = scene.world.connected("tools");
     let first = process(&mut harness);
     scene.change();
-    wait_until("it was tried", || !scene.told("not replaced").is_empty());
-    assert!(scene.shown().contains("limits.processes"), "{}", scene.shown());
+    wait_until("it was tried", || !scene.replacement_records("not replaced").is_empty());
+    assert!(scene.shown_in_sessions().contains("limits.processes"), "{}", scene.shown_in_sessions());
     assert_eq!(process(&mut harness), first);
 }
 
@@ -133,8 +146,8 @@ fn a_killed_replacement_is_started_again() {
     scene.change();
     wait_until("another process is being started", || scene.processes().len() == 2);
     send(scene.processes()[1], Signal::SIGKILL);
-    wait_until("a later one has taken over", || scene.told("replaced").len() == 1);
-    assert_eq!(scene.told("not replaced").len(), 1);
+    wait_until("a later one has taken over", || scene.replacement_records("replaced").len() == 1);
+    assert_eq!(scene.replacement_records("not replaced").len(), 1);
     assert_eq!(process(&mut harness), scene.processes()[2]);
 }
 
@@ -185,7 +198,7 @@ fn the_end_of_a_link_ends_all_its_processes() {
         harness.send_call("slow", json!({"ms": 60_000}));
         scene.change();
         wait_until("there are two processes", || match mode {
-            "plain" => scene.told("replaced").len() == 1,
+            "plain" => scene.replacement_records("replaced").len() == 1,
             _ => scene.processes().len() == 2,
         });
         leave(harness);
@@ -200,7 +213,7 @@ fn the_end_of_a_link_ends_all_its_processes() {
 #[test]
 fn a_process_with_an_expired_credential_gets_no_calls_and_the_caller_gets_the_reason() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    certificates_live(&bao, "20s");
+    set_certificate_ttl(&bao, "20s");
     let world = with_certificate(&bao).start();
     let mut harness = world.connected("tools");
     let first = process(&mut harness);

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use cofferdam_tests::openbao::OpenBao;
-use cofferdam_tests::port::free_place;
+use cofferdam_tests::port::free_address;
 use cofferdam_tests::process::{command, output_of};
 use cofferdam_vault::Problem;
 
@@ -19,7 +19,7 @@ async fn the_environment_changes_nothing() {
     let Some(server) = OpenBao::configured() else { return };
     let ca_file = &server.tls.as_ref().unwrap().ca_file;
     assert!(client_over_tls(&server, Some(ca_file)).health().await.is_ok());
-    let nowhere = format!("http://{}", free_place());
+    let nowhere = format!("http://{}", free_address());
     let mut inside = command(std::env::current_exe().unwrap());
     inside.args(["--exact", INSIDE, "--ignored", "--nocapture"]);
     inside.env(PLAIN, server.address()).env(SECURE, server.tls_address());

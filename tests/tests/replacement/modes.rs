@@ -10,7 +10,7 @@ use cofferdam_tests::harness::text_of;
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::vault::{
-    certificates_live, lease_id, leases, prepared, session_tokens, with_certificate,
+    lease_id, leases, prepared, session_tokens, set_certificate_ttl, with_certificate,
 };
 use serde_json::json;
 
@@ -23,11 +23,11 @@ fn an_idle_server_is_replaced_and_a_busy_one_is_not() {
     let first = process(&mut harness);
     let long = harness.send_call("slow", json!({"ms": 6000}));
     scene.change();
-    wait_until("a new process waits", || scene.shown().contains("waits to take over"));
+    wait_until("a new process waits", || scene.shown_in_sessions().contains("waits to take over"));
     assert_eq!(process(&mut harness), first, "calls go where the others are");
-    assert!(scene.told("replaced").is_empty());
+    assert!(scene.replacement_records("replaced").is_empty());
     assert_eq!(text_of(&harness.answer_to(&long)), "late");
-    wait_until("the new process has taken over", || scene.told("replaced").len() == 1);
+    wait_until("the new process has taken over", || scene.replacement_records("replaced").len() == 1);
     assert_ne!(process(&mut harness), first);
     wait_until("the old process is gone", || scene.alive().len() == 1);
 }
@@ -38,7 +38,9 @@ fn a_server_that_is_never_replaced_keeps_its_credential() {
     let mut harness = scene.world.connected("tools");
     let first = process(&mut harness);
     let value = scene.change();
-    wait_until("it is known that it has an old one", || scene.shown().contains("replace = \"never\""));
+    wait_until("it is known that it has an old one", || {
+        scene.shown_in_sessions().contains("replace = \"never\"")
+    });
     assert!(!holds_within(Duration::from_secs(1), || scene.processes().len() > 1));
     assert_eq!(process(&mut harness), first);
     harness.send_call("crash", json!({}));
@@ -68,7 +70,7 @@ fn a_file_is_rewritten_while_its_process_keeps_running() {
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "nothing else lies there");
     assert_eq!(process(&mut harness), first);
-    wait_until("it is written down", || scene.told("reloaded").len() == 1);
+    wait_until("it is written down", || scene.replacement_records("reloaded").len() == 1);
     assert_eq!(scene.processes(), [first]);
 }
 
@@ -79,10 +81,10 @@ fn sighup_is_sent_after_the_file_was_rewritten() {
     let first = process(&mut harness);
     let path = PathBuf::from(variable(first, "TOKEN_FILE").unwrap());
     let value = scene.change();
-    wait_until("it was told", || scene.heard(0).contains(&"SIGHUP".to_owned()));
+    wait_until("it was sent SIGHUP", || scene.methods_received(0).contains(&"SIGHUP".to_owned()));
     let heard = scene.world.heard("tools").swap_remove(0);
-    let told = heard.iter().find(|message| message["method"] == "SIGHUP").expect("it was told");
-    assert_eq!(told["params"]["found"], value, "what it found when it was told");
+    let hangup = heard.iter().find(|message| message["method"] == "SIGHUP").expect("it was sent SIGHUP");
+    assert_eq!(hangup["params"]["found"], value, "the file held the new value");
     assert_eq!(fs::read_to_string(&path).unwrap(), value);
     assert_eq!(process(&mut harness), first);
     assert_eq!(scene.processes(), [first]);
@@ -105,7 +107,7 @@ fn a_secret_that_is_also_in_a_variable_replaces_the_process() {
 #[test]
 fn a_lease_ends_with_the_process_that_was_replaced() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    certificates_live(&bao, "30s");
+    set_certificate_ttl(&bao, "30s");
     let world = with_certificate(&bao).start();
     let mut harness = world.connected("tools");
     let first = process(&mut harness);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use cofferdam_tests::certificates::Authority;
 use cofferdam_tests::deadline::PATIENCE;
 use cofferdam_tests::openbao::OpenBao;
-use cofferdam_tests::port::free_place;
+use cofferdam_tests::port::free_address;
 use cofferdam_vault::login::{Method, SecretId};
 use cofferdam_vault::{Kind, Problem};
 use serde_json::json;
@@ -61,7 +61,7 @@ async fn a_request_to_a_frozen_server_times_out_and_may_have_run() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dead_server_is_reported_as_unreachable() {
-    let gone = client_at(&format!("http://{}", free_place())).health().await.unwrap_err();
+    let gone = client_at(&format!("http://{}", free_address())).health().await.unwrap_err();
     assert!(matches!(gone.problem, Problem::Unreachable { .. }), "{gone:?}");
     assert!(gone.explained().contains("refused"), "{}", gone.explained());
 }
@@ -79,7 +79,7 @@ async fn only_the_configured_authority_is_trusted() {
         assert!(refused.explained().contains("certificate"), "{}", refused.explained());
     }
     // The right authority, and a certificate for another name.
-    let other = format!("https://{}", second_address(tls.place));
+    let other = format!("https://{}", second_address(tls.listens_at));
     let settings = cofferdam_vault::ClientSettings {
         address: other.parse().unwrap(),
         namespace: None,

@@ -11,24 +11,24 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::daemon::attach_table::PipeEnd;
 
-pub(super) struct LastUser<S> {
+pub(super) struct ShutOnDrop<S> {
     stream: S,
     end: PipeEnd,
 }
 
-impl<S> LastUser<S> {
+impl<S> ShutOnDrop<S> {
     pub(super) fn new(stream: S, end: PipeEnd) -> Self {
         Self { stream, end }
     }
 }
 
-impl<S> Drop for LastUser<S> {
+impl<S> Drop for ShutOnDrop<S> {
     fn drop(&mut self) {
         self.end.shut();
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for LastUser<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for ShutOnDrop<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -38,7 +38,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for LastUser<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for LastUser<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for ShutOnDrop<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 /// An address with a listener.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Place {
+pub enum Endpoint {
     Unix(PathBuf),
     /// On loopback; port 0 means any free port.
     Tcp(SocketAddr),
@@ -26,7 +26,7 @@ pub enum Listener {
     Tcp(TcpListener),
 }
 
-impl Place {
+impl Endpoint {
     pub fn connect(&self) -> io::Result<Stream> {
         match self {
             Self::Unix(path) => UnixStream::connect(path).map(Stream::Unix),
@@ -109,9 +109,10 @@ mod tests {
     #[test]
     fn both_kinds_carry_bytes() {
         let directory = tempfile::tempdir().unwrap();
-        let places = [Place::Unix(directory.path().join("s")), Place::Tcp(([127, 0, 0, 1], 0).into())];
-        for place in places {
-            let (listener, found) = place.listen().unwrap();
+        let endpoints =
+            [Endpoint::Unix(directory.path().join("s")), Endpoint::Tcp(([127, 0, 0, 1], 0).into())];
+        for endpoint in endpoints {
+            let (listener, found) = endpoint.listen().unwrap();
             let mut near = found.connect().unwrap();
             let mut far = listener.accept().unwrap();
             near.write_all(b"there").unwrap();

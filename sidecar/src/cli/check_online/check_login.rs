@@ -19,7 +19,7 @@ use crate::config::Grant;
 /// The lifetime of the tokens that a check creates.
 pub(super) const TOKEN_LIFETIME: Duration = Duration::from_secs(60);
 
-pub(super) struct Visit {
+pub(super) struct CheckLogin {
     pub(super) vault: Vault,
     pub(super) login: LoginToken,
     pub(super) owner: Owner,
@@ -28,14 +28,14 @@ pub(super) struct Visit {
     creating: Mutex<()>,
 }
 
-/// Who owns the token of the login.
+/// Whether the login was made by this check, which then revokes its token.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Owner {
-    Us,
+    Check,
     User,
 }
 
-impl Visit {
+impl CheckLogin {
     pub(super) fn new(vault: Vault, login: LoginToken, owner: Owner) -> Self {
         Self { vault, login, owner, created: RefCell::default(), creating: Mutex::default() }
     }
@@ -77,7 +77,7 @@ impl Visit {
                 described(&error)
             ));
         }
-        if self.owner == Owner::Us
+        if self.owner == Owner::Check
             && let Err(error) = self.vault.revoke_self(self.token()).await
         {
             report.remark(&format!(

@@ -1,0 +1,84 @@
+//! Records that are written together, serialised by their caller before the log is locked.
+
+use std::sync::Arc;
+
+use super::record::{DecisionRecord, EventRecord, FollowedBy, OutcomeRecord};
+use super::text::Members;
+
+/// Outcomes and events first, then decisions.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// The members of all records, one after the other.
+    bytes: Vec<u8>,
+    entries: Vec<Entry>,
+    field_bytes: usize,
+    /// Of the decisions.
+    pub(super) session: Option<Arc<str>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    kind: EntryKind,
+    /// Where its members end in `bytes`.
+    end: usize,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum EntryKind {
+    Decision(FollowedBy),
+    Event,
+    Outcome,
+}
+
+impl Batch {
+    pub(super) fn new(field_bytes: usize) -> Self {
+        Self { field_bytes, ..Self::default() }
+    }
+
+    pub fn outcome(&mut self, record: &OutcomeRecord<'_>) {
+        record.write(&mut Members::new(&mut self.bytes, self.field_bytes));
+        self.end(EntryKind::Outcome);
+    }
+
+    pub fn decision(&mut self, record: &DecisionRecord<'_>) {
+        record.write(&mut Members::new(&mut self.bytes, self.field_bytes));
+        self.session.get_or_insert_with(|| Arc::clone(&record.call.of.session));
+        self.end(EntryKind::Decision(record.followed_by));
+    }
+
+    pub(super) fn event(&mut self, record: &EventRecord<'_>) {
+        record.write(&mut Members::new(&mut self.bytes, self.field_bytes));
+        self.end(EntryKind::Event);
+    }
+
+    /// Each record's kind and members.
+    pub(super) fn records(&self) -> impl Iterator<Item = (EntryKind, &[u8])> {
+        let starts = std::iter::once(0).chain(self.entries.iter().map(|entry| entry.end));
+        self.entries.iter().zip(starts).map(|(entry, start)| (entry.kind, &self.bytes[start..entry.end]))
+    }
+
+    pub(super) fn field_bytes(&self) -> usize {
+        self.field_bytes
+    }
+
+    /// Empties it and keeps its buffers.
+    pub(super) fn clear(&mut self) {
+        self.bytes.clear();
+        self.entries.clear();
+        self.session = None;
+    }
+
+    fn end(&mut self, kind: EntryKind) {
+        self.entries.push(Entry { kind, end: self.bytes.len() });
+    }
+}
+
+impl EntryKind {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Decision(_) => "decision",
+            Self::Event => "event",
+            Self::Outcome => "outcome",
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The log with what belongs to it: the key for arguments, the syncer, the lock of the directory.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+
+use cofferdam_base::metrics;
+use ring::hmac;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::Recorded;
+use super::batch::{Batch, EntryKind};
+use super::budget::{Budget, Charge, Report};
+use super::error::AuditError;
+use super::log::Log;
+use super::record::{Event, EventRecord, FollowedBy, OutcomeRecord};
+use super::sync::{self, Syncer};
+use super::text::Members;
+use super::writer::Load;
+
+/// Some microseconds: as long as a write into the page cache takes.
+const SPINS: u32 = 200;
+
+pub(super) struct OpenLog {
+    pub(super) directory: PathBuf,
+    pub(super) field_bytes: usize,
+    pub(super) key: hmac::Key,
+    pub(super) log: Mutex<Log>,
+    /// With `audit-sync = "call"`.
+    pub(super) syncer: Option<SyncerOfDirectory>,
+    pub(super) load: Load,
+    /// Locked while this audit is open.
+    pub(super) _lock: File,
+}
+
+/// The result of writing a batch: one for each decision, and the sync to wait for.
+pub(super) type Written = Result<(Vec<Recorded>, Option<Enlisted>), AuditError>;
+
+/// With `audit-sync = "call"`: the file, and the result of its sync.
+pub(super) struct Enlisted {
+    path: PathBuf,
+    synced: oneshot::Receiver<sync::Synced>,
+}
+
+impl Enlisted {
+    pub(super) async fn synced(self) -> Result<(), AuditError> {
+        let Self { path, synced } = self;
+        match synced.await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(source)) => Err(AuditError::Sync { path, source }),
+            Err(_) => {
+                let source = Arc::new(std::io::Error::other("the sync thread has exited"));
+                Err(AuditError::Sync { path, source })
+            }
+        }
+    }
+}
+
+impl OpenLog {
+    pub(super) fn log(&self) -> MutexGuard<'_, Log> {
+        // The log changes its state only after a write, so a panic leaves it consistent.
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The log, unless another writer holds it for longer than a quick write takes.
+    pub(super) fn log_soon(&self) -> Option<MutexGuard<'_, Log>> {
+        for _ in 0..SPINS {
+            match self.log.try_lock() {
+                Ok(log) => return Some(log),
+                Err(TryLockError::Poisoned(log)) => return Some(log.into_inner()),
+                Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
+            }
+        }
+        None
+    }
+
+    /// Writes a batch, all or nothing but the decisions over the budget.
+    pub(super) fn write(&self, log: &mut Log, budget: Option<&Budget>, batch: &Batch) -> Written {
+        let longest_outcome = OutcomeRecord::longest(batch.field_bytes());
+        let mut recorded = Vec::new();
+        let mut charged = 0;
+        let now = Instant::now();
+        for (kind, members) in batch.records() {
+            log.begin(kind.as_str());
+            log.staged.bytes.extend_from_slice(members);
+            let bytes = log.sealed_length();
+            match (kind, budget) {
+                (EntryKind::Event, _) | (_, None) => log.stage(),
+                (EntryKind::Outcome, Some(budget)) => {
+                    // Before the decisions: a session at its limit can use what its last calls did not need.
+                    budget.refund(longest_outcome.saturating_sub(bytes));
+                    charged += bytes;
+                    log.stage();
+                }
+                (EntryKind::Decision(followed_by), Some(budget)) => {
+                    let charge = match followed_by {
+                        FollowedBy::Nothing => Charge { bytes, records: 1 },
+                        FollowedBy::Outcome => Charge { bytes: bytes + longest_outcome, records: 2 },
+                    };
+                    match budget.charge(charge, now) {
+                        Ok(()) => {
+                            charged += charge.bytes;
+                            log.stage();
+                            recorded.push(Recorded::Yes);
+                        }
+                        Err(exhausted) => {
+                            if exhausted.report == Report::Due {
+                                self.stage_exhausted(log, batch, &exhausted.limit.to_string());
+                            }
+                            recorded.push(Recorded::OverBudget(exhausted.limit));
+                        }
+                    }
+                }
+            }
+        }
+        if let Err(error) = self.commit(log) {
+            if let Some(budget) = budget {
+                budget.refund(charged);
+            }
+            return Err(error);
+        }
+        // Under the log's lock, so that the file is still the one that was written to.
+        let enlist =
+            |syncer: &SyncerOfDirectory| Enlisted { path: log.path(), synced: syncer.enlist(&log.file) };
+        let synced = self.syncer.as_ref().filter(|_| !recorded.is_empty()).map(enlist);
+        Ok((recorded, synced))
+    }
+
+    fn stage_exhausted(&self, log: &mut Log, batch: &Batch, limit: &str) {
+        let mut event = EventRecord::new(Event::BudgetExhausted);
+        event.session = batch.session.as_deref();
+        event.detail = Some(limit);
+        log.begin("event");
+        event.write(&mut Members::new(&mut log.staged.bytes, self.field_bytes));
+        log.stage();
+    }
+
+    fn commit(&self, log: &mut Log) -> Result<(), AuditError> {
+        let committed = log.commit();
+        metrics::audit_written(metrics::Outcome::of(&committed));
+        committed?;
+        if let Some(retired) = log.retired.take()
+            && let Some(syncer) = &self.syncer
+        {
+            syncer.rotated(&retired);
+        }
+        Ok(())
+    }
+}
+
+/// A syncer, and the directory that it syncs too when a file was added.
+pub(super) struct SyncerOfDirectory {
+    pub(super) syncer: Syncer,
+    pub(super) directory: Arc<File>,
+}
+
+impl SyncerOfDirectory {
+    fn enlist(&self, file: &Arc<File>) -> oneshot::Receiver<sync::Synced> {
+        self.syncer.enlist(file)
+    }
+
+    pub(super) fn rotated(&self, retired: &Arc<File>) {
+        self.syncer.include(retired);
+        self.syncer.include(&self.directory);
+    }
+}

@@ -1,0 +1,104 @@
+//! How a server of each kind is started: its secrets are obtained, then its process or connection is made.
+
+use std::sync::Arc;
+
+use cofferdam_process::{self as process, Launch, ServerProcess};
+use cofferdam_secrets::files::FileStore;
+use cofferdam_secrets::fill_environment;
+use tokio_util::task::TaskTracker;
+
+use super::http::{HttpLimits, HttpTarget, HttpUpstream};
+use super::http_credentials::HeaderCredentials;
+#[cfg(any(test, feature = "scripted"))]
+use super::scripted::Script;
+use super::stdio::StdioUpstream;
+use super::{HttpConnection, ProcessPipes, ProcessResources, StdioProcess, Upstream};
+use crate::grant_limits::{GrantLimits, LimitReached, ProcessPermit};
+use crate::server_secrets::ServerSecrets;
+use crate::spec::{HttpServer, ServerLimits, StdioServer};
+use crate::start_error::StartError;
+use crate::stderr;
+
+/// What a start needs.
+#[derive(Clone, Copy)]
+pub(crate) struct StartContext<'a> {
+    pub(crate) secrets: &'a ServerSecrets,
+    pub(crate) limits: &'a ServerLimits,
+    pub(crate) host: &'a Host,
+    /// For the log.
+    pub(crate) link: &'a Arc<str>,
+    /// Plays the processes of stdio servers.
+    #[cfg(any(test, feature = "scripted"))]
+    pub(crate) script: Option<&'a Script>,
+}
+
+/// What the sidecar lends to the servers of a grant.
+#[derive(Clone)]
+pub struct Host {
+    pub grant_limits: Arc<GrantLimits>,
+    pub files: FileStore,
+    /// Owns the tasks that end processes and read their stderr.
+    pub tasks: TaskTracker,
+}
+
+/// Asks the grant's limits whether one more process may run.
+pub(crate) type Admit = fn(&GrantLimits) -> Result<ProcessPermit, LimitReached>;
+
+impl StartContext<'_> {
+    /// Makes a connection to an HTTP server.
+    pub(super) async fn connect(self, http: &HttpServer) -> Result<Upstream, StartError> {
+        let secrets = self.secrets.obtain().await?;
+        let limits = self.limits;
+        let upstream = HttpUpstream::new(
+            HttpTarget { url: http.url.clone(), addresses: http.addresses },
+            HttpLimits {
+                message_bytes: limits.message_bytes,
+                connect_timeout: limits.http_connect_timeout,
+                requests_in_flight: limits.requests_in_flight,
+            },
+        );
+        let credentials = HeaderCredentials::new(self.secrets.clone(), self.host.tasks.clone());
+        // Tried once before anything is sent: a header that cannot be filled is a server that does not start.
+        credentials.fill(&secrets)?;
+        Ok(Upstream::Http(Box::new(HttpConnection::new(upstream, credentials))))
+    }
+
+    /// Starts the process of a stdio server.
+    pub(super) async fn launch(self, stdio: &StdioServer, admit: Admit) -> Result<Upstream, StartError> {
+        // First of all: a start that fails here cost nothing, and is not counted.
+        let secrets = self.secrets.obtain().await?;
+        let permit = admit(&self.host.grant_limits)?;
+        let (env, files) = self.secrets.templates(stdio);
+        let files = self.host.files.write(files, &secrets)?;
+        let injected = fill_environment(env, &secrets, files.paths())?;
+        let resources = ProcessResources { files, secrets: Arc::new(secrets), _permit: permit };
+        let scope = self.secrets.scope.as_ref().map(|scope| scope.to_string());
+        #[cfg(any(test, feature = "scripted"))]
+        if let Some(script) = self.script {
+            let pipes = ProcessPipes::Scripted(script.start(scope).await?);
+            return Ok(Upstream::Stdio(Box::new(StdioProcess { pipes, resources })));
+        }
+        let (program, arguments) = stdio.command.split_first().expect("a checked command is not empty");
+        let ServerProcess { stdin, stdout, stderr: stderr_pipe, handle } = process::launch(Launch {
+            program: program.into(),
+            args: arguments.iter().map(Into::into).collect(),
+            environment: process::allowed_environment(injected),
+            directory: None,
+        })
+        .await?;
+        let server = &self.secrets.server.name;
+        tracing::info!(%server, link = %self.link, scope, pid = handle.pid(), "server started");
+        self.host.tasks.spawn(stderr::log(
+            stderr_pipe,
+            stderr::Source {
+                server: server.clone(),
+                link: Arc::clone(self.link),
+                credentials: Arc::clone(&self.secrets.credentials),
+                line_bytes: self.limits.stderr_line_bytes,
+                lines_per_second: self.limits.stderr_lines_per_second,
+            },
+        ));
+        let pipes = ProcessPipes::Real(StdioUpstream::new(handle, stdin, stdout, self.limits.message_bytes));
+        Ok(Upstream::Stdio(Box::new(StdioProcess { pipes, resources })))
+    }
+}

@@ -1,0 +1,206 @@
+//! Messages whose decisions are on their way to a slow disk.
+//!
+//! Usually decisions are written at once and none of this is used. Otherwise the chunk waits here while the link goes on
+//! with heartbeats, commands, and responses of its servers; later messages wait behind it. After [`RECORD_TIME`] its
+//! requests are refused, and so is every later one until the disk has taken the records.
+//!
+//! What must stay true: nothing is sent before its decision is written, however long that takes; a call whose decision was
+//! written after it was refused gets the outcome `refused`.
+
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cofferdam_audit::{self as audit, AuditError, CallResult, PendingRecords};
+use cofferdam_servers::ServerSet;
+use relay_proto::code::Code;
+use tokio::time::Instant;
+
+use super::admit::Incoming;
+use super::decide::{Decided, Ruling};
+use super::decode::{Inbound, decode};
+use super::forward::Prepared;
+use super::in_flight::Call;
+use super::record::{Recorded, recorded};
+use super::used_secrets::HeldSecrets;
+use super::{Pipeline, Turn};
+use crate::config::Config;
+
+/// The chunk of one link whose decisions are being written.
+#[derive(Default)]
+pub(crate) struct RecordingChunk(Option<State>);
+
+enum State {
+    Waiting {
+        pending: PendingRecords,
+        chunk: Chunk,
+        deadline: Instant,
+    },
+    /// Its requests were refused; these would have been made.
+    Overdue {
+        pending: PendingRecords,
+        calls: Vec<(Recordable, Option<Call>)>,
+    },
+}
+
+/// Decided messages with everything that carrying them out needs.
+pub(super) struct Chunk {
+    pub(super) messages: Vec<Incoming>,
+    pub(super) decisions: Vec<Decision>,
+    pub(super) held: HeldSecrets,
+    pub(super) config: Arc<Config>,
+}
+
+/// What was decided about one message.
+pub(super) struct Decision {
+    ruling: Option<Ruling>,
+    prepared: Option<Prepared>,
+    /// Admission refused it: it cannot be decoded from its bytes again.
+    refused: Option<relay_proto::envelope::Malformed>,
+}
+
+/// Whether a message has a decision to be recorded.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Recordable {
+    No,
+    Yes,
+}
+
+pub(crate) type RecordResult = Result<Vec<audit::Recorded>, AuditError>;
+
+/// How long a request waits for its decision to be written: shorter than any harness waits for a response.
+const RECORD_TIME: Duration = Duration::from_secs(10);
+
+impl Decision {
+    pub(super) fn new(one: Decided<'_>, prepared: Option<Prepared>) -> Self {
+        let refused = match one.inbound {
+            Inbound::Malformed(malformed) => Some(malformed),
+            _ => None,
+        };
+        Self { ruling: one.ruling, prepared, refused }
+    }
+
+    fn recordable(&self) -> Recordable {
+        match self.ruling {
+            Some(_) => Recordable::Yes,
+            None => Recordable::No,
+        }
+    }
+}
+
+impl RecordingChunk {
+    /// Whether later messages have to wait.
+    pub(super) fn is_waiting(&self) -> bool {
+        matches!(self.0, Some(State::Waiting { .. }))
+    }
+
+    /// Whether the disk has not taken records for too long: nothing can be recorded now.
+    pub(super) fn is_overdue(&self) -> bool {
+        matches!(self.0, Some(State::Overdue { .. }))
+    }
+
+    pub(super) fn wait(&mut self, pending: PendingRecords, chunk: Chunk, now: Instant) {
+        self.0 = Some(State::Waiting { pending, chunk, deadline: now + RECORD_TIME });
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match &self.0 {
+            Some(State::Waiting { deadline, .. }) => Some(*deadline),
+            Some(State::Overdue { .. }) | None => None,
+        }
+    }
+
+    /// Requests that wait for a response.
+    pub(super) fn requests(&self) -> usize {
+        match &self.0 {
+            Some(State::Waiting { chunk, .. }) => {
+                chunk.decisions.iter().filter(|decision| decision.prepared.is_some()).count()
+            }
+            Some(State::Overdue { .. }) | None => 0,
+        }
+    }
+
+    /// Waits until the records are written, or cannot be. Cancel-safe.
+    pub(crate) async fn written(&mut self) -> RecordResult {
+        match &mut self.0 {
+            Some(State::Waiting { pending, .. } | State::Overdue { pending, .. }) => pending.await,
+            None => pending().await,
+        }
+    }
+}
+
+impl Pipeline {
+    /// The records of the waiting chunk are written, or cannot be.
+    pub(crate) fn on_recorded(&mut self, servers: &mut ServerSet, result: RecordResult, now: Instant) {
+        match self.recording.0.take() {
+            Some(State::Waiting { chunk, .. }) => {
+                let has_decision = chunk.decisions.iter().map(|one| one.recordable() == Recordable::Yes);
+                let recorded = recorded(&self.caller, result, has_decision);
+                self.carry_out_chunk(servers, chunk, recorded, now);
+            }
+            Some(State::Overdue { calls, .. }) => {
+                let has_decision = calls.iter().map(|(recordable, _)| *recordable == Recordable::Yes);
+                let recorded = recorded(&self.caller, result, has_decision);
+                for ((_, call), recorded) in calls.into_iter().zip(recorded) {
+                    if let Some(call) = call.filter(|_| recorded != Recorded::NotWritten) {
+                        self.recorder.outcome(call, CallResult::Refused, Some(Code::ServerUnavailable), now);
+                    }
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// Refuses the requests of a chunk that has waited for too long.
+    pub(super) fn expire_recording(&mut self, servers: &mut ServerSet, now: Instant) {
+        if self.recording.deadline().is_none_or(|deadline| deadline > now) {
+            return;
+        }
+        let Some(State::Waiting { pending, chunk, .. }) = self.recording.0.take() else { return };
+        tracing::error!(link = %self.caller.link, "the audit's disk does not take records: calls are refused");
+        let calls = chunk.decisions.iter().map(|decision| {
+            (decision.recordable(), decision.prepared.as_ref().map(|prepared| prepared.call.clone()))
+        });
+        let calls: Vec<_> = calls.collect();
+        let recorded = calls.iter().map(|(recordable, _)| match recordable {
+            Recordable::Yes => Recorded::NotWritten,
+            Recordable::No => Recorded::Written,
+        });
+        let recorded = recorded.collect();
+        self.carry_out_chunk(servers, chunk, recorded, now);
+        self.recording.0 = Some(State::Overdue { pending, calls });
+    }
+
+    /// The calls of a chunk that still waits when the link ends. They were not made.
+    pub(super) fn end_recording(&mut self, now: Instant) {
+        let Some(State::Waiting { chunk, .. }) = self.recording.0.take() else { return };
+        for prepared in chunk.decisions.into_iter().filter_map(|decision| decision.prepared) {
+            self.recorder.outcome(prepared.call, CallResult::Refused, Some(Code::SessionEnded), now);
+        }
+    }
+
+    fn carry_out_chunk(
+        &mut self,
+        servers: &mut ServerSet,
+        chunk: Chunk,
+        recorded: Vec<Recorded>,
+        now: Instant,
+    ) {
+        let Chunk { messages, decisions, held, config } = chunk;
+        let mut turn = Turn { pipeline: self, servers, config: &config, now };
+        for (place, ((message, decision), recorded)) in
+            messages.iter().zip(decisions).zip(recorded).enumerate()
+        {
+            let Decision { mut ruling, prepared, refused } = decision;
+            let inbound = match refused {
+                Some(malformed) => Inbound::Malformed(malformed),
+                None => decode(&message.received, config.limits.message_depth),
+            };
+            if let Some(ruling) = &mut ruling {
+                ruling.held = Some(held.of(place));
+            }
+            turn.carry_out(Decided { received: &message.received, inbound, ruling }, prepared, recorded);
+        }
+        turn.servers.flush();
+    }
+}

@@ -1,0 +1,146 @@
+//! Large messages of a server, scrubbed on a worker thread, so that no other link has to wait for that.
+//!
+//! What must stay true: a message leaves for the harness in the order in which its server sent it. So the link does not
+//! read its servers while one of their messages is being scrubbed; everything else goes on.
+
+use std::borrow::Cow;
+use std::future::pending;
+
+use bytes::BytesMut;
+use cofferdam_audit::CallResult;
+use relay_proto::code::Code;
+use relay_proto::envelope::{IdValue, Outcome};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::Pipeline;
+use super::in_flight::Call;
+use super::replies::{ScrubbedResponse, TooLarge, scrub_message, scrub_response};
+use cofferdam_servers::ServerSet;
+
+/// The large message of a link that is being scrubbed, if there is one.
+#[derive(Default)]
+pub(crate) struct LargeMessage(Option<Scrubbing>);
+
+struct Scrubbing {
+    work: JoinHandle<Scrubbed>,
+    /// Where the message is the response to a call.
+    response: Option<PendingResponse>,
+}
+
+/// A response that is being scrubbed, and the call that it answers.
+pub(super) struct PendingResponse {
+    pub(super) id: IdValue,
+    /// None once the harness has cancelled it.
+    pub(super) call: Option<Call>,
+    pub(super) outcome: Outcome,
+    /// As the server sent it.
+    pub(super) bytes: usize,
+}
+
+/// What the worker made of a message.
+pub(crate) enum Scrubbed {
+    Message(Result<(Vec<u8>, u32), TooLarge>),
+    /// None where its id was taken for a credential.
+    Response(Option<ScrubbedResponse<'static>>),
+    /// The worker failed: nothing of the message may leave.
+    Failed,
+}
+
+/// Smaller messages are scrubbed quicker than they are handed to another thread and back.
+pub(super) const LARGE: usize = 256 * 1024;
+
+impl LargeMessage {
+    pub(crate) fn is_being_scrubbed(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Whether the response to this request is being scrubbed.
+    pub(super) fn holds(&self, id: &IdValue) -> bool {
+        self.response().is_some_and(|response| response.id == *id)
+    }
+
+    /// Requests that wait for a response.
+    pub(super) fn requests(&self) -> usize {
+        usize::from(self.response().is_some_and(|response| response.call.is_some()))
+    }
+
+    /// The call whose response the harness does not want any more.
+    pub(super) fn cancel(&mut self, id: &IdValue) -> Option<Call> {
+        let response = self.0.as_mut()?.response.as_mut().filter(|response| response.id == *id)?;
+        response.call.take()
+    }
+
+    /// Waits for the worker. Cancel-safe.
+    pub(crate) async fn scrubbed(&mut self) -> Scrubbed {
+        match &mut self.0 {
+            Some(Scrubbing { work, .. }) => work.await.unwrap_or(Scrubbed::Failed),
+            None => pending().await,
+        }
+    }
+
+    fn response(&self) -> Option<&PendingResponse> {
+        self.0.as_ref()?.response.as_ref()
+    }
+}
+
+impl Pipeline {
+    /// Has a large response scrubbed. `changed` is what the harness gets of it, where that differs.
+    pub(super) fn scrub_large_response(
+        &mut self,
+        message: BytesMut,
+        changed: Option<Vec<u8>>,
+        id: &[u8],
+        response: PendingResponse,
+    ) {
+        let scrubber = self.caller.session.credentials.scrubber();
+        let spelled = response.call.as_ref().map(|call| call.id.clone()).unwrap_or_else(|| "null".into());
+        let id = id.to_vec();
+        let work = self.caller.session.context.tasks.spawn_blocking(move || {
+            let message = changed.unwrap_or_else(|| message.into());
+            Scrubbed::Response(scrub_response(&scrubber, Cow::Owned(message), &id, spelled.as_bytes()))
+        });
+        self.large.0 = Some(Scrubbing { work, response: Some(response) });
+    }
+
+    /// Has a large message that is no response scrubbed.
+    pub(super) fn scrub_large_message(&mut self, message: &[u8]) {
+        let scrubber = self.caller.session.credentials.scrubber();
+        let limit = self.caller.message_bytes;
+        let message = message.to_vec();
+        let work = self.caller.session.context.tasks.spawn_blocking(move || {
+            let scrubbed = scrub_message(&scrubber, &message, limit);
+            Scrubbed::Message(scrubbed.map(|(line, redactions)| (line.into_owned(), redactions)))
+        });
+        self.large.0 = Some(Scrubbing { work, response: None });
+    }
+
+    /// The worker is done: the message leaves.
+    pub(crate) fn on_scrubbed(&mut self, servers: &mut ServerSet, scrubbed: Scrubbed, now: Instant) {
+        let Some(Scrubbing { response, .. }) = self.large.0.take() else { return };
+        match (scrubbed, response) {
+            (
+                Scrubbed::Response(scrubbed),
+                Some(PendingResponse { call: Some(call), outcome, bytes, .. }),
+            ) => {
+                self.finish_response(servers, call, outcome, bytes, scrubbed, now);
+            }
+            (_, Some(PendingResponse { call: Some(call), outcome, bytes, .. })) => {
+                self.finish_response(servers, call, outcome, bytes, None, now);
+            }
+            // The harness cancelled it.
+            (_, Some(PendingResponse { call: None, .. })) => {}
+            (Scrubbed::Message(scrubbed), None) => self.push_message(scrubbed),
+            (Scrubbed::Response(_) | Scrubbed::Failed, None) => {}
+        }
+    }
+
+    /// The link ends while a response is being scrubbed: the harness does not get it.
+    pub(super) fn end_scrubbing(&mut self, now: Instant) {
+        let scrubbing = self.large.0.take();
+        let call = scrubbing.and_then(|scrubbing| scrubbing.response).and_then(|response| response.call);
+        if let Some(call) = call {
+            self.recorder.outcome(call, CallResult::OutcomeUnknown, Some(Code::SessionEnded), now);
+        }
+    }
+}
