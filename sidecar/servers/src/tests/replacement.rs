@@ -316,7 +316,7 @@ async fn the_harness_is_notified_when_a_process_after_a_crash_has_other_tools() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_process_that_takes_over_hears_the_settings_and_so_does_the_old_one_while_it_finishes() {
+async fn settings_reach_the_process_that_takes_over_and_the_one_that_drains() {
     let mut world = running(Script::responding(answer_after_wait), &SERVER).await;
     let level = |world: &mut World, level: &str| {
         world.request("logging/setLevel", &format!(r#"{{"level":"{level}"}}"#), None)
@@ -350,7 +350,7 @@ async fn the_process_that_takes_over_hears_the_settings_and_so_does_the_old_one_
 
 /// It is not known how the harness would ask it for its tools, so that nothing else shows that it works.
 #[tokio::test(start_paused = true)]
-async fn a_process_that_cannot_be_asked_for_its_tools_lives_a_little_before_it_takes_over() {
+async fn a_successor_whose_tools_cannot_be_listed_runs_for_a_while_before_it_takes_over() {
     let mut world = World::with(Script::responding(answer_after_wait), &SERVER);
     assert_eq!(world.call_and_wait("echo").await, answered_by(0));
     world.live(20 * SECOND).await;
@@ -364,7 +364,7 @@ async fn a_process_that_cannot_be_asked_for_its_tools_lives_a_little_before_it_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_old_process_is_not_ended_before_it_was_sent_everything() {
+async fn a_draining_process_is_not_ended_before_everything_is_written_to_it() {
     let mut world = running(Script::responding(answer_after_wait), &SERVER).await;
     world.script.read(0, Reading::Nothing);
     let changed = br#"{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}"#;

@@ -52,7 +52,7 @@ async fn a_setting_of_the_harness_reaches_every_process_under_an_id_of_the_sidec
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_of_a_scope_hears_what_was_set_before_it_was_started_and_while_it_starts() {
+async fn a_process_of_a_scope_gets_the_settings_made_before_and_during_its_start() {
     let mut world = World::with(Script::responding(answer_after_wait), &SERVER);
     world.make_handshake().await;
     let level = world.request("logging/setLevel", r#"{"level":"debug"}"#, None);
@@ -70,9 +70,9 @@ async fn a_process_of_a_scope_hears_what_was_set_before_it_was_started_and_while
     world.finish().await;
 }
 
-/// The process that it replaces was told by requests of the moment, which no later process sees.
+/// Its predecessor got them in requests that were sent once.
 #[tokio::test(start_paused = true)]
-async fn the_successor_of_a_process_of_a_scope_hears_what_was_set_since_that_was_started() {
+async fn the_successor_in_a_scope_gets_the_settings_made_since_its_predecessor_started() {
     // The server has accepted it by then, or has not answered yet.
     for is_answered in [true, false] {
         let script = Script::responding(move |taken| match (taken.method.as_deref(), taken.process) {

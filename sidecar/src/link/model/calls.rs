@@ -93,7 +93,7 @@ async fn a_call_that_is_refused_at_once_is_answered_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_exit_answers_what_was_under_way_at_once() {
+async fn an_exit_ends_the_calls_in_flight_at_once() {
     let mut life = Life::running("").await;
     life.call(NEVER, MaybeRan::No);
     life.pass(MOMENT).await;
@@ -106,7 +106,7 @@ async fn an_exit_answers_what_was_under_way_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_start_answers_what_waited_for_it_at_once() {
+async fn a_failed_start_refuses_the_waiting_calls_at_once() {
     let mut life = Life::new(Retry::Never);
     life.script.then(Start::FailAfter(2 * SECOND, StartError::LimitReached(LimitReached::Processes)));
     life.call(NOW, MaybeRan::No);
@@ -118,7 +118,7 @@ async fn a_failed_start_answers_what_waited_for_it_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_start_that_does_not_end_answers_what_waits_for_it_in_time() {
+async fn a_call_that_waits_for_a_start_is_refused_at_its_deadline() {
     let mut life = Life::new(Retry::Never);
     life.script.then(Start::Never);
     life.call(NOW, MaybeRan::No);
@@ -199,7 +199,7 @@ async fn the_end_of_a_link_gives_every_call_an_outcome_and_counts_those_without_
     }
 }
 
-/// What the sidecar would have to keep for a server that does not take it stays with the shim.
+/// Messages that a server does not take are held by the shim, not by the sidecar.
 #[tokio::test(start_paused = true)]
 async fn a_shim_gets_no_credit_while_too_much_waits_for_its_server() {
     for is_running in [false, true] {
@@ -233,7 +233,7 @@ async fn a_shim_gets_no_credit_while_too_much_waits_for_its_server() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_waits_for_a_start_is_sent_in_the_order_in_which_it_came() {
+async fn messages_that_wait_for_a_start_are_sent_in_order() {
     let mut life = Life::new(Retry::Never);
     life.script.then(Start::RunAfter(2 * SECOND));
     life.call(NOW, MaybeRan::No);
@@ -245,7 +245,7 @@ async fn what_waits_for_a_start_is_sent_in_the_order_in_which_it_came() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_that_exits_instead_of_taking_the_handshake_leaves_what_waited_for_it_unrun() {
+async fn an_exit_during_the_repeated_handshake_refuses_the_waiting_calls() {
     let mut life = Life::new(Retry::Never);
     life.request("initialize", r#"{"protocolVersion":"2025-11-25","capabilities":{},"exit_again":1}"#);
     life.pass(20 * SECOND).await;
@@ -270,7 +270,7 @@ async fn the_id_of_a_call_that_was_not_answered_in_time_stays_in_use() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_harness_hears_that_a_server_which_exited_wants_no_answer_any_more() {
+async fn the_harness_is_notified_that_requests_of_an_exited_server_are_cancelled() {
     let mut life = Life::running("").await;
     life.answers_server = false;
     life.request("tools/call", r#"{"name":"asks","arguments":{"call":CALL}}"#);
@@ -290,7 +290,7 @@ async fn an_answer_that_is_larger_than_the_harness_takes_is_not_relayed() {
     assert!(life.requests[&1].answer.contains("message_too_large"), "{}", life.requests[&1].answer);
 }
 
-/// The audit takes no more of this session: what cannot be recorded is not done.
+/// The session's budget in the audit is used up.
 #[tokio::test(start_paused = true)]
 async fn a_decision_that_is_not_written_refuses_its_call() {
     let limit = "limits.audit-session-bytes = \"16KiB\"";

@@ -1,4 +1,4 @@
-//! A credential changes while calls are under way: what the pipeline does about the two processes.
+//! A credential changes while calls are in flight: what the pipeline does with the two processes.
 
 use cofferdam_secrets::renewal::{Class, Terms};
 use cofferdam_secrets::{Material, Secret};
@@ -64,7 +64,7 @@ async fn a_listener_is_opened_again_in_the_new_process_and_closed_in_the_old() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_old_process_speaks_of_its_calls_only_and_a_new_one_not_before_it_took_over() {
+async fn a_draining_process_sends_no_server_wide_notification_and_a_successor_none_at_all() {
     let mut life = Life::running("servers.tools.replace = \"idle\"").await;
     let says = |life: &Life, process, method: &str| {
         life.script.say(process, &format!(r#"{{"jsonrpc":"2.0","method":"{method}"}}"#));
@@ -126,7 +126,7 @@ async fn an_id_that_was_cancelled_is_free_again_once_its_process_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_that_is_cut_off_answers_its_calls_at_once() {
+async fn calls_of_a_draining_process_that_is_cut_off_are_answered_at_once() {
     let mut life = Life::running("").await;
     for round in 0..10 {
         life.change_secret(&format!("secret-of-round-{round}"), Some(2 * SECOND));
@@ -141,7 +141,7 @@ async fn a_process_that_is_cut_off_answers_its_calls_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_process_asked_that_never_took_over_is_withdrawn() {
+async fn requests_of_a_successor_that_never_took_over_are_cancelled() {
     let mut life = Life::running("servers.tools.replace = \"idle\"").await;
     life.answers_server = false;
     life.call(LATE, MaybeRan::No);
@@ -169,7 +169,7 @@ async fn the_cancellation_of_a_call_goes_to_the_process_that_has_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_handshake_sends_what_waits_for_a_scope_to_a_process_that_is_told_of_it() {
+async fn another_handshake_moves_calls_that_wait_for_a_scope_to_a_new_process() {
     let mut life = Life::running(SCOPE).await;
     life.script.then(Start::RunAfter(5 * SECOND));
     life.call(NEVER, MaybeRan::No);
