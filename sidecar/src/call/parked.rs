@@ -398,4 +398,22 @@ mod tests {
             assert_ne!(decided_by, (Prior::Known(PriorAttempts::None), Waiting::Allowed), "{reason:?}");
         }
     }
+
+    #[test]
+    fn a_request_that_a_search_did_not_find_may_have_run_twice() {
+        let origin = |seq| Origin { link: "l-0".into(), seq };
+        let search = SearchNumber(1);
+        let mut parked = Parked::default();
+        for seq in [1, 2] {
+            let received = Received { seq, maybe_ran: MaybeRan::Yes(origin(seq)), bytes: b"{}".to_vec() };
+            let reason = ParkReason::AuditLookup(None);
+            parked.hold(id(seq as usize), reason, None, Incoming::new(received), Instant::now());
+        }
+        assert_eq!(parked.not_looked_up(), [origin(1), origin(2)]);
+        parked.assign(search);
+        assert!(parked.looked_up(None, &[]).is_empty(), "they wait for their own search");
+        let found = parked.looked_up(Some(search), &[(origin(2), PriorAttempts::None)]);
+        let prior: Vec<Prior> = found.into_iter().map(|message| message.prior).collect();
+        assert_eq!(prior, [Prior::Known(PriorAttempts::Repeated), Prior::Known(PriorAttempts::None)]);
+    }
 }
