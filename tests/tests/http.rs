@@ -1,7 +1,8 @@
 //! HTTP servers: credentials are put into headers on the host, and come back redacted.
 
 use std::process::Stdio;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::harness::{refusal_of, text_of};
@@ -15,6 +16,8 @@ use cofferdam_tests::world::World;
 use serde_json::{Value, json};
 
 const SECRET: &str = "http-secret-8Rt4/Qs+77";
+/// What takes this long is stuck.
+const STUCK: Duration = Duration::from_secs(30);
 
 #[test]
 fn server_everything_works_over_http() {
@@ -175,6 +178,33 @@ fn open_requests_of_an_expired_session_are_cancelled() {
     shim.send(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"late": true}}));
     assert_eq!(shim.call_text("where", json!({})), "session-2");
     assert!(server.received().iter().all(|body| body.get("result").is_none()), "{:?}", server.received());
+}
+
+/// The end of the stream is how a server of the stateless era learns it, which has no notification for it.
+#[test]
+fn a_cancelled_call_ends_its_exchange_with_the_server() {
+    let (hung_up, has_hung_up) = mpsc::channel();
+    let (called, was_called) = mpsc::channel();
+    let address = listen(move |request| match request.body["method"].as_str() {
+        _ if request.method != "POST" => Reply::Status(405),
+        Some("initialize") => {
+            let version = &request.body["params"]["protocolVersion"];
+            let info = json!({"name": "patient", "version": "1"});
+            let result = json!({"protocolVersion": version, "capabilities": {}, "serverInfo": info});
+            Reply::Json(json!({"jsonrpc": "2.0", "id": request.body["id"], "result": result}))
+        }
+        Some("tools/call") => {
+            called.send(()).expect("the test waits for it");
+            Reply::Held(hung_up.clone())
+        }
+        _ => Reply::Status(202),
+    });
+    let world = World::new().server("remote", local(&format!("http://{address}/mcp"))).start();
+    let mut shim = world.connected("remote");
+    let call = shim.send_call("wait", json!({}));
+    was_called.recv_timeout(STUCK).expect("the server is called");
+    shim.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": call}}));
+    has_hung_up.recv_timeout(STUCK).expect("the exchange is over");
 }
 
 /// The connection is cut when the call has arrived: it may have run.

@@ -1,7 +1,7 @@
 //! A changed credential: the process that has the old one is replaced, and no call notices.
 
 use super::*;
-use crate::scripted::{Reaction, Start, answer};
+use crate::scripted::{Reaction, Reading, Start, answer};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Longer than the longest wait between two attempts.
@@ -312,5 +312,101 @@ async fn the_harness_is_notified_when_a_process_after_a_crash_has_other_tools() 
     assert_eq!(world.call_and_wait("echo").await, answered_by(1));
     world.run_for(SECOND).await;
     assert_eq!(world.notifications, ["notifications/tools/list_changed"]);
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn settings_reach_the_process_that_takes_over_and_the_one_that_drains() {
+    let mut world = running(Script::responding(answer_after_wait), &SERVER).await;
+    let level = |world: &mut World, level: &str| {
+        world.request("logging/setLevel", &format!(r#"{{"level":"{level}"}}"#), None)
+    };
+    let list = world.request("tools/list", "{}", None);
+    world.settled(list).await;
+    let first = level(&mut world, "debug");
+    world.settled(first).await;
+    let long = world.call("echo", 10 * SECOND);
+    world.change("key", "key-2", None);
+    world
+        .until("another process took over", |world| world.outcomes() == [ReplacementOutcome::Replaced])
+        .await;
+    let second = level(&mut world, "error");
+    world.settled(second).await;
+    assert_eq!(world.settled(long).await, answered_by(0));
+    for process in [0, 1] {
+        let taken = world.script.taken_by(process);
+        let levels = taken.iter().filter(|taken| taken.method.as_deref() == Some("logging/setLevel"));
+        let levels: Vec<bool> = levels.map(|taken| taken.message.contains("error")).collect();
+        assert_eq!(levels, [false, true], "process {process}: {taken:?}");
+    }
+    let taken = world.script.taken_by(1);
+    let lists = methods(&taken).into_iter().filter(|method| *method == "tools/list").count();
+    assert_eq!(
+        lists, 1,
+        "its tools were compared before it took over, and are not asked for again: {taken:?}"
+    );
+    world.finish().await;
+}
+
+/// It is not known how the harness would ask it for its tools, so that nothing else shows that it works.
+#[tokio::test(start_paused = true)]
+async fn a_successor_whose_tools_cannot_be_listed_runs_for_a_while_before_it_takes_over() {
+    let mut world = World::with(Script::responding(answer_after_wait), &SERVER);
+    assert_eq!(world.call_and_wait("echo").await, answered_by(0));
+    world.live(20 * SECOND).await;
+    world.change("key", "key-2", None);
+    world.live(SECOND).await;
+    world.script.exit(1);
+    assert_eq!(world.call_and_wait("echo").await, answered_by(0));
+    world.until("the attempt failed", |world| world.outcomes() == [ReplacementOutcome::Failed]).await;
+    assert_eq!(world.call_and_wait("echo").await, answered_by(0));
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_draining_process_is_not_ended_before_everything_is_written_to_it() {
+    let mut world = running(Script::responding(answer_after_wait), &SERVER).await;
+    world.script.read(0, Reading::Nothing);
+    let changed = br#"{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}"#;
+    world.notify("notifications/roots/list_changed", changed);
+    world.change("key", "key-2", None);
+    world
+        .until("another process took over", |world| world.outcomes() == [ReplacementOutcome::Replaced])
+        .await;
+    world.live(SECOND).await;
+    assert!(!ended(&world.script, 0), "it has not read everything");
+    world.script.read(0, Reading::Everything);
+    world.until("it is ended", |world| ended(&world.script, 0)).await;
+    let taken = world.script.taken_by(0);
+    assert!(methods(&taken).contains(&"notifications/roots/list_changed"), "{taken:?}");
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_oldest_process_is_cut_off_where_credentials_expire_faster_than_calls_finish() {
+    let mut world = World::with(Script::responding(answer_after_wait), &SERVER);
+    let mut calls = Vec::new();
+    for round in 0..11 {
+        world.change("key", &format!("key-round-{round}"), Some(2 * SECOND));
+        calls.push(world.call("echo", 250 * SECOND));
+        world.live(SECOND).await;
+        assert!(world.script.alive().len() <= 9, "eight that finish, and the current one");
+        world.live(2 * SECOND).await;
+    }
+    let cut = |id: &&u32| matches!(world.results.get(id), Some(CallResult::Unknown(why)) if why.contains("too many of its successors"));
+    assert_eq!(calls.iter().filter(cut).collect::<Vec<_>>(), calls[..3].iter().collect::<Vec<_>>());
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_credential_that_changes_all_the_time_starts_a_bounded_number_of_processes() {
+    let mut world = running(Script::responding(answer_after_wait), &SERVER).await;
+    for round in 0..150 {
+        world.change("key", &format!("key-round-{round}"), None);
+        world.live(SECOND / 5).await;
+    }
+    assert!((30..=61).contains(&world.script.started()), "{}", world.script.started());
+    world.live(LONG).await;
+    assert_eq!(world.servers.secrets(None).unwrap()[&name("key")].generation, 151);
     world.finish().await;
 }

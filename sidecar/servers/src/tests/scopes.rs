@@ -52,6 +52,59 @@ async fn a_setting_of_the_harness_reaches_every_process_under_an_id_of_the_sidec
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_process_of_a_scope_gets_the_settings_made_before_and_during_its_start() {
+    let mut world = World::with(Script::responding(answer_after_wait), &SERVER);
+    world.make_handshake().await;
+    let level = world.request("logging/setLevel", r#"{"level":"debug"}"#, None);
+    world.settled(level).await;
+    world.script.then(Start::RunAfter(5 * SECOND));
+    let scoped = world.call("write_file", Duration::ZERO);
+    world.live(SECOND).await;
+    let watch = world.request("resources/subscribe", r#"{"uri":"file:///a"}"#, None);
+    world.settled(watch).await;
+    assert_eq!(world.settled(scoped).await, answered_by(1));
+    world.live(SECOND).await;
+    let expected =
+        ["initialize", "notifications/initialized", "logging/setLevel", "tools/call", "resources/subscribe"];
+    assert_eq!(methods(&world.script.taken_by(1)), expected);
+    world.finish().await;
+}
+
+/// Its predecessor got them in requests that were sent once.
+#[tokio::test(start_paused = true)]
+async fn the_successor_in_a_scope_gets_the_settings_made_since_its_predecessor_started() {
+    // The server has accepted it by then, or has not answered yet.
+    for is_answered in [true, false] {
+        let script = Script::responding(move |taken| match (taken.method.as_deref(), taken.process) {
+            (Some("logging/setLevel"), 0) if !is_answered => Vec::new(),
+            _ => answer_after_wait(taken),
+        });
+        let mut world = World::with(script, &SERVER);
+        world.make_handshake().await;
+        assert_eq!(world.call_and_wait("write_file").await, answered_by(1));
+        world.live(20 * SECOND).await;
+        world.request("logging/setLevel", r#"{"level":"debug"}"#, None);
+        let watch = world.request("resources/subscribe", r#"{"uri":"file:///a"}"#, None);
+        world.settled(watch).await;
+        world.live(SECOND).await;
+        world.change("write", "write-2", None);
+        world.until("another process took over", |world| !world.reports.is_empty()).await;
+        assert_eq!(world.call_and_wait("write_file").await, answered_by(2));
+        let taken = world.script.taken_by(2);
+        let heard = |method: &str, what: &str| {
+            let call = taken.iter().position(|taken| taken.method.as_deref() == Some("tools/call"));
+            taken
+                .iter()
+                .take(call.unwrap())
+                .any(|taken| taken.method.as_deref() == Some(method) && taken.message.contains(what))
+        };
+        assert!(heard("logging/setLevel", "debug"), "{taken:?}");
+        assert!(heard("resources/subscribe", "file:///a"), "{taken:?}");
+        world.finish().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn only_the_process_whose_secret_changed_is_replaced() {
     let mut world = running(&SERVER).await;
     world.change("write", "write-2", None);

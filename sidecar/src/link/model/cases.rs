@@ -13,7 +13,7 @@ const LATE: u8 = 2;
 const LARGE: u8 = 12;
 
 impl Life {
-    fn responses(&self) -> Vec<usize> {
+    pub(super) fn responses(&self) -> Vec<usize> {
         self.requests.values().map(|request| request.responses).collect()
     }
 }
@@ -123,7 +123,7 @@ impl Disk {
 
 impl Life {
     /// The audit's threads are not on the test's clock.
-    async fn until_responses(&mut self, expected: &[usize]) {
+    pub(super) async fn until_responses(&mut self, expected: &[usize]) {
         let mut turns = 0;
         while self.responses() != expected {
             turns += 1;

@@ -6,10 +6,15 @@
 //! - every request has exactly one response, or none once it was cancelled;
 //! - every call ran at most once, or twice where `retry` is set and its tool only reads; a denied one never ran;
 //! - before a call reached the server, its decision was in the audit (checked by the server, see [`server`]);
+//! - every call that was allowed has an outcome in the audit for each of its decisions;
 //! - no message to the harness holds the secret;
 //! - an id is in one place at a time (checked by the link after each turn, see `Pipeline::assert_one_place`).
 
+mod calls;
 mod cases;
+mod outcomes;
+mod replacement;
+mod retries;
 mod server;
 mod shim;
 
@@ -19,7 +24,7 @@ use std::time::Duration;
 
 use cofferdam_servers::StartError;
 use cofferdam_servers::grant_limits::LimitReached;
-use cofferdam_servers::scripted::{Script, Start};
+use cofferdam_servers::scripted::{Reading, Script, Start, Taken};
 use relay_proto::frame::{MaybeRan, Origin};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -51,6 +56,8 @@ struct Life {
     nameless: u64,
     /// Messages without a readable id may have been lost with a link.
     lost_nameless: bool,
+    /// Whether the harness answers what the server asks of it.
+    answers_server: bool,
     /// The ids of responses and the methods of notifications, as they arrived.
     arrived: Vec<String>,
 }
@@ -69,6 +76,8 @@ struct Request {
     seq: u64,
     maybe_ran: MaybeRan,
     responses: usize,
+    /// The last response.
+    answer: String,
     cancelled: Cancelled,
     /// A reused id was under way when its link ended: the shim cannot tell which of its requests was refused.
     is_ambiguous: bool,
@@ -113,6 +122,7 @@ impl Life {
             malformed: 0,
             nameless: 0,
             lost_nameless: false,
+            answers_server: true,
             arrived: Vec::new(),
         }
     }
@@ -142,6 +152,10 @@ impl Life {
     fn call(&mut self, much: u8, maybe_ran: MaybeRan) {
         let id = self.requests.len() as u64 + 1;
         let (call, message) = self.message(id, much);
+        self.send(id, call, message, maybe_ran);
+    }
+
+    fn send(&mut self, id: u64, call: (u64, &'static str), message: String, maybe_ran: MaybeRan) {
         let seq = self.shim.push(message.as_bytes(), maybe_ran.clone());
         let request = Request {
             calls: vec![call],
@@ -149,10 +163,22 @@ impl Life {
             seq,
             maybe_ran,
             responses: 0,
+            answer: String::new(),
             cancelled: Cancelled::No,
             is_ambiguous: false,
         };
         self.requests.insert(id, request);
+    }
+
+    /// A call of a tool that no random schedule calls, or another request.
+    fn request(&mut self, method: &str, params: &str) -> u64 {
+        let id = self.requests.len() as u64 + 1;
+        self.calls += 1;
+        let call = self.calls;
+        let params = params.replace("CALL", &call.to_string());
+        let message = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#);
+        self.send(id, (call, "other"), message, MaybeRan::No);
+        id
     }
 
     /// Makes another call under an id that is or was in use.
@@ -301,8 +327,10 @@ impl Life {
         self.arrived.push(message["method"].as_str().map_or_else(|| message["id"].to_string(), Into::into));
         match (&message["id"], &message["method"]) {
             (id, serde_json::Value::String(_)) if !id.is_null() => {
-                let response = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"roots":[]}}}}"#);
-                self.shim.push(response.as_bytes(), MaybeRan::No);
+                if self.answers_server {
+                    let response = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"roots":[]}}}}"#);
+                    self.shim.push(response.as_bytes(), MaybeRan::No);
+                }
             }
             (_, serde_json::Value::String(_)) => {}
             (serde_json::Value::Null, _) => self.nameless += 1,
@@ -310,6 +338,7 @@ impl Life {
                 let id = id.as_u64().expect("an id of the harness's");
                 let request = self.requests.get_mut(&id).expect("a response to a request");
                 request.responses += 1;
+                request.answer = text.into();
                 assert_ne!(request.cancelled, Cancelled::Yes, "a cancelled request is answered: {text}");
                 assert!(request.responses <= request.calls.len(), "{id} is answered again: {text}");
             }
@@ -337,6 +366,7 @@ impl Life {
             assert_eq!(self.nameless, self.malformed + unanswered, "refused without an id");
         }
         assert_eq!(self.seen.violations(), Vec::<String>::new());
+        assert_eq!(outcomes::missing(&self.fixture.audit()), Vec::<String>::new());
     }
 
     fn check_runs(&self, call: u64, tool: &str) {

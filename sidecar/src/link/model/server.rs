@@ -25,6 +25,8 @@ pub(super) const TOOLS: [&str; 13] = [
     "safe_never",
     "large",
 ];
+/// Tools that only single schedules call.
+const OTHER_TOOLS: [&str; 2] = ["safe_exit_always", "safe_exit_then_never"];
 
 /// What the server saw, shared with the test.
 #[derive(Clone, Default)]
@@ -73,8 +75,14 @@ pub(super) fn script(seen: Seen, audit: PathBuf) -> Script {
 }
 
 fn respond(taken: &Taken, seen: &Seen, audit: &Path) -> Vec<Reaction> {
-    if taken.method.as_deref() == Some("tools/list") {
-        return vec![Reaction::Say(list(taken))];
+    match taken.method.as_deref() {
+        Some("tools/list") => return vec![Reaction::Say(list(taken))],
+        // It stays open.
+        Some("subscriptions/listen") => return Vec::new(),
+        Some("initialize") if taken.process > 0 && taken.message.contains("exit_again") => {
+            return vec![Reaction::Exit];
+        }
+        _ => {}
     }
     let message: serde_json::Value = serde_json::from_str(&taken.message).expect("a server is sent JSON");
     let call = message["params"]["arguments"]["call"].as_u64();
@@ -87,7 +95,7 @@ fn respond(taken: &Taken, seen: &Seen, audit: &Path) -> Vec<Reaction> {
     match tool {
         "late" => vec![Reaction::SayAfter(Duration::from_secs(3), result("late"))],
         "never" => Vec::new(),
-        "exit" => vec![Reaction::Exit],
+        "exit" | "safe_exit_always" => vec![Reaction::Exit],
         "exit_late" => vec![Reaction::ExitAfter(Duration::from_secs(1))],
         // So large that it is scrubbed by a worker.
         "large" => vec![
@@ -102,6 +110,11 @@ fn respond(taken: &Taken, seen: &Seen, audit: &Path) -> Vec<Reaction> {
             Reaction::Say(format!(r#"{{"jsonrpc":"2.0","id":{call},"method":"roots/list"}}"#)),
             Reaction::Say(result("asked")),
         ],
+        "task" => vec![Reaction::Say(format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"result":{{"task":{{"taskId":"t","status":"working"}}}}}}"#
+        ))],
+        "safe_exit_then_never" if runs == 1 => vec![Reaction::ExitAfter(Duration::from_secs(15))],
+        "safe_exit_then_never" => Vec::new(),
         "safe_exit" if runs == 1 => vec![Reaction::Exit],
         "safe_never" if runs == 1 => vec![Reaction::ExitAfter(Duration::from_secs(5))],
         _ => vec![Reaction::Say(result("done"))],
@@ -110,11 +123,11 @@ fn respond(taken: &Taken, seen: &Seen, audit: &Path) -> Vec<Reaction> {
 
 fn list(taken: &Taken) -> String {
     let id = taken.id.as_deref().expect("a list has an id");
-    let tools = TOOLS.map(|name| {
+    let tools = TOOLS.into_iter().chain(OTHER_TOOLS).map(|name| {
         let is_safe = name.starts_with("safe_");
         format!(r#"{{"name":"{name}","inputSchema":{{"type":"object"}},"annotations":{{"readOnlyHint":{is_safe}}}}}"#)
     });
-    format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"tools":[{}]}}}}"#, tools.join(","))
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"tools":[{}]}}}}"#, tools.collect::<Vec<_>>().join(","))
 }
 
 /// Decisions in the audit that let a call of this tool through.

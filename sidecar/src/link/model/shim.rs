@@ -75,6 +75,11 @@ impl Shim {
         self.is_welcome && self.outbox.handed_out() == self.outbox.last()
     }
 
+    /// Whether the link took everything, and gave credit for it.
+    pub(super) fn is_acknowledged(&self) -> bool {
+        self.outbox.is_empty()
+    }
+
     /// The sequence number of the last message that may have reached the link.
     pub(super) fn handed_out(&self) -> u64 {
         self.outbox.handed_out()
