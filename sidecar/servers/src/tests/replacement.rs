@@ -353,9 +353,9 @@ async fn settings_reach_the_process_that_takes_over_and_the_one_that_drains() {
 async fn a_successor_whose_tools_cannot_be_listed_runs_for_a_while_before_it_takes_over() {
     let mut world = World::with(Script::responding(answer_after_wait), &SERVER);
     assert_eq!(world.call_and_wait("echo").await, answered_by(0));
-    world.live(20 * SECOND).await;
+    world.run_for(20 * SECOND).await;
     world.change("key", "key-2", None);
-    world.live(SECOND).await;
+    world.run_for(SECOND).await;
     world.script.exit(1);
     assert_eq!(world.call_and_wait("echo").await, answered_by(0));
     world.until("the attempt failed", |world| world.outcomes() == [ReplacementOutcome::Failed]).await;
@@ -373,7 +373,7 @@ async fn a_draining_process_is_not_ended_before_everything_is_written_to_it() {
     world
         .until("another process took over", |world| world.outcomes() == [ReplacementOutcome::Replaced])
         .await;
-    world.live(SECOND).await;
+    world.run_for(SECOND).await;
     assert!(!ended(&world.script, 0), "it has not read everything");
     world.script.read(0, Reading::Everything);
     world.until("it is ended", |world| ended(&world.script, 0)).await;
@@ -389,9 +389,9 @@ async fn the_oldest_process_is_cut_off_where_credentials_expire_faster_than_call
     for round in 0..11 {
         world.change("key", &format!("key-round-{round}"), Some(2 * SECOND));
         calls.push(world.call("echo", 250 * SECOND));
-        world.live(SECOND).await;
+        world.run_for(SECOND).await;
         assert!(world.script.alive().len() <= 9, "eight that finish, and the current one");
-        world.live(2 * SECOND).await;
+        world.run_for(2 * SECOND).await;
     }
     let cut = |id: &&u32| matches!(world.results.get(id), Some(CallResult::Unknown(why)) if why.contains("too many of its successors"));
     assert_eq!(calls.iter().filter(cut).collect::<Vec<_>>(), calls[..3].iter().collect::<Vec<_>>());
@@ -403,10 +403,10 @@ async fn a_credential_that_changes_all_the_time_starts_a_bounded_number_of_proce
     let mut world = running(Script::responding(answer_after_wait), &SERVER).await;
     for round in 0..150 {
         world.change("key", &format!("key-round-{round}"), None);
-        world.live(SECOND / 5).await;
+        world.run_for(SECOND / 5).await;
     }
     assert!((30..=61).contains(&world.script.started()), "{}", world.script.started());
-    world.live(LONG).await;
+    world.run_for(LONG).await;
     assert_eq!(world.servers.secrets(None).unwrap()[&name("key")].generation, 151);
     world.finish().await;
 }

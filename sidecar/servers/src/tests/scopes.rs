@@ -59,11 +59,11 @@ async fn a_process_of_a_scope_gets_the_settings_made_before_and_during_its_start
     world.settled(level).await;
     world.script.then(Start::RunAfter(5 * SECOND));
     let scoped = world.call("write_file", Duration::ZERO);
-    world.live(SECOND).await;
+    world.run_for(SECOND).await;
     let watch = world.request("resources/subscribe", r#"{"uri":"file:///a"}"#, None);
     world.settled(watch).await;
     assert_eq!(world.settled(scoped).await, answered_by(1));
-    world.live(SECOND).await;
+    world.run_for(SECOND).await;
     let expected =
         ["initialize", "notifications/initialized", "logging/setLevel", "tools/call", "resources/subscribe"];
     assert_eq!(methods(&world.script.taken_by(1)), expected);
@@ -82,11 +82,11 @@ async fn the_successor_in_a_scope_gets_the_settings_made_since_its_predecessor_s
         let mut world = World::with(script, &SERVER);
         world.make_handshake().await;
         assert_eq!(world.call_and_wait("write_file").await, answered_by(1));
-        world.live(20 * SECOND).await;
+        world.run_for(20 * SECOND).await;
         world.request("logging/setLevel", r#"{"level":"debug"}"#, None);
         let watch = world.request("resources/subscribe", r#"{"uri":"file:///a"}"#, None);
         world.settled(watch).await;
-        world.live(SECOND).await;
+        world.run_for(SECOND).await;
         world.change("write", "write-2", None);
         world.until("another process took over", |world| !world.reports.is_empty()).await;
         assert_eq!(world.call_and_wait("write_file").await, answered_by(2));
