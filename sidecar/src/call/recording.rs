@@ -1,8 +1,8 @@
 //! Messages whose decisions are on their way to a slow disk.
 //!
-//! Usually decisions are written at once and none of this is used. Otherwise the chunk waits here while the link goes on
-//! with heartbeats, commands, and responses of its servers; later messages wait behind it. After [`RECORD_TIME`] its
-//! requests are refused, and so is every later one until the disk has taken the records.
+//! Usually decisions are written at once and none of this is used. Otherwise the chunk waits here while the link
+//! continues with heartbeats, commands, and responses of its servers; later messages wait behind the chunk. After
+//! [`RECORD_TIME`] its requests are refused, and so is every later request until the disk has written the records.
 //!
 //! What must stay true: nothing is sent before its decision is written, however long that takes; a call whose decision was
 //! written after it was refused gets the outcome `refused`.
@@ -28,22 +28,22 @@ use crate::config::Config;
 
 /// The chunk of one link whose decisions are being written.
 #[derive(Default)]
-pub(crate) struct RecordingChunk(Option<State>);
+pub(crate) struct RecordingChunk(Option<RecordingState>);
 
-enum State {
-    Waiting {
-        pending: PendingRecords,
+enum RecordingState {
+    Pending {
+        records: PendingRecords,
         chunk: Chunk,
         deadline: Instant,
     },
-    /// Its requests were refused; these would have been made.
+    /// The requests of the chunk were refused. These calls need an outcome if their decisions are written after all.
     Overdue {
-        pending: PendingRecords,
+        records: PendingRecords,
         calls: Vec<(Recordable, Option<Call>)>,
     },
 }
 
-/// Decided messages with everything that carrying them out needs.
+/// Decided messages with everything that is needed to carry them out.
 pub(super) struct Chunk {
     pub(super) messages: Vec<Incoming>,
     pub(super) decisions: Vec<Decision>,
@@ -51,11 +51,11 @@ pub(super) struct Chunk {
     pub(super) config: Arc<Config>,
 }
 
-/// What was decided about one message.
+/// The decision about one message.
 pub(super) struct Decision {
     ruling: Option<Ruling>,
     prepared: Option<Prepared>,
-    /// Admission refused it: it cannot be decoded from its bytes again.
+    /// Why admission refused the message: decoding it again would not tell.
     refused: Option<relay_proto::envelope::Malformed>,
 }
 
@@ -68,7 +68,7 @@ enum Recordable {
 
 pub(crate) type RecordResult = Result<Vec<audit::Recorded>, AuditError>;
 
-/// How long a request waits for its decision to be written: shorter than any harness waits for a response.
+/// How long a request waits for its decision to be written: shorter than the timeout of any harness.
 const RECORD_TIME: Duration = Duration::from_secs(10);
 
 impl Decision {
@@ -91,54 +91,56 @@ impl Decision {
 impl RecordingChunk {
     /// Whether later messages have to wait.
     pub(super) fn is_waiting(&self) -> bool {
-        matches!(self.0, Some(State::Waiting { .. }))
+        matches!(self.0, Some(RecordingState::Pending { .. }))
     }
 
-    /// Whether the disk has not taken records for too long: nothing can be recorded now.
+    /// Whether the disk has been blocked for too long: nothing can be recorded now.
     pub(super) fn is_overdue(&self) -> bool {
-        matches!(self.0, Some(State::Overdue { .. }))
+        matches!(self.0, Some(RecordingState::Overdue { .. }))
     }
 
-    pub(super) fn wait(&mut self, pending: PendingRecords, chunk: Chunk, now: Instant) {
-        self.0 = Some(State::Waiting { pending, chunk, deadline: now + RECORD_TIME });
+    pub(super) fn wait(&mut self, records: PendingRecords, chunk: Chunk, now: Instant) {
+        self.0 = Some(RecordingState::Pending { records, chunk, deadline: now + RECORD_TIME });
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
         match &self.0 {
-            Some(State::Waiting { deadline, .. }) => Some(*deadline),
-            Some(State::Overdue { .. }) | None => None,
+            Some(RecordingState::Pending { deadline, .. }) => Some(*deadline),
+            Some(RecordingState::Overdue { .. }) | None => None,
         }
     }
 
     /// Requests that wait for a response.
     pub(super) fn requests(&self) -> usize {
         match &self.0 {
-            Some(State::Waiting { chunk, .. }) => {
+            Some(RecordingState::Pending { chunk, .. }) => {
                 chunk.decisions.iter().filter(|decision| decision.prepared.is_some()).count()
             }
-            Some(State::Overdue { .. }) | None => 0,
+            Some(RecordingState::Overdue { .. }) | None => 0,
         }
     }
 
-    /// Waits until the records are written, or cannot be. Cancel-safe.
+    /// Waits until the records are written, or the write has failed. Cancel-safe.
     pub(crate) async fn written(&mut self) -> RecordResult {
         match &mut self.0 {
-            Some(State::Waiting { pending, .. } | State::Overdue { pending, .. }) => pending.await,
+            Some(RecordingState::Pending { records, .. } | RecordingState::Overdue { records, .. }) => {
+                records.await
+            }
             None => pending().await,
         }
     }
 }
 
 impl Pipeline {
-    /// The records of the waiting chunk are written, or cannot be.
+    /// The records of the pending chunk are written, or the write has failed.
     pub(crate) fn on_recorded(&mut self, servers: &mut ServerSet, result: RecordResult, now: Instant) {
         match self.recording.0.take() {
-            Some(State::Waiting { chunk, .. }) => {
+            Some(RecordingState::Pending { chunk, .. }) => {
                 let has_decision = chunk.decisions.iter().map(|one| one.recordable() == Recordable::Yes);
                 let recorded = recorded(&self.caller, result, has_decision);
                 self.carry_out_chunk(servers, chunk, recorded, now);
             }
-            Some(State::Overdue { calls, .. }) => {
+            Some(RecordingState::Overdue { calls, .. }) => {
                 let has_decision = calls.iter().map(|(recordable, _)| *recordable == Recordable::Yes);
                 let recorded = recorded(&self.caller, result, has_decision);
                 for ((_, call), recorded) in calls.into_iter().zip(recorded) {
@@ -156,8 +158,8 @@ impl Pipeline {
         if self.recording.deadline().is_none_or(|deadline| deadline > now) {
             return;
         }
-        let Some(State::Waiting { pending, chunk, .. }) = self.recording.0.take() else { return };
-        tracing::error!(link = %self.caller.link, "the audit's disk does not take records: calls are refused");
+        let Some(RecordingState::Pending { records, chunk, .. }) = self.recording.0.take() else { return };
+        tracing::error!(link = %self.caller.link, "the audit's disk is blocked: calls are refused");
         let calls = chunk.decisions.iter().map(|decision| {
             (decision.recordable(), decision.prepared.as_ref().map(|prepared| prepared.call.clone()))
         });
@@ -168,12 +170,12 @@ impl Pipeline {
         });
         let recorded = recorded.collect();
         self.carry_out_chunk(servers, chunk, recorded, now);
-        self.recording.0 = Some(State::Overdue { pending, calls });
+        self.recording.0 = Some(RecordingState::Overdue { records, calls });
     }
 
-    /// The calls of a chunk that still waits when the link ends. They were not made.
+    /// Records outcomes for a chunk that is still pending when the link ends. Its calls were not made.
     pub(super) fn end_recording(&mut self, now: Instant) {
-        let Some(State::Waiting { chunk, .. }) = self.recording.0.take() else { return };
+        let Some(RecordingState::Pending { chunk, .. }) = self.recording.0.take() else { return };
         for prepared in chunk.decisions.into_iter().filter_map(|decision| decision.prepared) {
             self.recorder.outcome(prepared.call, CallResult::Refused, Some(Code::SessionEnded), now);
         }
@@ -188,7 +190,7 @@ impl Pipeline {
     ) {
         let Chunk { messages, decisions, held, config } = chunk;
         let mut turn = Turn { pipeline: self, servers, config: &config, now };
-        for (place, ((message, decision), recorded)) in
+        for (index, ((message, decision), recorded)) in
             messages.iter().zip(decisions).zip(recorded).enumerate()
         {
             let Decision { mut ruling, prepared, refused } = decision;
@@ -197,7 +199,7 @@ impl Pipeline {
                 None => decode(&message.received, config.limits.message_depth),
             };
             if let Some(ruling) = &mut ruling {
-                ruling.held = Some(held.of(place));
+                ruling.held = Some(held.of(index));
             }
             turn.carry_out(Decided { received: &message.received, inbound, ruling }, prepared, recorded);
         }

@@ -1,7 +1,7 @@
-//! Large messages of a server, scrubbed on a worker thread, so that no other link has to wait for that.
+//! Large messages of a server, scrubbed on a worker thread so that other links do not wait.
 //!
-//! What must stay true: a message leaves for the harness in the order in which its server sent it. So the link does not
-//! read its servers while one of their messages is being scrubbed; everything else goes on.
+//! What must stay true: messages reach the harness in the order in which the server sent them. So the link does not read
+//! from its servers while one of their messages is being scrubbed; everything else continues.
 
 use std::borrow::Cow;
 use std::future::pending;
@@ -24,7 +24,7 @@ pub(crate) struct LargeMessage(Option<Scrubbing>);
 
 struct Scrubbing {
     work: JoinHandle<Scrubbed>,
-    /// Where the message is the response to a call.
+    /// Set where the message is the response to a call.
     response: Option<PendingResponse>,
 }
 
@@ -34,20 +34,20 @@ pub(super) struct PendingResponse {
     /// None once the harness has cancelled it.
     pub(super) call: Option<Call>,
     pub(super) outcome: Outcome,
-    /// As the server sent it.
+    /// The size of the response as the server sent it.
     pub(super) bytes: usize,
 }
 
-/// What the worker made of a message.
+/// The result of the worker.
 pub(crate) enum Scrubbed {
     Message(Result<(Vec<u8>, u32), TooLarge>),
-    /// None where its id was taken for a credential.
+    /// None where its id was redacted.
     Response(Option<ScrubbedResponse<'static>>),
-    /// The worker failed: nothing of the message may leave.
+    /// The worker failed: no part of the message may be sent.
     Failed,
 }
 
-/// Smaller messages are scrubbed quicker than they are handed to another thread and back.
+/// Scrubbing a smaller message takes less time than handing it to another thread and back.
 pub(super) const LARGE: usize = 256 * 1024;
 
 impl LargeMessage {
@@ -65,7 +65,7 @@ impl LargeMessage {
         usize::from(self.response().is_some_and(|response| response.call.is_some()))
     }
 
-    /// The call whose response the harness does not want any more.
+    /// Takes out the call that the harness cancelled; its response is then dropped.
     pub(super) fn cancel(&mut self, id: &IdValue) -> Option<Call> {
         let response = self.0.as_mut()?.response.as_mut().filter(|response| response.id == *id)?;
         response.call.take()
@@ -85,7 +85,7 @@ impl LargeMessage {
 }
 
 impl Pipeline {
-    /// Has a large response scrubbed. `changed` is what the harness gets of it, where that differs.
+    /// Starts to scrub a large response. `changed` is the response for the harness, where it differs from the server's.
     pub(super) fn scrub_large_response(
         &mut self,
         message: BytesMut,
@@ -103,7 +103,7 @@ impl Pipeline {
         self.large.0 = Some(Scrubbing { work, response: Some(response) });
     }
 
-    /// Has a large message that is no response scrubbed.
+    /// Starts to scrub a large message that is not a server's response.
     pub(super) fn scrub_large_message(&mut self, message: &[u8]) {
         let scrubber = self.caller.session.credentials.scrubber();
         let limit = self.caller.message_bytes;
@@ -115,7 +115,7 @@ impl Pipeline {
         self.large.0 = Some(Scrubbing { work, response: None });
     }
 
-    /// The worker is done: the message leaves.
+    /// The worker is done: queues the message for the harness.
     pub(crate) fn on_scrubbed(&mut self, servers: &mut ServerSet, scrubbed: Scrubbed, now: Instant) {
         let Some(Scrubbing { response, .. }) = self.large.0.take() else { return };
         match (scrubbed, response) {
@@ -135,7 +135,7 @@ impl Pipeline {
         }
     }
 
-    /// The link ends while a response is being scrubbed: the harness does not get it.
+    /// The link ends while a response is being scrubbed: the response is dropped.
     pub(super) fn end_scrubbing(&mut self, now: Instant) {
         let scrubbing = self.large.0.take();
         let call = scrubbing.and_then(|scrubbing| scrubbing.response).and_then(|response| response.call);

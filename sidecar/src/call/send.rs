@@ -1,7 +1,7 @@
-//! Messages on their way from the pipeline to a process: sent, parked until it is ready, or refused.
+//! Sends messages of the pipeline to a process, parks them until the process is ready, or refuses them.
 //!
-//! What must stay true: a request of the harness is registered as in flight before it is sent; one that returns is parked
-//! or answered, never both.
+//! What must stay true: a request of the harness is registered as in flight before it is sent; a request that could not be
+//! sent is parked or answered, never both.
 
 use std::sync::Arc;
 
@@ -17,13 +17,13 @@ use super::parked::Unsent;
 use super::{CallerContext, Pipeline};
 use crate::config::Config;
 
-/// A request of the sidecar itself that was neither sent nor parked.
-pub(super) struct NotAsked;
+/// One of the sidecar's own requests was neither sent nor parked.
+pub(super) struct OwnRequestNotSent;
 
-const TOO_MUCH_WAITS: &str = "it did not run: the server is starting and too much waits for it";
+const TOO_MUCH_PARKED: &str = "it did not run: the server is starting and too many messages wait for it";
 
 impl Pipeline {
-    /// A registered call did not leave: it waits, or is answered.
+    /// A registered call could not be sent: parks or answers it.
     pub(super) fn not_sent(
         &mut self,
         servers: &mut ServerSet,
@@ -48,25 +48,25 @@ impl Pipeline {
         }
     }
 
-    /// Holds a message until its slot is ready. Where too much waits already, a request is answered and a notification
-    /// dropped.
+    /// Parks a message until its slot is ready. Where too much is parked already, a request is refused and a
+    /// notification dropped.
     pub(super) fn park(&mut self, servers: &mut ServerSet, slot: SlotKey, unsent: Unsent, now: Instant) {
         let Err(unsent) = self.parked.hold_unsent(slot, unsent, now) else { return };
         if let Some((_, call)) = unsent.call {
-            self.fail(servers, call, Code::ServerUnavailable, TOO_MUCH_WAITS, now);
+            self.fail(servers, call, Code::ServerUnavailable, TOO_MUCH_PARKED, now);
         }
     }
 
-    /// Sends what waits for a slot, in order.
+    /// Sends the messages that are parked for a slot, in order.
     pub(super) fn send_parked(&mut self, servers: &mut ServerSet, slot: SlotKey, now: Instant) {
-        let waiting = self.parked.take_for(slot);
-        if waiting.is_empty() {
+        let parked = self.parked.take_for(slot);
+        if parked.is_empty() {
             return;
         }
         let config = self.caller.session.context.config.load_full();
-        for Unsent { call, message } in waiting {
+        for Unsent { call, message } in parked {
             let launcher = self.caller.launcher(&config);
-            let start = || launcher.clone().expect("asked for only where there is one");
+            let start = || launcher.clone().expect("called only where there is a launcher");
             // No process is started for a notification alone.
             let when = match message.request_id().is_some() && launcher.is_some() {
                 true => WhenNotReady::Start(&start),
@@ -93,30 +93,30 @@ impl Pipeline {
         servers.flush();
     }
 
-    /// Sends a request of the sidecar itself to the server's own process.
+    /// Sends one of the sidecar's own requests to the server's base process.
     pub(super) fn send_own(
         &mut self,
         config: &Arc<Config>,
         servers: &mut ServerSet,
         request: Outbound,
         now: Instant,
-    ) -> Result<(), NotAsked> {
-        let launcher = self.caller.launcher(config).ok_or(NotAsked)?;
+    ) -> Result<(), OwnRequestNotSent> {
+        let launcher = self.caller.launcher(config).ok_or(OwnRequestNotSent)?;
         let start = || launcher.clone();
         let (slot, request) = (SlotKey::BASE, Outgoing::Kept(request));
         match servers.send(Target::Slot(slot), request, WhenNotReady::Start(&start)) {
             SendResult::Sent { .. } => Ok(()),
             SendResult::NotReady(message) => {
                 let unsent = Unsent { call: None, message };
-                self.parked.hold_unsent(slot, unsent, now).map_err(|_| NotAsked)
+                self.parked.hold_unsent(slot, unsent, now).map_err(|_| OwnRequestNotSent)
             }
-            SendResult::NoProcess | SendResult::Refused { .. } => Err(NotAsked),
+            SendResult::NoProcess | SendResult::Refused { .. } => Err(OwnRequestNotSent),
         }
     }
 }
 
 impl CallerContext {
-    /// How a process of this link's server is started by now; none where the grant does not name it any more.
+    /// Starts processes of this link's server by the current configuration; none where the grant no longer names it.
     pub(super) fn launcher(&self, config: &Arc<Config>) -> Option<Launcher> {
         let granted = config.grants.get(&self.session.grant)?.servers.contains(&self.server);
         let server = config.servers.get(&self.server).filter(|_| granted)?;

@@ -43,7 +43,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use self::command::{Command, EndReason, Ended};
 use self::connection::{Connection, Lost};
 use self::peer::{Credit, Peer};
-use crate::call::{Found, Pipeline, RecordResult, Scrubbed};
+use crate::call::{LookupResult, Pipeline, RecordResult, Scrubbed};
 use crate::session::Session;
 use crate::session::principal::EpochOffer;
 
@@ -69,7 +69,7 @@ enum Event {
     Frame(Result<Frame, Lost>),
     /// Nothing else happens now.
     Idle,
-    Lookup(Found),
+    Lookup(LookupResult),
     Recorded(RecordResult),
     Scrubbed(Scrubbed),
     Server(SlotKey, ProcessId, servers::Event),
@@ -109,7 +109,7 @@ impl Link {
             now = Instant::now();
             let end = self.on_event(event, now);
             if end.is_none() {
-                self.pipeline.tend(&mut self.servers, now);
+                self.pipeline.advance_replacements(&mut self.servers, now);
             }
             // What came before an end is carried out.
             self.pipeline.run(&mut self.servers);
@@ -118,7 +118,7 @@ impl Link {
             }
             self.peer.settle_takeover();
             #[cfg(test)]
-            self.pipeline.assert_one_place();
+            self.pipeline.assert_one_status();
         };
         let ended = self.finish(reason).await;
         if let Some(waiting) = waiting {
@@ -136,7 +136,7 @@ impl Link {
         // A server whose responses the shim does not take is not read; the shim itself always is.
         let room = self.takes_replies();
         let Self { peer, pipeline, servers, commands, timer } = self;
-        let worth_a_write = pipeline.recorder.is_worth_a_write();
+        let write_when_idle = pipeline.recorder.should_write_when_idle();
         let event = async {
             tokio::select! {
                 frame = peer.next() => Event::Frame(frame),
@@ -152,7 +152,7 @@ impl Link {
         tokio::select! {
             biased;
             event = event => event,
-            () = ready(()), if worth_a_write => Event::Idle,
+            () = ready(()), if write_when_idle => Event::Idle,
         }
     }
 

@@ -7,7 +7,7 @@
 //! - every call ran at most once, or twice where `retry` is set and its tool only reads; a denied one never ran;
 //! - before a call reached the server, its decision was in the audit (checked by the server, see [`server`]);
 //! - no message to the harness holds the secret;
-//! - an id is in one place at a time (checked by the link after each turn, see `Pipeline::assert_one_place`).
+//! - an id is in one place at a time (checked by the link after each turn, see `Pipeline::assert_one_status`).
 
 mod cases;
 mod server;
