@@ -51,7 +51,7 @@ pub(crate) enum ParkingRoom {
 pub(crate) enum ToolListWait {
     Allowed,
     /// The request has waited long enough, or cannot be parked: it is decided without the list.
-    Over,
+    Ended,
 }
 
 /// What a decision depends on besides the rules.

@@ -189,8 +189,8 @@ impl Pipeline {
         }
     }
 
-    /// Decides, records and forwards some messages. A chunk ends after a cancellation, which frees an id and room for a request, and
-    /// before a message that has to wait.
+    /// Decides, records and forwards some messages. A chunk ends after a cancellation, which frees an id
+    /// and room for a request, and before a message that has to be parked.
     fn run_chunk(&mut self, config: &Arc<Config>, servers: &mut ServerSet) {
         let now = Instant::now();
         let count = self.incoming.len().min(MAX_CHUNK);
@@ -299,7 +299,7 @@ impl Pipeline {
         };
         let tool_list_wait = match parking {
             ParkingRoom::Free => *tool_list_wait,
-            ParkingRoom::Full => ToolListWait::Over,
+            ParkingRoom::Full => ToolListWait::Ended,
         };
         let facts = DecisionFacts { prior, room, deadline: *deadline, tool_list_wait, now };
         decide(config, &self.caller, &self.tasks, &self.catalogue, received, inbound, facts)

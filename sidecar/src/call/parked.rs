@@ -272,7 +272,7 @@ impl ParkedEntry {
                 Work::Undecided(Incoming { prior: Prior::Known(PriorAttempts::Repeated), ..message })
             }
             (Work::Undecided(message), _) => {
-                Work::Undecided(Incoming { tool_list_wait: ToolListWait::Over, ..message })
+                Work::Undecided(Incoming { tool_list_wait: ToolListWait::Ended, ..message })
             }
             (recorded @ Work::Recorded(_), _) => recorded,
         }

@@ -90,7 +90,7 @@ impl Pipeline {
 }
 
 impl ServerTurn<'_> {
-    /// A process exited or did not start. If it was the one that lists the tools, the next process may have other tools.
+    /// A process exited or did not start. If it is the one that lists the tools, the next process may have others.
     pub(super) fn invalidate_tool_list(&mut self) {
         if self.slot == SlotKey::BASE {
             self.pipeline.catalogue.coverage = Coverage::Partial;

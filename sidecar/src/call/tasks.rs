@@ -90,7 +90,7 @@ impl TaskTable {
             (Some(TaskRole::EndsOnReply), _) | (_, Outcome::Error) => true,
             (_, Outcome::Result) => match text("status").as_deref() {
                 Some("cancelled") => true,
-                // In the stateless protocol this response contains the result; before, the harness requests it separately.
+                // The stateless protocol includes the result here; before, the harness requests it separately.
                 Some("completed" | "failed") => text("resultType").is_some(),
                 _ => false,
             },
