@@ -39,7 +39,7 @@ pub(crate) struct Decided<'a> {
 
 /// The decided messages of one chunk so far.
 pub(crate) struct DecidedChunk<'a> {
-    pub(super) all: Vec<Decided<'a>>,
+    pub(super) messages: Vec<Decided<'a>>,
     /// How many of them are allowed requests.
     pub(super) allowed_requests: usize,
     /// A filter over the ids of the allowed requests: an id whose [`bit_of`] is not set is not among them.
@@ -194,20 +194,20 @@ impl Ruling {
 
 impl<'a> DecidedChunk<'a> {
     pub(super) fn with_capacity(count: usize) -> Self {
-        Self { all: Vec::with_capacity(count), allowed_requests: 0, id_bits: 0 }
+        Self { messages: Vec::with_capacity(count), allowed_requests: 0, id_bits: 0 }
     }
 
-    pub(super) fn push(&mut self, one: Decided<'a>) {
-        if let Some(id) = one.allowed_id() {
+    pub(super) fn push(&mut self, message: Decided<'a>) {
+        if let Some(id) = message.allowed_id() {
             self.allowed_requests += 1;
             self.id_bits |= bit_of(id);
         }
-        self.all.push(one);
+        self.messages.push(message);
     }
 
     /// Whether one of the allowed requests uses this id.
     pub(super) fn takes(&self, id: &IdValue) -> bool {
-        self.id_bits & bit_of(id) != 0 && self.all.iter().any(|one| one.allowed_id() == Some(id))
+        self.id_bits & bit_of(id) != 0 && self.messages.iter().any(|message| message.allowed_id() == Some(id))
     }
 }
 

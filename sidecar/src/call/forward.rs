@@ -1,7 +1,7 @@
 //! Carries out a recorded decision: the message is sent to the server, or the harness gets a refusal that says why.
 //!
-//! What must stay true: a request is registered as in flight before it is sent. Sending only queues; the bytes leave in
-//! one write per process, after the whole chunk was carried out.
+//! What must stay true: a request is registered as in flight before it is sent. Sending only queues; the bytes are
+//! written in one write per process, after the whole chunk was carried out.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use super::decode::{Inbound, Request};
 use super::in_flight::{Attempt, Call, ReplyHandling};
 use super::parked::Unsent;
 use super::record::Recorded;
-use super::{Cancelled, Pipeline, Turn};
+use super::{Cancelled, HarnessTurn, Pipeline};
 
 /// A call that is ready to be registered and sent once its decision is written.
 pub(crate) struct Prepared {
@@ -40,11 +40,11 @@ const UNRECORDED_REPEAT: &str = "it may or may not have run before, and was not 
 /// The call that an allowed request makes.
 pub(super) fn prepare(
     catalogue: &ToolCatalogue,
-    one: &Decided<'_>,
+    message: &Decided<'_>,
     servers: &mut ServerSet,
     now: Instant,
 ) -> Option<Prepared> {
-    let (Inbound::Request { request, id, .. }, Some(ruling)) = (&one.inbound, &one.ruling) else {
+    let (Inbound::Request { request, id, .. }, Some(ruling)) = (&message.inbound, &message.ruling) else {
         return None;
     };
     let server = ruling.server.as_ref().filter(|_| ruling.allows())?;
@@ -78,10 +78,10 @@ pub(super) fn prepare(
     Some(Prepared { call, slot, timeout: (!is_open_ended).then_some(server.call_timeout) })
 }
 
-impl Turn<'_> {
+impl HarnessTurn<'_> {
     /// Carries out one decision.
-    pub(super) fn carry_out(&mut self, one: Decided<'_>, prepared: Option<Prepared>, recorded: Recorded) {
-        let Decided { received, inbound, ruling } = one;
+    pub(super) fn carry_out(&mut self, message: Decided<'_>, prepared: Option<Prepared>, recorded: Recorded) {
+        let Decided { received, inbound, ruling } = message;
         match (inbound, ruling) {
             (Inbound::Request { request, id, value }, Some(ruling)) => match prepared {
                 Some(mut prepared) => {
@@ -123,7 +123,7 @@ impl Turn<'_> {
         ruling: &Ruling,
         prepared: Prepared,
     ) {
-        let Turn { pipeline, servers, config, now } = self;
+        let HarnessTurn { pipeline, servers, config, now } = self;
         let Prepared { call, slot, .. } = prepared;
         let Some(server) = &ruling.server else { return };
         let bytes = &request.received.bytes;
@@ -200,7 +200,7 @@ impl Turn<'_> {
     }
 
     fn notify(&mut self, request: &Request<'_>) {
-        let Turn { pipeline, servers, now, .. } = self;
+        let HarnessTurn { pipeline, servers, now, .. } = self;
         let bytes = &request.received.bytes;
         let message = Outbound::notification(bytes.clone(), &request.method);
         let audience = match request.known {

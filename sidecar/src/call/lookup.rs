@@ -18,7 +18,7 @@ use crate::session::Session;
 
 pub(crate) struct Lookups {
     /// How many searches this link may still cause.
-    left: usize,
+    searches_left: usize,
     last: SearchNumber,
     running: FuturesUnordered<BoxFuture<'static, LookupResult>>,
 }
@@ -34,14 +34,14 @@ const MAX_SEARCHES: usize = 4;
 
 impl Default for Lookups {
     fn default() -> Self {
-        Self { left: MAX_SEARCHES, last: SearchNumber::default(), running: FuturesUnordered::new() }
+        Self { searches_left: MAX_SEARCHES, last: SearchNumber::default(), running: FuturesUnordered::new() }
     }
 }
 
 impl Lookups {
     /// Starts a search for these messages; none where this link has used up its searches.
     pub(super) fn start(&mut self, session: &Arc<Session>, origins: Vec<Origin>) -> Option<SearchNumber> {
-        self.left = self.left.checked_sub(1)?;
+        self.searches_left = self.searches_left.checked_sub(1)?;
         self.last.0 += 1;
         let search = self.last;
         let session = Arc::clone(session);
@@ -61,8 +61,8 @@ impl Lookups {
     }
 }
 
-/// Searches the audit for the messages that came over the same link as the first one: an honest shim resends requests of
-/// one link at a time.
+/// Searches the audit for the messages that came over the same link as the first one: an honest shim resends requests
+/// of one link at a time.
 async fn search_audit(session: &Session, mut origins: Vec<Origin>) -> Option<Vec<(Origin, PriorAttempts)>> {
     let permit = session.lookup_permit().await?;
     let audit = session.context.audit.clone();

@@ -136,7 +136,7 @@ enum Cancelled {
 }
 
 /// Carries out the decisions of one chunk, once they are recorded.
-struct Turn<'a> {
+struct HarnessTurn<'a> {
     pipeline: &'a mut Pipeline,
     servers: &'a mut ServerSet,
     config: &'a Arc<Config>,
@@ -199,20 +199,20 @@ impl Pipeline {
         let mut to_park = None;
         for message in &chunk {
             match self.resolve(config, servers, message, &decided, now) {
-                Resolution::Decided(one) => decided.push(one),
+                Resolution::Decided(message) => decided.push(message),
                 Resolution::Park(id, reason) => {
                     to_park = Some((id, reason));
                     break;
                 }
             }
-            if decided.all.last().is_some_and(Decided::is_cancellation) {
+            if decided.messages.last().is_some_and(Decided::is_cancellation) {
                 break;
             }
         }
-        let taken = decided.all.len();
+        let taken = decided.messages.len();
         let recorded = match taken {
             0 => None,
-            _ => Some(self.record_all(config, servers, decided.all, now)),
+            _ => Some(self.record_all(config, servers, decided.messages, now)),
         };
         let rest = chunk.split_off(taken);
         if let Some(Err((records, decisions, held))) = recorded {
@@ -242,7 +242,7 @@ impl Pipeline {
     ) -> Result<(), (PendingRecords, Vec<Decision>, HeldSecrets)> {
         let held = held_secrets(&self.caller.session, servers, &decided);
         // Prepared before the audit's write, to keep the time between that write and sending short.
-        let prepared = decided.iter().map(|one| prepare(&self.catalogue, one, servers, now));
+        let prepared = decided.iter().map(|message| prepare(&self.catalogue, message, servers, now));
         let prepared: Vec<Option<Prepared>> = prepared.collect();
         let recording = match self.recording.is_overdue() {
             true => Recording::Done(decided.iter().map(Decided::unrecorded).collect()),
@@ -251,19 +251,21 @@ impl Pipeline {
         let recorded = match recording {
             Recording::Done(recorded) => recorded,
             Recording::Pending(pending) => {
-                let decisions =
-                    decided.into_iter().zip(prepared).map(|(one, prepared)| Decision::new(one, prepared));
+                let decisions = decided
+                    .into_iter()
+                    .zip(prepared)
+                    .map(|(message, prepared)| Decision::new(message, prepared));
                 return Err((pending, decisions.collect(), held));
             }
         };
-        let mut turn = Turn { pipeline: self, servers, config, now: Instant::now() };
-        for (index, ((mut one, prepared), recorded)) in
+        let mut turn = HarnessTurn { pipeline: self, servers, config, now: Instant::now() };
+        for (index, ((mut message, prepared), recorded)) in
             decided.into_iter().zip(prepared).zip(recorded).enumerate()
         {
-            if let Some(ruling) = &mut one.ruling {
+            if let Some(ruling) = &mut message.ruling {
                 ruling.held = Some(held.of(index));
             }
-            turn.carry_out(one, prepared, recorded);
+            turn.carry_out(message, prepared, recorded);
         }
         turn.servers.flush();
         Ok(())

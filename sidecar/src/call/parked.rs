@@ -6,9 +6,9 @@
 //! | [`IdempotencyUnknown`](ParkReason::IdempotencyUnknown) | undecided | 30 s | decided without the list of tools |
 //! | [`ServerStarting`](ParkReason::ServerStarting) | recorded | the start has its own timeout | `server_unavailable`: it did not run |
 //!
-//! What must stay true: a parked request occupies its id, can be cancelled, and waits no longer than its call's deadline
-//! and its reason's cap; messages for one slot leave in the order in which they came; what is parked is bounded in number
-//! (requests with those in flight, messages for a slot by [`MAX_PARKED_MESSAGES`]) and in bytes.
+//! What must stay true: a parked request occupies its id, can be cancelled, and waits no longer than its call's
+//! deadline and its reason's cap; messages for one slot are sent in the order in which they came; what is parked is
+//! bounded in number (requests with those in flight, messages for a slot by [`MAX_PARKED_MESSAGES`]) and in bytes.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! Replacement of a server's process by one with newer credentials, as the pipeline sees it.
 //!
-//! What must stay true: every request goes to the process that it is about, and a response of the harness to the process
-//! that sent the request; a process is kept while a request or task needs it, up to its time limit; the outcome of a
-//! replacement is in the log and the audit.
+//! What must stay true: every request goes to the process that it is about, and a response of the harness to the
+//! process that sent the request; a process is kept while a request or task needs it, up to its time limit; the outcome
+//! of a replacement is in the log and the audit.
 
 use cofferdam_audit::{self as audit, EventRecord};
 use cofferdam_base::metrics::{self, Outcome};

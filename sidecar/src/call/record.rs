@@ -73,11 +73,12 @@ struct Outcome {
 /// others.
 type Names<'a> = (Cow<'a, str>, Option<Cow<'a, str>>, Vec<SecretUse<'a>>);
 
-/// Long enough that the next call of a busy harness usually comes first, whose write then takes the outcomes along.
+/// How long outcomes wait for a shared write: usually the next call of a busy harness comes first.
 const OUTCOME_DELAY: Duration = Duration::from_millis(20);
 /// An idle link writes this many outcomes or more without waiting for [`OUTCOME_DELAY`].
 const IDLE_WRITE_COUNT: usize = 8;
-/// This many outcomes are written at once. More than one turn of the link brings, because its responses are sent first.
+/// With this many outcomes they are written at once. Above what one turn of the link adds, so that its responses are
+/// sent before the write.
 const MAX_UNWRITTEN_OUTCOMES: usize = 128;
 
 impl Recorder {
@@ -167,9 +168,9 @@ impl Recorder {
         let names: Vec<_> = decided
             .iter()
             .enumerate()
-            .map(|(index, one)| match one.inbound.request() {
+            .map(|(index, message)| match message.inbound.request() {
                 Some(request) => {
-                    let scope = one.scope().zip(held.in_scope(index));
+                    let scope = message.scope().zip(held.in_scope(index));
                     (
                         method_name(&scrubber, &request.method),
                         request.tool.as_deref().map(|tool| scrubber.name(tool)),
@@ -180,15 +181,15 @@ impl Recorder {
                 None => ("".into(), None, None, None),
             })
             .collect();
-        if decided.iter().all(|one| one.ruling.is_none()) {
+        if decided.iter().all(|message| message.ruling.is_none()) {
             return Recording::Done(vec![Recorded::Written; decided.len()]);
         }
         self.batch_outcomes(caller);
-        for (one, (method, tool, mac, of_scope)) in decided.iter().zip(&names) {
-            let Some(ruling) = &one.ruling else { continue };
-            let call = audit::Call { of, seq: one.received.seq, method, tool: tool.as_deref() };
+        for (message, (method, tool, mac, of_scope)) in decided.iter().zip(&names) {
+            let Some(ruling) = &message.ruling else { continue };
+            let call = audit::Call { of, seq: message.received.seq, method, tool: tool.as_deref() };
             let secrets = of_scope.as_ref().unwrap_or(&secrets);
-            self.batch.decision(&one.record(call, ruling, mac.as_ref(), &config.policy_digest, secrets));
+            self.batch.decision(&message.record(call, ruling, mac.as_ref(), &config.policy_digest, secrets));
         }
         match audit.submit(&session.budget, &mut self.batch) {
             Submitted::Done(result) => {
@@ -196,7 +197,11 @@ impl Recorder {
                     self.report_lost(caller, error);
                 }
                 self.clear();
-                Recording::Done(recorded(caller, result, decided.iter().map(|one| one.ruling.is_some())))
+                Recording::Done(recorded(
+                    caller,
+                    result,
+                    decided.iter().map(|message| message.ruling.is_some()),
+                ))
             }
             Submitted::Pending(pending) => {
                 self.clear();

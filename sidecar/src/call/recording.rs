@@ -4,8 +4,8 @@
 //! continues with heartbeats, commands, and responses of its servers; later messages wait behind the chunk. After
 //! [`RECORD_TIME`] its requests are refused, and so is every later request until the disk has written the records.
 //!
-//! What must stay true: nothing is sent before its decision is written, however long that takes; a call whose decision was
-//! written after it was refused gets the outcome `refused`.
+//! What must stay true: nothing is sent before its decision is written, however long that takes; a call whose decision
+//! was written after it was refused gets the outcome `refused`.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use super::forward::Prepared;
 use super::in_flight::Call;
 use super::record::{Recorded, recorded};
 use super::used_secrets::HeldSecrets;
-use super::{Pipeline, Turn};
+use super::{HarnessTurn, Pipeline};
 use crate::config::Config;
 
 /// The chunk of one link whose decisions are being written.
@@ -72,12 +72,12 @@ pub(crate) type RecordResult = Result<Vec<audit::Recorded>, AuditError>;
 const RECORD_TIME: Duration = Duration::from_secs(10);
 
 impl Decision {
-    pub(super) fn new(one: Decided<'_>, prepared: Option<Prepared>) -> Self {
-        let refused = match one.inbound {
+    pub(super) fn new(message: Decided<'_>, prepared: Option<Prepared>) -> Self {
+        let refused = match message.inbound {
             Inbound::Malformed(malformed) => Some(malformed),
             _ => None,
         };
-        Self { ruling: one.ruling, prepared, refused }
+        Self { ruling: message.ruling, prepared, refused }
     }
 
     fn recordable(&self) -> Recordable {
@@ -136,7 +136,8 @@ impl Pipeline {
     pub(crate) fn on_recorded(&mut self, servers: &mut ServerSet, result: RecordResult, now: Instant) {
         match self.recording.0.take() {
             Some(RecordingState::Pending { chunk, .. }) => {
-                let has_decision = chunk.decisions.iter().map(|one| one.recordable() == Recordable::Yes);
+                let has_decision =
+                    chunk.decisions.iter().map(|decision| decision.recordable() == Recordable::Yes);
                 let recorded = recorded(&self.caller, result, has_decision);
                 self.carry_out_chunk(servers, chunk, recorded, now);
             }
@@ -189,7 +190,7 @@ impl Pipeline {
         now: Instant,
     ) {
         let Chunk { messages, decisions, held, config } = chunk;
-        let mut turn = Turn { pipeline: self, servers, config: &config, now };
+        let mut turn = HarnessTurn { pipeline: self, servers, config: &config, now };
         for (index, ((message, decision), recorded)) in
             messages.iter().zip(decisions).zip(recorded).enumerate()
         {

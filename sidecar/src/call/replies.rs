@@ -1,7 +1,7 @@
 //! Messages on their way to the harness.
 //!
-//! What must stay true: messages are added only by [`Replies::push_message`] and [`Replies::push_line`], which accept only
-//! the output of [`scrub_message`] and [`scrub_response`].
+//! What must stay true: messages are added only by [`Replies::push_message`] and [`Replies::push_line`], which accept
+//! only the output of [`scrub_message`] and [`scrub_response`].
 
 use std::borrow::Cow;
 use std::ops::Range;

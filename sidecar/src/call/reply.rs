@@ -1,7 +1,7 @@
 //! Messages from the server back to the harness: matched, scrubbed, recorded, sent.
 //!
-//! What must stay true: nothing is sent that was not scrubbed, and a response is accepted only from the process that the
-//! request was sent to.
+//! What must stay true: nothing is sent that was not scrubbed, and a response is accepted only from the process that
+//! the request was sent to.
 
 use std::borrow::Cow;
 use std::ops::Range;

@@ -1,8 +1,8 @@
 //! Requests that may have run: their server exited before it responded, or the link on which they were sent ended.
 //!
-//! Most are answered with `outcome_unknown`. A request that may be repeated (see [`super::catalogue`]) is decided again,
-//! recorded with a decision of its own, and sent once more. Where it is not known whether its tool may be repeated, the
-//! request is parked while the server is asked for its list of tools.
+//! Most are answered with `outcome_unknown`. A request that may be repeated (see [`super::catalogue`]) is decided
+//! again, recorded with a decision of its own, and sent once more. Where it is not known whether its tool may be
+//! repeated, the request is parked while the server is asked for its list of tools.
 //!
 //! What must stay true: at most two attempts; open-ended listeners, which have no side effects, are always restarted.
 

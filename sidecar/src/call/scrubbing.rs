@@ -1,7 +1,7 @@
 //! Large messages of a server, scrubbed on a worker thread so that other links do not wait.
 //!
-//! What must stay true: messages reach the harness in the order in which the server sent them. So the link does not read
-//! from its servers while one of their messages is being scrubbed; everything else continues.
+//! What must stay true: messages reach the harness in the order in which the server sent them. So the link does not
+//! read from its servers while one of their messages is being scrubbed; everything else continues.
 
 use std::borrow::Cow;
 use std::future::pending;

@@ -1,7 +1,7 @@
 //! Sends messages of the pipeline to a process, parks them until the process is ready, or refuses them.
 //!
-//! What must stay true: a request of the harness is registered as in flight before it is sent; a request that could not be
-//! sent is parked or answered, never both.
+//! What must stay true: a request of the harness is registered as in flight before it is sent; a request that could not
+//! be sent is parked or answered, never both.
 
 use std::sync::Arc;
 

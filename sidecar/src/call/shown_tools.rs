@@ -8,14 +8,15 @@ use cofferdam_policy::Rules;
 use relay_proto::json;
 use relay_proto::limits::MAX_TOOL_NAME;
 
-/// The tools that this harness was shown. A denied call of a shown tool is refused as `tool_denied`; a denied call of any
-/// other tool is refused as if the tool did not exist.
+/// The tools that this harness was shown. A denied call of a shown tool is refused as `tool_denied`; a denied call of
+/// any other tool is refused as if the tool did not exist.
 #[derive(Debug, Default)]
 pub(crate) struct ShownTools {
     names: HashSet<Box<str>>,
 }
 
-/// Bounds what a server can make the link remember; other names, and those too long to be called, are refused as unknown.
+/// Bounds what a server can make the link remember; other names, and those too long to be called, are refused as
+/// unknown.
 const MAX_NAMES: usize = 4096;
 
 impl ShownTools {

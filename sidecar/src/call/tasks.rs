@@ -1,5 +1,5 @@
-//! MCP tasks, which a server works on after it has answered the call that created them. A later request about a task must
-//! reach the process that runs it, with the credential of the tool that created it. A response names its task as
+//! MCP tasks, which a server works on after it has answered the call that created them. A later request about a task
+//! must reach the process that runs it, with the credential of the tool that created it. A response names its task as
 //! `result.task.taskId` (protocol 2025-11-25), or as `result.taskId` with `resultType` `task` (later protocols).
 //!
 //! What must stay true: the table is bounded; a request about a task that was forgotten too early goes to the current

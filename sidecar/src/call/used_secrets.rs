@@ -31,13 +31,13 @@ impl HeldSecrets {
     }
 }
 
-/// The secrets for calls outside of and inside scopes. A running process keeps the secrets that it was started with, even
-/// where newer ones exist.
+/// The secrets for calls outside of and inside scopes. A running process keeps the secrets that it was started with,
+/// even where newer ones exist.
 pub(super) fn held_secrets(session: &Session, servers: &ServerSet, decided: &[Decided<'_>]) -> HeldSecrets {
     let newest = session.credentials.newest();
     let held = |scope: Option<&Arc<Scope>>| servers.secrets(scope).unwrap_or_else(|| Arc::clone(&newest));
-    let in_scopes = match decided.iter().any(|one| one.scope().is_some()) {
-        true => decided.iter().map(|one| one.scope().map(|scope| held(Some(scope)))).collect(),
+    let in_scopes = match decided.iter().any(|message| message.scope().is_some()) {
+        true => decided.iter().map(|message| message.scope().map(|scope| held(Some(scope)))).collect(),
         false => Vec::new(),
     };
     HeldSecrets { base: held(None), in_scopes }

@@ -98,8 +98,8 @@ impl Connection {
         self.pongs = self.pings.min(self.pongs + 1);
     }
 
-    /// Whether the Ping with this number, and so all before it, was answered. Other bytes do not count: they may have been
-    /// sent before the Ping arrived.
+    /// Whether the Ping with this number, and so all before it, was answered. Other bytes do not count: they may have
+    /// been sent before the Ping arrived.
     pub(crate) fn has_answered(&self, ping: u64) -> bool {
         self.pongs >= ping
     }
@@ -131,7 +131,8 @@ impl Connection {
     ) -> Result<Frame, Lost> {
         loop {
             if self.frames_in_a_row >= FRAMES_IN_A_ROW && self.decoder.is_midway() {
-                // Reset before the await: a caller in a `select!` may drop this future, and must not yield again next time.
+                // Reset before the await: a caller in a `select!` may drop this future, and must not yield again next
+                // time.
                 self.frames_in_a_row = 0;
                 tokio::task::yield_now().await;
             }

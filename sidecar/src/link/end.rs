@@ -83,7 +83,7 @@ fn goodbye_message(reason: EndReason, enrolled: Option<&Enrolled>) -> (Cow<'stat
         EndReason::Broken => ("the shim broke the relay protocol".into(), Retry::AfterMs(1000)),
         EndReason::Stopped => ("the sidecar is stopping".into(), Retry::AfterMs(500)),
         EndReason::Cloned => {
-            over("another copy of this sandbox's state was used at the same time, and goes on")
+            over("another copy of this sandbox's state was used at the same time, and stays in use")
         }
         // On the shared socket the next link gets a new session with a new expiry.
         EndReason::Expired if enrolled.is_none() => {

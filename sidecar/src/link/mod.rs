@@ -76,8 +76,8 @@ enum LinkEvent {
     Timer,
 }
 
-/// Frames, or messages of a server, handled in one turn: enough to share a write, few enough that other events do not wait
-/// long.
+/// Frames, or messages of a server, handled in one turn: enough to share a write, few enough that other events do not
+/// wait long.
 const MAX_BATCH: usize = 64;
 
 impl Link {
@@ -221,8 +221,8 @@ impl Link {
         }
     }
 
-    /// Whether another message of a server can be read: there is room for it in the outbox, and no earlier message, which
-    /// it must not overtake, is still being scrubbed.
+    /// Whether another message of a server can be read: there is room for it in the outbox, and no earlier message,
+    /// which it must not overtake, is still being scrubbed.
     fn can_read_servers(&self) -> bool {
         self.peer.has_room() && !self.pipeline.large.is_being_scrubbed()
     }

@@ -1,7 +1,7 @@
 //! The shim at the other end of a link: its connection, if there is one, and the delivery of messages over it.
 //!
-//! What must stay true: a message is delivered once, across all connections of the link; a peer that breaks the protocol loses
-//! its link.
+//! What must stay true: a message is delivered once, across all connections of the link; a peer that breaks the
+//! protocol loses its link.
 
 use std::fmt;
 use std::sync::Arc;
@@ -117,7 +117,8 @@ impl Peer {
         }
     }
 
-    /// Handles one frame and those buffered after it. Returns the messages that they complete, and whether they end the link.
+    /// Handles one frame and those buffered after it. Returns the messages that they complete, and whether they end the
+    /// link.
     pub(super) fn receive(&mut self, first: Frame) -> (Vec<Received>, Option<EndReason>) {
         let mut messages = Vec::new();
         // A shim may have sent its Goodbye before the Welcome arrived.

@@ -1,9 +1,9 @@
 //! All links, by id: opens, resumes, describes and ends them. Also their sessions: the links of one enrolment share one
 //! session, which begins with the first of them and ends with the last.
 //!
-//! What must stay true: an entry exists for exactly as long as its link's task runs, however that task ends; no link can
-//! make others wait, so commands to many links are sent concurrently and with a timeout; once the registry is closed, no
-//! link is opened; an entry is reserved before any resource is spent on a new link.
+//! What must stay true: an entry exists for exactly as long as its link's task runs, however that task ends; no link
+//! can make others wait, so commands to many links are sent concurrently and with a timeout; once the registry is
+//! closed, no link is opened; an entry is reserved before any resource is spent on a new link.
 
 mod reserved;
 
@@ -220,7 +220,8 @@ impl Registry {
         end_all(links, reason).await
     }
 
-    /// A poisoned lock can be used: every change under it is consistent at each step. Dropping a panicked task takes it.
+    /// A poisoned lock can be used: every change under it is consistent at each step. Dropping a panicked task takes
+    /// it.
     fn lock(&self) -> MutexGuard<'_, Links> {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -2,8 +2,8 @@
 //!
 //! The old connection is probed with a Ping: a connection that died behind a NAT looks just like an idle one.
 //!
-//! What must stay true: a connection that answers keeps its link, and the new one is refused, as a clone would be; one that
-//! does not answer is dropped, and the new one gets the link at once; the link keeps working during the probe.
+//! What must stay true: a connection that answers keeps its link, and the new one is refused, as a clone would be; one
+//! that does not answer is dropped, and the new one gets the link at once; the link keeps working during the probe.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -123,7 +123,7 @@ impl Peer {
         match &mut self.connection {
             None => self.resume_on(connection, resume),
             Some(_) if self.takeover.pending.as_mut().is_some_and(PendingTakeover::is_open) => {
-                let message = "the link is in use, and another connection that wants it came first".into();
+                let message = "the link is in use, and another connection waits for it already".into();
                 let code = Code::RelayUnavailable.as_str().into();
                 self.send_refusal(connection, Refusal { code, message, retry: RETRY_AFTER_PROBE });
             }

@@ -1,8 +1,8 @@
 //! The timers of a link, and flow control of its shim.
 //!
-//! What must stay true: a shim gets credit only while there is room for its messages, so that messages for a slow server,
-//! or from a slow reader, queue in the sandbox and not here; nothing is queued without limit for a peer that does not
-//! read; no deadline stays in the past.
+//! What must stay true: a shim gets credit only while there is room for its messages, so that messages for a slow
+//! server, or from a slow reader, queue in the sandbox and not here; nothing is queued without limit for a peer that
+//! does not read; no deadline stays in the past.
 
 use std::time::Duration;
 
@@ -92,7 +92,8 @@ impl Peer {
         [takeover, of_connection].into_iter().flatten().min()
     }
 
-    /// Moves messages from the outbox to the connection, and adds an acknowledgement if messages are sent or one is due.
+    /// Moves messages from the outbox to the connection, and adds an acknowledgement if messages are sent or one is
+    /// due.
     pub(super) fn send(&mut self, replies: &mut Replies, credit: Credit) {
         self.queue(replies);
         let acknowledge = self.may_send_ack(credit);

@@ -1,8 +1,8 @@
 //! Model test: a link between a scripted shim and a scripted server, in paused time, over random schedules.
 //!
-//! A schedule is a random sequence of events: calls, reused ids, cancellations, malformed messages, lost connections that
-//! are resumed, links that end and whose requests are resent on a new one, servers that crash, do not start, or never
-//! respond. Each schedule checks:
+//! A schedule is a random sequence of events: calls, reused ids, cancellations, malformed messages, lost connections
+//! that are resumed, links that end and whose requests are resent on a new one, servers that crash, do not start, or
+//! never respond. Each schedule checks:
 //! - every request has exactly one response, or none once it was cancelled;
 //! - every call ran at most once, or twice where `retry` is set and its tool only reads; a denied one never ran;
 //! - before a call reached the server, its decision was in the audit (checked by the server, see [`server`]);

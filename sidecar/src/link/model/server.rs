@@ -9,7 +9,8 @@ use cofferdam_servers::scripted::{Reaction, Script, Taken, answer};
 
 /// The secret that every process gets, and that no message to the harness may contain.
 pub(super) const SECRET: &str = "correct-horse-battery-staple";
-/// Tools of the server. Those whose names begin with `safe_` are annotated as read-only; `deny_` is denied by the rules.
+/// Tools of the server. Those whose names begin with `safe_` are annotated as read-only; `deny_` is denied by the
+/// rules.
 pub(super) const TOOLS: [&str; 13] = [
     "now",
     "now",

@@ -201,7 +201,8 @@ async fn a_token_that_is_rotated_during_the_probe_is_refused() {
     drop(old);
     let mut second = link.attach(&first).await;
     let welcome = second.welcome().await;
-    // The second token is not confirmed yet, so the first is still valid. Then it is confirmed, and its connection closes.
+    // The second token is not confirmed yet, so the first is still valid. Then it is confirmed, and its connection
+    // closes.
     let mut clone = link.attach(&first).await;
     assert_eq!(second.next().await, Some(Frame::Ping));
     second.confirm().await;
